@@ -97,7 +97,7 @@ def _write(context: Context, broker: OwnBroker, count: int) -> int:
 def _read(broker: OwnBroker, count: int, place: Path) -> int:
     """What driver and tasks of the source do, one after the other."""
     from amqp10broker.spark.options import QueueOptions, parse_source
-    from amqp10broker.spark.queue.source import QueueStreamReader
+    from amqp10broker.spark.queue_source import QueueStreamReader
 
     options = parse_source(_source(broker, place / "alone"), streaming=True)
     assert isinstance(options, QueueOptions)

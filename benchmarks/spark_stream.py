@@ -83,7 +83,7 @@ def _raw(context: Context, broker: OwnBroker, count: int) -> Row:
 def _reader(context: Context, broker: OwnBroker, count: int) -> Row:
     """The connector's reader, without Spark."""
     from amqp10broker.spark.options import StreamOptions, parse_source
-    from amqp10broker.spark.stream.source import StreamReader
+    from amqp10broker.spark.stream_source import StreamReader
 
     options = parse_source({**_options(context, broker), "minPartitions": "1"}, streaming=False)
     assert isinstance(options, StreamOptions)

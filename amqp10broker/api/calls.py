@@ -47,7 +47,7 @@ from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.patterns import PatternSearch, is_expression
 from amqp10broker.metadata.users import User
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.observe.metrics.table import ScrapeRequest
+from amqp10broker.observe.metrics import ScrapeRequest
 from amqp10broker.operations.node import Actor
 from amqp10broker.operations.snapshot import CertificateSeen, ConnectionView, NodeView
 from amqp10broker.queues.commands import DeliveryOutcome

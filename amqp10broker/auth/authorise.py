@@ -5,7 +5,7 @@ default exchange has the name ``amq.default``.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Final, Literal, Protocol
 
 from amqp10broker.errors import NotAllowed, NotFound, PermissionDenied
@@ -77,7 +77,7 @@ class CatalogGrants:
         return pattern is not None and patterns.matches(pattern, name)
 
     def allows_topic(self, operation: TopicOperation, vhost: str, exchange: str, key: str) -> bool:
-        permission = self._users.topic_permission(self.user, vhost, exchange)
+        permission = self._users.granted_topics.get((self.user, vhost, exchange))
         if permission is None:
             return True
         # Escaped, unlike in RabbitMQ: a user called ".*" must not match everything.
@@ -170,12 +170,7 @@ class Access:
 
     def allows(self, operation: Operation, kind: Kind, name: str) -> bool:
         """Return whether an operation on a queue or an exchange is allowed."""
-        name = _shown(kind, name)
-        allowed = self._remembered((operation, name))
-        if allowed is None:
-            allowed = self._grants.allows(operation, self.vhost, name)
-            self._remember((operation, name), allowed)
-        return allowed
+        return self._decided(self._grants.allows, operation, _shown(kind, name))
 
     def _require(self, operation: Operation, kind: Kind, name: str) -> None:
         if not self.allows(operation, kind, name):
@@ -186,28 +181,24 @@ class Access:
             )
 
     def _require_topic(self, operation: TopicOperation, exchange: str, routing_key: str) -> None:
-        key = (operation, exchange, routing_key)
-        allowed = self._remembered(key)
-        if allowed is None:
-            allowed = self._grants.allows_topic(operation, self.vhost, exchange, routing_key)
-            self._remember(key, allowed)
-        if not allowed:
+        if not self._decided(self._grants.allows_topic, operation, exchange, routing_key):
             raise PermissionDenied(
                 f"exchange '{exchange}'",
                 f"{operation} access to topic '{routing_key}' in exchange '{exchange}' in vhost "
                 f"'{self.vhost}' refused for user '{self.user}'",
             )
 
-    def _remembered(self, key: tuple[str, ...]) -> bool | None:
+    def _decided(self, decide: Callable[..., bool], operation: Operation, *names: str) -> bool:
         if self._version != self.changes.version:
             self._allowed.clear()
             self._version = self.changes.version
-        return self._allowed.get(key)
-
-    def _remember(self, key: tuple[str, ...], allowed: bool) -> None:
-        if len(self._allowed) >= _REMEMBERED_MAX:
-            self._allowed.clear()
-        self._allowed[key] = allowed
+        allowed = self._allowed.get((operation, *names))
+        if allowed is None:
+            allowed = decide(operation, self.vhost, *names)
+            if len(self._allowed) >= _REMEMBERED_MAX:
+                self._allowed.clear()
+            self._allowed[operation, *names] = allowed
+        return allowed
 
 
 def _shown(kind: Kind, name: str) -> str:

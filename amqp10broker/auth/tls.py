@@ -63,8 +63,7 @@ _VERIFY_MODES: Final = {
     Verify.OPTIONAL: CERT_OPTIONAL,
     Verify.REQUIRED: CERT_REQUIRED,
 }
-_PEM_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
-_PEM_END: Final = "-----END CERTIFICATE-----"
+_PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _VERSIONS: Final = {"1.2": TLSVersion.TLSv1_2, "1.3": TLSVersion.TLSv1_3}
 
 
@@ -115,9 +114,8 @@ def mutual_tls(certificate_file: str, key_file: str | None, ca_file: str | None)
     server = _context(PROTOCOL_TLS_SERVER, settings, names)
     client = _context(PROTOCOL_TLS_CLIENT, settings, names)
     with open(certificate_file, encoding="ascii", errors="replace") as stream:
-        first = stream.read()
-    begin, end = first.index(_PEM_BEGIN), first.index(_PEM_END) + len(_PEM_END)
-    return MutualTls(server, client, PEM_cert_to_DER_cert(first[begin:end]))
+        first, *_ = _PEM.findall(stream.read())
+    return MutualTls(server, client, PEM_cert_to_DER_cert(first))
 
 
 def _context(protocol: int, settings: TlsSettings, names: tuple[str, str, str]) -> SSLContext:
@@ -207,7 +205,6 @@ def _escaped(value: str) -> str:
     return "".join(f"\\{char}" if char in ',+"\\<>;=' else char for char in value)
 
 
-_PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _SEQUENCE: Final = 0x30
 _VERSION: Final = 0xA0
 _UTC_TIME: Final = 0x17

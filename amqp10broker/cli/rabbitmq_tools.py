@@ -1,8 +1,8 @@
-"""RabbitMQ's command line tools, as ``amqp10broker rabbitmqctl list_queues``, or under their own names.
+"""RabbitMQ's tools, as ``amqp10broker rabbitmqctl list_queues``, or under their own names.
 
-Each command is one row of `COMMANDS`. Most rows rewrite the words to a command of this broker; the rest call
-an operation. The image (docs/operating/Containerfile) installs the tools under RabbitMQ's names, and is
-configured as RabbitMQ's: ``rabbitmq-server`` runs the broker by that configuration.
+Each command is a row of `COMMANDS`: most rewrite the words to a command of this broker, the rest call an
+operation. The image (docs/operating/Containerfile) has the tools by RabbitMQ's names, and its configuration:
+``rabbitmq-server`` runs the broker by that.
 """
 
 from __future__ import annotations
@@ -39,16 +39,14 @@ BUILT_IN: Final = (
     "rabbitmq_prometheus",
     "rabbitmq_web_dispatch",
 )
-"""Plugins whose service is part of this broker."""
 START_S: Final = 300.0
 POLL_S: Final = 0.2
 BAD_LOGIN: Final = 65
-"""RabbitMQ's exit code for a password that is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The words of one call. `options`: by name, with True for one without a value; `words`: all others."""
+    """The words of one call. `options`: by name, True for one without a value; `words`: all others."""
 
     command: str
     words: tuple[str, ...]
@@ -62,11 +60,10 @@ class Written:
         return argparse.Namespace(port=None, admin_socket=None, vhost=self.options.get("vhost"))
 
     def ask(self, operation: str, /, **arguments: Any) -> Any:
-        """Run an operation at the broker, in the virtual host of the option."""
         return commands.ask(self.place(), operation, **arguments)
 
     def only(self, *names: str, least: int | None = None) -> list[str]:
-        """Return the words, of which there must be one for each name (`least`: or fewer)."""
+        """Return the words, one for each name, or at least so many."""
         if not (len(names) if least is None else least) <= len(self.words) <= len(names):
             form = " ".join(name.upper() for name in names) or "no argument"
             raise ConfigError(
@@ -94,11 +91,8 @@ _FORMATS: Final = {"table": "plain", "pretty_table": "table", "json": "json", "c
 
 
 def run_tool(tool: str, given: Sequence[str]) -> int:
-    """Run one call of a tool, and return its exit code.
-
-    Raises:
-        ConfigError: the command is unknown or not available here, or its words are wrong.
-        BrokerError: the broker refused it or cannot be reached.
+    """Run one call of a tool, and return its exit code. Raises `ConfigError` if the command is unknown or not
+    available here, or its words are wrong, and `BrokerError` if the broker refuses it or cannot be reached.
     """
     if "RABBITMQ_NODE_PORT" in os.environ:
         os.environ.setdefault(SETTINGS["port"].variable, os.environ["RABBITMQ_NODE_PORT"])
@@ -123,7 +117,6 @@ def _known() -> set[str]:
 
 
 def _missing(tool: str, command: str) -> tuple[str, str]:
-    """Return why there is no such command, and what to do."""
     if command in NOT_HERE:
         return "is not here", NOT_HERE[command]
     meant = closest(command, list(_known()))
@@ -152,7 +145,7 @@ def _read(tool: str, given: Sequence[str]) -> Written:
 
 
 def _ours(words: str) -> Run:
-    """Run a command of this broker with the call's words. Its text is left out if the call is quiet."""
+    """Run a command of this broker with the words of the call, without its text if the call is quiet."""
 
     def run(call: Written) -> int:
         from amqp10broker.cli.main import main
@@ -419,7 +412,7 @@ NOT_HERE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("add_replica", "delete_replica", "restart_stream"), _NO_STREAM),
     "disable": "--no-http and --no-prometheus turn services off",
 }
-"""Commands of RabbitMQ that are not available, with the reason or what to do."""
+"""Commands of RabbitMQ that are not available: the reason, or what to do."""
 
 
 # --- rabbitmqadmin --------------------------------------------------------------------------------
@@ -434,7 +427,7 @@ _SHORT: Final = dict(zip("upHPf", _LOGIN, strict=True)) | {"V": "vhost", "q": "q
 
 
 def _admin(given: Sequence[str]) -> int:
-    """Run `rabbitmqadmin`: ``declare queue name=q``, or in its second version ``queues declare --name q``."""
+    """Run `rabbitmqadmin`: ``declare queue name=q``, or of its second version ``queues declare --name q``."""
     words, fields = _admin_words(given)
     if len(words) < 2 and words != ["publish"] and words != ["get"]:
         raise ConfigError(
@@ -533,7 +526,7 @@ def _declare_policy(operation: str) -> Callable[[Written, Mapping[str, Any]], No
 
 
 def _as_client(call: Written, command: str, *words: str) -> None:
-    """Run a command that logs in as a client: as the user that was given, or as the image's user."""
+    """Run a command that logs in: as the given user, or as the image's."""
     from amqp10broker.cli.main import main
 
     login = call.options["login"]
@@ -589,16 +582,16 @@ PROMETHEUS_PORT: Final = 15_692
 
 
 def run_server(given: Sequence[str]) -> int:
-    """Run the broker until a signal stops it; returns the exit code. ``--keys`` prints the known keys.
+    """Run the broker until a signal stops it. ``--keys`` prints the known keys.
 
-    The files are ``/etc/rabbitmq/rabbitmq.conf`` and those of ``/etc/rabbitmq/conf.d``, or those that
-    ``RABBITMQ_CONFIG_FILE`` and ``RABBITMQ_CONFIG_FILES`` name. As in RabbitMQ's image, clients may connect
-    from everywhere, guest too. Raises `ConfigError` if a file cannot be read or has an invalid value.
+    The files are ``/etc/rabbitmq/rabbitmq.conf`` and those of ``/etc/rabbitmq/conf.d``, or those of
+    ``RABBITMQ_CONFIG_FILE`` and ``RABBITMQ_CONFIG_FILES``. As in RabbitMQ's image, clients may connect from
+    everywhere, guest too. Raises `ConfigError` if a file cannot be read or has an invalid value.
     """
-    from amqp10broker.config.rabbitmq_conf import ROWS, load
+    from amqp10broker.config.load import RABBITMQ_KEYS, load_rabbitmq
 
     if given == ["--keys"]:
-        for row in ROWS:
+        for row in RABBITMQ_KEYS:
             print(f"{row.key:<70} {row.setting or f'no equal: {row.note}'}")
         return EXIT_OK
     if given:
@@ -609,7 +602,7 @@ def run_server(given: Sequence[str]) -> int:
         )
     from amqp10broker.cli import serve as serving  # Trio and structlog
 
-    config, warnings = load(_files(), os.environ, {})
+    config, warnings = load_rabbitmq(_files(), os.environ)
     config = replace(
         config,
         http_port=HTTP_PORT if config.http_port is None else config.http_port,

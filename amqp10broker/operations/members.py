@@ -1,9 +1,8 @@
 """Operations on the members and leaders of quorum queues, and on the one node of a stream.
 
-Refusals begin with RabbitMQ's word. On a node in no cluster each queue has one
-member, on that node. Operations on one queue raise `NotFound` if it does not exist, and `NotSupported` if it
-is not a quorum queue. A missing node raises `NotFound`, one that must run and does not `PreconditionFailed`,
-and a pattern that is not valid `InvalidArgument`.
+Refusals begin with RabbitMQ's word. On a node in no cluster each queue has one member, there. A missing queue
+or node raises `NotFound`, another kind of queue `NotSupported`, a node that must run and does not
+`PreconditionFailed`, and an invalid pattern `InvalidArgument`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from amqp10broker.operations.operation import Check, Command, Found, Name, NodeN
 from amqp10broker.raft.ids import node_of
 
 AGAIN_S: Final = 0.5
-"""Delay after which a change that met another one is tried once more."""
+"""After so long a change that met another one is tried once more."""
 TIMEOUT_S: Final = 5.0
 CHANGE_NOT_PERMITTED: Final = "cluster_change_not_permitted"
 TIMED_OUT: Final = "the operation timed out and may not have been completed"
@@ -256,8 +255,7 @@ async def rebalance(
 ) -> list[Row]:
     """Hand leaderships over until no node has more than its share.
 
-    Returns ``[{"Node name": str, "Number of quorum queues": int, "Number of streams": int}]``. Raises
-    `PreconditionFailed` if one is under way already.
+    Raises `PreconditionFailed` if one is under way already.
     """
     cluster = caller.node.cluster
     queues = [] if kind == "stream" else _matching(caller, vhost_pattern, queue_pattern)
@@ -332,7 +330,7 @@ async def force_shrink_all(
 
 
 def raft_row(node: str, state: MemberState) -> Row:
-    """Format a member in the columns of RabbitMQ's `quorum_status` and `metadata_store_status`."""
+    """Format a member in RabbitMQ's columns of `quorum_status` and `metadata_store_status`."""
     return dict(
         zip(
             RAFT_COLUMNS,
@@ -353,7 +351,6 @@ def change_not_permitted(queue: DeclaredQueue) -> PreconditionFailed:
 
 
 def last_node(queue: DeclaredQueue) -> PreconditionFailed:
-    """Return the refusal to remove the last member."""
     return refused(queue, "last_node", LAST_NODE)
 
 
@@ -415,7 +412,7 @@ async def _rebalanced(caller: Caller, cluster: ClusterNode, queues: list[Declare
 
 
 def names(caller: Caller) -> dict[int, str]:
-    """Return the names of the cluster's nodes by number, of this one alone if it is in none."""
+    """Return the names of the cluster's nodes by number, or of this one."""
     nodes = caller.catalog.nodes.values()
     return {node.number: node.name for node in nodes} or {0: caller.node_name}
 
@@ -426,12 +423,12 @@ def runs(caller: Caller, number: int) -> bool:
 
 
 def others(caller: Caller, cluster: ClusterNode) -> list[int]:
-    """Return the other running nodes of the cluster."""
+    """Return the other running nodes."""
     return [number for number in names(caller) if number != cluster.number and runs(caller, number)]
 
 
 def node_named(caller: Caller, name: str) -> int:
-    """Return the number of a node; the part of the name behind an @ is ignored. Raises `NotFound`."""
+    """Return the number of a node; the part behind an @ is ignored. Raises `NotFound`."""
     known = {each: number for number, each in names(caller).items()}
     for each in (name, name.partition("@")[0]):
         if each in known:
@@ -459,14 +456,11 @@ def leader_number(caller: Caller, queue: DeclaredQueue) -> int | None:
 
 
 def member_nodes(queue: DeclaredQueue) -> tuple[int, ...]:
-    """Return the nodes where a quorum queue has a member."""
     return tuple(map(node_of, queue.members)) or (0,)
 
 
 def quorum_queue(caller: Caller, name: str) -> DeclaredQueue:
-    """Return a quorum queue. Raises `NotFound` if it does not exist, and `NotSupported` if it is of another
-    kind.
-    """
+    """Return a quorum queue. Raises `NotFound`, or `NotSupported` for another kind."""
     queue = caller.vhost.lookup(name)
     if not queue.kind.replicated:
         word = "not_quorum_queue" if queue.kind.replays else "classic_queue_not_supported"
@@ -476,7 +470,7 @@ def quorum_queue(caller: Caller, name: str) -> DeclaredQueue:
 
 
 def quorum_queues(caller: Caller) -> Iterator[DeclaredQueue]:
-    """Iterate over all quorum queues, by virtual host and name."""
+    """Yield all quorum queues, by virtual host and name."""
     queues: Iterable[DeclaredQueue] = caller.catalog
     return iter(
         sorted(
@@ -523,7 +517,7 @@ STREAM_COLUMNS: Final = (
 async def stream_status(caller: Caller, name: Name) -> list[dict[str, Any]]:
     """Show how a stream stands on its node.
 
-    Raises `NotFound` if it does not exist or its node is down, and `NotSupported` if it is not a stream.
+    Raises `NotFound` if its node is down, too.
     """
     cluster = caller.node.cluster
     stream = _stream(caller, name)

@@ -1,5 +1,5 @@
-"""Operations on policies of a virtual host, on parameters of plugins, which are stored without use, and on
-all definitions at once, as RabbitMQ's JSON document.
+"""Operations on policies, on parameters of plugins, which are stored without use, and on all definitions at
+once, as RabbitMQ's JSON document.
 """
 
 from __future__ import annotations
@@ -45,14 +45,10 @@ def set_policy(
 ) -> Steps[dict[str, Any]]:
     """Set a policy: settings for all queues or exchanges whose name matches.
 
-    Returns:
-        ``{"queues": int, "exchanges": int, "ineffective": [settings], "warnings": [sentences]}``: the number
-            of objects to which it applies now, its settings without effect on some of them, and settings that
-            act otherwise than they read.
-
-    Raises:
-        BadRequest: the name is empty.
-        InvalidArgument: the pattern, a setting or `apply_to` is not allowed.
+    Returns ``{"queues": int, "exchanges": int, "ineffective": [settings], "warnings": [sentences]}``: to how
+    many it applies now, its settings without effect on some of them, and those that act otherwise than they
+    read. Raises `BadRequest` if the name is empty, and `InvalidArgument` if the pattern, a setting or
+    `apply_to` is not allowed.
     """
     return _set(caller, Policy(_checked(name), pattern, definition, priority, apply_to))
 
@@ -199,7 +195,7 @@ def clear_global_parameter(caller: Caller, name: Name) -> Steps[None]:
 
 
 ENTRIES_AT_ONCE: Final = 200
-"""Entries that are made in one step, which takes a millisecond or two."""
+"""Entries of one step, which takes a millisecond or two."""
 
 
 @operation(
@@ -209,7 +205,7 @@ async def export_definitions(caller: Caller) -> dict[str, Any]:
     """Export all definitions as one document for `import_definitions`.
 
     It is consistent, although it is made in steps. Passwords are exported as hashes, or left out where no
-    hashes can be made. Raises `PermissionDenied` if the caller is not an administrator.
+    hashes can be made.
     """
     passwords = caller.passwords
     conceal = passwords.exportable if passwords is not None else lambda record: None
@@ -232,8 +228,7 @@ def import_definitions(
     """Import a document, except for those exchanges, queues, bindings and policies that are refused.
 
     Returns ``{"loaded": {section: entries}, "skipped": [reasons], "unknown": [names]}``. Raises `BadRequest`
-    if the document is refused; the text contains the place, and `PermissionDenied` if the caller is not an
-    administrator.
+    if the document is refused; the text contains the place.
     """
     passwords = caller.passwords
     try:

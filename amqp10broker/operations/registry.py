@@ -1,7 +1,7 @@
-"""Execution of operations for a caller, with the arguments of a front end.
+"""Executes operations for a caller.
 
 The front ends are the management node of AMQP 1.0 (`amqp_node`), the methods of AMQP 0-9-1
-(`sessions.amqp091.base`), and the HTTP API and the command line's local socket, which can wait for tasks
+(`sessions.amqp091.base`), and, where tasks can be waited for, the HTTP API and the local socket
 (`runtime.admin.admin`).
 """
 
@@ -19,7 +19,7 @@ from amqp10broker.operations.operation import FOR_ADMINISTRATORS, REGISTERED, Ki
 _MODULES: Final = [
     module.__name__ for module in (queues, bindings, accounts, policies, running, cluster, members, doctor)
 ]
-"""The modules that register operations, in the order of the help."""
+"""In the order of the help."""
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
     each.name: each for each in sorted(REGISTERED, key=lambda each: _MODULES.index(each.run.__module__))
@@ -27,7 +27,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
 
 
 def perform(caller: Caller, name: str, given: Mapping[str, object]) -> Steps[Any]:
-    """Execute an operation, and return its result. Raises `RefusedError` if nothing was changed."""
+    """Execute an operation. Raises `RefusedError` if nothing was changed."""
     operation = OPERATIONS.get(name)
     if operation is None:
         raise NotFound(f"operation '{name}'", f"no operation '{name}'; there are {', '.join(OPERATIONS)}")

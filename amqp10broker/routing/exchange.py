@@ -302,11 +302,6 @@ class Exchange:
     def counted(self) -> dict[str, int]:
         return {"published": self.published, "unroutable": self.unroutable, "returned": self.returned}
 
-    def count(self, messages: int, *, routed: bool) -> None:
-        self.published += messages
-        if not routed:
-            self.unroutable += messages
-
 
 NAME_BYTES_MAX: Final = 255
 """The limit of an AMQP 0-9-1 short string; its clients could not receive a longer name."""

@@ -63,11 +63,9 @@ def _load_own(context: ssl.SSLContext, certificate: str, key: str | None) -> Non
                     pass
             except OSError as error:
                 raise _unusable(option, path, error) from error
-    where = (
-        f"option tls.certificateFile is '{certificate}'"
-        if key is None
-        else f"option tls.certificateFile is '{certificate}' and tls.keyFile '{key}'"
-    )
+    where = f"option tls.certificateFile is '{certificate}'"
+    if key is not None:
+        where += f" and tls.keyFile '{key}'"
 
     def pass_phrase() -> NoReturn:
         # Without this function OpenSSL prompts at the terminal, and a query hangs.
@@ -115,29 +113,9 @@ _PERMANENT: Final = frozenset(
 )
 
 
-def open_client(
-    options: ConnectionOptions,
-    *,
-    purpose: str,
-    incoming_window: int = 2048,
-    patience: RetryBudget | None = None,
-) -> Client:
-    """Connect, log in, and begin a session; a broker that is away is tried again. `patience`: of work that
-    may have failed before; None for a new one. Raises `BrokerRefused` if login, virtual host or TLS, and
-    `BrokerUnreachable` if no broker answered in time.
-    """
-    return with_retries(
-        options,
-        lambda: dial(options, purpose=purpose, incoming_window=incoming_window),
-        patience=patience,
-    )
-
-
 def dial(options: ConnectionOptions, *, purpose: str, incoming_window: int = 2048) -> Client:
-    """Connect once, as `open_client` does: for an `attempt` of `with_retries`.
-
-    Raises:
-        ClientError: as `client.blocking.connect`.
+    """Connect, log in, and begin a session, once: for an `attempt` of `with_retries`. Raises `ClientError` as
+    `client.blocking.connect`.
     """
     return connect_once(
         options.host,
@@ -163,11 +141,8 @@ def with_retries(
     queue: str = "",
     patience: RetryBudget | None = None,
 ) -> T:
-    """Call `attempt` until it succeeds; raise SparkSourceError if it fails for good.
-
-    Args:
-        patience: of larger work that this is part of: success of `attempt` alone is not progress of it. None
-            for a new one.
+    """Call `attempt` until it succeeds; raise SparkSourceError if it fails for good. `patience`: of larger
+    work, of which the success of `attempt` alone is not progress; None for a new one.
     """
     if patience is None:
         patience = RetryBudget(options.retry_timeout_s)

@@ -40,10 +40,10 @@ class Amqp10DataSource(DataSource):
         check_schema(schema)
         options = parse_source(self.options, streaming=False)
         if isinstance(options, StreamOptions):
-            from amqp10broker.spark.stream.source import PushdownReader, StreamReader
+            from amqp10broker.spark.stream_source import PushdownReader, StreamReader
 
             return PushdownReader(options) if options.pushdown else StreamReader(options)
-        from amqp10broker.spark.queue.source import QueueReader
+        from amqp10broker.spark.queue_source import QueueReader
 
         return QueueReader(options)
 
@@ -51,10 +51,10 @@ class Amqp10DataSource(DataSource):
         check_schema(schema)
         options = parse_source(self.options, streaming=True)
         if isinstance(options, StreamOptions):
-            from amqp10broker.spark.stream.source import StreamStreamReader
+            from amqp10broker.spark.stream_source import StreamStreamReader
 
             return StreamStreamReader(options)
-        from amqp10broker.spark.queue.source import QueueStreamReader
+        from amqp10broker.spark.queue_source import QueueStreamReader
 
         return QueueStreamReader(options)
 

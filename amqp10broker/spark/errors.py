@@ -58,18 +58,6 @@ class DataLost(SparkSourceError):
 class UnreadableMessage(SparkSourceError):
     """The bytes of a message are not a valid AMQP 1.0 message."""
 
-    def __init__(self, stream: str, place: int, reason: str) -> None:
-        super().__init__(stream, place, reason)
-        self.stream = stream
-        self.place = place
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return (
-            f"message {self.place} of a batch of '{self.stream}' is no AMQP 1.0 message: {self.reason}; "
-            "mend its publisher, and begin behind it or filter it out"
-        )
-
 
 class ReadStalled(SparkSourceError):
     """No message arrived for the option idleTimeout although messages are missing."""
@@ -88,8 +76,6 @@ class MissingExtraError(SparkSourceError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed; install it with: pip install 'amqp10broker[{extra}]'")
-        self.package = package
-        self.extra = extra
 
 
 class JavaNotFound(SparkSourceError):

@@ -265,10 +265,7 @@ class Layout:
 
 
 def learn(payload: bytes, *, of_stream: bool = True) -> Layout | None:
-    """Return the layout of a message that `message_row.read_row` accepts, or None if it has none.
-
-    `of_stream` is as in `read_row`.
-    """
+    """Return the layout of a message that `read_row` accepts, or None if it has none."""
     learner = _Learner(payload, of_stream)
     try:
         learner.message()

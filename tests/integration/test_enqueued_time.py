@@ -15,7 +15,7 @@ from amqp10broker.protocols.amqp10.link import ReceiverLink
 from amqp10broker.protocols.amqp10.performatives import Attach
 from amqp10broker.protocols.amqp10.types import Described, Symbol, Timestamp
 from amqp10broker.spark.options import StreamOptions, parse_source
-from amqp10broker.spark.stream.source import StreamReader
+from amqp10broker.spark.stream_source import StreamReader
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark_streams import client_of, declare, offsets, publish, rows, url_of
 

@@ -15,7 +15,7 @@ import pytest
 from proton import Delivery
 
 from amqp10broker.observe.flow_events import EventKind
-from amqp10broker.observe.recording.runs import RunRecord, read_events, read_runs
+from amqp10broker.observe.recording import RunRecord, read_events, read_runs
 from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
 
 pytestmark = pytest.mark.usefixtures("deadline")

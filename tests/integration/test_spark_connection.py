@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from amqp10broker.client.blocking import Client
 from amqp10broker.client.options import queue_address
-from amqp10broker.spark.connection import open_client, with_retries
+from amqp10broker.spark.connection import dial, with_retries
 from amqp10broker.spark.errors import BrokerRefused, QueueUnusable, SparkSourceError
 from amqp10broker.spark.options import ConnectionOptions, parse_source
 from benchmarks.processes import reserved_port
@@ -32,9 +33,13 @@ def silent_port() -> Iterator[int]:
         yield port
 
 
+def open_client(given: ConnectionOptions) -> Client:
+    return with_retries(given, lambda: dial(given, purpose="test"))
+
+
 def said(given: ConnectionOptions, kind: type[SparkSourceError]) -> str:
     with pytest.raises(kind) as raised:
-        open_client(given, purpose="test").close()
+        open_client(given).close()
     return str(raised.value)
 
 
@@ -49,9 +54,7 @@ def test_a_broker_that_comes_back_is_found(silent_port: int, tmp_path: Path) -> 
     thread = threading.Thread(target=start)
     thread.start()
     try:
-        open_client(
-            options(f"amqp://guest:guest@127.0.0.1:{port}", retryTimeout="30s"), purpose="test"
-        ).close()
+        open_client(options(f"amqp://guest:guest@127.0.0.1:{port}", retryTimeout="30s")).close()
     finally:
         thread.join()
         started[0].stop()
@@ -69,7 +72,7 @@ def test_what_is_refused_is_not_tried_again(broker: BrokerProcess) -> None:
 
     def attempt() -> None:
         tried.append(1)
-        with open_client(given, purpose="test") as client:
+        with open_client(given) as client:
             client.receiver(queue_address("missing"))
 
     with pytest.raises(QueueUnusable):
@@ -92,5 +95,5 @@ def test_tls_faults(tmp_path: Path, certificates: Certificates) -> None:
         assert "option tls.caFile is '/not/there.pem', which cannot be used: No such file" in words
         words = said(options(url, **{"tls.certificateFile": certificates.ca}), BrokerRefused)
         assert "both in PEM format, are wanted" in words
-        with open_client(options(url, **{"tls.caFile": certificates.ca}), purpose="test") as client:
+        with open_client(options(url, **{"tls.caFile": certificates.ca})) as client:
             assert client.core.opened

@@ -19,9 +19,8 @@ from amqp10broker.client.message import data_message
 from amqp10broker.protocols.amqp10.performatives import Attach
 from amqp10broker.spark.errors import BrokerUnreachable, SpoolError
 from amqp10broker.spark.options import QueueOptions, parse_source
-from amqp10broker.spark.queue.link import QueueLink
-from amqp10broker.spark.queue.source import QueueReader, QueueStreamReader
-from amqp10broker.spark.stream.range import OFFSET_SPEC
+from amqp10broker.spark.queue_source import QueueLink, QueueReader, QueueStreamReader
+from amqp10broker.spark.stream_source import OFFSET_SPEC
 from tests.support.broker_process import BrokerProcess
 from tests.support.cutting_proxy import CuttingProxy
 

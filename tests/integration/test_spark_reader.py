@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from amqp10broker.client.message import Message, Properties
+from amqp10broker.spark import stream_source
 from amqp10broker.spark.errors import (
     BrokerRefused,
     BrokerUnreachable,
@@ -22,18 +23,18 @@ from amqp10broker.spark.errors import (
     SparkSourceError,
 )
 from amqp10broker.spark.options import StreamOptions, parse_source
-from amqp10broker.spark.stream import range as stream_bounds
-from amqp10broker.spark.stream.range import (
+from amqp10broker.spark.stream_source import (
     StreamBounds,
     StreamEnds,
     StreamRange,
+    StreamReader,
+    StreamStreamReader,
     attach,
     ends_of,
     ends_there,
     offset_of,
     read_range,
 )
-from amqp10broker.spark.stream.source import StreamReader, StreamStreamReader
 from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.cluster_process import free_ports
 from tests.support.spark_streams import body, client_of, declare, fill, offsets, publish, rows, url_of
@@ -240,7 +241,7 @@ def test_a_broker_that_does_not_know_the_end_is_read_as_well(
     broker: BrokerProcess, mixed: str, sql: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It leaves the filter out of its reply; what it sends beyond the range is dropped."""
-    monkeypatch.setattr(stream_bounds, "END_OFFSET", "somebody:else")
+    monkeypatch.setattr(stream_source, "END_OFFSET", "somebody:else")
     found = batch(
         broker, mixed, endingOffsets=100, minPartitions=3, **({} if sql is None else {"filter": sql})
     )

@@ -26,9 +26,8 @@ from amqp10broker.queues.machine import TURN_MAX
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.spark.errors import SpoolError
-from amqp10broker.spark.queue.link import SegmentFiller, message_ids, recall
-from amqp10broker.spark.queue.source import QueueOffsets
-from amqp10broker.spark.queue.spool import SpoolOwner, open_spool
+from amqp10broker.spark.queue_source import QueueOffsets, SegmentFiller, message_ids, recall
+from amqp10broker.spark.spool import SpoolOwner, open_spool
 from tests.support.askers import new_asker
 from tests.support.declaring import declare
 from tests.support.disks import PowerLoss, SimDisk

@@ -16,7 +16,7 @@ from amqp10broker.metadata.queue import QUORUM, DeclaredQueue, QueueCommand
 from amqp10broker.protocols.serial import MASK, diff
 from amqp10broker.queues import commands
 from amqp10broker.sessions.credit import QueueCredit
-from amqp10broker.spark.queue.link import MESSAGE_COST_BYTES, CreditPacing
+from amqp10broker.spark.queue_source import MESSAGE_COST_BYTES, CreditPacing
 from tests.support.askers import new_asker
 from tests.support.credit_loop import BASE, Conditions, CreditLoop
 

@@ -44,10 +44,7 @@ async def test_a_broker_as_it_comes_is_not_one_for_production(verify_passwords_a
     )
     assert said["default-user"] == (
         "warn",
-        (
-            "user 'guest' has the password 'guest', and may log in from this machine: so may all that "
-            "comes over a proxy here"
-        ),
+        ("user 'guest' has the password 'guest' from this machine, and for what comes over a proxy here"),
     )
     assert said["data-folder"][0] == "bad"
     assert said["data-folder"][1].startswith("3 queues are declared durable")

@@ -1,7 +1,7 @@
 """Mailboxes under load: how full they became, against the bounds that are documented.
 
 A mailbox's channel has no bound of its own, so the bound of each sender is checked here: the reader's
-share (`READS_MAX`), one `WriterReady`, one letter a queue and wake, and for queues one letter a
+share (`READS_MAX`), one `WRITER_READY`, one letter a queue and wake, and for queues one letter a
 session and wake, all of them within what credit and windows allow to be outstanding.
 """
 

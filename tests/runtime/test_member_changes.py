@@ -105,7 +105,7 @@ async def test_a_member_is_added_and_another_removed() -> None:
         assert scene.declared() == [1, 2, 3, 4]
         assert await scene.changes().remove(scene.queue, 2, 20) == 3
         assert scene.declared() == [1, 3, 4]
-    assert scene.world.nodes[4].store.applied > 0
+    assert scene.world.nodes[4].store.point.index > 0
 
 
 async def test_a_member_that_does_not_catch_up_in_time_is_taken_back() -> None:

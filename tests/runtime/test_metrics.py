@@ -16,8 +16,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from amqp10broker.metadata.users import Permission
-from amqp10broker.observe.metrics import table
-from amqp10broker.observe.metrics.table import Form, wanted
+from amqp10broker.observe import metrics as table
+from amqp10broker.observe.metrics import Form, wanted
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp10.performatives import Attach
 from amqp10broker.runtime.broker import Broker

@@ -17,7 +17,7 @@ import trio
 from amqp10broker.errors import BrokerError
 from amqp10broker.observe.flow import Observer
 from amqp10broker.observe.flow_events import NO_REASON, PACK, EventKind, EventRing
-from amqp10broker.observe.recording.runs import LinkName, RecordingError, numbered
+from amqp10broker.observe.recording import LinkName, RecordingError, numbered
 from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp091.methods import ChannelClose, QueueDeclare, QueueDeclareOk
 from amqp10broker.protocols.amqp10.performatives import Attach

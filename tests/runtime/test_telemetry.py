@@ -20,7 +20,7 @@ from amqp10broker.client import trio as client
 from amqp10broker.client.errors import NotAcceptedError
 from amqp10broker.client.message import Message
 from amqp10broker.errors import ConfigError
-from amqp10broker.observe.telemetry import export, spans
+from amqp10broker.observe import telemetry as observed
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import Content
 from amqp10broker.protocols.amqp10.performatives import Properties
@@ -273,8 +273,8 @@ async def test_an_exporter_that_hangs_holds_up_nobody(
 ) -> None:
     """Messages go on, the stop takes no longer than it may, and what is lost is told once and counted."""
     found.exporter = hanging = Hanging()
-    monkeypatch.setattr(export, "WAITING_MAX", 5)
-    monkeypatch.setattr(export, "BATCH_MAX", 1)
+    monkeypatch.setattr(observed, "WAITING_MAX", 5)
+    monkeypatch.setattr(observed, "BATCH_MAX", 1)
     monkeypatch.setattr(telemetry, "FINISH_S", 0.01)
     try:
         async with traced() as broker, amqp10(broker) as connection:
@@ -304,8 +304,8 @@ async def test_a_receiver_that_comes_back_is_told(found: Spans, log: LogRecorder
         def shutdown(self) -> None:
             """Nothing is held."""
 
-    queue = export.SpanQueue(Exporter(), telemetry._tell_of_spans)
-    tracer = export.provider(export.resource("s", "1", "n"), 1.0, queue).get_tracer("test")
+    queue = observed.SpanQueue(Exporter(), telemetry._tell_of_spans)
+    tracer = observed.provider(observed.resource("s", "1", "n"), 1.0, queue).get_tracer("test")
     for count in (2, 3, 4):
         for _ in range(count):
             tracer.start_span("x").end()
@@ -335,7 +335,7 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 
 async def test_spans_that_are_open_are_bounded(found: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a client that settles nothing, too; those beyond are counted as lost."""
-    monkeypatch.setattr(spans, "OPEN_MAX", 3)
+    monkeypatch.setattr(observed, "OPEN_MAX", 3)
     async with traced() as broker, amqp10(broker) as connection:
         sender = await connection.sender("/queues/orders")
         for _ in range(6):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.observe.timeline import ring as rings
+from amqp10broker.observe import timeline as rings
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.runtime.admin import admin
 from amqp10broker.runtime.broker import Broker

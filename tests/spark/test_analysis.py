@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from amqp10broker.observe.flow_events import CHANNEL_HANDLE, EVENTS, FIELDS, PACK, EventKind
-from amqp10broker.observe.recording.runs import EventWriter, write_run
+from amqp10broker.observe.recording import EventWriter, write_run
 from amqp10broker.tools.analysis.cells import RATIO, Cell, aggregate, bucket_of, collect, cut, read_events
 from amqp10broker.tools.analysis.recommend import Aim, Recommendation
 from amqp10broker.tools.analysis.report import ProgressLines, analyse, find_recording, measure_all, sum_up

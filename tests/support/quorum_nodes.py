@@ -338,7 +338,7 @@ class World:
 
     def compare(self, node: Node) -> None:
         """Equal state bytes at equal index, whatever the members went through."""
-        index, queue = node.store.applied, node.backend.queue
+        index, queue = node.store.point.index, node.backend.queue
         assert index >= node.applied, "what was applied is not applied any more"
         node.applied = index
         state = encode_snapshot(queue)
@@ -382,7 +382,9 @@ class World:
 
     def even(self) -> bool:
         ends = {node.store.last for node in self.nodes.values()}
-        return len(ends) == 1 and all(node.store.applied == node.store.last for node in self.nodes.values())
+        return len(ends) == 1 and all(
+            node.store.point.index == node.store.last for node in self.nodes.values()
+        )
 
     def bodies(self, node: Node) -> dict[int, bytes]:
         indexes = sorted(node.backend.queue.live_indexes())

@@ -15,7 +15,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Target,
 )
 from amqp10broker.tools.replay.forecast import ConsumerModel, Delivering
-from amqp10broker.tools.replay.simulation import Habits, Simulation
+from amqp10broker.tools.replay.pace import Habits, Simulation
 from tests.support.rawframes import (
     attach_receiver,
     attach_sender,

@@ -65,7 +65,13 @@ from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.context import LinkNames
 from amqp10broker.sessions.diagnosis.waits import WaitContext
 from amqp10broker.sessions.diagnosis.why_link import session_view
-from amqp10broker.sessions.messages import WRITER_READY, AlarmChanged, ConfigChanged, Frames, SessionMessage
+from amqp10broker.sessions.messages import (
+    AlarmChanged,
+    ConfigChanged,
+    Frames,
+    Notice,
+    SessionMessage,
+)
 from tests.support.askers import new_asker
 from tests.support.declaring import declare, remove
 from tests.support.handles import MachineHandle
@@ -175,7 +181,8 @@ class WorldSession:
     def __init__(self, client: Client, service: BrokerSession, reply_to: ReplyTo) -> None:
         self.client = client
         self.service = service
-        self.letters: deque[SessionMessage] = deque([WRITER_READY])  # to begin with: the begin is written
+        # To begin with, the begin is written.
+        self.letters: deque[SessionMessage] = deque([Notice.WRITER_READY])
         self.over = False
         client.world.sessions[reply_to.id] = self
 
@@ -212,7 +219,7 @@ class WorldSession:
     def want(self) -> None:
         """The writer has sent it all and says so."""
         if not self.client.blocked:
-            self.letters.append(WRITER_READY)
+            self.letters.append(Notice.WRITER_READY)
 
     def stop(self) -> None:
         """The session is over: what it has goes back."""
@@ -657,7 +664,7 @@ class World:
         client = self.clients[label]
         client.blocked = False
         for session in client.sessions.values():
-            session.letters.append(WRITER_READY)
+            session.letters.append(Notice.WRITER_READY)
         self.settle()
 
     def living_sessions(self) -> Iterable[WorldSession]:

@@ -75,7 +75,11 @@ rules = _load()
         ("storage/journal.py", "import time", "time in a pure room"),
         ("shed/tools.py", "", "the room 'shed' is not in the table"),
         ("runtime/queues/queues.py", "vhost.drop_queue('q')", "drop_queue changes what is declared; propose"),
-        ("operations/accounts.py", "catalog.users.put_user(user)", "put_user changes what is declared"),
+        (
+            "operations/accounts.py",
+            "catalog.users.put_entry(key, user)",
+            "put_entry changes what is declared",
+        ),
         ("metadata/queue_requests.py", "catalog.apply(puts)", "catalog.apply changes what is declared"),
         ("runtime/journal/data.py", "self._catalog.apply(puts)", "catalog.apply changes what is declared"),
     ],

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from amqp10broker.api.calls import EndpointCall
 from amqp10broker.api.front import Endpoint, HttpRoute, Tag
 from amqp10broker.api.messages import HttpRequest, HttpResponse, PageFile, not_found
-from amqp10broker.observe.metrics.table import TYPES, Form, wanted
+from amqp10broker.observe.metrics import TYPES, Form, wanted
 
 INDEX: Final = "index.html"
 FOLDERS: Final = ("", "css/", "js/", "js/views/")

@@ -26,7 +26,7 @@ from amqp10broker.errors import NotFound, PreconditionFailed
 from amqp10broker.metadata.entry_codec import permission_entry, topic_permission_entry, user_entry
 from amqp10broker.metadata.users import PasswordAlgorithm, User
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.observe.metrics.gather import PROTOCOLS
+from amqp10broker.observe.metrics import PROTOCOLS
 from amqp10broker.operations.accounts import PROTECTED
 
 _LIMITS: Final = (("max-connections", "max-channels"), "users")
@@ -166,7 +166,7 @@ async def put_topic_permission(call: EndpointCall) -> HttpResponse:
     exchange = text(body, "exchange", "")
     if exchange and call.vhost().topology.find_exchange(exchange) is None:
         raise bad_request(f"no exchange '{exchange}' in vhost '{vhost}': declare it first")
-    there = call.broker_api.catalog.users.topic_permission(user, vhost, exchange)
+    there = call.broker_api.catalog.users.granted_topics.get((user, vhost, exchange))
     patterns = {name: text(body, name, "") for name in ("write", "read")}
     await call.administer("set-topic-permissions", vhost, user=user, exchange=exchange, **patterns)
     return CREATED if there is None else NO_CONTENT

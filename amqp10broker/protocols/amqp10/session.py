@@ -1,9 +1,8 @@
-"""One AMQP 1.0 session end, in either role: part 2, sections 2.5 and 2.6. It drives the other parts of the
-engine.
+"""One AMQP 1.0 session end, in either role: part 2, sections 2.5 and 2.6.
 
-Frame bodies go in (`receive`); events and frames (`take_output`) come out. An `AmqpLinkError` raised while
-a link's frame is handled detaches that link, an `AmqpSessionError` ends the session, and an
-`AmqpConnectionError` leaves `receive` for the owner, which must close the connection.
+Frame bodies go in (`receive`); events and frames (`take_output`) come out. An `AmqpLinkError` detaches the
+link, an `AmqpSessionError` ends the session, and an `AmqpConnectionError` leaves `receive` for the owner,
+which must close the connection.
 """
 
 from __future__ import annotations
@@ -46,18 +45,16 @@ FIELDS_BYTES: Final = 65_536
 """The size counted for a held frame with fields of any length."""
 
 PLAIN_BYTES: Final = 448
-"""The size counted for a flow or a detach without such fields: on a connection that attaches thousands of
-links together, each may have one.
-"""
+"""The size counted for a flow or a detach without such fields: each of thousands of links may have one."""
 
 
 class HeldFrames:
     """Frames for links that their owners cannot accept yet, in order.
 
-    Everything for the handle of a held link waits, also an attach that takes its handle or name again: it has
-    another meaning before the link is attached than after. Of a link that is already attached, deliveries and
-    flows pass, but its detach, and frames behind that, wait. A frame is held after it has been counted
-    against the session's window; the size is bounded together with the connection's incomplete deliveries.
+    Everything for the handle of a held link waits, also an attach that takes its handle or name again. Of a
+    link that is already attached, deliveries and flows pass, but its detach, and frames behind that, wait.
+    Frames count against the session's window first; their size is bounded with the connection's incomplete
+    deliveries.
     """
 
     __slots__ = ("_unfinished", "by_remote")
@@ -138,7 +135,7 @@ class SessionState(Enum):
     END_SENT = auto()
     END_RECEIVED = auto()
     DISCARDING = auto()
-    """We ended with an error; everything but the peer's end is discarded."""
+    """We ended with an error: all but the peer's end is discarded."""
 
 
 class SessionInput(Enum):
@@ -179,13 +176,10 @@ class Session:
         unfinished: Unfinished | None = None,
         on_fault: OnFault = lambda link, error, refused: None,
     ) -> None:
-        """Make an unmapped session end.
-
-        Args:
-            frame_size_max: bytes of the largest frame that the *peer* takes.
-            unfinished: bounds the incomplete deliveries of all sessions of this connection; None: no bound.
-            on_fault: called with each error sent to the peer, its link (None: the session has ended with it),
-                and whether that link's attach was refused.
+        """Make an unmapped session end. `frame_size_max`: bytes of the largest frame that the *peer* takes.
+        `unfinished`: bounds the incomplete deliveries of the connection; None: no bound. `on_fault`: called
+        with each error sent to the peer, its link (None: the session's), and whether that link's attach was
+        refused.
         """
         self.channel = channel
         self.state = SessionState.UNMAPPED
@@ -215,7 +209,7 @@ class Session:
         return len(self.inbound.unsettled) + len(self.outbound.unsettled)
 
     def take_output(self) -> list[bytes | memoryview]:
-        """Return the bytes to write now, dispositions (collected until this call) first."""
+        """Return the bytes to write, the dispositions collected until now first."""
         self._flush()
         output = self.output
         pieces, output.pieces = output.pieces, []
@@ -269,14 +263,12 @@ class Session:
         return self._each(self.held.release(link), self._on_link_frame)
 
     def receive_each(self, items: Sequence[object]) -> Iterator[SessionEvent]:
-        """Handle frame bodies of this session in order, and yield each event at once.
+        """Handle frame bodies in order, and yield each event at once.
 
         The owner must act on an event before it requests the next, so that its action (answer an attach,
         refuse a message) takes effect on the frames behind. A fault comes after the events of the frames
-        before it, and only if the owner has not ended the link or the session by then.
-
-        Raises:
-            AmqpConnectionError: the peer broke a rule with the connection as its scope.
+        before it, and only if the owner has not ended the link or the session by then. Raises
+        `AmqpConnectionError`.
         """
         return self._each(items, self._handle)
 
@@ -299,7 +291,7 @@ class Session:
             rest, self._rest = self._rest, None
             yield from events
             if rest is not None:
-                # One by one: how many can go together would have to be determined anew after each.
+                # One by one: how many can go together changes with each.
                 ones = [part_of_run(rest, at, at + 1) for at in range(len(rest.delivery_ids))]
                 yield from self._each(ones, self._on_link_frame)
             if faulty is not None and faulty[0].attached and not self.ended:
@@ -516,7 +508,7 @@ class Session:
     # --- deliveries out ---------------------------------------------------------------------------
 
     def pump(self, budget_bytes: int) -> tuple[int, list[PumpEvent]]:
-        """Write transfers, see `sending.Outbound.pump`. Call again until no event is returned."""
+        """Write transfers, see `Outbound.pump`. Call again until no event is returned."""
         written, events, failed = self.outbound.pump(budget_bytes)
         if failed is not None:
             link, fault = failed

@@ -22,11 +22,9 @@ from amqp10broker.cluster.membership import (
     Adding,
     DeclareMembers,
     Goal,
-    Grow,
     Hand,
     MemberRole,
     MembershipAction,
-    NodeState,
     Removing,
     Schedule,
     Step,
@@ -251,27 +249,19 @@ class MemberChanges:
             if member is None or not member.leads or self._groups.backward:
                 continue
             target = self._target(queue)
-            nodes = {
-                node.number: NodeState(
-                    node.number == self._me or node.number not in self._groups.suspected, node.draining
-                )
-                for node in self._catalog.nodes.values()
-            }
-            change = next_change(
+            grow, places = next_change(
                 queue.members,
-                nodes,
+                self._catalog.nodes.values(),
+                lambda node: node == self._me or node not in self._groups.suspected,
                 target,
                 auto_remove=self._config.quorum_reconciliation_auto_remove,
                 random_source=random.random,
             )
-            if change is None:
-                if len(queue.members) < target:
-                    short.append(queue)
-                continue
-            places = [change.node] if isinstance(change, Grow) else [node_of(each) for each in change.members]
-            unfinished = True
+            if not places and len(queue.members) < target:
+                short.append(queue)
             for node in places:
-                await self._change(queue, node, grow=isinstance(change, Grow))
+                unfinished = True
+                await self._change(queue, node, grow=grow)
         if short:
             _log.warning(
                 "queues have fewer members than their target",

@@ -71,10 +71,9 @@ from amqp10broker.runtime.queues.queue_task import SessionCommits
 from amqp10broker.sessions.counters import ClientCounters, Measures, Moment
 from amqp10broker.sessions.diagnosis.waits import WaitContext
 from amqp10broker.sessions.messages import (
-    ACCESS_CHANGED,
-    AccessChanged,
     AlarmChanged,
     ConfigChanged,
+    Notice,
     SessionMessage,
     Stop,
 )
@@ -568,7 +567,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
                 self.member.permission_changed()
             except NotAllowed as refusal:
                 self.expel(refusal.description)
-            self.tell(ACCESS_CHANGED)
+            self.tell(Notice.ACCESS_CHANGED)
         return True
 
     async def _take_token(self, grants: TokenGrants, token: bytes) -> str | None:
@@ -612,7 +611,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
     # --- sessions or channels ---------------------------------------------------------------------
 
-    def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+    def tell(self, message: AlarmChanged | ConfigChanged | Notice) -> None:
         for part in self.parts.values():
             part.inbox.put(message)
 

@@ -39,7 +39,7 @@ from amqp10broker.sessions.amqp10.resumable_links import (
 )
 from amqp10broker.sessions.counters import Measures, Totals, Whose
 from amqp10broker.sessions.diagnosis.survey import Selection, Survey, queue_view
-from amqp10broker.sessions.messages import ACCESS_CHANGED, AccessChanged, AlarmChanged, ConfigChanged
+from amqp10broker.sessions.messages import AlarmChanged, ConfigChanged, Notice
 
 _log = Log("amqp10broker.connection")
 
@@ -94,7 +94,7 @@ class Connections(dict[int, Connection]):
         self.lingering: dict[trio.CancelScope, None] = {}
         self.stopping = False
 
-    def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+    def tell(self, message: AlarmChanged | ConfigChanged | Notice) -> None:
         for connection in list(self.values()):
             connection.tell(message)
 
@@ -251,7 +251,7 @@ class Rights:
                 connection.expel(refusal.description)
                 continue
             if changed:
-                connection.tell(ACCESS_CHANGED)
+                connection.tell(Notice.ACCESS_CHANGED)
 
 
 _links_log = Log("amqp10broker.keeping")

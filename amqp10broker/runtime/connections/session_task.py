@@ -26,10 +26,9 @@ from amqp10broker.runtime.connections.sockets import SocketTransport, Stream, We
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.handles import UnsentCommands, begin_to_send, send_commands, send_more
 from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
-from amqp10broker.sessions.amqp091.publishing import CreditFlowSettings, CreditSender
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.context import LARGE_PIECE_BYTES, SessionEndpoint
-from amqp10broker.sessions.messages import WRITER_READY, Frames, SessionMessage
+from amqp10broker.sessions.messages import Frames, Notice, SessionMessage
 
 CONTROL_BYTES_MAX: Final = 262_144
 """Answers (flows, dispositions, attaches) that one session may have waiting before it stops
@@ -80,7 +79,7 @@ class OutputBuffer:
         # By a message even when the bytes have gone out at once: the other tasks get their turn between.
         if self._wanted and self.room > 0 and self._inbox is not None:
             self._wanted = False
-            self._inbox.put(WRITER_READY)
+            self._inbox.put(Notice.WRITER_READY)
 
     def count(self, write: Write, total_bytes: int) -> None:
         self._add(write.transfer_bytes, total_bytes - write.transfer_bytes)
@@ -473,7 +472,7 @@ class SessionTask(EndpointTask[BrokerSession]):
 
 
 class ChannelTask(EndpointTask[BrokerChannel]):
-    """An AMQP 0-9-1 channel and its task. `credit`: the contents that the reader may still give it."""
+    """An AMQP 0-9-1 channel and its task. `credit`: of the connection's reader."""
 
     def __init__(
         self,
@@ -481,12 +480,11 @@ class ChannelTask(EndpointTask[BrokerChannel]):
         inbox: Mailbox[SessionMessage],
         output: OutputBuffer,
         clock: WallClock,
-        flow: CreditFlowSettings,
         discard: Callable[[ContentOpened], None],
     ) -> None:
         """Create a task that is ready to run. `discard`: called with contents not to be read whole."""
         super().__init__(service, inbox, output, clock)
-        self.credit = CreditSender(flow)
+        self.credit = service.credit
         self._granted: trio.Event | None = None
         self._discard = discard
 
@@ -520,10 +518,10 @@ class ChannelTask(EndpointTask[BrokerChannel]):
             self._discard(unwanted)
         if self._held and not service.backlog:
             super()._release_reader()
-        received = service.received
+        credit = self.credit
         # While a queue holds the channel up it gives no credit.
-        if received.unreturned >= received.more_after and not service.publishing.blocked:
-            self.credit.credit += received.take_grant()
-            if self._granted is not None and not self.credit.blocked:
+        if credit.unreturned >= credit.more_after and not service.publishing.blocked:
+            credit.give_back()
+            if self._granted is not None and not credit.blocked:
                 self._granted.set()
                 self._granted = None

@@ -53,8 +53,8 @@ from amqp10broker.errors import BrokerError, RefusedError
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.metadata.users import User
-from amqp10broker.observe.metrics.exposition import CLIENT_VERSION, scrape
-from amqp10broker.observe.metrics.table import ScrapeRequest
+from amqp10broker.observe.exposition import CLIENT_VERSION, scrape
+from amqp10broker.observe.metrics import ScrapeRequest
 from amqp10broker.operations.snapshot import ConnectionView, view_of
 from amqp10broker.queues.commands import DeliveryOutcome, ReplyTo
 from amqp10broker.runtime.admin.admin import run_operation

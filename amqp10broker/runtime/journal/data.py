@@ -26,14 +26,13 @@ from amqp10broker.cluster.bootstrap import ClusterIdentity
 from amqp10broker.cluster.transactions import (
     CatalogTransaction,
     SystemStore,
-    Value,
     found,
     is_member,
     left_alone,
 )
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError, RefusedError, StorageError
-from amqp10broker.metadata.catalog import Catalog, all_entries, restore
+from amqp10broker.metadata.catalog import Catalog, Value, all_entries, restore
 from amqp10broker.metadata.entry_codec import Conceal, encoded
 from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, Key
 from amqp10broker.metadata.queue import DeclaredQueue

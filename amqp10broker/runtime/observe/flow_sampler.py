@@ -25,7 +25,7 @@ from amqp10broker.observe.flow import (
     channel_samples,
     session_samples,
 )
-from amqp10broker.observe.recording.runs import LinkName
+from amqp10broker.observe.recording import LinkName
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.connections import Connection, Occupied
 from amqp10broker.runtime.connections.session_task import ChannelTask, SessionTask

@@ -1,4 +1,4 @@
-"""The running broker as metrics ask it (`observe.metrics.gather.Source`)."""
+"""The running broker as metrics ask it (`observe.metrics.MetricSource`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from amqp10broker import portable
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.observe.metrics.gather import PROTOCOLS, MetricSource, NodeState
+from amqp10broker.observe.metrics import PROTOCOLS, MetricSource, NodeState
 from amqp10broker.operations.node import MemberState
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.cluster.cluster_node import state_of

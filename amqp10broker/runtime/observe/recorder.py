@@ -32,7 +32,7 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.observe.flow_events import PACK, EventRing
-from amqp10broker.observe.recording.runs import (
+from amqp10broker.observe.recording import (
     LinkName,
     RecordingError,
     RunRecord,

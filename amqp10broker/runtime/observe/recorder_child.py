@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from amqp10broker.observe.recording.runs import EventWriter, NamesFile, RunRecord, Sink
+    from amqp10broker.observe.recording import EventWriter, NamesFile, RunRecord, Sink
 
 FRAME = struct.Struct("<BIq")
 """Kind, bytes that follow, and events that the broker has dropped in the run (`RUN`: in the one before)."""
@@ -67,7 +67,7 @@ class Scribe:
         Returns:
             Its run id, and the number: an answer.
         """
-        from amqp10broker.observe.recording.runs import (
+        from amqp10broker.observe.recording import (
             EventWriter,
             NamesFile,
             RunRecord,
@@ -102,7 +102,7 @@ class Scribe:
     def note(self, given: dict[str, Any]) -> None:
         """Take note of something about the run: ``queues`` by number, ``links`` that were seen first
         (`LinkName`), ``protocols`` of its connections, all that were seen so far, or when it ``began_ns``."""
-        from amqp10broker.observe.recording.runs import write_run
+        from amqp10broker.observe.recording import write_run
 
         self._queues |= given.get("queues", {})
         self._protocols = given.get("protocols", self._protocols)
@@ -127,7 +127,7 @@ class Scribe:
         A row that was replaced meanwhile by one with more content is preserved. `ended_ns`: when it ended;
         None: with the last event.
         """
-        from amqp10broker.observe.recording.runs import read_run, write_run
+        from amqp10broker.observe.recording import read_run, write_run
 
         run = self._run
         if run is None:
@@ -165,7 +165,7 @@ class Scribe:
 
     def give_up(self) -> None:
         """Handle a failed write, such as on a full disk: make room, and note the missing part in the row."""
-        from amqp10broker.observe.recording.runs import RecordingError
+        from amqp10broker.observe.recording import RecordingError
 
         writer, self._writer = self._writer, None
         lost = 0 if writer is None else writer.abandon()
@@ -187,7 +187,7 @@ class Scribe:
 
 def serve(channel: socket.socket, scribe: Scribe) -> None:
     """Work off frames until the end, or until the other side is gone."""
-    from amqp10broker.observe.recording.runs import RecordingError
+    from amqp10broker.observe.recording import RecordingError
 
     told = 0
     try:

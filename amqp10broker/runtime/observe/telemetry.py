@@ -21,10 +21,16 @@ from amqp10broker import __version__
 from amqp10broker.config.settings import share
 from amqp10broker.errors import ConfigError
 from amqp10broker.metadata.queue import QueueHandle
-from amqp10broker.observe.metrics.gather import Gathering
-from amqp10broker.observe.metrics.table import Form, wanted
-from amqp10broker.observe.telemetry.export import SpanQueue, data_of, provider, resource
-from amqp10broker.observe.telemetry.spans import TracedChannel, TracedSession, Traces
+from amqp10broker.observe.metrics import Form, Gathering, wanted
+from amqp10broker.observe.telemetry import (
+    SpanQueue,
+    TracedChannel,
+    TracedSession,
+    Traces,
+    data_of,
+    provider,
+    resource,
+)
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.metrics_source import source_of

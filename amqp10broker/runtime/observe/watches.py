@@ -15,8 +15,7 @@ from typing import Any, Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest, NotAllowed, NotFound
 from amqp10broker.observe.frames.records import describe_method, describe_performative
-from amqp10broker.observe.timeline.channel_ring import ChannelMark, ChannelRing, Taps, timeline
-from amqp10broker.observe.timeline.ring import FrameRing, Mark
+from amqp10broker.observe.timeline import ChannelMark, ChannelRing, FrameRing, Mark, Taps, timeline
 from amqp10broker.operations.snapshot import FollowedView, WatchView
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10

@@ -2,7 +2,7 @@
 
 Of all settings whose mean is within `TOLERANCE` of the best, the smallest are recommended: a larger credit or
 window that adds no speed costs memory, and makes one link wait for another. A recording of a broker in use is
-an experiment only if its load was constant, which the first note beside such a recommendation states.
+an experiment only if its load was constant, as its first note says.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def weaknesses(
     highest: bool,
     tolerance: float,
 ) -> list[str]:
-    """Return the weaknesses as sentences, the gravest first; empty if there are none."""
+    """Return the weaknesses as sentences, the gravest first."""
     values = dict(pool)
     known = scatter([each for _, each in pool])
     found = _repetitions(pool)
@@ -58,7 +58,7 @@ def weaknesses(
 
 
 def unproven(pool: Sequence[Measured], best: Settings) -> str | None:
-    """Return why no setting is shown to be worse than the best, as a sentence; None if one is."""
+    """Return why no setting is shown to be worse than the best; None if one is."""
     known = scatter([values for _, values in pool])
     if known is None:
         return "each setting was measured once, which shows of none that it is better than another"
@@ -193,9 +193,8 @@ Kind = Literal["throughput", "latency", "memory"]
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """The goal of a recommendation. `kind`: most messages per second; lowest p99 among settings that sustain
-    `rate_per_s`; least memory among settings that reach `keep` of the best throughput. `keep`: for "memory",
-    0 to 1.
+    """The goal. `kind`: most messages per second; lowest p99 among settings that sustain `rate_per_s`; least
+    memory among settings that reach `keep` (0 to 1) of the best throughput.
     """
 
     kind: Kind = "throughput"
@@ -234,9 +233,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The settings recommended for one group. `figure`: the figure compared: "throughput", "end-to-end p99",
-    "confirm p99", "resident memory". `unproven`: why the runs do not show that these settings are better than
-    any other; None if they do.
+    """The settings recommended for one group. `figure`: what is compared. `unproven`: why the runs do not
+    show that these settings are better than any other; None if they do.
     """
 
     group: str
@@ -268,8 +266,6 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True)
 class NoRecommendation:
-    """A group without a recommendation, and the reason."""
-
     group: str
     aim: str
     reason: str
@@ -483,9 +479,7 @@ def written(value: float) -> str:
 
 
 def size_of(candidate: Candidate) -> tuple[float, tuple[int, ...]]:
-    """Return the sort key of settings by size: their product; of equal products, the smaller link credit
-    first.
-    """
+    """Return the sort key of settings by size: their product; then the link credit."""
     values = tuple(value or 0 for value in candidate.settings)
     return round(sum(math.log(value) for value in values if value > 0), 9), values
 

@@ -1,6 +1,6 @@
 """The Spark session of the analysis on this machine, and its errors, each with a remedy.
 
-A folder that is not a recording is a `observe.recording.runs.RecordingError`.
+A folder that is not a recording is an `observe.recording.RecordingError`.
 """
 
 from __future__ import annotations
@@ -40,14 +40,10 @@ class _Placed(AnalysisError):
 
 
 class NothingToAnalyse(_Placed):
-    """The recording has events, and none counts."""
-
     advice = "record for longer, or analyse it when the run is over"
 
 
 class OutputNotWritable(_Placed):
-    """The system does not allow writing in that folder."""
-
     what = "cannot be written: "
     advice = "name another folder with --output"
 
@@ -60,8 +56,6 @@ class SparkFailed(_Placed):
 
 
 class FollowFailed(_Placed):
-    """A recording is no longer followed, because Spark has failed."""
-
     what = "Spark has given up: "
     advice = "start again: it goes on where it was, or, if a file is damaged, move that file away first"
 
@@ -118,7 +112,7 @@ _CLUSTER_PARTITIONS: Final = 4
 
 def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = None) -> SparkSession:
     """Start a session. `master`: ``local[*]``, ``local[N]`` or ``spark://127.0.0.1:PORT``. Raises
-    `CannotStart` if java, pyspark or jinja2 is missing, or Java does not start.
+    `CannotStart`.
     """
     check_installed()
     conf = {
@@ -142,8 +136,8 @@ def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = 
 
 
 def check_installed() -> None:
-    """Check that the Python packages of the analysis are installed; Java is not checked. Raises `CannotStart`
-    if one is missing; the message explains how to install it.
+    """Raise `CannotStart` if a Python package is missing; the message explains how to install it. Java is not
+    checked.
     """
     try:
         require_spark()

@@ -1,7 +1,6 @@
 """Forecasts the effect of other settings on recorded publishers and consumers.
 
-Several settings and many recordings make one table; each recording is processed alone, so that the process
-and the order do not matter.
+Several settings and many recordings make one table; each recording is processed alone.
 """
 
 from __future__ import annotations
@@ -20,32 +19,31 @@ from amqp10broker.errors import BrokerError
 from amqp10broker.observe.frames.records import NoFrames, Record, read_lines
 from amqp10broker.protocols.amqp10.credit import INITIAL_DELIVERY_COUNT, ReceiverCredit, SenderCredit
 from amqp10broker.protocols.connection import WireProtocol
-from amqp10broker.tools.replay import simulation as receiving
 from amqp10broker.tools.replay.pace import (
     MESSAGES_MIN,
+    Habits,
     Pace,
     PublisherWait,
+    RecordedConsumer,
     RecordedPublisher,
     RecordedSession,
+    SimulationResult,
+    Work,
+    consumers,
+    consumers_round_trip_s,
     pace_of,
     publishers,
     rate_of,
     round_trip_s,
-)
-from amqp10broker.tools.replay.player import RecordedConnection, Script, read_script
-from amqp10broker.tools.replay.simulation import (
-    Habits,
-    RecordedConsumer,
-    SimulationResult,
-    Work,
     simulate,
     work_of,
 )
+from amqp10broker.tools.replay.player import RecordedConnection, Script, read_script
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerModel:
-    """The behaviour of a consumer in the simulation, from `consumers.Work`. `sizes` repeats in a cycle."""
+    """A consumer in the simulation, from its `Work`. `sizes` repeats in a cycle."""
 
     own_s: float
     supply_s: float
@@ -77,8 +75,8 @@ class Delivering:
         self._settled = self._held = self._held_bytes = self._held_max = self._held_bytes_max = 0
 
     def told(self, at: float, kind: str, content: tuple[float, ...]) -> None:
-        """Observe a frame at the broker; a hook for subclasses. `content`: delivery-count and link-credit;
-        nothing; or bytes.
+        """Observe a frame at the broker; for subclasses. `content`: delivery-count and link-credit; nothing;
+        or bytes.
         """
 
     def run(self, messages: int) -> SimulationResult:
@@ -192,8 +190,8 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The forecast for one publisher or consumer. `receives`: the client receives: `credit` is its own then,
-    and `window`, which is not modelled, None.
+    """Of one publisher or consumer. `receives`: the client receives: `credit` is its own then, and `window`,
+    which is not modelled, None.
     """
 
     connection: int
@@ -212,7 +210,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class KnownSession:
-    """The publishers of one session of a recording, independent of requested settings."""
+    """The publishers of one session of a recording."""
 
     connection: int
     over: str
@@ -253,9 +251,7 @@ class KnownSession:
 
 @dataclass(frozen=True, slots=True)
 class KnownConsumer:
-    """A consumer of a recording, independent of requested settings. `check`: the model with the credit and
-    the round trip of the recording.
-    """
+    """A consumer of a recording. `check`: the model with the credit and the round trip of the recording."""
 
     connection: int
     over: str
@@ -301,10 +297,10 @@ def known(script: Script) -> tuple[list[KnownSession | KnownConsumer], list[str]
             )
             continue
         sessions = publishers(part)
-        receivers = receiving.consumers(part)
+        receivers = consumers(part)
         times = (
             round_trip_s([each for session in sessions for each in session.publishers]),
-            receiving.round_trip_s(receivers),
+            consumers_round_trip_s(receivers),
         )
         round_trip = min((each for each in times if each is not None), default=None)
         for session in sessions:
@@ -474,7 +470,7 @@ class NoRecordings(BrokerError):
 
 @dataclass(frozen=True, slots=True)
 class Forecasts:
-    """The forecasts for one recording. `problem`: why the recording is unusable; None if it is usable."""
+    """The forecasts for one recording. `problem`: why it is unusable; None if it is usable."""
 
     recording: str
     forecasts: list[tuple[Settings, Forecast]] = field(default_factory=list)
@@ -485,9 +481,7 @@ class Forecasts:
 def answer(
     recording: str, records: Iterable[Record], settings: Sequence[Settings], connection: int | None = None
 ) -> Forecasts:
-    """Forecast one recording with each of the settings. `connection`: this one alone; None for all. Raises
-    `NoFrames` if it is not a recording.
-    """
+    """Forecast one recording with each of the settings. `connection`: None: all. Raises `NoFrames`."""
     found, without = known(read_script(records, connection))
     forecasts: list[tuple[Settings, Forecast]] = []
     for each in found:
@@ -498,11 +492,7 @@ def answer(
 
 
 def answer_of_file(path: str, settings: Sequence[Settings], connection: int | None = None) -> Forecasts:
-    """Forecast one file; a file that is unreadable or not a recording gives an answer with a problem.
-
-    Args:
-        connection: this one alone; None for all.
-    """
+    """Forecast one file; one that is unreadable or not a recording gives an answer with a problem."""
     try:
         with open(path, encoding="utf-8", errors="replace") as lines:
             return answer(path, read_lines(lines), settings, connection)
@@ -513,11 +503,7 @@ def answer_of_file(path: str, settings: Sequence[Settings], connection: int | No
 
 
 def files_of(names: Sequence[str]) -> list[str]:
-    """Return the files, with ``*.jsonl`` of a folder in order, and each only once.
-
-    Raises:
-        NoRecordings: a folder has none.
-    """
+    """Return the files, with ``*.jsonl`` of a folder in order, and each only once. Raises `NoRecordings`."""
     found: dict[str, None] = {}
     for name in names:
         if not Path(name).is_dir():
@@ -537,7 +523,7 @@ def grid(
     round_trips_ms: Sequence[float | None] = (),
     client_credits: Sequence[int | None] = (),
 ) -> list[Settings]:
-    """Return all combinations; None, and an empty list, stand for the recorded value."""
+    """Return all combinations; an empty list stands for the recorded value."""
     several = [list(each) or [None] for each in (credits, windows, round_trips_ms, client_credits)]
     return [Settings(*each) for each in product(*several)]  # type: ignore[arg-type]
 
@@ -591,5 +577,5 @@ def shares(run: SimulationResult) -> dict[PublisherWait, float]:
 
 
 def finite(rate: float) -> float | None:
-    """Return a rate, or None if it is unlimited: JSON and tables have no infinity."""
+    """Return a rate; None: it is unlimited: JSON and tables have no infinity."""
     return rate if math.isfinite(rate) else None

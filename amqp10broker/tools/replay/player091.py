@@ -170,7 +170,7 @@ class Ledger091:
         self.answers = 0
 
     def channel(self, number: int) -> LedgerChannel | None:
-        """Return the channel of this number, if it was opened and is not closed by both sides."""
+        """Return the channel of this number, unless both sides have closed it."""
         found = self.state.by_number.get(number)
         return None if found is None else self.channels.get(found)
 

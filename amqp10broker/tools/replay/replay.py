@@ -1,8 +1,8 @@
 """Plays a recording: the order of steps, their conditions, and the limits of waiting.
 
 Frames that begin or end something keep their order over all connections: a queue that one connection declared
-exists when another publishes to it. All other frames depend on the conditions of their own connection, and on
-their time unless `fast` is set.
+exists when another publishes to it. All others depend on the conditions of their own connection, and on their
+time unless `fast` is set.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Order:
 
 
 class Replay:
-    """The replay of all connections of a recording; `players` has one for each."""
+    """The replay of all connections of a recording."""
 
     def __init__(
         self, script: Script, login: ReplayLogin, *, fast: bool = False, patience_s: float = 10.0
@@ -112,8 +112,8 @@ class Replay:
             self._leave(player, now)
 
     def advance(self, now: float) -> float | None:
-        """Play all steps that can be played now. `now`: seconds, the same origin at every call. Returns when
-        to call again at the latest, if nothing arrives; None when the replay is complete.
+        """Play all steps that can be played now. `now`: seconds, of the same origin at every call. Returns
+        when to call again at the latest, if nothing arrives; None when the replay is complete.
         """
         wake = now + self._patience_s
         moved = True

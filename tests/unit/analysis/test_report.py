@@ -18,7 +18,7 @@ import pytest
 from py4j.protocol import Py4JError
 
 from amqp10broker.observe.flow_events import CONFIGURATION, FIELDS, PACK, RUN_FIELDS, EventKind
-from amqp10broker.observe.recording.runs import EventWriter, RunRecord, write_run
+from amqp10broker.observe.recording import EventWriter, RunRecord, write_run
 from amqp10broker.tools.analysis.cells import (
     RATIO,
     ZERO_BUCKET,
@@ -47,9 +47,15 @@ from amqp10broker.tools.analysis.recommend import (
     recommend_all,
     told,
 )
-from amqp10broker.tools.analysis.report import Analysed, comparisons, report
+from amqp10broker.tools.analysis.report import (
+    Analysed,
+    LinkWait,
+    comparisons,
+    report,
+    tables_of,
+    write_tables,
+)
 from amqp10broker.tools.analysis.session import SparkFailed, explained
-from amqp10broker.tools.analysis.tables import LinkWait, tables_of, write_tables
 from tests.support import synthetic
 from tests.support.flow_oracle import measured
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.observe.flow_events import FIELDS, PACK, RUN_FIELDS, EventKind
-from amqp10broker.observe.recording.runs import RunRecord, read_events, read_run, write_run
+from amqp10broker.observe.recording import RunRecord, read_events, read_run, write_run
 from benchmarks import cases, report, results, spec, sweep
 from benchmarks.broker_process import BrokerSettings
 from benchmarks.client_events import SAMPLE_NS, ClientEvents, ClientRecorder, Edge, Recorded

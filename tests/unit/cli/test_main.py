@@ -187,10 +187,10 @@ def test_the_table_of_commands_is_what_the_files_have() -> None:
     """The list of commands is shown without importing their files, so it is kept beside them."""
     found = {
         (command.words, home)
-        for home in {home for home, _ in main.homes().values()}
+        for home in {home for home, *_ in main.homes().values()}
         for command in importlib.import_module(f"amqp10broker.cli.{home}").COMMANDS
     }
-    assert found == {(words, home) for words, (home, _) in main.homes().items()}
+    assert found == {(words, home) for words, (home, *_) in main.homes().items()}
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ REGISTRY: Final = "amqp10broker.operations.registry"
     [
         *(
             (home, ("trio", "structlog", "argon2"))
-            for home in sorted({home for home, _ in main.homes().values()})
+            for home in sorted({home for home, *_ in main.homes().values()})
         ),
         *((name, ("trio", "structlog", REGISTRY)) for name in ("main", "admin", "status", "publishing")),
         ("calls", tuple(f"amqp10broker.{name}" for name in ("protocols", "message", "storage", "api"))),

@@ -670,8 +670,7 @@ class StoreWorld:
         log.change = watched  # type: ignore[method-assign]
 
     def last_of(self, node: int) -> Any:
-        kept = self.store.machine.kept(("last", str(node)))
-        return kept[1]
+        return self.store.machine.kept(("last", str(node)))[1]
 
     def now(self) -> Any:
         """All that must be the same after a start."""

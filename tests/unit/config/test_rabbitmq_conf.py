@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from amqp10broker.config.load import RABBITMQ_KEYS, load_rabbitmq
 from amqp10broker.config.load import load as load_ours
-from amqp10broker.config.rabbitmq_conf import ROWS, load
 from amqp10broker.config.records import SETTINGS, Config
 from amqp10broker.errors import ConfigError
 
 
 def config_of(text: str, **environ: str) -> Config:
-    return load([("rabbitmq.conf", text)], environ, {})[0]
+    return load_rabbitmq([("rabbitmq.conf", text)], environ)[0]
 
 
 def test_every_equal_is_a_setting_or_has_a_reason() -> None:
-    for row in ROWS:
+    for row in RABBITMQ_KEYS:
         assert row.setting in SETTINGS if row.setting else row.note, row.key
 
 
@@ -71,7 +71,7 @@ def test_variables_of_this_broker_take_precedence_over_all() -> None:
 
 def test_keys_without_an_equal_are_named_in_one_warning_with_their_reason() -> None:
     text = "mqtt.listeners.tcp.default = 1883\nnet_ticktime = 60\ndefault_permissions.read = .*"
-    _, warnings = load([("a", text)], {}, {})
+    _, warnings = load_rabbitmq([("a", text)], {})
     (warning,) = warnings
     assert "equal: mqtt.listeners.tcp.default (MQTT is not served), net_ticktime; take" in warning
 
@@ -86,7 +86,7 @@ def test_keys_without_an_equal_are_named_in_one_warning_with_their_reason() -> N
 )
 def test_a_bad_line_is_refused_with_its_place(line: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        load([("f", line)], {}, {})
+        load_rabbitmq([("f", line)], {})
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_an_unknown_setting_is_answered_with_its_equal(name: str, said: str) -> 
 
 def test_a_key_that_is_unknown_names_the_one_that_is_meant() -> None:
     """And what to do: the file is taken as it is."""
-    (warning,) = load([("f", "disk_free_limit.absolut = 1GB\nfoo.bar = 1")], {}, {})[1]
+    (warning,) = load_rabbitmq([("f", "disk_free_limit.absolut = 1GB\nfoo.bar = 1")], {})[1]
     assert (
         "disk_free_limit.absolut (did you mean disk_free_limit.absolute?), foo.bar; take them out" in warning
     )
@@ -122,5 +122,5 @@ def test_the_page_of_settings_has_every_key_with_its_equal() -> None:
     """And no other, in the order of the table."""
     page = (Path(__file__).parents[3] / "docs" / "settings.md").read_text(encoding="utf-8")
     table = page.partition("| key of rabbitmq.conf | setting here |\n|---|---|\n")[2].partition("\n\n")[0]
-    equals = ((row.key, f"`{row.setting}`" if row.setting else f"none: {row.note}") for row in ROWS)
+    equals = ((row.key, f"`{row.setting}`" if row.setting else f"none: {row.note}") for row in RABBITMQ_KEYS)
     assert table.splitlines() == [f"| `{key}` | {equal} |" for key, equal in equals]

@@ -71,7 +71,7 @@ def test_rabbitmqs_file_is_loaded(catalog: Catalog, document: dict[str, Any]) ->
     assert catalog.users.lookup("legacy").tags == ("monitoring", "policymaker")
     assert catalog.users.lookup("CN=worker,O=Example").password is None
     assert catalog.users.granted.get(("legacy", "/")) == Permission("", "", ".*")
-    assert catalog.users.topic_permission("orders-service", "shop", "orders.events") is not None
+    assert ("orders-service", "shop", "orders.events") in catalog.users.granted_topics
     assert shop.policies.find("bounds", operator=True) is not None
     assert shop.policies.find("dead-letters") is not None
     assert catalog.global_parameters["cluster_tags"] == []

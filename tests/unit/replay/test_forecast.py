@@ -31,10 +31,9 @@ from amqp10broker.tools.replay.forecast import (
     known,
     table_rows,
 )
-from amqp10broker.tools.replay.pace import PublisherWait
+from amqp10broker.tools.replay.pace import Habits, PublisherWait, SimulationResult, simulate
 from amqp10broker.tools.replay.player import Script, otherwise, read_script
 from amqp10broker.tools.replay.player10 import content
-from amqp10broker.tools.replay.simulation import Habits, SimulationResult, simulate
 from tests.support.rawframes import open_frame
 from tests.support.tape import Tape, write_tape
 from tests.support.taped_clients import BUSY, taped, taped_consumer

@@ -18,9 +18,9 @@ from typing import Any
 import pyarrow  # noqa: F401 (what writes the files: where it is not made for a Python, these tests say so)
 import pytest
 
+from amqp10broker.observe import recording as runs
 from amqp10broker.observe.flow_events import PACK, EventKind
-from amqp10broker.observe.recording import runs
-from amqp10broker.observe.recording.runs import (
+from amqp10broker.observe.recording import (
     ROW_BYTES_MAX,
     EventWriter,
     RunRecord,

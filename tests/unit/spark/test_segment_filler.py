@@ -13,10 +13,11 @@ from amqp10broker.client.message import data_message, decode_message
 from amqp10broker.client.session import ClientSession
 from amqp10broker.protocols.amqp10.performatives import Accepted, Released
 from amqp10broker.spark.errors import SpoolError, UnreadableMessage
-from amqp10broker.spark.queue.link import (
+from amqp10broker.spark.queue_source import (
     FIRST_CREDIT,
     MESSAGE_COST_BYTES,
     CreditPacing,
+    QueueOffsets,
     SeenIds,
     SegmentFiller,
     digest,
@@ -24,8 +25,7 @@ from amqp10broker.spark.queue.link import (
     parts,
     recall,
 )
-from amqp10broker.spark.queue.source import QueueOffsets
-from amqp10broker.spark.queue.spool import QueueSpool, SpoolOwner, open_spool
+from amqp10broker.spark.spool import QueueSpool, SpoolOwner, open_spool
 from tests.support.disks import PowerLoss, SimDisk
 from tests.unit.client.back_to_back import BackToBack
 

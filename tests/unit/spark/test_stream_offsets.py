@@ -13,11 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from amqp10broker.spark import stream_source
 from amqp10broker.spark.errors import DataLost, OptionError, QueueUnusable
 from amqp10broker.spark.options import Cut, StreamOptions, parse_source
-from amqp10broker.spark.stream import source as stream_source
-from amqp10broker.spark.stream.range import StreamBounds, StreamRange
-from amqp10broker.spark.stream.source import StreamReader, StreamStreamReader, recut
+from amqp10broker.spark.stream_source import (
+    StreamBounds,
+    StreamRange,
+    StreamReader,
+    StreamStreamReader,
+    recut,
+)
 
 ALL = ReadAllAvailable()
 Place = tuple[int, int]

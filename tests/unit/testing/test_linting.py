@@ -18,7 +18,7 @@ from amqp10broker.observe.frames.records import (
     read_lines,
 )
 from amqp10broker.protocols.connection import WireProtocol
-from amqp10broker.testing import linting, running
+from amqp10broker.testing import frames, running
 
 BEGAN_NS = 1_000
 
@@ -44,25 +44,25 @@ LINES = [
 
 def test_only_connections_that_began_with_the_test_are_looked_at(tmp_path: Path) -> None:
     """In memory, and in the files of a broker that has had several lives; a line may be half written."""
-    shown = [(each.connection, each.at_ns) for each in read_lines(linting.lines_since(LINES, BEGAN_NS))]
+    shown = [(each.connection, each.at_ns) for each in read_lines(frames.lines_since(LINES, BEGAN_NS))]
     assert shown == [(3, 1_003), (3, 1_004)]
     for name in ("first", "second"):
         (tmp_path / name).write_text("\n".join(LINES) + '\n{"connection": 3, "at_ns": 1005, "dir')
-    lives = [list(read_lines(lines)) for lines in linting.lines_in(str(tmp_path), BEGAN_NS)]
+    lives = [list(read_lines(lines)) for lines in frames.lines_in(str(tmp_path), BEGAN_NS)]
     assert [[each.at_ns for each in life] for life in lives] == [[1_003, 1_004]] * 2
 
 
 def test_nobody_can_say_what_was_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linting, "LINES_MAX", len(LINES) - 1)
-    assert linting.lines_since(LINES[1:], BEGAN_NS)
+    monkeypatch.setattr(frames, "LINES_MAX", len(LINES) - 1)
+    assert frames.lines_since(LINES[1:], BEGAN_NS)
     with pytest.raises(AssertionError, match="more than 6 frames"):
-        linting.lines_since([*LINES[2:], LINES[-1]], BEGAN_NS)
+        frames.lines_since([*LINES[2:], LINES[-1]], BEGAN_NS)
     (tmp_path / "full").write_text("".join(f"{line}\n" for line in LINES))
-    monkeypatch.setattr(linting, "FILE_BYTES_MAX", 1024 * 1024)
+    monkeypatch.setattr(frames, "FILE_BYTES_MAX", 1024 * 1024)
     with pytest.raises(AssertionError, match="is full"):
-        list(linting.lines_in(str(tmp_path), BEGAN_NS))
+        list(frames.lines_in(str(tmp_path), BEGAN_NS))
     with pytest.raises(BrokerError, match="frames are not kept"):
-        list(linting.lines_in("", BEGAN_NS))
+        list(frames.lines_in("", BEGAN_NS))
 
 
 def test_it_names_messages_that_were_routed_nowhere_and_folds_handshakes() -> None:

@@ -1,13 +1,15 @@
 """A recording on disk: rows of runs with their settings, parts with their events, names of their links.
 
-``DIR/runs.parquet`` is a folder of one small file per run, so that each process rewrites only its own. A row
-that is written again, with more values, replaces that of the same run id. A part of the events grows under a
-name that begins with ``_`` and is renamed when it is complete, so that readers see complete files only.
-Nothing is synced: a recording need not be durable, and a sync would delay those of the broker's journal.
+Reading and writing Parquet needs pyarrow (the extras ``record`` and ``spark``), which is imported where it is
+used.
+
+``DIR/runs.parquet`` is a folder of one small file per run, so that each process rewrites only its own. A part
+of the events grows under a name that begins with ``_`` and is renamed when it is complete. Nothing is synced:
+a recording need not be durable, and a sync would delay those of the broker's journal.
 
 ``names/RUN_ID.jsonl`` has a line of JSON (`LinkName`) for each link when it is first seen, written at once,
-so that a broker that is killed leaves them. Handles are reused: a name is valid from its time until the next
-one with the same numbers.
+so that a broker that is killed leaves them. Handles are reused: a name is valid until the next one with the
+same numbers.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class RecordingError(BrokerError):
 
 
 class ArrowMissing(RecordingError):
-    """pyarrow is not installed, which reading and writing Parquet need."""
+    """pyarrow is not installed."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -59,10 +61,7 @@ class ArrowMissing(RecordingError):
 
 
 class NotWritable(RecordingError):
-    """The system does not allow writing there.
-
-    `problem` is the system's text: "Permission denied".
-    """
+    """`problem`: the system's text, such as "Permission denied"."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(
@@ -74,10 +73,7 @@ class NotWritable(RecordingError):
 
 
 class NotARecording(RecordingError):
-    """The path does not contain a valid recording.
-
-    `problem` is a clause: what is missing or wrong.
-    """
+    """`problem`: a clause: what is missing or wrong."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(
@@ -89,9 +85,7 @@ class NotARecording(RecordingError):
 
 
 class OtherVersion(RecordingError):
-    """The files have another layout than this program writes. `found`: the file's version, None if it has
-    none.
-    """
+    """The files have another layout. `found`: its version; None: they have none."""
 
     def __init__(self, path: str, found: int | None, known: int) -> None:
         what = "has no version of recordings" if found is None else f"was recorded with layout {found}"
@@ -110,11 +104,11 @@ NAME_MAX: Final = 120
 
 
 def check_run_id(name: str, what: str = "run id") -> str:
-    """Return a name that is valid as a run id, or as a prefix of files.
+    """Return a name that is valid as a run id, or as a prefix of files: letters, digits, ``.``, ``_`` and
+    ``-``, at most 128, and a letter or digit first, since readers ignore files that begin with ``_`` or
+    ``.``. Raises `ValueError`; the message contains the rule.
 
-    Letters, digits, ``.``, ``_`` and ``-``, at most 128, and a letter or digit first: readers ignore files
-    that begin with ``_`` or ``.``. Readers must declare the partition column as text: those that infer types
-    take ``2026-01-01`` for a date. Raises `ValueError` if the name is invalid; the message contains the rule.
+    Readers must declare the partition column as text: those that infer types take ``2026-01-01`` for a date.
     """
     if not _SAFE.fullmatch(name):
         raise ValueError(
@@ -125,8 +119,8 @@ def check_run_id(name: str, what: str = "run id") -> str:
 
 
 def check_run_name(name: str) -> str:
-    """Return a name that is valid for many runs, each but the first with a number behind it. Raises
-    `ValueError` if it is not a run id, or too long for a number.
+    """Return a name for many runs, each but the first with a number behind it. Raises `ValueError` if it is
+    not a run id, or too long for a number.
     """
     check_run_id(name)
     if len(name) > NAME_MAX:
@@ -149,7 +143,7 @@ _SMALLER: Final = {"q": "int64", "b": "int8", "I": "uint32", "H": "uint16"}
 
 
 def load_arrow() -> Any:
-    """Import and return pyarrow; raise ArrowMissing if it is not installed."""
+    """Return pyarrow; raise ArrowMissing if it is not installed."""
     try:
         import pyarrow
     except ImportError as error:
@@ -158,7 +152,7 @@ def load_arrow() -> Any:
 
 
 def load_parquet() -> Any:
-    """Import and return pyarrow.parquet; raise ArrowMissing if it is not installed."""
+    """Return pyarrow.parquet, likewise."""
     try:
         import pyarrow.parquet
     except ImportError as error:
@@ -174,7 +168,7 @@ def event_schema() -> Any:
 
 def event_table(events: bytes | bytearray | memoryview) -> Any:
     """Return packed events as an Arrow table with `event_schema`. Raises `ValueError` if the length is not a
-    multiple of the event size, and `ArrowMissing` if pyarrow is not installed.
+    multiple of the event size.
     """
     count, rest = divmod(len(events), PACK.size)
     if rest:
@@ -215,15 +209,14 @@ def _column(view: memoryview, offset: int, code: str) -> array[int]:
 
 
 def open_raw(path: Path) -> io.FileIO:
-    """Create or truncate a file."""
     return io.FileIO(path, "wb")
 
 
 class Sink:
     """A file that is written from beginning to end, with the interface that pyarrow needs.
 
-    The file at `path` is created or truncated; it is renamed by `publish`. Methods raise OSError, for
-    instance if the disk is full.
+    It is created or truncated, and renamed by `publish`. Methods raise OSError, for instance if the disk is
+    full.
     """
 
     def __init__(self, path: Path) -> None:
@@ -250,7 +243,7 @@ class Sink:
         return self._at
 
     def flush(self) -> None:
-        """Do nothing, because the file is unbuffered."""
+        """Do nothing: the file is unbuffered."""
 
     def close(self) -> None:
         """Close the file; safe to repeat."""
@@ -291,9 +284,8 @@ ROW_GROUP_EVENTS: Final = 65_536
 class EventWriter:
     """Writes the events of one run.
 
-    Several writers may write one run at a time if their prefixes differ. A writer that is not closed leaves a
-    file whose name begins with ``_``, and loses its events. After NotWritable (the disk is full, for
-    instance) a writer is unusable.
+    Several writers may write one run if their prefixes differ. A writer that is not closed leaves a file
+    whose name begins with ``_``, and loses its events. After NotWritable a writer is unusable.
     """
 
     def __init__(
@@ -310,13 +302,12 @@ class EventWriter:
         """Create the folder; the first file is created with the first event.
 
         Args:
-            prefix: the writer: "broker", "loader-1"; files are named ``part-PREFIX-NUMBER.parquet``, and
+            prefix: "broker", "loader-1"; files are named ``part-PREFIX-NUMBER.parquet``, or
                 ``part-NUMBER.parquet`` without one. Numbers continue after those of existing files.
             part_seconds_max: age after which a part is complete, checked in `write` and `tick`.
             clock: seconds, of which only differences count.
 
-        Raises:
-            ValueError: the run id or the prefix is not a safe file name.
+        Raises `ValueError` if the run id or the prefix is not a safe file name.
         """
         self._pq = load_parquet()
         self._schema = event_schema()
@@ -340,9 +331,8 @@ class EventWriter:
             self._number = self._first_number()
 
     def write(self, events: bytes) -> None:
-        """Write events packed by `schema.PACK`; with calls of `tick` they are readable after
-        `part_seconds_max`. Raises `NotWritable` if the disk is full, for instance, and `ValueError` if the
-        length is not a multiple of the event size.
+        """Write events packed by `PACK`; with calls of `tick` they are readable after `part_seconds_max`.
+        Raises `NotWritable`, and `ValueError` if the length is not a multiple of the event size.
         """
         if not events:
             return
@@ -360,7 +350,7 @@ class EventWriter:
         self.tick()
 
     def tick(self) -> None:
-        """Complete the part if it is large or old enough; call it regularly while there are no events."""
+        """Complete the part if it is large or old enough; to be called while there are no events."""
         if not self._part_events:
             return
         if self._part_events >= self._part_events_max or (
@@ -387,9 +377,8 @@ class EventWriter:
         self.complete_part()
 
     def abandon(self) -> int:
-        """Discard the incomplete part, and free its space on the disk, after an error of writing.
-
-        The space is needed by the run's row, which records the loss.
+        """Discard the incomplete part, after an error of writing, and free its space on the disk, which the
+        run's row with the loss needs; return how many events are lost.
         """
         lost, self._part_events = self._part_events, 0
         self._waiting.clear()
@@ -433,13 +422,13 @@ class EventWriter:
 
 
 def events_folder(recording: str | os.PathLike[str], run_id: str) -> Path:
-    """Return the folder of the events of a run; raise ValueError if the id is not a safe file name."""
+    """Return the folder of the events of a run. Raises `ValueError` if the id is not a safe file name."""
     return Path(recording) / EVENTS / f"{RUN_PARTITION}{check_run_id(run_id)}"
 
 
 def read_events(recording: str | os.PathLike[str], run_id: str) -> Any:
     """Return all events of a run as one unsorted Arrow table, for tests and small recordings. Raises
-    `NotARecording` if the run has no events, or a file is damaged.
+    `NotARecording` if it has no events, or a file is damaged.
     """
     folder = events_folder(recording, run_id)
     files = sorted(path for path in folder.glob("*.parquet") if not path.name.startswith("_"))
@@ -473,8 +462,8 @@ ROW_BYTES_MAX: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """One run: the columns of `schema.RUN_FIELDS`, where they are defined. None is null. Raises `ValueError`
-    if the run id is not a safe file name.
+    """One run: the columns of `RUN_FIELDS`; None is null. Raises `ValueError` if the run id is not a safe
+    file name.
     """
 
     run_id: str
@@ -505,9 +494,7 @@ class RunRecord:
 
 
 def write_run(recording: str | os.PathLike[str], run: RunRecord) -> Path:
-    """Write a run's row, atomically replacing an existing one, and return its file. Raises `NotWritable` if
-    the system does not allow it.
-    """
+    """Write a run's row, atomically replacing an existing one, and return its file. Raises `NotWritable`."""
     pa, pq = load_arrow(), load_parquet()
     path = _row_of(recording, run.run_id)
     folder = path.parent
@@ -530,10 +517,9 @@ def write_run(recording: str | os.PathLike[str], run: RunRecord) -> Path:
 def claim_run(recording: str | os.PathLike[str], run: RunRecord, number: int = 1) -> tuple[RunRecord, int]:
     """Take the next free number of a run name, and write the run's row.
 
-    No other process can get the same run id: only one creates the folder of its events. `run`: the row, with
-    the name as run id: the first run of a name has it as its id. `number`: to begin with: 2 for ``NAME-2``.
-    Raises `NotWritable` if the system does not allow it, and `ValueError` if the name is too long for a
-    number behind it.
+    No other process can get the same run id: only one creates the folder of its events. `run`: with the name
+    as run id, which is the id of the first run. `number`: to begin with: 2 for ``NAME-2``. Raises
+    `NotWritable`, and `ValueError` if the name is too long for a number behind it.
     """
     load_parquet()
     while True:
@@ -567,8 +553,8 @@ def _taken(folder: Path, row: Path) -> bool:
 
 def keep_room(recording: str | os.PathLike[str]) -> Sink:
     """Reserve space for a row that must be written even if the disk is full then. Returns a file without a
-    name that occupies the space: discard it before writing the row. The system does so when the process ends.
-    Raises `NotWritable` if the disk is full.
+    name that occupies it: discard it before writing the row. The system does so when the process ends. Raises
+    `NotWritable`.
     """
     path = Path(recording) / RUNS / f"_room-{os.getpid()}"
     with _writing(path.parent):
@@ -584,8 +570,8 @@ def keep_room(recording: str | os.PathLike[str]) -> Sink:
 
 
 def read_runs(recording: str | os.PathLike[str]) -> list[RunRecord]:
-    """Return all runs of a recording, in the order of their beginnings. Raises `NotARecording` if the folder
-    of runs is missing, empty, or has a damaged file, and `OtherVersion` if it has another layout.
+    """Return all runs of a recording, in the order of their beginnings. Raises `NotARecording` if there is
+    none, or a file is damaged, and `OtherVersion`.
     """
     folder = Path(recording) / RUNS
     paths = [path for path in folder.glob("*.parquet") if path.name[0] not in "_."]
@@ -603,9 +589,8 @@ def read_run(recording: str | os.PathLike[str], run_id: str) -> RunRecord:
 
 
 def new_run_id(benchmark: str, *, now: float | None = None) -> str:
-    """Return a unique run id: ``broker-20260102T030405-1f2e3d``.
-
-    `now` is in seconds since 1970, None for the present.
+    """Return a unique run id: ``broker-20260102T030405-1f2e3d``. `now`: seconds since 1970; None: the
+    present.
     """
     at = time.strftime("%Y%m%dT%H%M%S", time.gmtime(time.time() if now is None else now))
     return check_run_id(f"{benchmark}-{at}-{secrets.token_hex(3)}")
@@ -632,10 +617,9 @@ class LinkName:
 
     Attributes:
         ts_ns: wall clock since 1970; before, the numbers belonged to another link.
-        link: its name; the tag of a consumer of AMQP 0-9-1, "" for the publishing side of a channel.
-        address: of AMQP 1.0, or a queue's name; "" for an anonymous terminus, and for the publishing side of
-            a channel.
-        client: container-id, or the connection name of a client of AMQP 0-9-1; "" without one.
+        link: its name, or the consumer's tag; "" for the publishing side of a channel.
+        address: of AMQP 1.0, or a queue's name; "" for an anonymous terminus, and for the publishing side.
+        client: container-id, or the connection name; "" without one.
     """
 
     ts_ns: int
@@ -696,7 +680,7 @@ class LinkNameIndex:
         return sum(map(len, self._by_place.values()))
 
     def find(self, place: Place, began_ns: int) -> LinkName | None:
-        """Return the link that had these numbers at this time; None if it was not recorded."""
+        """Return the link that had these numbers at this time; None: it was not recorded."""
         found = self._by_place.get(place, [])
         at = bisect_right(found, began_ns + LATE_NS, key=lambda name: name.ts_ns)
         return found[at - 1] if at else None
@@ -707,7 +691,7 @@ def path_of(recording: str | os.PathLike[str], run_id: str) -> Path:
 
 
 def read_names(recording: str | os.PathLike[str], run_id: str) -> LinkNameIndex:
-    """Return the names of a run; empty for recordings without names.
+    """Return the names of a run; none for recordings without names.
 
     An incomplete last line is ignored: it is being written, or could not be. Raises `NotARecording` if the
     file cannot be read, or is damaged.

@@ -1,1 +1,0 @@
-"""The stream source: the driver decides on ranges of offsets, tasks read them."""
