@@ -16,11 +16,9 @@ from typing import Final, assert_never
 from amqp10broker.message.filters.filters import Filters, MessageFilter
 from amqp10broker.message.filters.stream import (
     AtTime,
-    First,
     Interval,
-    Last,
-    Next,
     Offset,
+    OffsetWord,
     chunk_filter,
     delivered,
     delivered_with_time,
@@ -466,11 +464,11 @@ class StreamQueue(QueueMachine):
     def _position(self, spec: object, now_ms: int) -> int:
         log = self.log
         match spec:
-            case None | Next():
+            case None | OffsetWord.NEXT:
                 return log.committed
-            case First():
+            case OffsetWord.FIRST:
                 return log.first_offset
-            case Last():
+            case OffsetWord.LAST:
                 return log.last_chunk()
             case Offset(number):
                 return min(max(number, log.first_offset), log.committed)

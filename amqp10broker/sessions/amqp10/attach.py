@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
-from typing import Any, Final, TypeGuard, TypeVar
+from typing import Any, Final, TypeVar
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.emulation import ADDRESS_V1
@@ -24,7 +24,7 @@ from amqp10broker.errors import (
     RefusedError,
     ResourceLocked,
 )
-from amqp10broker.message.filters.filters import Filters, FilterSet, from_amqp10
+from amqp10broker.message.filters.filters import SELECTOR, Filters, FilterSet, from_amqp10, is_selector
 from amqp10broker.metadata.catalog import CatalogRequest, Decided
 from amqp10broker.metadata.queue import CLASSIC, KINDS, VOLATILE_KIND, DeclaredQueue, QueueKind, QueueType
 from amqp10broker.metadata.queue_requests import (
@@ -504,8 +504,6 @@ def _node_properties() -> dict[Any, Any]:
 
 SHARED: Final = Symbol("shared")
 GLOBAL: Final = Symbol("global")
-_SELECTOR: Final = Symbol("apache.org:selector-filter:string")
-_SELECTOR_CODE: Final = ULong(0x0000_468C_0000_0004)
 _NO_LOCAL: Final = Symbol("apache.org:no-local-filter:list")
 _NO_LOCAL_CODE: Final = ULong(0x0000_468C_0000_0003)
 _SEPARATOR: Final = "|"
@@ -685,7 +683,7 @@ def _selector_and_no_local(source: Source) -> tuple[str | None, bool]:
     for name, value in (source.filter or {}).items():
         if _is_no_local(value):
             no_local = True
-        elif _is_selector(value) and selector is None:
+        elif is_selector(value) and selector is None:
             fault = fault_of(value.value) if type(value.value) is str else "the value must be a string"
             if fault is not None:
                 raise AmqpLinkError(Condition.INVALID_FIELD, f"Attach refused: selector '{name}': {fault}")
@@ -697,7 +695,7 @@ def _in_place(source: Source, subscription: Subscription) -> dict[Any, Any] | No
     # One selector, and no-local only if the subscription is not shared.
     found = {}
     for name, value in (source.filter or {}).items():
-        selects = _is_selector(value) and value.value == subscription.selector
+        selects = is_selector(value) and value.value == subscription.selector
         if selects or (_is_no_local(value) and subscription.no_local):
             found[name] = value
     return found or None
@@ -706,14 +704,10 @@ def _in_place(source: Source, subscription: Subscription) -> dict[Any, Any] | No
 def _described(subscription: Subscription) -> dict[Any, Any] | None:
     found: dict[Any, Any] = {}
     if subscription.selector is not None:
-        found[Symbol("jms-selector")] = Described(_SELECTOR, subscription.selector)
+        found[Symbol("jms-selector")] = Described(Symbol(SELECTOR), subscription.selector)
     if subscription.no_local:
         found[Symbol("no-local")] = Described(_NO_LOCAL, [])
     return found or None
-
-
-def _is_selector(value: object) -> TypeGuard[Described]:
-    return isinstance(value, Described) and value.descriptor in (_SELECTOR, _SELECTOR_CODE)
 
 
 def _is_no_local(value: object) -> bool:

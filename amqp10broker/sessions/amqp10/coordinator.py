@@ -112,7 +112,7 @@ class CoordinatorLink(LinkOwner):
             text = "distributed transactions (global-id) are not supported"
             raise AmqpDeliveryError(Condition.NOT_IMPLEMENTED, text)
         most = self._context.config.transactions_max_per_connection
-        if self._context.transactions.open_in_connection >= most:
+        if self._context.transactions.numbers.open >= most:
             text = f"{most} transactions of this connection are open (transactions_max_per_connection)"
             raise AmqpDeliveryError(Condition.RESOURCE_LIMIT_EXCEEDED, f"{text}: discharge one first")
         transaction = self._context.transactions.declare(self.link)

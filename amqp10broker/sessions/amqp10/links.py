@@ -75,7 +75,6 @@ from amqp10broker.sessions.credit import AutoCredit, AutoLimit, Mode, QueueCredi
 from amqp10broker.sessions.messages import LinkFree, Part
 from amqp10broker.sessions.routes import Routes
 
-TakeCommands = Callable[[], list[QueueCommand]]
 KEPT_CREDIT_MAX: Final = UNSETTLED_ENTRIES_MAX * 2 // 3
 """The automatic credit of a link that may be resumed. Half as much again can be unconfirmed, and all of it
 fits into its client's unsettled map.
@@ -100,7 +99,7 @@ class ClientLinks:
     _context: SessionContext
     _owners: LinkOwners
     _to_queue: ToQueue
-    _take_commands: TakeCommands
+    _take_commands: Callable[[], list[QueueCommand]]
     _routes: Routes = field(init=False)
     _gone: ClientCounters = field(default_factory=ClientCounters)
     consumers: dict[ConsumerRef, LinkConsumer] = field(default_factory=dict)

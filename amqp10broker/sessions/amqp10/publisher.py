@@ -683,7 +683,7 @@ class LinkPublisher(LinkOwner):
         assert entry.outcome is not None
         self._session.settling.settle_received([number], entry.outcome, settled=not self._second)
         if self._second and self.resumable is not None:
-            self.resumable.told(number, entry)
+            self.resumable.told[number] = entry
 
     def on_settled(self, ids: Sequence[int]) -> None:
         if self.resumable is not None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from amqp10broker.config import Config
 from amqp10broker.dataclass import dataclass
@@ -469,17 +469,6 @@ def refusal_of(effect: Unconfirmed | PublishRejected) -> AmqpDeliveryError | Non
     )
 
 
-def outcome_of(effect: Confirmed | Unconfirmed | PublishRejected) -> Outcome:
-    match effect:
-        case Confirmed():
-            return ACCEPTED
-        case Unconfirmed() | PublishRejected():
-            refusal = refusal_of(effect)
-            return RELEASED if refusal is None else Rejected(error=to_error(refusal))
-        case _:
-            assert_never(effect)
-
-
 @dataclass(eq=False, slots=True)
 class Entry:
     """One delivery. `number`: its delivery-id in the present session, if the client waits for the outcome
@@ -512,7 +501,7 @@ class ResumablePublisher(ResumableLink):
         # Of each end that it had: deliveries that queues have not answered, by delivery-id.
         self._flights: dict[PublisherRef, tuple[Tally, dict[int, Entry]]] = {}
         # Of the present end: outcomes that were sent and that the client has not settled, by delivery-id.
-        self._told: dict[int, Entry] = {}
+        self.told: dict[int, Entry] = {}
 
     @property
     def unsettled(self) -> int:
@@ -558,7 +547,7 @@ class ResumablePublisher(ResumableLink):
 
     def suspended(self, ref: PublisherRef) -> None:
         self.tell_late = None
-        self._told.clear()
+        self.told.clear()
         for entry in self.entries.values():
             entry.number = None
         flight = self._flights[ref][1]
@@ -617,7 +606,7 @@ class ResumablePublisher(ResumableLink):
             if entry is not None:
                 self._decide(entry, outcome)
                 if second:
-                    self._told[number] = entry
+                    self.told[number] = entry
         # Deliveries sent before the limit was lowered may still be on their way.
         self._most = max(self._most, most)
         if not second:
@@ -636,11 +625,8 @@ class ResumablePublisher(ResumableLink):
                 del self.entries[tag]
             self._forgotten(old[:excess])
 
-    def told(self, number: int, entry: Entry) -> None:
-        self._told[number] = entry
-
     def settled(self, ids: Sequence[int]) -> None:
-        told = (self._told.pop(number, None) for number in ids)
+        told = (self.told.pop(number, None) for number in ids)
         self.forget(*(entry for entry in told if entry is not None))
 
     def forget(self, *over: Entry) -> None:
@@ -657,7 +643,11 @@ class ResumablePublisher(ResumableLink):
         tally, flight = self._flights.get(effect.publisher, (None, {}))
         if tally is None:
             return
-        for outcome, ids in tally.count_down(effect.ids, outcome_of(effect)):
+        answer: Outcome = ACCEPTED
+        if not isinstance(effect, Confirmed):
+            refusal = refusal_of(effect)
+            answer = RELEASED if refusal is None else Rejected(error=to_error(refusal))
+        for outcome, ids in tally.count_down(effect.ids, answer):
             for number in ids:
                 entry = flight.pop(number, None)
                 if entry is None:

@@ -160,7 +160,7 @@ class Transactions:
     called when the time of a transaction runs.
     """
 
-    _numbers: TransactionNumbers = field(default_factory=TransactionNumbers)
+    numbers: TransactionNumbers = field(default_factory=TransactionNumbers)
     _moment: Moment = field(default_factory=Moment)
     _timeout_ms: int = 0
     _watch: Callable[[Transactions], None] = lambda transactions: None
@@ -170,13 +170,9 @@ class Transactions:
     # Consumers without links that still hold deliveries that are decided on: how they leave their queues.
     _leaving: dict[ConsumerRef, Callable[[], None]] = field(default_factory=dict)
 
-    @property
-    def open_in_connection(self) -> int:
-        return self._numbers.open
-
     def declare(self, control: ReceiverLink) -> Transaction:
-        self._numbers.open += 1
-        transaction = Transaction(self._numbers.next_id(), control, self._moment.ms)
+        self.numbers.open += 1
+        transaction = Transaction(self.numbers.next_id(), control, self._moment.ms)
         self.open[transaction.id] = transaction
         return transaction
 
@@ -210,7 +206,7 @@ class Transactions:
 
     def _forget(self, transaction: Transaction) -> None:
         del self.open[transaction.id]
-        self._numbers.open -= 1
+        self.numbers.open -= 1
         for delivery in transaction.deliveries():
             self._deciding.pop(delivery, None)
         for ref in {ref for ref, _ in transaction.deliveries()} & self._leaving.keys():
@@ -220,7 +216,7 @@ class Transactions:
     def clear(self) -> None:
         """Drop all transactions at the end of the session."""
         self._moment.measures.transactions["rolled-back"] += len(self.open)
-        self._numbers.open -= len(self.open)
+        self.numbers.open -= len(self.open)
         self.open.clear()
         self._deciding.clear()
         for leave in self._leaving.values():

@@ -12,7 +12,7 @@ from amqp10broker.operations.snapshot import LinkView, SessionView, TransactionV
 from amqp10broker.protocols.amqp10.credit import Grant, Spent
 from amqp10broker.protocols.amqp10.link import LinkState
 from amqp10broker.protocols.amqp10.performatives import SenderSettleMode
-from amqp10broker.queues.queue_status import CONSUMING, QueueProgress
+from amqp10broker.queues.queue_status import CONSUMING
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.session import BrokerSession
@@ -281,7 +281,11 @@ def _withheld(publisher: LinkPublisher, now_ms: int) -> str:
     credit = publisher.link.credit
     queues = publisher.queues
     behind = [(each, each.handle.queue_status(), each.handle.progress()) for each in queues]
-    behind = [each for each in behind if each[1].unconfirmed or _holds_up(each[2])]
+    behind = [
+        (queue, status, progress)
+        for queue, status, progress in behind
+        if status.unconfirmed or progress.busy or progress.recovering or progress.unled_ms is not None
+    ]
     named = [queue for queue, _, _ in behind] or queues
     where = ", ".join(f"queue '{queue.name}'" for queue in named[:3]) or "their queues"
     if len(named) > 3:
@@ -298,10 +302,6 @@ def _withheld(publisher: LinkPublisher, now_ms: int) -> str:
         else:
             why += f"; queue '{queue.name}' has not come to them{because(progress, now_ms)}"
     return why
-
-
-def _holds_up(progress: QueueProgress) -> bool:
-    return progress.busy or progress.recovering or progress.unled_ms is not None
 
 
 def _turn(broker_session: BrokerSession, publisher: LinkPublisher, around: WaitContext) -> str:

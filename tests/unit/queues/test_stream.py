@@ -12,11 +12,10 @@ from amqp10broker.message.filters.filters import Filters, from_amqp10
 from amqp10broker.message.filters.stream import (
     AtTime,
     BloomFilter,
-    First,
     Interval,
-    Last,
-    Next,
     Offset,
+    OffsetSpec,
+    OffsetWord,
     delivered,
     kept,
 )
@@ -117,11 +116,11 @@ def test_a_message_of_amqp_0_9_1_is_kept_in_the_encoding_of_amqp_1_0() -> None:
 @pytest.mark.parametrize(
     ("position", "expected"),
     [
-        (First(), 0),
+        (OffsetWord.FIRST, 0),
         (Offset(0), 0),
         (Offset(4), 4),
         (Offset(5), 5),
-        (Last(), 6),
+        (OffsetWord.LAST, 6),
         (AtTime(0), 0),
         (AtTime(NOW_MS), 0),
         (AtTime(NOW_MS + 1), 3),
@@ -132,7 +131,7 @@ def test_a_message_of_amqp_0_9_1_is_kept_in_the_encoding_of_amqp_1_0() -> None:
         (Interval(0), 6),
     ],
 )
-def test_a_consumer_begins_where_it_asks(position: First, expected: int, bench: Bench) -> None:
+def test_a_consumer_begins_where_it_asks(position: OffsetSpec, expected: int, bench: Bench) -> None:
     for _ in range(3):
         bench.publish(3)
         bench.now_ms += 1000
@@ -141,7 +140,7 @@ def test_a_consumer_begins_where_it_asks(position: First, expected: int, bench: 
     assert reader.read(100) == list(range(expected, 9))
 
 
-@pytest.mark.parametrize("position", [None, Next(), Offset(9), Offset(10**18), AtTime(10**15)])
+@pytest.mark.parametrize("position", [None, OffsetWord.NEXT, Offset(9), Offset(10**18), AtTime(10**15)])
 def test_a_consumer_that_begins_at_the_end_gets_what_is_published_from_then_on(
     position: None, bench: Bench
 ) -> None:
@@ -190,7 +189,7 @@ def test_credit_counts_from_the_clients_delivery_count(bench: Bench) -> None:
 
 
 def test_a_reader_at_the_end_finds_its_chunk_among_many_small_ones(bench: Bench) -> None:
-    readers = [bench.reader(Next()) for _ in range(3)]
+    readers = [bench.reader(OffsetWord.NEXT) for _ in range(3)]
     for reader in readers:
         reader.read(1000)
     for number in range(600):
