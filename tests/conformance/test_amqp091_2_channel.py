@@ -69,9 +69,13 @@ def test_close_ok_on_a_closed_channel_is_ignored() -> None:
     assert channel.connection.fault is None
 
 
-def test_channel_close_ends_consumers_and_requeues() -> None:
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_channel_close_ends_consumers_and_requeues(world: World) -> None:
     """channel.close: consumers cancelled, unacked requeued in order, redelivered, close-ok."""
-    world = World()
     channel, other = world.channel(), world.channel()
     channel.call(QUEUE)
     other.publish("q", b"1", b"2", b"3")
@@ -85,9 +89,8 @@ def test_channel_close_ends_consumers_and_requeues() -> None:
     assert [each.method.redelivered for each in contents(got)] == [True] * 3
 
 
-def test_channel_number_is_used_again_after_close() -> None:
+def test_channel_number_is_used_again_after_close(world: World) -> None:
     """Everything begins anew: delivery tags, prefetch, confirm mode."""
-    world = World()
     channel = world.channel()
     channel.call(QUEUE)
     channel.say(ConfirmSelect(), BasicQos(prefetch_count=1))
@@ -102,9 +105,8 @@ def test_channel_number_is_used_again_after_close() -> None:
     assert channel.publish("nowhere", b"") == [BasicAck(1, False)]
 
 
-def test_close_and_open_in_one_write() -> None:
+def test_close_and_open_in_one_write(world: World) -> None:
     """A client need not wait for close-ok before it opens the same number again."""
-    world = World()
     channel = world.channel()
     assert channel.say(ChannelClose(200), ChannelOpen(), QUEUE) == [
         ChannelCloseOk(),
@@ -113,9 +115,8 @@ def test_close_and_open_in_one_write() -> None:
     ]
 
 
-def test_confirms_of_a_closed_channel_do_not_reach_the_next_one_of_that_number() -> None:
+def test_confirms_of_a_closed_channel_do_not_reach_the_next_one_of_that_number(world: World) -> None:
     """What the queue confirms after close and open belongs to nobody any more."""
-    world = World()
     channel = world.channel()
     channel.call(QUEUE)
     channel.call(ConfirmSelect())
@@ -132,9 +133,8 @@ def test_confirms_of_a_closed_channel_do_not_reach_the_next_one_of_that_number()
     assert channel.take() == [BasicAck(1, False)]
 
 
-def test_nothing_is_written_behind_the_server_s_close() -> None:
+def test_nothing_is_written_behind_the_server_s_close(world: World) -> None:
     """Confirms that come after channel.close are not sent: the client has forgotten the channel."""
-    world = World()
     channel = world.channel()
     channel.call(QUEUE)
     channel.call(ConfirmSelect())
@@ -147,9 +147,8 @@ def test_nothing_is_written_behind_the_server_s_close() -> None:
     assert channel.say(ChannelCloseOk()) == []
 
 
-def test_nothing_is_written_behind_close_ok() -> None:
+def test_nothing_is_written_behind_close_ok(world: World) -> None:
     """Nor after the client's own close was answered."""
-    world = World()
     channel = world.channel()
     channel.call(QUEUE)
     channel.call(ConfirmSelect())
@@ -163,9 +162,8 @@ def test_nothing_is_written_behind_close_ok() -> None:
 
 
 @pytest.mark.parametrize("end", [BasicAck(9), ChannelClose(200)], ids=["error", "close"])
-def test_confirms_that_are_due_come_before_the_close(end: Method) -> None:
+def test_confirms_that_are_due_come_before_the_close(end: Method, world: World) -> None:
     """What was confirmed before the channel ends is told before it ends."""
-    world = World()
     channel = world.channel()
     channel.call(QUEUE)
     channel.call(ConfirmSelect())
@@ -181,9 +179,8 @@ def test_confirms_that_are_due_come_before_the_close(end: Method) -> None:
     assert kinds(channel.take()) == ["BasicAck", last]
 
 
-def test_methods_behind_the_server_s_close_are_dropped_until_close_ok() -> None:
+def test_methods_behind_the_server_s_close_are_dropped_until_close_ok(world: World) -> None:
     """Publishes, acks and declarations in flight when the channel failed have no effect."""
-    world = World()
     channel, other = world.channel(), world.channel()
     channel.call(QUEUE)
     got = channel.say(
@@ -201,9 +198,8 @@ def test_methods_behind_the_server_s_close_are_dropped_until_close_ok() -> None:
 
 
 @pytest.mark.parametrize("failed", [False, True], ids=["the client's", "the broker's"])
-def test_what_was_under_way_when_the_channel_was_closed_is_dropped(failed: bool) -> None:
+def test_what_was_under_way_when_the_channel_was_closed_is_dropped(failed: bool, world: World) -> None:
     """Another thread of the client may still write on it: that closes no connection, as in RabbitMQ."""
-    world = World()
     channel, other = world.channel(), world.channel()
     channel.call(QUEUE)
     if failed:
@@ -229,9 +225,8 @@ def test_the_client_s_close_that_crosses_ours_is_answered() -> None:
     assert channel.say(ChannelCloseOk(), ChannelOpen()) == [ChannelOpenOk()]
 
 
-def test_an_error_of_one_channel_leaves_the_others_alone() -> None:
+def test_an_error_of_one_channel_leaves_the_others_alone(world: World) -> None:
     """A soft error ends its channel only."""
-    world = World()
     connection = world.connect()
     first, second = connection.channel(1), connection.channel(2)
     assert first.refused(BasicAck(1)) == (406, "unknown delivery tag 1")
@@ -279,9 +274,8 @@ def test_a_connection_method_on_a_channel_is_invalid() -> None:
         channel.send(ConnectionBlocked("no"))
 
 
-def test_methods_are_answered_in_order() -> None:
+def test_methods_are_answered_in_order(world: World) -> None:
     """One after another, also those that a queue must answer."""
-    world = World()
     channel = world.channel()
     got = channel.say(
         QueueDeclare("a", durable=True),
@@ -307,9 +301,8 @@ def test_methods_are_answered_in_order() -> None:
     assert got[4] == QueueDeclareOk("a", 1, 0)
 
 
-def test_a_channel_that_waits_for_a_queue_keeps_what_follows() -> None:
+def test_a_channel_that_waits_for_a_queue_keeps_what_follows(world: World) -> None:
     """While a queue has not answered nothing else of the channel is handled; other channels are."""
-    world = World()
     connection = world.connect()
     first, second = connection.channel(1), connection.channel(2)
     first.call(QUEUE)
@@ -321,9 +314,8 @@ def test_a_channel_that_waits_for_a_queue_keeps_what_follows() -> None:
     assert first.take() == [QueueDeclareOk("q", 0, 0), BasicQosOk()]
 
 
-def test_the_error_of_an_answer_names_the_method_that_asked() -> None:
+def test_the_error_of_an_answer_names_the_method_that_asked(world: World) -> None:
     """Class and method of channel.close are those of the request, also when the queue refused it."""
-    world = World()
     channel, other = world.channel(), world.channel()
     channel.call(QUEUE)
     other.consume("q")
@@ -334,9 +326,8 @@ def test_the_error_of_an_answer_names_the_method_that_asked() -> None:
     )
 
 
-def test_contents_behind_a_refused_method_do_not_use_up_the_reader_s_credit() -> None:
+def test_contents_behind_a_refused_method_do_not_use_up_the_reader_s_credit(world: World) -> None:
     """The channel fails while publishes wait behind a method: they are dropped and counted as handled."""
-    world = World()
     connection = world.connect()
     channel, other = connection.channel(1), connection.channel(2)
     channel.call(QUEUE)

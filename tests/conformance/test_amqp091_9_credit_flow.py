@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.config import Config
-from amqp10broker.protocols.amqp091.methods import (
-    BasicAck,
-    BasicGet,
-    ConfirmSelect,
-    QueueBind,
-    QueueBindOk,
-    QueueDeclare,
-    QueueDelete,
-)
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.sessions.amqp091 import publishing
 from tests.support.channel_world import World, WorldChannel, WorldConnection, kinds
 
@@ -23,10 +15,10 @@ def stuck(config: Config | None = None) -> tuple[WorldConnection, WorldChannel, 
     world = World(config)
     connection = world.connect()
     first, second = connection.channel(1), connection.channel(2)
-    first.call(QueueDeclare("q", durable=True))
-    first.call(QueueDeclare("free", durable=True))
+    first.call(methods.QueueDeclare("q", durable=True))
+    first.call(methods.QueueDeclare("free", durable=True))
     second.publish("free", b"x")
-    assert kinds(second.say(BasicGet("free"))) == ["BasicGetOk"]
+    assert kinds(second.say(methods.BasicGet("free"))) == ["BasicGetOk"]
     world.box("q").stalled = True
     return connection, first, second
 
@@ -42,7 +34,7 @@ def test_a_queue_that_does_not_follow_stops_the_whole_connection() -> None:
     one = first.content("q", b"x")
     for _ in range(100):
         first.say(one * 10)
-    second.say(BasicAck(1))
+    second.say(methods.BasicAck(1))
     assert 400 <= letters(connection) <= 800
     assert first.service.publishing.blocked
     assert [outlet.queue.name for outlet in first.service.publishing.held_by] == ["q"]
@@ -75,7 +67,7 @@ def test_reader_gets_its_credit_back_in_portions() -> None:
     """Every 200 messages handled it gets 200."""
     world = World()
     channel = world.channel()
-    channel.call(QueueDeclare("q", durable=True))
+    channel.call(methods.QueueDeclare("q", durable=True))
     for count, credit in ((199, 201), (1, 400), (150, 250), (50, 400)):
         channel.publish("q", *[b"x"] * count)
         assert channel.credit.credit == credit
@@ -105,19 +97,19 @@ def test_initial_and_portion_may_be_equal() -> None:
 def test_confirm_mode_is_held_up_likewise() -> None:
     """And its confirms come when the queue goes on."""
     connection, first, _ = stuck()
-    first.call(ConfirmSelect())
+    first.call(methods.ConfirmSelect())
     assert first.say(first.content("q", b"x") * 1000) == []
     connection.world.box("q").stalled = False
     connection.world.rest()
     (*_, last) = first.take()
-    assert last == BasicAck(1000, last.multiple)  # type: ignore[union-attr]
+    assert last == methods.BasicAck(1000, last.multiple)  # type: ignore[union-attr]
 
 
 def test_a_deleted_queue_holds_nobody_up() -> None:
     """What it will not confirm counts as handled."""
     connection, first, _ = stuck()
     other = connection.world.channel()
-    other.send(QueueDelete("q", if_unused=True))  # the queue decides, and is there until it has
+    other.send(methods.QueueDelete("q", if_unused=True))  # the queue decides, and is there until it has
     connection.world.rest()
     first.say(first.content("q", b"x") * 2000)
     connection.world.box("q").stalled = False
@@ -137,7 +129,7 @@ def test_a_queue_s_credit_is_counted_per_message_and_queue() -> None:
     """A fanout to a fast and a stuck queue is held up by the stuck one."""
     connection, first, _ = stuck()
     for name in ("q", "free"):
-        assert first.call(QueueBind(name, "amq.fanout", "")) == QueueBindOk()
+        assert first.call(methods.QueueBind(name, "amq.fanout", "")) == methods.QueueBindOk()
     first.say(first.content("", b"x", "amq.fanout") * 1000)
     assert [outlet.queue.name for outlet in first.service.publishing.held_by] == ["q"]
     assert 400 <= letters(connection) <= 800
@@ -167,8 +159,8 @@ def test_a_fan_out_looks_through_the_queues_it_goes_to_a_few_times(monkeypatch: 
     channel = world.channel()
     for number in range(queues):
         name = f"q{number}"
-        channel.call(QueueDeclare(name, durable=True))
-        assert channel.call(QueueBind(name, "amq.fanout", "")) == QueueBindOk()
+        channel.call(methods.QueueDeclare(name, durable=True))
+        assert channel.call(methods.QueueBind(name, "amq.fanout", "")) == methods.QueueBindOk()
     channel.publish("", b"x", exchange="amq.fanout")
     assert all(world.counts(f"q{number}") == (1, 0) for number in range(queues))
     assert queues <= looks < 8 * queues

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.sessions.amqp10 import resumable_links
-from tests.support.script import ScriptRunner
+from tests.support.script import ScriptRunner, again, reattached
 
 LINK = "name=mine source=/queues/q timeout=60"
 SECOND = f"{LINK} rcv-settle-mode=second"
@@ -24,13 +24,6 @@ def holding(attach: str, *settings: str, size: str = "") -> ScriptRunner:
     (transfers,) = script.do("C> FLOW h=1 dc=0 cr=4")
     assert transfers.startswith("B> TRANSFER h=1 did=0..3 tag=0..3 ")
     return script
-
-
-def again(script: ScriptRunner, attach: str, label: str = "C") -> str:
-    """The client comes back: the answer to its attach."""
-    script.do(f"connect {label} container=client-C")
-    script.do(f"{label}> BEGIN")
-    return script.do(f"{label}> ATTACH h=1 {attach}")[0]
 
 
 def count(script: ScriptRunner) -> tuple[int, int]:
@@ -76,8 +69,7 @@ def test_an_outcome_that_was_lost_is_carried_out(
 ) -> None:
     """L12, and only once: no disposition for it has come."""
     script = holding(SECOND)
-    script.do("lose C")
-    again(script, f"{SECOND} unsettled={{#0:{outcome}}}")
+    reattached(script, f"{SECOND} unsettled={{#0:{outcome}}}")
     assert count(script) == left
     first, second, *_ = script.do_plainly("C> FLOW h=1 dc=0 cr=10")
     assert first == f"B> TRANSFER h=1 did=0 tag=0 settled=true state={outcome} resume=true body="
@@ -88,8 +80,7 @@ def test_an_outcome_that_was_lost_is_carried_out(
 def test_what_was_settled_before_is_not_resumed(script: ScriptRunner) -> None:
     """The client has not heard of it: our map says that it is over."""
     script.do("C> DISPOSITION role=receiver first=0 last=1 state=accepted")
-    script.do("lose C")
-    answer = again(script, f"{SECOND} unsettled={{#0:accepted,#1:accepted,#2:null,#3:null}}")
+    answer = reattached(script, f"{SECOND} unsettled={{#0:accepted,#1:accepted,#2:null,#3:null}}")
     assert "unsettled={#2:null,#3:null}" in answer
     assert count(script) == (2, 2)
 
@@ -102,8 +93,7 @@ def test_resumed_deliveries_need_credit_and_leave_the_rest_to_new_ones(script: S
     assert script.do("C> FLOW h=1 dc=0 cr=2") == [
         "B> TRANSFER h=1 did=0..1 tag=0..1 resume=true body=m0..m1 (2 frames)"
     ]
-    script.do("lose C")
-    assert mine in again(script, f"{SECOND} {mine}")
+    assert mine in reattached(script, f"{SECOND} {mine}")
     lines = script.do("C> FLOW h=1 dc=0 cr=5")
     assert lines == [
         "B> TRANSFER h=1 did=0..3 tag=0..3 resume=true body=m0..m3 (4 frames)",
@@ -143,8 +133,7 @@ def test_a_message_whose_content_is_not_kept_is_aborted(monkeypatch: pytest.Monk
     """The bound of its user is reached: it goes back, and comes as a new delivery."""
     monkeypatch.setattr(resumable_links, "CONTENT_BYTES_MAX", 2_500)
     script = holding(SECOND, size="size=1000")
-    script.do("lose C")
-    again(script, f"{SECOND} unsettled={{#0:null,#1:null,#2:null,#3:null}}")
+    reattached(script, f"{SECOND} unsettled={{#0:null,#1:null,#2:null,#3:null}}")
     lines = script.do_plainly("C> FLOW h=1 dc=0 cr=5")
     assert [line.partition(" body=")[0] for line in lines] == [
         "B> TRANSFER h=1 did=0 tag=0 resume=true",
@@ -157,8 +146,7 @@ def test_a_message_whose_content_is_not_kept_is_aborted(monkeypatch: pytest.Monk
 
 def test_with_an_incomplete_map_what_it_does_not_name_stays(script: ScriptRunner) -> None:
     """L16: nothing new is sent, until the client attaches again with all."""
-    script.do("lose C")
-    again(script, f"{SECOND} unsettled={{#0:accepted}} incomplete-unsettled=true")
+    reattached(script, f"{SECOND} unsettled={{#0:accepted}} incomplete-unsettled=true")
     assert script.do("C> FLOW h=1 dc=0 cr=10") == [
         "B> TRANSFER h=1 did=0 tag=0 settled=true state=accepted resume=true body="
     ]
@@ -315,21 +303,18 @@ def test_letters_of_the_queue_to_the_end_before_do_not_count_for_the_next(script
 def test_another_source_begins_anew(script: ScriptRunner) -> None:
     """L8: what is unsettled of the one before goes back."""
     script.do("queue r")
-    script.do("lose C")
-    assert "unsettled={} " in again(script, "name=mine source=/queues/r timeout=60 unsettled={#0:null}")
+    assert "unsettled={} " in reattached(script, "name=mine source=/queues/r timeout=60 unsettled={#0:null}")
     assert count(script) == (6, 0)
 
 
 def test_without_a_map_nothing_is_resumed(script: ScriptRunner) -> None:
-    script.do("lose C")
-    assert "unsettled" not in again(script, SECOND)
+    assert "unsettled" not in reattached(script, SECOND)
     assert count(script) == (6, 0)
     assert len(script.world.resumable_links) == 1
 
 
 def test_a_null_source_is_the_source_as_it_was(script: ScriptRunner) -> None:
-    script.do("lose C")
-    answer = again(
+    answer = reattached(
         script, "name=mine role=receiver source=null rcv-settle-mode=second unsettled={#0:accepted}"
     )
     assert "source=/queues/q unsettled={#0:null,#1:null,#2:null,#3:null}" in answer

@@ -8,7 +8,7 @@ from amqp10broker.protocols.amqp10.delivery import UNSETTLED_ENTRIES_MAX
 from amqp10broker.routing.exchange import Binding
 from amqp10broker.routing.registry import Destination
 from tests.support.declaring import bind
-from tests.support.script import ScriptRunner
+from tests.support.script import ScriptRunner, again, reattached
 
 LINK = "name=mine target=/queues/q timeout=60"
 SECOND = f"{LINK} rcv-settle-mode=second"
@@ -20,13 +20,6 @@ def begun(*settings: str) -> ScriptRunner:
     for command in (*settings, "queue q", "C> BEGIN"):
         script.do(command)
     return script
-
-
-def again(script: ScriptRunner, attach: str, label: str = "C") -> str:
-    """The client comes back: the answer to its attach."""
-    script.do(f"connect {label} container=client-C")
-    script.do(f"{label}> BEGIN")
-    return script.do(f"{label}> ATTACH h=1 {attach}")[0]
 
 
 def ready(script: ScriptRunner) -> int:
@@ -59,8 +52,7 @@ def test_the_map_tells_outcomes_that_were_lost(script: ScriptRunner) -> None:
     ]
     script.do("C> DISPOSITION role=sender first=1 settled=true")
     assert ready(script) == 4
-    script.do("lose C")
-    answer = again(script, f"{SECOND} unsettled={{#0:null,#1:null,#2:null,#3:null}}")
+    answer = reattached(script, f"{SECOND} unsettled={{#0:null,#1:null,#2:null,#3:null}}")
     assert "unsettled={#2:accepted,#3:accepted}" in answer
 
 
@@ -71,8 +63,7 @@ def test_a_delivery_that_queues_have_is_not_taken_again_and_is_answered_when_the
     script.do(f"C> ATTACH h=1 {SECOND}")
     script.do("withhold q")
     script.do("C> TRANSFER h=1 did=0..1")
-    script.do("lose C")
-    assert "unsettled={#0:null,#1:null}" in again(script, f"{SECOND} unsettled={{#0:null,#1:null}}")
+    assert "unsettled={#0:null,#1:null}" in reattached(script, f"{SECOND} unsettled={{#0:null,#1:null}}")
     assert script.do("C> TRANSFER h=1 did=7 tag=0 resume=true") == []
     assert script.do("C> TRANSFER h=1 did=8 tag=1 resume=true part=1/2 ; TRANSFER h=1 part=2/2") == []
     assert script.do("confirm q 2") == ["B> DISPOSITION role=receiver first=7 last=8 state=accepted"]
@@ -92,8 +83,7 @@ def test_what_several_queues_say_before_and_after_is_one_outcome(script: ScriptR
     script.do(f"C> ATTACH h=1 {attach}")
     script.do("C> TRANSFER h=1 did=0")
     script.do("confirm q 1")
-    script.do("lose C")
-    answer = again(script, f"{attach} unsettled={{#0:null}}")
+    answer = reattached(script, f"{attach} unsettled={{#0:null}}")
     assert "unsettled={#0:null}" in answer
     script.do("C> TRANSFER h=1 did=3 tag=0 resume=true")
     assert script.do("confirm r 1") == ["B> DISPOSITION role=receiver first=3 state=accepted"]
@@ -105,8 +95,7 @@ def test_with_mode_first_what_was_told_last_is_in_the_map(script: ScriptRunner) 
     script.do(f"C> ATTACH h=1 {LINK}")
     for number in range(9):
         script.do(f"C> TRANSFER h=1 did={number}")
-    script.do("lose C")
-    answer = again(script, f"{LINK} unsettled={{#0:null,#7:null,#8:null,#9:null}}")
+    answer = reattached(script, f"{LINK} unsettled={{#0:null,#7:null,#8:null,#9:null}}")
     assert "unsettled={#7:accepted,#8:accepted}" in answer
     script.do("C> TRANSFER h=1 did=0 tag=7 resume=true settled=true")
     told, _ = script.do("C> TRANSFER h=1 did=1 tag=8 resume=true")
@@ -121,16 +110,14 @@ def test_with_mode_first_a_smaller_limit_forgets_nothing_that_may_be_on_its_way(
     script.do("C> TRANSFER h=1 did=0..8")
     script.do("set max_link_credit 1")
     script.do("C> TRANSFER h=1 did=9")
-    script.do("lose C")
-    answer = again(script, f"{LINK} unsettled={{#0:null,#9:null}}")
+    answer = reattached(script, f"{LINK} unsettled={{#0:null,#9:null}}")
     assert "unsettled={#0:accepted,#9:accepted}" in answer
 
 
 def test_of_a_delivery_that_came_in_part_nothing_is_kept(script: ScriptRunner) -> None:
     script.do(f"C> ATTACH h=1 {SECOND}")
     script.do("C> TRANSFER h=1 did=0 part=1/2 body=big size=900")
-    script.do("lose C")
-    assert "unsettled={} " in again(script, f"{SECOND} unsettled={{#0:null}}")
+    assert "unsettled={} " in reattached(script, f"{SECOND} unsettled={{#0:null}}")
     assert ready(script) == 0
 
 
@@ -138,11 +125,11 @@ def test_a_client_gives_a_delivery_up_by_aborting_it(script: ScriptRunner) -> No
     """And what it does not name any more it has settled."""
     script.do(f"C> ATTACH h=1 {SECOND}")
     script.do("C> TRANSFER h=1 did=0..2")
-    script.do("lose C")
-    assert "unsettled={#0:accepted,#1:accepted}" in again(script, f"{SECOND} unsettled={{#0:null,#1:null}}")
+    assert "unsettled={#0:accepted,#1:accepted}" in reattached(
+        script, f"{SECOND} unsettled={{#0:null,#1:null}}"
+    )
     assert script.do("C> TRANSFER h=1 did=0 tag=0 resume=true aborted=true") == []
-    script.do("lose C")
-    answer = again(script, f"{SECOND} unsettled={{#0:null,#1:null,#2:null}}")
+    answer = reattached(script, f"{SECOND} unsettled={{#0:null,#1:null,#2:null}}")
     assert "unsettled={#1:accepted}" in answer
 
 
@@ -150,10 +137,8 @@ def test_without_a_map_nothing_is_resumed(script: ScriptRunner) -> None:
     """L10: what was there is over."""
     script.do(f"C> ATTACH h=1 {SECOND}")
     script.do("C> TRANSFER h=1 did=0")
-    script.do("lose C")
-    assert "unsettled" not in again(script, SECOND)
-    script.do("lose C")
-    assert "unsettled={} " in again(script, f"{SECOND} unsettled={{#0:null}}")
+    assert "unsettled" not in reattached(script, SECOND)
+    assert "unsettled={} " in reattached(script, f"{SECOND} unsettled={{#0:null}}")
 
 
 def test_a_map_that_does_not_fit_a_frame_is_incomplete() -> None:

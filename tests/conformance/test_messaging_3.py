@@ -108,6 +108,11 @@ def test_a_well_formed_message_is_accepted(sections: list[bytes]) -> None:
     assert line.startswith("B> DISPOSITION role=receiver first=0 settled=true state=accepted")
 
 
+@pytest.fixture
+def pipe() -> Pipe:
+    return Pipe()
+
+
 @pytest.mark.rabbitmq("amqp_client_SUITE", "sections_out_of_order")
 @pytest.mark.rabbitmq(
     "binary_parser_SUITE",
@@ -169,9 +174,8 @@ def test_a_well_formed_message_is_accepted(sections: list[bytes]) -> None:
         "no-section",
     ],
 )
-def test_a_malformed_message_detaches_with_decode_error(sections: list[bytes]) -> None:
+def test_a_malformed_message_detaches_with_decode_error(sections: list[bytes], pipe: Pipe) -> None:
     """Order and count are enforced: DETACH amqp:decode-error; nothing reaches the queue."""
-    pipe = Pipe()
     (line,) = pipe.publish(b"".join(sections))
     assert line.startswith('B> DETACH h=0 closed=true error=amqp:decode-error "failed to parse message')
     assert pipe.script.do("count q") == ["= ready=0 unsettled=0"]
@@ -199,9 +203,8 @@ BARE = [
 @pytest.mark.parametrize(
     "before", [b"", HEADER, HEADER + DELIVERY_ANNOTATIONS + MESSAGE_ANNOTATIONS], ids=range(3)
 )
-def test_the_bare_message_is_not_changed(bare: bytes, before: bytes) -> None:
+def test_the_bare_message_is_not_changed(bare: bytes, before: bytes, pipe: Pipe) -> None:
     """ "The bare message is immutable within the AMQP network": it arrives byte for byte."""
-    pipe = Pipe()
     pipe.publish(before + bare)
     assert pipe.fetch().endswith(bare)
 
@@ -219,9 +222,8 @@ def test_an_id_may_be_a_signed_integer(field: int, code: str) -> None:
 
 @pytest.mark.rabbitmq("amqp_dotnet_SUITE", "message_without_body", differs="taken")
 @pytest.mark.parametrize("before", [b"", HEADER, MESSAGE_ANNOTATIONS], ids=range(3))
-def test_a_message_of_nothing_is_given_back_as_nothing(before: bytes) -> None:
+def test_a_message_of_nothing_is_given_back_as_nothing(before: bytes, pipe: Pipe) -> None:
     """Behind the broker's header and annotations there is no section that nobody sent."""
-    pipe = Pipe()
     pipe.publish(before)
     payload = pipe.fetch()
     _, end = decode_composite(payload)
@@ -230,17 +232,15 @@ def test_a_message_of_nothing_is_given_back_as_nothing(before: bytes) -> None:
     assert end == len(payload)
 
 
-def test_delivery_annotations_end_at_the_broker() -> None:
+def test_delivery_annotations_end_at_the_broker(pipe: Pipe) -> None:
     """3.2.2: they "are used for delivery-specific non-standard properties", from one peer to the next."""
-    pipe = Pipe()
     pipe.publish(DELIVERY_ANNOTATIONS + DATA)
     assert b"x-d" not in pipe.fetch()
 
 
 @pytest.mark.rabbitmq("amqp_dotnet_SUITE", "message_annotations")
-def test_message_annotations_go_on() -> None:
+def test_message_annotations_go_on(pipe: Pipe) -> None:
     """3.2.3: annotations "about the message" travel with it."""
-    pipe = Pipe()
     pipe.publish(MESSAGE_ANNOTATIONS + DATA)
     payload = pipe.fetch()
     _, pos = decode_composite(payload)
@@ -283,9 +283,8 @@ def test_the_header_is_the_brokers_to_write(given: Header | None, expected: Head
 
 
 @pytest.mark.rabbitmq("amqp_dotnet_SUITE", "redelivery")
-def test_first_acquirer_is_true_until_somebody_had_the_message() -> None:
+def test_first_acquirer_is_true_until_somebody_had_the_message(pipe: Pipe) -> None:
     """ "If this value is true, then this message has not been acquired by any other link"."""
-    pipe = Pipe()
     pipe.publish(DATA)
     first, _ = decode_composite(pipe.fetch())
     pipe.script.do("C> DISPOSITION role=receiver first=0 settled=true state=released")
@@ -295,10 +294,9 @@ def test_first_acquirer_is_true_until_somebody_had_the_message() -> None:
     assert (first.first_acquirer, second.first_acquirer) == (True, False)
 
 
-def test_an_absolute_expiry_time_passes_and_expires_nothing() -> None:
+def test_an_absolute_expiry_time_passes_and_expires_nothing(pipe: Pipe) -> None:
     """3.2.4: "An absolute time when this message is considered to be expired", by whoever reads it: it is of
     the bare message, which queues do not read."""
-    pipe = Pipe()
     bare = Properties(absolute_expiry_time=1).encode() + DATA
     (answer,) = pipe.publish(bare)
     assert answer.endswith("state=accepted")
@@ -315,6 +313,11 @@ def test_user_id_must_be_the_users(user: bytes, taken: bool) -> None:
     )
 
 
+@pytest.fixture
+def script() -> ScriptRunner:
+    return ScriptRunner()
+
+
 @pytest.mark.parametrize(
     ("to", "answer"),
     [
@@ -327,18 +330,16 @@ def test_user_id_must_be_the_users(user: bytes, taken: bool) -> None:
         ("amq.new", "state=rejected(amqp:unauthorized-access \"queue name 'amq.new' contains"),
     ],
 )
-def test_an_anonymous_terminus_routes_by_to(to: str, answer: str) -> None:
+def test_an_anonymous_terminus_routes_by_to(to: str, answer: str, script: ScriptRunner) -> None:
     """3.2.4: "to ... identifies the node that is the intended destination of the message"."""
-    script = ScriptRunner()
     for command in ("queue q", "C> BEGIN", "C> ATTACH h=0 target=anonymous"):
         script.do(command)
     (line,) = script.do(f"C> TRANSFER h=0 to={to}")
     assert answer in line
 
 
-def test_an_anonymous_terminus_declares_what_an_attach_would() -> None:
+def test_an_anonymous_terminus_declares_what_an_attach_would(script: ScriptRunner) -> None:
     """A bare name in `to` is treated as in a target: Qpid JMS sends to queues that nobody made yet."""
-    script = ScriptRunner()
     for command in ("C> BEGIN", "C> ATTACH h=0 target=anonymous"):
         script.do(command)
     assert "state=accepted" in script.do("C> TRANSFER h=0 to=new")[0]
@@ -348,9 +349,8 @@ def test_an_anonymous_terminus_declares_what_an_attach_would() -> None:
     assert script.do("count new") == ["= ready=2 unsettled=0"]
 
 
-def test_an_anonymous_terminus_declares_nothing_where_an_attach_does_not() -> None:
+def test_an_anonymous_terminus_declares_nothing_where_an_attach_does_not(script: ScriptRunner) -> None:
     """declare_on_attach = false; then the message finds no queue."""
-    script = ScriptRunner()
     script.do("config declare_on_attach false")
     for command in ("connect C", "C> BEGIN", "C> ATTACH h=0 target=anonymous"):
         script.do(command)
@@ -358,9 +358,8 @@ def test_an_anonymous_terminus_declares_nothing_where_an_attach_does_not() -> No
     assert script.world.vhost.find("new") is None
 
 
-def test_a_settled_message_that_an_anonymous_terminus_cannot_route_detaches() -> None:
+def test_a_settled_message_that_an_anonymous_terminus_cannot_route_detaches(script: ScriptRunner) -> None:
     """Nobody waits for an outcome, so that the link has to say it, with the delivery-tag."""
-    script = ScriptRunner()
     script.do("C> BEGIN")
     script.do("C> ATTACH h=0 target=anonymous")
     (line,) = script.do("C> TRANSFER h=0 settled=true")
@@ -384,10 +383,9 @@ def test_a_settled_message_that_an_anonymous_terminus_cannot_route_detaches() ->
     ],
 )
 @pytest.mark.parametrize("settled", ["true", "false"])
-def test_every_outcome_has_its_effect(state: str, ready: int, settled: str) -> None:
+def test_every_outcome_has_its_effect(state: str, ready: int, settled: str, script: ScriptRunner) -> None:
     """3.4.2 to 3.4.5: accepted and rejected end at the queue, released and modified put the message back;
     undeliverable-here is not offered again on this node."""
-    script = ScriptRunner()
     for command in (
         "queue q",
         "publish q 1",
@@ -509,9 +507,8 @@ def test_a_terminus_says_which_capabilities_are_true_of_it(
     assert own.capabilities == answered
 
 
-def test_a_temporary_queue_says_so_to_every_link() -> None:
+def test_a_temporary_queue_says_so_to_every_link(script: ScriptRunner) -> None:
     """A consumer of a temporary destination of JMS attaches to it by its address."""
-    script = ScriptRunner()
     for command in ("C> BEGIN", "C> ATTACH h=1 name=reply source=dynamic"):
         script.do(command)
     (name,) = script.world.queues
@@ -537,9 +534,8 @@ def test_a_dynamic_node_is_made_and_named(terminus: str) -> None:
     assert made.dynamic_node_properties["supported-dist-modes"] == "move"
 
 
-def test_a_dynamic_node_goes_with_its_link() -> None:
+def test_a_dynamic_node_goes_with_its_link(script: ScriptRunner) -> None:
     """delete-on-close: the queue is gone after the detach, and other links to it are told."""
-    script = ScriptRunner()
     for command in ("C> BEGIN", "C> ATTACH h=1 name=reply source=dynamic"):
         script.do(command)
     (name,) = script.world.queues
@@ -550,9 +546,8 @@ def test_a_dynamic_node_goes_with_its_link() -> None:
     assert script.world.vhost.find(name) is None
 
 
-def test_a_dynamic_source_belongs_to_its_connection() -> None:
+def test_a_dynamic_source_belongs_to_its_connection(script: ScriptRunner) -> None:
     """Another connection may publish to it, but not consume from it."""
-    script = ScriptRunner()
     for command in ("C> BEGIN", "C> ATTACH h=1 source=dynamic", "D> BEGIN"):
         script.do(command)
     (name,) = script.world.queues
@@ -561,9 +556,8 @@ def test_a_dynamic_source_belongs_to_its_connection() -> None:
 
 
 @pytest.mark.parametrize("terminus", ["source", "target"])
-def test_a_bare_name_declares_the_queue(terminus: str) -> None:
+def test_a_bare_name_declares_the_queue(terminus: str, script: ScriptRunner) -> None:
     """As RabbitMQ 4.0 treats it, so that programs written for it run: durable, kept after the detach."""
-    script = ScriptRunner()
     script.do("C> BEGIN")
     script.do(f"C> ATTACH h=1 {terminus}=orders")
     script.do("C> DETACH h=1 closed=true")
@@ -576,9 +570,8 @@ def test_a_bare_name_declares_the_queue(terminus: str) -> None:
     ("address", "name"),
     [("/queues/a%2Fb", "a/b"), ("/queues/a%20b", "a b"), ("/queues/%C3%A4", "ä"), ("/queues/%25", "%")],
 )
-def test_names_in_addresses_are_percent_encoded(address: str, name: str) -> None:
+def test_names_in_addresses_are_percent_encoded(address: str, name: str, script: ScriptRunner) -> None:
     """RFC 3986: each segment is percent-encoded UTF-8."""
-    script = ScriptRunner()
     script.world.declare(name)
     script.do("C> BEGIN")
     assert script.do(f"C> ATTACH h=1 source={address}")[0].startswith("B> ATTACH")

@@ -10,20 +10,8 @@ from itertools import product
 import pytest
 
 from amqp10broker.metadata.users import Permission
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import Content
-from amqp10broker.protocols.amqp091.methods import (
-    BasicAck,
-    BasicConsume,
-    BasicGet,
-    BasicNack,
-    BasicReturn,
-    ConfirmSelect,
-    ExchangeDeclare,
-    ExchangeDeclareOk,
-    QueueBind,
-    QueueDeclare,
-    QueueDeclareOk,
-)
 from amqp10broker.queues.commands import DELETE
 from tests.support.channel_world import World, WorldChannel, bodies, contents, properties_of
 from tests.support.declaring import set_permission
@@ -32,7 +20,7 @@ from tests.support.declaring import set_permission
 @pytest.fixture
 def channel() -> WorldChannel:
     channel = World().channel()
-    channel.call(QueueDeclare("q", durable=True))
+    channel.call(methods.QueueDeclare("q", durable=True))
     return channel
 
 
@@ -50,14 +38,14 @@ def test_a_passive_declaration_needs_any_permission(
     channel: WorldChannel, kind: str, granted: tuple[bool, bool, bool]
 ) -> None:
     """Of the eight sets of permissions, the empty one only is refused."""
-    channel.call(ExchangeDeclare("e", "direct"))
+    channel.call(methods.ExchangeDeclare("e", "direct"))
     configure, write, read = (".*" if each else "^$" for each in granted)
     set_permission(channel.world.catalog, "guest", "/", Permission(configure, write, read))
     if kind == "queue":
-        method: QueueDeclare | ExchangeDeclare = QueueDeclare("q", passive=True)
-        answer: QueueDeclareOk | ExchangeDeclareOk = QueueDeclareOk("q", 0, 0)
+        method: methods.QueueDeclare | methods.ExchangeDeclare = methods.QueueDeclare("q", passive=True)
+        answer: methods.QueueDeclareOk | methods.ExchangeDeclareOk = methods.QueueDeclareOk("q", 0, 0)
     else:
-        method, answer = ExchangeDeclare("e", passive=True), ExchangeDeclareOk()
+        method, answer = methods.ExchangeDeclare("e", passive=True), methods.ExchangeDeclareOk()
     if any(granted):
         assert channel.call(method) == answer
     else:
@@ -69,9 +57,9 @@ def test_a_passive_declaration_needs_any_permission(
 @pytest.mark.parametrize("kind", ["x-local-random", "x-modulus-hash", "x-consistent-hash"])
 def test_an_exchange_that_chooses_has_nothing_to_choose_from(channel: WorldChannel, kind: str) -> None:
     """Without bindings a mandatory message comes back."""
-    channel.call(ExchangeDeclare("e", kind))
+    channel.call(methods.ExchangeDeclare("e", kind))
     got = channel.publish("k", b"m", exchange="e", mandatory=True)
-    assert len(contents(got, BasicReturn)) == 1
+    assert len(contents(got, methods.BasicReturn)) == 1
 
 
 @pytest.mark.rabbitmq(
@@ -86,10 +74,10 @@ def test_an_exchange_that_chooses_takes_one_queue(
     channel: WorldChannel, kind: str, key: str, queues: int
 ) -> None:
     """Every message is in exactly one of the queues."""
-    channel.call(ExchangeDeclare("e", kind))
+    channel.call(methods.ExchangeDeclare("e", kind))
     for number in range(queues):
-        channel.call(QueueDeclare(f"q{number}", durable=True))
-        channel.call(QueueBind(f"q{number}", "e", key))
+        channel.call(methods.QueueDeclare(f"q{number}", durable=True))
+        channel.call(methods.QueueBind(f"q{number}", "e", key))
     for number in range(20):
         channel.publish(f"key {number}", b"m", exchange="e")
     assert sum(channel.world.counts(f"q{number}")[0] for number in range(queues)) == 20
@@ -118,27 +106,27 @@ def fail(channel: WorldChannel, name: str) -> None:
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_nack")
 def test_a_queue_that_failed_rejects(channel: WorldChannel) -> None:
     """What it had not taken is nacked."""
-    channel.call(ConfirmSelect())
-    assert channel.publish("q", b"1") == [BasicAck(1, False)]
+    channel.call(methods.ConfirmSelect())
+    assert channel.publish("q", b"1") == [methods.BasicAck(1, False)]
     channel.world.box("q").stalled = True
     assert channel.publish("q", b"2") == []
     fail(channel, "q")
     channel.world.rest()
-    assert channel.take() == [BasicNack(2, False, False)]
+    assert channel.take() == [methods.BasicNack(2, False, False)]
 
 
 @pytest.mark.rabbitmq("confirms_rejects_SUITE", "mixed_dead_alive_queues_reject")
 def test_one_queue_of_several_that_failed_rejects(channel: WorldChannel) -> None:
     """The others have the message, and the publisher hears nack."""
-    channel.call(QueueDeclare("r", durable=True))
+    channel.call(methods.QueueDeclare("r", durable=True))
     for name in ("q", "r"):
-        channel.call(QueueBind(name, "amq.fanout"))
-    channel.call(ConfirmSelect())
+        channel.call(methods.QueueBind(name, "amq.fanout"))
+    channel.call(methods.ConfirmSelect())
     channel.world.box("q").stalled = True
     assert channel.publish("", b"m", exchange="amq.fanout") == []
     fail(channel, "q")
     channel.world.rest()
-    assert channel.take() == [BasicNack(1, False, False)]
+    assert channel.take() == [methods.BasicNack(1, False, False)]
     assert channel.world.counts("r") == (1, 0)
 
 
@@ -149,10 +137,10 @@ def test_one_queue_of_several_that_failed_rejects(channel: WorldChannel) -> None
 )
 def test_forged_addresses_of_a_requester_reach_nobody(channel: WorldChannel) -> None:
     """One message with the address and others made from it in CC arrives once."""
-    channel.say(BasicConsume("amq.rabbitmq.reply-to", "r", no_ack=True))
+    channel.say(methods.BasicConsume("amq.rabbitmq.reply-to", "r", no_ack=True))
     channel.publish("q", b"question", reply_to="amq.rabbitmq.reply-to")
     server = channel.world.channel()
-    asked = server.call(BasicGet("q", no_ack=True))
+    asked = server.call(methods.BasicGet("q", no_ack=True))
     assert isinstance(asked, Content)
     address = properties_of(asked).reply_to
     forged = [f"{address}.x", f"{address}x", address[:-1]]

@@ -121,9 +121,13 @@ def _read(reader: FrameReader, session: Session, data: bytes) -> list[SessionEve
     return events
 
 
-def test_a_link_is_attached_when_both_attaches_were_exchanged() -> None:
+@pytest.fixture
+def ends() -> Ends:
+    return Ends()
+
+
+def test_a_link_is_attached_when_both_attaches_were_exchanged(ends: Ends) -> None:
     """2.6.3: a link is established when both ends have sent attach."""
-    ends = Ends()
     mine, theirs = ends.attach(sender=True)
     assert (mine.state, theirs.state) == (S.ATTACHED, S.ATTACHED)
     assert isinstance(mine, SenderLink)
@@ -156,9 +160,8 @@ def test_deliveries_go_both_ways_between_two_ends_of_the_engine() -> None:
         assert (update.keys, update.settled, type(update.state)) == ([7, 8], True, Accepted)
 
 
-def test_detach_is_answered_by_detach() -> None:
+def test_detach_is_answered_by_detach(ends: Ends) -> None:
     """2.6.4 and 2.6.6: the peer answers with a detach of its own."""
-    ends = Ends()
     mine, theirs = ends.attach(sender=True)
     ends.client.links.detach(mine)
     assert mine.state is S.DETACH_SENT
@@ -169,8 +172,7 @@ def test_detach_is_answered_by_detach() -> None:
     assert (mine.state, theirs.state) == (S.DETACHED, S.DETACHED)
 
 
-def test_detaches_that_cross_end_the_link() -> None:
-    ends = Ends()
+def test_detaches_that_cross_end_the_link(ends: Ends) -> None:
     mine, theirs = ends.attach(sender=True)
     ends.client.links.detach(mine)
     ends.server.links.detach(theirs)
@@ -178,9 +180,8 @@ def test_detaches_that_cross_end_the_link() -> None:
     assert (mine.state, theirs.state) == (S.DETACHED, S.DETACHED)
 
 
-def test_a_refused_attach_of_the_client_end_is_reported() -> None:
+def test_a_refused_attach_of_the_client_end_is_reported(ends: Ends) -> None:
     """2.6.3: the initiator learns of the refusal by attach with a null terminus and detach."""
-    ends = Ends()
     ends.client.links.attach("link", False, source=Source(), target=Target(address="nowhere"))
     (attaching,) = ends.step()[1]
     assert isinstance(attaching, LinkAttaching)
@@ -291,9 +292,8 @@ def test_a_delivery_uses_one_credit_and_counts_one() -> None:
     assert (sender.delivery_count, sender.link_credit) == (1, 1)
 
 
-def test_a_flow_without_link_credit_changes_no_credit() -> None:
+def test_a_flow_without_link_credit_changes_no_credit(ends: Ends) -> None:
     """2.7.4: fields that are not set leave the state as it is."""
-    ends = Ends()
     mine, theirs = ends.attach(sender=False)
     ends.client.grant(mine, 5)
     ends.step()
@@ -307,9 +307,8 @@ def test_a_flow_without_link_credit_changes_no_credit() -> None:
 
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "sender_settle_mode_unsettled")
-def test_unsettled_deliveries_are_known_until_they_are_settled() -> None:
+def test_unsettled_deliveries_are_known_until_they_are_settled(ends: Ends) -> None:
     """2.6.12: a delivery is in the unsettled maps of both ends until it is settled."""
-    ends = Ends()
     mine, _ = ends.attach(sender=True)
     ends.step()
     ends.client.outbound.queue_deliveries(mine, [1], [(b"", b"x")])
@@ -322,9 +321,8 @@ def test_unsettled_deliveries_are_known_until_they_are_settled() -> None:
     assert not ends.server.inbound.unsettled
 
 
-def test_a_settled_link_keeps_no_unsettled_deliveries() -> None:
+def test_a_settled_link_keeps_no_unsettled_deliveries(ends: Ends) -> None:
     """2.6.12: sent settled, the delivery is forgotten when it is sent."""
-    ends = Ends()
     mine, _ = ends.attach(sender=True, snd_settle_mode=1)
     ends.step()
     ends.client.outbound.queue_deliveries(mine, [1], [(b"", b"x")])
@@ -334,9 +332,8 @@ def test_a_settled_link_keeps_no_unsettled_deliveries() -> None:
     assert not ends.server.inbound.unsettled
 
 
-def test_second_mode_settles_in_three_steps() -> None:
+def test_second_mode_settles_in_three_steps(ends: Ends) -> None:
     """2.6.12, figure 2.49: receiver tells the outcome unsettled, sender settles, receiver forgets."""
-    ends = Ends()
     mine, _ = ends.attach(sender=True, rcv_settle_mode=1)
     ends.step()
     ends.client.outbound.queue_deliveries(mine, [1], [(b"", b"x")])
@@ -367,10 +364,9 @@ def test_nothing_is_sent_without_window() -> None:
     assert ends.server.outgoing.remote_incoming_window == 0
 
 
-def test_pieces_fit_the_peers_frames() -> None:
+def test_pieces_fit_the_peers_frames(ends: Ends) -> None:
     """2.6.14: a message larger than max-frame-size goes in several transfers, more=true on all but the
     last, and each fits."""
-    ends = Ends()
     mine, theirs = ends.attach(sender=False)
     ends.client.grant(mine, 1)
     ends.step()
@@ -387,9 +383,8 @@ def test_pieces_fit_the_peers_frames() -> None:
     assert len({(transfer.handle, transfer.delivery_id) for transfer in transfers}) == 1
 
 
-def test_nothing_is_sent_behind_the_end() -> None:
+def test_nothing_is_sent_behind_the_end(ends: Ends) -> None:
     """2.5.5: what an end still had to send, or is handed after its end, stays with it."""
-    ends = Ends()
     mine, theirs = ends.attach(sender=False)
     ends.client.grant(mine, 5)
     ends.step()

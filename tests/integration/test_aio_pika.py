@@ -18,7 +18,7 @@ from aio_pika.patterns import RPC
 from tests.support.broker_process import BrokerProcess
 from tests.support.deadline import WAIT_S
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 T = TypeVar("T")
 Scene = Callable[[AbstractConnection], Awaitable[T]]

@@ -21,7 +21,7 @@ from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
 from tests.support.command_line import CommandLine
 from tests.support.deadline import WAIT_S
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 
 class Worker:

@@ -18,8 +18,6 @@ from tests.support.broker_process import REPOSITORY, StartBroker
 from tests.support.command_line import CommandLine
 from tests.support.proton_client import ProtonClient
 
-pytestmark = pytest.mark.integration
-
 
 def test_the_articles_table(start_broker: StartBroker) -> None:
     """``queue list name type messages`` prints it to the letter, in the order of names."""

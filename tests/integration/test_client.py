@@ -29,8 +29,6 @@ from tests.support.client_drivers import Connect, connect
 
 __all__ = ["connect"]
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 def client(broker: BrokerProcess, connect: Connect) -> Iterator[Any]:

@@ -11,7 +11,7 @@ from amqp10broker.client.errors import LinkDetachedError, LinkRefusedError, Sess
 from amqp10broker.client.message import data_message, decode_message
 from tests.support.broker_process import BrokerProcess
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from tests.support.client_libraries import (
 )
 from tests.support.deadline import turn_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 Connect = Callable[..., Client]
 

@@ -19,7 +19,7 @@ from tests.support.client_drivers import Connect, connect
 
 __all__ = ["certificates", "connect"]
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 BIG = bytes(range(256)) * 8_000
 """Two megabytes: several frames, and more records of TLS than one."""

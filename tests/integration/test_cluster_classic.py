@@ -22,14 +22,12 @@ from amqp10broker.protocols.amqp10.performatives import (
     Transfer,
 )
 from tests.support.cluster_process import ClusterNode, ClusterProcess
-from tests.support.crash_load import connected
+from tests.support.crash_load import connected, is_there
 from tests.support.pika_client import Inbox, get_all, put, until
 from tests.support.proton_client import ProtonClient
 from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, transfer
 from tests.support.rawprocess import RawSocket
 from tests.support.transacting import control, request
-
-pytestmark = pytest.mark.integration
 
 
 def refusal(node: ClusterNode, call: Any) -> tuple[int, str]:
@@ -49,7 +47,7 @@ def test_a_classic_queue_is_served_at_every_node(cluster: ClusterProcess, queue:
         channel = one.channel()
         channel.confirm_delivery()
         texts = [str(number) for number in range(200)]
-        cluster.wait_until(lambda: _is_there(c, queue), "the queue at the third node")
+        cluster.wait_until(lambda: is_there(c, queue), "the queue at the third node")
         put(channel, queue, *texts)
         assert get_all(other.channel(), queue) == texts
 
@@ -61,7 +59,7 @@ def test_a_classic_queue_is_selected_from_and_browsed_at_another_node(
     a, _, c = cluster.nodes
     with connected(a) as connection:
         connection.channel().queue_declare(queue, durable=True)
-    cluster.wait_until(lambda: _is_there(c, queue), "the queue at another node")
+    cluster.wait_until(lambda: is_there(c, queue), "the queue at another node")
     client = ProtonClient(c.port)
     messages = [Message(body=number, properties={"half": number % 2}) for number in range(6)]
     client.sender(f"/queues/{queue}").send(*messages)
@@ -101,7 +99,7 @@ def test_a_transaction_takes_classic_queues_of_its_clients_node_and_says_so_of_o
             channel.confirm_delivery()
             put(channel, names[name], name)
     for name in names.values():
-        cluster.wait_until(lambda name=name: _is_there(a, name), "the queues at the first node")
+        cluster.wait_until(lambda name=name: is_there(a, name), "the queues at the first node")
     with RawSocket(a.port).open(container_id=queue) as client:
         client.send(control())
         handles = {name: handle for handle, name in enumerate(names, 1)}
@@ -143,15 +141,6 @@ def _ready(connection: Any, queue: str) -> int:
     return found
 
 
-def _is_there(node: ClusterNode, queue: str) -> bool:
-    with connected(node) as connection:
-        try:
-            connection.channel().queue_declare(queue, passive=True)
-        except ChannelClosedByBroker:
-            return False
-    return True
-
-
 def test_the_node_of_a_classic_queue_is_lost_and_comes_back(cluster: ClusterProcess, queue: str) -> None:
     a, b, c = cluster.nodes
     persistent = pika.BasicProperties(delivery_mode=2)
@@ -160,7 +149,7 @@ def test_the_node_of_a_classic_queue_is_lost_and_comes_back(cluster: ClusterProc
         channel.queue_declare(queue, durable=True)
         channel.confirm_delivery()
         put(channel, queue, "kept", properties=persistent)
-    cluster.wait_until(lambda: _is_there(b, queue) and _is_there(c, queue), "the queue at the others")
+    cluster.wait_until(lambda: is_there(b, queue) and is_there(c, queue), "the queue at the others")
     client = ProtonClient(c.port)
     with connected(b) as connection:
         channel, confirming = connection.channel(), connection.channel()
@@ -227,16 +216,16 @@ def test_what_ends_with_a_node_ends_while_its_process_stands_still(
         connection.channel().queue_declare(queue, exclusive=True)
         connection.channel().queue_declare(transient)
         cluster.wait_until(
-            lambda: _is_there(b, transient) and _code(b, queue) == 405, "the queues at another node"
+            lambda: is_there(b, transient) and _code(b, queue) == 405, "the queues at another node"
         )
         a.pause()
         try:
-            cluster.wait_until(lambda: not _is_there(b, transient) and _code(b, queue) is None, "their end")
+            cluster.wait_until(lambda: not is_there(b, transient) and _code(b, queue) is None, "their end")
         finally:
             a.resume()
         assert other.is_open
         cluster.wait_until_up()
-        cluster.wait_until(lambda: not _is_there(a, transient), "their end at their own node")
+        cluster.wait_until(lambda: not is_there(a, transient), "their end at their own node")
 
 
 def _code(node: ClusterNode, queue: str) -> int | None:
@@ -273,7 +262,7 @@ def test_a_reply_comes_from_any_node(cluster: ClusterProcess, queue: str) -> Non
     a, b, c = cluster.nodes
     with connected(c) as connection:
         connection.channel().queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})
-    cluster.wait_until(lambda: _is_there(a, queue) and _is_there(b, queue), "the queue at the others")
+    cluster.wait_until(lambda: is_there(a, queue) and is_there(b, queue), "the queue at the others")
     with connected(a) as one, connected(b) as other:
         requester, server = one.channel(), other.channel()
         server.confirm_delivery()
@@ -306,7 +295,7 @@ def test_a_stream_is_read_and_written_at_every_node(cluster: ClusterProcess, que
     a, b, c = cluster.nodes
     with connected(a) as connection:
         connection.channel().queue_declare(queue, durable=True, arguments={"x-queue-type": "stream"})
-    cluster.wait_until(lambda: _is_there(b, queue) and _is_there(c, queue), "the stream at the others")
+    cluster.wait_until(lambda: is_there(b, queue) and is_there(c, queue), "the stream at the others")
     with connected(b) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
@@ -369,7 +358,7 @@ def test_subscriptions_to_topics_are_those_of_all_nodes(cluster: ClusterProcess,
     one, publisher, other = ends
     try:
         first = one.receiver(f"/topics/{queue}", name="sub", apply=[_durable])
-        cluster.wait_until(lambda: _is_there(b, name) and _is_there(c, name), "the subscription elsewhere")
+        cluster.wait_until(lambda: is_there(b, name) and is_there(c, name), "the subscription elsewhere")
         sender = publisher.sender(f"/topics/{queue}")
         refused = other.receiver(f"/topics/{queue}", name="sub", apply=[_durable], wait=False)
         assert refused.wait_refused() == "amqp:resource-locked"
@@ -381,11 +370,11 @@ def test_subscriptions_to_topics_are_those_of_all_nodes(cluster: ClusterProcess,
         assert kept.message.body == "kept"
         again.settle(kept)
         again.close()
-        cluster.wait_until(lambda: not any(_is_there(node, name) for node in (a, b, c)), "its end")
+        cluster.wait_until(lambda: not any(is_there(node, name) for node in (a, b, c)), "its end")
 
         shared = f"subscription-shared:{queue}:s"
         links = [one.receiver(f"/topics/{queue}", name="s|1", apply=[_shared])]
-        cluster.wait_until(lambda: _is_there(c, shared), "the shared subscription elsewhere")
+        cluster.wait_until(lambda: is_there(c, shared), "the shared subscription elsewhere")
         links.append(other.receiver(f"/topics/{queue}", name="s|2", apply=[_shared]))
         sender.send("1", "2")
         for link in links:
@@ -393,7 +382,7 @@ def test_subscriptions_to_topics_are_those_of_all_nodes(cluster: ClusterProcess,
         assert sorted(each.message.body for link in links for each in link.take(1)) == ["1", "2"]
         for link in links:
             link.close()
-        cluster.wait_until(lambda: not _is_there(b, shared), "the end of the shared subscription")
+        cluster.wait_until(lambda: not is_there(b, shared), "the end of the shared subscription")
 
         creator = one.sender(None, apply=[_temporary_topic])
         address = creator.link.remote_target.address

@@ -32,8 +32,6 @@ from tests.support.linearizable import Operation, check
 from tests.support.pika_client import Inbox, get, get_all, put, until
 from tests.support.proton_client import ProtonClient
 
-pytestmark = pytest.mark.integration
-
 
 def declare(node: ClusterNode, queue: str, **arguments: Any) -> TotalQueue:
     """A quorum queue over all nodes, led at this one."""

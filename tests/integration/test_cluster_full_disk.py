@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pika
-import pytest
 
 from tests.support.cluster_network import CutCluster
 from tests.support.crash_load import connected
 from tests.support.pika_client import Inbox, get_all, put
 
-pytestmark = pytest.mark.integration
 COUNT = 40
 HUGE = "x" * 6_000_000
 """Larger than all that is reserved."""

@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
+from pika.exceptions import ConnectionClosedByBroker
 from proton import Delivery, Message
 from rabbitmq_amqp_python_client import Environment, ValidationCodeException
 
 from tests.support.cluster_process import ClusterNode, ClusterProcess, http
-from tests.support.crash_load import connected
+from tests.support.crash_load import connected, is_there
 from tests.support.pika_client import get_all, put
 from tests.support.proton_client import ProtonClient
 
-pytestmark = pytest.mark.integration
 QUORUM = {"x-queue-type": "quorum"}
 
 
@@ -143,28 +142,19 @@ def test_a_queue_without_majority_is_deleted_all_the_same(nodes: ClusterProcess)
     with connected(a) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
-        nodes.wait_until(lambda: _is_there(a, "lone"), "the queue at another node")
+        nodes.wait_until(lambda: is_there(a, "lone"), "the queue at another node")
         put(channel, "lone", "1", "2")
     c.kill()
     try:
         with connected(b) as connection:
             assert connection.channel().queue_delete("lone").method.message_count in (0, 2)
-        assert not _is_there(a, "lone")
+        assert not is_there(a, "lone")
         declare(a, "lone")
     finally:
         nodes.heal()
     with connected(c) as connection:
         assert get_all(connection.channel(), "lone") == []
     nodes.wait_until(lambda: _members(nodes, c, "lone") == {"a", "b", "c"}, "the new one's members")
-
-
-def _is_there(node: ClusterNode, queue: str) -> bool:
-    with connected(node) as connection:
-        try:
-            connection.channel().queue_declare(queue, passive=True)
-        except ChannelClosedByBroker:
-            return False
-    return True
 
 
 def _leads(nodes: ClusterProcess, node: ClusterNode, *queues: str) -> bool:

@@ -21,7 +21,6 @@ from tests.support.linearizable import Answer, Kind, Operation
 from tests.support.porcupine_check import check
 
 pytestmark = [
-    pytest.mark.integration,
     pytest.mark.long,
     pytest.mark.skipif(shutil.which("go") is None, reason="no go here to build the program around porcupine"),
 ]

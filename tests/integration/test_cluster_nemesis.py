@@ -16,7 +16,7 @@ from tests.support.cluster_nemesis import finish, is_allowed, run
 from tests.support.cluster_network import CutCluster
 from tests.support.cluster_process import healed
 
-pytestmark = [pytest.mark.integration, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 SECONDS: Final = 180.0
 

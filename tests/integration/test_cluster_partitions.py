@@ -33,8 +33,6 @@ from tests.support.cluster_process import ClusterNode, healed
 from tests.support.crash_load import connected
 from tests.support.pika_client import until
 
-pytestmark = pytest.mark.integration
-
 SUSPECT_MS: Final = 500
 DECIDE_MS: Final = 3000
 OPTIONS: Final = ("--cluster-suspect-ms", str(SUSPECT_MS), "--cluster-decide-ms", str(DECIDE_MS))

@@ -18,7 +18,7 @@ from tests.support.cluster_load import PikaConsumer, PikaPublisher, ProtonConsum
 from tests.support.cluster_process import ClusterNode, ClusterProcess, free_ports
 from tests.support.crash_load import connected
 
-pytestmark = [pytest.mark.integration, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 NOW, NEXT = "amqp10broker", "tests.support.next_version"
 

@@ -23,8 +23,6 @@ from amqp10broker.client.message import data_message
 from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
 from tests.support.proton_client import ProtonClient
 
-pytestmark = pytest.mark.integration
-
 
 def run(broker: BrokerProcess, *arguments: str) -> str:
     """Run a command, expect success and an empty standard error, return what it printed."""

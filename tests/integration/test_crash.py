@@ -33,8 +33,6 @@ from tests.support.crash_load import (
 )
 from tests.support.journals import LONG
 
-pytestmark = [pytest.mark.integration]
-
 ROUNDS: Final = 210 if LONG else 6
 FILE_BYTES: Final = 150_000
 """Of the journal's files: some are filled and cleaned in each round."""

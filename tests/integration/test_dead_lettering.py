@@ -15,7 +15,7 @@ from proton import Delivery, Message, symbol
 from tests.support.pika_client import Delivered, Inbox, Properties, get, put, until
 from tests.support.proton_client import ProtonClient
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 Headers = dict[str, Any]
 

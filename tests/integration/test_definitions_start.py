@@ -18,7 +18,7 @@ from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
 from tests.support.pika_client import parameters
 from tests.support.proton_client import ProtonClient
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 EXPORTED = REPOSITORY / "tests" / "unit" / "metadata" / "rabbitmq-definitions.json"
 PASSWORDS = {"guest": "not guest", "orders-service": "größe & stärke", "legacy": "old"}

@@ -19,7 +19,7 @@ from amqp10broker.spark.stream_source import StreamReader
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark_streams import client_of, declare, offsets, publish, rows, url_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 ASK = "amqp10broker:enqueued-time"
 ENQUEUED = Symbol("x-opt-enqueued-time")

@@ -13,8 +13,6 @@ import pytest
 from tests.support.broker_process import REPOSITORY, BrokerProcess
 from tests.support.spark_process import QUICK_SPARK
 
-pytestmark = pytest.mark.integration
-
 EXAMPLES = REPOSITORY / "examples"
 ELSEWHERE = {"spark_demo.py": "tests/spark/test_demo.py"}
 """Examples that are tested in another file."""

@@ -23,8 +23,6 @@ from amqp10broker.errors import ConfigError
 from amqp10broker.testing import running
 from tests.support.broker_process import REPOSITORY
 
-pytestmark = pytest.mark.integration
-
 BIN = Path(sys.executable).parent
 EXAMPLES = REPOSITORY / "examples"
 GUEST = "Basic Z3Vlc3Q6Z3Vlc3Q="

@@ -22,8 +22,6 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.pika_client import Connect, Inbox
 from tests.support.small_disk_serve import TOTAL_BYTES
 
-pytestmark = pytest.mark.integration
-
 COUNT: Final = 300
 BODY: Final = bytes(1000)
 LARGE: Final = bytes(60_000)

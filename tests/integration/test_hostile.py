@@ -29,8 +29,6 @@ from tests.support.rawframes import (
 )
 from tests.support.rawprocess import BrokerProcess, RawSocket
 
-pytestmark = pytest.mark.integration
-
 MESSAGE_BYTES_MAX = 1_000_000
 
 

@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Final
 
 import pika
-import pytest
 
 from tests.support.broker_process import BrokerProcess
-
-pytestmark = pytest.mark.integration
 
 MAX: Final = 1_000
 """The usual `http_connection_max`."""

@@ -13,7 +13,6 @@ import pytest
 from tests.support.image_root import Stage, make_image
 
 pytestmark = [
-    pytest.mark.integration,
     pytest.mark.long,
     pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root may change its root"),
 ]

@@ -12,8 +12,6 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.jms import Jms
 
-pytestmark = pytest.mark.integration
-
 DELAYED = {
     "a queue": "[later true, latest true, now true]",
     "a topic": "later true, later true",

@@ -9,9 +9,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pytest
 from proton import Link, Terminus
 
+from amqp10broker.protocols.amqp10 import performatives
 from amqp10broker.protocols.amqp10.delivery import (
     Resume,
     State,
@@ -19,26 +19,14 @@ from amqp10broker.protocols.amqp10.delivery import (
     resume_as_sender,
     unsettled_map,
 )
-from amqp10broker.protocols.amqp10.performatives import (
-    Accepted,
-    Attach,
-    Disposition,
-    Header,
-    ReceiverSettleMode,
-    Source,
-    Target,
-    Transfer,
-)
 from tests.support import rawframes as raw
 from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.proton_client import ProtonClient
 from tests.support.rawprocess import RawSocket
 
-pytestmark = pytest.mark.integration
-
 MESSAGES = 60
 CREDIT = 8
-SECOND = ReceiverSettleMode.SECOND
+SECOND = performatives.ReceiverSettleMode.SECOND
 
 
 class Peer:
@@ -64,7 +52,7 @@ class Peer:
         self.socket.send(
             frame(0, self.queue, name="mine", rcv_settle_mode=SECOND, unsettled=self.unsettled, **terminus)
         )
-        return unsettled_map(self.socket.until(Attach).body)
+        return unsettled_map(self.socket.until(performatives.Attach).body)
 
 
 def test_a_sender_whose_connections_are_reset_sends_each_message_once(
@@ -84,7 +72,7 @@ def send_all(peer: Peer) -> None:
     """Send all messages over as many connections as it takes."""
     waiting = list(range(MESSAGES))
     while waiting or peer.unsettled:
-        theirs = peer.attach(raw.attach_sender, target=Target(address=peer.queue, timeout=60))
+        theirs = peer.attach(raw.attach_sender, target=performatives.Target(address=peer.queue, timeout=60))
         plan = resume_as_sender(peer.unsettled, theirs)
         waiting = [int.from_bytes(tag, "big") for tag in plan.unknown] + waiting
         frames = []
@@ -114,16 +102,16 @@ def transfer(peer: Peer, tag: bytes, **fields: Any) -> bytes:
 def settle(peer: Peer) -> None:
     if not peer.unsettled:
         return
-    told = peer.socket.until(Disposition).body
-    assert told.state == Accepted()
+    told = peer.socket.until(performatives.Disposition).body
+    assert told.state == performatives.Accepted()
     for delivery_id in range(told.first, (told.last or told.first) + 1):
         peer.unsettled.pop(peer.ids[delivery_id], None)
-        peer.socket.send(raw.disposition(delivery_id, role=False, state=Accepted()))
+        peer.socket.send(raw.disposition(delivery_id, role=False, state=performatives.Accepted()))
 
 
 def receive_some(peer: Peer, taken: list[int]) -> bool:
     """Take messages over one connection; returns whether all are taken and settled."""
-    theirs = peer.attach(raw.attach_receiver, source=Source(address=peer.queue, timeout=60))
+    theirs = peer.attach(raw.attach_receiver, source=performatives.Source(address=peer.queue, timeout=60))
     plan = resume_as_receiver(peer.unsettled, theirs)
     for tag in plan.settled:
         del peer.unsettled[tag]
@@ -136,18 +124,18 @@ def receive_some(peer: Peer, taken: list[int]) -> bool:
             break
         got = peer.socket.next()
         frame = got.body
-        if isinstance(frame, Disposition):
+        if isinstance(frame, performatives.Disposition):
             for delivery_id in range(frame.first, (frame.last or frame.first) + 1):
                 peer.unsettled.pop(peer.ids[delivery_id], None)
-        elif isinstance(frame, Transfer):
+        elif isinstance(frame, performatives.Transfer):
             due -= 1
             peer.ids[frame.delivery_id] = frame.delivery_tag
             if frame.settled:
                 del peer.unsettled[frame.delivery_tag]
                 continue
             taken.append(int(raw.body_of(got.payload)))
-            peer.unsettled[frame.delivery_tag] = Accepted()
-            decided = raw.disposition(frame.delivery_id, settled=False, state=Accepted())
+            peer.unsettled[frame.delivery_tag] = performatives.Accepted()
+            decided = raw.disposition(frame.delivery_id, settled=False, state=performatives.Accepted())
             if peer.random.random() < 0.7:
                 peer.socket.send(decided)
                 told.add(frame.delivery_tag)
@@ -191,13 +179,13 @@ def test_a_durable_link_sends_each_message_once_though_its_broker_is_killed(
     for life in range(3):
         broker = start_broker("--data-dir", str(tmp_path / "data"))
         with closing(RawSocket(broker.port).open()) as peer:
-            target = Target(address="q", durable=2, timeout=600)
+            target = performatives.Target(address="q", durable=2, timeout=600)
             fields: dict[str, Any] = {"target": target, "unsettled": dict.fromkeys(unsettled)}
             peer.send(raw.attach_sender(0, "q", name="mine", rcv_settle_mode=SECOND, **fields))
-            attach = peer.until(Attach).body
+            attach = peer.until(performatives.Attach).body
             theirs = unsettled_map(attach)
             assert attach.target.durable == 2
-            assert all(state == Accepted() for state in theirs.values())
+            assert all(state == performatives.Accepted() for state in theirs.values())
             resumed += len(theirs.keys() & set(unsettled))
             unanswered = {tag for tag in unsettled if tag not in theirs}
             fresh = [] if life == 2 else [b"%d" % (life * 30 + number) for number in range(30)]
@@ -208,8 +196,8 @@ def test_a_durable_link_sends_each_message_once_though_its_broker_is_killed(
                 fields = {"delivery_tag": tag, "resume": known, "settled": known}
                 peer.send(raw.transfer(0, number, b"" if known else durable(tag), raw=True, **fields))
             while heard > 0:
-                told = peer.until(Disposition).body
-                assert told.state == Accepted()
+                told = peer.until(performatives.Disposition).body
+                assert told.state == performatives.Accepted()
                 heard -= (told.last or told.first) + 1 - told.first
             # It has not noted the last ones that it heard; of others it has not heard.
             unsettled = fresh[15:]
@@ -219,9 +207,9 @@ def test_a_durable_link_sends_each_message_once_though_its_broker_is_killed(
     assert broker.ask("get-queue", name="q")["message_count"] == 60
     with closing(RawSocket(broker.port).open()) as peer:
         peer.send(raw.attach_receiver(0, "q"), raw.credit(0, 60))
-        found = {int(raw.body_of(peer.until(Transfer).payload)) for _ in range(60)}
+        found = {int(raw.body_of(peer.until(performatives.Transfer).payload)) for _ in range(60)}
         assert found == set(range(60))
 
 
 def durable(body: bytes) -> bytes:
-    return Header(durable=True).encode() + raw.message(body)
+    return performatives.Header(durable=True).encode() + raw.message(body)

@@ -11,7 +11,7 @@ from proton import Delivery, Described, Link, Message, symbol
 from tests.support.broker_process import BrokerProcess
 from tests.support.proton_client import ProtonClient, ReceivingEnd
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 
 def from_the_first(receiver: Link) -> None:

@@ -13,7 +13,7 @@ from kombu.common import QoS
 from tests.support.broker_process import BrokerProcess
 from tests.support.deadline import turn_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from pika.adapters.blocking_connection import BlockingConnection
 from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.pika_client import Properties, parameters
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 

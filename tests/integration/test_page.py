@@ -21,8 +21,6 @@ from tests.support.cluster_process import free_ports
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
-pytestmark = pytest.mark.integration
-
 MANY: Final = 10_000
 HOSTILE: Final = (
     "<img src=x onerror=alert(1)>",

@@ -19,7 +19,7 @@ from tests.support.rawprocess import RawSocket
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-pytestmark = [pytest.mark.integration, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 CONNECTIONS: Final = 1_000
 QUEUES: Final = 10_000

@@ -19,8 +19,6 @@ from tests.support.rawprocess import RawSocket
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-pytestmark = pytest.mark.integration
-
 ON_THE_WIRE: Final = ("credit", "delivery_count", "unsettled", "incoming_window", "remote_incoming_window")
 """Values that frames tell; the others are looked at behind them."""
 TAKEN: Final = """([answers, watched]) => import("/js/curves.js").then(({ Timeline }) => {

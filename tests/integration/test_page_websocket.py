@@ -15,8 +15,6 @@ from tests.support.broker_process import REPOSITORY, BrokerProcess
 from tests.support.browser import Pages
 from tests.support.rhea import MODULES, need_rhea
 
-pytestmark = pytest.mark.integration
-
 PAGE = "websocket_page.html"
 
 

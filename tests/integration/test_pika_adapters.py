@@ -12,7 +12,7 @@ from pika.adapters.select_connection import SelectConnection
 from tests.support.broker_process import BrokerProcess
 from tests.support.pika_client import Properties, parameters
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 
 class Select:

@@ -12,8 +12,6 @@ from pika.adapters.blocking_connection import BlockingChannel
 from tests.support.command_line import CommandLine
 from tests.support.pika_client import get_all, put
 
-pytestmark = pytest.mark.integration
-
 SetPolicy = Callable[..., str]
 
 

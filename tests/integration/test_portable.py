@@ -21,7 +21,7 @@ import pytest
 from amqp10broker import portable
 from tests.support.broker_process import REPOSITORY, BrokerProcess
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 PROGRAM = ("-m", "tests.support.no_posix")
 PATIENCE_S = 60.0

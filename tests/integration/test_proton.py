@@ -15,8 +15,6 @@ from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.command_line import CommandLine
 from tests.support.proton_client import LinkEnd, ProtonClient, Received, ReceivingEnd
 
-pytestmark = pytest.mark.integration
-
 
 def fill(client: ProtonClient, queue: str, count: int, *, first: int = 0, body: bytes | None = None) -> None:
     """Put numbered messages into a queue and wait until all are accepted."""

@@ -14,8 +14,6 @@ from proton.utils import BlockingConnection
 from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.cluster_process import free_ports
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 def blocking(broker: BrokerProcess) -> Any:

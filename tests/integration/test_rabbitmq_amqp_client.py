@@ -39,8 +39,6 @@ from rabbitmq_amqp_python_client.qpid.proton.utils import SendException
 
 from tests.support.broker_process import BrokerProcess
 
-pytestmark = pytest.mark.integration
-
 
 class Done(Exception):
     """Leaves the client's loop, which has no other way out of a handler."""

@@ -14,7 +14,7 @@ from proton import Message, symbol, ulong
 from tests.support.pika_client import Properties, get, put
 from tests.support.proton_client import ProtonClient
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 
 @pytest.mark.rabbitmq("amqp_dotnet_SUITE", "roundtrip_to_amqp_091")

@@ -20,9 +20,6 @@ from amqp10broker.cli.main import TOOLS, main
 from tests.support.broker_process import REPOSITORY, BrokerProcess
 from tests.support.cluster_process import free_ports
 
-pytestmark = pytest.mark.integration
-
-
 Tools = Callable[[str], tuple[int, str, str]]
 
 

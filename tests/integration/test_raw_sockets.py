@@ -18,8 +18,6 @@ from amqp10broker.protocols.amqp10.performatives import Begin, Open, SaslOutcome
 from tests.support import rawframes as raw
 from tests.support.broker_process import BrokerProcess
 
-pytestmark = pytest.mark.integration
-
 TIMEOUT_S = 20.0
 
 

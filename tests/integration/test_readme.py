@@ -14,8 +14,6 @@ import pytest
 from amqp10broker.cli.main import build_parser, homes
 from tests.support.broker_process import REPOSITORY
 
-pytestmark = pytest.mark.integration
-
 ELSEWHERE = ("make ", "pip install ", ". .venv/bin/activate", "export AMQP10BROKER_URL=")
 """What the test does in their place: the environment of the tests is there, and so is the broker's URL."""
 BARE = "amqp10broker"

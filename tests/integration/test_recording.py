@@ -18,7 +18,7 @@ from amqp10broker.observe.flow_events import EventKind
 from amqp10broker.observe.recording import RunRecord, read_events, read_runs
 from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 COUNT: Final = 300
 WAIT_S: Final = 30.0

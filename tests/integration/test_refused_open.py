@@ -15,8 +15,6 @@ from proton.utils import BlockingConnection, ConnectionClosed
 from tests.support.broker_process import BrokerProcess
 from tests.support.rhea import AskedRhea, need_rhea
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 def rhea() -> Iterator[AskedRhea]:

@@ -13,7 +13,7 @@ import amqp10broker
 from tests.support.broker_process import StartBroker
 from tests.support.release_folder import DATA, FOLDERS, FOUND, found
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 ARCHIVES = sorted(FOLDERS.glob("*.tar.xz"))
 

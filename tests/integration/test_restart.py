@@ -17,7 +17,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.pika_client import parameters
 from tests.support.proton_client import ProtonClient
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 
 class Restarts:

@@ -12,8 +12,6 @@ from amqp10broker.cli.cluster_launch import plan_nodes
 from amqp10broker.spark import session
 from amqp10broker.testing.server import Process
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture(autouse=True)
 def unsafe_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

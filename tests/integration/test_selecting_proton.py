@@ -13,8 +13,6 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.pika_client import Inbox
 from tests.support.proton_client import ProtonClient, ReceivingEnd
 
-pytestmark = pytest.mark.integration
-
 SELECTOR = "apache.org:selector-filter:string"
 KINDS = ("classic", "quorum")
 Declare = Callable[..., None]

@@ -19,7 +19,7 @@ from tests.support.certificates import Certificates, certificates
 
 __all__ = ["certificates"]
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 
 def options(url: str, **more: str) -> ConnectionOptions:

@@ -24,7 +24,7 @@ from amqp10broker.spark.stream_source import OFFSET_SPEC
 from tests.support.broker_process import BrokerProcess
 from tests.support.cutting_proxy import CuttingProxy
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 KINDS = pytest.mark.parametrize("kind", ["classic", "quorum"])
 Offset = dict[str, Any]

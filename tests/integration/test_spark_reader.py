@@ -39,7 +39,7 @@ from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.cluster_process import free_ports
 from tests.support.spark_streams import body, client_of, declare, fill, offsets, publish, rows, url_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 COUNT = 1000
 Streaming = Callable[..., StreamStreamReader]

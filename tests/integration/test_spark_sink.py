@@ -21,7 +21,7 @@ from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.cluster_process import free_ports
 from tests.support.cutting_proxy import CuttingProxy
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 BODY = StructType([StructField("body", BinaryType())])
 ROUTED = StructType(

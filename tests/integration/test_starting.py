@@ -18,7 +18,7 @@ from tests.support.broker_process import REPOSITORY, BrokerProcess
 from tests.support.pika_client import Properties, parameters
 from tests.support.proton_client import ProtonClient
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 KINDS = ("classic", "quorum")
 

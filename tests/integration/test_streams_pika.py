@@ -11,7 +11,7 @@ from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
 from tests.support.pika_client import Inbox, Properties, settle_down
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 STREAM = {"x-queue-type": "stream"}
 

@@ -22,8 +22,6 @@ from tests.integration.test_rabbitmq_amqp_client import Collect, Done, within
 from tests.support.broker_process import BrokerProcess
 from tests.support.proton_client import ProtonClient, ReceivingEnd
 
-pytestmark = pytest.mark.integration
-
 OFFSET = symbol("x-stream-offset")
 
 

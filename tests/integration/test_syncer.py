@@ -26,8 +26,6 @@ from amqp10broker.storage.folder import open_data_folder
 from amqp10broker.storage.journal import Journal
 from tests.support.broker_process import BrokerProcess
 
-pytestmark = pytest.mark.integration
-
 
 def _helper(of: int | str = "self") -> int:
     """The process number of a process's helper, whichever thread has started it."""

@@ -11,7 +11,6 @@ from proton.utils import LinkDetached, SendException
 
 from amqp10broker.client.errors import ClientError, LinkRefusedError
 from amqp10broker.client.message import data_message
-from amqp10broker.testing import faults
 from amqp10broker.testing.broker import AmqpBroker
 from tests.support.faults import (
     TIMEOUT_S,
@@ -27,8 +26,6 @@ from tests.support.faults import (
 )
 
 __all__ = ["broker", "channel", "proton", "servers"]
-
-pytestmark = pytest.mark.integration
 
 
 def publish(channel: Any, body: bytes = b"pika's") -> None:
@@ -219,7 +216,7 @@ def test_sessions_and_channels_end_with_a_condition_and_a_code(
 ) -> None:
     with broker.client() as client:
         sender = client.sender("/queues/q")
-        monkeypatch.setattr(faults, "_FOUND_S", 0.0)
+        monkeypatch.setattr("amqp10broker.testing.broker.FAULT_FOUND_S", 0.0)
         with pytest.raises(AssertionError, match="no client is there that it is for"):
             broker.faults.end(client="nobody")
         monkeypatch.undo()

@@ -18,7 +18,6 @@ import pytest
 from amqp10broker.testing import plugin, servers
 from tests.support.broker_process import REPOSITORY
 
-pytestmark = pytest.mark.integration
 pytest_plugins = ["pytester"]
 
 PLUGIN = ("-p", plugin.__name__)

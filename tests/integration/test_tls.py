@@ -22,7 +22,7 @@ from tests.support.proton_client import Disconnected, ProtonClient
 
 __all__ = ["certificates"]
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 SOCKET_S = 20.0
 

@@ -15,7 +15,7 @@ from tests.support.pika_client import parameters
 from tests.support.proton_client import ProtonClient
 from tests.support.tokens import SERVER, key, token
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 ALL = ("configure:*/*", "write:*/*", "read:*/*", "tag:monitoring")
 

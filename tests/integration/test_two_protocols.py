@@ -12,7 +12,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.pika_client import Inbox, Properties, get, put
 from tests.support.proton_client import ProtonClient, Received
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.support.deadline import deadline
 
 __all__ = ["deadline"]
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 OF_QUEUES = {
     "transient_nonexcl_queues": ("deprecated", "transient"),

@@ -14,8 +14,6 @@ from tests.support.rhea import run_rhea
 
 __all__ = ["certificates"]
 
-pytestmark = pytest.mark.integration
-
 RHEA = {
     "messages come in order": "true",
     "the websocket ends": "1005",  # closed by the client, which names no code

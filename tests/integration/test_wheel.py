@@ -16,7 +16,7 @@ import pytest
 from tests.support.broker_process import REPOSITORY, BrokerProcess
 from tests.support.installed_wheel import PROGRAM, Installed, build, run
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.usefixtures("deadline")
 
 WHEEL_BYTES_MAX = 1_500_000
 

@@ -13,21 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from amqp10broker.message.message import header_of, make_head
 from amqp10broker.protocols.amqp10.performatives import Header
+from amqp10broker.queues import commands
 from amqp10broker.queues.classic import backlog
 from amqp10broker.queues.classic import durability as classic_store
 from amqp10broker.queues.classic.durability import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.commands import (
-    Confirmed,
-    ConsumerRef,
-    Credit,
-    Deliver,
-    DeliveryOutcome,
-    Publish,
-    Purge,
-    Settle,
-    Subscribe,
-)
 from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker
@@ -59,7 +49,7 @@ class Restarting(RuleBasedStateMachine):
         self.where: dict[int, tuple[int, bool]] = {}
         self.delivered: set[int] = set()
         self.publisher = HERE.publisher()
-        self.consumer: ConsumerRef | None = None
+        self.consumer: commands.ConsumerRef | None = None
         self.credit_base = 0
         self.make_queue(fresh=True)
 
@@ -85,7 +75,7 @@ class Restarting(RuleBasedStateMachine):
         for head, number in zip(kinds, numbers, strict=True):
             level = (header_of(head).priority or 0) if self.settings.max_priority else 0
             self.ready[number] = self.where[number] = (level, head is not LOST)
-        self.queue.apply(Publish(self.publisher, numbers, messages, False), 0)
+        self.queue.apply(commands.Publish(self.publisher, numbers, messages, False), 0)
         self.take()
 
     @precondition(lambda self: self.consumer is None)
@@ -93,13 +83,13 @@ class Restarting(RuleBasedStateMachine):
     def subscribe(self) -> None:
         self.consumer = HERE.consumer()
         self.credit_base = 0
-        self.queue.apply(Subscribe(self.consumer, False), 0)
+        self.queue.apply(commands.Subscribe(self.consumer, False), 0)
 
     @precondition(lambda self: self.consumer is not None)
     @rule(credit=st.integers(1, 40))
     def grant(self, credit: int) -> None:
         assert self.consumer is not None
-        self.queue.apply(Credit(self.consumer, self.credit_base, credit, True, self.credit_base), 0)
+        self.queue.apply(commands.Credit(self.consumer, self.credit_base, credit, True, self.credit_base), 0)
         self.credit_base += credit
         got = self.take()
         expected = sorted(self.ready, key=lambda number: (-self.ready[number][0], number))[:credit]
@@ -110,20 +100,23 @@ class Restarting(RuleBasedStateMachine):
             del self.ready[number]
 
     @precondition(lambda self: self.held)
-    @rule(data=st.data(), delivery_outcome=st.sampled_from(list(DeliveryOutcome)))
-    def settle(self, data: st.DataObject, delivery_outcome: DeliveryOutcome) -> None:
+    @rule(data=st.data(), delivery_outcome=st.sampled_from(list(commands.DeliveryOutcome)))
+    def settle(self, data: st.DataObject, delivery_outcome: commands.DeliveryOutcome) -> None:
         assert self.consumer is not None
         keys = data.draw(st.lists(st.sampled_from(sorted(self.held)), min_size=1, unique=True))
-        self.queue.apply(Settle(self.consumer, keys, delivery_outcome), 0)
+        self.queue.apply(commands.Settle(self.consumer, keys, delivery_outcome), 0)
         self.take()
         for key in keys:
             number = self.held.pop(key)
-            if delivery_outcome in (DeliveryOutcome.REQUEUE, DeliveryOutcome.REQUEUE_FAILED):
+            if delivery_outcome in (
+                commands.DeliveryOutcome.REQUEUE,
+                commands.DeliveryOutcome.REQUEUE_FAILED,
+            ):
                 self.ready[number] = self.where[number]
 
     @rule()
     def purge(self) -> None:
-        self.queue.apply(Purge(HERE.request()), 0)
+        self.queue.apply(commands.Purge(HERE.request()), 0)
         self.take()
         self.ready.clear()
 
@@ -156,12 +149,12 @@ class Restarting(RuleBasedStateMachine):
         got: list[tuple[int, int]] = []
         for effects in self.queue.take_effects().values():
             for effect in effects:
-                if isinstance(effect, Deliver):
+                if isinstance(effect, commands.Deliver):
                     for key, (head, body) in zip(effect.keys, effect.messages, strict=True):
                         got.append((key, int(body)))
                         if int(body) in self.delivered:
                             assert not header_of(head).first_acquirer, "redelivered, and does not say so"
-                elif isinstance(effect, Confirmed):
+                elif isinstance(effect, commands.Confirmed):
                     safe = [number for number in effect.ids if self.where[number][1]]
                     assert not safe, "confirmed before it was safe"
         ticket = next((each[0] for each in self.queue.unsafe), None)

@@ -18,15 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from amqp10broker.config import Config
 from amqp10broker.errors import DiskFull, StorageError
 from amqp10broker.message.message import make_head
+from amqp10broker.protocols.amqp10 import performatives
 from amqp10broker.protocols.amqp10.connection import FrameReader
-from amqp10broker.protocols.amqp10.performatives import (
-    Begin,
-    Detach,
-    Disposition,
-    End,
-    Target,
-    TransactionalState,
-)
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import NO_BOUND, Command, ConsumerRef, Credit, Deliver, Publish, Subscribe
 from amqp10broker.queues.machine import TURN_MAX
@@ -223,11 +216,11 @@ def encoded(step: Step) -> bytes:
     kind, handle, number = step
     fields: dict[str, Any] = {}
     if kind == "txn":
-        fields["state"] = TransactionalState(txn_id=b"unknown!")
+        fields["state"] = performatives.TransactionalState(txn_id=b"unknown!")
     elif kind in ("first", "aborted"):
         fields[{"first": "more", "aborted": "aborted"}[kind]] = True
     elif kind == "detach":
-        return frame(0, Detach(handle=handle, closed=True))
+        return frame(0, performatives.Detach(handle=handle, closed=True))
     body = b"m" * (MAX_BYTES if kind == "large" else 3)
     if kind == "bad":
         return transfer(handle, number, b"\x00\x53\x75\xa0", raw=True)
@@ -240,14 +233,14 @@ def outcome(writes: Sequence[bytes]) -> dict[str, Any]:
     declare(catalog, "/", "q")
     config = Config(max_message_size_bytes=MAX_BYTES)
     context = make_context(catalog, config, new_asker("client"), object())
-    begin = Begin(next_outgoing_id=0, incoming_window=1_000, outgoing_window=1_000)
+    begin = performatives.Begin(next_outgoing_id=0, incoming_window=1_000, outgoing_window=1_000)
     session = BrokerSession(0, begin, context, frame_size_max=4_096, alarm=False)
     reader, cutter = FrameReader(), FrameCutter()
     letters: list[Command] = []
     told: dict[int, set[str]] = {}  # those of an id that was used twice may be told together
     ends: list[Any] = []
     attaches = b"".join(
-        attach_sender(handle, str(address), target=Target(address=address))
+        attach_sender(handle, str(address), target=performatives.Target(address=address))
         for handle, address in LINKS.items()
     )
     for data in (attaches, *writes):
@@ -255,11 +248,11 @@ def outcome(writes: Sequence[bytes]) -> dict[str, Any]:
             session.receive(items)
         letters += [command for _, command in session.take_commands()]
         for got in cutter.feed(b"".join(session.take_output())):
-            if isinstance(got.body, Disposition):
+            if isinstance(got.body, performatives.Disposition):
                 last = got.body.first if got.body.last is None else got.body.last
                 for number in range(got.body.first, last + 1):
                     told.setdefault(number, set()).add(str(got.body.state))
-            elif isinstance(got.body, Detach | End):
+            elif isinstance(got.body, performatives.Detach | performatives.End):
                 ends.append((type(got.body), getattr(got.body, "handle", None), got.body.error))
     published: dict[Any, list[Any]] = {}
     for letter in letters:
@@ -302,7 +295,7 @@ def test_what_stands_before_an_id_in_flight_is_published() -> None:
     got = outcome([b"".join(map(encoded, run))])
     (published,) = got["published"].values()
     assert [number for number, _ in published] == [100, 1, 2]
-    assert [kind for kind, _, _ in got["ends"]] == [End]
+    assert [kind for kind, _, _ in got["ends"]] == [performatives.End]
 
 
 HEAD = make_head(None, None, "", "q")

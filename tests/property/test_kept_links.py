@@ -14,6 +14,7 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from amqp10broker.protocols.amqp10 import performatives
 from amqp10broker.protocols.amqp10.delivery import (
     Arrival,
     NotOurs,
@@ -23,13 +24,6 @@ from amqp10broker.protocols.amqp10.delivery import (
     resume_as_receiver,
     resume_as_sender,
     unsettled_map,
-)
-from amqp10broker.protocols.amqp10.performatives import (
-    Accepted,
-    Attach,
-    Disposition,
-    Transfer,
-    decode_composite,
 )
 from tests.support.script import ScriptRunner
 
@@ -107,12 +101,12 @@ class Peer:
         bodies = self.script.world.clients["C"].bodies
         arrived = bodies[self.heard : self.life.hears]
         self.heard += len(arrived)
-        return [decode_composite(body)[0] for body in arrived]
+        return [performatives.decode_composite(body)[0] for body in arrived]
 
     def lose(self) -> None:
         self.script.do("lose C")
 
-    def attach(self, link: str) -> tuple[Attach, bool]:
+    def attach(self, link: str) -> tuple[performatives.Attach, bool]:
         """Attach the link with a map; returns the answer, and whether one of the maps is incomplete.
 
         Raises:
@@ -126,13 +120,13 @@ class Peer:
             f"ATTACH h=1 name=mine {link} timeout=60 rcv-settle-mode={self.mode} unsettled={{{pairs}}}{flag}"
         )
         for frame in self.hear():
-            if isinstance(frame, Attach):
+            if isinstance(frame, performatives.Attach):
                 return frame, incomplete or frame.incomplete_unsettled
         raise Lost
 
 
 def _name(state: State) -> str:
-    return "accepted" if isinstance(state, Accepted) else "null"
+    return "accepted" if isinstance(state, performatives.Accepted) else "null"
 
 
 # --- the client sends -----------------------------------------------------------------------------
@@ -190,9 +184,9 @@ class Sender(Peer):
 
     def _listen(self) -> None:
         for frame in self.hear():
-            if not isinstance(frame, Disposition):
+            if not isinstance(frame, performatives.Disposition):
                 continue
-            assert isinstance(frame.state, Accepted)
+            assert isinstance(frame.state, performatives.Accepted)
             for delivery_id in range(frame.first, (frame.last or frame.first) + 1):
                 tag = self.ids[delivery_id]
                 if tag not in self.unsettled:
@@ -259,14 +253,14 @@ class Receiver(Peer):
         frames = self.hear()
         while frames:
             for frame in frames:
-                if isinstance(frame, Transfer):
+                if isinstance(frame, performatives.Transfer):
                     self._take(frame)
-                elif isinstance(frame, Disposition) and frame.settled:
+                elif isinstance(frame, performatives.Disposition) and frame.settled:
                     for delivery_id in range(frame.first, (frame.last or frame.first) + 1):
                         self.unsettled.pop(self.ids[delivery_id], None)
             frames = self.hear()
 
-    def _take(self, frame: Transfer) -> None:
+    def _take(self, frame: performatives.Transfer) -> None:
         tag, delivery_id = frame.delivery_tag, frame.delivery_id
         assert tag is not None
         self.ids[delivery_id] = tag
@@ -281,7 +275,7 @@ class Receiver(Peer):
         self.unsettled[tag] = None
         if self.life.sends:
             self.taken.append(int.from_bytes(tag, "big"))
-            self.unsettled[tag] = None if not self.second else Accepted()
+            self.unsettled[tag] = None if not self.second else performatives.Accepted()
             if not self.second:
                 del self.unsettled[tag]
             settled = "" if self.second else " settled=true"

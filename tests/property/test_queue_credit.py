@@ -14,24 +14,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import QUORUM, DeclaredQueue, QueueCommand
 from amqp10broker.protocols.serial import MASK, diff
-from amqp10broker.queues.commands import (
-    NO_BOUND,
-    ROOM_BYTES,
-    Command,
-    Credit,
-    CreditReply,
-    Deliver,
-    DeliveryOutcome,
-    GiveBack,
-    Unsubscribe,
-)
+from amqp10broker.queues import commands
 from amqp10broker.sessions.credit import QueueCredit
 from amqp10broker.spark.queue_source import MESSAGE_COST_BYTES, CreditPacing
 from tests.support.askers import new_asker
 from tests.support.credit_loop import BASE, Conditions, CreditLoop
 
 MOST = 6
-SIZES = (1, ROOM_BYTES // 4, ROOM_BYTES - 1, ROOM_BYTES, 3 * ROOM_BYTES)
+SIZES = (1, commands.ROOM_BYTES // 4, commands.ROOM_BYTES - 1, commands.ROOM_BYTES, 3 * commands.ROOM_BYTES)
 REF = new_asker("1.1").consumer()
 EMPTY: Message = (b"\x91" + bytes(9), b"")
 AGAIN: Message = (b"\x91\x01" + bytes(8), b"")
@@ -53,7 +43,7 @@ class NaiveQueue:
         self.credit = 0
         self.room = 0
         self.epoch = 0
-        self.effects: deque[Deliver | CreditReply] = deque()
+        self.effects: deque[commands.Deliver | commands.CreditReply] = deque()
 
     def put(self, size: int) -> None:
         number = len(self.sizes)
@@ -76,7 +66,7 @@ class NaiveQueue:
                 self.credit = 0
             again = number in self.had
             self.effects.append(
-                Deliver(
+                commands.Deliver(
                     REF, [number], [AGAIN if again else EMPTY], self.epoch, spent, again or number % 2 == 0
                 )
             )
@@ -90,10 +80,10 @@ class NaiveQueue:
         else:
             self.lost += back
 
-    def on(self, command: Command) -> None:
+    def on(self, command: commands.Command) -> None:
         match command:
-            case Credit():
-                assert command.room == (ROOM_BYTES if self.keeps else NO_BOUND)
+            case commands.Credit():
+                assert command.room == (commands.ROOM_BYTES if self.keeps else commands.NO_BOUND)
                 limit = (command.delivery_count + command.credit) & MASK
                 self.credit = max(0, diff(limit, self.delivery_count))
                 self.room = command.room
@@ -102,18 +92,18 @@ class NaiveQueue:
                     self.delivery_count = (self.delivery_count + self.credit) & MASK
                     self.credit = 0
                 self.effects.append(
-                    CreditReply(
+                    commands.CreditReply(
                         REF, self.delivery_count, self.credit, len(self.ready), command.drain, self.epoch
                     )
                 )
-            case GiveBack():
+            case commands.GiveBack():
                 self.take_back(command.keys, command.seen)
                 # Numbers that were handed out and not seen are not in the count of what is seen any more.
                 del self.handed_out[command.seen :]
                 self.delivery_count = command.delivery_count
                 self.epoch = command.epoch
                 self.credit = 0
-            case Unsubscribe():
+            case commands.Unsubscribe():
                 self.take_back(command.unsent, command.seen)
                 self.credit = 0
             case _:
@@ -132,7 +122,7 @@ class QueueCreditMachine(RuleBasedStateMachine):
     def begin(self, delivery_count: int) -> None:
         self.queue = NaiveQueue(delivery_count, keeps=self.keeps)
         declared = DeclaredQueue("q", "/", self.kind, True, None, False, {}, handle=Nowhere())
-        self.letters: deque[Command] = deque()
+        self.letters: deque[commands.Command] = deque()
         self.credit = QueueCredit(declared, REF, self._post)
         self.credit._ahead = delivery_count
         self.waiting: list[int] = []
@@ -140,7 +130,7 @@ class QueueCreditMachine(RuleBasedStateMachine):
         self.marked: list[int] = []
         self.redelivered = 0
         # Answers that wait for what was delivered before them to be written.
-        self.markers: deque[CreditReply] = deque()
+        self.markers: deque[commands.CreditReply] = deque()
 
     def _post(self, command: QueueCommand) -> None:
         self.letters.append(command[1])
@@ -219,7 +209,7 @@ class QueueCreditMachine(RuleBasedStateMachine):
     @rule()
     def effect(self) -> None:
         effect = self.queue.effects.popleft()
-        if isinstance(effect, CreditReply):
+        if isinstance(effect, commands.CreditReply):
             self.credit.on_reply(effect)
             self.markers.append(effect)
             if self.acts_at_once:
@@ -301,7 +291,7 @@ class QueueCreditMachine(RuleBasedStateMachine):
         return [
             key
             for effect in self.queue.effects
-            if isinstance(effect, Deliver) and effect.epoch == self.credit.epoch
+            if isinstance(effect, commands.Deliver) and effect.epoch == self.credit.epoch
             for key in effect.keys
         ]
 
@@ -320,7 +310,7 @@ class QueueCreditMachine(RuleBasedStateMachine):
             if not self.written:
                 assert len(outside) <= MOST, "its client has not taken anything yet"
             sizes = [self.queue.sizes[key] for key in outside]
-            assert sum(sizes) <= 2 * (ROOM_BYTES + max(SIZES))
+            assert sum(sizes) <= 2 * (commands.ROOM_BYTES + max(SIZES))
 
     @invariant()
     def every_message_is_in_one_place(self) -> None:
@@ -328,7 +318,7 @@ class QueueCreditMachine(RuleBasedStateMachine):
         places = [*self.written, *self.waiting, *self._coming()]
         assert places == sorted(places)
         assert len(set(places)) == len(places)
-        if self.keeps and not any(isinstance(letter, GiveBack) for letter in self.letters):
+        if self.keeps and not any(isinstance(letter, commands.GiveBack) for letter in self.letters):
             # Until the queue hears of it, it takes what went back, or was not taken, for handed out.
             assert {*places, *self.queue.ready, *self.queue.timed_out} == set(self.queue.sizes)
         assert not set(self.queue.ready) & set(places)
@@ -355,7 +345,7 @@ class QueueCreditMachine(RuleBasedStateMachine):
         assert not self.queue.ready, "messages wait, and the consumer asks for none"
         self.every_message_is_in_one_place()
         self.publish([1, 1])
-        self.credit.leave(self.waiting, [EMPTY] * len(self.waiting), DeliveryOutcome.REQUEUE)
+        self.credit.leave(self.waiting, [EMPTY] * len(self.waiting), commands.DeliveryOutcome.REQUEUE)
         self.waiting.clear()
         while self.letters:
             self.letter()

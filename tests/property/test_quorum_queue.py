@@ -25,33 +25,7 @@ from amqp10broker.message.traits import X_OPT_DELIVERY_DELAY
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Long, UByte, UInt
 from amqp10broker.protocols.serial import add, diff
-from amqp10broker.queues.commands import (
-    ActiveChanged,
-    Answer,
-    AttachPublisher,
-    Cancel,
-    Configure,
-    Confirmed,
-    ConsumerRef,
-    Credit,
-    CreditReply,
-    DeadLetterReason,
-    Deliver,
-    DeliveryOutcome,
-    DetachPublisher,
-    GiveBack,
-    PeerId,
-    Publish,
-    PublishRejected,
-    Purge,
-    ReplyTo,
-    Settle,
-    Settled,
-    Subscribe,
-    Tick,
-    TimedOut,
-    Unsubscribe,
-)
+from amqp10broker.queues import commands
 from amqp10broker.queues.quorum.commands import (
     DlxSettle,
     NodeGone,
@@ -66,8 +40,8 @@ from amqp10broker.queues.quorum.ready import ReadyIndexes
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType
 
-REQUEUES = (DeliveryOutcome.REQUEUE, DeliveryOutcome.REQUEUE_FAILED)
-FAILS = (DeliveryOutcome.REQUEUE_FAILED, DeliveryOutcome.DISCARD_FAILED)
+REQUEUES = (commands.DeliveryOutcome.REQUEUE, commands.DeliveryOutcome.REQUEUE_FAILED)
+FAILS = (commands.DeliveryOutcome.REQUEUE_FAILED, commands.DeliveryOutcome.DISCARD_FAILED)
 T = TypeVar("T")
 
 RARE = (
@@ -122,7 +96,7 @@ def normal_level(ready: ReadyIndexes) -> list[int]:
 class Held:
     """One consumer, as its session knows it."""
 
-    def __init__(self, ref: ConsumerRef, *, settled: bool, counted: bool, priority: int) -> None:
+    def __init__(self, ref: commands.ConsumerRef, *, settled: bool, counted: bool, priority: int) -> None:
         self.ref = ref
         self.settled = settled
         self.counted = counted
@@ -154,7 +128,9 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         self.other = QuorumQueue("q", settings=self.settings, now_ms=self.now)
         self.other.follow()
         # Two sessions at one node, one at another.
-        self.peers = [ReplyTo(PeerId(node, 7 + node, session), "s") for node, session in PEERS]
+        self.peers = [
+            commands.ReplyTo(commands.PeerId(node, 7 + node, session), "s") for node, session in PEERS
+        ]
         self.publisher = self.peers[0].publisher()
         self.consumers: list[Held] = []
         self.published = 0
@@ -164,7 +140,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         self.messages: dict[int, Message] = {}
         self.dlx_held: dict[int, int] = {}
         self.order = Order()
-        self.replies_due: list[Credit] = []
+        self.replies_due: list[commands.Credit] = []
         self.purged: int | None = None
         self.settled_due: list[list[int]] = []
 
@@ -217,8 +193,8 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         self.settings = QueueSettings(
             dead_letter_exchange="dlx", single_active_consumer=single, delivery_limit=limited
         )
-        self.do(AttachPublisher(self.publisher))
-        self.do(Configure(self.settings))
+        self.do(commands.AttachPublisher(self.publisher))
+        self.do(commands.Configure(self.settings))
         for priority in (0, 0, 1)[:consumers]:
             self.subscribe(settled=False, counted=True, priority=priority)
 
@@ -240,7 +216,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
             consumer_timeout_ms=one_of(data, [None, 300]) if self.timed else None,
         )
         pending_before = set(self.pending())
-        self.do(Configure(self.settings))
+        self.do(commands.Configure(self.settings))
         deleted = pending_before - set(self.pending())
         self.finished |= deleted
         self.dlx_held = {key: number for key, number in self.dlx_held.items() if number not in deleted}
@@ -271,7 +247,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
             [(number, (kind[0] or 0) > 4) for number, kind in zip(numbers, kinds, strict=True)]
         )
         full = self.queue.parts()[0].full
-        self.do(Publish(self.publisher, numbers, messages, False))
+        self.do(commands.Publish(self.publisher, numbers, messages, False))
         assert [*self.confirmed, *self.rejected] == list(numbers)
         if self.rejected:
             assert self.settings.overflow is Overflow.REJECT_PUBLISH
@@ -287,7 +263,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         ref = self.peers[len(self.consumers) % len(self.peers)].consumer()
         consumer = Held(ref, settled=settled, counted=counted, priority=priority)
         self.consumers.append(consumer)
-        self.do(Subscribe(consumer.ref, settled, counted=counted, priority=priority))
+        self.do(commands.Subscribe(consumer.ref, settled, counted=counted, priority=priority))
         if counted and self.settings.single_active_consumer:
             assert consumer.active is not None, "a consumer must hear whether it is active"
 
@@ -300,7 +276,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
     def grant(self, data: Dice, link_credit: int, drain: bool) -> None:
         consumer = one_of(data, self.open)
         behind = one_of(data, [0, len(consumer.coming)])
-        command = Credit(
+        command = commands.Credit(
             consumer.ref, add(consumer.delivery_count, -behind), link_credit, drain, consumer.seen
         )
         self.replies_due.append(command)
@@ -310,10 +286,10 @@ class QuorumQueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(each.coming or each.sent for each in self.living))
     @rule(
         data=st.data(),
-        delivery_outcome=st.sampled_from([*REQUEUES, *DeliveryOutcome]),
+        delivery_outcome=st.sampled_from([*REQUEUES, *commands.DeliveryOutcome]),
         strangers=st.booleans(),
     )
-    def settle(self, data: Dice, delivery_outcome: DeliveryOutcome, strangers: bool) -> None:
+    def settle(self, data: Dice, delivery_outcome: commands.DeliveryOutcome, strangers: bool) -> None:
         """A client decides on some of its deliveries, or on all."""
         consumer = one_of(data, [each for each in self.living if each.coming or each.sent])
         self.take(consumer, keep=0)
@@ -323,7 +299,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         self.decide([consumer.sent.pop(key) for key in keys], delivery_outcome)
         told = [*keys, *([10**9] if strangers else [])]
         self.settled_due.append(told)
-        self.do(Settle(consumer.ref, told, delivery_outcome, answer=True))
+        self.do(commands.Settle(consumer.ref, told, delivery_outcome, answer=True))
         assert not self.settled_due
 
     def lose_memory(self, consumer: Held, back: list[tuple[int, int]]) -> None:
@@ -367,7 +343,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         consumer = one_of(data, self.open)
         self.put_back(consumer, 0)
         consumer.cancelled = True
-        self.do(Cancel(consumer.ref))
+        self.do(commands.Cancel(consumer.ref))
 
     def put_back(self, consumer: Held, keep: int) -> None:
         back, consumer.unsent = consumer.unsent[keep:], consumer.unsent[:keep]
@@ -377,7 +353,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         consumer.coming.clear()
         consumer.epoch += 1
         self.do(
-            GiveBack(
+            commands.GiveBack(
                 consumer.ref,
                 [key for key, _ in back],
                 [self.messages[number] for _, number in back],
@@ -391,7 +367,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         if not self.living:
             return
         consumer = one_of(data, self.living)
-        delivery_outcome = one_of(data, DeliveryOutcome)
+        delivery_outcome = one_of(data, commands.DeliveryOutcome)
         consumer.gone = True
         unsent, consumer.unsent = consumer.unsent, []
         self.lose_memory(consumer, unsent)
@@ -400,7 +376,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         self.decide(list(consumer.sent.values()), delivery_outcome)
         consumer.sent.clear()
         self.do(
-            Unsubscribe(
+            commands.Unsubscribe(
                 consumer.ref,
                 [key for key, _ in unsent],
                 [self.messages[number] for _, number in unsent],
@@ -426,7 +402,9 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         self.lose([], NodeGone(peer.node, peer.incarnation - 1))
         self.lose([], SessionGone(peer._replace(session=10**9)))
 
-    def lose(self, gone: list[PeerId], command: QuorumCommand, *, incarnation: int | None = None) -> None:
+    def lose(
+        self, gone: list[commands.PeerId], command: QuorumCommand, *, incarnation: int | None = None
+    ) -> None:
         """Some are gone; with an incarnation they come back under it."""
         held: list[tuple[int, int]] = []
         for consumer in self.living:
@@ -441,24 +419,24 @@ class QuorumQueueMachine(RuleBasedStateMachine):
             consumer.coming.clear()
             consumer.unsent.clear()
             consumer.sent.clear()
-        self.decide([number for _, number in sorted(held)], DeliveryOutcome.REQUEUE_FAILED)
+        self.decide([number for _, number in sorted(held)], commands.DeliveryOutcome.REQUEUE_FAILED)
         self.do(command)
         assert self.queue.consumers == sum(1 for each in self.open if each.counted)
         assert self.queue.publishers == (self.publisher.reply_to not in gone)
         if incarnation is not None:
             for at, each in enumerate(self.peers):
                 if each.id in gone:
-                    self.peers[at] = ReplyTo(each.id._replace(incarnation=incarnation), "s")
+                    self.peers[at] = commands.ReplyTo(each.id._replace(incarnation=incarnation), "s")
             if self.publisher.reply_to in gone:
                 self.publisher = self.peers[0].publisher()
-        self.do(AttachPublisher(self.publisher))
+        self.do(commands.AttachPublisher(self.publisher))
 
     def purge(self, data: Dice) -> None:
         gone = {*self.waiting(), *self.pending()}
         self.finished |= gone
         self.order.clear()
         self.dlx_held.clear()
-        self.do(Purge(self.peers[0].request()))
+        self.do(commands.Purge(self.peers[0].request()))
         assert self.purged == len(gone)
 
     @rule()
@@ -483,13 +461,13 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         if not self.timed:
             return
         self.now += late
-        self.do(Tick())
+        self.do(commands.Tick())
         deadline = self.queue.deadline()
         assert deadline is None or deadline > self.now, "what is due was done"
 
     def the_publisher_comes_anew(self, data: Dice) -> None:
-        self.do(DetachPublisher(self.publisher))
-        self.do(AttachPublisher(self.publisher))
+        self.do(commands.DetachPublisher(self.publisher))
+        self.do(commands.AttachPublisher(self.publisher))
         assert self.queue.publishers == 1
 
     # --- the model --------------------------------------------------------------------------------
@@ -514,8 +492,8 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         entries = list(messages.pending.entries)
         return [int(body) for _, body in messages.bodies.fetch(entries)] if entries else []
 
-    def decide(self, numbers: list[int], delivery_outcome: DeliveryOutcome) -> None:
-        if delivery_outcome is DeliveryOutcome.ACCEPT:
+    def decide(self, numbers: list[int], delivery_outcome: commands.DeliveryOutcome) -> None:
+        if delivery_outcome is commands.DeliveryOutcome.ACCEPT:
             self.finished.update(numbers)
             return
         for number in numbers:
@@ -533,25 +511,25 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         effects = [effect for batch in told.values() for effect in batch]
         for effect in effects:
             match effect:
-                case Deliver():
+                case commands.Deliver():
                     delivered |= self.hear_deliver(effect)
-                case CreditReply():
+                case commands.CreditReply():
                     self.hear_reply(effect)
-                case Confirmed():
+                case commands.Confirmed():
                     self.confirmed += effect.ids
-                case PublishRejected():
+                case commands.PublishRejected():
                     self.rejected += effect.ids
                     self.finished.update(effect.ids)
                     self.order.remove(set(effect.ids))
-                case TimedOut():
+                case commands.TimedOut():
                     self.hear_timeout(effect)
-                case ActiveChanged():
+                case commands.ActiveChanged():
                     consumer = self.find(effect.consumer)
                     assert consumer.active is not effect.active
                     consumer.active = effect.active
-                case Settled():
+                case commands.Settled():
                     assert effect.keys == self.settled_due.pop(0)
-                case Answer():
+                case commands.Answer():
                     self.purged = effect.ready
                 case _:
                     raise AssertionError(effect)
@@ -560,10 +538,10 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         if not self.timed:
             self.order.check(self.queue, self.waiting())
 
-    def find(self, ref: ConsumerRef) -> Held:
+    def find(self, ref: commands.ConsumerRef) -> Held:
         return next(each for each in self.consumers if each.ref == ref)
 
-    def hear_deliver(self, effect: Deliver) -> set[int]:
+    def hear_deliver(self, effect: commands.Deliver) -> set[int]:
         consumer = self.find(effect.consumer)
         assert not consumer.gone
         assert not consumer.cancelled
@@ -585,7 +563,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         assert annotations.get(X_ACQUIRED_COUNT) == (acquired or None)
         assert annotations.get(X_DELIVERY_COUNT) == (failures if acquired else None)
 
-    def hear_reply(self, reply: CreditReply) -> None:
+    def hear_reply(self, reply: commands.CreditReply) -> None:
         due = self.replies_due.pop(0)
         consumer = self.find(reply.consumer)
         assert due.consumer == reply.consumer
@@ -599,7 +577,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
             assert reply.delivery_count == consumer.delivery_count
             assert reply.credit == max(0, diff(limit, reply.delivery_count))
 
-    def hear_timeout(self, effect: TimedOut) -> None:
+    def hear_timeout(self, effect: commands.TimedOut) -> None:
         consumer = self.find(effect.consumer)
         keys = set(effect.keys)
         taken: list[int] = []
@@ -614,7 +592,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         consumer.unsent += consumer.coming
         consumer.coming = []
         consumer.unsent = [pair for pair in consumer.unsent if pair[0] not in keys]
-        self.decide(taken, DeliveryOutcome.REQUEUE)
+        self.decide(taken, commands.DeliveryOutcome.REQUEUE)
 
     def hear_dead_letters(self) -> set[int]:
         dead: set[int] = set()
@@ -623,11 +601,11 @@ class QuorumQueueMachine(RuleBasedStateMachine):
             for message in letters.messages:
                 number = int(message[1])
                 dead.add(number)
-                if letters.reason is DeadLetterReason.MAXLEN:
+                if letters.reason is commands.DeadLetterReason.MAXLEN:
                     assert self.settings.overflow is Overflow.DROP_HEAD
-                if letters.reason is DeadLetterReason.EXPIRED:
+                if letters.reason is commands.DeadLetterReason.EXPIRED:
                     assert self.timed
-                if letters.reason is DeadLetterReason.DELIVERY_LIMIT:
+                if letters.reason is commands.DeadLetterReason.DELIVERY_LIMIT:
                     assert self.acquired[number] > self.settings.delivery_limit
                 self.check_counts(number, message)
         assert not dead & self.finished
@@ -838,7 +816,7 @@ def walk(machine: QuorumQueueMachine, seed: int, steps: int) -> None:
             case "g" if machine.open:
                 machine.grant(dice, choose([0, 1, 4, 30]), choose([True, False, False]))
             case "s" if any(each.coming or each.sent for each in machine.living):
-                machine.settle(dice, choose([*REQUEUES, *DeliveryOutcome]), choose([True, False]))
+                machine.settle(dice, choose([*REQUEUES, *commands.DeliveryOutcome]), choose([True, False]))
             case "t" if machine.living:
                 machine.take_mail(dice, choose([0, 0, 3, 20]))
             case "b" if machine.open:

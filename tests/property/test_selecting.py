@@ -17,25 +17,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from amqp10broker.message.message import Message
+from amqp10broker.queues import commands
 from amqp10broker.queues.classic import backlog
 from amqp10broker.queues.classic import durability as classic_store
 from amqp10broker.queues.classic.durability import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.commands import (
-    TICK,
-    Cancel,
-    ConsumerRef,
-    Credit,
-    CreditReply,
-    Deliver,
-    DeliveryOutcome,
-    GiveBack,
-    Publish,
-    Purge,
-    Settle,
-    Subscribe,
-    Unsubscribe,
-)
 from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker
@@ -68,7 +54,7 @@ class Entry:
     expiry: int | None
     durable: bool
     size: int = 0
-    holder: ConsumerRef | None = None
+    holder: commands.ConsumerRef | None = None
     ready: bool = True
     had: bool = False
 
@@ -79,7 +65,7 @@ class Entry:
 
 @dataclass
 class Taker:
-    ref: ConsumerRef
+    ref: commands.ConsumerRef
     colours: str
     browses: bool
     settled: bool
@@ -152,7 +138,7 @@ class Selecting(RuleBasedStateMachine):
             batch.append(coloured(number, colour, priority=priority, ttl=ttl, durable=durable))
             self.entries[-1].size = len(batch[-1][1])
             ids.append(number)
-        self.do(Publish(self.publisher.publisher(), ids, batch, True), at_once)
+        self.do(commands.Publish(self.publisher.publisher(), ids, batch, True), at_once)
         # What comes back may go beyond it, until something is published.
         if self.limit is not None:
             assert self.queue.ready <= self.limit
@@ -171,7 +157,7 @@ class Selecting(RuleBasedStateMachine):
         self.takers.append(taker)
         filters = None if wants == "all" else selector(WANTED[wants])
         self.do(
-            Subscribe(
+            commands.Subscribe(
                 taker.ref, settled, priority=priority, filters=filters, browse=browses, counted=not browses
             )
         )
@@ -184,11 +170,11 @@ class Selecting(RuleBasedStateMachine):
             return
         taker.credit, taker.drain = credit, drain
         taker.asked += 1
-        self.do(Credit(taker.ref, taker.count, credit, drain, taker.seen), at_once)
+        self.do(commands.Credit(taker.ref, taker.count, credit, drain, taker.seen), at_once)
 
     @precondition(lambda self: self.takers)
-    @rule(data=st.data(), delivery_outcome=st.sampled_from(DeliveryOutcome))
-    def settle(self, data: st.DataObject, delivery_outcome: DeliveryOutcome) -> None:
+    @rule(data=st.data(), delivery_outcome=st.sampled_from(commands.DeliveryOutcome))
+    def settle(self, data: st.DataObject, delivery_outcome: commands.DeliveryOutcome) -> None:
         taker = data.draw(st.sampled_from(self.takers))
         if not taker.keys or taker.settled:
             return
@@ -197,9 +183,11 @@ class Selecting(RuleBasedStateMachine):
             entry = self.entries[taker.keys.pop(key)]
             if not taker.browses:
                 self._put(
-                    entry, back=delivery_outcome in (DeliveryOutcome.REQUEUE, DeliveryOutcome.REQUEUE_FAILED)
+                    entry,
+                    back=delivery_outcome
+                    in (commands.DeliveryOutcome.REQUEUE, commands.DeliveryOutcome.REQUEUE_FAILED),
                 )
-        self.do(Settle(taker.ref, keys, delivery_outcome))
+        self.do(commands.Settle(taker.ref, keys, delivery_outcome))
 
     @precondition(lambda self: self.takers)
     @rule(data=st.data(), count=st.integers(1, 5))
@@ -218,34 +206,34 @@ class Selecting(RuleBasedStateMachine):
                 self._put(entry, back=True)
         taker.epoch += 1
         taker.credit = 0
-        self.do(GiveBack(taker.ref, keys, messages, taker.count, taker.seen, taker.epoch))
+        self.do(commands.GiveBack(taker.ref, keys, messages, taker.count, taker.seen, taker.epoch))
 
     @precondition(lambda self: self.takers)
     @rule(
         data=st.data(),
-        delivery_outcome=st.sampled_from([DeliveryOutcome.ACCEPT, DeliveryOutcome.REQUEUE]),
+        delivery_outcome=st.sampled_from([commands.DeliveryOutcome.ACCEPT, commands.DeliveryOutcome.REQUEUE]),
         cancel=st.booleans(),
     )
-    def leave(self, data: st.DataObject, delivery_outcome: DeliveryOutcome, cancel: bool) -> None:
+    def leave(self, data: st.DataObject, delivery_outcome: commands.DeliveryOutcome, cancel: bool) -> None:
         taker = data.draw(st.sampled_from(self.takers))
         if cancel and not taker.cancelled:
             taker.cancelled, taker.credit = True, 0
-            self.do(Cancel(taker.ref))
+            self.do(commands.Cancel(taker.ref))
             return
         self.takers.remove(taker)
         if not taker.browses:
             for number in taker.keys.values():
                 self._put(
                     self.entries[number],
-                    back=delivery_outcome is DeliveryOutcome.REQUEUE and not taker.settled,
+                    back=delivery_outcome is commands.DeliveryOutcome.REQUEUE and not taker.settled,
                 )
-        self.do(Unsubscribe(taker.ref, (), (), taker.seen, delivery_outcome))
+        self.do(commands.Unsubscribe(taker.ref, (), (), taker.seen, delivery_outcome))
 
     @rule()
     def purge(self) -> None:
         for entry in self.entries:
             entry.ready = False
-        self.do(Purge(self.asker.request()))
+        self.do(commands.Purge(self.asker.request()))
 
     @precondition(lambda self: getattr(self, "store", None) is not None)
     @rule()
@@ -273,12 +261,12 @@ class Selecting(RuleBasedStateMachine):
             entry.ready = entry.durable and (entry.ready or entry.holder is not None)
             entry.holder = None
         self.takers.clear()
-        self.do(TICK)
+        self.do(commands.TICK)
 
     @rule(time=st.sampled_from([1, 7, 60]))
     def wait(self, time: int) -> None:
         self.now += time
-        self.do(TICK)
+        self.do(commands.TICK)
 
     # --- what comes of it -------------------------------------------------------------------------
 
@@ -289,7 +277,7 @@ class Selecting(RuleBasedStateMachine):
         if self.queue.unsafe:
             self.queue.safe_up_to(10**9)
         while at_once and (due := self.queue.deadline()) is not None and due <= self.now:
-            self.queue.apply(TICK, self.now)
+            self.queue.apply(commands.TICK, self.now)
             self._note()
             turns += 1
             assert turns < 10_000, "it never comes to an end"
@@ -305,9 +293,9 @@ class Selecting(RuleBasedStateMachine):
             self.store.flush()
         for effects in self.queue.take_effects().values():
             for effect in effects:
-                if isinstance(effect, Deliver):
+                if isinstance(effect, commands.Deliver):
                     self._deliver(effect)
-                elif isinstance(effect, CreditReply):
+                elif isinstance(effect, commands.CreditReply):
                     self._reply(effect)
         for letters in self.queue.take_dead_letters():
             numbers = [int(content.rpartition(b"#")[2]) for _, content in letters.messages]
@@ -324,10 +312,10 @@ class Selecting(RuleBasedStateMachine):
                 if letters.reason != "rejected":
                     entry.ready = False
 
-    def _find(self, ref: ConsumerRef) -> Taker | None:
+    def _find(self, ref: commands.ConsumerRef) -> Taker | None:
         return next((each for each in self.takers if each.ref == ref), None)
 
-    def _deliver(self, effect: Deliver) -> None:
+    def _deliver(self, effect: commands.Deliver) -> None:
         taker = self._find(effect.consumer)
         assert taker is not None, "to a consumer that has gone"
         assert effect.epoch == taker.epoch
@@ -350,7 +338,7 @@ class Selecting(RuleBasedStateMachine):
         taker.credit -= len(numbers)
         assert taker.credit >= 0, "more than it had credit for"
 
-    def _reply(self, reply: CreditReply) -> None:
+    def _reply(self, reply: commands.CreditReply) -> None:
         taker = self._find(reply.consumer)
         if taker is None:
             return

@@ -21,22 +21,7 @@ from amqp10broker.message.message import Message, make_head
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from amqp10broker.protocols.serial import MASK, add, diff
-from amqp10broker.queues.commands import (
-    TICK,
-    Cancel,
-    Configure,
-    Confirmed,
-    ConsumerRef,
-    Credit,
-    CreditReply,
-    Deliver,
-    DeliveryOutcome,
-    GiveBack,
-    Publish,
-    Settle,
-    Subscribe,
-    Unsubscribe,
-)
+from amqp10broker.queues import commands
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.queues.stream import queue as stream_module
 from amqp10broker.queues.stream.log import MemoryShelf, Shelf, StreamLog
@@ -74,7 +59,7 @@ class Held:
 
     def __init__(
         self,
-        ref: ConsumerRef,
+        ref: commands.ConsumerRef,
         wants: str,
         start: int,
         end: int | None,
@@ -130,7 +115,7 @@ class StreamMachine(RuleBasedStateMachine):
     @initialize(segment=st.sampled_from([1, 300, 1000, 10**9]))
     def configure(self, segment: int) -> None:
         self.segment_bytes = segment
-        self.queue.apply(Configure(QueueSettings(segment_bytes=segment)), self.now_ms)
+        self.queue.apply(commands.Configure(QueueSettings(segment_bytes=segment)), self.now_ms)
 
     # --- what the task does -------------------------------------------------------------------------
 
@@ -150,7 +135,7 @@ class StreamMachine(RuleBasedStateMachine):
             self._take_effects()
             if self.queue.deadline() != 0:
                 break
-            self.queue.apply(TICK, self.now_ms)
+            self.queue.apply(commands.TICK, self.now_ms)
         self.kept_from = self.log.first_offset
 
     def _commit(self) -> None:
@@ -177,7 +162,7 @@ class StreamMachine(RuleBasedStateMachine):
         self.times += [self.now_ms] * len(values)
         messages = [message(first + place, value) for place, value in enumerate(values)]
         ids = range(first, first + len(values))
-        self.queue.apply(Publish(self.publisher, ids, messages, False), self.now_ms)
+        self.queue.apply(commands.Publish(self.publisher, ids, messages, False), self.now_ms)
         self._wake(commit=commit)
 
     @rule(
@@ -185,9 +170,9 @@ class StreamMachine(RuleBasedStateMachine):
     )
     def retain(self, bytes_max: int | None, age_ms: int | None) -> None:
         now = QueueSettings(segment_bytes=self.segment_bytes, max_length_bytes=bytes_max, max_age_ms=age_ms)
-        self.queue.apply(Configure(now), self.now_ms)
+        self.queue.apply(commands.Configure(now), self.now_ms)
         self._wake()
-        self.queue.apply(Configure(QueueSettings(segment_bytes=self.segment_bytes)), self.now_ms)
+        self.queue.apply(commands.Configure(QueueSettings(segment_bytes=self.segment_bytes)), self.now_ms)
 
     # --- consumers ----------------------------------------------------------------------------------
 
@@ -219,7 +204,7 @@ class StreamMachine(RuleBasedStateMachine):
         filters = FILTERS[wants]
         if end is not None:
             filters = replace(filters or Filters(), end=end)
-        command = Subscribe(ref, settled, position=position, filters=filters, enqueued_time=timed)
+        command = commands.Subscribe(ref, settled, position=position, filters=filters, enqueued_time=timed)
         self.queue.apply(command, self.now_ms)
         self.queue._consumers[ref].delivery_count = delivery_count
         self.consumers.append(
@@ -249,7 +234,7 @@ class StreamMachine(RuleBasedStateMachine):
             return
         consumer.limit = add(consumer.delivery_count, credit)
         consumer.drains = 1 if drain else 0
-        command = Credit(consumer.ref, consumer.delivery_count, credit, drain, consumer.seen)
+        command = commands.Credit(consumer.ref, consumer.delivery_count, credit, drain, consumer.seen)
         self.queue.apply(command, self.now_ms)
         self._wake()
 
@@ -264,8 +249,8 @@ class StreamMachine(RuleBasedStateMachine):
         consumer.sent += consumer.unsent[:sent]
         del consumer.unsent[:sent]
         if consumer.sent and not consumer.settled and data.draw(st.booleans()):
-            delivery_outcome = data.draw(st.sampled_from(DeliveryOutcome))
-            self.queue.apply(Settle(consumer.ref, consumer.sent[-3:], delivery_outcome), self.now_ms)
+            delivery_outcome = data.draw(st.sampled_from(commands.DeliveryOutcome))
+            self.queue.apply(commands.Settle(consumer.ref, consumer.sent[-3:], delivery_outcome), self.now_ms)
 
     def _see(self, consumer: Held, count: int) -> None:
         consumer.unsent += consumer.coming[:count]
@@ -285,7 +270,9 @@ class StreamMachine(RuleBasedStateMachine):
         consumer.limit = consumer.delivery_count
         consumer.epoch += 1
         empty = [(b"", b"")] * count
-        command = GiveBack(consumer.ref, back, empty, consumer.delivery_count, consumer.seen, consumer.epoch)
+        command = commands.GiveBack(
+            consumer.ref, back, empty, consumer.delivery_count, consumer.seen, consumer.epoch
+        )
         self.queue.apply(command, self.now_ms)
         self._wake()
 
@@ -295,31 +282,33 @@ class StreamMachine(RuleBasedStateMachine):
         consumer = data.draw(st.sampled_from(self.consumers))
         self.consumers.remove(consumer)
         ref = consumer.ref
-        unsubscribe = Unsubscribe(ref, consumer.unsent, [], consumer.seen, DeliveryOutcome.REQUEUE)
-        self.queue.apply(Cancel(ref) if cancel else unsubscribe, self.now_ms)
+        unsubscribe = commands.Unsubscribe(
+            ref, consumer.unsent, [], consumer.seen, commands.DeliveryOutcome.REQUEUE
+        )
+        self.queue.apply(commands.Cancel(ref) if cancel else unsubscribe, self.now_ms)
         self._wake()
 
     # --- what comes back ----------------------------------------------------------------------------
 
     def _take_effects(self) -> None:
         for effect in self.queue.take_effects().get(self.reply_to.id, ()):
-            if isinstance(effect, Confirmed):
+            if isinstance(effect, commands.Confirmed):
                 assert list(effect.ids) == list(range(self.confirmed, self.confirmed + len(effect.ids)))
                 self.confirmed += len(effect.ids)
                 assert self.confirmed <= self.log.committed
                 continue
-            assert isinstance(effect, Deliver | CreditReply)
+            assert isinstance(effect, commands.Deliver | commands.CreditReply)
             found = [each for each in self.consumers if each.ref == effect.consumer]
             if not found or effect.epoch != found[0].epoch:
-                if found and isinstance(effect, CreditReply) and effect.drain:
+                if found and isinstance(effect, commands.CreditReply) and effect.drain:
                     found[0].drains = 0
                 continue
-            if isinstance(effect, Deliver):
+            if isinstance(effect, commands.Deliver):
                 self._check_delivery(found[0], effect)
             else:
                 self._check_reply(found[0], effect)
 
-    def _check_delivery(self, consumer: Held, effect: Deliver) -> None:
+    def _check_delivery(self, consumer: Held, effect: commands.Deliver) -> None:
         assert effect.keys
         expected = consumer.last + 1
         for key, (head, bare) in zip(effect.keys, effect.messages, strict=True):
@@ -339,7 +328,7 @@ class StreamMachine(RuleBasedStateMachine):
         on_its_way = add(consumer.delivery_count, len(consumer.coming))
         assert diff(consumer.limit, on_its_way) >= 0
 
-    def _check_reply(self, consumer: Held, reply: CreditReply) -> None:
+    def _check_reply(self, consumer: Held, reply: commands.CreditReply) -> None:
         handed_out = add(consumer.delivery_count, len(consumer.coming))
         if reply.drain:
             assert consumer.drains == 1
@@ -409,7 +398,7 @@ class StreamMachine(RuleBasedStateMachine):
             consumer.drains = 0
             self._see(consumer, len(consumer.coming))
             consumer.limit = add(consumer.delivery_count, 10_000)
-            command = Credit(consumer.ref, consumer.delivery_count, 10_000, False, consumer.seen)
+            command = commands.Credit(consumer.ref, consumer.delivery_count, 10_000, False, consumer.seen)
             self.queue.apply(command, self.now_ms)
             self._wake()
             left = range(max(consumer.last + 1, self.log.first_offset), len(self.values))

@@ -97,3 +97,12 @@ def verify_passwords_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
             return thread.submit(work).result()
 
     monkeypatch.setattr("amqp10broker.runtime.connections.login.run_slow", run_meanwhile)
+
+
+@pytest.fixture
+def complaints(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
+    """What the links to other nodes log."""
+    recorder = LogRecorder()
+    for module in ("peer_link", "peers"):
+        monkeypatch.setattr(f"amqp10broker.runtime.cluster.{module}._log", recorder)
+    return recorder

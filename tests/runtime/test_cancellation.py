@@ -6,9 +6,7 @@ it, or its whole connection, is cancelled just before. That covers each place at
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import trio
@@ -27,6 +25,7 @@ from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.session_task import SessionTask, Writer
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from tests.runtime.conftest import LogRecorder
+from tests.support.cancelling import Killer, belongs_to, count_tasks
 from tests.support.rawframes import (
     attach_receiver,
     attach_sender,
@@ -43,25 +42,6 @@ from tests.support.trioclient import Client, connect, pipe_pair, queue_counts, r
 BEFORE = 40
 DURING = 20
 STEPS_MAX = 200
-
-
-class Killer(trio.abc.Instrument):
-    """Cancels at the n-th step of the tasks chosen."""
-
-    def __init__(self, at: int, chosen: Callable[[Any], bool], cancel: Callable[[], None]) -> None:
-        self.at = at
-        self.steps = 0
-        self.chosen = chosen
-        self.cancel = cancel
-        self.done = False
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        if self.done or not self.chosen(task):
-            return
-        self.steps += 1
-        if self.steps == self.at:
-            self.done = True
-            self.cancel()
 
 
 ROLES = {
@@ -186,17 +166,6 @@ async def check_messages(broker: Broker, bystander: Client, confirmed: set[int],
     # An accept that the client sent may or may not have reached the queue before the cancellation.
     assert missing <= accepted, f"lost: {sorted(missing - accepted)}"
     assert set(numbers) <= set(range(BEFORE + DURING + 1))
-
-
-def count_tasks(broker: Broker) -> int:
-    return len(broker._queues.child_tasks) + len(broker._connections_nursery.child_tasks)
-
-
-def belongs_to(task: trio.lowlevel.Task, connection: Connection10) -> bool:
-    nurseries = [nursery for nursery in (connection._outer, connection._inner) if nursery is not None]
-    if any(task in nursery.child_tasks for nursery in nurseries):
-        return True
-    return any(nursery.parent_task is task for nursery in nurseries)
 
 
 def wrap_with_scope(

@@ -35,6 +35,7 @@ from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections import client_connection
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.session_task import READS_MAX
+from tests.support.cancelling import Killer, belongs_to, count_tasks
 from tests.support.trioclient import pipe_pair, queue_counts, running_broker, settle_down
 from tests.support.trioclient091 import Client091, bodies, connect091, message, names
 
@@ -48,25 +49,6 @@ ROLES = {
     "channel": "_run_part",
     "queue": "queue q",
 }
-
-
-class Killer(trio.abc.Instrument):
-    """Cancels at the n-th step of the tasks chosen."""
-
-    def __init__(self, at: int, chosen: Callable[[Any], bool], cancel: Callable[[], None]) -> None:
-        self.at = at
-        self.steps = 0
-        self.chosen = chosen
-        self.cancel = cancel
-        self.done = False
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        if self.done or not self.chosen(task):
-            return
-        self.steps += 1
-        if self.steps == self.at:
-            self.done = True
-            self.cancel()
 
 
 async def act(victim: Client091, confirmed: set[int], acked: set[int]) -> None:
@@ -97,15 +79,6 @@ async def act(victim: Client091, confirmed: set[int], acked: set[int]) -> None:
                     await victim.send(1, BasicAck(tag))
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         return
-
-
-def belongs_to(task: trio.lowlevel.Task, connection: ConnectionTask091) -> bool:
-    nurseries = [each for each in (connection._outer, connection._inner) if each is not None]
-    return any(task in each.child_tasks or each.parent_task is task for each in nurseries)
-
-
-def count_tasks(broker: Broker) -> int:
-    return len(broker._queues.child_tasks) + len(broker._connections_nursery.child_tasks)
 
 
 async def filled(broker: Broker, count: int = BEFORE) -> Client091:

@@ -10,19 +10,8 @@ import pytest
 import trio
 
 from amqp10broker.metadata.policies import Policy
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import Content
-from amqp10broker.protocols.amqp091.methods import (
-    BasicGet,
-    BasicGetEmpty,
-    BasicNack,
-    BasicReject,
-    ExchangeDeclare,
-    ExchangeDeclareOk,
-    QueueBind,
-    QueueBindOk,
-    QueueDeclare,
-    QueueDeclareOk,
-)
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties
 from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.types import Symbol
@@ -54,15 +43,17 @@ async def open_client(**arguments: dict[str, Any]) -> AsyncIterator[tuple[Broker
     async with running_broker() as broker:
         client = await connect091(broker).open()
         for name, given in (("dead", {}), *arguments.items()):
-            await client.call(1, QueueDeclare(name, durable=True, arguments=given), QueueDeclareOk)
+            await client.call(
+                1, methods.QueueDeclare(name, durable=True, arguments=given), methods.QueueDeclareOk
+            )
         yield broker, client
 
 
 async def get(client: Client091, queue: str) -> tuple[int, BasicProperties, bytes] | None:
     """One message with its delivery tag, None if there is none."""
-    await client.send(1, BasicGet(queue))
+    await client.send(1, methods.BasicGet(queue))
     _, got = await client.next()
-    if isinstance(got, BasicGetEmpty):
+    if isinstance(got, methods.BasicGetEmpty):
         return None
     assert isinstance(got, Content)
     return got.method.delivery_tag, decode_properties(got.properties), bytes(got.body)
@@ -99,7 +90,7 @@ async def test_rejected_messages_go_to_the_dead_letter_exchange() -> None:
         await client.send(1, *[message(1, "q", body) for body in (b"1", b"2", b"3", b"4")])
         for _ in range(4):
             last = await get(client, "q")
-        await client.send(1, BasicNack(last[0], multiple=True, requeue=False))
+        await client.send(1, methods.BasicNack(last[0], multiple=True, requeue=False))
         assert await bodies(client, "dead") == "1234"
         assert counts(broker, "q") == {"rejected": 4}
 
@@ -140,8 +131,8 @@ async def test_without_the_exchange_they_are_dropped() -> None:
     async with open_client(q={"x-dead-letter-exchange": "later", "x-max-length": 0}) as (_, client):
         await client.send(1, message(1, "q", b"1"))
         await client.idle()
-        await client.call(1, ExchangeDeclare("later", "fanout"), ExchangeDeclareOk)
-        await client.call(1, QueueBind("dead", "later", ""), QueueBindOk)
+        await client.call(1, methods.ExchangeDeclare("later", "fanout"), methods.ExchangeDeclareOk)
+        await client.call(1, methods.QueueBind("dead", "later", ""), methods.QueueBindOk)
         await client.send(1, message(1, "q", b"2"))
         assert await bodies(client, "dead") == "2"
 
@@ -166,7 +157,7 @@ async def test_a_cycle_with_a_rejection_goes_on() -> None:
         await client.send(1, message(1, "work", b"1"))
         for _ in range(3):
             got = await get(client, "work")
-            await client.send(1, BasicReject(got[0], requeue=False))
+            await client.send(1, methods.BasicReject(got[0], requeue=False))
             await trio.sleep(1.1)
         got = await get(client, "work")
         records = [(each["queue"], each["reason"], each["count"]) for each in got[1].headers["x-death"]]

@@ -16,22 +16,7 @@ from amqp10broker.message.message import Message, header_of, make_head
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Long
-from amqp10broker.queues.commands import (
-    DELETE,
-    Confirmed,
-    Credit,
-    CreditReply,
-    Delete,
-    Deliver,
-    DeliveryOutcome,
-    Effect,
-    Publish,
-    PublishRejected,
-    Purge,
-    Settle,
-    Subscribe,
-    Unconfirmed,
-)
+from amqp10broker.queues import commands
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.mailbox import Mailbox
@@ -65,7 +50,7 @@ class Client:
 
     def publish(self, *numbers: int, head: bytes = SAFE) -> None:
         messages = [(head, b"%d" % number) for number in numbers]
-        self.queue.handle.post(Publish(self.publisher, numbers, messages, False))
+        self.queue.handle.post(commands.Publish(self.publisher, numbers, messages, False))
 
     async def listen(self, *, until: int = 0) -> None:
         """Take what comes, until so many publishes have been answered."""
@@ -73,15 +58,17 @@ class Client:
             self._take(await self.mailbox.take_all())
 
     async def get(self, count: int) -> list[int]:
-        self.queue.handle.post(Subscribe(self.consumer, False))
-        self.queue.handle.post(Credit(self.consumer, 0, count, True, 0))
+        self.queue.handle.post(commands.Subscribe(self.consumer, False))
+        self.queue.handle.post(commands.Credit(self.consumer, 0, count, True, 0))
         while not self.replies:
             self._take(await self.mailbox.take_all())
         return [int(body) for _, body in self.got.values()]
 
-    def settle(self, *numbers: int, delivery_outcome: DeliveryOutcome = DeliveryOutcome.ACCEPT) -> None:
+    def settle(
+        self, *numbers: int, delivery_outcome: commands.DeliveryOutcome = commands.DeliveryOutcome.ACCEPT
+    ) -> None:
         keys = [key for key, (_, body) in self.got.items() if int(body) in numbers]
-        self.queue.handle.post(Settle(self.consumer, keys, delivery_outcome))
+        self.queue.handle.post(commands.Settle(self.consumer, keys, delivery_outcome))
 
     def _take(self, letters: list[SessionMessage]) -> None:
         for letter in letters:
@@ -89,14 +76,14 @@ class Client:
             for effect in letter:
                 self._note(effect)
 
-    def _note(self, effect: Effect) -> None:
-        if isinstance(effect, Confirmed):
+    def _note(self, effect: commands.Effect) -> None:
+        if isinstance(effect, commands.Confirmed):
             self.confirmed += effect.ids
-        elif isinstance(effect, Unconfirmed | PublishRejected):
+        elif isinstance(effect, commands.Unconfirmed | commands.PublishRejected):
             self.refused += effect.ids
-        elif isinstance(effect, Deliver):
+        elif isinstance(effect, commands.Deliver):
             self.got.update(zip(effect.keys, effect.messages, strict=True))
-        elif isinstance(effect, CreditReply):
+        elif isinstance(effect, commands.CreditReply):
             self.replies += 1
 
 
@@ -140,7 +127,7 @@ async def test_what_was_settled_is_gone_and_what_was_held_is_redelivered(folder:
         await client.listen(until=10)
         assert await client.get(6) == list(range(6))
         client.settle(0, 2, 3)
-        client.settle(5, delivery_outcome=DeliveryOutcome.REQUEUE)
+        client.settle(5, delivery_outcome=commands.DeliveryOutcome.REQUEUE)
     async with broker_on(folder) as broker:
         client = queue_of(broker)
         assert await client.get(20) == [1, 4, 5, 6, 7, 8, 9]
@@ -215,7 +202,7 @@ async def test_a_transient_message_is_confirmed_when_it_is_in_its_queue(
         delayed = make_head(None, {"x-opt-delivery-delay": Long(60_000)}, "", "q")
         heads = [SAFE, LOST, SAFE, urgent, delayed, SAFE]
         messages = [(head, b"%d" % number) for number, head in enumerate(heads)]
-        client.queue.handle.post(Publish(client.publisher, range(6), messages, False))
+        client.queue.handle.post(commands.Publish(client.publisher, range(6), messages, False))
         await client.listen(until=3)
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert client.confirmed == [1, 3, 4]
@@ -288,7 +275,7 @@ async def test_a_fault_in_a_durable_queue_loses_nothing(folder: str, monkeypatch
         queue = client.queue.handle.queue  # type: ignore[attr-defined]
         real = queue._publish
 
-        def fail(command: Publish) -> None:
+        def fail(command: commands.Publish) -> None:
             if not queue.deleted:
                 raise RuntimeError("a fault on purpose")
             real(command)
@@ -303,7 +290,7 @@ async def test_a_fault_in_a_durable_queue_loses_nothing(folder: str, monkeypatch
 def break_quorum_queues(patch: pytest.MonkeyPatch) -> None:
     sound = QuorumQueue._publish
 
-    def fail(self: QuorumQueue, command: Publish) -> None:
+    def fail(self: QuorumQueue, command: commands.Publish) -> None:
         if not self.deleted:
             raise RuntimeError("out of order")
         sound(self, command)
@@ -329,7 +316,7 @@ async def test_a_quorum_queue_that_failed_is_there_again_after_the_next_start(
         for number in range(20):
             other.publish(*range(number * 50, number * 50 + 50), head=SAFE)
             await other.listen(until=number * 50 + 50)
-            other.queue.handle.post(Purge(other.reply_to.request()))
+            other.queue.handle.post(commands.Purge(other.reply_to.request()))
     async with broker_on(folder) as broker:
         again = Client(broker.catalog.lookup_vhost("/").queues["q"])
         assert await again.get(10) == [1, 2, 3]
@@ -345,7 +332,7 @@ async def test_a_classic_queue_that_failed_may_be_deleted_and_its_messages_with_
         assert broker.journal_task.journal.live_bytes > 0
         client.queue.handle.fail()  # type: ignore[attr-defined]
         assert broker.journal_task.journal.live_bytes > 0
-        client.queue.handle.post(DELETE)
+        client.queue.handle.post(commands.DELETE)
         assert broker.journal_task.journal.live_bytes == 0
 
 
@@ -358,7 +345,7 @@ async def test_a_queue_that_failed_and_is_deleted_on_a_condition_is_not_found_an
         client = queue_of(broker, arguments={"x-queue-type": kind})
         client.queue.handle.fail()  # type: ignore[attr-defined]
         assert broker.catalog.lookup_vhost("/").find("q") is client.queue
-        client.queue.handle.post(Delete(client.reply_to.request(), if_unused=True))
+        client.queue.handle.post(commands.Delete(client.reply_to.request(), if_unused=True))
         assert broker.catalog.lookup_vhost("/").find("q") is None
     async with broker_on(folder) as broker:
         assert broker.catalog.lookup_vhost("/").find("q") is None
@@ -377,7 +364,7 @@ async def test_a_quorum_queue_that_failed_may_be_deleted_and_the_journal_is_clea
             await client.listen(until=2)
         assert broker.journal_task._abandoned
         assert broker.journal_task.journal.live_bytes > 0
-        client.queue.handle.post(DELETE)
+        client.queue.handle.post(commands.DELETE)
         assert not broker.journal_task._abandoned
         assert broker.journal_task.journal.live_bytes == 0
 
@@ -448,7 +435,7 @@ async def test_what_was_put_before_the_broker_stops_is_worked_off(folder: str, k
         client.publish(*range(50))
         await client.listen(until=50)
         await client.get(30)
-        client.settle(*range(0, 30, 2), delivery_outcome=DeliveryOutcome.DISCARD)
+        client.settle(*range(0, 30, 2), delivery_outcome=commands.DeliveryOutcome.DISCARD)
         client.settle(*range(1, 30, 2))
         assert dead.queue.handle.figures().messages_ready == 0, "nobody has had a turn yet"
     async with broker_on(folder) as broker:

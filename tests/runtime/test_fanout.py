@@ -10,8 +10,8 @@ import trio
 
 from amqp10broker.protocols.amqp10.performatives import Flow
 from amqp10broker.routing.registry import Binding, Destination
+from amqp10broker.runtime import mailbox
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.queues import handles as letter_box
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from tests.support.declaring import bind, declare
 from tests.support.rawframes import attach_sender, transfer
@@ -42,7 +42,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
         post_all(self, commands)
 
     monkeypatch.setattr(QueueTask, "post_all", counted)
-    monkeypatch.setattr(letter_box, "SENT_A_STEP_MAX", MOST)
+    monkeypatch.setattr(mailbox, "SENT_A_STEP_MAX", MOST)
     return steps
 
 

@@ -7,14 +7,8 @@ from typing import Any
 
 import pytest
 
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import Content
-from amqp10broker.protocols.amqp091.methods import (
-    BasicAck,
-    BasicConsume,
-    BasicConsumeOk,
-    BasicQos,
-    BasicQosOk,
-)
 from amqp10broker.protocols.amqp10.performatives import Attach, Transfer
 from amqp10broker.queues.commands import ROOM_BYTES
 from amqp10broker.runtime.broker import Broker
@@ -103,18 +97,18 @@ async def test_a_consumer_of_amqp091_whose_socket_is_not_read(
     """Likewise; and when it reads it gets all of them in order."""
     await filled_091(broker, kind)
     client = await connect091(broker, pair=partial(pipe_pair, 65_536, direct=True)).open()
-    await client.call(1, BasicQos(prefetch_count=prefetch), BasicQosOk)
-    await client.send(1, BasicConsume("q", "c"))
+    await client.call(1, methods.BasicQos(prefetch_count=prefetch), methods.BasicQosOk)
+    await client.send(1, methods.BasicConsume("q", "c"))
     await settle_down()
     _, held = queue_counts(broker, "q")
     assert 0 < held <= HELD_MAX + 1
-    await client.until(BasicConsumeOk)
+    await client.until(methods.BasicConsumeOk)
     bodies: list[bytes] = []
     while len(bodies) < COUNT:
         _, got = await client.next()
         assert isinstance(got, Content)
         bodies.append(got.body)
-        await client.send(1, BasicAck(len(bodies)))
+        await client.send(1, methods.BasicAck(len(bodies)))
     assert [int(body[:8]) for body in bodies] == list(range(COUNT))
     await settle_down()
     assert queue_counts(broker, "q") == (0, 0)

@@ -20,19 +20,6 @@ from tests.support.peer_network import UNTIL_S, Network, Node
 RAFT, LETTERS, BULK = LINKS
 
 
-@pytest.fixture
-def complaints(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
-    recorder = LogRecorder()
-    for module in (
-        "cluster.peer_link",
-        "cluster.peer_link",
-        "cluster.peers",
-        "cluster.peers",
-    ):
-        monkeypatch.setattr(f"amqp10broker.runtime.{module}._log", recorder)
-    return recorder
-
-
 def raw(kind: FrameKind, group: int, body: bytes) -> bytes:
     return b"".join(encode(kind, group, [body]))
 

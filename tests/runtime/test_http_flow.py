@@ -8,16 +8,7 @@ import pytest
 import trio
 
 from amqp10broker.observe import timeline as rings
-from amqp10broker.protocols.amqp091.methods import (
-    BasicConsume,
-    BasicConsumeOk,
-    BasicQos,
-    BasicQosOk,
-    ChannelOpen,
-    ChannelOpenOk,
-    ConnectionOpen,
-    ConnectionOpenOk,
-)
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp10.performatives import Open, SaslOutcome
 from amqp10broker.runtime.broker import Broker
 from tests.support.declaring import declare
@@ -216,11 +207,13 @@ async def test_a_channel_of_0_9_1_is_watched(broker: Broker, user: HttpUser) -> 
     client = connect091(broker)
     await client.start("PLAIN", b"\0guest\0guest")
     await client.tune()
-    await client.call(0, ConnectionOpen(virtual_host="/"), ConnectionOpenOk)
-    await client.call(1, ChannelOpen(), ChannelOpenOk)
-    await client.send(1, BasicQos(prefetch_count=7), BasicConsume(queue="q", consumer_tag="c"))
-    await client.expect(BasicQosOk)
-    await client.expect(BasicConsumeOk)
+    await client.call(0, methods.ConnectionOpen(virtual_host="/"), methods.ConnectionOpenOk)
+    await client.call(1, methods.ChannelOpen(), methods.ChannelOpenOk)
+    await client.send(
+        1, methods.BasicQos(prefetch_count=7), methods.BasicConsume(queue="q", consumer_tag="c")
+    )
+    await client.expect(methods.BasicQosOk)
+    await client.expect(methods.BasicConsumeOk)
     view = await watched(user, channel=1, link="c")
     assert (view["role"], view["link"]) == ("consumer", "c")
     await client.publish("", "q", b"body")

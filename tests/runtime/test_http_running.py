@@ -13,19 +13,7 @@ from amqp10broker.api.endpoints import Looks
 from amqp10broker.config import FlowSettings
 from amqp10broker.emulation import UNSET
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.protocols.amqp091.methods import (
-    BasicConsume,
-    BasicConsumeOk,
-    BasicGet,
-    BasicQos,
-    BasicQosOk,
-    ChannelOpen,
-    ChannelOpenOk,
-    ConnectionClose,
-    ConnectionCloseOk,
-    ConnectionOpen,
-    ConnectionOpenOk,
-)
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp10.performatives import Attach, Close, Open, SaslOutcome
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.queues.queue_task import QueueTask
@@ -45,12 +33,12 @@ async def client091(broker: Broker, user: str = "guest", password: str = "guest"
         "PLAIN", f"\0{user}\0{password}".encode(), connection_name="mine", product="tests", number=7
     )
     await client.tune()
-    await client.call(0, ConnectionOpen(virtual_host="/"), ConnectionOpenOk)
+    await client.call(0, methods.ConnectionOpen(virtual_host="/"), methods.ConnectionOpenOk)
     return client
 
 
 async def open_channel(client: Client091) -> None:
-    await client.call(1, ChannelOpen(), ChannelOpenOk)
+    await client.call(1, methods.ChannelOpen(), methods.ChannelOpenOk)
 
 
 async def client10(broker: Broker) -> Client:
@@ -68,11 +56,11 @@ async def test_a_connection_of_0_9_1_is_shown_with_channel_and_consumer(
     declare(broker.catalog, "/", "q")
     client = await client091(broker)
     await open_channel(client)
-    await client.call(1, BasicQos(prefetch_count=3), BasicQosOk)
+    await client.call(1, methods.BasicQos(prefetch_count=3), methods.BasicQosOk)
     await client.call(
         1,
-        BasicConsume(queue="q", consumer_tag="c", exclusive=True, arguments={"x-priority": 5}),
-        BasicConsumeOk,
+        methods.BasicConsume(queue="q", consumer_tag="c", exclusive=True, arguments={"x-priority": 5}),
+        methods.BasicConsumeOk,
     )
     (shown,) = await user.get("/connections")
     expected = {
@@ -190,11 +178,11 @@ async def test_a_connection_is_closed_with_a_reason(broker: Broker, user: HttpUs
     client, other = await client091(broker), await client10(broker)
     heard = await user.ask("DELETE", "/connections/127.0.0.1%3A40000", x_reason="too loud")
     assert heard.status == 204
-    close = await client.expect(ConnectionClose)
+    close = await client.expect(methods.ConnectionClose)
     assert (close.reply_code, "too loud" in close.reply_text) == (320, True)
     assert (await user.ask("DELETE", "/connections/username/guest")).status == 204
     assert "Closed via management plugin" in (await other.until(Close)).error.description
-    await client.send(0, ConnectionCloseOk())
+    await client.send(0, methods.ConnectionCloseOk())
     await settle_down()
     assert (await user.ask("DELETE", "/connections/127.0.0.1%3A40000")).status == 404
 
@@ -245,7 +233,7 @@ async def test_the_overview_counts_what_clients_did_where_the_user_sees_it(
     await open_channel(client)
     for key in ("q", "nowhere"):
         await client.publish("", key, b"x")
-    await client.send(1, BasicGet(queue="q", no_ack=True))
+    await client.send(1, methods.BasicGet(queue="q", no_ack=True))
     await settle_down()
     stats = (await user.get("/overview"))["message_stats"]
     assert (stats["publish"], stats["drop_unroutable"], stats["get_no_ack"]) == (2, 1, 1)

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.protocols.amqp10.performatives import (
-    Attach,
-    Begin,
-    Close,
-    Disposition,
-    End,
-    Source,
-    Transfer,
-)
+from amqp10broker.protocols.amqp10 import performatives
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.runtime.broker import Broker
 from tests.support.later import Slow
 from tests.support.rawframes import attach_receiver, attach_sender, begin, credit, frame, transfer
 from tests.support.trioclient import connect, queue_counts, settle_down
 
-TEMPORARY = Source(dynamic=True, capabilities=(Symbol("temporary-queue"),))
+TEMPORARY = performatives.Source(dynamic=True, capabilities=(Symbol("temporary-queue"),))
 
 
 async def decide(broker: Broker, slow: Slow) -> None:
@@ -35,12 +27,12 @@ async def test_a_link_is_answered_when_its_queue_is_decided(broker: Broker) -> N
     client = await connect(broker).open()
     await client.send(attach_sender(0, "new"), transfer(0, 0, b"x"))
     await client.send(attach_receiver(1, "/exchanges/none"))
-    assert (await client.until(Attach)).handle == 1
+    assert (await client.until(performatives.Attach)).handle == 1
     await decide(broker, slow)
-    assert (await client.until(Attach)).handle == 0
-    assert (await client.until(Disposition)).first == 0
+    assert (await client.until(performatives.Attach)).handle == 0
+    assert (await client.until(performatives.Disposition)).first == 0
     await client.send(attach_receiver(2, "new"), credit(2, 10))
-    await client.until(Transfer)
+    await client.until(performatives.Transfer)
 
 
 @pytest.mark.parametrize("way", ["end", "close", "lost"])
@@ -55,15 +47,15 @@ async def test_a_session_ends_while_its_links_wait(broker: Broker, way: str) -> 
     assert len(slow.proposed) == 2
     match way:
         case "end":
-            await client.send(frame(0, End()))
-            await client.until(End)
+            await client.send(frame(0, performatives.End()))
+            await client.until(performatives.End)
             await client.send(begin())
-            await client.until(Begin)
-            await client.send(frame(0, Close()))
-            await client.until(Close)
+            await client.until(performatives.Begin)
+            await client.send(frame(0, performatives.Close()))
+            await client.until(performatives.Close)
         case "close":
-            await client.send(frame(0, Close()))
-            await client.until(Close)
+            await client.send(frame(0, performatives.Close()))
+            await client.until(performatives.Close)
         case _:
             await client.vanish()
     await settle_down()

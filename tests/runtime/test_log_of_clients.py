@@ -9,20 +9,7 @@ import trio
 from trio.testing import memory_stream_pair
 
 from amqp10broker.config import FlowSettings
-from amqp10broker.protocols.amqp091.methods import (
-    BasicCancel,
-    BasicConsume,
-    BasicConsumeOk,
-    ChannelClose,
-    ChannelCloseOk,
-    ChannelOpen,
-    ChannelOpenOk,
-    ConnectionClose,
-    QueueDeclare,
-    QueueDeclareOk,
-    QueueDelete,
-    QueueDeleteOk,
-)
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Detach,
@@ -109,7 +96,7 @@ async def test_a_queue_deleted_under_links(broker: Broker, log: LogRecorder) -> 
     await client.take(Attach, 2)
     vhost = broker.catalog.lookup_vhost("/")
     deleter = await connect091(broker).open()
-    await deleter.call(1, QueueDelete("q"), QueueDeleteOk)
+    await deleter.call(1, methods.QueueDelete("q"), methods.QueueDeleteOk)
     await client.take(Detach, 2)
     assert vhost.find("q") is None
     warnings = log.of("warning")
@@ -205,7 +192,7 @@ async def test_a_name_that_nobody_has_is_not_in_the_log(log: LogRecorder, name: 
         other = connect091(broker)
         await other.begin()
         await other.send(0, start_ok(user=name, password="x"))
-        assert "Login was refused" in (await other.until(ConnectionClose)).reply_text
+        assert "Login was refused" in (await other.until(methods.ConnectionClose)).reply_text
     assert [event for event, _ in log.of("warning")] == ["login failed"] * 2
     assert name not in repr(log.entries)
     for _, fields in log.of("warning"):
@@ -265,7 +252,7 @@ async def test_a_sasl_response_to_no_challenge_is_a_fault_of_the_client(log: Log
 async def test_a_channel_error(broker: Broker, log: LogRecorder) -> None:
     """Channel, method, queue, code, and the text that the client got."""
     client = await connect091(broker).open()
-    close = await client.call(1, QueueDeclare("none", passive=True), ChannelClose)
+    close = await client.call(1, methods.QueueDeclare("none", passive=True), methods.ChannelClose)
     assert only(log, "channel closed by the broker") == {
         "connection": 1,
         "peer": client.peer,
@@ -285,8 +272,8 @@ async def test_a_channel_error(broker: Broker, log: LogRecorder) -> None:
 async def test_a_hard_error_names_channel_and_method(broker: Broker, log: LogRecorder) -> None:
     """It ends the connection, and one channel was to blame."""
     client = await connect091(broker).open()
-    await client.send(1, ChannelOpen())
-    close = await client.until(ConnectionClose)
+    await client.send(1, methods.ChannelOpen())
+    close = await client.until(methods.ConnectionClose)
     fields = only(log, "connection closed by the broker")
     assert (fields["code"], fields["channel"], fields["method"]) == (504, 1, "channel.open")
     assert fields["text"] == close.reply_text
@@ -295,11 +282,11 @@ async def test_a_hard_error_names_channel_and_method(broker: Broker, log: LogRec
 async def test_a_queue_deleted_under_a_consumer(broker: Broker, log: LogRecorder) -> None:
     """The consumer is named, and what its client heard."""
     client = await connect091(broker).open()
-    await client.call(1, QueueDeclare("q", durable=True), QueueDeclareOk)
-    await client.call(1, BasicConsume("q", "tag"), BasicConsumeOk)
+    await client.call(1, methods.QueueDeclare("q", durable=True), methods.QueueDeclareOk)
+    await client.call(1, methods.BasicConsume("q", "tag"), methods.BasicConsumeOk)
     deleter = await connect091(broker).open()
-    await deleter.call(1, QueueDelete("q"), QueueDeleteOk)
-    await client.until(BasicCancel)
+    await deleter.call(1, methods.QueueDelete("q"), methods.QueueDeleteOk)
+    await client.until(methods.BasicCancel)
     fields = only(log, "consumer cancelled: its queue was deleted")
     assert fields["connection"] == 1
     assert (fields["channel"], fields["consumer"], fields["queue"]) == (1, "tag", "q")
@@ -310,10 +297,10 @@ async def test_a_queue_deleted_under_a_consumer(broker: Broker, log: LogRecorder
 async def test_a_client_that_is_not_told_of_a_deleted_queue(broker: Broker, log: LogRecorder) -> None:
     """It cannot hear basic.cancel: then the log is the only one that knows."""
     client = await connect091(broker).open(capabilities=())
-    await client.call(1, QueueDeclare("q", durable=True), QueueDeclareOk)
-    await client.call(1, BasicConsume("q", "tag"), BasicConsumeOk)
+    await client.call(1, methods.QueueDeclare("q", durable=True), methods.QueueDeclareOk)
+    await client.call(1, methods.BasicConsume("q", "tag"), methods.BasicConsumeOk)
     deleter = await connect091(broker).open()
-    await deleter.call(1, QueueDelete("q"), QueueDeleteOk)
+    await deleter.call(1, methods.QueueDelete("q"), methods.QueueDeleteOk)
     await settle_down()
     assert only(log, "consumer cancelled: its queue was deleted")["text"] is None
 
@@ -323,9 +310,9 @@ async def test_a_channel_that_is_closed_again_and_again_is_limited(log: LogRecor
     async with running_broker() as broker:
         client = await connect091(broker).open()
         for _ in range(BURST + 2):
-            await client.call(1, QueueDeclare("none", passive=True), ChannelClose)
-            await client.send(1, ChannelCloseOk())
-            await client.call(1, ChannelOpen(), ChannelOpenOk)
+            await client.call(1, methods.QueueDeclare("none", passive=True), methods.ChannelClose)
+            await client.send(1, methods.ChannelCloseOk())
+            await client.call(1, methods.ChannelOpen(), methods.ChannelOpenOk)
         assert len(log.of("warning")) == BURST
     assert log.of("warning")[-1][1]["events"] == "channel closed by the broker (2)"
 

@@ -18,15 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from amqp10broker.metadata.users import Permission
 from amqp10broker.observe import metrics as table
 from amqp10broker.observe.metrics import Form, wanted
-from amqp10broker.protocols.amqp091.methods import (
-    BasicAck,
-    BasicCancel,
-    BasicConsume,
-    BasicConsumeOk,
-    BasicGet,
-    QueueDeclare,
-    QueueDeclareOk,
-)
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp10.performatives import Attach
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.http import http_api
@@ -68,13 +60,13 @@ async def busy_broker(**settings: str) -> AsyncIterator[Broker]:
         for kind in ("classic", "quorum", "stream"):
             declare(broker.catalog, "/", kind, durable=True, arguments={"x-queue-type": kind})
         old = await connect091(broker).open()
-        await old.call(1, QueueDeclare("classic", passive=True), QueueDeclareOk)
+        await old.call(1, methods.QueueDeclare("classic", passive=True), methods.QueueDeclareOk)
         await old.send(1, message(1, "classic", b"x" * 150), message(1, "quorum", b"y"))
         await settle_down()
-        await old.send(1, BasicGet("quorum"))
+        await old.send(1, methods.BasicGet("quorum"))
         await settle_down()
         await old.idle()
-        await old.call(1, BasicConsume("classic", no_ack=True), BasicConsumeOk)
+        await old.call(1, methods.BasicConsume("classic", no_ack=True), methods.BasicConsumeOk)
         client = await connect(broker).open()
         await client.send(raw.attach_sender(0, "/queues/quorum"), raw.attach_receiver(1, "/queues/quorum"))
         await client.take(Attach, 2)
@@ -236,7 +228,7 @@ async def test_messages_of_queues_are_there_in_bytes_where_they_are_known(tmp_pa
             await client.send(1, message(1, name, b"x" * 100), message(1, name, b"x" * 50))
         q = broker.catalog.lookup_vhost("/").lookup("q")
         await eventually(lambda: q.handle.ready == 2)
-        await client.send(1, BasicGet("q"))
+        await client.send(1, methods.BasicGet("q"))
         await client.idle()
         found = await scraped(broker, Form.PER_OBJECT)
         of = {name: {"vhost": "/", "queue": name} for name in "cqt"}
@@ -252,7 +244,7 @@ async def test_messages_of_queues_are_there_in_bytes_where_they_are_known(tmp_pa
             if sample.name == "rabbitmq_queue_messages_persistent"
         }
         assert persistent == {"q": 2, "t": 0}
-        await client.call(1, BasicConsume("t", no_ack=True), BasicConsumeOk)
+        await client.call(1, methods.BasicConsume("t", no_ack=True), methods.BasicConsumeOk)
         await settle_down()
         found = await scraped(broker, Form.DETAILED, "queue_metrics")
         assert value(found, "rabbitmq_detailed_queue_consumer_capacity", **of["t"]) == 1
@@ -345,11 +337,11 @@ async def test_what_a_client_decides_late_is_counted_by_kind_of_queue(broker: Br
     """The consumer is cancelled, its delivery acknowledged afterwards: nothing is lost, or counted twice."""
     declare(broker.catalog, "/", "q")
     client = await connect091(broker).open()
-    await client.call(1, BasicConsume("q", consumer_tag="c"), BasicConsumeOk)
+    await client.call(1, methods.BasicConsume("q", consumer_tag="c"), methods.BasicConsumeOk)
     await client.send(1, message(1, "q", b"x"), message(1, "q", b"x"))
     await settle_down()
-    await client.send(1, BasicCancel("c"))
-    await client.send(1, BasicAck(1))
+    await client.send(1, methods.BasicCancel("c"))
+    await client.send(1, methods.BasicAck(1))
     await settle_down()
     kind = {"protocol": "amqp091", "queue_type": "rabbit_classic_queue"}
     for gone in (False, True):

@@ -26,19 +26,6 @@ def network() -> Network:
     return Network()
 
 
-@pytest.fixture
-def complaints(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
-    recorder = LogRecorder()
-    for module in (
-        "cluster.peer_link",
-        "cluster.peer_link",
-        "cluster.peers",
-        "cluster.peers",
-    ):
-        monkeypatch.setattr(f"amqp10broker.runtime.{module}._log", recorder)
-    return recorder
-
-
 @asynccontextmanager
 async def running(*nodes: Node, acquainted: bool = True) -> AsyncIterator[trio.Nursery]:
     async with trio.open_nursery() as nursery:

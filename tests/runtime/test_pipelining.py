@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from amqp10broker.protocols.amqp10.performatives import (
-    Attach,
-    Begin,
-    Close,
-    Disposition,
-    End,
-    Flow,
-    Open,
-    Target,
-)
+from amqp10broker.protocols.amqp10 import performatives
 from amqp10broker.runtime.broker import Broker
 from tests.runtime.conftest import LogRecorder
 from tests.support.rawframes import (
@@ -36,12 +27,12 @@ async def test_open_begin_attach_and_transfer_in_one_write_are_all_answered(brok
     )
     got = await client.idle()
     kinds = [type(each.body) for each in got]
-    assert kinds[2:6] == [Open, Begin, Attach, Flow]
-    dispositions = [each.body for each in got if type(each.body) is Disposition]
+    assert kinds[2:6] == [performatives.Open, performatives.Begin, performatives.Attach, performatives.Flow]
+    dispositions = [each.body for each in got if type(each.body) is performatives.Disposition]
     assert [(each.first, each.last or each.first) for each in dispositions] == [(0, 1)]
     assert queue_counts(broker, "q") == (2, 0)
-    await client.send(frame(0, Close()))
-    assert type((await client.rest())[-1].body) is Close
+    await client.send(frame(0, performatives.Close()))
+    assert type((await client.rest())[-1].body) is performatives.Close
 
 
 async def test_flow_and_lost_connection_in_one_write_do_not_double_messages(broker: Broker) -> None:
@@ -51,7 +42,7 @@ async def test_flow_and_lost_connection_in_one_write_do_not_double_messages(brok
     await first.idle()
     second = connect(broker)
     await second.send(
-        login(), open_frame(), begin(), attach_receiver(0, "q"), credit(0, 3), frame(0, Close())
+        login(), open_frame(), begin(), attach_receiver(0, "q"), credit(0, 3), frame(0, performatives.Close())
     )
     await second.rest()
     await settle_down()
@@ -65,7 +56,7 @@ async def test_nothing_is_written_behind_the_end_of_a_session(log: LogRecorder) 
     """A window violated by a run of which each message has an outcome at once: no frame follows end."""
     async with running_broker() as broker:
         client = await connect(broker).open()
-        await client.send(attach_sender(0, "q", target=Target(address=None)))
+        await client.send(attach_sender(0, "q", target=performatives.Target(address=None)))
         await client.idle()
         broker.set_flow("max_link_credit", 2_000, source="test")
         broker.resource_monitor.set_alarm("memory", on=True)
@@ -73,6 +64,6 @@ async def test_nothing_is_written_behind_the_end_of_a_session(log: LogRecorder) 
         await client.send(*[transfer(0, number, b"no address") for number in range(500)])
         got = await client.idle()
         kinds = [type(each.body) for each in got]
-        assert kinds.count(End) == 1
-        assert kinds[-1] is End
+        assert kinds.count(performatives.End) == 1
+        assert kinds[-1] is performatives.End
     assert log.of("error") == []

@@ -13,27 +13,8 @@ from amqp10broker.errors import NotFound
 from amqp10broker.message.message import make_head
 from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
 from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.queues import commands
 from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.commands import (
-    TOUCH,
-    Answer,
-    AttachPublisher,
-    Configure,
-    Confirmed,
-    ConsumerRef,
-    Credit,
-    Delete,
-    Deliver,
-    Effect,
-    Inspect,
-    Publish,
-    QueueDeleted,
-    QueueDown,
-    ReplyTo,
-    Subscribe,
-    Subscribed,
-    Unconfirmed,
-)
 from amqp10broker.queues.durability import DurabilityBackend
 from amqp10broker.queues.settings import DEFAULTS
 from amqp10broker.runtime.clock import WallClock
@@ -90,14 +71,14 @@ class End:
 
 class Box:
     def __init__(self) -> None:
-        self.effects: list[Effect] = []
+        self.effects: list[commands.Effect] = []
 
-    def put(self, letter: list[Effect]) -> bool:
+    def put(self, letter: list[commands.Effect]) -> bool:
         assert type(letter) is list
         self.effects += letter
         return True
 
-    def take(self) -> list[Effect]:
+    def take(self) -> list[commands.Effect]:
         effects, self.effects = self.effects, []
         return effects
 
@@ -135,17 +116,19 @@ class Cluster:
         assert isinstance(remote, RemoteQueue)
         self.remote = remote
         self.box = Box()
-        self.session: ReplyTo = self.reply_registry[2].open("session 1", self.box)
+        self.session: commands.ReplyTo = self.reply_registry[2].open("session 1", self.box)
 
-    async def settle(self) -> list[Effect]:
+    async def settle(self) -> list[commands.Effect]:
         """Let the queue work off what it has; what the session heard."""
         for _ in range(10):
             await trio.lowlevel.checkpoint()
         return self.box.take()
 
-    def consumer(self) -> ConsumerRef:
+    def consumer(self) -> commands.ConsumerRef:
         ref = self.session.consumer()
-        self.remote.post_all([Subscribe(ref, False, answer=True), Credit(ref, 0, 10, False, 0)])
+        self.remote.post_all(
+            [commands.Subscribe(ref, False, answer=True), commands.Credit(ref, 0, 10, False, 0)]
+        )
         return ref
 
 
@@ -155,12 +138,16 @@ async def test_a_classic_queue_of_another_node_serves_as_one_of_this() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cluster.task.run)
         ref, publisher = cluster.consumer(), cluster.session.publisher()
-        cluster.remote.post(Publish(publisher, [1], [BODY], settled=False))
+        cluster.remote.post(commands.Publish(publisher, [1], [BODY], settled=False))
         heard = await cluster.settle()
-        assert [type(each) for each in heard if isinstance(each, Subscribed | Confirmed | Deliver)] == [
-            Subscribed,
-            Confirmed,
-            Deliver,
+        assert [
+            type(each)
+            for each in heard
+            if isinstance(each, commands.Subscribed | commands.Confirmed | commands.Deliver)
+        ] == [
+            commands.Subscribed,
+            commands.Confirmed,
+            commands.Deliver,
         ]
         assert cluster.task.unsettled == 1
         assert cluster.remote.down is None
@@ -177,13 +164,13 @@ async def test_when_the_home_is_lost_its_consumers_end_and_its_publishers_are_re
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cluster.task.run)
         ref, publisher = cluster.consumer(), cluster.session.publisher()
-        cluster.remote.post(Publish(publisher, [1], [BODY], settled=False))
+        cluster.remote.post(commands.Publish(publisher, [1], [BODY], settled=False))
         await cluster.settle()
         cluster.line.cut()
-        cluster.remote.post(Publish(publisher, [2], [BODY], settled=False))
+        cluster.remote.post(commands.Publish(publisher, [2], [BODY], settled=False))
         assert await cluster.settle() == [
-            QueueDown(ref, "q"),
-            Unconfirmed(publisher, [2], False, failed=True, queue="q"),
+            commands.QueueDown(ref, "q"),
+            commands.Unconfirmed(publisher, [2], False, failed=True, queue="q"),
         ]
         # At home what the consumer held is there again.
         assert (cluster.task.ready, cluster.task.unsettled) == (1, 0)
@@ -195,9 +182,9 @@ async def test_when_the_home_is_lost_its_consumers_end_and_its_publishers_are_re
         assert idle_wait(declared, ref) is Wait.NO_LEADER
         cluster.line.connect()
         declared.check_up()
-        cluster.remote.post(Inspect(cluster.session.request()))
+        cluster.remote.post(commands.Inspect(cluster.session.request()))
         (answer,) = await cluster.settle()
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, commands.Answer)
         assert (answer.ready, answer.refused) == (1, None)
         nursery.cancel_scope.cancel()
 
@@ -208,10 +195,10 @@ async def test_a_queue_that_was_deleted_says_so_at_other_nodes() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cluster.task.run)
         publisher = cluster.session.publisher()
-        cluster.remote.post(AttachPublisher(publisher))
+        cluster.remote.post(commands.AttachPublisher(publisher))
         await cluster.settle()
-        cluster.remote.post_all([Configure(DEFAULTS), TOUCH, Delete()])
-        assert await cluster.settle() == [QueueDeleted(publisher, "q")]
+        cluster.remote.post_all([commands.Configure(DEFAULTS), commands.TOUCH, commands.Delete()])
+        assert await cluster.settle() == [commands.QueueDeleted(publisher, "q")]
         for _ in range(2):  # the first leaves it the time for last words
             assert 7 in cluster.line.nodes[2].links.clients
             cluster.line.nodes[2].sweep(())

@@ -6,15 +6,8 @@ import pytest
 
 from amqp10broker.auth.passwords import plain_record
 from amqp10broker.metadata.users import Permission
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import Content
-from amqp10broker.protocols.amqp091.methods import (
-    BasicConsume,
-    BasicConsumeOk,
-    BasicQos,
-    BasicQosOk,
-    ChannelClose,
-    ConnectionClose,
-)
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Close,
@@ -133,13 +126,15 @@ async def test_a_channel_that_may_not_read_a_queue_any_more_is_closed(broker: Br
     add_ann(broker)
     await fill(broker, "q", b"1", b"2")
     client = await ann091(broker, channels=2)
-    await client.send(1, BasicQos(prefetch_count=1), BasicConsume(queue="q", consumer_tag="a"))
-    await client.expect(BasicQosOk)
-    await client.expect(BasicConsumeOk)
+    await client.send(
+        1, methods.BasicQos(prefetch_count=1), methods.BasicConsume(queue="q", consumer_tag="a")
+    )
+    await client.expect(methods.BasicQosOk)
+    await client.expect(methods.BasicConsumeOk)
     await client.expect(Content)
-    await client.call(2, BasicConsume(queue="other", consumer_tag="b"), BasicConsumeOk)
+    await client.call(2, methods.BasicConsume(queue="other", consumer_tag="b"), methods.BasicConsumeOk)
     set_permission(broker.catalog, "ann", "/", Permission(read="^other$"))
-    close = await client.expect(ChannelClose)
+    close = await client.expect(methods.ChannelClose)
     assert (close.reply_code, close.reply_text) == (403, f"ACCESS_REFUSED - {READ_REFUSED}")
     await settle_down()
     assert queue_counts(broker, "q") == (2, 0)
@@ -153,7 +148,7 @@ async def test_rights_that_are_given_or_of_others_disturb_nobody(broker: Broker)
     client10, client091 = await ann10(broker), await ann091(broker)
     await client10.send(attach_receiver(0, "/queues/q"), credit(0, 10))
     await client10.until(Attach)
-    await client091.call(1, BasicConsume(queue="other"), BasicConsumeOk)
+    await client091.call(1, methods.BasicConsume(queue="other"), methods.BasicConsumeOk)
     catalog = broker.catalog
     add_vhost(catalog, "elsewhere")
     set_permission(catalog, "ann", "elsewhere", Permission())
@@ -193,7 +188,7 @@ async def test_who_may_not_be_in_the_virtual_host_any_more_is_disconnected(broke
         "amqp:unauthorized-access",
         VHOST_REFUSED,
     )
-    close091 = await client091.expect(ConnectionClose)
+    close091 = await client091.expect(methods.ConnectionClose)
     assert (close091.reply_code, close091.reply_text) == (530, f"NOT_ALLOWED - {VHOST_REFUSED}")
     assert await other.idle() == []
     assert other.task is not None
@@ -259,7 +254,7 @@ async def test_a_foreign_user_id_is_refused_by_amqp_0_9_1_when_the_tag_is_gone(b
     assert queue_counts(broker, "q")[0] == 2
     set_tags(broker.catalog, "ann", [])
     await client.publish("", "q", b"m", user_id="bob")
-    assert (await client.expect(ChannelClose)).reply_code == 406
+    assert (await client.expect(methods.ChannelClose)).reply_code == 406
     assert queue_counts(broker, "q")[0] == 2
 
 

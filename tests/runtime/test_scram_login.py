@@ -6,20 +6,8 @@ import pytest
 
 from amqp10broker.auth.passwords import plain_record
 from amqp10broker.metadata.users import PasswordRecord, Permission
-from amqp10broker.protocols.amqp091.methods import (
-    ConnectionOpen,
-    ConnectionOpenOk,
-    ConnectionSecure,
-    ConnectionSecureOk,
-    ConnectionTune,
-)
-from amqp10broker.protocols.amqp10.performatives import (
-    Open,
-    SaslChallenge,
-    SaslMechanisms,
-    SaslOutcome,
-    SaslResponse,
-)
+from amqp10broker.protocols.amqp091 import methods
+from amqp10broker.protocols.amqp10 import performatives
 from amqp10broker.runtime.broker import Broker
 from tests.support.declaring import add_user, set_permission
 from tests.support.rawframes import frame, login, open_frame
@@ -31,19 +19,19 @@ SCRAM = "SCRAM-SHA-256"
 OK, AUTH = 0, 1
 
 
-async def log_in(client: Client, scram: ScramClient, *, at_once: bool = True) -> SaslOutcome:
+async def log_in(client: Client, scram: ScramClient, *, at_once: bool = True) -> performatives.SaslOutcome:
     """The exchange over AMQP 1.0; the outcome carries the server's last word."""
     if at_once:
         await client.send(login(SCRAM, scram.first()))
-        await client.expect(SaslMechanisms)
+        await client.expect(performatives.SaslMechanisms)
     else:
         await client.send(login(SCRAM))
-        await client.expect(SaslMechanisms)
-        assert (await client.expect(SaslChallenge)).challenge == b""
-        await client.send(frame(0, SaslResponse(response=scram.first()), kind=1))
-    challenge = await client.expect(SaslChallenge)
-    await client.send(frame(0, SaslResponse(response=scram.final(challenge.challenge)), kind=1))
-    outcome = await client.expect(SaslOutcome)
+        await client.expect(performatives.SaslMechanisms)
+        assert (await client.expect(performatives.SaslChallenge)).challenge == b""
+        await client.send(frame(0, performatives.SaslResponse(response=scram.first()), kind=1))
+    challenge = await client.expect(performatives.SaslChallenge)
+    await client.send(frame(0, performatives.SaslResponse(response=scram.final(challenge.challenge)), kind=1))
+    outcome = await client.expect(performatives.SaslOutcome)
     if outcome.code == OK:
         scram.check(outcome.additional_data)
     return outcome
@@ -52,12 +40,12 @@ async def log_in(client: Client, scram: ScramClient, *, at_once: bool = True) ->
 async def log_in091(client: Client091, scram: ScramClient) -> type:
     """The exchange over AMQP 0-9-1; the server's last word is one more challenge; returns how it ends."""
     await client.start(SCRAM, scram.first())
-    challenge = (await client.expect(ConnectionSecure)).challenge
-    await client.send(0, ConnectionSecureOk(scram.final(challenge)))
+    challenge = (await client.expect(methods.ConnectionSecure)).challenge
+    await client.send(0, methods.ConnectionSecureOk(scram.final(challenge)))
     got = await client.next_or_end()
-    if isinstance(got[1], ConnectionSecure):
+    if isinstance(got[1], methods.ConnectionSecure):
         scram.check(got[1].challenge)
-        await client.send(0, ConnectionSecureOk(b""))
+        await client.send(0, methods.ConnectionSecureOk(b""))
         got = await client.next_or_end()
         assert got is not None
     client.waiting.appendleft(got)
@@ -82,7 +70,7 @@ async def test_amqp_1_0(broker: Broker, user: str, password: str, at_once: bool)
     outcome = await log_in(client, ScramClient(user, password), at_once=at_once)
     assert outcome.code == OK
     await client.send(open_frame())
-    await client.expect(Open)
+    await client.expect(performatives.Open)
     assert client.task.user == user
 
 
@@ -90,8 +78,8 @@ async def test_amqp_0_9_1(broker: Broker) -> None:
     """connection.secure twice, then tune; and the connection opens."""
     add(broker, "made", broker.passwords.make("argon"))
     client = connect091(broker)
-    assert await log_in091(client, ScramClient("made", "argon")) is ConnectionTune
+    assert await log_in091(client, ScramClient("made", "argon")) is methods.ConnectionTune
     await client.tune()
-    await client.call(0, ConnectionOpen("/"), ConnectionOpenOk)
+    await client.call(0, methods.ConnectionOpen("/"), methods.ConnectionOpenOk)
     assert next(iter(broker.connections.values())).user == "made"
     await client.stream.aclose()

@@ -21,14 +21,8 @@ from amqp10broker.client.errors import NotAcceptedError
 from amqp10broker.client.message import Message
 from amqp10broker.errors import ConfigError
 from amqp10broker.observe import telemetry as observed
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import Content
-from amqp10broker.protocols.amqp091.methods import (
-    BasicAck,
-    BasicConsume,
-    BasicConsumeOk,
-    ConfirmSelect,
-    ConfirmSelectOk,
-)
 from amqp10broker.protocols.amqp10.performatives import Properties
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.runtime.broker import Broker
@@ -170,12 +164,12 @@ async def test_a_message_of_amqp091_is_traced_and_crosses_to_amqp10(found: Spans
     """The headers of one protocol are the application-properties of the other, and the trace is the same."""
     async with traced() as broker:
         async with amqp091(broker) as publisher:
-            await publisher.call(1, ConfirmSelect(), ConfirmSelectOk)
+            await publisher.call(1, methods.ConfirmSelect(), methods.ConfirmSelectOk)
             headers = {"traceparent": SAMPLED}
             await publisher.publish("shop", "order.new", b"x", headers=headers, message_id="m-2")
-            await publisher.expect(BasicAck)
+            await publisher.expect(methods.BasicAck)
             await publisher.call(
-                1, BasicConsume(queue="copies", consumer_tag="c", no_ack=True), BasicConsumeOk
+                1, methods.BasicConsume(queue="copies", consumer_tag="c", no_ack=True), methods.BasicConsumeOk
             )
             await publisher.expect(Content)
         async with amqp10(broker) as connection:

@@ -10,26 +10,9 @@ import pytest
 import trio
 
 from amqp10broker import Broker, Config
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import Content
-from amqp10broker.protocols.amqp091.methods import (
-    BasicAck,
-    BasicGet,
-    QueueDeclare,
-    QueueDeclareOk,
-    TxCommit,
-    TxCommitOk,
-    TxRollback,
-    TxRollbackOk,
-    TxSelect,
-    TxSelectOk,
-)
-from amqp10broker.protocols.amqp10.performatives import (
-    Accepted,
-    Discharge,
-    Open,
-    SaslOutcome,
-    TransactionalState,
-)
+from amqp10broker.protocols.amqp10 import performatives
 from amqp10broker.protocols.amqp10.settling import ACCEPTED
 from amqp10broker.sessions.amqp10.open import SOLE_CONNECTION
 from tests.runtime.test_transactions import Looking
@@ -59,8 +42,8 @@ async def named(tmp_path: Path) -> AsyncIterator[Broker]:
     async with Broker(config) as broker:
         client = await connect091(broker).open()
         for name, kind in KINDS.items():
-            declare = QueueDeclare(name, durable=True, arguments={"x-queue-type": kind})
-            await client.call(1, declare, QueueDeclareOk)
+            declare = methods.QueueDeclare(name, durable=True, arguments={"x-queue-type": kind})
+            await client.call(1, declare, methods.QueueDeclareOk)
         await client.vanish()
         yield broker
 
@@ -79,12 +62,12 @@ async def test_a_quorum_queue_of_a_single_node_with_a_name_takes_part(tmp_path: 
         first, second = await session.consume("two", 2)
         for number, fail in ((first, True), (second, False)):
             txn_id = await session.declare()
-            state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+            state = performatives.TransactionalState(txn_id=txn_id, outcome=performatives.Accepted())
             for queue in ("one", "two", "two"):
                 posted = await session.post(txn_id, queue)
-                assert posted.outcome == Accepted()
+                assert posted.outcome == performatives.Accepted()
             await session.client.send(disposition(number, state=state, settled=False))
-            assert await session.ask(Discharge(txn_id=txn_id, fail=fail)) == ACCEPTED
+            assert await session.ask(performatives.Discharge(txn_id=txn_id, fail=fail)) == ACCEPTED
             if fail:
                 assert queue_counts(broker, "one") == (0, 0)
                 assert queue_counts(broker, "two") == (0, 2)
@@ -103,17 +86,17 @@ async def test_a_commit_of_amqp_0_9_1_at_a_single_node_with_a_name_is_one_step(t
 
     async with named(tmp_path) as broker:
         client = await connect091(broker).open()
-        await client.call(1, TxSelect(), TxSelectOk)
+        await client.call(1, methods.TxSelect(), methods.TxSelectOk)
         await client.send(1, content(1, "two"))
-        await client.call(1, TxCommit(), TxCommitOk)
-        await client.call(1, BasicGet("two"), Content)
+        await client.call(1, methods.TxCommit(), methods.TxCommitOk)
+        await client.call(1, methods.BasicGet("two"), Content)
         instrument = Looking(look)
         trio.lowlevel.add_instrument(instrument)
-        work = BasicAck(1, False), content(1, "two"), content(1, "three"), content(1, "three")
+        work = methods.BasicAck(1, False), content(1, "two"), content(1, "three"), content(1, "three")
         await client.send(1, *work)
-        await client.call(1, TxRollback(), TxRollbackOk)
+        await client.call(1, methods.TxRollback(), methods.TxRollbackOk)
         await client.send(1, *work)
-        await client.call(1, TxCommit(), TxCommitOk)
+        await client.call(1, methods.TxCommit(), methods.TxCommitOk)
         await counts(broker, two=(1, 0), three=(2, 0))
         trio.lowlevel.remove_instrument(instrument)
         await client.vanish()
@@ -126,7 +109,7 @@ async def test_a_single_node_with_a_name_offers_sole_connection(tmp_path: Path) 
     async with named(tmp_path) as broker:
         client = connect(broker)
         await client.send(login())
-        assert (await client.until(SaslOutcome)).code == 0
+        assert (await client.until(performatives.SaslOutcome)).code == 0
         await client.send(open_frame(desired_capabilities=(SOLE_CONNECTION,)))
-        assert SOLE_CONNECTION in ((await client.expect(Open)).offered_capabilities or ())
+        assert SOLE_CONNECTION in ((await client.expect(performatives.Open)).offered_capabilities or ())
         await client.vanish()

@@ -9,20 +9,8 @@ from typing import Any
 
 import pytest
 
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import Content
-from amqp10broker.protocols.amqp091.methods import (
-    BasicAck,
-    BasicConsume,
-    BasicConsumeOk,
-    BasicDeliver,
-    Method,
-    TxCommit,
-    TxCommitOk,
-    TxRollback,
-    TxRollbackOk,
-    TxSelect,
-    TxSelectOk,
-)
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Discharge,
@@ -159,40 +147,40 @@ class TransactingNode091(TransactingNode):
 
     async def _work(self, broker: Broker, rng: random.Random, steps: int) -> None:
         client = await connect091(broker).open()
-        await client.call(1, TxSelect(), TxSelectOk)
+        await client.call(1, methods.TxSelect(), methods.TxSelectOk)
         held: dict[int, list[int]] = {}
 
-        async def ask(method: Method, kind: type[Method]) -> None:
+        async def ask(method: methods.Method, kind: type[methods.Method]) -> None:
             await client.send(1, method)
             while True:
                 got = (await client.next())[1]
                 if isinstance(got, kind):
                     return
                 assert isinstance(got, Content)
-                assert isinstance(got.method, BasicDeliver)
+                assert isinstance(got.method, methods.BasicDeliver)
                 held.setdefault(int(got.body), []).append(got.method.delivery_tag)
 
         for name in LINKS:
-            await ask(BasicConsume(name), BasicConsumeOk)
+            await ask(methods.BasicConsume(name), methods.BasicConsumeOk)
         for _ in range(steps):
             whole = [number for number, tags in held.items() if len(tags) == 2]
             fail = rng.random() < 0.3
             taking = bool(whole) and rng.random() < 0.5
             if taking:
                 number = rng.choice(whole)
-                await client.send(1, *(BasicAck(tag, False) for tag in held[number]))
+                await client.send(1, *(methods.BasicAck(tag, False) for tag in held[number]))
             else:
                 self.last = number = self.last + 1
                 body = str(number).encode() + b" " * rng.randrange(2_000)
                 await client.send(1, *(content(1, name, body, delivery_mode=2) for name in LINKS))
             if fail:
-                await ask(TxRollback(), TxRollbackOk)
+                await ask(methods.TxRollback(), methods.TxRollbackOk)
                 continue
             if taking:
                 self.posted.discard(number)
                 del held[number]
             self.asked.add(number)
-            await ask(TxCommit(), TxCommitOk)
+            await ask(methods.TxCommit(), methods.TxCommitOk)
             self.commits += 1
             if taking:
                 # Of what is only acknowledged commit-ok says nothing of the disk.

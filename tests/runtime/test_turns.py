@@ -17,16 +17,8 @@ import trio
 
 from amqp10broker.metadata.catalog import CHANNELS
 from amqp10broker.operations.snapshot import document
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.connection import FrameReader as FrameReader091
-from amqp10broker.protocols.amqp091.methods import (
-    BasicConsume,
-    ChannelClose,
-    ChannelCloseOk,
-    ChannelOpen,
-    ChannelOpenOk,
-    ConnectionClose,
-    QueueDeclare,
-)
 from amqp10broker.protocols.amqp10.connection import Connection
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Close, Detach, End
 from amqp10broker.runtime.broker import Broker
@@ -179,17 +171,17 @@ async def test_channels_opened_and_closed_in_one_write_are_shared_out_over_turns
     counted(monkeypatch, BrokerChannel, "_guarded", neighbour)
     async with running_broker() as broker:
         client = await connect091(broker).open(channels=0)
-        close = ChannelClose(200, "", 0, 0)
+        close = methods.ChannelClose(200, "", 0, 0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(neighbour.run)
-            await client.send(1, *[ChannelOpen(), close] * 500)
+            await client.send(1, *[methods.ChannelOpen(), close] * 500)
             await until_all(neighbour, 500)
             for number in range(2, 502):
-                await client.send(number, ChannelOpen(), close)
+                await client.send(number, methods.ChannelOpen(), close)
             await until_all(neighbour, 1000)
             nursery.cancel_scope.cancel()
         kinds = [type(got) for _, got in await client.idle()]
-        assert (kinds.count(ChannelOpenOk), kinds.count(ChannelCloseOk)) == (1000, 1000)
+        assert (kinds.count(methods.ChannelOpenOk), kinds.count(methods.ChannelCloseOk)) == (1000, 1000)
         assert neighbour.most <= READS_MAX * HEAVY_A_TURN
         await settle_down()
         assert broker.catalog.usage.counts[CHANNELS]["guest"] == 0
@@ -218,7 +210,7 @@ async def test_methods_of_one_write_are_also_read_in_portions(monkeypatch: pytes
         client = await connect091(broker).open(channels=0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(neighbour.run)
-            await client.send(1, *[ChannelOpen(), ChannelClose(200, "", 0, 0)] * 1000)
+            await client.send(1, *[methods.ChannelOpen(), methods.ChannelClose(200, "", 0, 0)] * 1000)
             await until_all(neighbour, 2000)
             nursery.cancel_scope.cancel()
     assert neighbour.most <= PORTION
@@ -261,13 +253,15 @@ async def test_channels_that_are_over_are_freed_without_the_garbage_collector(
 ) -> None:
     client = await connect091(broker).open(channels=0)
     (connection,) = broker.connections.values()
-    await client.send(1, ChannelOpen(), QueueDeclare(queue="q"), BasicConsume(queue="q"))
+    await client.send(
+        1, methods.ChannelOpen(), methods.QueueDeclare(queue="q"), methods.BasicConsume(queue="q")
+    )
     await settle_down()
     service = connection.parts[1].service
     assert isinstance(service, BrokerChannel)
     refs = [weakref.ref(each) for each in (service, service.consuming, service.publishing)]
     del service
-    await client.send(1, ChannelClose(200, "", 0, 0))
+    await client.send(1, methods.ChannelClose(200, "", 0, 0))
     await settle_down()
     assert [ref() for ref in refs] == [None, None, None]
 
@@ -282,7 +276,7 @@ async def test_connections_that_are_over_are_freed_without_the_garbage_collector
     refs = [weakref.ref(each) for each in broker.connections.values()]
     assert {type(ref()) for ref in refs} == {Connection10, ConnectionTask091}
     await first.send(frame(0, Close()))
-    await second.send(0, ConnectionClose(200, "", 0, 0))
+    await second.send(0, methods.ConnectionClose(200, "", 0, 0))
     await settle_down()
     assert [ref() for ref in refs] == [None, None]
 

@@ -10,14 +10,8 @@ import trio
 from amqp10broker.metadata.catalog import USERS, VHOSTS
 from amqp10broker.metadata.plan import UserLimits, VhostLimits
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import Content
-from amqp10broker.protocols.amqp091.methods import (
-    BasicGet,
-    BasicGetEmpty,
-    ConnectionClose,
-    ConnectionCloseOk,
-    ConnectionOpen,
-)
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Begin,
@@ -81,9 +75,9 @@ async def refused091(broker: Broker, user: str = "guest", vhost: str = "/") -> t
     client = connect091(broker)
     await client.start("PLAIN", f"\0{user}\0{user}".encode())
     await client.tune()
-    await client.send(0, ConnectionOpen(virtual_host=vhost))
-    close = await client.expect(ConnectionClose)
-    await client.send(0, ConnectionCloseOk())
+    await client.send(0, methods.ConnectionOpen(virtual_host=vhost))
+    close = await client.expect(methods.ConnectionClose)
+    await client.send(0, methods.ConnectionCloseOk())
     assert await client.next_or_end() is None
     return close.reply_code, close.reply_text
 
@@ -254,7 +248,7 @@ async def test_a_connection_that_was_told_its_end_is_counted_no_more(broker: Bro
     newer, older = await both(broker, "ann", "/")
     if by_client:
         await newer.send(frame(0, Close()))
-        await older.send(0, ConnectionClose(200, "bye", 0, 0))
+        await older.send(0, methods.ConnectionClose(200, "bye", 0, 0))
     else:
         for connection in list(broker.connections.values()):
             connection.close("test", node_stops=False)
@@ -336,7 +330,7 @@ async def test_the_same_names_are_other_things_elsewhere(broker: Broker) -> None
     assert type((await stranger.until(Disposition)).state).__name__ == "Released"
 
     older = await connect091(broker).open()
-    await older.call(1, BasicGet(queue="q", no_ack=True), BasicGetEmpty)
+    await older.call(1, methods.BasicGet(queue="q", no_ack=True), methods.BasicGetEmpty)
     older_there = await connect091(broker).open(vhost="other")
-    await older_there.send(1, BasicGet(queue="q", no_ack=True))
+    await older_there.send(1, methods.BasicGet(queue="q", no_ack=True))
     assert (await older_there.expect(Content)).body == b"there"

@@ -8,16 +8,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.observe import timeline as rings
-from amqp10broker.protocols.amqp091.methods import (
-    BasicCancel,
-    BasicConsume,
-    BasicConsumeOk,
-    BasicQos,
-    BasicQosOk,
-    ChannelClose,
-    ConfirmSelect,
-    ConfirmSelectOk,
-)
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.runtime.admin import admin
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe import watches
@@ -190,10 +181,12 @@ async def channel_with_consumer(broker: Broker) -> Client091:
     """A channel in confirm mode that consumes what it publishes, two unacknowledged at a time."""
     await ask(broker, "declare-queue", name="q")
     client = await connect091(broker).open()
-    await client.send(1, BasicQos(prefetch_count=2), BasicConsume(queue="q", consumer_tag="c"))
-    await client.expect(BasicQosOk)
-    await client.expect(BasicConsumeOk)
-    await client.call(1, ConfirmSelect(), ConfirmSelectOk)
+    await client.send(
+        1, methods.BasicQos(prefetch_count=2), methods.BasicConsume(queue="q", consumer_tag="c")
+    )
+    await client.expect(methods.BasicQosOk)
+    await client.expect(methods.BasicConsumeOk)
+    await client.call(1, methods.ConfirmSelect(), methods.ConfirmSelectOk)
     return client
 
 
@@ -205,11 +198,11 @@ async def test_a_channel_that_goes_ends_its_timeline(broker: Broker) -> None:
         (await ask(broker, "watch-link", connection=1, channel=1, link=link))["watch"] for link in ("c", None)
     ]
     assert len(service.taps) == len(service.consuming.taps) == 2
-    await client.send(1, BasicCancel(consumer_tag="c"))
+    await client.send(1, methods.BasicCancel(consumer_tag="c"))
     await settle_down()
     assert (await ask(broker, "timeline", watch=consumer))["ended"] == "the consumer is cancelled"
     assert len(service.taps) == 1
-    await client.send(1, ChannelClose(reply_code=200, reply_text="", class_id=0, method_id=0))
+    await client.send(1, methods.ChannelClose(reply_code=200, reply_text="", class_id=0, method_id=0))
     await settle_down()
     found = await ask(broker, "timeline", watch=channel)
     assert "closed" in found["ended"] or "over" in found["ended"]

@@ -185,7 +185,37 @@ class Client(ABC):
         """Return the reply code of one of ``channel_errors``."""
 
 
-class PikaChannel(Channel):
+class BlockingChannel(Channel):
+    """What the channels of pika and py-amqp have in common."""
+
+    _channel: Any
+
+    def delete_queue(self, name: str) -> None:
+        self._channel.queue_delete(name)
+
+    def declare_exchange(self, name: str, kind: str) -> None:
+        self._channel.exchange_declare(name, kind, auto_delete=True)
+
+    def acknowledge(self, message: Received) -> None:
+        self._channel.basic_ack(message.handle)
+
+    def reject(self, message: Received, *, requeue: bool) -> None:
+        self._channel.basic_reject(message.handle, requeue)
+
+    def cancel(self, consumer: Consumer) -> None:
+        self._channel.basic_cancel(consumer.tag)
+
+    def begin_transaction(self) -> None:
+        self._channel.tx_select()
+
+    def commit(self) -> None:
+        self._channel.tx_commit()
+
+    def roll_back(self) -> None:
+        self._channel.tx_rollback()
+
+
+class PikaChannel(BlockingChannel):
     """A channel of pika's blocking connection."""
 
     def __init__(self, connection: BlockingConnection, *, confirms: bool) -> None:
@@ -197,12 +227,6 @@ class PikaChannel(Channel):
     def declare_queue(self, name: str, *, passive: bool = False, exclusive: bool = False) -> tuple[str, int]:
         answer = self._channel.queue_declare(name, passive, durable=True, exclusive=exclusive).method
         return answer.queue, answer.message_count
-
-    def delete_queue(self, name: str) -> None:
-        self._channel.queue_delete(name)
-
-    def declare_exchange(self, name: str, kind: str) -> None:
-        self._channel.exchange_declare(name, kind, auto_delete=True)
 
     def bind(self, queue: str, exchange: str, key: str, arguments: Mapping[str, Any]) -> None:
         self._channel.queue_bind(queue, exchange, key, dict(arguments))
@@ -231,12 +255,6 @@ class PikaChannel(Channel):
         found = {name: getattr(properties, name) for name in PROPERTIES}
         return Received(body, method.redelivered, properties.headers or {}, found, method.delivery_tag)
 
-    def acknowledge(self, message: Received) -> None:
-        self._channel.basic_ack(message.handle)
-
-    def reject(self, message: Received, *, requeue: bool) -> None:
-        self._channel.basic_reject(message.handle, requeue)
-
     def consume(self, queue: str, prefetch: int) -> Consumer:
         self._channel.basic_qos(prefetch_count=prefetch)
         consumer = Consumer()
@@ -249,18 +267,6 @@ class PikaChannel(Channel):
             queue, lambda _, *what: consumer.messages.append(self._received(*what))
         )
         return consumer
-
-    def cancel(self, consumer: Consumer) -> None:
-        self._channel.basic_cancel(consumer.tag)
-
-    def begin_transaction(self) -> None:
-        self._channel.tx_select()
-
-    def commit(self) -> None:
-        self._channel.tx_commit()
-
-    def roll_back(self) -> None:
-        self._channel.tx_rollback()
 
     def step(self) -> None:
         self._connection.process_data_events(_TURN_S)
@@ -288,7 +294,7 @@ class PikaClient(Client):
         return int(error.reply_code)
 
 
-class PyAmqpChannel(Channel):
+class PyAmqpChannel(BlockingChannel):
     def __init__(self, connection: amqp.Connection, *, confirms: bool) -> None:
         self._connection = connection
         self._channel = connection.channel()
@@ -301,12 +307,6 @@ class PyAmqpChannel(Channel):
             name, passive, durable=True, exclusive=exclusive, auto_delete=False
         )
         return answer.queue, answer.message_count
-
-    def delete_queue(self, name: str) -> None:
-        self._channel.queue_delete(name)
-
-    def declare_exchange(self, name: str, kind: str) -> None:
-        self._channel.exchange_declare(name, kind, auto_delete=True)
 
     def bind(self, queue: str, exchange: str, key: str, arguments: Mapping[str, Any]) -> None:
         self._channel.queue_bind(queue, exchange, key, arguments=dict(arguments))
@@ -337,12 +337,6 @@ class PyAmqpChannel(Channel):
         redelivered = message.delivery_info["redelivered"]
         return Received(body, redelivered, message.headers, found, message.delivery_tag)
 
-    def acknowledge(self, message: Received) -> None:
-        self._channel.basic_ack(message.handle)
-
-    def reject(self, message: Received, *, requeue: bool) -> None:
-        self._channel.basic_reject(message.handle, requeue)
-
     def consume(self, queue: str, prefetch: int) -> Consumer:
         self._channel.basic_qos(0, prefetch, False)
         consumer = Consumer()
@@ -356,18 +350,6 @@ class PyAmqpChannel(Channel):
             on_cancel=on_cancel,
         )
         return consumer
-
-    def cancel(self, consumer: Consumer) -> None:
-        self._channel.basic_cancel(consumer.tag)
-
-    def begin_transaction(self) -> None:
-        self._channel.tx_select()
-
-    def commit(self) -> None:
-        self._channel.tx_commit()
-
-    def roll_back(self) -> None:
-        self._channel.tx_rollback()
 
     def step(self) -> None:
         try:

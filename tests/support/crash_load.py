@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pika
 from pika.adapters.blocking_connection import BlockingConnection
-from pika.exceptions import AMQPError
+from pika.exceptions import AMQPError, ChannelClosedByBroker
 from proton import Delivery, Link, Message, ProtonException
 
 from tests.support.broker_process import BrokerProcess
@@ -45,6 +45,15 @@ def connected(broker: Listening) -> Iterator[BlockingConnection]:
         # Of a connection that was lost as it opened pika does not close the loop, and no call of its does:
         # the sockets of that would be collected during another test, and fail it. Twice does no harm.
         connection._impl.ioloop.close()
+
+
+def is_there(broker: Listening, queue: str) -> bool:
+    with connected(broker) as connection:
+        try:
+            connection.channel().queue_declare(queue, passive=True)
+        except ChannelClosedByBroker:
+            return False
+    return True
 
 
 class Client(threading.Thread):

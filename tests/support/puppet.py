@@ -10,15 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-from amqp10broker.queues.commands import (
-    Command,
-    ConsumerRef,
-    Credit,
-    CreditReply,
-    Deliver,
-    Publish,
-    Subscribe,
-)
+from amqp10broker.queues import commands
 
 C = TypeVar("C")
 
@@ -32,18 +24,18 @@ class Box(Protocol):
 class Puppet:
     """The puppet's strings."""
 
-    def __init__(self, queue: str, box: Box, letters: deque[Command]) -> None:
+    def __init__(self, queue: str, box: Box, letters: deque[commands.Command]) -> None:
         self.queue = queue
         box.stalled = True
         self._letters = letters
-        self._ref: ConsumerRef | None = None
+        self._ref: commands.ConsumerRef | None = None
         self._delivered = 0
 
-    def told(self) -> list[Command]:
+    def told(self) -> list[commands.Command]:
         letters = list(self._letters)
         self._letters.clear()
         for letter in letters:
-            if isinstance(letter, Subscribe):
+            if isinstance(letter, commands.Subscribe):
                 self._ref = letter.consumer
         return letters
 
@@ -51,23 +43,23 @@ class Puppet:
         return [letter for letter in self.told() if isinstance(letter, kind)]
 
     @property
-    def ref(self) -> ConsumerRef:
+    def ref(self) -> commands.ConsumerRef:
         self.told()
         assert self._ref is not None, "nobody has subscribed"
         return self._ref
 
-    def publish(self) -> Publish:
-        (publish,) = self.told_only(Publish)
+    def publish(self) -> commands.Publish:
+        (publish,) = self.told_only(commands.Publish)
         return publish
 
-    def deliver(self, keys: Sequence[int], messages: Sequence[Any]) -> Deliver:
+    def deliver(self, keys: Sequence[int], messages: Sequence[Any]) -> commands.Deliver:
         self._delivered += len(keys)
-        return Deliver(self.ref, list(keys), list(messages), 0)
+        return commands.Deliver(self.ref, list(keys), list(messages), 0)
 
-    def reply(self, credit: Credit, available: int = 0) -> CreditReply:
+    def reply(self, credit: commands.Credit, available: int = 0) -> commands.CreditReply:
         """An effect: the answer to a request for messages."""
         delivered = self._delivered
         left = credit.delivery_count + credit.credit - delivered
         if credit.drain:
             delivered, left = delivered + left, 0
-        return CreditReply(credit.consumer, delivered, left, available, credit.drain, 0)
+        return commands.CreditReply(credit.consumer, delivered, left, available, credit.drain, 0)

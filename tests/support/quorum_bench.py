@@ -9,23 +9,7 @@ from amqp10broker.message.message import Message, make_head
 from amqp10broker.message.traits import X_OPT_DELIVERY_DELAY
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Long, UByte, UInt
-from amqp10broker.queues.commands import (
-    Cancel,
-    Configure,
-    Confirmed,
-    ConsumerRef,
-    Credit,
-    DeadLetters,
-    Deliver,
-    DeliveryOutcome,
-    GiveBack,
-    Publish,
-    PublishRejected,
-    Settle,
-    Subscribe,
-    Tick,
-    Unsubscribe,
-)
+from amqp10broker.queues import commands
 from amqp10broker.queues.quorum.commands import QuorumCommand
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import QueueSettings
@@ -56,7 +40,7 @@ class Bench:
         self.publisher = self.reply_to.publisher()
         self.request = self.reply_to.request()
         self.told: list[object] = []
-        self._handed: dict[ConsumerRef, int] = {}
+        self._handed: dict[commands.ConsumerRef, int] = {}
 
     def do(self, command: QuorumCommand) -> list[object]:
         self.queue.apply(command, self.now)
@@ -66,76 +50,78 @@ class Bench:
         told: list[object] = list(self.queue.take_effects().get(self.reply_to.id, []))
         self.told += told
         for effect in told:
-            if isinstance(effect, Deliver):
+            if isinstance(effect, commands.Deliver):
                 self._handed[effect.consumer] = self._handed.get(effect.consumer, 0) + len(effect.keys)
         return told
 
     def configure(self, **settings: Any) -> list[object]:
-        return self.do(Configure(QueueSettings(**settings)))
+        return self.do(commands.Configure(QueueSettings(**settings)))
 
     def publish(self, *bodies: str, priority: int | None = None, ttl_ms: int | None = None) -> list[object]:
         return self.publish_all([message(each, priority=priority, ttl_ms=ttl_ms) for each in bodies])
 
     def publish_all(self, messages: Sequence[Message]) -> list[object]:
-        return self.do(Publish(self.publisher, range(len(messages)), messages, False))
+        return self.do(commands.Publish(self.publisher, range(len(messages)), messages, False))
 
-    def consumer(self, credit: int = 0, **options: Any) -> ConsumerRef:
+    def consumer(self, credit: int = 0, **options: Any) -> commands.ConsumerRef:
         ref = self.reply_to.consumer()
-        self.do(Subscribe(ref, options.pop("settled", False), **options))
+        self.do(commands.Subscribe(ref, options.pop("settled", False), **options))
         if credit:
             self.credit(ref, credit)
         return ref
 
-    def credit(self, ref: ConsumerRef, credit: int, *, drain: bool = False) -> list[object]:
+    def credit(self, ref: commands.ConsumerRef, credit: int, *, drain: bool = False) -> list[object]:
         handed = self._handed.get(ref, 0)
-        return self.do(Credit(ref, handed, credit, drain, handed))
+        return self.do(commands.Credit(ref, handed, credit, drain, handed))
 
-    def get(self, ref: ConsumerRef, credit: int = 1) -> list[str]:
+    def get(self, ref: commands.ConsumerRef, credit: int = 1) -> list[str]:
         """Give credit; the contents of what the consumer gets."""
         return self.bodies(self.credit(ref, credit), ref)
 
-    def bodies(self, told: Iterable[object], ref: ConsumerRef | None = None) -> list[str]:
+    def bodies(self, told: Iterable[object], ref: commands.ConsumerRef | None = None) -> list[str]:
         """Contents of the deliveries among effects, of one consumer or all."""
         return [each[1].decode() for each in self.delivered(told, ref)]
 
-    def delivered(self, told: Iterable[object], ref: ConsumerRef | None = None) -> list[Message]:
-        deliveries = only(told, Deliver)
+    def delivered(self, told: Iterable[object], ref: commands.ConsumerRef | None = None) -> list[Message]:
+        deliveries = only(told, commands.Deliver)
         return [each for found in deliveries if ref in (None, found.consumer) for each in found.messages]
 
-    def held(self, ref: ConsumerRef) -> list[int]:
+    def held(self, ref: commands.ConsumerRef) -> list[int]:
         """Keys of what a consumer holds, in the order in which it got them."""
         found = self.queue.parts()[1].by_ref.get(ref)
         return [] if found is None else list(found.unsettled)
 
     def settle(
         self,
-        ref: ConsumerRef,
-        delivery_outcome: DeliveryOutcome,
+        ref: commands.ConsumerRef,
+        delivery_outcome: commands.DeliveryOutcome,
         keys: Sequence[int] | None = None,
         annotations: bytes = b"",
     ) -> list[object]:
         """Decide on deliveries; without keys on all that the consumer holds."""
-        return self.do(Settle(ref, self.held(ref) if keys is None else keys, delivery_outcome, annotations))
+        return self.do(
+            commands.Settle(ref, self.held(ref) if keys is None else keys, delivery_outcome, annotations)
+        )
 
-    def give_back(self, ref: ConsumerRef, keys: Sequence[int]) -> list[object]:
+    def give_back(self, ref: commands.ConsumerRef, keys: Sequence[int]) -> list[object]:
         """The session gives back what it has not sent."""
         handed = self._handed.get(ref, 0)
         count = handed - len(keys)
         self._handed[ref] = count
         # To the queue all were seen; counting begins anew below what it handed out.
-        told = self.do(GiveBack(ref, keys, [], count, handed, 1))
+        told = self.do(commands.GiveBack(ref, keys, [], count, handed, 1))
         self._handed[ref] = handed
         return told
 
-    def leave(self, ref: ConsumerRef, delivery_outcome: DeliveryOutcome) -> list[object]:
-        return self.do(Unsubscribe(ref, [], [], self._handed.get(ref, 0), delivery_outcome))
+    def leave(self, ref: commands.ConsumerRef, delivery_outcome: commands.DeliveryOutcome) -> list[object]:
+        return self.do(commands.Unsubscribe(ref, [], [], self._handed.get(ref, 0), delivery_outcome))
 
-    def cancel(self, ref: ConsumerRef) -> list[object]:
-        return self.do(Cancel(ref))
+    def cancel(self, ref: commands.ConsumerRef) -> list[object]:
+        return self.do(commands.Cancel(ref))
 
     def wait(self, ms: int) -> list[object]:
         self.now += ms
-        return self.do(Tick())
+        return self.do(commands.Tick())
 
     def dead(self) -> list[tuple[str, list[str]]]:
         """Reason and contents of what the queue gave up since the last call."""
@@ -144,7 +130,7 @@ class Bench:
             for letters in self.dead_letters()
         ]
 
-    def dead_letters(self) -> list[DeadLetters]:
+    def dead_letters(self) -> list[commands.DeadLetters]:
         """What the queue gave up since the last call."""
         return self.queue.take_dead_letters()
 
@@ -154,8 +140,8 @@ def only(told: Iterable[object], kind: type[E]) -> list[E]:
 
 
 def confirmed(told: Iterable[object]) -> list[int]:
-    return [number for each in only(told, Confirmed) for number in each.ids]
+    return [number for each in only(told, commands.Confirmed) for number in each.ids]
 
 
 def rejected(told: Iterable[object]) -> list[int]:
-    return [number for each in only(told, PublishRejected) for number in each.ids]
+    return [number for each in only(told, commands.PublishRejected) for number in each.ids]

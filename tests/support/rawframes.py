@@ -9,18 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from amqp10broker.protocols.amqp10.performatives import (
-    Attach,
-    Begin,
-    Disposition,
-    Flow,
-    Open,
-    SaslInit,
-    Source,
-    Target,
-    Transfer,
-    decode_composite,
-)
+from amqp10broker.protocols.amqp10 import performatives
 from amqp10broker.protocols.amqp10.types import Symbol
 
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
@@ -64,7 +53,7 @@ class FrameCutter:
             if body_at == pos + size:
                 frames.append(Got(channel, None, b"", size))
             else:
-                body, end = decode_composite(buf, body_at, pos + size)
+                body, end = performatives.decode_composite(buf, body_at, pos + size)
                 frames.append(Got(channel, body, bytes(buf[end : pos + size]), size))
             pos += size
         self.rest = buf[pos:]
@@ -80,17 +69,19 @@ def frame(channel: int, performative: Any, payload: bytes = b"", *, kind: int = 
 
 def login(mechanism: str = "ANONYMOUS", response: bytes = b"") -> bytes:
     """What a client sends first: SASL header and init."""
-    return SASL_HEADER + frame(0, SaslInit(mechanism=Symbol(mechanism), initial_response=response), kind=1)
+    return SASL_HEADER + frame(
+        0, performatives.SaslInit(mechanism=Symbol(mechanism), initial_response=response), kind=1
+    )
 
 
 def open_frame(**fields: Any) -> bytes:
-    return AMQP_HEADER + frame(0, Open(**{"container_id": "test", **fields}))
+    return AMQP_HEADER + frame(0, performatives.Open(**{"container_id": "test", **fields}))
 
 
 def begin(channel: int = 0, **fields: Any) -> bytes:
     """A begin frame, with the incoming-window wide open unless told otherwise."""
     given = {"next_outgoing_id": 0, "incoming_window": WINDOW_OPEN, "outgoing_window": WINDOW_OPEN}
-    return frame(channel, Begin(**{**given, **fields}))
+    return frame(channel, performatives.Begin(**{**given, **fields}))
 
 
 def attach_sender(handle: int, queue: str, *, channel: int = 0, **fields: Any) -> bytes:
@@ -98,11 +89,11 @@ def attach_sender(handle: int, queue: str, *, channel: int = 0, **fields: Any) -
         "name": f"out-{channel}-{handle}-{queue}",
         "handle": handle,
         "role": False,
-        "source": Source(address="client"),
-        "target": Target(address=queue),
+        "source": performatives.Source(address="client"),
+        "target": performatives.Target(address=queue),
         "initial_delivery_count": 0,
     }
-    return frame(channel, Attach(**{**given, **fields}))
+    return frame(channel, performatives.Attach(**{**given, **fields}))
 
 
 def attach_receiver(handle: int, queue: str, *, channel: int = 0, **fields: Any) -> bytes:
@@ -110,10 +101,10 @@ def attach_receiver(handle: int, queue: str, *, channel: int = 0, **fields: Any)
         "name": f"in-{channel}-{handle}-{queue}",
         "handle": handle,
         "role": True,
-        "source": Source(address=queue),
-        "target": Target(address="client"),
+        "source": performatives.Source(address=queue),
+        "target": performatives.Target(address="client"),
     }
-    return frame(channel, Attach(**{**given, **fields}))
+    return frame(channel, performatives.Attach(**{**given, **fields}))
 
 
 def flow(channel: int = 0, **fields: Any) -> bytes:
@@ -124,7 +115,7 @@ def flow(channel: int = 0, **fields: Any) -> bytes:
         "next_outgoing_id": 0,
         "outgoing_window": WINDOW_OPEN,
     }
-    return frame(channel, Flow(**{**given, **fields}))
+    return frame(channel, performatives.Flow(**{**given, **fields}))
 
 
 def credit(
@@ -163,7 +154,7 @@ def transfer(
         "message_format": 0,
         "settled": settled,
     }
-    return frame(channel, Transfer(**{**given, **fields}), body if raw else message(body))
+    return frame(channel, performatives.Transfer(**{**given, **fields}), body if raw else message(body))
 
 
 def pieces(handle: int, delivery_id: int, body: bytes, size: int, *, channel: int = 0) -> list[bytes]:
@@ -180,5 +171,6 @@ def pieces(handle: int, delivery_id: int, body: bytes, size: int, *, channel: in
 
 def disposition(first: int, last: int | None = None, *, channel: int = 0, **fields: Any) -> bytes:
     return frame(
-        channel, Disposition(**{"role": True, "first": first, "last": last, "settled": True, **fields})
+        channel,
+        performatives.Disposition(**{"role": True, "first": first, "last": last, "settled": True, **fields}),
     )

@@ -176,3 +176,16 @@ class ScriptRunner:
 
     def _letters(self, on: str) -> None:
         self.world.letters_shown = on == "on"
+
+
+def again(script: ScriptRunner, attach: str, label: str = "C") -> str:
+    """The client comes back: the answer to its attach."""
+    script.do(f"connect {label} container=client-C")
+    script.do(f"{label}> BEGIN")
+    return script.do(f"{label}> ATTACH h=1 {attach}")[0]
+
+
+def reattached(script: ScriptRunner, attach: str) -> str:
+    """The client loses its connection and comes back: the answer to its attach."""
+    script.do("lose C")
+    return again(script, attach)

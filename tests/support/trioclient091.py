@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import trio
 from trio.testing import memory_stream_pair
 
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.connection import FrameReader
 from amqp10broker.protocols.amqp091.content import (
     AckRun,
@@ -20,35 +20,21 @@ from amqp10broker.protocols.amqp091.content import (
     content_frames,
     method_frame,
 )
-from amqp10broker.protocols.amqp091.methods import (
-    BasicAck,
-    BasicPublish,
-    ChannelOpen,
-    ChannelOpenOk,
-    ConnectionOpen,
-    ConnectionOpenOk,
-    ConnectionStart,
-    ConnectionStartOk,
-    ConnectionTune,
-    ConnectionTuneOk,
-    Method,
-)
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.runtime.broker import Broker
+from tests.support.trioclient import MemoryClient
 
 HEADER = b"AMQP\x00\x00\x09\x01"
-PATIENCE_S = 400.0
-"""Virtual seconds a test waits for a frame."""
 CAPABILITIES = ("consumer_cancel_notify", "connection.blocked", "authentication_failure_close")
 
-M = TypeVar("M", bound=Method)
-Got = tuple[int, Method | Content | Heartbeat]
+M = TypeVar("M", bound=methods.Method)
+Got = tuple[int, methods.Method | Content | Heartbeat]
 """Channel, and what came on it."""
 
 
 def message(channel: int, key: str, body: bytes = b"", exchange: str = "", **properties: Any) -> bytes:
     encoded = encode_properties(BasicProperties(**properties))
-    return content_frames(channel, BasicPublish(exchange, key), encoded, body, 131_072)
+    return content_frames(channel, methods.BasicPublish(exchange, key), encoded, body, 131_072)
 
 
 def start_ok(
@@ -57,60 +43,42 @@ def start_ok(
     password: str = "guest",
     mechanism: str = "PLAIN",
     capabilities: tuple[str, ...] = CAPABILITIES,
-) -> ConnectionStartOk:
+) -> methods.ConnectionStartOk:
     properties: dict[str, Any] = {"capabilities": dict.fromkeys(capabilities, True), "product": "test"}
-    return ConnectionStartOk(properties, mechanism, f"\0{user}\0{password}".encode(), "en_US")
+    return methods.ConnectionStartOk(properties, mechanism, f"\0{user}\0{password}".encode(), "en_US")
 
 
-class Client091:
-    """One connection to a broker."""
+class Client091(MemoryClient):
+    """One connection of AMQP 0-9-1."""
+
+    IDLE_S = 0.5
 
     def __init__(self, broker: Broker, stream: Any, peer: str) -> None:
-        self.broker = broker
-        self.stream = stream
-        self.peer = peer
+        super().__init__(broker, stream, peer)
         self.reader = FrameReader(0)
-        self.waiting: deque[Got] = deque()
-        self.ended = False
 
-    @property
-    def task(self) -> Any:
-        """The broker's object for this connection, None when it is over."""
-        return next((each for each in self.broker.connections.values() if each.peer == self.peer), None)
+    async def receive(self) -> bytes:
+        try:
+            return await super().receive()
+        except trio.BrokenResourceError:
+            return b""
+
+    def read(self, data: bytes) -> list[Got]:
+        return [got for item in self.reader.feed(data) for got in each_of(item)] if data else []
+
+    def is_heartbeat(self, got: Got) -> bool:
+        return isinstance(got[1], Heartbeat)
 
     async def send_bytes(self, data: bytes) -> None:
         await self.stream.send_all(data)
 
-    async def send(self, channel: int, *parts: Method | bytes) -> None:
+    async def send(self, channel: int, *parts: methods.Method | bytes) -> None:
         """Methods and contents on a channel, in one write."""
         data = [part if isinstance(part, bytes) else method_frame(channel, part) for part in parts]
         await self.stream.send_all(b"".join(data))
 
     async def publish(self, exchange: str, routing_key: str, body: bytes, **properties: Any) -> None:
         await self.send(1, message(1, routing_key, body, exchange, **properties))
-
-    async def next_or_end(self, *, heartbeats: bool = False) -> Got | None:
-        """What comes next, or None at the end of the stream."""
-        with trio.fail_after(PATIENCE_S):
-            while True:
-                while self.waiting:
-                    got = self.waiting.popleft()
-                    if heartbeats or not isinstance(got[1], Heartbeat):
-                        return got
-                if self.ended:
-                    return None
-                try:
-                    data = bytes(await self.stream.receive_some(65_536))
-                except trio.BrokenResourceError:
-                    data = b""
-                self.ended = not data
-                for item in self.reader.feed(data) if data else []:
-                    self.waiting.extend(each_of(item))
-
-    async def next(self) -> Got:
-        got = await self.next_or_end()
-        assert got is not None, "the broker closed the socket"
-        return got
 
     async def expect(self, kind: type[M], *, channel: int | None = None) -> M:
         """The next frame, which must be a method of this kind."""
@@ -126,46 +94,27 @@ class Client091:
             if isinstance(got, kind):
                 return got
 
-    async def call(self, channel: int, method: Method, kind: type[M]) -> M:
+    async def call(self, channel: int, method: methods.Method, kind: type[M]) -> M:
         await self.send(channel, method)
         return await self.expect(kind, channel=channel)
 
-    async def idle(self, seconds: float = 0.5, *, heartbeats: bool = False) -> list[Got]:
-        """All that comes until nothing has for so many virtual seconds."""
-        taken: list[Got] = []
-        while True:
-            with trio.move_on_after(seconds) as limit:
-                got = await self.next_or_end(heartbeats=heartbeats)
-                if got is None:
-                    return taken
-                taken.append(got)
-            if limit.cancelled_caught:
-                return taken
-
-    async def rest(self) -> list[Got]:
-        """All that comes until the broker closes the socket."""
-        taken: list[Got] = []
-        while (got := await self.next_or_end()) is not None:
-            taken.append(got)
-        return taken
-
-    async def begin(self) -> ConnectionStart:
+    async def begin(self) -> methods.ConnectionStart:
         await self.send_bytes(HEADER)
-        return await self.expect(ConnectionStart, channel=0)
+        return await self.expect(methods.ConnectionStart, channel=0)
 
     async def start(self, mechanism: str, response: bytes, **properties: Any) -> None:
         await self.begin()
         named = {"capabilities": dict.fromkeys(CAPABILITIES, True), **properties}
-        await self.send(0, ConnectionStartOk(named, mechanism, response, "en_US"))
+        await self.send(0, methods.ConnectionStartOk(named, mechanism, response, "en_US"))
 
     async def tune(self) -> None:
-        tune = await self.expect(ConnectionTune)
-        await self.send(0, ConnectionTuneOk(tune.channel_max, tune.frame_max, 0))
+        tune = await self.expect(methods.ConnectionTune)
+        await self.send(0, methods.ConnectionTuneOk(tune.channel_max, tune.frame_max, 0))
 
-    async def login(self, **fields: Any) -> ConnectionTune:
+    async def login(self, **fields: Any) -> methods.ConnectionTune:
         await self.begin()
         await self.send(0, start_ok(**fields))
-        return await self.expect(ConnectionTune)
+        return await self.expect(methods.ConnectionTune)
 
     async def open(
         self, *, channels: int = 1, vhost: str = "/", heartbeat: int = 0, **fields: Any
@@ -173,15 +122,14 @@ class Client091:
         """Log in, open, and open channels 1 .. `channels`."""
         tune = await self.login(**fields)
         await self.send(
-            0, ConnectionTuneOk(tune.channel_max, tune.frame_max, heartbeat), ConnectionOpen(vhost)
+            0,
+            methods.ConnectionTuneOk(tune.channel_max, tune.frame_max, heartbeat),
+            methods.ConnectionOpen(vhost),
         )
-        await self.expect(ConnectionOpenOk)
+        await self.expect(methods.ConnectionOpenOk)
         for number in range(1, channels + 1):
-            await self.call(number, ChannelOpen(), ChannelOpenOk)
+            await self.call(number, methods.ChannelOpen(), methods.ChannelOpenOk)
         return self
-
-    async def vanish(self) -> None:
-        await self.stream.aclose()
 
 
 def each_of(item: Item) -> list[Got]:
@@ -189,7 +137,7 @@ def each_of(item: Item) -> list[Got]:
         case MethodFrame():
             return [(item.channel, item.method)]
         case AckRun():
-            return [(item.channel, BasicAck(tag, multiple)) for tag, multiple in item.tags]
+            return [(item.channel, methods.BasicAck(tag, multiple)) for tag, multiple in item.tags]
         case Content():
             return [(item.channel, item)]
         case ContentOpened():

@@ -24,6 +24,7 @@ from amqp10broker.metadata.queue import QueueCommand, QueueSpec
 from amqp10broker.metadata.queue_settings import selector_in
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.snapshot import document
+from amqp10broker.protocols.amqp10 import performatives
 from amqp10broker.protocols.amqp10.connection import (
     FRAME_HEADER,
     FRAME_HEADER_BYTES,
@@ -36,18 +37,6 @@ from amqp10broker.protocols.amqp10.connection import (
 )
 from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.protocols.amqp10.link import BeginReceived, ConnectionEvent, FramesReceived
-from amqp10broker.protocols.amqp10.performatives import (
-    Attach,
-    Begin,
-    Close,
-    Detach,
-    Flow,
-    Open,
-    Properties,
-    SaslInit,
-    Transfer,
-    decode_composite,
-)
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
@@ -306,7 +295,7 @@ class Client:
             mechanisms=("PLAIN", "ANONYMOUS"),
         )
         open_fields.setdefault("container_id", open_fields.pop("container", f"client-{label}"))
-        init = SaslInit(mechanism=Symbol("ANONYMOUS"), initial_response=b"")
+        init = performatives.SaslInit(mechanism=Symbol("ANONYMOUS"), initial_response=b"")
         opening = build("open", open_fields)
         self.container_id = opening.container_id
         for data in (
@@ -362,7 +351,7 @@ class Client:
             # A link's name is one in all sessions.
             values.setdefault("name", f"link-{channel}-{values['h']}")
         frame = build(name, values)
-        if isinstance(frame, Begin):
+        if isinstance(frame, performatives.Begin):
             self.mine[channel] = ClientSession(
                 next_outgoing_id=frame.next_outgoing_id, incoming_window=frame.incoming_window
             )
@@ -375,7 +364,7 @@ class Client:
         size = values.pop("size", None)
         body = values.pop("body", None)
         to = values.pop("to", None)
-        before = b"" if to is None else Properties(to=to).encode()
+        before = b"" if to is None else performatives.Properties(to=to).encode()
         payload = values.pop("payload", None)
         count = 1
         first: int | None
@@ -414,9 +403,9 @@ class Client:
 
     def _dispatch(self, event: ConnectionEvent) -> None:
         match event:
-            case SaslInit():
+            case performatives.SaslInit():
                 self.engine.sasl_outcome(0)
-            case Open():
+            case performatives.Open():
                 self.engine.open("broker")
             case BeginReceived():
                 self._begin(event)
@@ -426,7 +415,7 @@ class Client:
                     self.sessions.pop(event.channel, None)
                 if session is not None and not session.over:
                     session.letters.append(Frames(event.items))
-            case Close():
+            case performatives.Close():
                 # The reader ends first, then the sessions, then the connection's own close.
                 self.stop()
                 if self.engine.state is ConnectionState.CLOSE_RECEIVED:
@@ -497,25 +486,27 @@ class Client:
         if not body:
             self.note(channel, "EMPTY")
             return
-        frame, end = decode_composite(body)
+        frame, end = performatives.decode_composite(body)
         session = self.mine.setdefault(channel, ClientSession())
-        if isinstance(frame, Transfer):
+        if isinstance(frame, performatives.Transfer):
             self._on_transfer(channel, session, frame, body[end:])
             return
         assert end == len(body)
-        if isinstance(frame, Begin):
+        if isinstance(frame, performatives.Begin):
             session.next_incoming_id = frame.next_outgoing_id
-        elif isinstance(frame, Flow):
+        elif isinstance(frame, performatives.Flow):
             assert frame.next_outgoing_id == session.next_incoming_id, (
                 "the broker's next-outgoing-id is wrong"
             )
-        elif isinstance(frame, Attach):
+        elif isinstance(frame, performatives.Attach):
             session.links[frame.handle] = ClientLink(frame.name, not frame.role)
-        elif isinstance(frame, Detach):
+        elif isinstance(frame, performatives.Detach):
             session.links.pop(frame.handle, None)
         self.note(channel, show(frame))
 
-    def _on_transfer(self, channel: int, session: ClientSession, frame: Transfer, payload: bytes) -> None:
+    def _on_transfer(
+        self, channel: int, session: ClientSession, frame: performatives.Transfer, payload: bytes
+    ) -> None:
         session.next_incoming_id = (session.next_incoming_id + 1) & MASK
         link = session.links[frame.handle]
         begun = bool(link.partial)

@@ -105,8 +105,12 @@ def test_a_whole_dialogue_under_any_chunking(chunk_bytes: int) -> None:
     assert pair.client.failure is None
 
 
-def test_a_wrong_password_is_a_login_error() -> None:
-    pair = BackToBack()
+@pytest.fixture
+def pair() -> BackToBack:
+    return BackToBack()
+
+
+def test_a_wrong_password_is_a_login_error(pair: BackToBack) -> None:
     pair.client.start("guest", "wrong")
     pair.carry()
     assert "correct them" in str(failure_of(pair.client, LoginError))
@@ -123,8 +127,7 @@ def test_an_open_that_is_refused_tells_condition_and_description() -> None:
 
 
 @pytest.mark.parametrize("opened", [False, True])
-def test_a_socket_that_ends_is_a_failure(opened: bool) -> None:
-    pair = BackToBack()
+def test_a_socket_that_ends_is_a_failure(opened: bool, pair: BackToBack) -> None:
     session = pair.opened() if opened else None
     pair.client.receive_end()
     assert ("lost" if opened else "before the connection was open") in str(
@@ -137,8 +140,7 @@ def test_a_socket_that_ends_is_a_failure(opened: bool) -> None:
             pair.client.begin()
 
 
-def test_close_by_the_broker_fails_sessions_and_links_with_its_reason() -> None:
-    pair = BackToBack()
+def test_close_by_the_broker_fails_sessions_and_links_with_its_reason(pair: BackToBack) -> None:
     session = pair.opened()
     sender = session.sender("q")
     pair.carry()
@@ -153,9 +155,8 @@ def test_close_by_the_broker_fails_sessions_and_links_with_its_reason() -> None:
     assert pair.written.endswith(CLOSE)
 
 
-def test_what_was_settled_is_written_before_the_close() -> None:
+def test_what_was_settled_is_written_before_the_close(pair: BackToBack) -> None:
     """A program that accepts and closes at once has accepted."""
-    pair = BackToBack()
     session = pair.opened()
     filled(pair, session, 3)
     receiver = session.receiver("q", credit_limit=10)
@@ -168,8 +169,7 @@ def test_what_was_settled_is_written_before_the_close() -> None:
     assert pair.client.take_output() == b""
 
 
-def test_open_begin_and_close_in_one_breath_keep_their_order() -> None:
-    pair = BackToBack()
+def test_open_begin_and_close_in_one_breath_keep_their_order(pair: BackToBack) -> None:
     pair.client.start("guest", "guest")
     while not pair.client.opened:
         pair.broker.receive(pair.client.take_output())
@@ -179,8 +179,7 @@ def test_open_begin_and_close_in_one_breath_keep_their_order() -> None:
     assert kinds(pair.client.take_output()) == ["Begin", "Close"]
 
 
-def test_an_attach_of_the_peer_is_refused_and_nothing_else_happens() -> None:
-    pair = BackToBack()
+def test_an_attach_of_the_peer_is_refused_and_nothing_else_happens(pair: BackToBack) -> None:
     session = pair.opened()
     pair.client.receive(
         frame(Attach(name="theirs", handle=9, role=True, source=Source(address="x"), target=Target()))
@@ -220,8 +219,7 @@ def test_a_silent_broker_is_given_up() -> None:
 # --- sessions -------------------------------------------------------------------------------------
 
 
-def test_a_session_ended_by_the_broker_leaves_the_others() -> None:
-    pair = BackToBack()
+def test_a_session_ended_by_the_broker_leaves_the_others(pair: BackToBack) -> None:
     first = pair.opened()
     second = pair.client.begin()
     pair.carry()
@@ -238,8 +236,7 @@ def test_a_session_ended_by_the_broker_leaves_the_others() -> None:
     filled(pair, second, 1)
 
 
-def test_the_channel_of_an_ended_session_is_used_again() -> None:
-    pair = BackToBack()
+def test_the_channel_of_an_ended_session_is_used_again(pair: BackToBack) -> None:
     session = pair.opened()
     session.end()
     pair.carry()
@@ -270,9 +267,8 @@ def test_a_message_over_the_links_limit_is_not_sent_and_the_link_goes_on() -> No
     assert sender.take_outcomes(keys) == [Accepted()]
 
 
-def test_what_is_abandoned_and_not_begun_is_never_sent() -> None:
+def test_what_is_abandoned_and_not_begun_is_never_sent(pair: BackToBack) -> None:
     """The messages of others stay; what had begun keeps its late outcome to itself."""
-    pair = BackToBack()
     session = pair.opened()
     sender = session.sender("q")
     pair.carry()
@@ -293,9 +289,8 @@ def test_what_is_abandoned_and_not_begun_is_never_sent() -> None:
 # --- receiving ------------------------------------------------------------------------------------
 
 
-def test_no_more_messages_arrive_than_are_taken() -> None:
+def test_no_more_messages_arrive_than_are_taken(pair: BackToBack) -> None:
     """Credit is topped up as messages are taken: one that takes none has at most two grants of them."""
-    pair = BackToBack()
     session = pair.opened()
     filled(pair, session, 100)
     receiver = session.receiver("q", credit_limit=10)
@@ -309,8 +304,7 @@ def test_no_more_messages_arrive_than_are_taken() -> None:
     assert seen == sorted(seen)
 
 
-def test_after_a_drain_the_credit_limit_counts_again() -> None:
-    pair = BackToBack()
+def test_after_a_drain_the_credit_limit_counts_again(pair: BackToBack) -> None:
     session = pair.opened()
     filled(pair, session, 1)
     receiver = session.receiver("q", credit_limit=5)
@@ -336,8 +330,7 @@ def test_after_a_drain_the_credit_limit_counts_again() -> None:
         (modified(delivery_failed=False, undeliverable_here=True), 0),
     ],
 )
-def test_outcomes_of_received_messages(outcome: Any, left: int) -> None:
-    pair = BackToBack()
+def test_outcomes_of_received_messages(outcome: Any, left: int, pair: BackToBack) -> None:
     session = pair.opened()
     filled(pair, session, 3)
     receiver = session.receiver("q")
@@ -359,9 +352,8 @@ def test_outcomes_of_received_messages(outcome: Any, left: int) -> None:
         (Rejected(error=5), "cannot be sent"),  # type: ignore[arg-type]  # that is the mistake
     ],
 )
-def test_what_is_no_outcome_is_refused_where_it_is_given(outcome: Any, told: str) -> None:
+def test_what_is_no_outcome_is_refused_where_it_is_given(outcome: Any, told: str, pair: BackToBack) -> None:
     """It would fail when it is written, and with it the connection."""
-    pair = BackToBack()
     session = pair.opened()
     filled(pair, session, 1)
     receiver = session.receiver("q", credit_limit=1)
@@ -374,8 +366,7 @@ def test_what_is_no_outcome_is_refused_where_it_is_given(outcome: Any, told: str
     assert pair.broker.queue("q") == (0, 0)
 
 
-def test_a_range_of_messages_is_settled_by_one_frame() -> None:
-    pair = BackToBack()
+def test_a_range_of_messages_is_settled_by_one_frame(pair: BackToBack) -> None:
     session = pair.opened()
     filled(pair, session, 100)
     receiver = session.receiver("q", credit_limit=200)
@@ -390,8 +381,7 @@ def test_a_range_of_messages_is_settled_by_one_frame() -> None:
 # --- the end of links -----------------------------------------------------------------------------
 
 
-def test_a_refused_link_tells_why_and_what_to_do() -> None:
-    pair = BackToBack()
+def test_a_refused_link_tells_why_and_what_to_do(pair: BackToBack) -> None:
     session = pair.opened()
     receiver = session.receiver("/queues/nowhere", credit_limit=10)
     pair.carry()
@@ -410,8 +400,7 @@ def detach_by_broker(pair: BackToBack, name: str) -> None:
     pair.carry()
 
 
-def test_a_link_detached_by_the_broker_tells_why() -> None:
-    pair = BackToBack()
+def test_a_link_detached_by_the_broker_tells_why(pair: BackToBack) -> None:
     session = pair.opened()
     sender = session.sender("q")
     receiver = session.receiver("r", credit_limit=1)
@@ -424,8 +413,7 @@ def test_a_link_detached_by_the_broker_tells_why() -> None:
     assert receiver.failure is None
 
 
-def test_what_was_not_taken_when_a_receiver_ends_is_the_queues() -> None:
-    pair = BackToBack()
+def test_what_was_not_taken_when_a_receiver_ends_is_the_queues(pair: BackToBack) -> None:
     session = pair.opened()
     filled(pair, session, 3)
     receiver = session.receiver("q", credit_limit=10)
@@ -439,9 +427,8 @@ def test_what_was_not_taken_when_a_receiver_ends_is_the_queues() -> None:
         receiver.settle([taken])
 
 
-def test_a_transfer_without_credit_detaches_the_link_only() -> None:
+def test_a_transfer_without_credit_detaches_the_link_only(pair: BackToBack) -> None:
     """The broker's fault: the link is closed with the condition, and the error says who closed it."""
-    pair = BackToBack()
     session = pair.opened()
     receiver = session.receiver("q")
     pair.carry()
@@ -458,8 +445,7 @@ def test_a_transfer_without_credit_detaches_the_link_only() -> None:
     filled(pair, session, 1)
 
 
-def test_bytes_that_are_no_frames_close_the_connection() -> None:
-    pair = BackToBack()
+def test_bytes_that_are_no_frames_close_the_connection(pair: BackToBack) -> None:
     session = pair.opened()
     pair.client.receive(b"\x00\x00\x00\x01junk")
     assert failure_of(session, ConnectionEndedError).condition == "amqp:connection:framing-error"

@@ -120,9 +120,13 @@ def settle(role: bool, first: int, last: int | None = None, *, settled: bool = T
     return Disposition(role=role, first=first, last=last, settled=settled, state=Accepted())
 
 
-def test_a_session_has_the_channels_of_both_sides() -> None:
+@pytest.fixture
+def frames() -> Frames:
+    return Frames()
+
+
+def test_a_session_has_the_channels_of_both_sides(frames: Frames) -> None:
     """And is there until each side has ended it."""
-    frames = Frames()
     session = frames.session
     assert session.channel == CHANNEL["in"]
     assert session.established
@@ -135,16 +139,14 @@ def test_a_session_has_the_channels_of_both_sides() -> None:
     assert frames.state.sessions() == []
 
 
-def test_opens_are_kept_by_side() -> None:
+def test_opens_are_kept_by_side(frames: Frames) -> None:
     """An open is no event of a session or link."""
-    frames = Frames()
     frames.went(Open(container_id="b"))
     assert frames.last == []
     assert frames.state.opened["out"].container_id == "b"
 
 
-def test_a_link_has_the_handles_of_both_sides_and_the_address_of_either() -> None:
-    frames = Frames()
+def test_a_link_has_the_handles_of_both_sides_and_the_address_of_either(frames: Frames) -> None:
     frames.came(Attach(name="l", handle=1, role=Role.RECEIVER, source=Source(dynamic=True)))
     (asked,) = frames.last
     assert isinstance(asked, AttachObserved)
@@ -156,9 +158,8 @@ def test_a_link_has_the_handles_of_both_sides_and_the_address_of_either() -> Non
     assert asked.link.attached
 
 
-def test_a_sender_and_a_receiver_of_one_name_are_two_links() -> None:
+def test_a_sender_and_a_receiver_of_one_name_are_two_links(frames: Frames) -> None:
     """2.6.1: a link is identified by its name and its direction."""
-    frames = Frames()
     frames.came(Attach(name="l", handle=0, role=Role.RECEIVER, source=Source(address="q")))
     frames.came(Attach(name="l", handle=1, role=Role.SENDER, target=Target(address="q")))
     frames.went(Attach(name="l", handle=0, role=Role.RECEIVER))
@@ -168,8 +169,7 @@ def test_a_sender_and_a_receiver_of_one_name_are_two_links() -> None:
     assert links["in"][1] is links["out"][0]
 
 
-def test_a_name_may_be_attached_again() -> None:
-    frames = Frames()
+def test_a_name_may_be_attached_again(frames: Frames) -> None:
     first = frames.receiver()
     frames.came(Detach(handle=HANDLE["in"]))
     assert frames.last == [DetachObserved(frames.session, first, answered=False)]
@@ -178,9 +178,8 @@ def test_a_name_may_be_attached_again() -> None:
     assert frames.receiver() is not first
 
 
-def test_credit_is_counted_from_the_delivery_count() -> None:
+def test_credit_is_counted_from_the_delivery_count(frames: Frames) -> None:
     """2.6.7: a flow that crosses deliveries does not count them twice."""
-    frames = Frames()
     link = frames.receiver(count=2**32 - 1)
     frames.came(flow("in", credit=5, count=2**32 - 1))
     assert frames.last == [FlowObserved(frames.session, link, grants=True)]
@@ -191,18 +190,16 @@ def test_credit_is_counted_from_the_delivery_count() -> None:
     assert (link.credit.link_credit, link.credit.drain) == (4, True)
 
 
-def test_a_flow_without_delivery_count_counts_from_the_first() -> None:
+def test_a_flow_without_delivery_count_counts_from_the_first(frames: Frames) -> None:
     """2.7.4: it was sent before the attach had come."""
-    frames = Frames()
     link = frames.receiver(count=9)
     frames.went(transfer("out", 0))
     frames.came(flow("in", credit=5, count=None))
     assert link.credit.link_credit == 4
 
 
-def test_a_drained_sender_has_no_credit_left() -> None:
+def test_a_drained_sender_has_no_credit_left(frames: Frames) -> None:
     """Its flow has the count up to which it has given credit up, however much that is."""
-    frames = Frames()
     link = frames.receiver()
     frames.came(flow("in", credit=2**32 - 1, drain=True))
     frames.went(flow("out", credit=0, count=2**32 - 1))
@@ -210,9 +207,8 @@ def test_a_drained_sender_has_no_credit_left() -> None:
     assert (link.credit.delivery_count, link.credit.link_credit) == (2**32 - 1, 0)
 
 
-def test_a_sender_that_counts_back_gives_nothing_up() -> None:
+def test_a_sender_that_counts_back_gives_nothing_up(frames: Frames) -> None:
     """Its flow was counted before its last deliveries."""
-    frames = Frames()
     link = frames.sender()
     for number in range(3):
         frames.came(transfer("in", number))
@@ -222,10 +218,9 @@ def test_a_sender_that_counts_back_gives_nothing_up() -> None:
 
 @pytest.mark.parametrize(("direction", "after_first"), [("in", 0), ("out", 1)])
 def test_a_delivery_counts_when_the_broker_begins_to_send_it_or_has_it_whole(
-    direction: Direction, after_first: int
+    direction: Direction, after_first: int, frames: Frames
 ) -> None:
     """2.6.7, as the broker's own ends of links count."""
-    frames = Frames()
     link = frames.sender() if direction == "in" else frames.receiver()
     move = frames.came if direction == "in" else frames.went
     move(transfer(direction, 0, more=True))
@@ -237,9 +232,8 @@ def test_a_delivery_counts_when_the_broker_begins_to_send_it_or_has_it_whole(
     assert link.credit.delivery_count == 1
 
 
-def test_an_aborted_delivery_is_not_unsettled() -> None:
+def test_an_aborted_delivery_is_not_unsettled(frames: Frames) -> None:
     """It counts, and nothing more comes of it."""
-    frames = Frames()
     link = frames.sender()
     frames.came(transfer("in", 0, more=True))
     frames.came(transfer("in", None, aborted=True, more=True))
@@ -248,17 +242,15 @@ def test_an_aborted_delivery_is_not_unsettled() -> None:
     assert link.credit.delivery_count == 1
 
 
-def test_deliveries_beyond_the_credit_count() -> None:
+def test_deliveries_beyond_the_credit_count(frames: Frames) -> None:
     """The state is that of the frames, whoever broke a rule."""
-    frames = Frames()
     link = frames.receiver()
     frames.went(transfer("out", 0))
     assert (link.credit.delivery_count, link.credit.link_credit) == (1, 0)
 
 
-def test_a_disposition_names_the_deliveries_that_its_role_has_received() -> None:
+def test_a_disposition_names_the_deliveries_that_its_role_has_received(frames: Frames) -> None:
     """A receiver's those of the other side, a sender's its own."""
-    frames = Frames()
     link = frames.receiver()
     for number in range(3):
         frames.went(transfer("out", number))
@@ -299,9 +291,8 @@ def test_transfers_that_the_begin_of_the_other_side_crosses_count() -> None:
     assert session.windows["in"].left == 8
 
 
-def test_nothing_happens_on_a_link_that_a_side_has_detached() -> None:
+def test_nothing_happens_on_a_link_that_a_side_has_detached(frames: Frames) -> None:
     """Frames that cross its detach count in the window alone."""
-    frames = Frames()
     link = frames.receiver()
     frames.came(Detach(handle=HANDLE["in"]))
     frames.went(transfer("out", 0))
@@ -336,9 +327,8 @@ def test_a_run_of_transfers_is_what_its_frames_are() -> None:
         assert frames.session.windows["in"].next_id == 4
 
 
-def test_a_copy_goes_its_own_way() -> None:
+def test_a_copy_goes_its_own_way(frames: Frames) -> None:
     """A timeline is replayed from one again and again."""
-    frames = Frames()
     link = frames.receiver()
     other = link.copy()
     session = frames.session.copy_with(other)

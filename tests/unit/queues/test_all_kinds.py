@@ -9,13 +9,7 @@ import pytest
 
 from amqp10broker.message.filters.stream import OffsetWord
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.protocols.amqp091.methods import (
-    BasicCancel,
-    BasicCancelOk,
-    BasicConsume,
-    BasicConsumeOk,
-    QueueDeclare,
-)
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.queues.classic.dispatch import Serving
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
@@ -351,16 +345,16 @@ def test_a_queue_takes_one_more_and_lets_one_go_in_steps_of_which_there_is_an_en
 def test_a_channel_takes_one_more_and_lets_one_go_in_steps_of_which_there_is_an_end() -> None:
     """basic.consume and basic.cancel of AMQP 0-9-1, with the queue's answers, on one channel."""
     channel = World(strict=False).channel()
-    channel.call(QueueDeclare("q", durable=True))
+    channel.call(methods.QueueDeclare("q", durable=True))
     tags = 0
 
     def consume() -> None:
         nonlocal tags
         tags += 1
-        assert type(channel.call(BasicConsume("q", str(tags)))) is BasicConsumeOk
+        assert type(channel.call(methods.BasicConsume("q", str(tags)))) is methods.BasicConsumeOk
 
     def cancel(tag: int) -> Any:
-        assert type(channel.call(BasicCancel(str(tag)))) is BasicCancelOk
+        assert type(channel.call(methods.BasicCancel(str(tag)))) is methods.BasicCancelOk
 
     steps: dict[int, list[int]] = {}
     for count in (FEW, MANY):

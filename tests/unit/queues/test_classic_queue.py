@@ -56,8 +56,12 @@ def test_a_returned_message_keeps_priority_and_place() -> None:
 # --- consumer priorities ------------------------------------------------------------------------------
 
 
-def test_the_consumer_of_the_highest_priority_gets_all_it_has_credit_for() -> None:
-    bench = Bench()
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_the_consumer_of_the_highest_priority_gets_all_it_has_credit_for(bench: Bench) -> None:
     low = bench.consumer(5, priority=-1)
     high = bench.consumer(2, priority=10)
     middle = bench.consumer(1)
@@ -65,16 +69,14 @@ def test_the_consumer_of_the_highest_priority_gets_all_it_has_credit_for() -> No
     assert (high.got, middle.got, low.got) == (["a", "b"], ["c"], ["d"])
 
 
-def test_equal_priorities_take_turns() -> None:
-    bench = Bench()
+def test_equal_priorities_take_turns(bench: Bench) -> None:
     one = bench.consumer(5, priority=3)
     two = bench.consumer(5, priority=3)
     bench.publish("a", "b", "c", "d")
     assert (len(one.got), len(two.got)) == (2, 2)
 
 
-def test_credit_brings_the_higher_one_back() -> None:
-    bench = Bench()
+def test_credit_brings_the_higher_one_back(bench: Bench) -> None:
     high = bench.consumer(1, priority=1)
     low = bench.consumer(9)
     bench.publish("a", "b")
@@ -158,8 +160,7 @@ def test_the_next_in_order_of_arrival_follows() -> None:
 # --- exclusive ----------------------------------------------------------------------------------------
 
 
-def test_an_exclusive_consumer_is_alone() -> None:
-    bench = Bench()
+def test_an_exclusive_consumer_is_alone(bench: Bench) -> None:
     first = bench.consumer(1, exclusive=True)
     second = bench.consumer(1)
     assert [type(each) for each in second.told] == [SubscribeRefused]
@@ -282,8 +283,7 @@ def test_a_dead_letter_still_says_its_time_to_live() -> None:
     assert header_of(bench.letters[0].messages[0][0]).ttl == 0
 
 
-def test_the_clock_set_back_changes_nothing() -> None:
-    bench = Bench()
+def test_the_clock_set_back_changes_nothing(bench: Bench) -> None:
     bench.publish(message("a", ttl=100))
     bench.now -= 500
     bench.publish(message("b", ttl=100))
@@ -340,8 +340,7 @@ def test_declaring_and_getting_are_use(use: str) -> None:
     assert bench.queue.deleted
 
 
-def test_an_expiry_can_come_and_go_by_policy() -> None:
-    bench = Bench()
+def test_an_expiry_can_come_and_go_by_policy(bench: Bench) -> None:
     bench.configure(QueueSettings(expires_ms=100))
     bench.wait(50)
     bench.configure(QueueSettings())
@@ -458,8 +457,7 @@ def test_a_refused_publish_is_dead_lettered_if_asked_for() -> None:
     assert (bench.rejected, bench.dead) == ([1], [("maxlen", "b")])
 
 
-def test_a_limit_that_is_lowered_drops_from_the_head() -> None:
-    bench = Bench()
+def test_a_limit_that_is_lowered_drops_from_the_head(bench: Bench) -> None:
     bench.publish("a", "b", "c")
     bench.configure(QueueSettings(max_length=1, dead_letter_exchange="dlx"))
     assert bench.dead == [("maxlen", "a"), ("maxlen", "b")]
@@ -468,8 +466,7 @@ def test_a_limit_that_is_lowered_drops_from_the_head() -> None:
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_bytes_are_counted_right_whatever_happened_before(held: bool) -> None:
-    bench = Bench()
+def test_bytes_are_counted_right_whatever_happened_before(held: bool, bench: Bench) -> None:
     consumer = bench.consumer(2)
     bench.publish("aaaa", "bbbb", "cccc")
     if not held:
@@ -516,8 +513,7 @@ def counts(bench: Bench) -> tuple[int, int | None]:
     return figures.messages_ready, figures.messages_delayed
 
 
-def test_a_message_is_delivered_at_its_time_and_not_before() -> None:
-    bench = Bench()
+def test_a_message_is_delivered_at_its_time_and_not_before(bench: Bench) -> None:
     consumer = bench.consumer(5)
     bench.publish(later("b", 100), later("a", 50), "now")
     assert (consumer.got, counts(bench)) == (["now"], (0, 2))
@@ -532,8 +528,7 @@ def test_a_message_is_delivered_at_its_time_and_not_before() -> None:
     assert bench.queue.deadline() is None
 
 
-def test_a_time_that_has_passed_delays_nothing() -> None:
-    bench = Bench()
+def test_a_time_that_has_passed_delays_nothing(bench: Bench) -> None:
     bench.publish(later("a", 0), later("b", -1000), message("c", due=-1))
     assert (bench.consumer(3).got, counts(bench)) == (["a", "b", "c"], (0, 0))
 
@@ -546,8 +541,7 @@ def test_what_is_due_goes_to_the_end_of_its_level() -> None:
     assert bench.consumer(9).got == ["high 1", "high", "first", "low", "last"]
 
 
-def test_of_what_is_due_the_earlier_time_is_first_and_then_the_earlier_publish() -> None:
-    bench = Bench()
+def test_of_what_is_due_the_earlier_time_is_first_and_then_the_earlier_publish(bench: Bench) -> None:
     bench.publish(later("c", 20), later("a", 10), later("b", 10), later("d", 20))
     bench.now += 100
     bench.wait(0)
@@ -597,8 +591,7 @@ def test_a_full_queue_rejects_them_and_is_full_of_them() -> None:
     assert not bench.queue.has_room_for([message("e")])
 
 
-def test_a_purge_takes_them_along_and_counts_them() -> None:
-    bench = Bench()
+def test_a_purge_takes_them_along_and_counts_them(bench: Bench) -> None:
     asker = new_asker("manager")
     bench.publish(later("a", 50), "b")
     bench.queue.apply(Inspect(asker.request()), bench.now)
@@ -608,8 +601,7 @@ def test_a_purge_takes_them_along_and_counts_them() -> None:
     assert (counts(bench), bench.queue.deadline()) == ((0, 0), None)
 
 
-def test_somebody_who_waits_hears_of_them() -> None:
-    bench = Bench()
+def test_somebody_who_waits_hears_of_them(bench: Bench) -> None:
     bench.publish(later("a", 50), later("b", 40))
     queue_status = bench.queue.queue_status()
     assert (queue_status.delayed, queue_status.delayed_until_ms) == (2, START_MS + 40)

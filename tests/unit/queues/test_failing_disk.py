@@ -8,17 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from amqp10broker.errors import StorageError
+from amqp10broker.queues import commands
 from amqp10broker.queues.classic.durability import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.commands import (
-    Credit,
-    Deliver,
-    Effect,
-    Publish,
-    QueueDeleted,
-    Subscribe,
-    Unconfirmed,
-)
 from amqp10broker.queues.journal import Spool
 from tests.support.askers import new_asker
 from tests.support.fake_log import FakeLog, FakeRecord, MemoryScratch
@@ -67,14 +59,14 @@ def queue_on(log: FakeLog) -> ClassicQueue:
 
 def publish(queue: ClassicQueue, numbers: Sequence[int]) -> None:
     for number in numbers:
-        queue.apply(Publish(HERE.publisher(), [number], [make_message(number)], False), 0)
+        queue.apply(commands.Publish(HERE.publisher(), [number], [make_message(number)], False), 0)
     queue.take_effects()
 
 
-def consume(queue: ClassicQueue) -> list[Effect]:
+def consume(queue: ClassicQueue) -> list[commands.Effect]:
     consumer = HERE.consumer()
-    queue.apply(Subscribe(consumer, False), 0)
-    queue.apply(Credit(consumer, 0, 1000, True, 0), 0)
+    queue.apply(commands.Subscribe(consumer, False), 0)
+    queue.apply(commands.Credit(consumer, 0, 1000, True, 0), 0)
     return queue.take_effects()[HERE.id]
 
 
@@ -86,7 +78,7 @@ def test_a_backlog_for_which_the_disk_has_no_room_stays_in_memory(monkeypatch: p
     delivered = [
         number_of(each)
         for effect in consume(queue)
-        if isinstance(effect, Deliver)
+        if isinstance(effect, commands.Deliver)
         for each in effect.messages
     ]
     assert delivered == TRANSIENT
@@ -106,11 +98,11 @@ def test_a_queue_that_breaks_down_hands_nothing_out() -> None:
     queue = queue_on(Broken())
     publish(queue, [number for number in range(100) if number % 5 != 3])
     consumer = HERE.consumer()
-    credit = Credit(consumer, 0, 1000, True, 0)
-    queue.apply(Subscribe(consumer, False), 0)
+    credit = commands.Credit(consumer, 0, 1000, True, 0)
+    queue.apply(commands.Subscribe(consumer, False), 0)
     with pytest.raises(StorageError):
         queue.apply(credit, 0)
     queue.break_down([credit])
     effects = [type(effect) for effect in queue.take_effects()[HERE.id]]
-    assert set(effects[:-1]) == {Unconfirmed}
-    assert effects[-1] is QueueDeleted
+    assert set(effects[:-1]) == {commands.Unconfirmed}
+    assert effects[-1] is commands.QueueDeleted

@@ -133,8 +133,12 @@ def counts(told: list[Effect]) -> list[tuple[int, int]]:
     ]
 
 
-def test_letters_are_known_after_a_start() -> None:
-    group = Group()
+@pytest.fixture
+def group() -> Group:
+    return Group()
+
+
+def test_letters_are_known_after_a_start(group: Group) -> None:
     group.says(ONE, publish(ONE, "a"), publish(ONE, "b"))
     group.fail_over()
     assert group.resume(ONE).last == 2
@@ -142,16 +146,14 @@ def test_letters_are_known_after_a_start() -> None:
     assert group.leader.ready == 2
 
 
-def test_letters_that_come_twice_do_nothing() -> None:
-    group = Group()
+def test_letters_that_come_twice_do_nothing(group: Group) -> None:
     letters = Letters(*ONE.id[:2], 1, 2, 0, [publish(ONE, "a"), Purge(ONE.request()), publish(ONE, "b")])
     assert len(group.entry(letters)) == 3
     assert not group.entry(letters)
     assert group.leader.ready == 1
 
 
-def test_letters_behind_a_gap_do_nothing() -> None:
-    group = Group()
+def test_letters_behind_a_gap_do_nothing(group: Group) -> None:
     group.says(ONE, publish(ONE, "a"))
     assert not group.entry(Letters(*ONE.id[:2], 3, 3, 0, [publish(ONE, "c")]))
     assert not group.entry(Letters(*TWO.id[:2], 2, 2, 0, [publish(TWO, "c")]))
@@ -162,8 +164,7 @@ def test_letters_behind_a_gap_do_nothing() -> None:
     ) == (1, 1, 1)
 
 
-def test_a_node_speaks_for_itself() -> None:
-    group = Group()
+def test_a_node_speaks_for_itself(group: Group) -> None:
     ref, letters = reader(TWO, 5)
     group.says(TWO, *letters, publish(TWO, "a"))
     group.says(ONE, Settle(ref, [0], DeliveryOutcome.ACCEPT), Cancel(ref), publish(TWO, "b"))
@@ -172,8 +173,7 @@ def test_a_node_speaks_for_itself() -> None:
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "lost_deliveries_quorum_queue")
 @pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "detects_lost_delivery", "lost_delivery")
-def test_what_was_seen_is_not_sent_again() -> None:
-    group = Group()
+def test_what_was_seen_is_not_sent_again(group: Group) -> None:
     ref, letters = reader(ONE, 5)
     group.says(ONE, *letters, publish(ONE, "a", "b"))
     group.says(ONE, publish(ONE, "c"))
@@ -184,8 +184,7 @@ def test_what_was_seen_is_not_sent_again() -> None:
     assert bodies(group.resume(ONE).deliveries) == ["a", "b", "c"]
 
 
-def test_what_went_out_settled_is_sent_again() -> None:
-    group = Group()
+def test_what_went_out_settled_is_sent_again(group: Group) -> None:
     ref, letters = reader(ONE, 5, settled=True)
     group.says(ONE, *letters, publish(ONE, "a", "b", "c"))
     group.fail_over()
@@ -201,8 +200,7 @@ def test_what_went_out_settled_is_sent_again() -> None:
     assert (found.deliveries, found.unknown, group.leader.ready) == ([], [ref], 1)
 
 
-def test_what_is_sent_again_is_marked_as_it_was() -> None:
-    group = Group()
+def test_what_is_sent_again_is_marked_as_it_was(group: Group) -> None:
     ref, letters = reader(ONE, 2)
     group.says(ONE, *letters, publish(ONE, "a", "b"))
     told = group.says(
@@ -277,9 +275,8 @@ def test_time_passes_by_the_log_alone() -> None:
 @pytest.mark.rabbitmq(
     "quorum_queue_SUITE", "consumer_disconnected_timeout_queue_arg", "consumer_disconnected_timeout_policy"
 )
-def test_a_node_that_is_not_heard_of_keeps_what_it_holds() -> None:
+def test_a_node_that_is_not_heard_of_keeps_what_it_holds(group: Group) -> None:
     """For T12. Then it comes back, and that was no failure."""
-    group = Group()
     ref, letters = reader(ONE, 1)
     group.says(ONE, *letters, publish(ONE, "a"))
     other, others = reader(TWO, 10)
@@ -312,8 +309,7 @@ def test_a_node_that_is_not_heard_of_keeps_what_it_holds() -> None:
     "active_flag_updated_when_consumer_suspected_unsuspected_test",
     note="who is suspected gets nothing; `queue_status` says so",
 )
-def test_a_node_that_is_back_goes_on() -> None:
-    group = Group()
+def test_a_node_that_is_back_goes_on(group: Group) -> None:
     ref, letters = reader(ONE, 5)
     group.says(ONE, *letters, publish(ONE, "a"))
     group.entry(NodeSuspect(*ONE.id[:2]))
@@ -348,8 +344,7 @@ def test_the_wait_for_a_node_is_the_queues_own() -> None:
     assert (group.leader.unsettled, group.leader.ready) == (0, 1)
 
 
-def test_what_a_suspect_got_settled_stays_its_own() -> None:
-    group = Group()
+def test_what_a_suspect_got_settled_stays_its_own(group: Group) -> None:
     ref, letters = reader(ONE, 5, settled=True)
     group.says(ONE, *letters, publish(ONE, "a"))
     group.entry(NodeSuspect(*ONE.id[:2]))
@@ -496,8 +491,7 @@ def test_what_comes_back_after_long_waits_as_returns_do() -> None:
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "purge_nodes_test")
-def test_an_older_start_takes_nothing_from_a_newer_one() -> None:
-    group = Group()
+def test_an_older_start_takes_nothing_from_a_newer_one(group: Group) -> None:
     ref, letters = reader(ONE, 1)
     new, fresh = reader(NEW, 1)
     group.says(ONE, AttachPublisher(ONE.publisher()), *letters, publish(ONE, "a"))
@@ -513,9 +507,8 @@ def test_an_older_start_takes_nothing_from_a_newer_one() -> None:
     assert group.resume(ONE, {ref: 1}).unknown == [ref]
 
 
-def test_who_is_gone_comes_no_more() -> None:
+def test_who_is_gone_comes_no_more(group: Group) -> None:
     """A subscription that is committed late must not leave a consumer that is nobody's."""
-    group = Group()
     group.entry(NodeGone(*ONE.id[:2]))
     group.fail_over()
     group.says(ONE, *reader(ONE, 5)[1])
@@ -524,8 +517,7 @@ def test_who_is_gone_comes_no_more() -> None:
     assert group.leader.consumers == 1
 
 
-def test_what_was_given_back_before_is_of_another_epoch() -> None:
-    group = Group()
+def test_what_was_given_back_before_is_of_another_epoch(group: Group) -> None:
     ref, letters = reader(ONE, 2)
     group.says(ONE, *letters, publish(ONE, "a", "b", "c"))
     group.says(ONE, GiveBack(ref, [], [], 1, 1, 6))
@@ -543,8 +535,7 @@ def test_what_was_given_back_before_is_of_another_epoch() -> None:
     "leader_transfer_quorum_queue_credit_batches",
     "leader_transfer_quorum_queue_credit_single",
 )
-def test_credit_counts_once() -> None:
-    group = Group()
+def test_credit_counts_once(group: Group) -> None:
     ref, letters = reader(ONE, 3)
     group.says(ONE, *letters, publish(ONE, "a", "b"))
     group.fail_over()
@@ -574,8 +565,7 @@ def test_a_refused_publish_stays_refused() -> None:
     assert len(group.resume(TWO).kept) == 1
 
 
-def test_an_answer_is_kept() -> None:
-    group = Group()
+def test_an_answer_is_kept(group: Group) -> None:
     request = ONE.request()
     group.says(ONE, publish(ONE, "a", "b"), Purge(request))
     group.fail_over()

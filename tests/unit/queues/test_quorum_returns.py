@@ -32,8 +32,12 @@ def counts_of(message: Message) -> tuple[int | None, int | None, int | None, boo
     return acquired, failures, header.delivery_count, header.first_acquirer
 
 
-def test_a_first_delivery_says_nothing_of_counts() -> None:
-    bench = Bench()
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_first_delivery_says_nothing_of_counts(bench: Bench) -> None:
     bench.publish("a")
     assert counts_of(bench.delivered(bench.credit(bench.consumer(), 1))[0]) == (None, None, 0, True)
 
@@ -42,10 +46,9 @@ def test_a_first_delivery_says_nothing_of_counts() -> None:
     ("delivery_outcome", "failures"), [(DeliveryOutcome.REQUEUE, 0), (DeliveryOutcome.REQUEUE_FAILED, 1)]
 )
 def test_each_return_counts_as_acquired_and_a_failed_one_as_failed_too(
-    delivery_outcome: DeliveryOutcome, failures: int
+    delivery_outcome: DeliveryOutcome, failures: int, bench: Bench
 ) -> None:
     """The table of the features, section 10; consume_redelivery_count, return_test, requeue_test."""
-    bench = Bench()
     bench.publish("a")
     consumer = bench.consumer(1)
     for times in (1, 2, 3):
@@ -71,9 +74,8 @@ def test_each_return_counts_as_acquired_and_a_failed_one_as_failed_too(
     ("delivery_outcome", "failures"), [(DeliveryOutcome.REQUEUE, 0), (DeliveryOutcome.REQUEUE_FAILED, 1)]
 )
 def test_a_link_that_goes_returns_what_it_held_in_order(
-    delivery_outcome: DeliveryOutcome, failures: int
+    delivery_outcome: DeliveryOutcome, failures: int, bench: Bench
 ) -> None:
-    bench = Bench()
     bench.publish("a", "b", "c")
     consumer = bench.consumer(3)
     bench.leave(consumer, delivery_outcome)
@@ -82,8 +84,7 @@ def test_a_link_that_goes_returns_what_it_held_in_order(
     assert {counts_of(each) for each in messages} == {(1, failures, failures, False)}
 
 
-def test_a_restart_of_the_node_counts_as_a_lost_connection() -> None:
-    bench = Bench()
+def test_a_restart_of_the_node_counts_as_a_lost_connection(bench: Bench) -> None:
     bench.publish("a", "b", "c")
     first, second = bench.consumer(1), bench.consumer(2)
     bench.do(NodeGone(0, 0))
@@ -105,8 +106,7 @@ def test_a_restart_of_the_node_counts_as_a_lost_connection() -> None:
 @pytest.mark.rabbitmq(
     "rabbit_fifo_SUITE", "return_checked_out_limit_test", "return_dequeue_delivery_limit_test"
 )
-def test_the_twenty_first_return_is_above_the_limit_of_twenty() -> None:
-    bench = Bench()
+def test_the_twenty_first_return_is_above_the_limit_of_twenty(bench: Bench) -> None:
     bench.publish("a")
     consumer = bench.consumer()
     for _ in range(21):
@@ -168,8 +168,7 @@ def test_another_limit_acts_at_the_next_return() -> None:
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "modify_test")
-def test_annotations_of_modified_are_merged_and_stay() -> None:
-    bench = Bench()
+def test_annotations_of_modified_are_merged_and_stay(bench: Bench) -> None:
     bench.publish("a")
     consumer = bench.consumer(1)
     bench.settle(
@@ -199,8 +198,7 @@ def test_a_rejected_message_dies_with_annotations_and_counts() -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "discarded_message_without_dead_letter_handler_is_removed_test")
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_SUITE", "handler_undefined")
-def test_without_a_dead_letter_exchange_a_rejected_message_is_gone() -> None:
-    bench = Bench()
+def test_without_a_dead_letter_exchange_a_rejected_message_is_gone(bench: Bench) -> None:
     bench.publish("a")
     consumer = bench.consumer(1)
     bench.settle(consumer, DeliveryOutcome.DISCARD)
@@ -285,8 +283,7 @@ def test_the_wait_grows_with_failures_up_to_the_longest() -> None:
     "delayed_retry_explicit_delivery_time_test",
     "delayed_retry_explicit_overrides_config_test",
 )
-def test_a_delivery_time_in_annotations_goes_before_the_settings() -> None:
-    bench = Bench()
+def test_a_delivery_time_in_annotations_goes_before_the_settings(bench: Bench) -> None:
     bench.publish("a")
     consumer = bench.consumer(1)
     later = encode({Symbol("x-opt-delivery-time"): Timestamp(bench.now + 5000)})

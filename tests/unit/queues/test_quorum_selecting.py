@@ -98,9 +98,13 @@ class Colours(Bench):
         return [each for each in only(self.told, CreditReply) if each.consumer == ref]
 
 
-def test_what_does_not_match_stays_in_its_place_for_others() -> None:
+@pytest.fixture
+def bench() -> Colours:
+    return Colours()
+
+
+def test_what_does_not_match_stays_in_its_place_for_others(bench: Colours) -> None:
     """Each gets its matches in queue order, and credit is used by matches only."""
-    bench = Colours()
     bench.put("red", "blue", "red", "blue", "red")
     blue = bench.selects(BLUE, 10)
     assert bench.got(blue) == [1, 3]
@@ -112,8 +116,7 @@ def test_what_does_not_match_stays_in_its_place_for_others() -> None:
     assert bench.got(blue) == [1, 3, 5]
 
 
-def test_complementary_selectors_split_a_queue() -> None:
-    bench = Colours()
+def test_complementary_selectors_split_a_queue(bench: Colours) -> None:
     red, blue = bench.selects(RED, 100), bench.selects(BLUE, 100)
     bench.put("red", "blue", "blue", "red")
     bench.put("blue", "red")
@@ -139,9 +142,8 @@ def test_what_comes_back_goes_to_the_next_that_matches() -> None:
     assert (reason, dead[1].endswith(b"#1")) == ("delivery_limit", True)
 
 
-def test_what_is_given_back_unseen_stands_in_its_place_again() -> None:
+def test_what_is_given_back_unseen_stands_in_its_place_again(bench: Colours) -> None:
     """And is looked at again by those that had looked there, and nothing else is."""
-    bench = Colours()
     bench.put("red", "red", "blue", "red")
     first, second = bench.selects(RED, 9), bench.selects(BLUE, 9)
     assert bench.got(first) == [0, 1, 3]
@@ -153,9 +155,8 @@ def test_what_is_given_back_unseen_stands_in_its_place_again() -> None:
     assert bench.looking(second).looked_at == looked_at + 1
 
 
-def test_a_drain_ends_when_the_queue_was_looked_through() -> None:
+def test_a_drain_ends_when_the_queue_was_looked_through(bench: Colours) -> None:
     """To its end as it was when the drain came, however many turns that takes; then credit is gone."""
-    bench = Colours()
     bench.scan_max = 10
     bench.put(*["red"] * 95, "blue", *["red"] * 4)
     blue = bench.selects(BLUE)
@@ -212,9 +213,8 @@ def test_a_message_is_looked_at_once_however_often_credit_comes() -> None:
     assert bench.queue.queue_status().parts[blue].looking == Looking(True, messages, 1, True)
 
 
-def test_a_long_queue_is_looked_through_in_turns_and_others_are_served_meanwhile() -> None:
+def test_a_long_queue_is_looked_through_in_turns_and_others_are_served_meanwhile(bench: Colours) -> None:
     """At most so many messages a turn, all consumers together; what was looked at is for everybody."""
-    bench = Colours()
     bench.scan_max = 100
     bench.put(*["red"] * 1_000)
     first, second, plain = bench.selects(BLUE, 5), bench.selects(BLUE, 5), bench.consumer(1_000)
@@ -231,8 +231,7 @@ def test_a_long_queue_is_looked_through_in_turns_and_others_are_served_meanwhile
     assert len(bench.held(plain)) == 1_000
 
 
-def test_of_those_that_select_the_higher_priority_comes_first() -> None:
-    bench = Colours()
+def test_of_those_that_select_the_higher_priority_comes_first(bench: Colours) -> None:
     bench.scan_max = 10
     low = bench.selects(selector("colour IS NOT NULL"), 100)
     high = bench.selects(BLUE, 1, priority=1)
@@ -241,9 +240,8 @@ def test_of_those_that_select_the_higher_priority_comes_first() -> None:
     assert bench.got(low) == [*range(50), 51]
 
 
-def test_who_drains_or_fetches_does_not_wait_for_those_that_select() -> None:
+def test_who_drains_or_fetches_does_not_wait_for_those_that_select(bench: Colours) -> None:
     """It asks for what is there now, and there is something."""
-    bench = Colours()
     bench.selects(BLUE, 1, priority=1)
     bench.put("red", "blue")
     plain = bench.consumer(counted=False)
@@ -251,9 +249,8 @@ def test_who_drains_or_fetches_does_not_wait_for_those_that_select() -> None:
     assert [each[1][-2:] for each in bench.delivered(told, plain)] == [b"#0"]
 
 
-def test_what_was_found_and_is_gone_is_left_out_and_what_may_not_be_had_stays() -> None:
+def test_what_was_found_and_is_gone_is_left_out_and_what_may_not_be_had_stays(bench: Colours) -> None:
     """Between the look and its entry others take messages, credit is lowered, or the consumer goes."""
-    bench = Colours()
     bench.put("red", "red", "red")
     red, other = bench.selects(RED, 3), bench.selects(RED)
     found = bench.look()
@@ -280,16 +277,16 @@ def test_the_limit_of_a_queue_that_rejects_counts_what_waits_to_be_looked_at() -
     assert bench.got(plain) == [0]
 
 
-def test_sql_filters_are_of_the_same_kind() -> None:
-    bench = Colours()
+def test_sql_filters_are_of_the_same_kind(bench: Colours) -> None:
     bench.put("red", "blue", "green")
     filters = selector("colour IN ('blue', 'green') AND NOT colour = 'green'", SQL)
     assert bench.got(bench.selects(filters, 10)) == [1]
 
 
-def test_cursors_are_in_the_state_and_followers_evaluate_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cursors_are_in_the_state_and_followers_evaluate_nothing(
+    monkeypatch: pytest.MonkeyPatch, bench: Colours
+) -> None:
     """A member that has a snapshot, and leads, goes on where the other was."""
-    bench = Colours()
     bench.put(*["red"] * 20)
     blue = bench.selects(BLUE, 2)
     bench.turns()

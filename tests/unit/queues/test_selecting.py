@@ -73,9 +73,13 @@ class Colours(Bench):
         self.do(Settle(client.ref, [self.key(client, number)], delivery_outcome))
 
 
-def test_what_does_not_match_stays_in_its_place_for_others() -> None:
+@pytest.fixture
+def bench() -> Colours:
+    return Colours()
+
+
+def test_what_does_not_match_stays_in_its_place_for_others(bench: Colours) -> None:
     """3.2.8: each gets its matches in queue order, and credit is used by matches only."""
-    bench = Colours()
     bench.put("red", "blue", "red", "blue", "red")
     blue = bench.selects(BLUE, 10)
     assert numbers(blue.got) == [1, 3]
@@ -100,9 +104,8 @@ def test_a_drain_ends_when_the_queue_was_looked_through() -> None:
     assert blue.count == 3
 
 
-def test_complementary_selectors_split_a_queue() -> None:
+def test_complementary_selectors_split_a_queue(bench: Colours) -> None:
     """3.2.9: each message goes to the one that wants it."""
-    bench = Colours()
     red, blue = bench.selects(RED, 100), bench.selects(BLUE, 100)
     bench.put("red", "blue", "blue", "red")
     bench.put("blue", "red")
@@ -112,10 +115,9 @@ def test_complementary_selectors_split_a_queue() -> None:
 
 @pytest.mark.parametrize("delivery_outcome", [DeliveryOutcome.REQUEUE, DeliveryOutcome.REQUEUE_FAILED])
 def test_what_comes_back_goes_to_its_place_and_to_the_next_that_matches(
-    delivery_outcome: DeliveryOutcome,
+    delivery_outcome: DeliveryOutcome, bench: Colours
 ) -> None:
     """3.2.9: before what came later, though nothing else of the place was looked at again."""
-    bench = Colours()
     bench.put("blue", "red", "blue", "red", "red")
     first = bench.selects(RED, 2)
     assert numbers(first.got) == [1, 3]
@@ -154,9 +156,8 @@ def test_what_nobody_selects_stays_until_it_expires() -> None:
     assert bench.ready() == 1
 
 
-def test_a_message_is_looked_at_once_however_often_credit_comes() -> None:
+def test_a_message_is_looked_at_once_however_often_credit_comes(bench: Colours) -> None:
     """3.2.11: 100 000 messages, the only match is the last one, credit 1 a hundred times: one pass."""
-    bench = Colours()
     messages = 100_000
     batch = [coloured(0, "red")] * 1_000
     for _ in range(messages // 1_000 - 1):
@@ -170,9 +171,8 @@ def test_a_message_is_looked_at_once_however_often_credit_comes() -> None:
     assert bench.looking(blue) == Looking(selects=True, looked_at=messages, passed=1, rests=True)
 
 
-def test_new_messages_are_looked_at_once_by_each_that_waits() -> None:
+def test_new_messages_are_looked_at_once_by_each_that_waits(bench: Colours) -> None:
     """3.2.11: and one that selects everything looks at no more than it gets."""
-    bench = Colours()
     waiting = [bench.selects(selector(f"colour = 'c{number}'"), 100) for number in range(5)]
     bench.put(*["red"] * 50)
     assert {bench.looking(each).looked_at for each in waiting} == {50}
@@ -212,9 +212,8 @@ def test_lower_priority_waits_until_the_others_have_looked_through() -> None:
     assert len(low.got) == 50
 
 
-def test_sql_filters_are_of_the_same_kind() -> None:
+def test_sql_filters_are_of_the_same_kind(bench: Colours) -> None:
     """3.2.13."""
-    bench = Colours()
     bench.put("red", "blue", "green")
     sql = bench.selects(selector("colour IN ('blue', 'green') AND NOT colour = 'green'", SQL), 10)
     assert numbers(sql.got) == [1]
@@ -230,9 +229,8 @@ def test_only_what_says_which_messages_are_wanted_is_in_place_on_a_queue() -> No
     assert [each.name for each in found.refused] == ["rabbitmq:stream-offset-spec"]
 
 
-def test_a_browser_takes_nothing() -> None:
+def test_a_browser_takes_nothing(bench: Colours) -> None:
     """3.3.17: it sees the queue from its head on, and what comes later while credit lasts."""
-    bench = Colours()
     bench.put("red", "blue")
     browser = bench.browser(3)
     assert numbers(browser.got) == [0, 1]
@@ -258,9 +256,8 @@ def test_outcomes_of_a_browser_are_ignored(delivery_outcome: DeliveryOutcome) ->
     assert taker.messages == browser.messages, "3.3.20: delivery-count and first-acquirer are unchanged"
 
 
-def test_what_was_taken_meanwhile_is_not_shown() -> None:
+def test_what_was_taken_meanwhile_is_not_shown(bench: Colours) -> None:
     """3.3.17, 3.3.19: acquired messages are not seen; nor when they come back behind what it has seen."""
-    bench = Colours()
     bench.put("red", "red", "red", "red")
     browser, taker = bench.browser(1), bench.consumer(2)
     assert numbers(taker.got) == [0, 1]
@@ -295,17 +292,15 @@ def test_a_browser_is_never_the_single_active_consumer() -> None:
     assert bench.queue.queue_status().active == taker.ref
 
 
-def test_a_browser_may_select() -> None:
+def test_a_browser_may_select(bench: Colours) -> None:
     """3.3.21."""
-    bench = Colours()
     bench.put("red", "blue", "red", "blue")
     assert numbers(bench.browser(5, BLUE).got) == [1, 3]
     assert bench.ready() == 4
 
 
-def test_what_was_wanted_and_not_paid_for_is_not_asked_about_again_but_once() -> None:
+def test_what_was_wanted_and_not_paid_for_is_not_asked_about_again_but_once(bench: Colours) -> None:
     """A window may hold more matches than there is credit: they are remembered by place."""
-    bench = Colours()
     bench.put(*["red"] * 200, *["blue"] * 100)
     blue = bench.selects(BLUE)
     for _ in range(100):
@@ -314,9 +309,8 @@ def test_what_was_wanted_and_not_paid_for_is_not_asked_about_again_but_once() ->
     assert 300 <= bench.looking(blue).looked_at <= 300 + selecting.WINDOW_MAX
 
 
-def test_nothing_is_looked_at_where_nobody_selects() -> None:
+def test_nothing_is_looked_at_where_nobody_selects(bench: Colours) -> None:
     """The way of a plain queue: past the backlog, to the only consumer."""
-    bench = Colours()
     plain = bench.consumer(100)
     queue: ClassicQueue = bench.queue
     bench.put("red")

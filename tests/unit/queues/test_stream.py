@@ -57,8 +57,12 @@ def sql(expression: str) -> Filters:
 # --- publishing -------------------------------------------------------------------------------------
 
 
-def test_a_publish_is_confirmed_when_its_chunk_is_committed_and_read_then_only() -> None:
-    bench = Bench()
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_publish_is_confirmed_when_its_chunk_is_committed_and_read_then_only(bench: Bench) -> None:
     bench.slow = True
     reader = bench.reader()
     bench.do(Credit(reader.ref, 0, 10, False, 0))
@@ -82,9 +86,8 @@ def test_a_large_publish_is_cut_into_chunks_of_bounded_size(monkeypatch: pytest.
     assert [(chunk.first, chunk.end) for chunk in chunks] == [(10, 12), (12, 14), (14, 15)]
 
 
-def test_the_chunks_of_a_burst_grow_so_that_the_last_is_not_the_whole() -> None:
+def test_the_chunks_of_a_burst_grow_so_that_the_last_is_not_the_whole(bench: Bench) -> None:
     """As what RabbitMQ 4.3.6 was seen to make of one."""
-    bench = Bench()
     bench.publish(100)
     assert bench.log.last_chunk() == 96
     bench.publish(2000)
@@ -128,8 +131,7 @@ def test_a_message_of_amqp_0_9_1_is_kept_in_the_encoding_of_amqp_1_0() -> None:
         (Interval(0), 6),
     ],
 )
-def test_a_consumer_begins_where_it_asks(position: OffsetSpec, expected: int) -> None:
-    bench = Bench()
+def test_a_consumer_begins_where_it_asks(position: OffsetSpec, expected: int, bench: Bench) -> None:
     for _ in range(3):
         bench.publish(3)
         bench.now_ms += 1000
@@ -139,8 +141,9 @@ def test_a_consumer_begins_where_it_asks(position: OffsetSpec, expected: int) ->
 
 
 @pytest.mark.parametrize("position", [None, OffsetWord.NEXT, Offset(9), Offset(10**18), AtTime(10**15)])
-def test_a_consumer_that_begins_at_the_end_gets_what_is_published_from_then_on(position: None) -> None:
-    bench = Bench()
+def test_a_consumer_that_begins_at_the_end_gets_what_is_published_from_then_on(
+    position: None, bench: Bench
+) -> None:
     bench.publish(9)
     reader = bench.reader(position)
     assert reader.read(100) == []
@@ -150,16 +153,14 @@ def test_a_consumer_that_begins_at_the_end_gets_what_is_published_from_then_on(p
 # --- delivering -------------------------------------------------------------------------------------
 
 
-def test_a_delivery_says_which_offset_it_has() -> None:
-    bench = Bench()
+def test_a_delivery_says_which_offset_it_has(bench: Bench) -> None:
     bench.publish(300)
     reader = bench.reader()
     reader.read(300)
     assert all(offset_of(message) == offset == number_of(message) for offset, message in reader.taken)
 
 
-def test_no_more_is_delivered_than_credit_allows() -> None:
-    bench = Bench()
+def test_no_more_is_delivered_than_credit_allows(bench: Bench) -> None:
     bench.publish(10)
     reader = bench.reader()
     assert reader.read(3) == [0, 1, 2]
@@ -169,8 +170,7 @@ def test_no_more_is_delivered_than_credit_allows() -> None:
 
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "available_messages_stream")
-def test_available_is_what_is_committed_and_not_yet_consumed() -> None:
-    bench = Bench()
+def test_available_is_what_is_committed_and_not_yet_consumed(bench: Bench) -> None:
     bench.publish(10)
     reader = bench.reader()
     reader.read(4)
@@ -179,8 +179,7 @@ def test_available_is_what_is_committed_and_not_yet_consumed() -> None:
     assert reader.replies[-1].available == 0
 
 
-def test_credit_counts_from_the_clients_delivery_count() -> None:
-    bench = Bench()
+def test_credit_counts_from_the_clients_delivery_count(bench: Bench) -> None:
     bench.publish(10)
     reader = bench.reader()
     reader.read(4)
@@ -189,8 +188,7 @@ def test_credit_counts_from_the_clients_delivery_count() -> None:
     assert [offset for offset, _ in fresh] == [4, 5, 6]
 
 
-def test_a_reader_at_the_end_finds_its_chunk_among_many_small_ones() -> None:
-    bench = Bench()
+def test_a_reader_at_the_end_finds_its_chunk_among_many_small_ones(bench: Bench) -> None:
     readers = [bench.reader(OffsetWord.NEXT) for _ in range(3)]
     for reader in readers:
         reader.read(1000)
@@ -250,9 +248,8 @@ def test_reading_goes_on_over_chunks_and_segments_that_memory_has_forgotten(
 # --- an end -----------------------------------------------------------------------------------------
 
 
-def test_a_consumer_with_an_end_gets_nothing_from_there_on() -> None:
+def test_a_consumer_with_an_end_gets_nothing_from_there_on(bench: Bench) -> None:
     """In the middle of a chunk, and whatever is published later; the rest of its credit stays unused."""
-    bench = Bench()
     bench.publish(4)
     bench.publish(4)
     reader = bench.reader(Offset(2), Filters(end=6))
@@ -275,8 +272,7 @@ def test_a_drain_does_not_look_beyond_the_end(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("end", [0, 3, 4])
-def test_a_consumer_that_begins_at_or_behind_its_end_gets_nothing(end: int) -> None:
-    bench = Bench()
+def test_a_consumer_that_begins_at_or_behind_its_end_gets_nothing(end: int, bench: Bench) -> None:
     bench.publish(9)
     reader = bench.reader(Offset(4), Filters(end=end))
     assert reader.read(100) == []
@@ -293,8 +289,7 @@ def with_value(value: str | None, number: int) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "filtering")
-def test_chunks_without_a_wanted_filter_value_are_passed_over() -> None:
-    bench = Bench()
+def test_chunks_without_a_wanted_filter_value_are_passed_over(bench: Bench) -> None:
     bench.publish(2, [with_value("eu", 0), with_value("eu", 1)])
     bench.publish(2, [with_value("us", 2), with_value("us", 3)])
     bench.publish(2, [with_value(None, 4), with_value("eu", 5)])
@@ -303,8 +298,7 @@ def test_chunks_without_a_wanted_filter_value_are_passed_over() -> None:
     assert wants_eu.replies[-1].available == 0
 
 
-def test_chunks_without_filter_values_come_if_the_consumer_says_so() -> None:
-    bench = Bench()
+def test_chunks_without_filter_values_come_if_the_consumer_says_so(bench: Bench) -> None:
     bench.publish(1, [with_value(None, 0)])
     bench.publish(1, [with_value("us", 1)])
     bench.publish(1, [with_value("eu", 2)])
@@ -335,8 +329,7 @@ def test_giving_back_answers_a_drain_that_was_not_done(monkeypatch: pytest.Monke
     assert [(reply.drain, reply.epoch) for reply in reader.replies] == [(True, 0)]
 
 
-def test_settling_takes_nothing_away_and_gives_no_credit() -> None:
-    bench = Bench()
+def test_settling_takes_nothing_away_and_gives_no_credit(bench: Bench) -> None:
     bench.publish(4)
     reader = bench.reader()
     assert reader.read(2) == [0, 1]
@@ -350,8 +343,7 @@ def test_settling_takes_nothing_away_and_gives_no_credit() -> None:
 
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "basic_cancel")
 @pytest.mark.parametrize("leave", [Cancel, lambda ref: Unsubscribe(ref, [], [], 0, DeliveryOutcome.REQUEUE)])
-def test_a_consumer_that_left_gets_nothing_more(leave: type[Cancel]) -> None:
-    bench = Bench()
+def test_a_consumer_that_left_gets_nothing_more(leave: type[Cancel], bench: Bench) -> None:
     reader, other = bench.reader(), bench.reader()
     reader.read(10)
     other.read(10)
@@ -404,8 +396,7 @@ def test_segments_go_when_they_are_too_old() -> None:
 
 
 @pytest.mark.rabbitmq("management_SUITE", "purge_stream")
-def test_a_stream_says_how_many_messages_it_has_and_cannot_be_purged() -> None:
-    bench = Bench()
+def test_a_stream_says_how_many_messages_it_has_and_cannot_be_purged(bench: Bench) -> None:
     bench.publish(3)
     bench.reader()
     request = bench.reply_to.request()
@@ -423,9 +414,8 @@ def test_a_stream_says_how_many_messages_it_has_and_cannot_be_purged() -> None:
     ],
 )
 def test_a_stream_is_deleted_unless_a_condition_is_not_met(
-    consumers: int, messages: int, delete: dict[str, bool], refusal: Refusal | None
+    consumers: int, messages: int, delete: dict[str, bool], refusal: Refusal | None, bench: Bench
 ) -> None:
-    bench = Bench()
     bench.publish(messages)
     for _ in range(consumers):
         bench.reader()
@@ -436,8 +426,7 @@ def test_a_stream_is_deleted_unless_a_condition_is_not_met(
 
 
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "receive_basic_cancel_on_queue_deletion")
-def test_everybody_hears_of_the_end_and_nothing_is_accepted_any_more() -> None:
-    bench = Bench()
+def test_everybody_hears_of_the_end_and_nothing_is_accepted_any_more(bench: Bench) -> None:
     bench.slow = True
     reader = bench.reader()
     bench.do(AttachPublisher(bench.publisher))
@@ -475,8 +464,7 @@ def chunks_at(bench: Bench, *times_ms: int) -> None:
         bench.publish(2)
 
 
-def test_who_asks_is_told_when_a_message_was_written_and_nobody_else() -> None:
-    bench = Bench()
+def test_who_asks_is_told_when_a_message_was_written_and_nobody_else(bench: Bench) -> None:
     chunks_at(bench, 5000, 6000, 6000, 9000)
     bench.now_ms = 50_000
     asking, other = bench.reader(enqueued_time=True), bench.reader()
@@ -513,9 +501,8 @@ def test_the_time_is_the_same_at_the_end_and_given_back_and_after_a_restart() ->
         assert late.taken == wanted[position:]
 
 
-def test_a_position_by_time_agrees_with_the_times_that_are_told() -> None:
+def test_a_position_by_time_agrees_with_the_times_that_are_told(bench: Bench) -> None:
     """What comes is what was written then or later, and all of it."""
-    bench = Bench()
     chunks_at(bench, 5000, 6000, 9000)
     everything = bench.reader(enqueued_time=True)
     everything.read(100)
@@ -525,8 +512,7 @@ def test_a_position_by_time_agrees_with_the_times_that_are_told() -> None:
         assert reader.taken == [each for each in everything.taken if (time_of(each[1]) or 0) >= time_ms]
 
 
-def test_a_fault_refuses_what_nobody_has_heard_of_before_it_ends_the_links() -> None:
-    bench = Bench()
+def test_a_fault_refuses_what_nobody_has_heard_of_before_it_ends_the_links(bench: Bench) -> None:
     bench.slow = True
     bench.publish(1)
     reader = bench.reader()

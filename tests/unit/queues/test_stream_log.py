@@ -115,8 +115,14 @@ def test_the_oldest_segments_go_and_the_newest_stays(make_log: MakeLog) -> None:
 # --- files ------------------------------------------------------------------------------------------
 
 
-def test_a_stream_begins_again_where_it_ended_when_nothing_is_left_in_its_newest_segment() -> None:
-    disk = disk_with_folder()
+@pytest.fixture
+def disk() -> SimDisk:
+    return disk_with_folder()
+
+
+def test_a_stream_begins_again_where_it_ended_when_nothing_is_left_in_its_newest_segment(
+    disk: SimDisk,
+) -> None:
     log = opened(disk)
     log.segment_bytes = 1
     write(log, 5)
@@ -131,8 +137,7 @@ def test_a_stream_begins_again_where_it_ended_when_nothing_is_left_in_its_newest
     assert [(chunk.first, chunk.end) for chunk in everything(log)] == [(5, 7)]
 
 
-def test_the_end_of_a_segment_that_was_left_is_never_taken_for_torn() -> None:
-    disk = disk_with_folder()
+def test_the_end_of_a_segment_that_was_left_is_never_taken_for_torn(disk: SimDisk) -> None:
     log = opened(disk)
     write(log, 5)
     log.shelf.close()
@@ -144,8 +149,7 @@ def test_the_end_of_a_segment_that_was_left_is_never_taken_for_torn() -> None:
         opened(disk)
 
 
-def test_only_few_files_are_open() -> None:
-    disk = disk_with_folder()
+def test_only_few_files_are_open(disk: SimDisk) -> None:
     log = opened(disk)
     log.segment_bytes = 1
     for _ in range(40):
@@ -154,8 +158,7 @@ def test_only_few_files_are_open() -> None:
     assert disk.open_count <= OPEN_MAX + 2  # the one that is written to, and the inventory
 
 
-def test_a_torn_end_is_cut_off() -> None:
-    disk = disk_with_folder()
+def test_a_torn_end_is_cut_off(disk: SimDisk) -> None:
     log = opened(disk)
     write(log, 5)
     log.shelf.close()
@@ -179,8 +182,7 @@ def segments_of(disk: SimDisk, count: int) -> list[str]:
     return [f"{folder}/{name}" for name in disk.names(folder)]
 
 
-def test_a_flipped_bit_in_an_older_segment_stops_the_start() -> None:
-    disk = disk_with_folder()
+def test_a_flipped_bit_in_an_older_segment_stops_the_start(disk: SimDisk) -> None:
     path = segments_of(disk, 3)[1]
     disk.flip(path, (HEADER_BYTES + RECORD_BYTES + 20) * 8)
     with pytest.raises(DamagedFile) as caught:
@@ -190,8 +192,7 @@ def test_a_flipped_bit_in_an_older_segment_stops_the_start() -> None:
     assert disk.open_count == 1  # the inventory
 
 
-def test_a_flipped_bit_is_found_when_it_is_read() -> None:
-    disk = disk_with_folder()
+def test_a_flipped_bit_is_found_when_it_is_read(disk: SimDisk) -> None:
     paths = segments_of(disk, 3)
     log = opened(disk)
     disk.flip(paths[1], (HEADER_BYTES + RECORD_BYTES + 20) * 8)
@@ -201,8 +202,7 @@ def test_a_flipped_bit_is_found_when_it_is_read() -> None:
         log.read(place)
 
 
-def test_a_missing_segment_stops_the_start() -> None:
-    disk = disk_with_folder()
+def test_a_missing_segment_stops_the_start(disk: SimDisk) -> None:
     paths = segments_of(disk, 4)
     for path in paths:
         missing = disk.after_kill()
@@ -212,9 +212,8 @@ def test_a_missing_segment_stops_the_start() -> None:
         assert caught.value.path == path
 
 
-def test_a_segment_that_is_missing_from_a_folder_without_an_inventory_stops_the_start() -> None:
+def test_a_segment_that_is_missing_from_a_folder_without_an_inventory_stops_the_start(disk: SimDisk) -> None:
     """As an earlier version left it: then one in the middle can be told."""
-    disk = disk_with_folder()
     paths = segments_of(disk, 4)
     disk.unlink(paths[2])
     disk.unlink("/inventory.log")
@@ -225,8 +224,7 @@ def test_a_segment_that_is_missing_from_a_folder_without_an_inventory_stops_the_
     assert caught.value.path == paths[3]
 
 
-def test_a_segment_of_another_stream_stops_the_start() -> None:
-    disk = disk_with_folder()
+def test_a_segment_of_another_stream_stops_the_start(disk: SimDisk) -> None:
     segments_of(disk, 1)
     disk.make_folder(folder_of(STREAMS, 8))
     name = f"{0:020}.log"
@@ -235,16 +233,14 @@ def test_a_segment_of_another_stream_stops_the_start() -> None:
         opened(disk, 8)
 
 
-def test_a_strange_file_stops_the_start() -> None:
-    disk = disk_with_folder()
+def test_a_strange_file_stops_the_start(disk: SimDisk) -> None:
     segments_of(disk, 1)
     disk.overwrite(f"{folder_of(STREAMS, NUMBER)}/notes.txt", b"mine")
     with pytest.raises(StorageError, match="does not belong here; move it out"):
         opened(disk)
 
 
-def test_a_deleted_stream_leaves_nothing() -> None:
-    disk = disk_with_folder()
+def test_a_deleted_stream_leaves_nothing(disk: SimDisk) -> None:
     log = opened(disk)
     log.segment_bytes = 1
     for _ in range(3):
@@ -256,8 +252,7 @@ def test_a_deleted_stream_leaves_nothing() -> None:
     opened(disk).delete()
 
 
-def test_a_write_without_room_is_tried_again_and_nothing_is_lost() -> None:
-    disk = disk_with_folder()
+def test_a_write_without_room_is_tried_again_and_nothing_is_lost(disk: SimDisk) -> None:
     log = opened(disk)
     write(log, 1)
     make_room(log)

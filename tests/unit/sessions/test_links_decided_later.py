@@ -208,9 +208,13 @@ def test_a_delivery_that_waits_for_its_queue_is_settled_when_it_is_there() -> No
     assert (scene.bodies("new"), scene.bodies("old")) == (["m0", "m2"], ["m3", "m1"])
 
 
-def test_what_waits_for_its_queue_has_the_clients_credit() -> None:
+@pytest.fixture
+def scene() -> SlowScene:
+    return SlowScene()
+
+
+def test_what_waits_for_its_queue_has_the_clients_credit(scene: SlowScene) -> None:
     """A client that goes on publishing has none left before long, and breaks the rules then."""
-    scene = SlowScene()
     scene.sender(None)
     twice = 2 * scene.service.session.links.by_remote[0].credit.limit
     came = scene.do(*["C> " + to("new", "m")] * twice)
@@ -230,9 +234,8 @@ def no_more_queues(scene: Scene) -> str:
 
 
 @pytest.mark.parametrize("terminus", ["source", "target"])
-def test_an_attach_is_refused_with_what_is_decided(terminus: str) -> None:
+def test_an_attach_is_refused_with_what_is_decided(terminus: str, scene: SlowScene) -> None:
     """As ever: an attach whose terminus is null, and a detach with the reason."""
-    scene = SlowScene()
     text = no_more_queues(scene)
     assert scene.do(f"C> ATTACH h=0 {terminus}=new") == []
     attach, detach = scene.decide()
@@ -244,9 +247,8 @@ def test_an_attach_is_refused_with_what_is_decided(terminus: str) -> None:
 
 
 @pytest.mark.parametrize("terminus", ["source", "target"])
-def test_a_queue_that_another_has_made_meanwhile_is_taken_as_it_is(terminus: str) -> None:
+def test_a_queue_that_another_has_made_meanwhile_is_taken_as_it_is(terminus: str, scene: SlowScene) -> None:
     """The request is refused, because that one is otherwise; an attach does not ask how."""
-    scene = SlowScene()
     scene.do(f"C> ATTACH h=0 {terminus}=new")
     declare(scene.world.catalog, scene.world.vhost, "new", durable=False)
     assert f"{terminus}=new" in scene.decide()[0]
@@ -257,9 +259,8 @@ def test_a_queue_that_another_has_made_meanwhile_is_taken_as_it_is(terminus: str
     [("ATTACH h=0 source=new", "read"), ("ATTACH h=0 target=new", "write"), (to("new", "m"), "write")],
     ids=["source", "target", "anonymous"],
 )
-def test_a_right_that_is_taken_away_meanwhile_is_missing(frame: str, right: str) -> None:
+def test_a_right_that_is_taken_away_meanwhile_is_missing(frame: str, right: str, scene: SlowScene) -> None:
     """The session ends as if it had been missing before."""
-    scene = SlowScene()
     if "payload" in frame:
         scene.sender(None)
     scene.do(f"C> {frame}")
@@ -272,10 +273,9 @@ def test_a_right_that_is_taken_away_meanwhile_is_missing(frame: str, right: str)
 
 
 @pytest.mark.parametrize("way", ["end", "lost"])
-def test_nothing_is_left_of_what_waits_when_its_session_ends(way: str) -> None:
+def test_nothing_is_left_of_what_waits_when_its_session_ends(way: str, scene: SlowScene) -> None:
     """The client gets its end at once. A queue for the client alone is made, and goes again; one that it
     named stays, as a declaration by any other way would; nothing is told to anybody."""
-    scene = SlowScene()
     scene.do(
         "C> ATTACH h=0 target=new ; TRANSFER h=0",
         f"C> ATTACH h=1 {TEMPORARY} ; FLOW h=1 dc=0 cr=5",
@@ -299,10 +299,9 @@ def test_nothing_is_left_of_what_waits_when_its_session_ends(way: str) -> None:
     assert scene.counts("new", "newer") == [0, 0]
 
 
-def test_what_is_held_is_bounded() -> None:
+def test_what_is_held_is_bounded(scene: SlowScene) -> None:
     """With what the connection has of deliveries that are not whole. A client needs to send nothing before
     its attach is answered; it has no credit to."""
-    scene = SlowScene()
     scene.service._unfinished.bytes_max = 200_000
     scene.do("C> ATTACH h=0 source=new", "C> ATTACH h=0 source=new", "C> FLOW h=0 dc=0 cr=2 properties={a:1}")
     scene.do("C> ATTACH h=1 target=newer", "C> TRANSFER h=1 size=60000")
@@ -311,9 +310,8 @@ def test_what_is_held_is_bounded() -> None:
     assert scene.service._unfinished.held_bytes == 0
 
 
-def test_a_connection_that_attaches_thousands_together_is_served() -> None:
+def test_a_connection_that_attaches_thousands_together_is_served(scene: SlowScene) -> None:
     """With a flow behind each attach: what is held of them is little, and the bound is far."""
-    scene = SlowScene()
     links = range(200)
     scene.do(*[f"C> ATTACH h={each} source=q{each} ; FLOW h={each} dc=0 cr=1" for each in links])
     of_all = scene.service._unfinished.held_bytes / len(links) * 64 * 256
@@ -334,9 +332,8 @@ def test_a_link_that_is_ended_while_it_waits_answers_its_clients_detach() -> Non
     assert scene.receiver("/queues/old", 0)[0].startswith("B> ATTACH name=link-0 h=0")
 
 
-def test_a_subscription_that_is_made_again_before_its_end_is_decided() -> None:
+def test_a_subscription_that_is_made_again_before_its_end_is_decided(scene: SlowScene) -> None:
     """The old one is deleted first: whoever subscribes anew is not detached when its end is decided."""
-    scene = SlowScene()
     scene.do(f"C> ATTACH h=0 {SUBSCRIPTION} source=/topics/t")
     scene.decide_all()
     catalog = scene.world.catalog

@@ -73,10 +73,14 @@ def lines(came: list[str], name: str) -> list[str]:
 # --- publishing into a full queue -----------------------------------------------------------------
 
 
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
 @pytest.mark.rabbitmq("amqp_client_SUITE", "target_classic_queue_rejects", "target_quorum_queue_rejects")
-def test_a_full_queue_rejects_with_its_name() -> None:
+def test_a_full_queue_rejects_with_its_name(scene: Scene) -> None:
     """amqp:resource-limit-exceeded, with the queue and the reason in the error's info."""
-    scene = Scene()
     queue = puppet(scene)
     scene.sender("/queues/q")
     client = scene.world.clients["C"]
@@ -97,9 +101,8 @@ def rejection(body: bytes) -> Any:
     return None
 
 
-def test_a_full_queue_drops_what_was_sent_settled() -> None:
+def test_a_full_queue_drops_what_was_sent_settled(scene: Scene) -> None:
     """Silently; the credit comes back all the same."""
-    scene = Scene()
     queue = puppet(scene)
     scene.sender("/queues/q", snd_settle_mode="settled")
     scene.publish(settled="true")
@@ -109,9 +112,8 @@ def test_a_full_queue_drops_what_was_sent_settled() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_of_several_queues_one_that_is_full_decides(first: int) -> None:
+def test_of_several_queues_one_that_is_full_decides(first: int, scene: Scene) -> None:
     """Rejected, whether the other has taken it before or after."""
-    scene = Scene()
     full, other = puppet(scene), puppet(scene, "other")
     scene.exchange("x", "fanout")
     scene.bind("x", "q")
@@ -130,9 +132,8 @@ def test_of_several_queues_one_that_is_full_decides(first: int) -> None:
     assert came == [f"B> DISPOSITION role=receiver first=0 settled=true state={FULL}"]
 
 
-def test_of_several_queues_a_full_one_decides_over_a_deleted_one() -> None:
+def test_of_several_queues_a_full_one_decides_over_a_deleted_one(scene: Scene) -> None:
     """Released is for those that nobody has."""
-    scene = Scene()
     full, other = puppet(scene), puppet(scene, "other")
     scene.exchange("x", "fanout")
     scene.bind("x", "q")
@@ -155,9 +156,8 @@ def subscribed(scene: Scene, queue: Puppet, **fields: object) -> Subscribe:
     return subscribe
 
 
-def test_priority_and_time_out_are_link_properties() -> None:
+def test_priority_and_time_out_are_link_properties(scene: Scene) -> None:
     """rabbitmq:priority of any integer type, rabbitmq:consumer-timeout in ms; without them the defaults."""
-    scene = Scene()
     queue = quorum(scene)
     name = "connection C, session 0, link 'link-9'"
     assert subscribed(scene, queue) == Subscribe(queue.ref, False, name=name)
@@ -166,9 +166,8 @@ def test_priority_and_time_out_are_link_properties() -> None:
     assert (found.priority, found.timeout_ms) == (7, 5000)
 
 
-def test_a_number_that_no_log_can_hold_is_refused() -> None:
+def test_a_number_that_no_log_can_hold_is_refused(scene: Scene) -> None:
     """An unsigned long may be larger than what a quorum queue writes down."""
-    scene = Scene()
     queue = quorum(scene)
     for handle, name in enumerate(("priority", "consumer-timeout")):
         came = scene.receiver("/queues/q", handle, properties=f"{{rabbitmq:{name}:{2**63}}}")
@@ -201,9 +200,8 @@ def consuming(scene: Scene, queue: Puppet, count: int = 3, **fields: object) -> 
         ("modified(failed,undeliverable)", DeliveryOutcome.DISCARD_FAILED),
     ],
 )
-def test_each_outcome_is_a_verdict(state: str, delivery_outcome: DeliveryOutcome) -> None:
+def test_each_outcome_is_a_verdict(state: str, delivery_outcome: DeliveryOutcome, scene: Scene) -> None:
     """Those that count as a failed attempt say so, whatever becomes of the message."""
-    scene = Scene()
     queue = quorum(scene)
     consuming(scene, queue)
     scene.do(f"C> DISPOSITION role=receiver first=0 last=1 settled=true state={state}")
@@ -250,9 +248,8 @@ def test_annotations_of_modified_go_to_quorum_queues() -> None:
             assert settle.annotations == b""
 
 
-def test_a_quorum_queue_is_waited_for() -> None:
+def test_a_quorum_queue_is_waited_for(scene: Scene) -> None:
     """The client hears that we have settled when the decision cannot be lost any more."""
-    scene = Scene()
     queue = quorum(scene)
     consuming(scene, queue)
     assert scene.do("C> DISPOSITION role=receiver first=0 last=1 state=accepted") == []
@@ -268,18 +265,16 @@ def test_a_quorum_queue_is_waited_for() -> None:
     ]
 
 
-def test_who_settles_alone_is_not_answered() -> None:
+def test_who_settles_alone_is_not_answered(scene: Scene) -> None:
     """settled=true asks the queue for no answer."""
-    scene = Scene()
     queue = quorum(scene)
     consuming(scene, queue)
     assert scene.do("C> DISPOSITION role=receiver first=0 last=2 settled=true state=accepted") == []
     assert queue.told_only(Settle)[0].answer is False
 
 
-def test_what_the_client_settles_before_the_answer_is_not_answered() -> None:
+def test_what_the_client_settles_before_the_answer_is_not_answered(scene: Scene) -> None:
     """It has forgotten the deliveries: an answer would be about nothing."""
-    scene = Scene()
     queue = quorum(scene)
     consuming(scene, queue)
     scene.do("C> DISPOSITION role=receiver first=0 last=2 state=accepted")
@@ -303,9 +298,8 @@ def left_with(scene: Scene, queue: Puppet) -> DeliveryOutcome:
     ("kind", "delivery_outcome"), [("classic", DeliveryOutcome.REQUEUE), ("quorum", DeliveryOutcome.REQUEUE)]
 )
 def test_a_link_that_is_detached_gives_back_what_it_holds(
-    kind: str, delivery_outcome: DeliveryOutcome
+    kind: str, delivery_outcome: DeliveryOutcome, scene: Scene
 ) -> None:
-    scene = Scene()
     queue = quorum(scene) if kind == "quorum" else puppet(scene)
     consuming(scene, queue)
     scene.do("C> DETACH h=9 closed=true")
@@ -318,10 +312,9 @@ def test_a_link_that_is_detached_gives_back_what_it_holds(
     [("classic", DeliveryOutcome.REQUEUE), ("quorum", DeliveryOutcome.REQUEUE_FAILED)],
 )
 def test_a_session_that_is_gone_has_failed_with_what_it_held(
-    how: str, kind: str, delivery_outcome: DeliveryOutcome
+    how: str, kind: str, delivery_outcome: DeliveryOutcome, scene: Scene
 ) -> None:
     """For quorum queues, which count that; classic queues have one rule for all ends."""
-    scene = Scene()
     queue = quorum(scene) if kind == "quorum" else puppet(scene)
     consuming(scene, queue)
     if how == "end":
@@ -335,10 +328,9 @@ def test_a_session_that_is_gone_has_failed_with_what_it_held(
 
 
 @pytest.mark.parametrize("active", [True, False])
-def test_a_client_hears_with_its_attach_whether_it_is_the_active_one(active: bool) -> None:
+def test_a_client_hears_with_its_attach_whether_it_is_the_active_one(active: bool, scene: Scene) -> None:
     """The attach is answered when the queue has spoken, so the client knows as soon as it is attached. A flow
     that it has sent meanwhile counts: what it is told is the link's state as it is."""
-    scene = Scene()
     queue = quorum(scene, single_active=True)
     assert scene.receiver("/queues/q") == []
     assert scene.do("C> FLOW h=9 dc=0 cr=10") == []
@@ -350,9 +342,8 @@ def test_a_client_hears_with_its_attach_whether_it_is_the_active_one(active: boo
     assert happen(scene, queue.reply(credit)) == []
 
 
-def test_a_queue_that_goes_before_it_has_spoken_refuses_the_attach() -> None:
+def test_a_queue_that_goes_before_it_has_spoken_refuses_the_attach(scene: Scene) -> None:
     """And the client's detach, which is on its way by then, is the answer to ours."""
-    scene = Scene()
     queue = quorum(scene, single_active=True)
     scene.do("C> ATTACH h=9 source=/queues/q ; FLOW h=9 dc=0 cr=10 ; DETACH h=9 closed=true")
     came = happen(scene, QueueDeleted(queue.ref, "q"))
@@ -363,9 +354,8 @@ def test_a_queue_that_goes_before_it_has_spoken_refuses_the_attach() -> None:
     assert scene.receiver("/queues/other", 9)[-1].startswith("B> DETACH h=9")
 
 
-def test_an_attach_that_the_queue_has_not_answered_ends_with_the_right_to_read() -> None:
+def test_an_attach_that_the_queue_has_not_answered_ends_with_the_right_to_read(scene: Scene) -> None:
     """As one that is answered would: there is no way around the check."""
-    scene = Scene()
     queue = quorum(scene, single_active=True)
     scene.receiver("/queues/q")
     scene.allow(".*", ".*", "")
@@ -377,8 +367,7 @@ def test_an_attach_that_the_queue_has_not_answered_ends_with_the_right_to_read()
     assert happen(scene, ActiveChanged(queue.ref, True)) == []
 
 
-def test_a_waiting_consumer_hears_that_it_became_the_active_one() -> None:
-    scene = Scene()
+def test_a_waiting_consumer_hears_that_it_became_the_active_one(scene: Scene) -> None:
     queue = quorum(scene, single_active=True)
     scene.receiver("/queues/q")
     happen(scene, ActiveChanged(queue.ref, False))
@@ -405,9 +394,8 @@ def test_a_waiting_consumers_echo_and_drain_are_answered() -> None:
         assert ("dc=10 cr=0" if "drain" in asked else "dc=0 cr=10") in line
 
 
-def test_news_of_becoming_inactive_follow_the_deliveries_made_before() -> None:
+def test_news_of_becoming_inactive_follow_the_deliveries_made_before(scene: Scene) -> None:
     """They were for the active consumer; the flow does not overtake them."""
-    scene = Scene()
     queue = quorum(scene, single_active=True)
     scene.receiver("/queues/q")
     happen(scene, ActiveChanged(queue.ref, True))
@@ -428,9 +416,8 @@ def test_news_of_becoming_inactive_follow_the_deliveries_made_before() -> None:
     note="told in AMQP 1.0 only",
 )
 @pytest.mark.parametrize("arguments", [{}, SAC, QUORUM], ids=str)
-def test_other_queues_have_no_news(arguments: dict[str, Any]) -> None:
+def test_other_queues_have_no_news(arguments: dict[str, Any], scene: Scene) -> None:
     """Classic queues, and those without a single active consumer."""
-    scene = Scene()
     declare(scene.world.catalog, scene.world.vhost, "q", arguments=arguments)
     box = scene.world.queues["q"]
     queue = Puppet("q", box, box.inbox)
@@ -443,9 +430,8 @@ def test_other_queues_have_no_news(arguments: dict[str, Any]) -> None:
 @pytest.mark.rabbitmq(
     "rabbit_fifo_SUITE", "query_single_active_consumer_consumer_info_test", note="shown by `status`"
 )
-def test_a_consumer_that_waits_to_become_active_says_so_in_the_status() -> None:
+def test_a_consumer_that_waits_to_become_active_says_so_in_the_status(scene: Scene) -> None:
     """There are messages, and it has credit: without a word nobody would know why nothing moves."""
-    scene = Scene()
     declare(scene.world.catalog, scene.world.vhost, "q", arguments=SAC)
     scene.receiver("/queues/q", 1)
     scene.receiver("/queues/q", 2)
@@ -462,9 +448,8 @@ def test_a_consumer_that_waits_to_become_active_says_so_in_the_status() -> None:
 # --- held for too long ----------------------------------------------------------------------------
 
 
-def test_deliveries_held_too_long_are_released_and_not_settled() -> None:
+def test_deliveries_held_too_long_are_released_and_not_settled(scene: Scene) -> None:
     """The link goes on; the client still settles them, and the queue hears nothing of that."""
-    scene = Scene()
     queue = quorum(scene)
     consuming(scene, queue)
     came = happen(scene, TimedOut(queue.ref, [100, 102], "q"))
@@ -477,9 +462,8 @@ def test_deliveries_held_too_long_are_released_and_not_settled() -> None:
     assert queue.told() == [Same(Settle(queue.ref, [101], DeliveryOutcome.ACCEPT))]
 
 
-def test_deliveries_held_too_long_that_never_left_do_not_leave() -> None:
+def test_deliveries_held_too_long_that_never_left_do_not_leave(scene: Scene) -> None:
     """The queue has them again: sent now, they would be there twice."""
-    scene = Scene()
     queue = quorum(scene)
     scene.receiver("/queues/q")
     scene.do("C> FLOW h=9 dc=0 cr=3")
@@ -494,9 +478,8 @@ def test_deliveries_held_too_long_that_never_left_do_not_leave() -> None:
     assert (renewed.delivery_count, renewed.credit) == (3, 2), "what was taken back is asked for again"
 
 
-def test_settings_of_the_queue_decide_who_is_told_of_activity() -> None:
+def test_settings_of_the_queue_decide_who_is_told_of_activity(scene: Scene) -> None:
     """They are those of the moment of the attach."""
-    scene = Scene()
     queue = quorum(scene, single_active=True)
     declared = scene.world.vhost.lookup("q")
     settings = replace(declared.effective.settings, single_active_consumer=False)

@@ -477,9 +477,13 @@ def test_the_window_of_the_client_is_closed() -> None:
     assert "1 delivery waits; the client's incoming-window has been 0 for 7.0 s" in link["waits_why"]
 
 
-def test_a_publisher_that_could_send_does_not_wait() -> None:
+@pytest.fixture
+def timed() -> Timed:
+    return Timed()
+
+
+def test_a_publisher_that_could_send_does_not_wait(timed: Timed) -> None:
     """It is told what it could do, and what became of its last message."""
-    timed = Timed()
     timed.at(1_000, SEND)
     link = timed.look(2_000)
     assert (link["waits"], link["waits_for_s"]) == (None, None)
@@ -491,8 +495,7 @@ def test_a_publisher_that_could_send_does_not_wait() -> None:
     )
 
 
-def test_a_delivery_that_is_being_sent_is_no_wait_before_a_second_is_over() -> None:
-    timed = Timed()
+def test_a_delivery_that_is_being_sent_is_no_wait_before_a_second_is_over(timed: Timed) -> None:
     timed.at(1_000, SEND, "C> TRANSFER h=0 did=0 more=true")
     link = timed.look(1_000 + STUCK_MS - 1)
     assert link["waits"] is None
@@ -510,42 +513,39 @@ def test_a_delivery_that_is_being_sent_is_no_wait_before_a_second_is_over() -> N
     ],
 )
 def test_the_connection_holds_a_publisher(
-    around: dict[str, Any], code: str | None, for_s: float | None
+    around: dict[str, Any], code: str | None, for_s: float | None, timed: Timed
 ) -> None:
     """Credit that the client cannot have heard of is none, nor is a turn that nobody would notice."""
-    timed = Timed()
     timed.at(1_000, SEND)
     link = timed.look(10_000, **around)
     assert (link["waits"], link["waits_for_s"]) == (code, for_s)
 
 
-def test_the_connection_holds_a_consumer_without_credit() -> None:
+def test_the_connection_holds_a_consumer_without_credit(timed: Timed) -> None:
     """Its flow may be on the way, or it may not have seen what it was sent."""
-    timed = Timed()
     timed.at(1_000, RECEIVE)
     assert timed.look(10_000, held_by="session 3", held_ms=7_000)["waits"] == "reader-held"
     assert timed.look(10_000, writer_ms=2_000, writer_bytes=9)["waits"] == "writer-blocked"
 
 
 @pytest.mark.parametrize("around", [{"held_by": "session 3", "held_ms": 7_000}, {"blocked_ms": 0}])
-def test_a_link_with_credit_at_an_empty_queue_does_not_wait_for_the_reader(around: dict[str, Any]) -> None:
+def test_a_link_with_credit_at_an_empty_queue_does_not_wait_for_the_reader(
+    around: dict[str, Any], timed: Timed
+) -> None:
     """Nothing that its client could send would change it."""
-    timed = Timed()
     timed.at(1_000, RECEIVE, "C> FLOW h=1 dc=0 cr=9")
     assert timed.look(10_000, **around)["waits"] == "queue-empty-nothing-routed"
 
 
-def test_a_flow_that_opens_the_window_may_be_unread() -> None:
+def test_a_flow_that_opens_the_window_may_be_unread(timed: Timed) -> None:
     """That no flow has opened it is not known while the connection is not read."""
-    timed = Timed()
     timed.at(1_000, RECEIVE, "C> FLOW h=1 dc=0 cr=9 iw=1", "publish q 3")
     assert timed.look(10_000)["waits"] == "peer-window-closed"
     assert timed.look(10_000, held_by="session 3", held_ms=7_000)["waits"] == "reader-held"
 
 
-def test_an_unsettled_map_that_is_incomplete() -> None:
+def test_an_unsettled_map_that_is_incomplete(timed: Timed) -> None:
     """Credit, ready messages, and nothing is sent (2.7.3): until the client attaches again."""
-    timed = Timed()
     timed.at(1_000, "publish q 3", f"{RECEIVE} unsettled={{tag3:null}} incomplete-unsettled=true")
     timed.at(3_000, "C> FLOW h=1 dc=0 cr=9")
     link = timed.look(10_000)
@@ -553,9 +553,8 @@ def test_an_unsettled_map_that_is_incomplete() -> None:
     assert "before anything new is sent; 3 messages ready in queue 'q'" in link["waits_why"]
 
 
-def test_an_attach_that_waits_for_its_queue() -> None:
+def test_an_attach_that_waits_for_its_queue(timed: Timed) -> None:
     """The client has granted credit, or will when it is attached: nothing is asked of it."""
-    timed = Timed()
     arguments = {"x-queue-type": "quorum", "x-single-active-consumer": True}
     declare(timed.scene.world.catalog, timed.scene.world.vhost, "s", arguments=arguments)
     timed.at(1_000, "stall s", "C> ATTACH h=1 source=/queues/s")
@@ -565,9 +564,8 @@ def test_an_attach_that_waits_for_its_queue() -> None:
     assert "the attach waits until queue 's' says whether this is its active" in link["waits_why"]
 
 
-def test_the_connection_is_not_read_during_an_alarm() -> None:
+def test_the_connection_is_not_read_during_an_alarm(timed: Timed) -> None:
     """A client that published too much cannot be heard: that it settles nothing would not be true."""
-    timed = Timed()
     timed.at(1_000, RECEIVE, "C> FLOW h=1 dc=0 cr=9", "publish q 2")
     assert timed.look(10_000)["waits"] == "unsettled-here"
     timed.at(4_000, "alarm memory on")
@@ -577,9 +575,8 @@ def test_the_connection_is_not_read_during_an_alarm() -> None:
 
 
 @pytest.mark.parametrize(("unread", "says"), [(False, "incoming-window at 0"), (True, "not read until it")])
-def test_a_publisher_in_an_alarm_hears_what_the_broker_does(unread: bool, says: str) -> None:
+def test_a_publisher_in_an_alarm_hears_what_the_broker_does(unread: bool, says: str, timed: Timed) -> None:
     """It closes the window, and reads nothing any more of a connection that sent on nevertheless."""
-    timed = Timed()
     timed.at(1_000, SEND)
     timed.at(4_000, "alarm memory on")
     link = timed.look(10_000, blocked_ms=0 if unread else None, alarms=("memory",))
@@ -587,9 +584,8 @@ def test_a_publisher_in_an_alarm_hears_what_the_broker_does(unread: bool, says: 
     assert says in link["waits_why"]
 
 
-def test_a_delivery_that_was_sent_in_part_waits_for_the_window() -> None:
+def test_a_delivery_that_was_sent_in_part_waits_for_the_window(timed: Timed) -> None:
     """It has begun, so it does not count among those that wait."""
-    timed = Timed()
     timed.scene.do("connect D max-frame-size=512", "D> BEGIN iw=1", "publish q 1 size=1200")
     timed.scene.do(RECEIVE.replace("C>", "D>"), "D> FLOW h=1 dc=0 cr=8")
     service = timed.scene.world.clients["D"].sessions[0].service
@@ -598,9 +594,8 @@ def test_a_delivery_that_was_sent_in_part_waits_for_the_window() -> None:
     assert "a delivery was sent in part; the client's incoming-window has been 0" in link["waits_why"]
 
 
-def test_a_sender_that_jumps_ahead_while_credit_is_withheld() -> None:
+def test_a_sender_that_jumps_ahead_while_credit_is_withheld(timed: Timed) -> None:
     """The credits that it gave up are told, until the next grant."""
-    timed = Timed()
     timed.at(1_000, SEND, "withhold q", "C> TRANSFER h=0 did=0..84", "C> TRANSFER h=0 did=85..169")
     timed.at(3_000, "C> FLOW h=0 dc=200 cr=0")
     assert timed.look(10_000)["waits_why"].startswith("its turn: 55 credits")
@@ -621,10 +616,9 @@ def test_a_sender_that_jumps_ahead_while_credit_is_withheld() -> None:
     ],
 )
 def test_credit_is_withheld_because_of_the_disk(
-    monkeypatch: pytest.MonkeyPatch, full_ms: int | None, code: str, says: str
+    monkeypatch: pytest.MonkeyPatch, full_ms: int | None, code: str, says: str, timed: Timed
 ) -> None:
     """That says more than the alarm, which a full disk raises as well."""
-    timed = Timed()
     progress = QueueProgress(busy=True, sync_ms=4_000, full_ms=full_ms)
     monkeypatch.setattr(timed.scene.world.queues["q"], "progress", lambda: progress)
     timed.at(1_000, SEND, "withhold q", "C> TRANSFER h=0 did=0..84", "C> TRANSFER h=0 did=85..169")

@@ -42,8 +42,12 @@ def _names(disk: SimDisk) -> list[int]:
     return [int(name.split(".")[0]) for name in disk.names(FOLDER)]
 
 
-def test_one_commit_is_one_write_and_one_sync() -> None:
-    disk = new_disk()
+@pytest.fixture
+def disk() -> SimDisk:
+    return new_disk()
+
+
+def test_one_commit_is_one_write_and_one_sync(disk: SimDisk) -> None:
     journal, _ = _open(disk)
     for index in range(100):
         _append(journal, index)
@@ -57,8 +61,7 @@ def test_one_commit_is_one_write_and_one_sync() -> None:
     assert journal.write() is None
 
 
-def test_what_is_appended_during_a_sync_waits_for_the_next() -> None:
-    disk = new_disk()
+def test_what_is_appended_during_a_sync_waits_for_the_next(disk: SimDisk) -> None:
     journal, _ = _open(disk)
     _append(journal, 1)
     ticket = journal.write()
@@ -74,9 +77,8 @@ def test_what_is_appended_during_a_sync_waits_for_the_next() -> None:
     assert journal.write() == 2
 
 
-def test_what_is_written_early_is_there_after_a_kill_and_counts_for_the_next_sync() -> None:
+def test_what_is_written_early_is_there_after_a_kill_and_counts_for_the_next_sync(disk: SimDisk) -> None:
     """Also while a sync is under way, which began before."""
-    disk = new_disk()
     journal, _ = _open(disk)
     _append(journal, 1)
     ticket = journal.write()
@@ -97,9 +99,8 @@ def test_what_is_written_early_is_there_after_a_kill_and_counts_for_the_next_syn
     assert journal.write() is None
 
 
-def test_what_belongs_into_the_next_file_is_not_written_early() -> None:
+def test_what_belongs_into_the_next_file_is_not_written_early(disk: SimDisk) -> None:
     """A header and its name are durable before anything stands behind them."""
-    disk = new_disk()
     journal, _ = _open(disk, 150)
     first = [_append(journal, index, 60)[1] for index in range(4)]
     assert first == [1, 1, 2, 2]
@@ -109,9 +110,8 @@ def test_what_belongs_into_the_next_file_is_not_written_early() -> None:
     assert journal.write_early() == 4
 
 
-def test_a_group_is_not_written_early() -> None:
+def test_a_group_is_not_written_early(disk: SimDisk) -> None:
     """It counts when its end is there, so nothing of it is told to be."""
-    disk = new_disk()
     journal, _ = _open(disk)
     _append(journal, 1)
     before = journal.write_early()
@@ -122,8 +122,7 @@ def test_a_group_is_not_written_early() -> None:
     assert [record.index for record in _open(disk.after_kill())[1]] == [1, 2]
 
 
-def test_an_early_write_that_fails_leaves_all_collected() -> None:
-    disk = new_disk()
+def test_an_early_write_that_fails_leaves_all_collected(disk: SimDisk) -> None:
     journal, _ = _open(disk)
     _append(journal, 1)
     disk.fail = {len(disk.calls): errno.ENOSPC}
@@ -134,8 +133,7 @@ def test_an_early_write_that_fails_leaves_all_collected() -> None:
     assert [record.index for record in _open(disk.after_power_loss(1))[1]] == [1]
 
 
-def test_a_full_file_is_followed_by_the_next_when_it_is_durable() -> None:
-    disk = new_disk()
+def test_a_full_file_is_followed_by_the_next_when_it_is_durable(disk: SimDisk) -> None:
     journal, _ = _open(disk, 150)
     places = [_append(journal, index, 60) for index in range(3)]
     assert [file for _, file, _ in places] == [1, 1, 2]
@@ -153,8 +151,7 @@ def test_a_full_file_is_followed_by_the_next_when_it_is_durable() -> None:
     assert len(disk.contents(f"{FOLDER}/{file_name(2)}")) == HEADER_BYTES + RECORD_BYTES + 60
 
 
-def test_recovery_yields_what_was_written_with_its_places_and_goes_on_behind() -> None:
-    disk = new_disk()
+def test_recovery_yields_what_was_written_with_its_places_and_goes_on_behind(disk: SimDisk) -> None:
     journal, _ = _open(disk, 200)
     places = [journal.append(2, 3, index, [b"a", b"bc"], term=9)[1:] for index in range(20)]
     _commit(disk, journal)
@@ -171,8 +168,7 @@ def test_recovery_yields_what_was_written_with_its_places_and_goes_on_behind() -
     assert len(_open(disk.after_kill(), 200)[1]) == 21
 
 
-def test_a_run_is_read_across_others_records_markers_and_the_end_of_what_is_written() -> None:
-    disk = new_disk()
+def test_a_run_is_read_across_others_records_markers_and_the_end_of_what_is_written(disk: SimDisk) -> None:
     journal, _ = _open(disk)
     _, _, begin = _append(journal, 1)
     _commit(disk, journal)
@@ -186,8 +182,7 @@ def test_a_run_is_read_across_others_records_markers_and_the_end_of_what_is_writ
         _commit(disk, journal)
 
 
-def test_a_record_that_was_changed_is_not_served() -> None:
-    disk = new_disk()
+def test_a_record_that_was_changed_is_not_served(disk: SimDisk) -> None:
     journal, _ = _open(disk)
     _, _, offset = _append(journal, 1, 50)
     _append(journal, 2, 5000)
@@ -372,8 +367,7 @@ def test_a_missing_file_in_the_middle_is_damage_without_an_inventory() -> None:
         _open(world.disk.after_kill())
 
 
-def test_a_foreign_file_in_the_folder_is_told_unless_it_is_hidden() -> None:
-    disk = new_disk()
+def test_a_foreign_file_in_the_folder_is_told_unless_it_is_hidden(disk: SimDisk) -> None:
     disk.overwrite(f"{FOLDER}/.nfs0001", b"")
     _open(disk)
     disk.overwrite(f"{FOLDER}/1.log", b"")
@@ -381,8 +375,7 @@ def test_a_foreign_file_in_the_folder_is_told_unless_it_is_hidden() -> None:
         _open(disk)
 
 
-def test_a_torn_tail_is_cut_off_and_reported() -> None:
-    disk = new_disk()
+def test_a_torn_tail_is_cut_off_and_reported(disk: SimDisk) -> None:
     journal, _ = _open(disk)
     _append(journal, 1)
     _commit(disk, journal)
@@ -396,8 +389,7 @@ def test_a_torn_tail_is_cut_off_and_reported() -> None:
     assert disk.contents(path) == whole
 
 
-def test_in_a_quiet_time_the_inventory_tells_damage_in_the_last_commit() -> None:
-    disk = new_disk()
+def test_in_a_quiet_time_the_inventory_tells_damage_in_the_last_commit(disk: SimDisk) -> None:
     journal, _ = _open(disk)
     _append(journal, 1, 3000)
     _commit(disk, journal)
@@ -612,8 +604,7 @@ def test_a_group_whose_end_was_not_written_does_not_count_and_takes_nothing_with
         assert [record.index for record in _open(disk)[1]] == [*found, 4, 5]
 
 
-def test_a_group_lies_in_one_file() -> None:
-    disk = new_disk()
+def test_a_group_lies_in_one_file(disk: SimDisk) -> None:
     journal, _ = _open(disk, 150)
     with journal.together():
         places = [_append(journal, index, 60) for index in range(5)]
@@ -621,8 +612,7 @@ def test_a_group_lies_in_one_file() -> None:
     assert _append(journal, 6)[1] == 2
 
 
-def test_a_group_that_fails_half_way_does_not_count() -> None:
-    disk = new_disk()
+def test_a_group_that_fails_half_way_does_not_count(disk: SimDisk) -> None:
     journal, _ = _open(disk)
 
     def fail_half_way() -> None:

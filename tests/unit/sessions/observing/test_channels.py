@@ -17,16 +17,7 @@ from amqp10broker.observe.flow import (
     session_samples,
 )
 from amqp10broker.observe.flow_events import NO_REASON, EventKind
-from amqp10broker.protocols.amqp091.methods import (
-    BasicAck,
-    BasicCancel,
-    ChannelClose,
-    ChannelOpen,
-    ConfirmSelect,
-    QueueDelete,
-    TxCommit,
-    TxSelect,
-)
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.queues.commands import TimedOut
 from amqp10broker.sessions.diagnosis.waits import Wait, WaitContext
 from tests.support.channel_world import World, WorldChannel
@@ -80,11 +71,11 @@ def test_what_is_published_is_counted_once() -> None:
     watched = Watched()
     watched.publish(3)
     watched.channel.publish("q", b"x", b"x")
-    watched.channel.say(ConfirmSelect())
+    watched.channel.say(methods.ConfirmSelect())
     watched.publish(10)
     assert total(watched.seen.take(), EventKind.LINK_IN) == 15
     watched.channel.publish("q", b"x")
-    watched.channel.say(ChannelClose(200, "", 0, 0), ChannelOpen())
+    watched.channel.say(methods.ChannelClose(200, "", 0, 0), methods.ChannelOpen())
     watched.observer.finish(watched.seen.now_ns + 1, S)
     assert total(watched.seen.take(), EventKind.LINK_IN) == 1
 
@@ -101,10 +92,10 @@ def test_a_channel_opened_anew_counts_from_the_beginning() -> None:
 
 def test_messages_of_a_transaction_count_when_it_is_committed() -> None:
     watched = Watched()
-    watched.channel.say(TxSelect())
+    watched.channel.say(methods.TxSelect())
     watched.publish(3)
     assert watched.seen.take() == []
-    watched.channel.say(TxCommit())
+    watched.channel.say(methods.TxCommit())
     watched.look()
     assert total(watched.seen.take(), EventKind.LINK_IN) == 3
 
@@ -113,7 +104,7 @@ def test_what_the_client_has_left_is_told() -> None:
     """link_credit: contents that the reader may still give; queue_credit: messages without confirmation."""
     watched = Watched()
     watched.world.box("q").stalled = True
-    watched.channel.say(ConfirmSelect())
+    watched.channel.say(methods.ConfirmSelect())
     watched.publish(5)
     watched.publish(5)
     events = watched.seen.take(EventKind.LINK_IN)
@@ -137,7 +128,7 @@ def test_a_channel_that_is_not_read_says_why() -> None:
 
 def test_confirms_are_timed() -> None:
     watched = Watched()
-    watched.channel.say(ConfirmSelect())
+    watched.channel.say(methods.ConfirmSelect())
     watched.publish(1)
     watched.probe()
     watched.world.box("q").stalled = True
@@ -159,7 +150,7 @@ def unsent(watched: Watched) -> None:
 
 def test_what_goes_back_unsent_is_not_told() -> None:
     """Neither of a consumer that is cancelled, nor of one whose queue is deleted."""
-    for end in (BasicCancel("c"), QueueDelete("q")):
+    for end in (methods.BasicCancel("c"), methods.QueueDelete("q")):
         watched = Watched()
         unsent(watched)
         watched.channel.say(end)
@@ -185,7 +176,7 @@ def test_a_quorum_queue_limits_a_consumer_without_prefetch() -> None:
 def test_a_probe_times_what_comes_next() -> None:
     """Publishing and consuming, no more wakes than it may; then it says that it is done."""
     watched = Watched()
-    watched.channel.say(ConfirmSelect())
+    watched.channel.say(methods.ConfirmSelect())
     watched.channel.consume("q", "c")
     watched.publish(2)
     watched.seen.take()
@@ -195,7 +186,7 @@ def test_a_probe_times_what_comes_next() -> None:
         watched.seen.now_ns += 10
         assert watched.observer.probe(watched.seen.now_ns, S) is True, wakes
     assert total(watched.seen.take(), EventKind.CONFIRM) == PROBE_WAKES_MAX
-    watched.channel.say(BasicAck(2 + PROBE_WAKES_MAX, True))
+    watched.channel.say(methods.BasicAck(2 + PROBE_WAKES_MAX, True))
     watched.seen.now_ns += 10
     assert watched.observer.probe(watched.seen.now_ns, S) is False
     events = watched.seen.take(EventKind.SETTLE)
