@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from amqp10broker.spark.row_layouts import DDL, arrow_schema
+from amqp10broker.spark.rows import DDL, arrow_schema
 
 FORMAT = "amqp10-floor"
 

@@ -129,15 +129,9 @@ def saslprep(text: str) -> str:
     )
     prepared = unicodedata.normalize("NFKC", mapped)
     forbidden = (
-        stringprep.in_table_c12,
-        stringprep.in_table_c21_c22,
-        stringprep.in_table_c3,
-        stringprep.in_table_c4,
-        stringprep.in_table_c5,
-        stringprep.in_table_c6,
-        stringprep.in_table_c7,
-        stringprep.in_table_c8,
-        stringprep.in_table_c9,
+        *(stringprep.in_table_c12, stringprep.in_table_c21_c22, stringprep.in_table_c3),
+        *(stringprep.in_table_c4, stringprep.in_table_c5, stringprep.in_table_c6),
+        *(stringprep.in_table_c7, stringprep.in_table_c8, stringprep.in_table_c9),
     )
     if any(table(char) for char in prepared for table in forbidden):
         raise ScramError("password has characters that SASLprep forbids (RFC 4013, section 2.3)")

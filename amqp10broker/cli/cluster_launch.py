@@ -241,8 +241,7 @@ class Launch:
             _say("(other nodes on the AMQP port less 20000: above it would be no port)")
 
     def _wait_until_up(self) -> bool:
-        # Every node serves clients once it has the cluster's metadata. False if this process was signalled
-        # before.
+        # A node serves clients once it has the cluster's metadata. False: this process was signalled before.
         started = told = time.monotonic()
         waiting = list(self._plans)
         while waiting:

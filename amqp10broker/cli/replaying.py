@@ -392,8 +392,9 @@ def _what_if(asked: Settings | None, forecast: Forecast) -> str:
     run = forecast.run
     title = "" if asked is None else f"({asked}) "
     return (
-        f"{title}{_rate(run.rate)}; waits for {_shares(shares(run))}; at most {run.held} messages without "
-        f"outcome, {run.held_bytes} bytes of them {'delivered' if forecast.receives else 'in the broker'}"
+        f"{title}{_rate(run.rate)}; waits for {_shares(shares(run.waits))}; at most {run.held} messages "
+        f"without outcome, {run.held_bytes} bytes of them "
+        f"{'delivered' if forecast.receives else 'in the broker'}"
     )
 
 
@@ -432,7 +433,7 @@ def _document(name: str, asked: Settings, forecast: Forecast) -> dict[str, Any]:
         },
         "forecast": {
             "rate": finite(forecast.run.rate),
-            "waits": {reason.name.lower(): share for reason, share in shares(forecast.run).items()},
+            "waits": {reason.name.lower(): share for reason, share in shares(forecast.run.waits).items()},
             "messages_held": forecast.run.held,
             "bytes_held": forecast.run.held_bytes,
         },

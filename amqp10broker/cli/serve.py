@@ -2,7 +2,7 @@
 
 The log is structlog on standard error, for people or a JSON object a line; an entry below the level costs one
 call of an empty method. Texts that clients choose are escaped, so that they can neither forge a line nor move
-a terminal's cursor. `amqp10broker.runtime.run` handles signals.
+a terminal's cursor. `amqp10broker.runtime.broker` handles signals.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from amqp10broker.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from amqp10broker.config import Config
 from amqp10broker.config.records import DEFAULT_USERS
 from amqp10broker.errors import BrokerError, ConfigError
-from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.run import run_broker
+from amqp10broker.runtime.broker import Broker, run_broker
 
 if TYPE_CHECKING:
     from amqp10broker.runtime.broker import Broker

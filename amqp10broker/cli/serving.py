@@ -149,8 +149,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     if arguments.bare and SETTINGS["log_level"].variable not in os.environ:
         arguments.log_level = "warning"
     config = config_of(arguments)
-    # Imports make no garbage, and their objects stay: the collector walks them neither meanwhile nor when it
-    # is on again, which took a tenth of a start.
+    # Imports make no garbage, and their objects stay: the collector need not walk them, a tenth of a start.
     gc.disable()
     from amqp10broker.cli import serve  # Trio and structlog: for this command only
 

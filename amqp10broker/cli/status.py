@@ -466,8 +466,7 @@ def _session(session: Document, width: int, container_id: str) -> list[str]:
     links = session.get("links", [])
     if not links:
         return [*lines, "    no links"]
-    # proton begins each link's name with the container-id, which is shown above: the rest identifies the
-    # link.
+    # proton begins each link's name with the container-id, which is shown above.
     links = [
         {**link, "name": str(link.get("name") or "").removeprefix(f"{container_id}-") or link.get("name")}
         for link in links

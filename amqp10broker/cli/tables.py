@@ -117,8 +117,8 @@ def as_json(document: object) -> str:
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     if text.replace("\n", "").isprintable():
         return text
-    # JSON itself requires that below U+0020 only: not for DEL, U+009B (which begins an escape sequence of
-    # terminals), or marks that change the direction of writing.
+    # JSON requires that below U+0020 only, not for DEL, U+009B, which begins an escape sequence of terminals,
+    # or marks that change the direction of writing.
     return "".join(
         each if each == "\n" or each.isprintable() else json.dumps(each).strip('"') for each in text
     )

@@ -8,6 +8,7 @@ ignores its list.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
@@ -42,12 +43,7 @@ class MemberAt:
     address: Address
 
     def document(self) -> dict[str, object]:
-        return {
-            "number": self.number,
-            "name": self.name,
-            "host": self.address.host,
-            "port": self.address.port,
-        }
+        return {"number": self.number, "name": self.name, **asdict(self.address)}
 
     @classmethod
     def of(cls, document: Mapping[str, object]) -> MemberAt:
@@ -66,12 +62,7 @@ class ClusterIdentity:
     members: tuple[MemberAt, ...]
 
     def document(self) -> dict[str, object]:
-        return {
-            "cluster": self.cluster,
-            "number": self.number,
-            "name": self.name,
-            "members": [each.document() for each in self.members],
-        }
+        return asdict(self) | {"members": [each.document() for each in self.members]}
 
     @classmethod
     def of(cls, document: Mapping[str, object]) -> ClusterIdentity:
@@ -185,18 +176,17 @@ def next_step(
             )
         return Join(member.name)
     others = [each for each in listed if each != name]
+    silent = tuple(each for each in others if each not in heard)
     if listed and listed[0] != name:
         founder = listed[0]
-        silent = tuple(each for each in others if each not in heard)
         if founder in heard:
             return WaitForNodes((founder,), f"node '{founder}', the first of the list, has no cluster yet")
         return WaitForNodes(
             silent or (founder,), f"node '{founder}', the first of the list, founds the cluster"
         )
     majority = len(listed) // 2 + 1
-    if not listed or 1 + sum(each in heard for each in others) >= majority:
+    if not listed or 1 + len(others) - len(silent) >= majority:
         return FoundCluster()
-    silent = tuple(each for each in others if each not in heard)
     return WaitForNodes(
         silent, f"{majority} of {len(listed)} nodes of the list must be up to found a cluster"
     )

@@ -44,17 +44,15 @@ Box = Callable[[VolatileQueue], QueueHandle]
 """Makes the handle of a queue without a task."""
 
 
+@dataclass(slots=True, eq=False)
 class _PeerReplyQueues:
     """The announcements of another node. `queues`: by virtual host and name; None: this node does not have
     the virtual host yet. `early`: handles of queues that clients have named before their announcement.
     """
 
-    __slots__ = ("early", "newest", "queues")
-
-    def __init__(self) -> None:
-        self.newest = 0
-        self.early: dict[tuple[str, str], QueueHandle] = {}
-        self.queues: dict[tuple[str, str], tuple[VirtualHost, DeclaredQueue] | None] = {}
+    newest: int = 0
+    early: dict[tuple[str, str], QueueHandle] = field(default_factory=dict)
+    queues: dict[tuple[str, str], tuple[VirtualHost, DeclaredQueue] | None] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -140,8 +138,7 @@ class ReplyQueues:
             self._deliver(frame.body)
             return
         try:
-            notifications = json.loads(frame.body)
-            self._hear(node, notifications)
+            self._hear(node, json.loads(frame.body))
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise BadBytes(f"no news of queues of direct reply-to: {error}") from error
 
@@ -159,13 +156,10 @@ class ReplyQueues:
             if early is not None:
                 early.post(DELETE)
             return
-        if "opened" in notifications:
-            vhost, name = notifications["opened"]
+        opened = [notifications["opened"]] if "opened" in notifications else notifications["queues"]
+        for vhost, name in opened:
             self._learn(node, known, vhost, name)
-            return
-        for vhost, name in notifications["queues"]:
-            self._learn(node, known, vhost, name)
-        known.newest = max(known.newest, int(notifications["newest"]))
+        known.newest = max(known.newest, int(notifications.get("newest", 0)))
 
     def _learn(self, node: int, known: _PeerReplyQueues, vhost_name: str, name: str) -> None:
         known.newest = max(known.newest, int(name.rsplit(".", 2)[1]))

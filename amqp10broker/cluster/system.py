@@ -41,21 +41,9 @@ from amqp10broker.metadata.queue_requests import (
 from amqp10broker.metadata.vhost_requests import NodeLost, NodeStarted
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import DELETE, PeerId, RequestRef
+from amqp10broker.raft import messages
 from amqp10broker.raft.groups import Member
 from amqp10broker.raft.ids import member_id, node_of
-from amqp10broker.raft.messages import (
-    Add,
-    Change,
-    Configuration,
-    Full,
-    Kind,
-    NotLeader,
-    NotReady,
-    Promote,
-    Remove,
-    Snapshot,
-    Status,
-)
 
 DECIDED_WITHIN_MS: Final = 30_000
 """How long a client waits (T1); the default of the setting `cluster_decide_ms`."""
@@ -317,7 +305,7 @@ class System:
     def _propose(self, transactions: Sequence[bytes]) -> bool:
         try:
             self.member.raft.propose(transactions)
-        except (NotLeader, NotReady, Full):
+        except (messages.NotLeader, messages.NotReady, messages.Full):
             return False
         self.member.advance()
         return True
@@ -351,7 +339,7 @@ class System:
             at = store.applied + 1
             while at <= index:
                 for run in store.read(at, index, READ_BYTES):
-                    if run.kind is Kind.COMMAND:
+                    if run.kind is messages.Kind.COMMAND:
                         for place, payload in enumerate(run.payloads, run.first):
                             self._apply(place, payload)
                     at = run.last + 1
@@ -360,7 +348,7 @@ class System:
         self._say_started()
         self._soon()
 
-    def status(self, status: Status) -> None:
+    def status(self, status: messages.Status) -> None:
         # There is another leader, or the same one begins anew: it has not got the pending proposals.
         for pending in self._pending.values():
             pending.sent_ms = None
@@ -369,8 +357,8 @@ class System:
     def snapshot_for(self, to: int) -> None:
         self.on_snapshot_wanted(to)
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(self.member.raft.point(self._store.applied), self._machine.snapshot())
+    def snapshot(self) -> messages.Snapshot:
+        return messages.Snapshot(self.member.raft.point(self._store.applied), self._machine.snapshot())
 
     # --- applying -----------------------------------------------------------------------------------
 
@@ -407,18 +395,15 @@ class System:
 
     def _change(self, puts: Sequence[tuple[Key, Value]], transaction: CatalogTransaction) -> None:
         if not transaction.farewell:
-            self._say_farewell_later(transaction.forgets)
+            due_ms = self._now_ms() + FAREWELL_AFTER_MS
+            for key in transaction.forgets:
+                if key[0] == "queue":
+                    self._farewells.append((due_ms, self._catalog.vhosts[key[1]].queues[key[2]].handle))
         self._catalog.apply(
             [Put(key, decoded(key, value)) for key, value in puts],
             transaction.forgets,
             farewell=transaction.farewell,
         )
-
-    def _say_farewell_later(self, forgets: Iterable[Key]) -> None:
-        due_ms = self._now_ms() + FAREWELL_AFTER_MS
-        for key in forgets:
-            if key[0] == "queue":
-                self._farewells.append((due_ms, self._catalog.vhosts[key[1]].queues[key[2]].handle))
 
     def _end_orphans(self, puts: Sequence[tuple[Key, Value]]) -> None:
         for key, value in puts:
@@ -603,21 +588,21 @@ LAG_MAX: Final = 64
 
 
 def next_member_change(
-    config: Configuration, nodes: Iterable[NodeFacts], matches: Mapping[int, int], last: int
-) -> Change | None:
+    config: messages.Configuration, nodes: Iterable[NodeFacts], matches: Mapping[int, int], last: int
+) -> messages.Change | None:
     """Return the next change by the group's leader, or None. `matches`: up to which index the log of each
     other member is known to agree.
     """
     wanted = {member_id(node.number): node for node in nodes}
     for member in config.members:
         if member not in wanted and config.voters != (member,):
-            return Remove(member)
+            return messages.Remove(member)
     for member in wanted:
         if member not in config.members:
-            return Add(member)
+            return messages.Add(member)
     if len(config.voters) < VOTERS_MAX:
         for member in config.learners:
             # A node that has never announced a start may have an empty folder the next time.
             if wanted[member].incarnation > 0 and matches.get(member, 0) + LAG_MAX >= last:
-                return Promote(member)
+                return messages.Promote(member)
     return None

@@ -31,17 +31,6 @@ from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, NUMBERS, Key, Plan
 from amqp10broker.metadata.queue import QUEUE_NUMBER_MAX
 from amqp10broker.raft import messages
 from amqp10broker.raft.ids import node_of
-from amqp10broker.raft.messages import (
-    Configuration,
-    Kind,
-    Point,
-    Ready,
-    Run,
-    Stored,
-    new_group,
-    new_member,
-    run_of,
-)
 
 MARKS: Final = frozenset({"in", "queues", "bindings", "in-user", "at"})
 """Kinds of keys that have a revision and no value: for the content of a virtual host; its queues; the
@@ -153,7 +142,7 @@ def _needed(catalog: Catalog, put: Put) -> Iterator[Key]:
             yield from (("node", name) for name in catalog.nodes)
         case "queue":
             yield ("vhost", key[1])
-            vhost = catalog.find_vhost(key[1])
+            vhost = catalog.vhosts.get(key[1])
             if vhost is not None and vhost.facts.limits.max_queues is not None:
                 yield ("queues", key[1])
             at = {put.record.home, *map(node_of, put.record.members)}
@@ -181,7 +170,7 @@ def _exhausted(catalog: Catalog, key: Key) -> Iterator[Key]:
             yield ("bindings", key[1], key[0], key[2])
         case "binding":
             # An exchange that deletes itself goes with its last binding.
-            vhost = catalog.find_vhost(key[1])
+            vhost = catalog.vhosts.get(key[1])
             source = None if vhost is None else vhost.topology.find_exchange(key[2])
             if source is not None and source.auto_delete:
                 yield ("bindings", key[1], "exchange", key[2])
@@ -313,7 +302,7 @@ class SystemMachine:
         incarnation, serial, applied = json.loads(last[1])
         if (incarnation, serial) >= (origin.incarnation, origin.serial):
             return TransactionDecision(TransactionOutcome.STALE)
-        holds = self._holds(transaction)
+        holds = all(self.revision(key) == revision for key, revision in transaction.reads)
         puts = self._numbered(transaction.puts) if holds else None
         applied = applied if incarnation == origin.incarnation else []
         applied = [stretch for stretch in applied if stretch[1] >= transaction.settled]
@@ -338,9 +327,6 @@ class SystemMachine:
         for key in transaction.forgets:
             self._forget(key)
         return TransactionDecision(TransactionOutcome.APPLIED, puts)
-
-    def _holds(self, transaction: CatalogTransaction) -> bool:
-        return all(self.revision(key) == revision for key, revision in transaction.reads)
 
     def _numbered(self, puts: Sequence[tuple[Key, Value]]) -> list[tuple[Key, Value]] | None:
         numbered: list[tuple[Key, Value]] = []
@@ -443,7 +429,7 @@ def found(
     are lost for good, if there is one. All of it is one change. `beside`: other new content of the folder.
     """
     entries = list(entries)
-    stored = new_group(Configuration((member,)))
+    stored = messages.new_group(messages.Configuration((member,)))
     machine = SystemMachine()
     machine.found(entries, stored.point.index)
     puts = [*_first(stored), *_state(machine, machine), *beside]
@@ -454,7 +440,7 @@ def found(
 
 def joined(log: EntriesByKey, keep: Callable[[Key], bool]) -> None:
     """Begin as an empty member: the leader sends it the state."""
-    log.change(_first(new_member()), [key for key, _ in log.entries() if not keep(key)])
+    log.change(_first(messages.new_member()), [key for key, _ in log.entries() if not keep(key)])
 
 
 def left_alone(log: EntriesByKey) -> list[tuple[Key, Value]]:
@@ -473,14 +459,14 @@ class SystemStore:
 
     def __init__(self, log: EntriesByKey) -> None:
         self._log = log
-        self._entries: dict[int, tuple[int, Kind, bytes]] = {}
+        self._entries: dict[int, tuple[int, messages.Kind, bytes]] = {}
         state: list[tuple[Key, Sequence[Any]]] = []
         for key, value in log.entries():
             if key[0] == STATE:
                 state.append((key[1:], value))
             elif key[:2] == (RAFT, ENTRY):
                 term, kind, payload = value
-                self._entries[int(key[2])] = term, Kind(kind), payload.encode("latin-1")
+                self._entries[int(key[2])] = term, messages.Kind(kind), payload.encode("latin-1")
         self.machine = SystemMachine()
         self.machine.restore(state)
         self.machine.touched.clear()
@@ -488,24 +474,24 @@ class SystemStore:
         self.received: tuple[int, bytes] | None = None
         self.on_compact: Callable[[int], None] = lambda index: None
         self._point = messages.POINT.decode(bytes.fromhex(log.get(POINT)))
-        self.stored: Stored | None = self._stored()
+        self.stored: messages.Stored | None = self._stored()
 
-    def _stored(self) -> Stored:
+    def _stored(self) -> messages.Stored:
         last = self._point.index + len(self._entries)
         terms: list[tuple[int, int]] = []
-        configs: list[tuple[int, Configuration]] = []
+        configs: list[tuple[int, messages.Configuration]] = []
         for index in range(self._point.index + 1, last + 1):
             term, kind, payload = self._entries[index]
             if not terms or terms[-1][1] != term:
                 terms.append((index, term))
-            if kind is Kind.CONFIG:
+            if kind is messages.Kind.CONFIG:
                 configs.append((index, messages.CONFIG.decode(payload)))
         hard = messages.HARD.decode(bytes.fromhex(self._log.get(HARD)))
-        return Stored(self._point, hard, last, tuple(terms), tuple(configs))
+        return messages.Stored(self._point, hard, last, tuple(terms), tuple(configs))
 
     # --- the log ------------------------------------------------------------------------------------
 
-    def write(self, ready: Ready, on_durable: Callable[[], None]) -> None:
+    def write(self, ready: messages.Ready, on_durable: Callable[[], None]) -> None:
         puts: list[tuple[Key, Value]] = []
         forgets: list[Key] = []
         if ready.hard is not None:
@@ -539,8 +525,8 @@ class SystemStore:
     def _last(self) -> int:
         return self._point.index + len(self._entries)
 
-    def read(self, first: int, last: int, size: int) -> Sequence[Run]:
-        runs: list[Run] = []
+    def read(self, first: int, last: int, size: int) -> Sequence[messages.Run]:
+        runs: list[messages.Run] = []
         payloads: list[bytes] = []
         begin, of = first, self._entries[first][:2]
         for index in range(first, last + 1):
@@ -549,10 +535,10 @@ class SystemStore:
             if size < 0 and index > first:
                 break
             if (term, kind) != of:
-                runs.append(run_of(begin, *of, tuple(payloads)))
+                runs.append(messages.run_of(begin, *of, tuple(payloads)))
                 begin, of, payloads = index, (term, kind), []
             payloads.append(payload)
-        return [*runs, run_of(begin, *of, tuple(payloads))]
+        return [*runs, messages.run_of(begin, *of, tuple(payloads))]
 
     # --- the state ----------------------------------------------------------------------------------
 
@@ -579,7 +565,7 @@ class SystemStore:
             return None
         return self.applied - COMPACT_AFTER
 
-    def compact(self, point: Point) -> None:
+    def compact(self, point: messages.Point) -> None:
         gone = range(self._point.index + 1, point.index + 1)
         for index in gone:
             del self._entries[index]
@@ -588,7 +574,7 @@ class SystemStore:
         self.on_compact(point.index)
 
 
-def _first(stored: Stored) -> list[tuple[Key, Value]]:
+def _first(stored: messages.Stored) -> list[tuple[Key, Value]]:
     return [
         (POINT, messages.POINT.encode(stored.point).hex()),
         (HARD, messages.HARD.encode(stored.hard).hex()),

@@ -80,11 +80,9 @@ _HEAD: Final = struct.Struct("<IBI")
 _CHECKED: Final = struct.Struct("<BI")
 _PART: Final = struct.Struct("<II")
 _CUT: Final = "a frame of several messages that is cut"
-_LENGTH: Final = struct.Struct("<I")
-_CRC: Final = struct.Struct("<I")
-_AROUND: Final = _CHECKED.size + _CRC.size
-_FRONT: Final = _HEAD.size
-FRAME_BYTES_MIN: Final = _LENGTH.size + _AROUND
+_U32: Final = struct.Struct("<I")
+_AROUND: Final = _CHECKED.size + _U32.size
+FRAME_BYTES_MIN: Final = _U32.size + _AROUND
 _KINDS: Final = {int(kind): kind for kind in FrameKind}
 
 
@@ -100,10 +98,10 @@ def encode(kind: FrameKind, group: int, body: Sequence[bytes]) -> list[bytes]:
     if size > BODY_BYTES_MAX:
         raise ValueError(f"a frame of {size} bytes; {BODY_BYTES_MAX} are the most")
     head = _HEAD.pack(size + _AROUND, kind, group)
-    checksum = crc32(head[_LENGTH.size :])
+    checksum = crc32(head[_U32.size :])
     for piece in body:
         checksum = crc32(piece, checksum)
-    return [head, *body, _CRC.pack(checksum)]
+    return [head, *body, _U32.pack(checksum)]
 
 
 def encode_joined(messages: Iterable[tuple[int, bytes]]) -> list[bytes]:
@@ -158,12 +156,12 @@ class Decoder:
             length, kind, group = _HEAD.unpack_from(data, at)
             if not _AROUND <= length <= self._length_max:
                 raise BadFrame(f"a frame of {length} bytes; {_AROUND} to {self._length_max} are allowed")
-            last = at + _LENGTH.size + length - _CRC.size
-            if last + _CRC.size > end:
-                self._wanted = _LENGTH.size + length
+            last = at + _U32.size + length - _U32.size
+            if last + _U32.size > end:
+                self._wanted = _U32.size + length
                 break
-            body = data[at + _FRONT : last]
-            if crc32(body, crc32(data[at + _LENGTH.size : at + _FRONT])) != _CRC.unpack_from(data, last)[0]:
+            body = data[at + _HEAD.size : last]
+            if crc32(body, crc32(data[at + _U32.size : at + _HEAD.size])) != _U32.unpack_from(data, last)[0]:
                 raise BadFrame("a frame whose checksum is wrong")
             known = _KINDS.get(kind)
             if known is None:
@@ -172,7 +170,7 @@ class Decoder:
                 frames += _joined(body)
             else:
                 frames.append(PeerFrame(known, group, body))
-            at = last + _CRC.size
+            at = last + _U32.size
         if at < end:
             self._kept += data[at:]
         return frames
@@ -206,15 +204,10 @@ def encode_answer(answer: Document) -> bytes:
 
 
 def encode_refusal(error: BrokerError) -> bytes:
-    if isinstance(error, RefusedError):
-        refused = {
-            "kind": type(error).__name__,
-            "resource": error.resource,
-            "description": error.description,
-        }
-    else:
-        refused = {"kind": RefusedError.__name__, "resource": "node", "description": str(error)}
-    return encode_document({"refused": refused})
+    if not isinstance(error, RefusedError):
+        error = RefusedError("node", str(error))
+    facts = {"kind": type(error).__name__, "resource": error.resource, "description": error.description}
+    return encode_document({"refused": facts})
 
 
 def read_answer(body: bytes) -> Document:

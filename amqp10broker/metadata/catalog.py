@@ -288,9 +288,6 @@ class Catalog:
             total.update(vhost.given_up())
         return total
 
-    def find_vhost(self, name: str) -> VirtualHost | None:
-        return self.vhosts.get(name)
-
     def lookup_vhost(self, name: str) -> VirtualHost:
         vhost = self.vhosts.get(name)
         if vhost is None:

@@ -181,7 +181,7 @@ class _Loader:
 
     def _virtual_host(self, entry: DefinitionEntry) -> None:
         facts = entry.asking(lambda: read_vhost(entry))
-        there = self._catalog.find_vhost(facts.name)
+        there = self._catalog.vhosts.get(facts.name)
         if there is not None and facts.limits == VhostLimits():
             facts = replace(facts, limits=there.facts.limits)
         try:
@@ -260,7 +260,7 @@ class _Loader:
             entry.asking(lambda: self._do(Bind(vhost, binding)))
 
     def _is_bound(self, vhost: str, binding: Binding) -> bool:
-        original = self._original.find_vhost(vhost)
+        original = self._original.vhosts.get(vhost)
         return original is not None and binding in original.topology.all_bindings
 
     def _vhost_name(self, entry: DefinitionEntry) -> str:

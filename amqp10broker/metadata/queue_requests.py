@@ -180,7 +180,7 @@ class QueueEnded:
     farewell: bool = False
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        vhost = catalog.find_vhost(self.vhost)
+        vhost = catalog.vhosts.get(self.vhost)
         queue = None if vhost is None else vhost.find(self.name)
         if vhost is None or queue is None:
             return Plan(None)
@@ -198,7 +198,7 @@ class ConnectionEnded:
     owner: object
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        vhost = catalog.find_vhost(self.vhost)
+        vhost = catalog.vhosts.get(self.vhost)
         if vhost is None:
             return Plan(None)
         return Plan(None, forgets=keys_of_queues(vhost, list(vhost.owned.get(self.owner, ()))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import Any
 
@@ -158,7 +158,7 @@ class PutVhost:
             raise InvalidArgument(f"vhost '{name}'", f"vhost name {name[:40]!r} must have 1 to 255 bytes")
         if facts.default_queue_type is not None:
             queue_type_of(facts.default_queue_type, f"vhost '{name}'")
-        there = catalog.find_vhost(name)
+        there = catalog.vhosts.get(name)
         if there is not None and there.facts == facts:
             return Plan(None)
         return Plan(None, [Put(("vhost", name), facts)])
@@ -398,7 +398,7 @@ class SetMembers:
     members: tuple[int, ...]
 
     def plan(self, catalog: Catalog) -> Plan[bool]:
-        vhost = catalog.find_vhost(self.vhost)
+        vhost = catalog.vhosts.get(self.vhost)
         queue = None if vhost is None else vhost.find(self.name)
         if queue is None or queue.number != self.number:
             return Plan(False)
@@ -428,10 +428,9 @@ def _ended_with(number: int, incarnation: int) -> Callable[[DeclaredQueue], bool
 
 
 def keys_of_queues_where(catalog: Catalog, gone: Callable[[DeclaredQueue], bool]) -> list[Key]:
-    def found() -> Iterator[Key]:
-        for vhost in catalog.vhosts.values():
-            names = [queue.name for queue in vhost if gone(queue)]
-            if names:
-                yield from keys_of_queues(vhost, names)
-
-    return list(found())
+    keys: list[Key] = []
+    for vhost in catalog.vhosts.values():
+        names = [queue.name for queue in vhost if gone(queue)]
+        if names:
+            keys += keys_of_queues(vhost, names)
+    return keys

@@ -268,7 +268,6 @@ class Faults:
         return left
 
     def _posted(self, fault: Fault, queue: str, handle: QueueHandle, command: Command) -> Sequence[Command]:
-        # Returns what a fault leaves of a command.
         if fault.kind is FaultKind.PAUSE_QUEUE:
             if not queue:  # it answers by itself (direct reply-to), or was deleted meanwhile
                 return (command,)
@@ -298,7 +297,6 @@ class Faults:
         )
 
     def _published(self, fault: Fault, queue: str, publish: Publish) -> Publish:
-        # Returns what a fault leaves of a publish.
         taken = fault.take(len(publish.ids))
         ids, publisher, settled = publish.ids[:taken], publish.publisher, publish.settled
         if fault.kind is FaultKind.HOLD_CONFIRMS:

@@ -1,11 +1,11 @@
 """Samples of sessions, channels and their links and consumers, and events from two of them.
 
-The state that `status` shows, by the same rules (`why_link`, `why_channel`), without the sentences: samples
-are taken twenty times a second, and the sentences cost many times as much. Observers compare them, time some
-deliveries, and watch what has no credit: a connection's bytes, a queue's depth, the process.
+The state that `status` shows, by the same rules, without the sentences: samples are taken twenty times a
+second, and the sentences cost many times as much. Observers compare them, time some deliveries, and watch a
+connection's bytes, a queue's depth, the process.
 
-In all observers `now_ns` is the present by a monotonic clock, `ts_ns` by the wall clock, and `whole` emits
-the elapsed time even without changes.
+`now_ns` is the present by a monotonic clock, `ts_ns` by the wall clock, and `whole` emits the elapsed time
+even without changes.
 """
 
 from __future__ import annotations
@@ -261,8 +261,6 @@ PROBE_PARTS_MAX: Final = 4
 
 
 class Observer:
-    """Observes one session or channel."""
-
     __slots__ = (
         "_channel",
         "_connection",

@@ -3,7 +3,7 @@
 An event is a record of fixed size (`PACK`); its columns in Parquet have the same names and order. The meaning
 of a column depends on the `EventKind`; a column that it does not mention is 0. A recording is a folder::
 
-    DIR/runs.parquet/RUN_ID.parquet               one row with the columns `RUN_FIELDS`
+    DIR/runs.parquet/RUN_ID.parquet               one row (`observe.recording.RunRecord`)
     DIR/events/run_id=RUN_ID/part-WRITER-NUMBER.parquet   zstd; WRITER: broker, clients
     DIR/names/RUN_ID.jsonl                        names of the links (`observe.recording`)
 
@@ -32,8 +32,8 @@ NAMES: Final = "names"
 RUN_PARTITION: Final = "run_id="
 
 CHANNEL_HANDLE: Final = 1 << 31
-"""The first handle in AMQP 0-9-1, which has none of its own: of the publishing side of a channel; its
-consumers have the next ones. Those of AMQP 1.0 are below, so that a handle determines the protocol.
+"""The first handle in AMQP 0-9-1, of the publishing side of a channel; its consumers have the next ones.
+Those of AMQP 1.0 are below, so that a handle determines the protocol.
 """
 
 
@@ -152,32 +152,6 @@ FIELDS: Final[tuple[Field, ...]] = (
 PACK: Final = Struct("<" + "".join(field.code for field in FIELDS))
 """Packs the values of `FIELDS`, in order."""
 
-RUN_FIELDS: Final[tuple[tuple[str, str], ...]] = (
-    ("run_id", "string"),
-    ("benchmark", "string"),  # "sweep", "two_senders", ...; "broker" for a broker's own recording
-    ("case", "string"),  # the measured case; equal for all repetitions of all settings
-    ("repetition", "int32"),  # from 0; a broker counts those of one configuration in one recording
-    ("began_ns", "int64"),  # events before are warm-up
-    ("ended_ns", "int64"),  # null during the run: up to the last event
-    ("max_link_credit", "int64"),
-    ("max_incoming_window", "int64"),
-    ("max_queue_credit", "int64"),
-    ("message_size_bytes", "int64"),  # null if unknown, as the next ones
-    ("queue_type", "string"),
-    ("protocol", "string"),  # "amqp10", "amqp091"; null: unknown, or both ("protocols" in the settings)
-    ("publishers", "int32"),
-    ("consumers", "int32"),
-    ("rate_limit_per_s", "double"),  # null: unlimited
-    ("durable", "bool"),
-    ("sample_ms", "int64"),
-    ("events_dropped", "int64"),  # null during the run
-    ("broker_version", "string"),
-    ("python_version", "string"),
-    ("machine", "string"),
-    ("settings", "string"),  # all other settings, as a JSON object
-)
-"""Columns of a run: name and Arrow type."""
-
 CONFIGURATION: Final[tuple[str, ...]] = (
     "benchmark", "case", "protocol", "queue_type", "message_size_bytes", "publishers", "consumers",
     "rate_limit_per_s", "durable", "max_link_credit", "max_incoming_window", "max_queue_credit",
@@ -197,8 +171,8 @@ EVENTS_MAX: Final = 65_536
 class EventRing:
     """A bounded buffer of packed events that never blocks. `events_max`: 2 or more.
 
-    When it is full, events are lost and counted. When there is room again, an event `DROPPED` with the count
-    comes first, so that a reader finds the gap.
+    When it is full, events are lost and counted. When there is room again, an event `DROPPED` comes first, so
+    that a reader finds the gap.
     """
 
     __slots__ = ("_buffer", "_capacity", "_pack", "_untold", "dropped", "offered", "waiting")

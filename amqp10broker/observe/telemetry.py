@@ -83,7 +83,7 @@ from amqp10broker.sessions.context import ChannelContext, Outlet, SessionContext
 from amqp10broker.sessions.messages import SessionMessage
 
 SYSTEM: Final = "amqp10broker"
-# Limit of spans that have begun and not ended, in the whole broker. Others are not begun, and count as lost.
+# Spans that have not ended, in the whole broker. Others are not begun, and count as lost.
 OPEN_MAX: Final = 10_000
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
@@ -449,7 +449,7 @@ class TracedChannel(_Traced, BrokerChannel):
 
 # --- export -----------------------------------------------------------------------------------------
 
-# Limit of spans that have ended and are not sent; more are lost.
+# Spans that have ended and are not sent; more are lost.
 WAITING_MAX: Final = 4_096
 BATCH_MAX: Final = 512
 # Between two batches that are not full.

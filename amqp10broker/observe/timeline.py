@@ -566,8 +566,7 @@ class ChannelRing:
         self._records: list[ChannelRecord] = []
         self._add = self._records.append
         self._gone = 0
-        # The number of records after the last step, the number from which the oldest are dropped, and the
-        # number at which the ring checks next.
+        # Numbers of records: after the last step, from which the oldest are dropped, at the next check.
         self._length = 0
         self._full = self._due = LOOK_AFTER
         self._told = channel.publishing.told
@@ -708,7 +707,7 @@ class ChannelRing:
         self._add((self._now_ns(), kind, frames, what, None, None, held - already_held, *before))
 
     def turn_over(self) -> None:
-        """Record state that has changed without a frame, after a step of the channel or before a query."""
+        """Record state that has changed without a frame, as `FrameRing`."""
         length = len(self._records)
         mark = self._look()
         if mark != self._mark:
@@ -814,10 +813,8 @@ def timeline(
 ) -> dict[str, Any]:
     """Return steps of a ring from a number on; None, or one that is gone: from the oldest.
 
-    A later call takes ``next`` as `since`. Returns ``{"since", "next": int, "lost": int, "more": bool,
-    "ended": str | None, "start": {values}, "steps": [{"number": int, "at_ns": int, "direction": "in" | "out"
-    | None, "frames": int, "link": bool, "frame": str, "bytes": hex, "marks": [...], "values": {those that
-    changed}}]}``. Times are of the ring's clock.
+    A later call takes ``next`` as `since`. Each of ``steps`` is a frame or a run of frames, with the
+    ``values`` that changed since the step before, or ``start``. Times are of the ring's clock.
     """
     if ring.ended is None:
         ring.turn_over()

@@ -60,8 +60,8 @@ def _limits_said(whose: str, limits: Mapping[str, int]) -> str:
         "user add",
         "echo a-password | amqp10broker user add ann --tag management --password-file -",
         "user '{user}' added; it may do nothing yet, see 'amqp10broker permission set --help'",
-        description="Add a user, without permissions. The password is not given on the command line, "
-        "where others on this machine could see it.",
+        description="Add a user, without permissions. The password is not on the command line, where others "
+        "on this machine could see it.",
     ),
 )
 def add_user(
@@ -333,7 +333,7 @@ def put_vhost(
     ] = EMPTY,
 ) -> Steps[dict[str, Any]]:
     """Add a virtual host, or change its description; its content and limits stay."""
-    there = caller.catalog.find_vhost(name)
+    there = caller.catalog.vhosts.get(name)
     try:
         facts = read_vhost(DefinitionEntry(f"vhost '{name}'", {**entry, "name": name}))
     except ConfigError as error:
@@ -358,7 +358,7 @@ def delete_vhost(caller: Caller, name: Name) -> Steps[dict[str, Any]]:
 
     Raises `PreconditionFailed` if it is protected.
     """
-    there = caller.catalog.find_vhost(name)
+    there = caller.catalog.vhosts.get(name)
     if there is not None and there.facts.metadata.get(PROTECTED):
         raise PreconditionFailed(
             f"vhost '{name}'",

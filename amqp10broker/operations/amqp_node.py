@@ -1,8 +1,8 @@
 """The management node of AMQP 1.0, which executes an operation for each request message.
 
-Requests and responses follow "HTTP over AMQP": ``to`` is the URI, ``subject`` the method or the status code,
-the body an amqp-value. It is independent of links: the session passes whole messages, and sends requests to
-queues where an operation needs their answer. The paths are in `ROUTES`.
+By "HTTP over AMQP" ``to`` is the URI, ``subject`` the method or the status code, the body an amqp-value. It
+is independent of links: the session passes whole messages, and sends requests to queues where an operation
+needs their answer.
 """
 
 from __future__ import annotations
@@ -335,12 +335,8 @@ _HTTP_RESPONSE: Final = encode(Described(ULong(APPLICATION_PROPERTIES), {"http:r
 
 @dataclass(frozen=True, slots=True)
 class ManagementRequest:
-    """A decoded request.
-
-    Attributes:
-        to: the URI; empty: there is none, or it is not a string.
-        message_id: of any of its types; None: there is none.
-        body: the value of an amqp-value, or the bytes of data sections.
+    """A decoded request. `to`: empty: there is none, or it is not a string. `body`: the value of an
+    amqp-value, or the bytes of data sections.
     """
 
     method: str

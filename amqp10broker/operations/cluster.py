@@ -23,7 +23,7 @@ from amqp10broker.operations.members import (
     node_named,
     others,
     quorum_queues,
-    raft_row,
+    raft_rows,
     runs,
     shrink,
 )
@@ -65,9 +65,9 @@ def _forgotten(done: Document) -> str:
 async def cluster_status(caller: Caller) -> Document:
     """Show the members of the cluster, which of them run, and where they listen.
 
-    Of the keys, ``disk_nodes`` has all members, ``versions`` those of the broker, and the oldest and newest
-    of the replicated machines that it supports; ``partitions`` (each group goes on where its majority is) and
-    ``feature_flags`` are always empty.
+    ``disk_nodes`` has all members, ``versions`` those of the broker, and the oldest and newest of the
+    replicated machines that it supports; ``partitions`` (each group goes on where its majority is) and
+    ``feature_flags`` are empty.
     """
     cluster = caller.node.cluster
 
@@ -191,12 +191,7 @@ def has_reached_target_cluster_size(caller: Caller) -> Document:
 )
 async def metadata_store_status(caller: Caller) -> list[Document]:
     """Show how each member of the group that has the metadata stands."""
-    cluster = caller.node.cluster
-
-    named = names(caller)
-    states = await cluster.member_states(None, named)
-    found = [raft_row(named[number], state) for number, state in states.items()]
-    return sorted(found, key=lambda row: str(row["Node Name"]))
+    return await raft_rows(caller, None, names(caller))
 
 
 @operation(
@@ -255,8 +250,7 @@ async def join_cluster(
 
     Returns ``{"node": name, "joined": bool}``; not joined: it is in that cluster already. Raises `BadRequest`
     if the node's address is not known, `PreconditionFailed` if it is this node, or cannot be reached, or this
-    one is in a cluster with others, and `Unavailable` if the cluster cannot decide it now; nothing was
-    changed.
+    one is not alone, and `Unavailable` if the cluster cannot decide it now.
     """
     cluster = caller.node.cluster
     named = names(caller)
@@ -288,8 +282,7 @@ async def join_cluster(
 async def reset(caller: Caller) -> Document:
     """Have this node leave its cluster and lose all its data; its process ends.
 
-    Leaderships are handed over, and members of quorum queues removed, before. Raises `Unavailable` without a
-    majority of the cluster; the node is still a member.
+    Raises `Unavailable` without a majority of the cluster; the node is still a member.
     """
     cluster = caller.node.cluster
     me = names(caller)[cluster.number]
@@ -365,7 +358,7 @@ queue for which the check fails; `queues` is absent on success.
         "cluster drain",
         "",
         "the node is in maintenance: it accepts no clients and leads nothing; 'amqp10broker cluster revive' "
-        "ends that, and so does a restart",
+        "or a restart ends that",
         tool=True,
     ),
 )

@@ -7,14 +7,16 @@ or node raises `NotFound`, another kind of queue `NotSupported`, a node that mus
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple
+from operator import itemgetter
 from typing import Annotated, Any, Final
 
 from amqp10broker.cluster.membership import BalancedQueue, MemberRole, next_move
 from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed, RefusedError, Unavailable
 from amqp10broker.metadata.patterns import PatternSearch
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.operations.node import Caller, ClusterNode, MemberState
+from amqp10broker.operations.node import Caller, ClusterNode
 from amqp10broker.operations.operation import Check, Command, Found, Name, NodeName, operation
 from amqp10broker.raft.ids import node_of
 
@@ -58,13 +60,8 @@ def _deleted(given: Mapping[str, Any], result: Row) -> str:
 )
 async def quorum_status(caller: Caller, name: Name) -> list[Row]:
     """Show how each member of a quorum queue stands."""
-    cluster = caller.node.cluster
     queue = quorum_queue(caller, name)
-    named = names(caller)
-
-    states = await cluster.member_states(queue, member_nodes(queue))
-    found = [raft_row(named.get(number, f"node {number}"), each) for number, each in states.items()]
-    return sorted(found, key=lambda row: str(row["Node Name"]))
+    return await raft_rows(caller, queue, member_nodes(queue))
 
 
 @operation(
@@ -329,19 +326,12 @@ async def force_shrink_all(
     return await _each(chosen, act, errors_only)
 
 
-def raft_row(node: str, state: MemberState) -> Row:
-    """Format a member in RabbitMQ's columns of `quorum_status` and `metadata_store_status`."""
-    return dict(
-        zip(
-            RAFT_COLUMNS,
-            (
-                *(node, state.state, state.membership, state.last_index, state.last_written),
-                *(state.last_applied, state.commit_index, state.snapshot_index, state.term),
-                state.machine_version,
-            ),
-            strict=True,
-        )
-    )
+async def raft_rows(caller: Caller, queue: DeclaredQueue | None, nodes: Collection[int]) -> list[Row]:
+    """Return the members of a group (None: of the metadata) in RabbitMQ's columns of `quorum_status`."""
+    named = names(caller)
+    states = await caller.node.cluster.member_states(queue, nodes)
+    rows = [(named.get(number, f"node {number}"), *astuple(each)) for number, each in states.items()]
+    return [dict(zip(RAFT_COLUMNS, row, strict=True)) for row in sorted(rows, key=itemgetter(0))]
 
 
 def change_not_permitted(queue: DeclaredQueue) -> PreconditionFailed:

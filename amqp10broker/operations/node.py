@@ -135,11 +135,9 @@ class ClusterNode(ABC):
     ) -> int:
         """Add a member on a node that runs and has none, and return their number.
 
-        Args:
-            among_voters: refuse it while a member of the queue is still to become a voter.
-
-        Raises `PreconditionFailed` if another change is under way, or it cannot be made now, and
-        `Unavailable` if it was not done in time, or there is no leader.
+        `among_voters`: refuse it while a member of the queue is still to become a voter. Raises
+        `PreconditionFailed` during another change, and `Unavailable` if it was not done in time, or there is
+        no leader.
         """
         raise _alone()
 
@@ -150,13 +148,13 @@ class ClusterNode(ABC):
         raise _alone()
 
     async def transfer(self, queue: DeclaredQueue, node: int) -> None:
-        """Transfer the leadership to the member on a node. Raises `PreconditionFailed` if that cannot lead,
-        or leads, and `Unavailable` if there is no leader, or it still leads.
+        """Transfer the leadership. Raises `PreconditionFailed` if the node cannot lead, or leads, and
+        `Unavailable` if there is no leader, or it still leads.
         """
         raise _alone()
 
     async def shrink_to_here(self, queue: DeclaredQueue) -> None:
-        """Make this node's member the only one, by force: what only other members have is lost. Raises
+        """Make this node's member the only one: what only other members have is lost. Raises
         `PreconditionFailed` if there is none here.
         """
         raise _alone()
@@ -165,8 +163,8 @@ class ClusterNode(ABC):
     async def member_states(
         self, queue: DeclaredQueue | None, nodes: Collection[int]
     ) -> Mapping[int, MemberState]:
-        """Return the states of the members on nodes, of a queue's group or the metadata's (None), requested
-        concurrently; ``state`` marks those without an answer within a second.
+        """Return the states of the members on nodes, of a queue's group or the metadata's (None); ``state``
+        marks those without an answer within a second.
         """
 
     @abstractmethod
@@ -178,13 +176,11 @@ class ClusterNode(ABC):
         """Take the node back into service."""
 
     async def let_in_by(self, node: str) -> OfCluster:
-        """Join another node's cluster; this node must be alone. After `RefusedError` nothing has changed."""
+        """Join another node's cluster, if this node is alone. After `RefusedError` nothing has changed."""
         raise _alone()
 
     async def leave_by(self, node: int) -> None:
-        """Let another node remove this one. Raises `RefusedError` if it is not decided in time; this node is
-        still a member.
-        """
+        """Let another node remove this one. Raises `RefusedError` if it is not decided in time."""
         raise _alone()
 
     @abstractmethod
@@ -196,16 +192,16 @@ class ClusterNode(ABC):
         raise _alone()
 
     async def run_at(self, node: int, operation: str, given: Mapping[str, Any], vhost: str | None) -> Any:
-        """Execute an operation on another node. Raises `RefusedError` if that refuses it, and `Unavailable`
-        after 5 s without an answer.
+        """Execute an operation on another node. Raises `RefusedError`, or `Unavailable` after 5 s without an
+        answer.
         """
         raise _alone()
 
     async def run_at_each(
         self, nodes: Collection[int], operation: str, given: Mapping[str, Any], vhost: str | None
     ) -> Mapping[int, Any]:
-        """Execute an operation on other nodes concurrently, and return the results of those that do not
-        refuse it, and answer within 5 s.
+        """Execute an operation on other nodes concurrently; those that refuse it, or do not answer within 5
+        s, are left out.
         """
         return {}
 
@@ -286,10 +282,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A step that is resumed with the reply to `ref`.
-
-    Without a queue the reply is a `Decided`, before which the front end handles no input of its client; with
-    one an `Answer`, for which the front end first posts `command` to `queue`.
+    """A step that is resumed with the reply to `ref`: without a queue a `Decided`, before which the front end
+    handles no input of its client; with one an `Answer`, for which it first posts `command` to `queue`.
     """
 
     ref: RequestRef
@@ -403,8 +397,8 @@ ADMINISTRATOR = "administrator"
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The result that consists of lines until one side ends it. `begin`: starts writing into a sink of the
-    front end, and returns the answer before the lines.
+    """A result of lines until one side ends it. `begin`: starts writing into a sink of the front end, and
+    returns the answer before the lines.
     """
 
     begin: Callable[[TraceSink], Any]

@@ -221,6 +221,17 @@ class Operation:
     def arguments(self) -> tuple[Argument, ...]:
         return _arguments_of(self.run, self.at_node)
 
+    def subject(self, given: Mapping[str, object]) -> str:
+        """Return the object of a call, for the log: the texts that it was given, without secrets."""
+        named = (
+            f"{argument.name}={shown(value)}"
+            for argument in self.arguments
+            if argument.kind is Kind.TEXT and not argument.check.secret
+            # A refused value may be of any type.
+            if isinstance(value := given.get(argument.name), str)
+        )
+        return f"{self.noun} {', '.join(named)}".rstrip()
+
     @property
     def line(self) -> str:
         """The help as a line in a list of commands."""

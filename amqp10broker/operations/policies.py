@@ -30,9 +30,8 @@ ApplyTo = Annotated[str, "which of those whose name matches", Check(choices=APPL
     command=Command(
         "policy set",
         "short '^orders' '{\"max-length\": 100000}' --apply-to queues",
-        description="Set a policy: settings for the queues or exchanges whose name matches a pattern. It "
-        "acts at once, also on those that are there. Settings are those of queue arguments "
-        "without x-, and alternate-exchange.",
+        description="Set a policy: settings for all queues or exchanges whose name matches a pattern, at "
+        "once. Settings are queue arguments without x-, and alternate-exchange.",
     ),
 )
 def set_policy(
@@ -68,8 +67,7 @@ def clear_policy(caller: Caller, name: Name) -> Steps[None]:
     command=Command(
         "policy set-operator",
         "bound '.*' '{\"max-length\": 1000000}'",
-        description="Set an operator policy: bounds of what policies and queue arguments set. It acts at "
-        "once.",
+        description="Set an operator policy: bounds of what policies and queue arguments set, at once.",
     ),
 )
 def set_operator_policy(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from amqp10broker.errors import (
     BadRequest,
@@ -19,7 +19,7 @@ from amqp10broker.errors import (
     NotSupported,
     Unavailable,
 )
-from amqp10broker.metadata.queue import DeclaredQueue, Owner
+from amqp10broker.metadata.queue import KINDS, DeclaredQueue, Owner
 from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
 from amqp10broker.operations.members import others
 from amqp10broker.operations.node import Caller, Steps
@@ -199,14 +199,11 @@ async def list_queues(
 ) -> list[dict[str, Any]]:
     """List queues of a virtual host.
 
-    The counts do not include commands on their way to a queue. In addition to `describe` there are
-    ``members``, ``online``, ``state``, ``owner`` (number of the connection that has it exclusively, at its
-    node), ``delivery_limit`` of a quorum queue, and of reachable queues ``messages_unsettled``,
-    ``messages_dlx``, ``messages_delayed``, ``single_active_consumer_tag``, ``publishers``, ``counters``,
-    ``full``, ``dead_lettered``, ``limits``, ``segments``, ``weight`` (`queue_status.QueueWeight`); and the
-    effect of policies: ``policy``, ``operator_policy``, ``effective_policy_definition``,
-    ``ineffective_policy_keys``. Without `counts` no request is sent to queues; counts are None then, and if
-    the leader does not answer. Raises `BadRequest` for more than one of `online`, `offline` and `local`.
+    The counts do not include commands on their way to a queue. Besides `describe` there are ``members``,
+    ``online``, ``state``, ``owner`` (number of the connection that has it exclusively, at its node), of
+    reachable queues the figures of `queue_status`, and the effect of policies. Without `counts` no request is
+    sent to queues; counts are None then, and if the leader does not answer. Raises `BadRequest` for more than
+    one of `online`, `offline` and `local`.
     """
     if online + offline + local > 1:
         raise BadRequest("queue", "queues are listed online, offline or local: give one of them, or none")
@@ -240,36 +237,42 @@ def _chosen(caller: Caller, names: Sequence[str]) -> Iterable[DeclaredQueue]:
 def _listed(caller: Caller, queue: DeclaredQueue, *, known: bool) -> dict[str, Any]:
     # `known`: its counts are available here.
     figures = queue.handle.figures() if known else None
-    ready, consumers = (None, None) if figures is None else (figures.messages_ready, figures.consumers)
-    next_offset = None if figures is None else figures.next_offset
+    ready, consumers, next_offset = (
+        getattr(figures, name, None) for name in ("messages_ready", "consumers", "next_offset")
+    )
     described = describe(caller, queue, ready, consumers, next_offset=next_offset)
-    described["members"] = described["replicas"]
-    described["online"] = _online(caller, queue)
-    described["state"] = _state(caller, queue)
-    described["messages_unsettled"] = None
-    described["messages_dlx"] = None if figures is None else figures.messages_dlx
-    described["messages_delayed"] = None if figures is None else figures.messages_delayed
-    described["counters"] = {}
-    described["weight"] = None
-    described["single_active_consumer_tag"] = None if figures is None else figures.single_active_consumer_tag
-    described["owner"] = queue.owner.connection if isinstance(queue.owner, Owner) else None
+    described |= {
+        "members": described["replicas"],
+        "online": _online(caller, queue),
+        "state": _state(caller, queue),
+        **{name: getattr(figures, name, None) for name in _COUNTS},
+        "counters": {},
+        "weight": None,
+        "single_active_consumer_tag": getattr(figures, "single_active_consumer_tag", None),
+        "owner": queue.owner.connection if isinstance(queue.owner, Owner) else None,
+    }
     if queue.kind.replicated:
         described["delivery_limit"] = queue.effective.settings.delivery_limit
     if figures is not None:
-        described["messages_unsettled"] = figures.messages_unsettled
-        described["segments"] = figures.segments
-        described["publishers"] = figures.publishers
-        described["dead_lettered"] = dict(queue.handle.counters.dead_lettered)
-        described["full"] = figures.full
-        described["limits"] = None if figures.limits is None else asdict(figures.limits)
-        described["counters"] = queue.counted()
         weight = queue.handle.weight()
-        described["weight"] = None if weight is None else weight._asdict()
-    described["policy"] = queue.effective.policy
-    described["operator_policy"] = queue.effective.operator_policy
-    described["effective_policy_definition"] = dict(queue.effective.definition)
-    described["ineffective_policy_keys"] = list(queue.effective.ineffective)
-    return described
+        described |= {
+            "segments": figures.segments,
+            "publishers": figures.publishers,
+            "dead_lettered": dict(queue.handle.counters.dead_lettered),
+            "full": figures.full,
+            "limits": None if figures.limits is None else asdict(figures.limits),
+            "counters": queue.counted(),
+            "weight": None if weight is None else weight._asdict(),
+        }
+    return described | {
+        "policy": queue.effective.policy,
+        "operator_policy": queue.effective.operator_policy,
+        "effective_policy_definition": dict(queue.effective.definition),
+        "ineffective_policy_keys": list(queue.effective.ineffective),
+    }
+
+
+_COUNTS: Final = ("messages_unsettled", "messages_dlx", "messages_delayed")
 
 
 def _nodes(queue: DeclaredQueue) -> tuple[int, ...]:
@@ -334,7 +337,7 @@ def describe(
     """Describe a queue for all front ends; ``leader``, without which RabbitMQ's client for Python fails, may
     be the last one.
     """
-    kind = queue.kind
+    kind = KINDS[queue.type]
     of_stream: dict[str, Any] = {}
     if kind.replays:
         first = None if ready is None or next_offset is None else next_offset - ready

@@ -14,7 +14,7 @@ from amqp10broker.errors import NotFound, PermissionDenied, RefusedError
 from amqp10broker.operations import accounts, bindings, cluster, doctor, members, policies, queues, running
 from amqp10broker.operations.members import node_named
 from amqp10broker.operations.node import Caller, Steps
-from amqp10broker.operations.operation import FOR_ADMINISTRATORS, REGISTERED, Kind, Operation, checked, shown
+from amqp10broker.operations.operation import FOR_ADMINISTRATORS, REGISTERED, Operation, checked
 
 _MODULES: Final = [
     module.__name__ for module in (queues, bindings, accounts, policies, running, cluster, members, doctor)
@@ -54,13 +54,5 @@ def perform(caller: Caller, name: str, given: Mapping[str, object]) -> Steps[Any
 
 
 def _report(caller: Caller, operation: Operation, given: Mapping[str, object], refusal: str | None) -> None:
-    if caller.report is None or not operation.changes:
-        return
-    named = (
-        f"{argument.name}={shown(value)}"
-        for argument in operation.arguments
-        if argument.kind is Kind.TEXT and not argument.check.secret
-        # A refused value may be of any type.
-        if isinstance(value := given.get(argument.name), str)
-    )
-    caller.report(operation.name, f"{operation.noun} {', '.join(named)}".rstrip(), refusal)
+    if caller.report is not None and operation.changes:
+        caller.report(operation.name, operation.subject(given), refusal)

@@ -118,9 +118,8 @@ class Alarms:
         return True
 
     def judge(self, resource: Resource, reading: Measurement, now_ms: int) -> Change | None:
-        """Raise or clear the measured cause of one alarm.
-
-        Without a limit it is cleared. Without a measurement it stays as it is.
+        """Raise or clear the measured cause: without a limit it is cleared, without a measurement it
+        stays.
         """
         state = self._states[resource]
         if resource is Resource.MEMORY:
@@ -142,9 +141,8 @@ class Alarms:
         return Change(resource, AlarmCause.MEASURED, on, reading)
 
     def pause_ms(self, resource: Resource, reading: Measurement) -> int:
-        """Return how long until the resource has to be measured again: no longer than filling the gap to
-        where the alarm would begin, or end, takes at `FILLED_BYTES_PER_MS`, within `CHECK_MS_MIN` and
-        `CHECK_MS_MAX`.
+        """Return how long until the next measurement: no longer than it takes to fill the gap to where the
+        alarm would begin, or end, at `FILLED_BYTES_PER_MS`.
         """
         if reading.value_bytes is None or reading.limit_bytes is None:
             return CHECK_MS_MAX
@@ -265,11 +263,10 @@ async def waiting(
 ) -> dict[str, Any]:
     """Show what waits, the longest first: why, for how long, and what to do.
 
-    Of each other node the list has the first `WAITING_ASKED_FOR`, and the counts all. Returns ``{"summary":
-    {...}, "waiting": [{...}, ...], "unreached": [names], "nodes": int, "notes": [str],
-    "queues_without_leader": {...}}`` of `SummaryView` and `WaitingView`, each of these with the name of its
-    ``node``; the number of nodes; faults of their clocks; and `without_leader` of this one. Nodes in
-    ``unreached`` are not included. Raises `BadRequest` if the choice is not valid.
+    Of each other node the list has the first `WAITING_ASKED_FOR`, and the counts all. Returns ``summary`` and
+    ``waiting``, documents of `SummaryView` and `WaitingView`, each of these with its ``node``; ``nodes``,
+    their number; ``unreached``, names of those that are not included; ``notes``, faults of clocks; and
+    ``queues_without_leader`` of this node. Raises `BadRequest` if the choice is not valid.
     """
     running = caller.node
     cluster, named = running.cluster, names(caller)
@@ -284,35 +281,26 @@ async def waiting(
     choose = chosen | {"longer_s": longer, "idle": idle, "limit": limit}
     summary, found = await running.waiting(choose, queues=queues)
     own = named[cluster.number]
-    counts, lines = document(summary), [document(each) | {"node": own} for each in found]
-    notes = [f"{own}: {note}" for note in running.clock_notes()]
-    lacking = without_leader(cluster)
+    answer: dict[str, Any] = {
+        "summary": document(summary),
+        "waiting": [document(each) | {"node": own} for each in found],
+        "unreached": [],
+        "nodes": 1,
+        "notes": [f"{own}: {note}" for note in running.clock_notes()],
+        "queues_without_leader": without_leader(cluster),
+    }
     if number is not None:
-        return {
-            "summary": counts,
-            "waiting": lines,
-            "unreached": [],
-            "nodes": 1,
-            "notes": notes,
-            "queues_without_leader": lacking,
-        }
+        return answer
     asked = others(caller, cluster)
     most = given | {"limit": min(limit or WAITING_ASKED_FOR, WAITING_ASKED_FOR)}
     told = await cluster.run_at_each(asked, "waiting", most, None)
     for each in told.values():
-        counts = _added(counts, each["summary"])
-        lines += each["waiting"]
-        notes += each.get("notes", ())
-    lines.sort(key=lambda line: (line["idle"], -(line["waits_for_s"] or 0.0)))
+        answer["summary"] = _added(answer["summary"], each["summary"])
+        answer["waiting"] += each["waiting"]
+        answer["notes"] += each.get("notes", ())
+    lines = sorted(answer["waiting"], key=lambda line: (line["idle"], -(line["waits_for_s"] or 0.0)))
     unreached = [name for each, name in named.items() if each != cluster.number and each not in told]
-    return {
-        "summary": counts,
-        "waiting": lines[:limit],
-        "unreached": unreached,
-        "nodes": len(named),
-        "notes": notes,
-        "queues_without_leader": lacking,
-    }
+    return answer | {"waiting": lines[:limit], "unreached": unreached, "nodes": len(named)}
 
 
 def _added(counts: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
@@ -569,7 +557,7 @@ def _alarm_said(given: Mapping[str, Any], result: Any) -> str:
     name, on = given["name"], given["on"]
     if not on and name in result.get("alarms", ()):
         return (
-            f"the {name} alarm stays on, for another reason: 'amqp10broker status' says which; "
+            f"the {name} alarm stays on, for another reason: see 'amqp10broker status'; "
             f"'amqp10broker alarm {name}-limit' sets another limit"
         )
     return f"the {name} alarm is {'on' if on else 'off'}"
@@ -583,8 +571,8 @@ def _alarm_said(given: Mapping[str, Any], result: Any) -> str:
         "set",
         "max_link_credit 1000",
         "{name} is now {value}",
-        description="Change a flow control setting of a running broker. What it grants from then on follows "
-        "the new value; overrides of the configuration file still apply.",
+        description="Change a flow control setting of a running broker, for what it grants from then on; "
+        "overrides of the configuration file still apply.",
     ),
 )
 def set_flow(
@@ -631,9 +619,8 @@ def set_limit(
         "alarm set",
         "disk on",
         _alarm_said,
-        description="Raise a resource alarm by hand, or take that back. While one is on, publishers are held"
-        " back. An alarm that was measured ends when there is room again, or under another "
-        "limit.",
+        description="Raise a resource alarm by hand, or take that back. While one is on, publishers are held "
+        "back. A measured alarm ends when there is room again, or under another limit.",
     ),
 )
 def set_alarm(

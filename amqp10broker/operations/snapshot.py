@@ -1,8 +1,7 @@
 """The broker's state at one moment, as immutable records, and their document for `amqp10broker status`.
 
-They are made between two awaits, so their values are consistent. None stands for a field that a protocol or a
-kind of queue does not have, and for a fact that a node cannot determine about itself or its machine
-(`Inspection`).
+They are made between two awaits, so their values are consistent. None: a protocol or a kind of queue does not
+have the field, or a node cannot determine the fact (`Inspection`).
 """
 
 from __future__ import annotations
@@ -487,9 +486,8 @@ def _plain(value: Any) -> Any:
 
 
 def view_of(kind: Callable[..., T], told: Mapping[str, Any]) -> T:
-    """Restore a record from a `document` of another node. Properties and arguments that JSON cannot represent
-    have become texts. Missing fields get their defaults, others are ignored. Raises `TypeError` if a field
-    without default is missing.
+    """Restore a record from a `document` of another node; what JSON cannot represent has become text. Missing
+    fields get their defaults, others are ignored. Raises `TypeError` if a field without default is missing.
     """
     fields: dict[str, Any] = {}
     for name, hint in _hints(kind).items():
@@ -526,8 +524,8 @@ class ListenerSeen:
 
 @dataclass(frozen=True, slots=True)
 class CertificateSeen:
-    """A file with certificates. `ends_at_ms`: when the first expires, since 1970; None: it is not readable.
-    `changed`: since the broker has read it, at its start.
+    """`ends_at_ms`: when the first certificate in the file expires, since 1970; None: it is not readable.
+    `changed`: since the broker has read it.
     """
 
     setting: str

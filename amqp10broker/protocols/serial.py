@@ -77,10 +77,6 @@ def diff(a: int, b: int) -> int:
     return distance - _MODULUS if distance & _HALF else distance
 
 
-def less(a: int, b: int) -> bool:
-    return diff(a, b) < 0
-
-
 def limit_left(base: int, allowance: int, position: int) -> int:
     """Return the rest of an allowance, by the formula of link-credit (section 2.6.7) and of
     remote-incoming-window (2.5.6): ``base + allowance - position``, a uint. The allowance may be any uint: it

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 
 from amqp10broker.spark.options import FORMAT, StreamOptions, check_at_load, parse_sink, parse_source
-from amqp10broker.spark.row_layouts import DDL, check_schema
+from amqp10broker.spark.rows import DDL, check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -35,7 +35,7 @@ from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.spark.connection import OFFSET_SPEC, dial, with_retries
 from amqp10broker.spark.errors import QueueUnusable, SpoolError
 from amqp10broker.spark.options import QueueOptions
-from amqp10broker.spark.row_layouts import RowDecoder
+from amqp10broker.spark.rows import RowDecoder
 from amqp10broker.spark.spool import (
     DIGEST_BYTES,
     SEGMENT_BYTES_MAX,

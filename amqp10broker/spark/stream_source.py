@@ -58,9 +58,8 @@ from amqp10broker.spark.errors import (
     ReadStalled,
     RetryBudget,
 )
-from amqp10broker.spark.layout_learning import read_row
 from amqp10broker.spark.options import Cut, StartKind, StreamOffset, StreamOptions, read_offset
-from amqp10broker.spark.row_layouts import COLUMNS, RowDecoder
+from amqp10broker.spark.rows import COLUMNS, RowDecoder, read_row
 
 # A filter of this broker: the first offset that is not wanted. Others omit it from their reply.
 END_OFFSET: Final = "amqp10broker:stream-end-offset"

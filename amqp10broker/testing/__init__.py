@@ -6,8 +6,7 @@ documentation of users is `docs/testing.md`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["running"]
 
 
-@contextmanager
-def running(**settings: Any) -> Iterator[RunningBroker]:
+def running(**settings: Any) -> AbstractContextManager[RunningBroker]:
     """Run a broker in a thread of this process, at free ports, for the duration of a block.
 
     Args:
@@ -33,5 +31,4 @@ def running(**settings: Any) -> Iterator[RunningBroker]:
     """
     from amqp10broker.testing.servers import run_alone
 
-    with run_alone(settings) as broker:
-        yield broker
+    return run_alone(settings)

@@ -395,10 +395,10 @@ class AmqpBroker:
 
     def client(self) -> blocking.Client:
         """Return a client of AMQP 1.0 in this virtual host; a context manager."""
-        return self._connect(made_up_container_id())
+        return self._connect("")
 
-    def _connect(self, container_id: str) -> blocking.Client:
-        options = ClientOptions(container_id=container_id, hostname=self.hostname)
+    def _connect(self, prefix: str = f"{OWN}-") -> blocking.Client:
+        options = ClientOptions(container_id=prefix + made_up_container_id(), hostname=self.hostname)
         return blocking.connect(
             self.host,
             self.port,
@@ -416,7 +416,7 @@ class AmqpBroker:
         no queue for it.
         """
         address = queue_address(queue) if exchange is None else exchange_address(exchange, key)
-        with self._connect(f"{OWN}-{made_up_container_id()}") as client:
+        with self._connect() as client:
             sender = client.sender(address)
             for message in messages:
                 sender.send(_message(message))
@@ -430,7 +430,7 @@ class AmqpBroker:
 
     def get_many(self, queue: str, most: int, *, within_s: float = 0.0) -> Sequence[Message]:
         """Receive up to `most` messages and accept them; arguments as for `get`."""
-        with self._connect(f"{OWN}-{made_up_container_id()}") as client:
+        with self._connect() as client:
             receiver = client.receiver(queue_address(queue), credit=0)
             deliveries = receiver.fetch(most, timeout_s=within_s)
             for delivery in deliveries:

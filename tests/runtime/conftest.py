@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 MODULES = (
     "broker",
     "observe.meters",
-    "connections.connection_log",
+    "log",
     "queues.dead_letters",
     "journal.bootstrap",
     "connections.client_connection",
@@ -80,7 +80,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
     recorder = LogRecorder()
     for module in MODULES:
         monkeypatch.setattr(f"amqp10broker.runtime.{module}._log", recorder)
-    monkeypatch.setattr("amqp10broker.runtime.connections.connection_log._limits_log", recorder)
+    monkeypatch.setattr("amqp10broker.runtime.log._limits_log", recorder)
     return recorder
 
 

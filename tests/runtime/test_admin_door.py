@@ -400,11 +400,11 @@ async def test_a_fault_of_ours_is_answered_and_logged(monkeypatch: pytest.Monkey
 
 
 async def test_values_that_json_lacks_are_shown_as_text(broker: Broker) -> None:
-    """Arguments of AMQP clients may be bytes."""
-    declare_exchange(broker.catalog, "/", "x", "fanout", arguments={"b": b"\xff"})
+    """Arguments of AMQP clients may be bytes, or numbers that are not finite."""
+    declare_exchange(broker.catalog, "/", "x", "fanout", arguments={"b": b"\xff", "n": float("nan")})
     response = await asked(broker, "list-exchanges")
     shown = json.loads(admin._encoded(response))["result"]
-    assert [each["arguments"] for each in shown if each["name"] == "x"] == [{"b": "\\xff"}]
+    assert [each["arguments"] for each in shown if each["name"] == "x"] == [{"b": "\\xff", "n": "nan"}]
 
 
 @pytest.mark.parametrize("name", [b"\\udcff", b"a\\uD800", b"\xed\xa0\x80"])

@@ -39,7 +39,7 @@ from amqp10broker.queues.settings import DEFAULTS
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.cluster.node_queues import NodeQueues
 from amqp10broker.runtime.cluster.peers import Peers
-from amqp10broker.runtime.queues.handles import ReplyRegistry
+from amqp10broker.runtime.mailbox import ReplyRegistry
 from amqp10broker.runtime.queues.queue_task import QueueTask, RemoteQueue
 from amqp10broker.sessions.diagnosis.idle import idle_wait
 from amqp10broker.sessions.diagnosis.waits import Wait

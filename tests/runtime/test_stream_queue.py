@@ -35,8 +35,7 @@ from amqp10broker.queues.stream.durability import StreamBackend
 from amqp10broker.queues.stream.log import MemoryShelf, Shelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.runtime.clock import WallClock
-from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.runtime.queues.handles import ReplyRegistry
+from amqp10broker.runtime.mailbox import Mailbox, ReplyRegistry
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.storage.stream_files import FileShelf, folder_of
 from tests.support.disks import SimDisk

@@ -513,7 +513,7 @@ class Simulation:
             return
         node, queue = rng.choice(nodes), rng.choice(queues)
         broker = node.serving
-        vhost = broker.catalog.find_vhost("/")
+        vhost = broker.catalog.vhosts.get("/")
         declared = None if vhost is None else vhost.find(queue.name)
         if declared is None:
             return

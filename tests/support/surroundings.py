@@ -65,7 +65,7 @@ def make_context(
 
 
 class ClientLog:
-    """As `runtime.connections.connection_log.ConnectionLog`; keeps level, event and fields of each entry."""
+    """As `runtime.log.ConnectionLog`; keeps level, event and fields of each entry."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[str, str, dict[str, Any]]] = []

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, Self
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.serial import MASK
@@ -43,31 +43,26 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.selecting import encoded
 
 
+@dataclass(slots=True, eq=False)
 class RemoteConsumer:
     """A consumer of this node. `seen`: deliveries of the present epoch that its session has. `selects`: the
     queue answers a drain when the search has ended. `held`: deliveries that it has not settled.
     """
 
-    __slots__ = (
-        "active",
-        "cancelled",
-        "counted",
-        "draining",
-        "epoch",
-        "held",
-        "missed",
-        "seen",
-        "selects",
-        "settled",
-    )
+    settled: bool
+    counted: bool
+    selects: bool
+    draining: bool = False
+    cancelled: bool = False
+    seen: int = 0
+    missed: int = 0
+    epoch: int = 0
+    held: int = 0
+    active: bool | None = None
 
-    def __init__(self, command: Subscribe) -> None:
-        self.settled = command.settled
-        self.counted = command.counted
-        self.selects = encoded(command.filters) is not None
-        self.draining = self.cancelled = False
-        self.seen = self.missed = self.epoch = self.held = 0
-        self.active: bool | None = None
+    @classmethod
+    def of(cls, command: Subscribe) -> Self:
+        return cls(command.settled, command.counted, encoded(command.filters) is not None)
 
     @property
     def gone(self) -> bool:
@@ -126,16 +121,14 @@ class RemoteConsumers(dict[ConsumerRef, RemoteConsumer]):
         return replace(reply, delivery_count=consumer.delivery_count(reply.delivery_count))
 
 
+@dataclass(slots=True, eq=False)
 class HeldByConsumer:
-    __slots__ = ("_cancelled", "_settled", "asked", "count", "epoch", "seen")
-
-    def __init__(self, command: Subscribe) -> None:
-        self.seen = 0
-        self._settled = command.settled
-        self._cancelled = False
-        self.count = 0
-        self.asked = 0
-        self.epoch = 0
+    _settled: bool
+    _cancelled: bool = False
+    seen: int = 0
+    count: int = 0
+    asked: int = 0
+    epoch: int = 0
 
     @property
     def gone(self) -> bool:
@@ -175,7 +168,7 @@ class HomeUsers:
     def note(self, command: Command) -> None:
         match command:
             case Subscribe():
-                self.consumers[command.consumer] = HeldByConsumer(command)
+                self.consumers[command.consumer] = HeldByConsumer(command.settled)
             case Settle() | GiveBack() | Cancel():
                 held = self.consumers.get(command.consumer)
                 if held is not None:

@@ -435,7 +435,7 @@ class QueueLink:
                 elif not consumer.counted:
                     self._commands.timed.append(numbered)
             case Subscribe():
-                self._consumers[command.consumer] = RemoteConsumer(command)
+                self._consumers[command.consumer] = RemoteConsumer.of(command)
                 self._commands.timed.append(numbered)
             case Unsubscribe():
                 consumer = self._consumers.pop(command.consumer, None)
@@ -709,8 +709,7 @@ class QueueLink:
         for ref in self._browsers.late(now_ms - self.wait_ms) if self._browsers else ():
             del self._browsers[ref]
             add_effect(out, ref.reply_to, SubscribeRefused(ref, self.queue, Refusal.NO_LEADER))
-        if late:
-            self._commands.timed = [each for each in self._commands.timed if each.waits]
+        self._commands.timed = [each for each in self._commands.timed if each.waits]
         if out:
             self._port.tell(out)
 
@@ -770,10 +769,8 @@ class QueueLink:
     def _clear(self) -> None:
         self._commands.clear()
         self._held.clear()
-        self._consumers.clear()
-        self._browsers.clear()
-        self._publishers.clear()
-        self._refused.clear()
+        for known in (self._consumers, self._browsers, self._publishers, self._refused):
+            known.clear()
 
     def _forgotten(self) -> None:
         # The queue has no state of the link: waiting commands have no answer any more.

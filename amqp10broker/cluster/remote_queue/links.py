@@ -318,26 +318,24 @@ class QueueLinks:
 
     def _take(self, node: int, group: int, message: LinkMessage) -> None:
         match message:
-            case LetterBatch():
-                server = self.servers.get(group)
-                if server is not None:
-                    server.received(node, message)
-            case Browse():
-                server = self.servers.get(group)
-                if isinstance(server, LinkServer):
-                    server.browse(node, message)
-            case RemoteEffects():
+            case RemoteEffects() | RemoteResumed():
                 client = self.clients.get(group)
-                if client is not None:
+                if client is None:
+                    return
+                if isinstance(message, RemoteEffects):
                     client.told(node, message)
-            case ResumeRemote():
-                server = self.servers.get(group)
-                if server is not None:
-                    server.resume(node, message)
-            case RemoteResumed():
-                client = self.clients.get(group)
-                if client is not None:
+                else:
                     client.resumed(node, message)
+            case LetterBatch() | Browse() | ResumeRemote():
+                server = self.servers.get(group)
+                if server is None:
+                    return
+                if isinstance(message, LetterBatch):
+                    server.received(node, message)
+                elif isinstance(message, ResumeRemote):
+                    server.resume(node, message)
+                elif isinstance(server, LinkServer):
+                    server.browse(node, message)
             case LeaderIs():
                 known = self._leaders.get(group)
                 if message.no_more and known == (node, LeaderIs(message.term)):

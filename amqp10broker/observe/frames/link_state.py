@@ -15,28 +15,7 @@ from dataclasses import field
 from typing import Any, Final, Literal, Self
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.protocols.amqp091.methods import (
-    BasicAck,
-    BasicCancel,
-    BasicCancelOk,
-    BasicConsume,
-    BasicConsumeOk,
-    BasicDeliver,
-    BasicGet,
-    BasicGetEmpty,
-    BasicGetOk,
-    BasicNack,
-    BasicPublish,
-    BasicRecover,
-    BasicRecoverAsync,
-    BasicReject,
-    ChannelClose,
-    ChannelCloseOk,
-    ChannelFlow,
-    ChannelOpen,
-    ConfirmSelect,
-    TxSelect,
-)
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp10.credit import SenderCredit
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
@@ -435,7 +414,7 @@ def _ids(first: int, count: int) -> range | list[int]:
     return [(first + offset) & MASK for offset in range(count)]
 
 
-Settlement = BasicAck | BasicNack | BasicReject
+Settlement = methods.BasicAck | methods.BasicNack | methods.BasicReject
 
 
 @dataclass(eq=False, slots=True)
@@ -484,28 +463,30 @@ class ObservedChannel:
     def received(self, method: Any) -> Iterator[ChannelEvent]:
         """Apply a method of the client."""
         match method:
-            case ConfirmSelect() if not self.confirms:
+            case methods.ConfirmSelect() if not self.confirms:
                 self.confirms, self.published = True, 0
-            case TxSelect():
+            case methods.TxSelect():
                 self.transacts = True
-            case BasicPublish():
+            case methods.BasicPublish():
                 self.published += 1
                 if self.confirms:
                     self.unconfirmed[self.published] = None
-            case BasicConsume():
+            case methods.BasicConsume():
                 consumer = ObservedConsumer(method.queue, method.consumer_tag, method.no_ack)
                 if method.no_wait:
                     self.consumers[consumer.tag] = consumer
                 else:
                     self._asked.append(consumer)
                 yield ConsumerAsked(self, consumer)
-            case BasicCancel() if method.no_wait:
+            case methods.BasicCancel() if method.no_wait:
                 yield from self._end_consumer(method.consumer_tag, by_broker=False)
-            case BasicGet():
+            case methods.BasicGet():
                 self._gets.append(method.no_ack)
-            case BasicAck() | BasicNack() | BasicReject():
-                yield from self._settle(self.named(method), gives_back=not isinstance(method, BasicAck))
-            case BasicRecover() | BasicRecoverAsync():
+            case methods.BasicAck() | methods.BasicNack() | methods.BasicReject():
+                yield from self._settle(
+                    self.named(method), gives_back=not isinstance(method, methods.BasicAck)
+                )
+            case methods.BasicRecover() | methods.BasicRecoverAsync():
                 yield from self._settle(list(self.unsettled), gives_back=True)
             case _:
                 pass
@@ -513,27 +494,27 @@ class ObservedChannel:
     def sent(self, method: Any) -> Iterator[ChannelEvent]:
         """Apply a method of the broker."""
         match method:
-            case BasicConsumeOk() if self._asked:
+            case methods.BasicConsumeOk() if self._asked:
                 consumer = self._asked.popleft()
                 consumer.tag = method.consumer_tag
                 self.consumers[consumer.tag] = consumer
-            case BasicDeliver() if method.consumer_tag in self.consumers:
+            case methods.BasicDeliver() if method.consumer_tag in self.consumers:
                 consumer = self.consumers[method.consumer_tag]
                 yield self._deliver(consumer, method.delivery_tag, consumer.no_ack)
-            case BasicGetOk():
+            case methods.BasicGetOk():
                 no_ack = self._gets.popleft() if self._gets else False
                 yield self._deliver(self.getter, method.delivery_tag, no_ack)
-            case BasicGetEmpty() if self._gets:
+            case methods.BasicGetEmpty() if self._gets:
                 self._gets.popleft()
-            case BasicAck() | BasicNack():
+            case methods.BasicAck() | methods.BasicNack():
                 numbers = _covered(self.unconfirmed, method.delivery_tag, method.multiple)
                 for number in numbers:
                     del self.unconfirmed[number]
-                yield MessagesConfirmed(self, numbers, isinstance(method, BasicNack))
-            case BasicCancel() | BasicCancelOk():
-                by_broker = isinstance(method, BasicCancel)
+                yield MessagesConfirmed(self, numbers, isinstance(method, methods.BasicNack))
+            case methods.BasicCancel() | methods.BasicCancelOk():
+                by_broker = isinstance(method, methods.BasicCancel)
                 yield from self._end_consumer(method.consumer_tag, by_broker=by_broker)
-            case ChannelFlow():
+            case methods.ChannelFlow():
                 self.stopped = not method.active
             case _:
                 pass
@@ -640,13 +621,13 @@ class ObservedChannels:
         """Apply a frame; return what it changes."""
         if not number:
             return []
-        if isinstance(method, ChannelOpen):
+        if isinstance(method, methods.ChannelOpen):
             channel = self.by_number[number] = ObservedChannel(number)
             return [ChannelOpened(channel)]
         channel = self.channel(number)
-        if isinstance(method, ChannelClose | ChannelCloseOk):
+        if isinstance(method, methods.ChannelClose | methods.ChannelCloseOk):
             answered, channel.ended = channel.ended, True
-            if isinstance(method, ChannelCloseOk):
+            if isinstance(method, methods.ChannelCloseOk):
                 del self.by_number[number]
             return [ChannelEnded(channel, answered)]
         if channel.ended:

@@ -237,22 +237,25 @@ def _read_unknown(data: bytes, pos: int, depth: int) -> tuple[Any, int]:
     raise DecodeError(f"unknown field type 0x{data[pos - 1]:02x} at byte {pos - 1}")
 
 
+_NUMBERS: Final[Mapping[str, tuple[type[int | float], str]]] = {
+    "b": (Int8, ">b"),
+    "B": (UInt8, ">B"),
+    "s": (Int16, ">h"),
+    "u": (UInt16, ">H"),
+    "I": (Int32, ">i"),
+    "i": (UInt32, ">I"),
+    "l": (Int64, ">q"),
+    "f": (Float32, ">f"),
+    "d": (float, ">d"),
+    "T": (Timestamp, ">Q"),
+}
 _BY_LETTER: Final[dict[str, Reader]] = {
+    **{letter: _number(kind, layout) for letter, (kind, layout) in _NUMBERS.items()},
     "t": lambda data, pos, depth: (data[pos] != 0, pos + 1),
-    "b": _number(Int8, ">b"),
-    "B": _number(UInt8, ">B"),
-    "s": _number(Int16, ">h"),
-    "u": _number(UInt16, ">H"),
-    "I": _number(Int32, ">i"),
-    "i": _number(UInt32, ">I"),
-    "l": _number(Int64, ">q"),
     "L": _number(Int64, ">q"),
-    "f": _number(Float32, ">f"),
-    "d": _number(float, ">d"),
     "D": _read_decimal,
     "S": _read_longstr,
     "x": _read_byte_array,
-    "T": _number(Timestamp, ">Q"),
     "V": lambda data, pos, depth: (None, pos),
     "A": lambda data, pos, depth: _read_array(data, pos, depth + 1),
     "F": lambda data, pos, depth: _read_table(data, pos, depth + 1),
@@ -304,13 +307,13 @@ def _writer_for(value: Any) -> Writer:
     raise EncodeError(f"{type(value).__name__} has no field type in AMQP 0-9-1")
 
 
-def _packed(layout: str, letter: bytes) -> Writer:
-    pack = struct.Struct(f">c{layout}").pack
-    return lambda value, depth: pack(letter, value)
+def _packed(letter: str) -> Writer:
+    code, pack = letter.encode(), struct.Struct(f">c{_NUMBERS[letter][1][1:]}").pack
+    return lambda value, depth: pack(code, value)
 
 
-_write_int32: Final = _packed("i", b"I")
-_write_int64: Final = _packed("q", b"l")
+_write_int32: Final = _packed("I")
+_write_int64: Final = _packed("l")
 
 
 def _write_byte_array(value: bytes, depth: int) -> bytes:
@@ -332,22 +335,13 @@ def _write_array(items: list[Any] | tuple[Any, ...], depth: int) -> bytes:
 
 
 _WRITERS: Final[dict[type, Writer]] = {
+    **{kind: _packed(letter) for letter, (kind, _) in _NUMBERS.items()},
     bool: lambda value, depth: b"t\x01" if value else b"t\x00",
     str: lambda value, depth: b"S" + encode_longstr(value),
     bytes: lambda value, depth: b"S" + encode_longstr(value),
     ByteArray: _write_byte_array,
     bytearray: _write_byte_array,
     int: lambda value, depth: (_write_int32 if -(2**31) <= value < 2**31 else _write_int64)(value, depth),
-    Int8: _packed("b", b"b"),
-    UInt8: _packed("B", b"B"),
-    Int16: _packed("h", b"s"),
-    UInt16: _packed("H", b"u"),
-    Int32: _write_int32,
-    UInt32: _packed("I", b"i"),
-    Int64: _write_int64,
-    Timestamp: _packed("Q", b"T"),
-    float: _packed("d", b"d"),
-    Float32: _packed("f", b"f"),
     Decimal: _write_decimal,
     type(None): lambda value, depth: b"V",
     list: _write_array,

@@ -85,7 +85,6 @@ class _Batch:
         self.tails: dict[int, tuple[PublishLayout, PublishRun] | AckRun] = {}
 
     def publishes(self, layout: PublishLayout) -> PublishRun:
-        # The run that the next message of a layout belongs to.
         tail = self.tails.get(layout.channel)
         if type(tail) is tuple and tail[0] is layout:
             return tail[1]
@@ -98,7 +97,6 @@ class _Batch:
         return run
 
     def acks(self, channel: int) -> AckRun:
-        # The run that the next ack of a channel belongs to.
         tail = self.tails.get(channel)
         if type(tail) is AckRun:
             return tail
@@ -436,10 +434,6 @@ ConnectionEvent = (
 
 
 CHANNEL_MAX: Final = 65535
-"""The limit of the wire."""
-
-
-# --- the connection ------------------------------------------------------------------------------
 
 
 class ConnectionState(Enum):
@@ -479,15 +473,8 @@ class ConnectionInput(Enum):
 _S = ConnectionState
 _I = ConnectionInput
 
-_TALKING: Final = (
-    _S.STARTING,
-    _S.AUTHENTICATING,
-    _S.SECURING,
-    _S.TUNING,
-    _S.OPENING,
-    _S.OPEN_RECEIVED,
-    _S.RUNNING,
-)
+_CLOSED: Final = (_S.CLOSE_RECEIVED, _S.CLOSING, _S.END)
+_TALKING: Final = [state for state in _S if state is not _S.START and state not in _CLOSED]
 
 # An absent pair is refused: from the client it is a 504, from our owner a fault of ours. With our close on
 # its way, the client's close is only answered.
@@ -509,7 +496,6 @@ CONNECTION_TRANSITIONS: Final[dict[tuple[ConnectionState, ConnectionInput], Conn
 }
 
 _OWNERS_TURN: Final = (_S.START, _S.AUTHENTICATING, _S.OPEN_RECEIVED)
-_CLOSED: Final = (_S.CLOSE_RECEIVED, _S.CLOSING, _S.END)
 
 _RECEIVED: Final[dict[type[Method], ConnectionInput]] = {
     ConnectionStartOk: _I.RECEIVE_START_OK,
@@ -675,7 +661,6 @@ class Connection091:
     def start(
         self,
         mechanisms: Sequence[str],
-        locales: Sequence[str] = ("en_US",),
         server_properties: Mapping[str, Any] | None = None,
     ) -> None:
         self._move(ConnectionInput.SEND_START)
@@ -685,7 +670,7 @@ class Connection091:
                 version_minor=9,
                 server_properties=dict(server_properties or {}),
                 mechanisms=" ".join(mechanisms).encode(),
-                locales=" ".join(locales).encode(),
+                locales=b"en_US",
             )
         )
 

@@ -138,22 +138,19 @@ class Unacked(Generic[C, K]):
     def restore(self, taken: Sequence[Taken[C, K]]) -> None:
         for part in taken:
             for tag, key in zip(part.tags, part.keys, strict=True):
-                self._restore_one(tag, part.consumer, key)
+                index = bisect_right(self._firsts, tag)
+                run = self._runs[index - 1] if index else None
+                if run is not None and tag < run.stop:
+                    assert run.keys[tag - run.first] is _GONE, f"delivery tag {tag} is outstanding"
+                    run.keys[tag - run.first] = key
+                    run.left += 1
+                else:
+                    self._runs.insert(index, _Run(tag, part.consumer, [key]))
+                    self._firsts.insert(index, tag)
+                self.outstanding += 1
 
     def take_all(self) -> list[Taken[C, K]]:
         return self.ack(0, True)
-
-    def _restore_one(self, tag: int, consumer: C, key: K) -> None:
-        index = bisect_right(self._firsts, tag)
-        run = self._runs[index - 1] if index else None
-        if run is not None and tag < run.stop:
-            assert run.keys[tag - run.first] is _GONE, f"delivery tag {tag} is outstanding"
-            run.keys[tag - run.first] = key
-            run.left += 1
-        else:
-            self._runs.insert(index, _Run(tag, consumer, [key]))
-            self._firsts.insert(index, tag)
-        self.outstanding += 1
 
     def _whole(self, first: int, stop: int) -> bool:
         index = bisect_right(self._firsts, first) - 1

@@ -499,10 +499,7 @@ class Connection:
                 return
             case SaslMechanisms() if not self.server:
                 self._choose(item)
-            case SaslInit() if self._sasl_awaited is SaslInit:
-                self._sasl_awaited = None
-                events.append(item)
-            case SaslResponse() if self._sasl_awaited is SaslResponse:
+            case SaslInit() | SaslResponse() if self._sasl_awaited is type(item):
                 self._sasl_awaited = None
                 events.append(item)
             case SaslChallenge() if not self.server:

@@ -596,21 +596,9 @@ class Links:
             link.credit.limit = credit_limit
             link.max_message_size = max_message_size
         self.by_handle[handle] = link
-        self._output.write(
-            Attach(
-                name=name,
-                handle=handle,
-                role=role,
-                snd_settle_mode=snd_settle_mode,
-                rcv_settle_mode=rcv_settle_mode,
-                source=source,
-                target=target,
-                initial_delivery_count=link.credit.delivery_count if role == Role.SENDER else None,
-                max_message_size=max_message_size or None,
-                desired_capabilities=desired_capabilities,
-                properties=properties,
-            )
-        )
+        attach = _attach_of(link, source, target, max_message_size, properties)
+        attach.desired_capabilities = desired_capabilities
+        self._output.write(attach)
         return link
 
     def on_attach(self, attach: Attach, events: list[SessionEvent]) -> None:
@@ -711,7 +699,6 @@ class Links:
         link.move(LinkInput.SEND_ATTACH)
         link.snd_settle_mode = snd_settle_mode
         link.rcv_settle_mode = rcv_settle_mode
-        initial_delivery_count = None
         asked = link.remote_attach
         assert asked is not None
         resuming = bool(asked.unsettled) or asked.incomplete_unsettled
@@ -723,24 +710,13 @@ class Links:
             link.credit.limit = credit_limit
         else:
             link.address = getattr(source, "address", None)
-            initial_delivery_count = link.credit.delivery_count
-        answer = Attach(
-            name=link.name,
-            handle=link.handle,
-            role=type(link) is ReceiverLink,
-            snd_settle_mode=snd_settle_mode,
-            rcv_settle_mode=rcv_settle_mode,
-            source=source,
-            target=target,
-            unsettled={} if resuming and unsettled is None else None,
-            initial_delivery_count=initial_delivery_count,
-            max_message_size=max_message_size or None,
-            offered_capabilities=offered_capabilities,
-            properties=properties,
-        )
+        answer = _attach_of(link, source, target, max_message_size, properties)
+        answer.offered_capabilities = offered_capabilities
         if unsettled is not None:
             answer.unsettled = dict(unsettled)
             self._cut(answer)
+        elif resuming:
+            answer.unsettled = {}
         self._output.write(answer)
         self._start(link)
         return not answer.incomplete_unsettled
@@ -759,21 +735,14 @@ class Links:
         attach = link.remote_attach
         assert attach is not None
         attach.unsettled = None
-        snd_mode, rcv_mode = attach.snd_settle_mode, attach.rcv_settle_mode
+        if attach.snd_settle_mode in _SND_MODES:
+            link.snd_settle_mode = attach.snd_settle_mode
+        if attach.rcv_settle_mode in _RCV_MODES:
+            link.rcv_settle_mode = attach.rcv_settle_mode
+        # "the local terminus is null": source where we send, target where we receive
         sender = type(link) is SenderLink
-        self._output.write(
-            Attach(
-                name=link.name,
-                handle=link.handle,
-                role=not sender,
-                snd_settle_mode=snd_mode if snd_mode in _SND_MODES else SenderSettleMode.MIXED,
-                rcv_settle_mode=rcv_mode if rcv_mode in _RCV_MODES else ReceiverSettleMode.FIRST,
-                # "the local terminus is null": source where we send, target where we receive
-                source=None if sender else attach.source,
-                target=attach.target if sender else None,
-                initial_delivery_count=link.credit.delivery_count if sender else None,
-            )
-        )
+        source, target = (None, attach.target) if sender else (attach.source, None)
+        self._output.write(_attach_of(link, source, target))
         self._detach(link, error, closed=True)
         self._on_fault(link, error, True)
 
@@ -836,6 +805,28 @@ class Links:
         self.by_remote.clear()
 
 
+def _attach_of(
+    link: SenderLink | ReceiverLink,
+    source: Any,
+    target: Any,
+    max_message_size: int = 0,
+    properties: Any = None,
+) -> Attach:
+    sender = type(link) is SenderLink
+    return Attach(
+        name=link.name,
+        handle=link.handle,
+        role=not sender,
+        snd_settle_mode=link.snd_settle_mode,
+        rcv_settle_mode=link.rcv_settle_mode,
+        source=source,
+        target=target,
+        initial_delivery_count=link.credit.delivery_count if sender else None,
+        max_message_size=max_message_size or None,
+        properties=properties,
+    )
+
+
 _SND_MODES: Final = frozenset(SenderSettleMode)
 _RCV_MODES: Final = frozenset(ReceiverSettleMode)
 
@@ -843,20 +834,15 @@ _RCV_MODES: Final = frozenset(ReceiverSettleMode)
 def _bad_attach(attach: Attach) -> AmqpLinkError | None:
     # Why an attach is invalid whatever it requests; None if it is valid.
     if not attach.role and attach.initial_delivery_count is None:
-        return AmqpLinkError(
-            Condition.INVALID_FIELD, "initial-delivery-count must be set when the role of attach is sender"
-        )
-    if attach.snd_settle_mode not in _SND_MODES:
-        return AmqpLinkError(
-            Condition.INVALID_FIELD, f"snd-settle-mode {attach.snd_settle_mode} is none of 0, 1, 2"
-        )
-    if attach.rcv_settle_mode not in _RCV_MODES:
-        return AmqpLinkError(
-            Condition.INVALID_FIELD, f"rcv-settle-mode {attach.rcv_settle_mode} is none of 0, 1"
-        )
-    if attach.unsettled:
+        text = "initial-delivery-count must be set when the role of attach is sender"
+    elif attach.snd_settle_mode not in _SND_MODES:
+        text = f"snd-settle-mode {attach.snd_settle_mode} is none of 0, 1, 2"
+    elif attach.rcv_settle_mode not in _RCV_MODES:
+        text = f"rcv-settle-mode {attach.rcv_settle_mode} is none of 0, 1"
+    else:
         try:
             unsettled_map(attach)
         except AmqpLinkError as fault:
             return fault
-    return None
+        return None
+    return AmqpLinkError(Condition.INVALID_FIELD, text)

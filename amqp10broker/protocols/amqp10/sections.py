@@ -34,29 +34,19 @@ _LIST: Final = frozenset((0x45, 0xC0, 0xD0))
 _MAP: Final = frozenset((0xC1, 0xD1))
 _BINARY: Final = frozenset((0xA0, 0xB0))
 
-_CONSTRUCTORS: Final = {
-    HEADER: _LIST,
-    DELIVERY_ANNOTATIONS: _MAP,
-    MESSAGE_ANNOTATIONS: _MAP,
-    PROPERTIES: _LIST,
-    APPLICATION_PROPERTIES: _MAP,
-    DATA: _BINARY,
-    AMQP_SEQUENCE: _LIST,
-    AMQP_VALUE: None,
-    FOOTER: _MAP,
-}
-
-SECTION_CODES: Final[Mapping[str, int]] = {
-    "amqp:header:list": HEADER,
-    "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
-    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
-    "amqp:properties:list": PROPERTIES,
-    "amqp:application-properties:map": APPLICATION_PROPERTIES,
-    "amqp:data:binary": DATA,
-    "amqp:amqp-sequence:list": AMQP_SEQUENCE,
-    "amqp:amqp-value:*": AMQP_VALUE,
-    "amqp:footer:map": FOOTER,
-}
+_SECTIONS: Final = (
+    (HEADER, "amqp:header:list", _LIST),
+    (DELIVERY_ANNOTATIONS, "amqp:delivery-annotations:map", _MAP),
+    (MESSAGE_ANNOTATIONS, "amqp:message-annotations:map", _MAP),
+    (PROPERTIES, "amqp:properties:list", _LIST),
+    (APPLICATION_PROPERTIES, "amqp:application-properties:map", _MAP),
+    (DATA, "amqp:data:binary", _BINARY),
+    (AMQP_SEQUENCE, "amqp:amqp-sequence:list", _LIST),
+    (AMQP_VALUE, "amqp:amqp-value:*", None),
+    (FOOTER, "amqp:footer:map", _MAP),
+)
+_CONSTRUCTORS: Final = {code: constructors for code, _, constructors in _SECTIONS}
+SECTION_CODES: Final[Mapping[str, int]] = {name: code for code, name, _ in _SECTIONS}
 _SMALL_DESCRIPTOR: Final = b"\x00\x53"
 _BODY: Final = (DATA, AMQP_SEQUENCE, AMQP_VALUE)
 

@@ -194,7 +194,7 @@ class Session:
         self.held = HeldFrames(unfinished)
         self.inbound = Inbound(self.incoming, unfinished)
         self.outbound = Outbound(self.outgoing, output, channel, frame_size_max)
-        self.settling = Settling(channel, output, self.inbound.unsettled, self.outbound.unsettled)
+        self.settling = Settling(output, self.inbound.unsettled, self.outbound.unsettled)
         self.links = Links(channel, handle_max, output, self.inbound, self.outbound, self.settling, on_fault)
 
     # --- queries of the owner ---------------------------------------------------------------------
@@ -217,7 +217,7 @@ class Session:
 
     # --- begin and end ----------------------------------------------------------------------------
 
-    def begin(self, *, properties: Any = None) -> None:
+    def begin(self) -> None:
         answer = self.state is SessionState.BEGIN_RECEIVED
         self._move(SessionInput.SEND_BEGIN)
         self.output.write(
@@ -227,7 +227,6 @@ class Session:
                 incoming_window=self.incoming.advertised,
                 outgoing_window=OUTGOING_WINDOW,
                 handle_max=self.links.handle_max,
-                properties=properties,
             )
         )
         self.incoming.flow_due = False
@@ -461,10 +460,10 @@ class Session:
         flow.properties = properties
         self.output.write(flow)
 
-    def drained(self, link: SenderLink, *, available: int, properties: Any = None) -> None:
+    def drained(self, link: SenderLink, *, available: int) -> None:
         """End a drain: forfeit the remaining credit and notify the peer in one flow."""
         link.credit.forfeit()
-        self.send_flow(link, available=available, drain=True, properties=properties)
+        self.send_flow(link, available=available, drain=True)
 
     def grant(self, link: ReceiverLink, credit: int, *, drain: bool = False, echo: bool = False) -> None:
         link.credit.grant(credit)
@@ -484,11 +483,9 @@ class Session:
         # The order: outcomes, then grants, then the session's own window.
         if self.state not in (SessionState.MAPPED, SessionState.END_RECEIVED):
             # No frame may follow our end (2.5.5).
-            self.settling.of_received.waiting.clear()
-            self.settling.of_sent.waiting.clear()
+            self.settling.waiting.clear()
             return
-        if self.settling.of_received.waiting or self.settling.of_sent.waiting:
-            self.settling.flush()
+        self.settling.flush()
         if self.state is SessionState.END_RECEIVED:
             return
         for link in self.inbound.grants:

@@ -206,22 +206,26 @@ def learn(
     return learned
 
 
-class Settlements:
-    """Outcomes decided during a batch, of all links of the session, to be written as few dispositions:
-    rejected, then released, then the rest, as RabbitMQ writes them. `waiting`: ids by state.
+class Settling:
+    """The outcomes of a session's deliveries. Those decided during a batch are written as few dispositions:
+    rejected, then released, then the rest, as RabbitMQ writes them. `waiting`: ids to write, by role, rank,
+    settled flag and encoded state.
     """
 
-    __slots__ = ("_channel", "_order", "_role", "waiting")
+    __slots__ = ("_output", "_received", "_sent", "waiting")
 
-    def __init__(self, channel: int, role: bool) -> None:
-        self._channel = channel
-        self._role = role
-        self.waiting: dict[tuple[int, bool, bytes], list[int]] = {}
+    def __init__(
+        self, output: Output, received: dict[int, ReceiverLink], sent: dict[int, tuple[SenderLink, int]]
+    ) -> None:
+        self._output = output
+        self._received = received
+        self._sent = sent
+        self.waiting: dict[tuple[bool, int, bool, bytes], list[int]] = {}
 
-    def add(self, delivery_ids: Sequence[int], state: State | None, *, settled: bool) -> None:
+    def add(self, role: bool, delivery_ids: Sequence[int], state: State | None, *, settled: bool) -> None:
         if not delivery_ids:
             return
-        key = (_RANKS.get(type(state), 2), settled, NULL if state is None else state.encode())
+        key = (role, _RANKS.get(type(state), 2), settled, NULL if state is None else state.encode())
         ids = self.waiting.get(key)
         if ids is None:
             self.waiting[key] = list(delivery_ids)
@@ -229,45 +233,29 @@ class Settlements:
             ids.extend(delivery_ids)
 
     def take(self) -> list[bytes]:
-        """Encode and remove the outcomes: one frame for each contiguous range."""
+        """Encode and remove the outcomes, received deliveries first: one frame for each contiguous range."""
         frames: list[bytes] = []
-        for (_, settled, state), ids in sorted(self.waiting.items(), key=lambda entry: entry[0][0]):
+        for key, ids in sorted(self.waiting.items(), key=lambda entry: (not entry[0][0], entry[0][1])):
             first, last = ids[0], ids[-1]
             # A cheap test for the usual case. A client may have used an id again before its outcome was
             # written.
             in_order = last - first == len(ids) - 1 and ids == list(range(first, last + 1))
             spans = [(first, last)] if in_order else ranges(ids)
-            frames.extend(self._frame(first, last, settled, state) for first, last in spans)
+            frames.extend(self._frame(first, last, key) for first, last in spans)
         self.waiting.clear()
         return frames
 
-    def _frame(self, first: int, last: int, settled: bool, state: bytes) -> bytes:
+    def _frame(self, first: int, last: int, key: tuple[bool, int, bool, bytes]) -> bytes:
+        role, _, settled, state = key
         fields = (
-            (TRUE if self._role else FALSE)
+            (TRUE if role else FALSE)
             + write_uint(first)
             + (write_uint(last) if last != first else NULL)
             + (TRUE if settled else FALSE)
             + state
         )
         body = b"\x00\x53\x15" + write_compound(0xC0, 0xD0, 5, fields)
-        return (8 + len(body)).to_bytes(4, "big") + b"\x02\x00" + self._channel.to_bytes(2, "big") + body
-
-
-class Settling:
-    __slots__ = ("_output", "_received", "_sent", "of_received", "of_sent")
-
-    def __init__(
-        self,
-        channel: int,
-        output: Output,
-        received: dict[int, ReceiverLink],
-        sent: dict[int, tuple[SenderLink, int]],
-    ) -> None:
-        self._output = output
-        self._received = received
-        self._sent = sent
-        self.of_received = Settlements(channel, Role.RECEIVER)
-        self.of_sent = Settlements(channel, Role.SENDER)
+        return (8 + len(body)).to_bytes(4, "big") + self._output.frame_tail + body
 
     def on_run(self, run: DispositionRun, events: list[SessionEvent]) -> None:
         role, settled = run.role, run.settled
@@ -304,26 +292,24 @@ class Settling:
             pop = self._received.pop
             for delivery_id in delivery_ids:
                 pop(delivery_id, None)
-        self.of_received.add(delivery_ids, state, settled=settled)
+        self.add(Role.RECEIVER, delivery_ids, state, settled=settled)
 
     def settle_sent(self, delivery_ids: Sequence[int], state: Outcome | None) -> None:
         """Settle deliveries that we sent, of which the peer has stated the outcome without settling."""
         pop = self._sent.pop
         for delivery_id in delivery_ids:
             pop(delivery_id, None)
-        self.of_sent.add(delivery_ids, state, settled=True)
+        self.add(Role.SENDER, delivery_ids, state, settled=True)
 
     def tell_sent(self, link: SenderLink, keys: Collection[int], state: Outcome) -> list[int]:
         """Send the state of unsettled deliveries that we sent; the peer still has to settle."""
         ids = [number for number, (owner, key) in self._sent.items() if owner is link and key in keys]
-        self.of_sent.add(ids, state, settled=False)
+        self.add(Role.SENDER, ids, state, settled=False)
         return ids
 
     def flush(self) -> None:
-        if self.of_received.waiting:
-            self._output.extend(self.of_received.take())
-        if self.of_sent.waiting:
-            self._output.extend(self.of_sent.take())
+        if self.waiting:
+            self._output.extend(self.take())
 
 
 def _known(unsettled: dict[int, Any], first: int, last: int) -> Iterable[int]:

@@ -41,7 +41,7 @@ def vhost_of(performative: Open, default: str) -> str:
 
 def check_open(vhost: str, grants: Grants, catalog: Catalog) -> AmqpConnectionError | None:
     """Return why a user may not open a connection to a virtual host, limits aside."""
-    if catalog.find_vhost(vhost) is None:
+    if catalog.vhosts.get(vhost) is None:
         return AmqpConnectionError(
             Condition.UNAUTHORIZED_ACCESS,
             f"AMQP 1.0 connection failed: virtual host '{vhost}' does not exist",

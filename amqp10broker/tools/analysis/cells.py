@@ -4,8 +4,7 @@ A cell is a run, a kind of event, a reason, a stream, a bucket of the log-histog
 column is a sum or a maximum, so that batch and stream have the same expressions. A count belongs to the run
 if the event's time lies in it, and an elapsed time with the part in it (`docs/analysis.md`).
 
-Intervals are Student's, because the spread is unknown beforehand; one repetition has None, never zero.
-Whether two settings differ is judged by the scatter of all that are compared (`Scatter`).
+Intervals are Student's; one repetition has None, never zero.
 """
 
 from __future__ import annotations
@@ -148,7 +147,7 @@ def scatter(groups: Sequence[Sequence[float]]) -> Scatter | None:
 
 
 def _student_quantile(confidence: float, freedom: int) -> float:
-    # Imported here because it takes a tenth of a second, unnecessary for readers of an estimate.
+    # It takes a tenth of a second, which readers of an estimate do not need.
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.5 + confidence / 2))

@@ -155,8 +155,8 @@ def measure(run: Mapping[str, Any], cells: Sequence[Cell]) -> Measured:
     stalls = tuple(_stalls(own, sums))
     throughput, source = _throughput(sums, streams)
     cores = sums.share(EventKind.PROCESS)
-    # AMQP 0-9-1 has neither link credit nor session windows. Recordings of a benchmark have one protocol for
-    # the whole run; a broker in use has clients of both, and its events distinguish them.
+    # AMQP 0-9-1 has neither link credit nor session windows. A benchmark has one protocol for the whole run;
+    # events of a broker in use distinguish them.
     granted = Sums([] if run["protocol"] == "amqp091" else [c for c in cells if not c.amqp091], duration_s)
     figures = RunStats(
         run_id=own[0],
@@ -251,7 +251,7 @@ class Sums:
 
 
 def _throughput(sums: Sums, streams: Iterable[StreamStats]) -> tuple[float | None, str]:
-    # Messages at the last stage that was recorded.
+    # At the last stage that was recorded.
     received = sums.rate(EventKind.CLIENT_RECEIVED)
     if received is not None:
         return received, "messages that clients received"

@@ -97,8 +97,8 @@ class Ending:
 def first_open_s(checkpoint: Path) -> int | None:
     """Return the first second that the stream has not closed, since 1970; None: before its first event.
 
-    Reads the checkpoint, since a query that was started again and is idle has no watermark in its progress:
-    the log of offsets has the watermark of a batch, that of commits shows that the batch is complete.
+    A query that was started again and is idle has no watermark in its progress: the checkpoint has that of a
+    batch in the log of offsets, and whether it is complete in that of commits.
     """
     done = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")]
     if not done:
@@ -114,7 +114,7 @@ def first_open_s(checkpoint: Path) -> int | None:
 
 # More than the ten seconds after which a part of a recording is completed.
 LATE_S: Final = 15
-# Folder of the closed windows, in the output.
+# In the output.
 WINDOWS: Final = "windows"
 # In that folder; readers ignore names that begin with an underscore.
 CHECKPOINT: Final = "_checkpoint"
@@ -168,7 +168,7 @@ def window_of(run_id: str, start_s: int, cells: Sequence[Cell]) -> SecondWindow:
 
 
 def _main_stall(sums: Sums) -> tuple[str, str, float | None]:
-    # Side, reason and share of link time of the main obstacle; None as share if there are no links.
+    # Side, reason and share of link time of the main obstacle; None: there are no links.
     found: tuple[str, str, float | None] = ("", "", None)
     for kind in (EventKind.LINK_IN, EventKind.LINK_OUT):
         waits = sums.waits(kind)
@@ -362,8 +362,6 @@ def start(
 
 @dataclass(slots=True)
 class _Keeper:
-    # Stores windows in files, and prints those that are new.
-
     folder: Path
     tell: Callable[[str], None]
     # The error in the stream: Spark would report it with the traces of two languages.
@@ -386,7 +384,7 @@ class _Keeper:
             raise
 
     def close(self, spark: SparkSession, folder: Path, first_s: int) -> None:
-        # `first_s` is the first second that the stream has left open, since 1970.
+        # `first_s`: the first second that the stream has left open.
         events = read_events(spark, folder).where(f"ts_ns >= {first_s * _NS}")
         number = sum(1 for _ in self.folder.glob(f"{_REST}*.parquet"))
         self._keep(f"{_REST}{number:08}.parquet", windowed(events), early=True)

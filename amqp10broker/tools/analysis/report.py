@@ -14,16 +14,27 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from functools import reduce
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, TypeVar
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.flow_events import CONFIGURATION, EVENTS, RUN_PARTITION, RUNS
+from amqp10broker.observe.flow_events import (
+    CONFIGURATION,
+    EVENTS,
+    GENERAL,
+    NOT_HELD_UP,
+    RUN_PARTITION,
+    RUNS,
+    EventKind,
+)
 from amqp10broker.observe.recording import (
+    RUN_FIELDS,
+    LinkNameIndex,
     NotARecording,
     check_version,
     event_schema,
@@ -32,19 +43,29 @@ from amqp10broker.observe.recording import (
     read_names,
     read_runs,
 )
-from amqp10broker.tools.analysis.cells import Cell, Estimate, aggregate, collect, cut, read_events
+from amqp10broker.tools.analysis.cells import Cell, Estimate, aggregate, collect, cut, quantiles, read_events
 from amqp10broker.tools.analysis.figures import (
+    DEFAULTS,
+    GROUP,
+    METRICS,
+    SETTINGS,
     SIDES,
     Compared,
+    Configuration,
     ConfigurationFigures,
     Measured,
+    RunStats,
     Settings,
+    Stall,
+    StreamStats,
     compare,
     configurations,
     describe_group,
     describe_settings,
     groups,
+    in_milliseconds,
     measure,
+    reason_name,
     written_value,
 )
 from amqp10broker.tools.analysis.recommend import (
@@ -58,32 +79,7 @@ from amqp10broker.tools.analysis.recommend import (
 from amqp10broker.tools.analysis.session import NothingToAnalyse, OutputNotWritable, explained
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-
-from collections.abc import Iterable
-from dataclasses import fields
-from functools import reduce
-from typing import TYPE_CHECKING
-
-from amqp10broker.observe.flow_events import GENERAL, NOT_HELD_UP, RUN_FIELDS, EventKind
-from amqp10broker.observe.recording import LinkNameIndex
-from amqp10broker.tools.analysis.cells import quantiles
-from amqp10broker.tools.analysis.figures import (
-    DEFAULTS,
-    GROUP,
-    METRICS,
-    SETTINGS,
-    Configuration,
-    RunStats,
-    Stall,
-    StreamStats,
-    in_milliseconds,
-    reason_name,
-)
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 # Threads that open files: a remote file system has a latency for each.
 _READERS: Final = 8
@@ -205,7 +201,7 @@ class Analysed:
 
 
 class _Table(NamedTuple):
-    # A table with the number of its left-aligned columns and the numbers of its emphasised rows.
+    # `texts`: how many columns are left-aligned; `chosen`: the emphasised rows.
 
     headings: list[str]
     rows: list[list[str]]
@@ -404,7 +400,7 @@ def _configurations_table(
 def _stalls_table(
     members: Sequence[ConfigurationFigures], first: str, labels: Sequence[str], chosen: Sequence[int]
 ) -> _Table:
-    # The reasons of a side, the most frequent first; empty where its links did not wait.
+    # The reasons of a side, the most frequent first.
     rows = []
     for each, label in zip(members, labels, strict=True):
         cells = []
@@ -540,7 +536,6 @@ def _write_whole(path: Path, text: str) -> None:
 
 # --- tables -----------------------------------------------------------------------------------------
 
-# The longest ones of a recording.
 WAITS_MAX: Final = 200
 _NS: Final = 1_000_000_000
 _PLACE: Final = ("run_id", "kind", "connection", "channel", "handle")
@@ -659,9 +654,8 @@ _TYPES: Final = {
     "str": "string", "int": "int64", "int | None": "int64", "float": "double", "float | None": "double",
     "bool": "bool", "bool | None": "bool", "str | None": "string",
 }  # fmt: skip
-# Fields of records that other columns represent.
 _SPREAD: Final = ("run_id", "configuration", "best")
-# Suffixes of the columns of an estimated figure, and the field of each.
+# Of the columns of an estimated figure.
 _ENDS: Final = {"": "mean", "_low": "low", "_high": "high"}
 # A spreadsheet evaluates a text that begins with one of these as a formula.
 _RISKY: Final = ("=", "+", "-", "@", "\t", "\r")
@@ -745,7 +739,6 @@ def write_tables(folder: Path, tables: Mapping[str, Sequence[Row]]) -> list[Path
 
 
 def _harmless(row: Row) -> Row:
-    # Escapes texts from clients, such as the name of a stream, so that a spreadsheet does not evaluate them.
     return {
         name: f"'{value}" if isinstance(value, str) and value.startswith(_RISKY) else value
         for name, value in row.items()

@@ -27,8 +27,7 @@ class AnalysisError(BrokerError):
 
 
 class _Placed(AnalysisError):
-    # `problem` is a clause, or a text of the system ("Permission denied") or of Spark; `advice` replaces the
-    # usual remedy.
+    # `problem`: a clause, or a text of the system or of Spark; `advice` replaces the usual remedy.
 
     what: ClassVar[str] = ""
     advice: ClassVar[str] = ""
@@ -36,7 +35,6 @@ class _Placed(AnalysisError):
     def __init__(self, path: str, problem: str, advice: str | None = None) -> None:
         super().__init__(f"{path}: {self.what}{problem}; {advice or self.advice}")
         self.path = path
-        self.problem = problem
 
 
 class NothingToAnalyse(_Placed):
@@ -123,8 +121,7 @@ def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = 
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     }
     if not master.startswith("local"):
-        # Spark's default of 200 is for tables; here they would be 200 tasks of a few cells, and as many files
-        # of state.
+        # Spark's default would be 200 tasks of a few cells, and as many files of state.
         conf["spark.sql.shuffle.partitions"] = str(_CLUSTER_PARTITIONS)
     try:
         session = local_session("amqp10broker record analyse", cores=master, conf={**conf, **(more or {})})

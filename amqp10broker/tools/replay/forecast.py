@@ -232,7 +232,6 @@ class KnownSession:
         for publisher, pace, credit, check, run in zip(
             self.publishers, self.paces, credits, self.checks, runs, strict=True
         ):
-            whole = sum(pace.waits.values()) or 1.0
             yield Forecast(
                 self.connection,
                 str(publisher.link),
@@ -242,7 +241,7 @@ class KnownSession:
                 credit,
                 self.window,
                 self.round_trip_s,
-                {reason: wait / whole for reason, wait in pace.waits.items()},
+                shares(pace.waits),
                 check,
                 run,
                 (*_unknown(publisher, pace, check, run), *_of_the_way(self.over)),
@@ -268,7 +267,6 @@ class KnownConsumer:
             asked.client_credit or consumer.credit,
             self.round_trip_s if asked.round_trip_ms is None else asked.round_trip_ms / 1000,
         )
-        whole = sum(work.waits.values()) or 1.0
         yield Forecast(
             self.connection,
             str(consumer.link),
@@ -278,7 +276,7 @@ class KnownConsumer:
             consumer.credit,
             None,
             self.round_trip_s,
-            {reason: wait / whole for reason, wait in work.waits.items()},
+            shares(work.waits),
             self.check,
             run,
             (*_unknown_of_consumer(consumer, work, self.check, run), *_of_the_way(self.over)),
@@ -292,8 +290,8 @@ def known(script: Script) -> tuple[list[KnownSession | KnownConsumer], list[str]
     for part in script.parts:
         if part.protocol is WireProtocol.AMQP_091:
             without.append(
-                f"connection {part.number} speaks AMQP 0-9-1, which has no credit for publishers; "
-                "what another prefetch would do to its consumers is not told either"
+                f"connection {part.number} speaks AMQP 0-9-1, which has no credit for publishers; another "
+                "prefetch of its consumers is not forecast either"
             )
             continue
         sessions = publishers(part)
@@ -338,9 +336,7 @@ def _of_consumer(
 ) -> Iterator[KnownConsumer]:
     subject = f"connection {part.number}, {consumer.link}"
     if consumer.drains:
-        without.append(
-            f"{subject}: it drains, that is, asks for messages when it wants some; why then, is not told"
-        )
+        without.append(f"{subject}: it drains: it asks for messages when it wants some, for unknown reasons")
     elif round_trip is None or len(consumer.sent) < MESSAGES_MIN:
         got = f"{len(consumer.sent)} messages"
         without.append(f"{subject}: {got}, and {MESSAGES_MIN} are needed to know its pace")
@@ -388,22 +384,19 @@ def _unknown(
     yield from _not_believed(publisher.rate, check)
     waited = pace.waits[PublisherWait.CREDIT] + pace.waits[PublisherWait.WINDOW]
     if pace.limit is None and waited > OFF * sum(pace.waits.values()):
-        yield (
-            "the client was held up by credit or window: whether it has a limit of its own above that, is "
-            "not to be seen"
-        )
+        yield ("the client was held up by credit or window: a limit of its own above that cannot be seen")
     if pace.limit is None and not publisher.settled and waited <= OFF * sum(pace.waits.values()):
         yield (
-            "the client hardly waited: why it was no faster, be it its work or what it got to send, is not "
-            "to be seen"
+            "the client hardly waited: whether its work or what it got to send kept it from being faster "
+            "cannot be seen"
         )
     if not pace.seen:
-        yield "nearly every message waited: how fast the client is when it need not, is not to be seen"
+        yield "nearly every message waited: how fast the client is without waits cannot be seen"
     yield from _faster(publisher.arrivals, run)
     if publisher.confirm_s:
         yield (
-            f"outcomes took {1000 * median(publisher.confirm_s):.1f} ms (median) at the broker, and are "
-            "taken to do so at any rate"
+            f"outcomes took {1000 * median(publisher.confirm_s):.1f} ms (median) at the broker, which is "
+            "assumed at any rate"
         )
 
 
@@ -414,17 +407,17 @@ def _unknown_of_consumer(
     if not work.work_seen:
         yield (
             "the client was done with nearly each message before the next one came: how fast it is when more "
-            "come, is not to be seen"
+            "come cannot be seen"
         )
     if not work.supply_seen:
         yield (
-            "nearly every delivery waited for credit: how fast queue and broker are when it need not, is not "
-            "to be seen"
+            "nearly every delivery waited for credit: how fast queue and broker are without waits cannot be "
+            "seen"
         )
     elif work.waits[PublisherWait.SUPPLY] > OFF * sum(work.waits.values()):
         yield (
             "there was credit and nothing was delivered at times: whether the queue was empty or the broker "
-            "busy, is not to be seen, and it is taken to stay so"
+            "busy cannot be seen, and is assumed to stay so"
         )
     if consumer.window_used_up:
         yield "the client's incoming-window was used up at times: it is not in the model"
@@ -434,16 +427,16 @@ def _unknown_of_consumer(
 def _not_believed(rate: float, check: SimulationResult) -> Iterator[str]:
     if not rate / (1 + OFF) <= check.rate <= rate * (1 + OFF):
         yield (
-            f"with the settings of the recording the model comes to {check.rate:.0f} messages/s, and not to "
-            f"the {rate:.0f} that were recorded: do not believe the forecast"
+            f"with the recorded settings the model has {check.rate:.0f} messages/s, and not the {rate:.0f} "
+            "that were recorded: do not believe the forecast"
         )
 
 
 def _of_the_way(over: str) -> Iterator[str]:
     if over != "TCP":
         yield (
-            f"the connection was over {over}, which packs frames anew: what that costs is taken to be as it "
-            "was, and forecasts have been compared with rates over plain TCP alone"
+            f"the connection was over {over}, whose cost is assumed to stay: forecasts have been compared "
+            "with rates over plain TCP alone"
         )
 
 
@@ -564,16 +557,16 @@ def _row(recording: str, asked: Settings, forecast: Forecast) -> dict[str, Any]:
         "max_incoming_window": None if forecast.receives else asked.max_incoming_window or forecast.window,
         "round_trip_ms": round_trip_ms if asked.round_trip_ms is None else float(asked.round_trip_ms),
         "rate": finite(forecast.run.rate),
-        **{_WAITS[reason]: share for reason, share in shares(forecast.run).items()},
+        **{_WAITS[reason]: share for reason, share in shares(forecast.run.waits).items()},
         "messages_held": forecast.run.held,
         "bytes_held": forecast.run.held_bytes,
         "unknown": "; ".join(forecast.unknown),
     }
 
 
-def shares(run: SimulationResult) -> dict[PublisherWait, float]:
-    whole = sum(run.waits.values()) or 1.0
-    return {reason: wait / whole for reason, wait in run.waits.items()}
+def shares(waits: Mapping[PublisherWait, float]) -> dict[PublisherWait, float]:
+    whole = sum(waits.values()) or 1.0
+    return {reason: wait / whole for reason, wait in waits.items()}
 
 
 def finite(rate: float) -> float | None:

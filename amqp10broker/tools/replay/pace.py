@@ -43,11 +43,10 @@ from amqp10broker.protocols.connection import WireProtocol
 from amqp10broker.tools.replay.player import RecordedConnection
 from amqp10broker.tools.replay.player10 import Ledger10, LedgerLink
 
-# Fewer messages give no forecast.
 MESSAGES_MIN: Final = 50
-# This share of the messages must have waited for nothing, for the client's own pace to be known.
+# Share of messages that waited for nothing, from which the client's own pace is known.
 FREE_MIN: Final = 0.1
-# A message within this share of the usual interval after an outcome has waited for the outcome.
+# A message within this share of the usual interval after an outcome has waited for it.
 _AT_ONCE: Final = 0.25
 # Share of the gaps that a cause must explain to count as a habit.
 _HABIT: Final = 0.5
@@ -206,7 +205,6 @@ def round_trip_s(recorded: Sequence[RecordedPublisher]) -> float | None:
 
 
 def _needed(publisher: RecordedPublisher) -> list[tuple[int, float]]:
-    # The first message that needs each grant, and the time of the grant.
     limits = [(0.0, 0), *publisher.grants]
     return [(before, at) for (_, before), (at, now) in pairwise(limits) if now > before]
 
@@ -459,22 +457,20 @@ def work_of(consumer: RecordedConsumer, round_trip: float) -> Work:
 
 
 def _renew_at(left: int, credit: int) -> float:
-    # The share that explains this remainder: numbers are integers, and a remainder of one too few can halve
-    # the rate.
+    # Numbers are integers, and a remainder of one too few can halve the rate.
     if left == credit // 2 > 0:
         return 0.5
     return 1.0 if left >= credit - 1 > 0 else left / credit
 
 
 def _bound(renewals: Sequence[RecordedGrant], credit: int) -> float:
-    # A client that never granted less than all was not limited by a bound: it is that of our engine, or
-    # higher.
+    # A client that never granted less than all was not limited: the bound is that of our engine, or higher.
     seen = max(((each.unfinished + each.credit) / credit for each in renewals), default=1.0)
     return max(1.0, seen) if any(each.credit < credit for each in renewals) else max(2.0, seen)
 
 
 def _own(consumer: RecordedConsumer, round_trip: float) -> tuple[float, float, bool]:
-    # Seconds of work per message; seconds after a wait for the next; whether the recording shows the first.
+    # Seconds of work per message, and after a wait for the next; whether the recording shows the first.
     spent, free, idle = 0.0, 0, []
     sent = consumer.sent
     for (before, done), (at, sent_by_then) in pairwise(consumer.progress):

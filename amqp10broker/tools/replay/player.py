@@ -131,13 +131,9 @@ K = TypeVar("K", bound=Hashable)
 
 
 class DifferenceKind(Enum):
-    # A message has another outcome, confirm or answer.
     OUTCOME = "outcome"
-    # A link, session, channel or connection ended differently.
     ERROR = "error"
-    # Something did not arrive.
     MISSING = "missing"
-    # Another credit or window was granted.
     CREDIT = "credit"
 
 
@@ -208,7 +204,7 @@ class Player(ABC):
     header: ClassVar[bytes]
     heartbeat: ClassVar[bytes]
     controls: list[tuple[int, bool]]
-    # The ledgers of the recording and of the replay, of the protocol.
+    # The ledgers of the recording and of the replay.
     _was: Any
     _now: Any
 

@@ -502,7 +502,7 @@ class Player10(Player):
         return replace(body, **given) if given else body
 
     def _flow(self, now: ObservedSession, body: Flow, was: LedgerLink | None) -> None:
-        # With current counts; credit and windows as recorded.
+        # With current counts.
         given: dict[str, Any] = {"next_outgoing_id": now.windows["in"].next_id}
         if now.established:
             given["next_incoming_id"] = now.windows["out"].next_id
@@ -640,8 +640,7 @@ def content(offset: int, size: int, whole: int) -> bytes:
 
 
 def _look_through(part: RecordedConnection) -> tuple[list[tuple[int, bool]], dict[int, tuple[int, int]]]:
-    # Returns the frames that begin or end something, and for each transfer its offset in its message and the
-    # length of the message.
+    # Frames that begin or end something, and of each transfer its offset and the length of its message.
     ledger = Ledger10()
     controls: list[tuple[int, bool]] = []
     lengths: dict[int, tuple[int, int]] = {}

@@ -15,13 +15,13 @@ from amqp10broker.tools.replay.player import Difference, Player, ReplayLogin, Sc
 from amqp10broker.tools.replay.player091 import Player091
 from amqp10broker.tools.replay.player10 import Player10
 
-# Bytes that may wait for a socket before a connection continues.
+# Bytes that may wait for a socket.
 _AHEAD_BYTES: Final = 262_144
 _CLOSING_S: Final = 5.0
 
 
 class _Order:
-    # The order of frames that begin or end something, over all connections.
+    # Of frames that begin or end something, over all connections.
 
     def __init__(self, players: list[Player]) -> None:
         all_of_them = [(index, player, sent) for player in players for index, sent in player.controls]
@@ -48,7 +48,6 @@ class _Order:
         self._answered[player] = max(until, self._answered[player])
 
     def give_up(self, index: int) -> None:
-        # Frames before this place are no longer awaited.
         for place, _, _ in self._places[self._next :]:
             if place >= index:
                 break

@@ -35,7 +35,7 @@ def test_a_file_is_of_the_page_if_its_type_is_known(name: str, kind: str | None)
 
 
 def test_a_file_comes_with_its_tag_and_may_load_nothing_from_elsewhere() -> None:
-    answer = answer_of(asked("/css/a.css"), FILE)
+    answer = answer_of(asked("/style.css"), FILE)
     headers = dict(answer.headers)
     assert (answer.status, answer.body) == (200, b"p {}")
     assert headers["content-type"] == "text/css; charset=utf-8"
@@ -64,7 +64,7 @@ def test_what_an_answer_says_itself_is_not_said_otherwise() -> None:
     assert told.count("cache-control") == 1
 
 
-@pytest.mark.parametrize("target", ["/", "/js/main.js", "/js/views/queues.js", "/css/base.css", "/icon.svg"])
+@pytest.mark.parametrize("target", ["/", "/js/main.js", "/js/views/queues.js", "/style.css", "/icon.svg"])
 def test_files_are_below_the_prefix_and_only_read(target: str) -> None:
     below = front("at", "place")
     assert isinstance(below.enter(asked(f"/at/place{target}")), Visit)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.observe.flow_events import FIELDS, PACK, RUN_FIELDS, EventKind
-from amqp10broker.observe.recording import RunRecord, read_events, read_run, write_run
+from amqp10broker.observe.flow_events import FIELDS, PACK, EventKind
+from amqp10broker.observe.recording import RUN_FIELDS, RunRecord, read_events, read_run, write_run
 from benchmarks import cases, report, results, spec, sweep
 from benchmarks.broker_process import BrokerSettings
 from benchmarks.client_events import SAMPLE_NS, ClientEvents, ClientRecorder, Edge, Recorded

@@ -34,7 +34,7 @@ from amqp10broker.spark.errors import (
     SparkSourceError,
 )
 from amqp10broker.spark.options import ConnectionOptions, SinkOptions, StreamOptions, parse_sink, parse_source
-from amqp10broker.spark.row_layouts import arrow_schema
+from amqp10broker.spark.rows import arrow_schema
 from amqp10broker.spark.sink import Sending
 from amqp10broker.spark.stream_source import StreamRange, read_range
 from tests.support.certificates import Certificates, certificates

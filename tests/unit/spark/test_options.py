@@ -36,7 +36,7 @@ from amqp10broker.spark.options import (
     check_at_load,
     parse_source,
 )
-from amqp10broker.spark.row_layouts import COLUMNS, DDL, arrow_schema
+from amqp10broker.spark.rows import COLUMNS, DDL, arrow_schema
 from amqp10broker.spark.stream_source import (
     PushdownReader,
     Pushed,

@@ -28,12 +28,11 @@ from pyspark.sql.types import (
 )
 
 from amqp10broker.client.message import Message, data_message, decode_message
-from amqp10broker.spark import row_layouts
+from amqp10broker.spark import rows
 from amqp10broker.spark.datasource import Amqp10DataSource
 from amqp10broker.spark.errors import ColumnError, NotDelivered, OptionError, SparkSourceError
-from amqp10broker.spark.layout_learning import MS_MAX, MS_MIN, microseconds
 from amqp10broker.spark.options import SinkOptions, parse_sink
-from amqp10broker.spark.row_layouts import DDL, RowDecoder
+from amqp10broker.spark.rows import DDL, MS_MAX, MS_MIN, RowDecoder, microseconds
 from amqp10broker.spark.sink import Encoder, plan
 from tests.support.spark_schema import TYPES
 
@@ -259,7 +258,7 @@ def test_it_must_be_said_where_messages_go() -> None:
 def test_more_bytes_than_an_arrow_batch_has_room_for(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Said in words: beyond 2 GiB the columns' offsets would be wrong."""
     payloads = [data_message(bytes(100))] * count
-    monkeypatch.setattr(row_layouts, "_BATCH_BYTES_MAX", sum(map(len, payloads)) - 1)
+    monkeypatch.setattr(rows, "_BATCH_BYTES_MAX", sum(map(len, payloads)) - 1)
     with pytest.raises(SparkSourceError, match=f"{count} messages are together larger than the 2 GiB"):
         RowDecoder("q").batch(payloads)
     assert RowDecoder("q").batch(payloads[1:]).num_rows == count - 1
@@ -269,8 +268,8 @@ def test_a_table_that_arrow_leaves_in_pieces() -> None:
     """As it does when text is longer than the encoded message that it was."""
     piece = pa.RecordBatch.from_pydict({"body": ["a", "b"]})
     with pytest.raises(SparkSourceError, match="4 messages are together larger"):
-        row_layouts._whole(pa.Table.from_batches([piece, piece]))
-    assert row_layouts._whole(pa.Table.from_batches([piece])) == piece
+        rows._whole(pa.Table.from_batches([piece, piece]))
+    assert rows._whole(pa.Table.from_batches([piece])) == piece
 
 
 @pytest.fixture(params=["UTC", "Pacific/Kiritimati", "Asia/Manila", "America/Juneau", "Etc/GMT+12"])

@@ -27,34 +27,17 @@ const SUFFICIENT = {
   administrator: ["administrator"],
 };
 
-/**
- * Whether tags suffice.
- *
- * @param {string[]} tags of a user
- * @param {keyof SUFFICIENT} wanted
- * @returns {boolean}
- */
+/** Whether tags of a user suffice. @param {string[]} tags @param {keyof SUFFICIENT} wanted */
 export function suffices(tags, wanted) {
   return SUFFICIENT[wanted].some((each) => tags.includes(each));
 }
 
-/**
- * A path of the API.
- *
- * @param {...(string | number)} parts between slashes, as they are
- * @returns {string} percent-encoded
- */
+/** A path of the API, percent-encoded. @param {...(string | number)} parts between slashes */
 export function path(...parts) {
   return `/${parts.map((each) => encodeURIComponent(each)).join("/")}`;
 }
 
-/**
- * A path with a query.
- *
- * @param {string} where
- * @param {Object<string, string | number | boolean | null | undefined>} values those that are empty are left out
- * @returns {string}
- */
+/** A path with a query; values that are empty are left out. */
 export function withQuery(where, values) {
   const query = new URLSearchParams();
   for (const [key, value] of Object.entries(values)) {
@@ -63,7 +46,7 @@ export function withQuery(where, values) {
   return query.size ? `${where}?${query}` : where;
 }
 
-/** The name of an exchange in paths: the default one has none of its own. @param {string} exchange */
+/** The name of an exchange in paths: the default one has none of its own. */
 export function exchangeInPath(exchange) {
   return exchange === "" ? "amq.default" : exchange;
 }
@@ -121,23 +104,20 @@ export class Api {
     throw error;
   }
 
-  /** @param {string} where @param {AbortSignal} [signal] @returns {Promise<any>} what stands there @throws {ApiError} */
   async get(where, signal) {
     return (await this.ask("GET", where, { signal })).json();
   }
 
-  /** @param {string} where @param {any} [body] @returns {Promise<Response>} @throws {ApiError} */
   put(where, body = {}) {
     return this.ask("PUT", where, { body });
   }
 
-  /** @param {string} where @param {any} [body] @returns {Promise<any>} the answer's JSON, null without @throws {ApiError} */
+  /** @returns {Promise<any>} the answer's JSON, null without */
   async post(where, body = {}) {
     const text = await (await this.ask("POST", where, { body })).text();
     return text ? JSON.parse(text) : null;
   }
 
-  /** @param {string} where @param {{body?: any, headers?: Object<string, string>}} [options] @returns {Promise<Response>} @throws {ApiError} */
   delete(where, options) {
     return this.ask("DELETE", where, options);
   }

@@ -1,8 +1,13 @@
 /** Curves over time: a small one beside a number, and one with axes, values and a pointer. */
 
 import { h, put, s } from "./dom.js";
-import { count, short, timeOfDay } from "./format.js";
+import { NOTHING, count, rate, short, timeOfDay } from "./format.js";
 
+const LENGTHS = [
+  { key: "messages_ready", label: "ready" },
+  { key: "messages_unacknowledged", label: "unacknowledged" },
+];
+const RATES = { publish: "publish", deliver_get: "deliver and get", ack: "acknowledge", confirm: "confirm", redeliver: "redeliver" };
 const KEPT_MS = 600_000;
 const GAP_MS = 30_000;
 /** The pattern of each curve's line: colour is not all that tells them apart. */
@@ -38,27 +43,19 @@ export class History {
     this.points = [...seeded.sort((one, other) => one.at - other.at), ...this.points];
   }
 
-  /** @param {Object<string, number>} values @param {number} [at] milliseconds since the epoch */
   push(values, at = Date.now()) {
     this.points.push({ at, values });
     while (this.points[0].at < at - KEPT_MS) this.points.shift();
   }
 }
 
-/**
- * A curve without axes.
- *
- * @param {History} history
- * @param {string} key of the curve
- * @param {string} label for who cannot see it
- * @returns {SVGElement}
- */
+/** A curve without axes. @param {History} history @param {string} key of the curve @param {string} label */
 export function sparkline(history, key, label) {
   const [width, height] = [120, 28];
   const points = history.points.filter(({ values }) => typeof values[key] === "number");
   const picture = s("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label });
   if (points.length < 2) return picture;
-  const [from, to] = [points[0].at, points[points.length - 1].at];
+  const [from, to] = [points[0].at, points.at(-1).at];
   const top = Math.max(...points.map(({ values }) => values[key]), 1e-9);
   const line = points
     .map(({ at, values }) => `${fixed(((at - from) / (to - from)) * width)},${fixed(height - 2 - (Math.max(values[key], 0) / top) * (height - 4))}`)
@@ -76,7 +73,6 @@ export function sparkline(history, key, label) {
  * @param {History} history
  * @param {{label: string, curves: {key: string, label: string}[], format?: (value: number) => string,
  *   axis?: (value: number) => string}} options `format` of values, `axis` of the numbers beside the lines
- * @returns {{element: HTMLElement, draw: () => void}} `draw` when the history has changed
  */
 export function chart(history, { label, curves, format = count, axis = short }) {
   const picture = s("svg", { class: "chart", role: "img", "aria-label": label });
@@ -92,11 +88,11 @@ export function chart(history, { label, curves, format = count, axis = short }) 
     picture.setAttribute("width", width);
     picture.setAttribute("height", height);
     const { points } = history;
-    const to = points.length ? points[points.length - 1].at : Date.now();
+    const to = points.length ? points.at(-1).at : Date.now();
     const from = Math.min(points.length ? points[0].at : to, to - 60_000);
     const highest = Math.max(0, ...points.flatMap(({ values }) => curves.map(({ key }) => values[key] ?? 0)));
     const steps = ticks(highest);
-    const limit = steps[steps.length - 1];
+    const limit = steps.at(-1);
     const x = (at) => left + ((at - from) / (to - from)) * (width - left - right);
     const y = (value) => height - bottom - (Math.max(value, 0) / limit) * (height - top - bottom);
     const near = pointer === null ? null : nearest(points, from + ((pointer - left) / (width - left - right)) * (to - from));
@@ -118,7 +114,7 @@ export function chart(history, { label, curves, format = count, axis = short }) 
       ),
       near ? s("line", { class: "pointer", x1: fixed(x(near.at)), x2: fixed(x(near.at)), y1: top, y2: height - bottom }) : null,
     );
-    const shown = near ?? points[points.length - 1];
+    const shown = near ?? points.at(-1);
     put(
       legend,
       curves.map(({ key, label: each }, place) =>
@@ -128,7 +124,7 @@ export function chart(history, { label, curves, format = count, axis = short }) 
           s("svg", { class: "swatch", viewBox: "0 0 22 6", "aria-hidden": "true" }, s("line", { class: `curve c${place}`, "stroke-dasharray": DASHES[place], x1: 0, x2: 22, y1: 3, y2: 3 })),
           each,
           " ",
-          h("b", null, shown && typeof shown.values[key] === "number" ? format(shown.values[key]) : "\u2013"),
+          h("b", null, shown && typeof shown.values[key] === "number" ? format(shown.values[key]) : NOTHING),
         ),
       ),
       near ? h("span", { class: "muted" }, timeOfDay(near.at)) : null,
@@ -147,6 +143,36 @@ export function chart(history, { label, curves, format = count, axis = short }) 
   return { element, draw };
 }
 
+/**
+ * How many messages there are in a queue, or in all of them, and how many a second.
+ *
+ * @param {string} label of the first
+ * @param {(keyof RATES)[]} keys the curves of the second
+ */
+export function messageCharts(label, keys) {
+  const curves = keys.map((key) => ({ key, label: RATES[key] }));
+  const [lengths, rates] = [new History(), new History()];
+  const charts = [chart(lengths, { label, curves: LENGTHS }), chart(rates, { label: "Messages per second", curves, format: rate })];
+  const draw = () => charts.forEach((each) => each.draw());
+  return {
+    element: h("div", { class: "charts" }, charts.map((each) => each.element)),
+    lengths,
+    rates,
+    push: (totals, stats) => {
+      lengths.push(totals);
+      rates.push(Object.fromEntries(keys.map((key) => [key, stats?.[`${key}_details`]?.rate ?? 0])));
+      draw();
+    },
+    /** Begin with what the API has kept. Without it, the curves begin now. */
+    seed: async (context, where, totalsOf) => {
+      const kept = await context.api.get(`${where}&lengths_age=600&lengths_incr=10&msg_rates_age=600&msg_rates_incr=10`).catch(() => ({}));
+      lengths.seed(totalsOf(kept), [{ key: "messages" }, ...LENGTHS], false);
+      rates.seed(kept.message_stats, curves, true);
+      draw();
+    },
+  };
+}
+
 /** Points of a curve without those at which it is not known; long silence breaks it. */
 function runs(points, key) {
   const found = [];
@@ -154,7 +180,7 @@ function runs(points, key) {
   for (const point of points) {
     if (typeof point.values[key] !== "number") continue;
     if (point.at - before > GAP_MS) found.push([]);
-    found[found.length - 1].push(point);
+    found.at(-1).push(point);
     before = point.at;
   }
   return found;

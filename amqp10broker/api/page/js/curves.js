@@ -23,7 +23,7 @@
 
 const KEPT_MAX = 100_000;
 const NS_PER_MS = 1e6;
-export const SPAN_MIN_MS = 0.01;
+const SPAN_MIN_MS = 0.01;
 
 /** All that is known of one watch. */
 export class Timeline {
@@ -43,12 +43,7 @@ export class Timeline {
     this.dropped = 0;
   }
 
-  /**
-   * Take an answer of the API; what was taken before is left out.
-   *
-   * @param {any} answer
-   * @returns {boolean} whether there was a step that was not known
-   */
+  /** Take an answer of the API; what was taken before is left out. @returns {boolean} whether there was a new step */
   take(answer) {
     const before = this.steps.length + this.dropped;
     const lost = answer.since - this.next;
@@ -75,31 +70,22 @@ export class Timeline {
     return this.steps.length + this.dropped > before;
   }
 
-  /** Of the last step. @returns {number} */
   get lastAt() {
-    return this.steps.length ? this.steps[this.steps.length - 1].at : 0;
+    return this.steps.length ? this.steps.at(-1).at : 0;
   }
 
-  /** From when on something is known. @returns {number} */
+  /** From when on something is known. */
   get first() {
     return this.dropped ? this.steps[0].at : 0;
   }
 
-  /** @param {number} number @returns {Step | undefined} */
   step(number) {
     const place = number - (this.steps[0]?.number ?? 0);
     if (this.steps[place]?.number === number) return this.steps[place];
     return this.steps[lowest(this.steps.length, (each) => this.steps[each].number >= number)];
   }
 
-  /**
-   * The step that is next to a time.
-   *
-   * @param {number} at
-   * @param {(step: Step) => boolean} [wanted]
-   * @param {number} [within] no further away than so
-   * @returns {Step | null}
-   */
+  /** The step that is next to a time, no further away than so. @returns {Step | null} */
   nearest(at, wanted = () => true, within = Infinity) {
     const place = lowest(this.steps.length, (each) => this.steps[each].at >= at);
     const behind = this.#found(place, 1, wanted);
@@ -108,37 +94,30 @@ export class Timeline {
     return found && Math.abs(found.at - at) <= within ? found : null;
   }
 
-  /**
-   * The step behind another one, or before it.
-   *
-   * @param {Step} step
-   * @param {1 | -1} direction
-   * @param {(step: Step) => boolean} [wanted]
-   * @returns {Step | null}
-   */
+  /** The step behind another one, or before it. @param {Step} step @param {1 | -1} direction @returns {Step | null} */
   beside(step, direction, wanted = () => true) {
     const place = lowest(this.steps.length, (each) => this.steps[each].number >= step.number);
     return this.#found(place + direction, direction, wanted);
   }
 
-  /** Steps of a span of time, as places of `steps`: from one, to before another. @param {Span} span @returns {[number, number]} */
+  /** Steps of a span, as places of `steps`: from one, to before another. */
   within({ from, to }) {
     return [lowest(this.steps.length, (each) => this.steps[each].at >= from), lowest(this.steps.length, (each) => this.steps[each].at > to)];
   }
 
-  /** All values behind everything that happened until a time. @param {number} at @returns {Object<string, any>} */
+  /** All values behind everything that happened until a time. */
   valuesAt(at) {
     return Object.fromEntries([...this.curves].map(([name, curve]) => [name, valueAt(curve, at)]));
   }
 
-  /** A value just before a step. @param {string} name @param {Step} step @returns {any} */
+  /** A value just before a step. */
   valueBefore(name, step) {
     const curve = this.curves.get(name);
     const place = curve.steps.lastIndexOf(step.number);
     return place > 0 ? curve.values[place - 1] : undefined;
   }
 
-  /** All of it, for a file; the same form as `amqp10broker timeline` writes. @returns {any} */
+  /** All of it, for a file; the same form as `amqp10broker timeline` writes. */
   exported() {
     const start = Object.fromEntries([...this.curves].map(([name, curve]) => [name, curve.values[0]]));
     const at_ns = (at) => this.watched.began_ns + Math.round(at * NS_PER_MS);
@@ -161,7 +140,7 @@ export class Timeline {
   #put(name, at, value, step) {
     let curve = this.curves.get(name);
     if (!curve) this.curves.set(name, (curve = { times: [], values: [], steps: [] }));
-    if (curve.values.length && curve.values[curve.values.length - 1] === value && step < 0) return;
+    if (curve.values.length && curve.values.at(-1) === value && step < 0) return;
     curve.times.push(at);
     curve.values.push(value);
     curve.steps.push(step);
@@ -186,7 +165,7 @@ export class Timeline {
   }
 }
 
-/** The first place of a list of which something is true, if it is so of all behind it. @param {number} length @param {(place: number) => boolean} is @returns {number} */
+/** The first place of a list of which something is true, as it is of all behind it. */
 function lowest(length, is) {
   let [from, to] = [0, length];
   while (from < to) {
@@ -197,26 +176,27 @@ function lowest(length, is) {
   return from;
 }
 
-/** The value of a curve at a time: that of the last step until then. @param {Curve} curve @param {number} at @returns {any} undefined before the first */
+/** The place of a curve's last value until a time; -1 before the first. */
+export function placeAt({ times }, at) {
+  return lowest(times.length, (each) => times[each] > at) - 1;
+}
+
+/** The value of a curve at a time; undefined before the first. */
 export function valueAt(curve, at) {
-  const place = lowest(curve.times.length, (each) => curve.times[each] > at) - 1;
-  return place < 0 ? undefined : curve.values[place];
+  return curve.values[placeAt(curve, at)];
 }
 
 /**
- * The places of a curve that are drawn of a span of time: all of them, or where they are more than a picture has
- * columns, of each column the first, the last, the least and the greatest. So every extremum is drawn, and nothing that
- * is not there.
+ * The places of a curve that are drawn of a span of time, in order from the one that holds when it begins: all of them,
+ * or where they are more than a picture has columns, of each column the first, the last, the least and the greatest. So
+ * every extremum is drawn, and nothing that is not there.
  *
- * @param {Curve} curve
- * @param {Span} span
- * @param {number} columns
- * @returns {number[]} in their order; the first is the one that holds when the span begins
+ * @param {Curve} curve @param {Span} span @param {number} columns @returns {number[]}
  */
 export function drawn(curve, { from, to }, columns) {
   const { times, values } = curve;
-  const begin = Math.max(0, lowest(times.length, (each) => times[each] > from) - 1);
-  const end = lowest(times.length, (each) => times[each] > to);
+  const begin = Math.max(0, placeAt(curve, from));
+  const end = placeAt(curve, to) + 1;
   const places = [];
   if (end - begin <= columns * 2) {
     for (let each = begin; each < end; each += 1) places.push(each);
@@ -236,10 +216,10 @@ export function drawn(curve, { from, to }, columns) {
   return places;
 }
 
-/** When a curve of truth values is true. @param {Curve} curve @param {Span} span @param {number} now where the curve ends @returns {Span[]} */
+/** When a curve of truth values, which ends now, is true. @returns {Span[]} */
 export function bands(curve, { from, to }, now) {
   const found = [];
-  const begin = Math.max(0, lowest(curve.times.length, (each) => curve.times[each] > from) - 1);
+  const begin = Math.max(0, placeAt(curve, from));
   for (let place = begin; place < curve.times.length && curve.times[place] <= to; place += 1) {
     if (curve.values[place] === true) found.push({ from: curve.times[place], to: curve.times[place + 1] ?? now });
   }
@@ -267,10 +247,6 @@ const KINDS = {
 /**
  * Frames of a span of time, by the column of the picture that they are in.
  *
- * @param {Timeline} timeline
- * @param {Span} span
- * @param {number} columns
- * @param {(step: Step) => boolean} wanted
  * @returns {Map<number, {column: number, direction: "in" | "out", kind: string, frames: number, own: boolean, marks: Set<string>, first: Step, steps: number}>}
  */
 export function traffic(timeline, span, columns, wanted) {
@@ -292,9 +268,9 @@ export function traffic(timeline, span, columns, wanted) {
   return found;
 }
 
-/** The least and the greatest value of a curve in a span. @param {Curve} curve @param {Span} span @returns {[number, number] | null} */
+/** The least and the greatest value of a curve in a span. @returns {[number, number] | null} */
 export function extent(curve, { from, to }) {
-  const begin = Math.max(0, lowest(curve.times.length, (each) => curve.times[each] > from) - 1);
+  const begin = Math.max(0, placeAt(curve, from));
   let [least, greatest] = [Infinity, -Infinity];
   for (let place = begin; place < curve.times.length && curve.times[place] <= to; place += 1) {
     const value = curve.values[place];
@@ -307,20 +283,14 @@ export function extent(curve, { from, to }) {
 
 // --- the span that is looked at -----------------------------------------------------------------------
 
-/**
- * A span that lies in another one, as it is if it can.
- *
- * @param {Span} span
- * @param {Span} bounds
- * @returns {Span}
- */
+/** A span that lies in another one, as it is if it can. @returns {Span} */
 export function clamped({ from, to }, bounds) {
   const length = Math.min(Math.max(to - from, SPAN_MIN_MS), Math.max(bounds.to - bounds.from, SPAN_MIN_MS));
   const begin = Math.min(Math.max(from, bounds.from), bounds.to - length);
   return { from: begin, to: begin + length };
 }
 
-/** A span, longer or shorter, in which a time stays where it was. @param {Span} span @param {number} factor below 1 is nearer @param {number} at @returns {Span} */
+/** A span, longer or (by a factor below 1) shorter, in which a time stays where it was. @returns {Span} */
 export function zoomed({ from, to }, factor, at) {
   const length = Math.max((to - from) * factor, SPAN_MIN_MS);
   const share = (at - from) / (to - from);
@@ -331,15 +301,15 @@ export function zoomed({ from, to }, factor, at) {
 
 const TIME_STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 18e5, 36e5];
 
-/** Times for an axis. @param {Span} span @param {number} most @returns {{step: number, ticks: number[]}} */
+/** Times for an axis, so many at most. */
 export function timeTicks({ from, to }, most) {
-  const step = TIME_STEPS.find((each) => (to - from) / each <= most) ?? TIME_STEPS[TIME_STEPS.length - 1];
+  const step = TIME_STEPS.find((each) => (to - from) / each <= most) ?? TIME_STEPS.at(-1);
   const ticks = [];
   for (let place = Math.ceil(from / step); place * step <= to; place += 1) ticks.push(place * step);
   return { step, ticks };
 }
 
-/** A time as text, as fine as the step of its axis. @param {number} at @param {number} step @returns {string} 1:05.250 */
+/** A time as text, as fine as the step of its axis: 1:05.250. */
 export function timeText(at, step) {
   const digits = step >= 1000 ? 0 : step >= 1 ? 3 : 6;
   const sign = at < 0 ? "\u2212" : "";
@@ -349,7 +319,6 @@ export function timeText(at, step) {
   return minutes ? `${sign}${minutes}:${rest.padStart(digits ? digits + 3 : 2, "0")}` : `${sign}${rest} s`;
 }
 
-/** A length of time as text. @param {number} ms @returns {string} */
 export function lengthText(ms) {
   if (ms < 1) return `${Number((ms * 1000).toPrecision(3))} \u00b5s`;
   if (ms < 1000) return `${Number(ms.toPrecision(3))} ms`;
@@ -361,7 +330,7 @@ export function lengthText(ms) {
  * A scale from 0 for whole numbers: linear, or where a few are very much larger than others, logarithmic.
  *
  * @param {number[]} tops of curves
- * @param {number} [floor] least value; above 0 for numbers that only grow
+ * @param {number} [floor] above 0 for numbers that only grow
  * @returns {{share: (value: number) => number, ticks: number[], log: boolean}} `share`: 0 below, 1 above
  */
 export function scale(tops, floor = 0) {
@@ -383,7 +352,7 @@ export function scale(tops, floor = 0) {
   return { share: (value) => (value - low) / (high - low), ticks, log: false };
 }
 
-/** Bytes in lines of 16: where, in hexadecimal, as text. @param {string} hex @returns {[string, string, string][]} */
+/** Bytes in lines of 16: where, in hexadecimal, as text. */
 export function dump(hex) {
   const pairs = hex.match(/../g) ?? [];
   const lines = [];

@@ -1,6 +1,7 @@
 /** Dialogues: forms that send something, confirmations, and what only informs. */
 
 import { h, put, visible } from "./dom.js";
+import { button } from "./parts.js";
 
 /**
  * @typedef {object} Field
@@ -22,82 +23,79 @@ import { h, put, visible } from "./dom.js";
  * @property {string} label of the button that sends
  * @property {boolean} [danger] something is lost by it
  * @property {string} [typed] must be typed in before, when what is lost is much
- * @property {(values: Object<string, any>) => Promise<any>} run sends; what it throws is shown, and the form stays
+ * @property {(values: Object<string, any>) => any} run sends; what it throws is shown, and the form stays
+ * @property {(values: Object<string, any>, answer: any) => void} done behind `run`, with what it returned
  */
 
 let fieldNumber = 0;
 
-/**
- * Ask for values and send them.
- *
- * @param {Form} form
- * @returns {Promise<boolean>} whether it was sent
- */
-export function ask(form) {
-  return new Promise((resolve) => {
-    const inputs = (form.fields ?? []).map((each) => [each, input(each)]);
-    const typed = form.typed === undefined ? null : input({ name: "typed", label: "" });
-    const fault = h("p", { class: "fault", role: "alert", hidden: true });
-    const send = h("button", { type: "submit", class: form.danger ? "button danger" : "button primary" }, form.label);
-    const allow = () => {
-      send.disabled = typed !== null && typed.read() !== form.typed;
-    };
-    if (typed) {
-      typed.control.addEventListener("input", allow);
-      allow();
-    }
-    let done = false;
-    const submit = async (event) => {
-      event.preventDefault();
-      fault.hidden = true;
-      send.disabled = true;
-      try {
-        const values = {};
-        for (const [each, { read }] of inputs) values[each.name] = read();
-        await form.run(values);
-        done = true;
-        dialog.close();
-      } catch (error) {
-        put(fault, visible(error.reason ?? error.message));
-        fault.hidden = false;
-        send.disabled = false;
-      }
-    };
-    const cancel = h("button", { type: "button", class: "button", onclick: () => dialog.close() }, "Cancel");
-    const dialog = opened(
-      form.title,
-      h(
-        "form",
-        { onsubmit: submit, novalidate: false },
-        form.text ? h("div", { class: "said" }, form.text) : null,
-        inputs.map(([each, made]) => row(each, made)),
-        typed
-          ? h(
-              "div",
-              { class: "field" },
-              h("label", { for: typed.control.id }, "To confirm, type ", h("bdi", { class: "code" }, visible(form.typed))),
-              typed.element,
-            )
-          : null,
-        fault,
-        h("div", { class: "actions" }, cancel, send),
-      ),
-      () => resolve(done),
-    );
-    const first = dialog.querySelector("input:not([readonly]), select, textarea");
-    (first ?? send).focus();
-  });
+/** The field of the virtual host. @param {import("./main.js").Context} context @param {string} [given] it is this one */
+export function vhostField(context, given) {
+  if (given !== undefined) return { name: "vhost", label: "Virtual host", value: given, fixed: true };
+  return {
+    name: "vhost",
+    label: "Virtual host",
+    type: "select",
+    value: context.vhost || context.vhosts[0],
+    options: context.vhosts.map((each) => ({ value: each, label: visible(each) })),
+  };
 }
 
-/**
- * Show something.
- *
- * @param {string} title
- * @param {...import("./dom.js").Child} children
- * @returns {HTMLDialogElement}
- */
+/** Ask for values and send them. @param {Form} form */
+export function ask(form) {
+  const inputs = (form.fields ?? []).map((each) => [each, input(each)]);
+  const typed = form.typed === undefined ? null : input({ name: "typed", label: "" });
+  const fault = h("p", { class: "fault", role: "alert", hidden: true });
+  const send = h("button", { type: "submit", class: form.danger ? "button danger" : "button primary" }, form.label);
+  const allow = () => {
+    send.disabled = typed !== null && typed.read() !== form.typed;
+  };
+  if (typed) {
+    typed.control.addEventListener("input", allow);
+    allow();
+  }
+  let sent = null;
+  const submit = async (event) => {
+    event.preventDefault();
+    fault.hidden = true;
+    send.disabled = true;
+    try {
+      const values = Object.fromEntries(inputs.map(([each, { read }]) => [each.name, read()]));
+      sent = [values, await form.run(values)];
+      dialog.close();
+    } catch (error) {
+      put(fault, visible(error.reason ?? error.message));
+      fault.hidden = false;
+      send.disabled = false;
+    }
+  };
+  const dialog = opened(
+    form.title,
+    h(
+      "form",
+      { onsubmit: submit, novalidate: false },
+      form.text ? h("div", { class: "said" }, form.text) : null,
+      inputs.map(([each, made]) => row(each, made)),
+      typed
+        ? h(
+            "div",
+            { class: "field" },
+            h("label", { for: typed.control.id }, "To confirm, type ", h("bdi", { class: "code" }, visible(form.typed))),
+            typed.element,
+          )
+        : null,
+      fault,
+      h("div", { class: "actions" }, button("Cancel", () => dialog.close()), send),
+    ),
+    () => sent && form.done(...sent),
+  );
+  const first = dialog.querySelector("input:not([readonly]), select, textarea");
+  (first ?? send).focus();
+}
+
+/** Show something. @param {string} title @param {...import("./dom.js").Child} children @returns {HTMLDialogElement} */
 export function show(title, ...children) {
-  const close = h("button", { type: "button", class: "button primary", onclick: () => dialog.close() }, "Close");
+  const close = button("Close", () => dialog.close(), { kind: "primary" });
   const dialog = opened(title, [children, h("div", { class: "actions" }, close)], () => {});
   close.focus();
   return dialog;
@@ -128,26 +126,16 @@ function row(field, { element, control }) {
 function input(field) {
   const id = `field-${++fieldNumber}`;
   const common = { id, name: field.name, required: field.required, readonly: field.fixed, autocomplete: "off" };
-  if (field.type === "select") {
-    const options = field.options.map((each) => (typeof each === "string" ? { value: each, label: each } : each));
-    const control = h(
-      "select",
-      { id, name: field.name },
-      options.map(({ value, label }) => h("option", { value, selected: value === field.value }, label)),
-    );
-    return { element: control, control, read: () => control.value };
-  }
+  const alone = (control, read = () => control.value) => ({ element: control, control, read });
+  if (field.type === "select") return alone(h("select", { id, name: field.name }, options(field.options, field.value)));
   if (field.type === "flag") {
     const control = h("input", { id, type: "checkbox", name: field.name, checked: Boolean(field.value) });
-    return { element: control, control, read: () => control.checked };
+    return alone(control, () => control.checked);
   }
-  if (field.type === "long") {
-    const control = h("textarea", { ...common, rows: 6, spellcheck: "false", value: field.value ?? "" });
-    return { element: control, control, read: () => control.value };
-  }
+  if (field.type === "long") return alone(h("textarea", { ...common, rows: 6, spellcheck: "false", value: field.value ?? "" }));
   if (field.type === "file") {
     const control = h("input", { ...common, type: "file", accept: "application/json,.json" });
-    return { element: control, control, read: () => control.files[0] };
+    return alone(control, () => control.files[0]);
   }
   if (field.type === "table") return table(id, field);
   const numeric = field.type === "number";
@@ -165,6 +153,13 @@ function input(field) {
   return { element: list ? h("span", null, control, list) : control, control, read };
 }
 
+function options(all, chosen) {
+  return all.map((each) => {
+    const { value, label } = typeof each === "string" ? { value: each, label: each } : each;
+    return h("option", { value, selected: value === chosen }, label);
+  });
+}
+
 /** Keys and values, each with its type. */
 function table(id, field) {
   const lines = h("div", { class: "pairs" });
@@ -173,13 +168,7 @@ function table(id, field) {
   const add = (key = "", value = "", type = "text") => {
     const keyInput = h("input", { value: key, placeholder: "key", list: list.id, "aria-label": "key", spellcheck: "false" });
     const valueInput = h("input", { value, placeholder: "value", "aria-label": "value", spellcheck: "false" });
-    const typeInput = h(
-      "select",
-      { "aria-label": "type of the value" },
-      [["text", "text"], ["number", "number"], ["flag", "true/false"], ["json", "JSON"]].map(([each, label]) =>
-        h("option", { value: each, selected: each === type }, label),
-      ),
-    );
+    const typeInput = h("select", { "aria-label": "type of the value" }, options(TYPES, type));
     keyInput.addEventListener("change", () => {
       if (known[keyInput.value]) typeInput.value = known[keyInput.value];
     });
@@ -190,15 +179,16 @@ function table(id, field) {
     return keyInput;
   };
   for (const [key, value] of Object.entries(field.value ?? {})) add(key, typeof value === "string" ? value : JSON.stringify(value), typeOf(value));
-  const more = h("button", { id, type: "button", class: "button small", onclick: () => add().focus() }, "Add a line");
+  const more = button("Add a line", () => add().focus(), { kind: "small" });
+  more.id = id;
   const read = () => Object.fromEntries([...lines.children].map((each) => each.read()).filter(([key]) => key !== ""));
   return { element: h("div", { class: "table-field" }, list, lines, more), control: more, read };
 }
 
+const TYPES = ["text", "number", { value: "flag", label: "true/false" }, { value: "json", label: "JSON" }];
+
 function typeOf(value) {
-  if (typeof value === "string") return "text";
-  if (typeof value === "number") return "number";
-  return typeof value === "boolean" ? "flag" : "json";
+  return { string: "text", number: "number", boolean: "flag" }[typeof value] ?? "json";
 }
 
 function typedValue(key, text, type) {

@@ -20,24 +20,12 @@ export function h(tag, attributes, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
 
-/**
- * Make an element of a picture; see `h`.
- *
- * @param {string} tag
- * @param {Object<string, any> | null} [attributes]
- * @param {...(Child | Child[])} children
- * @returns {SVGElement}
- */
+/** Make an element of a picture; see `h`. @returns {SVGElement} */
 export function s(tag, attributes, ...children) {
   return filled(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/**
- * Put other children in place of those that an element has.
- *
- * @param {Element} element
- * @param {...(Child | Child[])} children
- */
+/** Put other children in place of those that an element has. */
 export function put(element, ...children) {
   element.replaceChildren(...nodes(children));
 }
@@ -71,6 +59,14 @@ export function name(text, empty = "(empty)") {
   if (text === "" || text === null || text === undefined) return h("span", { class: "muted" }, empty);
   const shown = visible(text);
   return h("bdi", { class: "name", title: shown }, shown);
+}
+
+/** Save JSON as a file of the browser. @param {string} text @param {string} file its name */
+export function save(text, file) {
+  const href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  h("a", { href, download: file }).click();
+  // The browser has its own hold of it by then.
+  setTimeout(() => URL.revokeObjectURL(href), 60_000);
 }
 
 function filled(element, attributes, children) {

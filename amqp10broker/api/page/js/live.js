@@ -192,14 +192,7 @@ async function* events(body) {
   }
 }
 
-/**
- * The value that a difference makes of the one before it, which stays as it is; `api/differences.py` says what
- * differences are.
- *
- * @param {any} value
- * @param {any} change
- * @returns {any}
- */
+/** The value that a difference makes of the one before it, which stays as it is; `api/live.py` has what differences are. */
 export function changed(value, change) {
   if ("to" in change) return change.to;
   if ("rows" in change) {

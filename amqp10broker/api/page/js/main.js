@@ -1,12 +1,11 @@
 /** The page: log-in, frame, and the view that the address names. */
 
-import { Api, suffices } from "./api.js";
+import { Api, ApiError, suffices } from "./api.js";
 import { show } from "./dialogs.js";
 import { h, name, put, visible } from "./dom.js";
 import { Live, retryAfterMs } from "./live.js";
-import { forget, kept, logIn, reasonOf } from "./login.js";
+import { button, terms } from "./parts.js";
 import { href, parse } from "./router.js";
-import * as theme from "./theme.js";
 import { VIEWS } from "./views/index.js";
 
 /**
@@ -23,18 +22,21 @@ import { VIEWS } from "./views/index.js";
  * @property {(tag: string) => string | null} refused why not; null if they do
  * @property {(path: string, hear: import("./live.js").Hear, how?: import("./live.js").How) => () => void} watch hears what stands at a path until
  *   the view ends
- * @property {() => void} again looks at all paths now: something was done
  * @property {(text: string) => void} tell says that something was done
  * @property {(hash: string) => void} go
+ * @property {(text: string, hash?: string) => void} done tells of it, and goes elsewhere, or looks at all paths now
+ * @property {() => void} again looks at all paths now: something was done
  * @property {(key: string, act: () => void) => void} onKey until the view ends
  * @property {(act: () => void) => void} onSize when the window has another size, until the view ends
  */
 
+/** The log-in is kept for this tab alone, and goes with each request. */
+const LOGIN_KEY = "amqp10broker.login";
 const VHOST_KEY = "amqp10broker.vhost";
 const TOLD_MS = 5000;
 const FIRST = VIEWS[0].name;
 
-/** Run until the log-in ends; why it did. @returns {Promise<string>} */
+/** Run until the log-in ends. @returns {Promise<string>} why it did */
 function run(authorization, me) {
   return new Promise((resolve) => {
     const ended = new AbortController();
@@ -43,7 +45,7 @@ function run(authorization, me) {
       ended.abort();
       leaveView();
       live.stop();
-      forget();
+      sessionStorage.removeItem(LOGIN_KEY);
       resolve(reason);
     };
     const api = new Api(authorization, () => leave("The log-in has ended: the user has gone, or its password or token is not valid any more."));
@@ -125,8 +127,11 @@ function run(authorization, me) {
         },
         again: () => live.again(),
         tell,
-        go: (hash) => {
-          location.hash = hash;
+        go,
+        done: (text, hash) => {
+          tell(text);
+          if (hash) go(hash);
+          else live.again();
         },
         onKey: (key, act) => keys.set(key, act),
         onSize: (act) => {
@@ -153,7 +158,7 @@ function run(authorization, me) {
         themeButton(),
         h("button", { type: "button", class: "button small", "aria-label": "Keys", title: "Keys (?)", onclick: () => showKeys(seen) }, "?"),
         h("span", { class: "me", title: me.tags.join(", ") }, name(me.name)),
-        h("button", { type: "button", class: "button small", onclick: () => leave("") }, "Log out"),
+        button("Log out", () => leave(""), { kind: "small" }),
       ),
       navigation,
       alarms,
@@ -174,7 +179,7 @@ function run(authorization, me) {
         const { key } = event;
         const view = behind === "g" ? seen.find((each) => each.key === key) : null;
         behind = behind === "g" ? "" : key === "g" ? "g" : "";
-        const act = view ? () => { location.hash = href(view.name); } : behind ? null : keys.get(key) ?? { "?": () => showKeys(seen), p: () => live.pause(!live.paused), r: () => live.again() }[key];
+        const act = view ? () => go(href(view.name)) : behind ? null : keys.get(key) ?? { "?": () => showKeys(seen), p: () => live.pause(!live.paused), r: () => live.again() }[key];
         if (!act) return;
         event.preventDefault();
         act();
@@ -236,9 +241,28 @@ function drawAlarms(element, error, mayLook) {
   );
 }
 
+// --- light or dark: as the system has it, unless this browser was told otherwise ------------------------
+
+const THEME_KEY = "amqp10broker.theme";
+const THEMES = ["auto", "light", "dark"];
+const system = matchMedia("(prefers-color-scheme: dark)");
+
+function themeOf() {
+  const kept = localStorage.getItem(THEME_KEY);
+  return THEMES.includes(kept) ? kept : "auto";
+}
+
+function applyTheme() {
+  const chosen = themeOf();
+  document.documentElement.dataset.theme = chosen === "auto" ? (system.matches ? "dark" : "light") : chosen;
+}
+
 function themeButton() {
-  const label = (mode) => ({ auto: "Theme: auto", light: "Theme: light", dark: "Theme: dark" })[mode];
-  const element = h("button", { type: "button", class: "button small", onclick: () => put(element, label(theme.next())) }, label(theme.mode()));
+  const element = button(`Theme: ${themeOf()}`, () => {
+    localStorage.setItem(THEME_KEY, THEMES[(THEMES.indexOf(themeOf()) + 1) % THEMES.length]);
+    applyTheme();
+    put(element, `Theme: ${themeOf()}`);
+  }, { kind: "small" });
   return element;
 }
 
@@ -254,7 +278,11 @@ function showKeys(views) {
     ["Esc", "leave a field or a dialogue"],
     ...views.map((each) => [`g ${each.key}`, each.label]),
   ];
-  show("Keys", h("dl", { class: "keyboard" }, rows.map(([key, what]) => h("div", null, h("dt", null, h("kbd", null, key)), h("dd", null, what)))));
+  show("Keys", terms("keyboard", rows.map(([key, what]) => [h("kbd", null, key), what])));
+}
+
+function go(hash) {
+  location.hash = hash;
 }
 
 /** Say that something was done, for a while. */
@@ -264,9 +292,81 @@ function tell(text) {
   setTimeout(() => line.remove(), TOLD_MS);
 }
 
+// --- the log-in -------------------------------------------------------------------------------------
+
+/** What a refused log-in means to its user. @param {ApiError} error @returns {string} */
+function reasonOf(error) {
+  if (error.reason === "Not management user") {
+    return "This user may not use this page: it has none of the tags management, policymaker, monitoring and administrator.";
+  }
+  if (error.status === 401) return "The broker does not know this user with this password. guest may log in from the broker's own machine only.";
+  if (error.status === 0) return "The broker does not answer. Is it running?";
+  return `The broker refused: ${error.reason}`;
+}
+
+/** Ask for a user; why, empty at first. @returns {Promise<{authorization: string, me: {name: string, tags: string[]}}>} */
+function logIn(host, reason) {
+  return new Promise((resolve) => {
+    const fault = h("p", { class: "fault", role: "alert", hidden: reason === "" }, visible(reason));
+    const user = h("input", { id: "user", name: "username", autocomplete: "username", required: true, autocapitalize: "off", spellcheck: "false" });
+    const password = h("input", { id: "password", name: "password", type: "password", autocomplete: "current-password" });
+    const token = h("textarea", { id: "token", rows: 4, spellcheck: "false", autocomplete: "off" });
+    const send = h("button", { type: "submit", class: "button primary wide" }, "Log in");
+    const field = (label, control) => h("div", { class: "field" }, h("label", { for: control.id }, label), control);
+    const withUser = h("div", null, field("User", user), field("Password", password));
+    const withToken = h("div", { hidden: true }, field("Token (OAuth 2)", token));
+    const change = () => {
+      withUser.hidden = !withUser.hidden;
+      withToken.hidden = !withToken.hidden;
+      user.required = withToken.hidden;
+      token.required = withUser.hidden;
+      put(other, withToken.hidden ? "Log in with a token" : "Log in with a password");
+      (withToken.hidden ? user : token).focus();
+    };
+    const other = h("button", { type: "button", class: "plain-link", onclick: change }, "Log in with a token");
+    const submit = async (event) => {
+      event.preventDefault();
+      fault.hidden = true;
+      send.disabled = true;
+      const authorization = withToken.hidden ? Api.basic(user.value, password.value) : `Bearer ${token.value.trim()}`;
+      try {
+        const me = await new Api(authorization, () => {}).get("/whoami");
+        sessionStorage.setItem(LOGIN_KEY, authorization);
+        resolve({ authorization, me });
+      } catch (error) {
+        put(fault, visible(error instanceof ApiError ? reasonOf(error) : error.message));
+        fault.hidden = false;
+        send.disabled = false;
+        password.value = "";
+        (withToken.hidden ? password : token).focus();
+      }
+    };
+    put(
+      host,
+      h(
+        "main",
+        { class: "login", id: "main" },
+        h(
+          "form",
+          { class: "card", onsubmit: submit, "aria-label": "Log in" },
+          h("img", { src: "icon.svg", alt: "", width: 40, height: 40 }),
+          h("h1", null, "amqp10broker"),
+          fault,
+          withUser,
+          withToken,
+          send,
+          other,
+        ),
+      ),
+    );
+    user.focus();
+  });
+}
+
 async function main() {
-  theme.begin();
-  let authorization = kept();
+  system.addEventListener("change", applyTheme);
+  applyTheme();
+  let authorization = sessionStorage.getItem(LOGIN_KEY);
   let reason = "";
   for (;;) {
     let me = null;
@@ -275,7 +375,7 @@ async function main() {
         me = await new Api(authorization, () => {}).get("/whoami");
       } catch (error) {
         reason = reasonOf(error);
-        if (error.status === 401) forget();
+        if (error.status === 401) sessionStorage.removeItem(LOGIN_KEY);
       }
     }
     if (!me) ({ authorization, me } = await logIn(document.body, reason));

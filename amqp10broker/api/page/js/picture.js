@@ -7,9 +7,9 @@
  * @typedef {import("./curves.js").Span} Span
  */
 
-import { bands, clamped, drawn, extent, scale, timeText, timeTicks, traffic, valueAt, zoomed } from "./curves.js";
+import { bands, clamped, drawn, extent, placeAt, scale, timeText, timeTicks, traffic, valueAt, zoomed } from "./curves.js";
 import { h, put, s, visible } from "./dom.js";
-import { count, short } from "./format.js";
+import { NOTHING, count, short } from "./format.js";
 
 /** Every curve and state: what it is called, how it is drawn. Each has a pattern of its own beside its colour. */
 export const CURVES = {
@@ -84,9 +84,11 @@ export function picture(timeline, told) {
 
   const bounds = () => ({ from: timeline.first, to: Math.max(timeline.now, timeline.first + 1000) });
   const wanted = (step) => state.others || step.link;
-  const x = (at) => LEFT + ((at - state.span.from) / (state.span.to - state.span.from)) * plot();
-  const timeAt = (px) => state.span.from + ((px - LEFT) / plot()) * (state.span.to - state.span.from);
+  const x = (at, span = state.span) => LEFT + ((at - span.from) / lengthOf(span)) * plot();
+  const timeAt = (px, span = state.span) => span.from + ((px - LEFT) / plot()) * lengthOf(span);
   const plot = () => Math.max(size.width - LEFT - RIGHT, 10);
+  const bottom = () => (panes.length ? panes.at(-1).top + panes.at(-1).height : TOP);
+  const nearestTo = (at) => timeline.nearest(at, wanted, (NEAR_PX / plot()) * lengthOf(state.span));
 
   // --- what is looked at ------------------------------------------------------------------------------
 
@@ -106,8 +108,8 @@ export function picture(timeline, told) {
   };
 
   const pan = (share) => {
-    const length = (state.span.to - state.span.from) * share;
-    look({ from: state.span.from + length, to: state.span.to + length });
+    const by = lengthOf(state.span) * share;
+    look({ from: state.span.from + by, to: state.span.to + by });
   };
 
   const inSpan = (at) => at >= state.span.from && at <= state.span.to;
@@ -115,7 +117,7 @@ export function picture(timeline, told) {
   const select = (step, why) => {
     state.selected = step;
     if (step && !inSpan(step.at)) {
-      const half = (state.span.to - state.span.from) / 2;
+      const half = lengthOf(state.span) / 2;
       look({ from: step.at - half, to: step.at + half });
     } else if (step && state.following) {
       look(state.span);
@@ -133,7 +135,7 @@ export function picture(timeline, told) {
   /** The step behind what is shown at a point. */
   const causeAt = (px, py) => {
     const at = timeAt(px);
-    const near = timeline.nearest(at, wanted, (NEAR_PX / plot()) * (state.span.to - state.span.from));
+    const near = nearestTo(at);
     if (near) return [near];
     const pane = panes.find((each) => py >= each.top && py < each.top + each.height);
     let best = null;
@@ -145,10 +147,9 @@ export function picture(timeline, told) {
       if (!best || far < best.far) best = { far, name, curve };
     }
     if (!best) return [timeline.nearest(at, wanted)];
-    let place = best.curve.times.length - 1;
-    while (place > 0 && best.curve.times[place] > at) place -= 1;
+    const place = Math.max(0, placeAt(best.curve, at));
     const number = best.curve.steps[place];
-    if (number < 0) return [null, `${CURVES[best.name].label} was ${count(best.curve.values[place])} already when the timeline began, or behind a gap: no frame that is known made it so.`];
+    if (number < 0) return [null, `${labelOf(best.name)} was ${count(best.curve.values[place])} already when the timeline began, or behind a gap: no frame that is known made it so.`];
     return [timeline.step(number)];
   };
 
@@ -175,8 +176,9 @@ export function picture(timeline, told) {
   };
 
   const arrange = () => {
+    const seen = (names = []) => names.filter((name) => present(name) && !off.has(name));
     const kept = PANES.filter((each) => each.frames || present(each.curves[0]))
-      .map((each) => ({ ...each, shown: (each.curves ?? []).filter((name) => present(name) && !off.has(name)), states: (each.bands ?? []).filter((name) => present(name) && !off.has(name)) }))
+      .map((each) => ({ ...each, shown: seen(each.curves), states: seen(each.bands) }))
       .filter((each) => each.frames || each.shown.length);
     let top = TOP;
     panes = kept.map((each) => {
@@ -200,7 +202,7 @@ export function picture(timeline, told) {
     }
     if (!width) return;
     if (state.following && timeline.now) {
-      const length = state.touched ? state.span.to - state.span.from : Math.min(FIRST_SPAN_MS, Math.max(timeline.now * 1.02, 1000));
+      const length = state.touched ? lengthOf(state.span) : Math.min(FIRST_SPAN_MS, Math.max(timeline.now * 1.02, 1000));
       const to = Math.max(timeline.now + length * 0.02, timeline.first + length);
       state.span = { from: to - length, to };
     }
@@ -227,20 +229,16 @@ export function picture(timeline, told) {
 
   const drawGrid = (paint, inks) => {
     const { step, ticks } = timeTicks(state.span, Math.max(2, Math.floor(plot() / 110)));
-    const bottom = panes.length ? panes[panes.length - 1].top + panes[panes.length - 1].height : TOP;
     paint.lineWidth = 1;
     paint.textBaseline = "top";
-    paint.textAlign = "center";
     for (const at of ticks) {
       const px = Math.round(x(at)) + 0.5;
       paint.strokeStyle = inks.line;
       for (const pane of panes) line(paint, px, pane.top, px, pane.top + pane.height);
-      paint.fillStyle = inks.muted;
-      if (px > LEFT + 16 && px < size.width - 24) paint.fillText(timeText(at, step), px, bottom + 7);
+      if (px > LEFT + 16 && px < size.width - 24) write(paint, timeText(at, step), px, bottom() + 7, inks.muted, "center");
     }
     paint.textBaseline = "middle";
     for (const pane of panes) {
-      paint.textAlign = "left";
       if (!pane.frames) scaleOf(pane, paint, inks);
       paint.strokeStyle = inks.strong;
       line(paint, LEFT, Math.round(pane.top + pane.height) + 0.5, LEFT + plot(), Math.round(pane.top + pane.height) + 0.5);
@@ -252,7 +250,6 @@ export function picture(timeline, told) {
     const floor = pane.grows && extents.length ? Math.min(...extents.map(([least]) => least)) : 0;
     const axis = scale(extents.map(([, greatest]) => greatest), floor);
     pane.y = (value) => pane.top + pane.height - 3 - axis.share(value) * (pane.height - 12);
-    paint.textAlign = "right";
     const seen = [];
     for (const tick of axis.ticks) {
       const py = Math.round(pane.y(tick)) + 0.5;
@@ -260,19 +257,16 @@ export function picture(timeline, told) {
       seen.push(py);
       paint.strokeStyle = inks.line;
       line(paint, LEFT, py, LEFT + plot(), py);
-      paint.fillStyle = inks.muted;
-      paint.fillText(short(tick), LEFT - 7, Math.max(py, pane.top + 5));
+      write(paint, short(tick), LEFT - 7, Math.max(py, pane.top + 5), inks.muted, "right");
     }
-    if (axis.log) {
-      paint.textAlign = "left";
-      paint.fillText("log", 6, pane.top + pane.height / 2);
-    }
+    if (axis.log) write(paint, "log", 6, pane.top + pane.height / 2, inks.muted);
   };
 
   const drawCurves = (paint, inks, pane) => {
     const end = Math.min(timeline.now, state.span.to);
     for (const name of pane.states) {
-      paint.fillStyle = inks.of(CURVES[name].colour);
+      const ink = inks.of(CURVES[name].colour);
+      paint.fillStyle = ink;
       for (const band of bands(timeline.curves.get(name), state.span, timeline.now)) {
         const from = Math.max(x(band.from), LEFT);
         const width = Math.max(x(Math.min(band.to, end)) - from, 1.5);
@@ -281,10 +275,7 @@ export function picture(timeline, told) {
         paint.globalAlpha = 0.9;
         paint.fillRect(from, pane.top, width, 3);
         paint.globalAlpha = 1;
-        if (width > paint.measureText(CURVES[name].label).width + 10) {
-          paint.textAlign = "left";
-          paint.fillText(CURVES[name].label, from + 5, pane.top + 11);
-        }
+        if (width > paint.measureText(labelOf(name)).width + 10) write(paint, labelOf(name), from + 5, pane.top + 11, ink);
       }
     }
     for (const name of pane.shown) {
@@ -296,25 +287,30 @@ export function picture(timeline, told) {
       const dense = places.length > plot();
       paint.lineWidth = dense ? 1 : style.wide ? 2 : 1.6;
       paint.setLineDash(dense ? [] : style.dash);
-      paint.beginPath();
-      let before = null;
-      for (const place of places) {
-        const px = x(Math.max(curve.times[place], state.span.from));
-        const value = curve.values[place];
-        if (before !== null) paint.lineTo(px, before);
-        if (typeof value !== "number") {
-          before = null;
-          continue;
-        }
-        const py = pane.y(value);
-        if (before === null) paint.moveTo(px, py);
-        else paint.lineTo(px, py);
-        before = py;
-      }
-      if (before !== null && end > state.span.from) paint.lineTo(x(end), before);
-      paint.stroke();
+      stairs(paint, curve, places, state.span, pane.y, end);
       paint.setLineDash([]);
     }
+  };
+
+  /** A curve that holds each value until the next one; where there is none, it has a gap, or `none`. */
+  const stairs = (paint, curve, places, span, y, end, none = null) => {
+    paint.beginPath();
+    let before = null;
+    for (const place of places) {
+      const px = x(Math.max(curve.times[place], span.from), span);
+      const value = curve.values[place] ?? none;
+      if (before !== null) paint.lineTo(px, before);
+      if (typeof value !== "number") {
+        before = null;
+        continue;
+      }
+      const py = y(value);
+      if (before === null) paint.moveTo(px, py);
+      else paint.lineTo(px, py);
+      before = py;
+    }
+    if (before !== null && end > span.from) paint.lineTo(x(end, span), before);
+    paint.stroke();
   };
 
   const drawFrames = (paint, inks, pane) => {
@@ -325,11 +321,7 @@ export function picture(timeline, told) {
     line(paint, LEFT, middle, LEFT + plot(), middle);
     const found = [...traffic(timeline, state.span, Math.floor(plot()), wanted).values()].sort((one, other) => one.column - other.column);
     const sparse = found.length * 9 < plot();
-    if (!found.length) {
-      paint.fillStyle = inks.muted;
-      paint.textAlign = "center";
-      paint.fillText("no frame in this time", LEFT + plot() / 2, middle - 12);
-    }
+    if (!found.length) write(paint, "no frame in this time", LEFT + plot() / 2, middle - 12, inks.muted, "center");
     // Grants are written in a line of their own, so that no settlement stands in their place.
     const written = {};
     for (const each of found) {
@@ -353,65 +345,57 @@ export function picture(timeline, told) {
       const row = `${each.direction} ${each.kind === "flow"}`;
       if (sparse && px > (written[row] ?? -Infinity)) {
         const text = each.steps === 1 && each.frames < 2 ? wordsOf(each.first) : `${wordsOf(each.first)} \u00d7${count(each.frames)}`;
-        paint.fillStyle = inks.muted;
-        paint.textAlign = "left";
-        paint.fillText(text, px + (flags.length ? 24 : 7), each.kind === "flow" ? from + down * (lane - 9) : from + down * 8);
-        written[row] = px + (flags.length ? 24 : 7) + paint.measureText(text).width + 6;
+        const left = px + (flags.length ? 24 : 7);
+        write(paint, text, left, from + down * (each.kind === "flow" ? lane - 9 : 8), inks.muted);
+        written[row] = left + paint.measureText(text).width + 6;
       }
       paint.globalAlpha = 1;
     }
   };
 
   const drawGaps = (paint, inks) => {
-    if (!panes.length) return;
-    const bottom = panes[panes.length - 1].top + panes[panes.length - 1].height;
     const veil = (from, to, text) => {
       const [left, right] = [Math.max(x(from), LEFT), Math.min(x(to), LEFT + plot())];
       if (right - left < 0.5) return;
+      const height = bottom() - TOP;
       paint.save();
       paint.beginPath();
-      paint.rect(left, TOP, Math.max(right - left, 2), bottom - TOP);
+      paint.rect(left, TOP, Math.max(right - left, 2), height);
       paint.clip();
       paint.fillStyle = inks.raised;
-      paint.fillRect(left, TOP, right - left, bottom - TOP);
+      paint.fillRect(left, TOP, right - left, height);
       paint.strokeStyle = inks.strong;
       paint.lineWidth = 1;
-      for (let px = left - (bottom - TOP); px < right; px += 9) line(paint, px, bottom, px + (bottom - TOP), TOP);
+      for (let px = left - height; px < right; px += 9) line(paint, px, TOP + height, px + height, TOP);
       paint.restore();
-      if (right - left > paint.measureText(text).width + 12) {
-        paint.textAlign = "center";
+      const room = paint.measureText(text).width + 12;
+      if (right - left > room) {
+        const middle = (left + right) / 2;
         paint.fillStyle = inks.surface;
-        paint.fillRect((left + right) / 2 - paint.measureText(text).width / 2 - 6, TOP + 6, paint.measureText(text).width + 12, 18);
-        paint.fillStyle = inks.warn;
-        paint.fillText(text, (left + right) / 2, TOP + 15);
+        paint.fillRect(middle - room / 2, TOP + 6, room, 18);
+        write(paint, text, middle, TOP + 15, inks.warn, "center");
       }
     };
     for (const gap of timeline.gaps) veil(gap.from, gap.to, `${count(gap.lost)} steps lost`);
     if (timeline.dropped) veil(-1e12, timeline.first, `${count(timeline.dropped)} older steps left out`);
     paint.textBaseline = "middle";
     for (const pane of panes) {
-      paint.fillStyle = inks.text;
-      paint.textAlign = "left";
       paint.save();
       paint.font = `600 ${paint.font}`;
-      paint.fillText(pane.title, LEFT, pane.top - 8);
+      write(paint, pane.title, LEFT, pane.top - 8, inks.text);
       paint.restore();
       if (!pane.frames) continue;
-      paint.textAlign = "right";
-      paint.fillStyle = inks.muted;
-      paint.fillText("to client \u2193", LEFT - 7, pane.top + pane.height * 0.25);
-      paint.fillText("of client \u2191", LEFT - 7, pane.top + pane.height * 0.75);
+      write(paint, "to client \u2193", LEFT - 7, pane.top + pane.height * 0.25, inks.muted, "right");
+      write(paint, "of client \u2191", LEFT - 7, pane.top + pane.height * 0.75, inks.muted, "right");
     }
   };
 
   const drawLines = (paint, inks) => {
-    if (!panes.length) return;
-    const bottom = panes[panes.length - 1].top + panes[panes.length - 1].height;
     const nowPx = x(timeline.now);
     if (nowPx > LEFT && nowPx < LEFT + plot()) {
       paint.strokeStyle = inks.strong;
       paint.setLineDash([1, 3]);
-      line(paint, nowPx, TOP, nowPx, bottom);
+      line(paint, nowPx, TOP, nowPx, bottom());
       paint.setLineDash([]);
     }
     const upright = (at, ink, width) => {
@@ -419,7 +403,7 @@ export function picture(timeline, told) {
       if (px < LEFT || px > LEFT + plot()) return;
       paint.strokeStyle = ink;
       paint.lineWidth = width;
-      line(paint, px, TOP, px, bottom);
+      line(paint, px, TOP, px, bottom());
       for (const pane of panes) {
         for (const name of pane.shown) {
           const value = valueAt(timeline.curves.get(name), at);
@@ -455,7 +439,6 @@ export function picture(timeline, told) {
     const paint = overview.canvas.getContext("2d");
     paint.setTransform(ratio, 0, 0, ratio, 0, 0);
     const whole = overview.span;
-    const bx = (at) => LEFT + ((at - whole.from) / (whole.to - whole.from)) * plot();
     paint.fillStyle = inks.raised;
     paint.fillRect(LEFT, 2, plot(), BRUSH - 6);
     const columns = Math.floor(plot() / 2);
@@ -475,20 +458,7 @@ export function picture(timeline, told) {
       const top = Math.max(1, extent(main, whole)?.[1] ?? 1);
       paint.strokeStyle = inks.of("--flow-0");
       paint.lineWidth = 1.25;
-      paint.beginPath();
-      let before = null;
-      for (const place of drawn(main, whole, columns)) {
-        const px = bx(Math.max(main.times[place], whole.from));
-        const py = BRUSH - 6 - ((main.values[place] ?? 0) / top) * (BRUSH - 12);
-        if (before === null) paint.moveTo(px, py);
-        else {
-          paint.lineTo(px, before);
-          paint.lineTo(px, py);
-        }
-        before = py;
-      }
-      if (before !== null) paint.lineTo(bx(timeline.now), before);
-      paint.stroke();
+      stairs(paint, main, drawn(main, whole, columns), whole, (value) => BRUSH - 6 - (value / top) * (BRUSH - 12), timeline.now, 0);
     }
   };
 
@@ -500,8 +470,7 @@ export function picture(timeline, told) {
     paint.clearRect(0, 0, brush.width, brush.height);
     paint.drawImage(overview.canvas, 0, 0);
     paint.setTransform(ratio, 0, 0, ratio, 0, 0);
-    const whole = overview.span;
-    const inside = (at) => Math.min(Math.max(LEFT + ((at - whole.from) / (whole.to - whole.from)) * plot(), LEFT), LEFT + plot());
+    const inside = (at) => Math.min(Math.max(x(at, overview.span), LEFT), LEFT + plot());
     const [left, right] = [inside(state.span.from), inside(state.span.to)];
     paint.fillStyle = inks.surface;
     paint.globalAlpha = 0.62;
@@ -514,10 +483,8 @@ export function picture(timeline, told) {
     paint.fillStyle = inks.accent;
     for (const px of [left, right]) paint.fillRect(px - 2, BRUSH / 2 - 10, 4, 16);
     paint.font = `11px ${getComputedStyle(element).fontFamily}`;
-    paint.fillStyle = inks.muted;
-    paint.textAlign = "right";
     paint.textBaseline = "middle";
-    paint.fillText("all", LEFT - 7, BRUSH / 2 - 1);
+    write(paint, "all", LEFT - 7, BRUSH / 2 - 1, inks.muted, "right");
   };
 
   const buttons = new Map();
@@ -540,7 +507,7 @@ export function picture(timeline, told) {
     return {
       element,
       show: (each, hidden) => {
-        const text = each === null || each === undefined ? "\u2013" : typeof each === "boolean" ? (each ? "yes" : "no") : count(each);
+        const text = textOf(each);
         if (`${text} ${hidden}` === told) return;
         told = `${text} ${hidden}`;
         put(value, text);
@@ -551,11 +518,11 @@ export function picture(timeline, told) {
 
   const drawTip = () => {
     const at = state.pointer && !state.dragging ? timeAt(state.pointer.x) : null;
-    const near = at === null ? null : timeline.nearest(at, wanted, (NEAR_PX / plot()) * (state.span.to - state.span.from));
+    const near = at === null ? null : nearestTo(at);
     tip.hidden = at === null || at > timeline.now || at < timeline.first;
     if (tip.hidden) return;
     const step = timeTicks(state.span, plot() / 8).step;
-    const changes = near ? Object.entries(near.values).map(([name, each]) => `${CURVES[name]?.label ?? name} ${typeof each === "number" ? count(each) : String(each)}`) : [];
+    const changes = near ? Object.entries(near.values).map(([name, each]) => `${labelOf(name)} ${typeof each === "number" ? count(each) : String(each)}`) : [];
     put(
       tip,
       h("b", null, timeText(near ? near.at : at, near ? 0.001 : step)),
@@ -587,10 +554,10 @@ export function picture(timeline, told) {
     if (fingers.has(event.pointerId) && grip) {
       fingers.set(event.pointerId, here);
       const now = [...fingers.values()];
-      const length = grip.span.to - grip.span.from;
+      const length = lengthOf(grip.span);
       if (now.length === 2 && grip.at.length === 2) {
         const [before, after] = [grip.at, now].map(([one, other]) => ({ far: Math.max(Math.abs(one.x - other.x), 12), middle: (one.x + other.x) / 2 }));
-        const at = grip.span.from + ((before.middle - LEFT) / plot()) * length;
+        const at = timeAt(before.middle, grip.span);
         const long = length * (before.far / after.far);
         const from = at - ((after.middle - LEFT) / plot()) * long;
         grip.moved = true;
@@ -635,8 +602,8 @@ export function picture(timeline, told) {
     "-": () => zoom(2),
     ArrowLeft: (event) => pan(event.shiftKey ? -0.8 : -0.1),
     ArrowRight: (event) => pan(event.shiftKey ? 0.8 : 0.1),
-    Home: () => look({ from: bounds().from, to: bounds().from + state.span.to - state.span.from }),
-    End: () => look({ from: bounds().to - (state.span.to - state.span.from), to: bounds().to }, true),
+    Home: () => look({ from: bounds().from, to: bounds().from + lengthOf(state.span) }),
+    End: () => look({ from: bounds().to - lengthOf(state.span), to: bounds().to }, true),
     ",": () => beside(-1),
     ".": () => beside(1),
     Enter: () => beside(1),
@@ -656,17 +623,17 @@ export function picture(timeline, told) {
   brush.addEventListener("pointerdown", (event) => {
     brush.setPointerCapture(event.pointerId);
     const whole = overview.span;
-    const toTime = (px) => whole.from + ((px - LEFT) / plot()) * (whole.to - whole.from);
     const px = place(event, brush).x;
-    const edge = (at) => Math.abs(px - (LEFT + ((at - whole.from) / (whole.to - whole.from)) * plot())) < 7;
+    const begin = timeAt(px, whole);
+    const edge = (at) => Math.abs(px - x(at, whole)) < 7;
     const { from, to } = state.span;
     const part = edge(to) ? "to" : edge(from) ? "from" : "all";
-    if (part === "all" && (toTime(px) < from || toTime(px) > to)) look({ from: toTime(px) - (to - from) / 2, to: toTime(px) + (to - from) / 2 });
-    hold = { part, toTime, begin: toTime(px), span: state.span };
+    if (part === "all" && (begin < from || begin > to)) look({ from: begin - (to - from) / 2, to: begin + (to - from) / 2 });
+    hold = { part, whole, begin, span: state.span };
   });
   brush.addEventListener("pointermove", (event) => {
     if (!hold) return;
-    const by = hold.toTime(place(event, brush).x) - hold.begin;
+    const by = timeAt(place(event, brush).x, hold.whole) - hold.begin;
     const { from, to } = hold.span;
     if (hold.part === "all") look({ from: from + by, to: to + by });
     else if (hold.part === "from") look({ from: Math.min(from + by, to - 0.01), to });
@@ -707,8 +674,28 @@ export function picture(timeline, told) {
   };
 }
 
-/** A frame in two words: what it is, and of a flow what it grants. @param {Step} step @returns {string} */
-export function wordsOf(step) {
+export function labelOf(name) {
+  return CURVES[name]?.label ?? name;
+}
+
+/** A value of a curve or state. */
+export function textOf(value) {
+  if (value === null || value === undefined) return NOTHING;
+  return typeof value === "boolean" ? (value ? "yes" : "no") : count(value);
+}
+
+function lengthOf({ from, to }) {
+  return to - from;
+}
+
+function write(paint, text, px, py, ink, align = "left") {
+  paint.fillStyle = ink;
+  paint.textAlign = align;
+  paint.fillText(text, px, py);
+}
+
+/** A frame in two words: what it is, and of a flow what it grants. */
+function wordsOf(step) {
   const word = step.frame.split(" ", 1)[0];
   const grant = step.kind === "flow" ? / (?:link-credit|prefetch-count)=(\d+)/.exec(step.frame) : null;
   return grant ? `${word} ${grant[1]}` : word;
@@ -751,7 +738,5 @@ function flag(paint, inks, px, py, text) {
   const width = paint.measureText(text).width + 6;
   paint.fillStyle = inks.warn;
   paint.fillRect(px, py - 7, width, 14);
-  paint.fillStyle = inks.surface;
-  paint.textAlign = "left";
-  paint.fillText(text, px + 3, py);
+  write(paint, text, px + 3, py, inks.surface);
 }

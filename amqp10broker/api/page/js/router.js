@@ -4,14 +4,11 @@
  * @typedef {{view: string, parameters: string[], query: URLSearchParams}} Place
  */
 
-/**
- * @param {string} hash as in `location.hash`
- * @returns {Place}
- */
+/** @param {string} hash as in `location.hash` @returns {Place} */
 export function parse(hash) {
-  const [path, query] = cut(hash.replace(/^#\/?/, ""), "?");
+  const [path, ...query] = hash.replace(/^#\/?/, "").split("?");
   const [view, ...parameters] = path.split("/").map(decoded);
-  return { view, parameters, query: new URLSearchParams(query) };
+  return { view, parameters, query: new URLSearchParams(query.join("?")) };
 }
 
 /**
@@ -32,7 +29,6 @@ export function href(view, ...parameters) {
  * @param {number} channel of the session, or the channel's number
  * @param {string} [link] its name, or the consumer's tag; without one it is the whole channel
  * @param {"sender" | "receiver"} [role] of the client at a link of AMQP 1.0
- * @returns {string} `#/timeline/CONNECTION/CHANNEL[/LINK[/ROLE]]`
  */
 export function timeline(connection, channel, link, role) {
   return href("timeline", connection, channel, ...(link === undefined ? [] : [link]), ...(role ? [role] : []));
@@ -61,7 +57,3 @@ function decoded(part) {
   }
 }
 
-function cut(text, at) {
-  const place = text.indexOf(at);
-  return place < 0 ? [text, ""] : [text.slice(0, place), text.slice(place + 1)];
-}

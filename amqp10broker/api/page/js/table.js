@@ -31,9 +31,10 @@
  * @property {boolean} [plain] no filter and no choice of columns: it is short
  */
 
+import { path, withQuery } from "./api.js";
 import { h, name, put, visible } from "./dom.js";
 import { at, count } from "./format.js";
-import { withQuery } from "./api.js";
+import { heading } from "./parts.js";
 import { remember } from "./router.js";
 
 const ROW_PX = 34;
@@ -79,20 +80,18 @@ export function table(context, options) {
     return [...new Set([...(options.fields ?? []), ...fields])].join(",");
   };
 
-  const source = () =>
-    withQuery(options.path, {
-      ...(options.paged
-        ? {
-            columns: wanted(),
-            page: state.page,
-            page_size: state.size,
-            name: state.name,
-            use_regex: state.regex && state.name !== "",
-            sort: state.sort,
-            sort_reverse: state.desc,
-          }
-        : {}),
+  const source = () => {
+    if (!options.paged) return options.path;
+    return withQuery(options.path, {
+      columns: wanted(),
+      page: state.page,
+      page_size: state.size,
+      name: state.name,
+      use_regex: state.regex && state.name !== "",
+      sort: state.sort,
+      sort_reverse: state.desc,
     });
+  };
 
   const again = () => {
     stop();
@@ -111,11 +110,7 @@ export function table(context, options) {
   };
 
   const failed = (error) => {
-    if (error.error === "page_out_of_range" && state.page > 1) {
-      state.page = 1;
-      changed();
-      return;
-    }
+    if (error.error === "page_out_of_range" && state.page > 1) return firstPage();
     put(fault, visible(error.reason));
     fault.hidden = false;
   };
@@ -149,6 +144,11 @@ export function table(context, options) {
       return before ? `${key} ${before}` : key;
     });
     draw();
+  };
+
+  const firstPage = () => {
+    state.page = 1;
+    changed();
   };
 
   const changed = () => {
@@ -186,9 +186,8 @@ export function table(context, options) {
                     const first = Boolean(each.number);
                     state.desc = sorted ? !state.desc : first;
                     state.sort = by;
-                    state.page = 1;
                     drawHead();
-                    changed();
+                    firstPage();
                   },
                 },
                 label,
@@ -304,6 +303,9 @@ export function table(context, options) {
     changed();
   };
 
+  const turner = (act, disabled, page, label) =>
+    h("button", { type: "button", class: "button small", "data-act": act, disabled, onclick: () => turn(page) }, label);
+
   const drawPager = () => {
     if (!facts) return;
     const { total_count: total, filtered_count: found, page, page_count: pages } = facts;
@@ -333,9 +335,9 @@ export function table(context, options) {
         : null,
       pages > 1
         ? [
-            h("button", { type: "button", class: "button small", "data-act": "back", disabled: page <= 1, onclick: () => turn(page - 1) }, "Previous"),
+            turner("back", page <= 1, page - 1, "Previous"),
             h("span", { class: "muted" }, `page ${count(page)} of ${count(pages)}`),
-            h("button", { type: "button", class: "button small", "data-act": "on", disabled: page >= pages, onclick: () => turn(page + 1) }, "Next"),
+            turner("on", page >= pages, page + 1, "Next"),
           ]
         : null,
     );
@@ -354,8 +356,7 @@ export function table(context, options) {
       clearTimeout(waiting);
       waiting = setTimeout(() => {
         state.name = filter.value;
-        state.page = 1;
-        changed();
+        firstPage();
       }, FILTER_MS);
     },
   });
@@ -364,8 +365,7 @@ export function table(context, options) {
     checked: state.regex,
     onchange: () => {
       state.regex = regex.checked;
-      state.page = 1;
-      changed();
+      firstPage();
     },
   });
   const choice = h(
@@ -427,13 +427,41 @@ export function table(context, options) {
 }
 
 /**
- * A cell with the name of something that has a view of its own.
+ * A view of what there is of a kind, and of one of them.
  *
- * @param {string} where see `router.href`
- * @param {string} text
- * @param {string} [empty] stands for an empty name
- * @returns {HTMLElement}
+ * @param {string} title
+ * @param {string} one what one of them is called
+ * @param {number} parameters how many name one
+ * @param {(context: import("./main.js").Context) => Partial<Options>} list
+ * @param {(host: HTMLElement, context: import("./main.js").Context, ...parameters: string[]) => void} drawOne
  */
+export function listView(title, one, parameters, list, drawOne) {
+  return {
+    title: (given) => (given.length < parameters ? title : `${one} ${given[parameters - 1]}`),
+    draw(host, given, context) {
+      if (given.length >= parameters) return drawOne(host, context, ...given);
+      put(host, heading(title), table(context, { label: title, paged: true, ...list(context) }).element);
+      return undefined;
+    },
+  };
+}
+
+/** The path of what there is of a kind, in a virtual host or, if that is empty, in all. */
+export function ofVhost(kind, vhost) {
+  return vhost ? path(kind, vhost) : path(kind);
+}
+
+/** The column of what can be done with a row. */
+export function acts(cell) {
+  return { key: "act", title: "", sort: false, number: true, cell };
+}
+
+/** The column of the way to a timeline. */
+export function timelines(where, width) {
+  return { key: "timeline", width, title: "", sort: false, cell: (row) => h("a", { class: "button small", tabindex: "-1", href: where(row) }, "Timeline") };
+}
+
+/** A cell with the name of something that has a view of its own; see `href` and `name`. */
 export function link(where, text, empty) {
   return h("a", { href: where, tabindex: "-1" }, name(text, empty));
 }

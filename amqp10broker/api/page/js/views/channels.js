@@ -3,9 +3,9 @@
 import { path } from "../api.js";
 import { h, name, put, visible } from "../dom.js";
 import { count, peer, rate } from "../format.js";
-import { badge, briefly, facts, heading, missing, panel, refresh, stateBadge, waitBadge } from "../parts.js";
+import { badge, briefly, facts, follow, heading, panel, refresh, stateBadge, waitBadge } from "../parts.js";
 import { href, timeline } from "../router.js";
-import { link, table } from "../table.js";
+import { link, listView, table, timelines } from "../table.js";
 
 const RATES = [
   ["publish", "Publish"],
@@ -35,30 +35,22 @@ export const CHANNEL_COLUMNS = [
 ];
 
 /** @type {import("./index.js").View} */
-export const view = {
-  title: ([channel]) => (channel === undefined ? "Channels" : `Channel ${channel}`),
-  draw(host, [channel], context) {
-    if (channel !== undefined) {
-      drawOne(host, channel, context);
-      return;
-    }
-    const rows = table(context, {
-      id: "channels",
-      label: "Channels",
-      path: context.vhost ? path("vhosts", context.vhost, "channels") : "/channels",
-      paged: true,
-      fields: ["name"],
-      rowKey: (row) => row.name,
-      rowHref: (row) => href("channels", row.name),
-      filterBy: "address",
-      empty: "No channel is open. Sessions of AMQP 1.0 stand with their connection.",
-      columns: CHANNEL_COLUMNS,
-    });
-    put(host, heading("Channels"), rows.element);
-  },
-};
+export const view = listView("Channels", "Channel", 1, listOf, drawOne);
 
-function drawOne(host, channel, context) {
+function listOf({ vhost }) {
+  return {
+    id: "channels",
+    path: vhost ? path("vhosts", vhost, "channels") : "/channels",
+    fields: ["name"],
+    rowKey: (row) => row.name,
+    rowHref: (row) => href("channels", row.name),
+    filterBy: "address",
+    empty: "No channel is open. Sessions of AMQP 1.0 stand with their connection.",
+    columns: CHANNEL_COLUMNS,
+  };
+}
+
+function drawOne(host, context, channel) {
   const head = h("div");
   const about = h("div");
   const consumers = table(context, {
@@ -76,20 +68,11 @@ function drawOne(host, channel, context) {
       { key: "messages_unsent", title: "Unsent", number: true, help: "messages from the queue that are not written yet", cell: (row) => count(row.messages_unsent) },
       { key: "waits", title: "Waits for", sort: "waits_for_s", cell: waitBadge },
       { key: "arguments", title: "Arguments", sort: false, cell: (row) => briefly(row.arguments) },
-      {
-        key: "timeline",
-        title: "",
-        sort: false,
-        cell: (row) => h("a", { class: "button small", tabindex: "-1", href: timeline(row.channel_details.connection_name, row.channel_details.number, row.consumer_tag) }, "Timeline"),
-      },
+      timelines((row) => timeline(row.channel_details.connection_name, row.channel_details.number, row.consumer_tag)),
     ],
   });
   put(host, head, about, panel("Consumers", consumers.element));
-  context.watch(path("channels", channel), (value, error) => {
-    if (error) {
-      put(host, missing(error, "This channel"));
-      return;
-    }
+  follow(context, path("channels", channel), host, "This channel", (value) => {
     const connection = value.connection_details.name;
     refresh(head, [value.state, value.waits, value.waits_for_s], () =>
       heading(`Channel ${value.number}`, {

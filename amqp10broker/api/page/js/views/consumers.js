@@ -1,11 +1,10 @@
 /** Consumers of both protocols. */
 
-import { path } from "../api.js";
 import { h, name, put } from "../dom.js";
 import { count, duration, peer } from "../format.js";
 import { badge, briefly, heading, waitBadge } from "../parts.js";
 import { href, timeline } from "../router.js";
-import { link, table } from "../table.js";
+import { link, ofVhost, table, timelines } from "../table.js";
 
 /** For tables of consumers. @type {import("../table.js").Column[]} */
 export const CONSUMER_COLUMNS = [
@@ -19,7 +18,7 @@ export const CONSUMER_COLUMNS = [
   { key: "exclusive", title: "Exclusive", spare: true, cell: (row) => (row.exclusive ? badge("exclusive") : null) },
   { key: "consumer_timeout", title: "Time-out", number: true, spare: true, cell: (row) => (row.consumer_timeout ? duration(row.consumer_timeout / 1000) : null) },
   { key: "arguments", title: "Arguments", sort: false, spare: true, cell: (row) => briefly(row.arguments) },
-  { key: "timeline", width: 108, title: "", sort: false, cell: (row) => h("a", { class: "button small", tabindex: "-1", href: timelineOf(row) }, "Timeline") },
+  timelines(consumerTimeline, 108),
 ];
 
 /** What tells two consumers apart. @param {any} row @returns {string} */
@@ -34,7 +33,7 @@ export const view = {
     const rows = table(context, {
       id: "consumers",
       label: "Consumers",
-      path: context.vhost ? path("consumers", context.vhost) : "/consumers",
+      path: ofVhost("consumers", context.vhost),
       rowKey: consumerKey,
       rowText: (row) => `${row.queue.name} ${row.consumer_tag} ${row.channel_details.name ?? `${row.link_details.connection_name} ${row.link_details.link_name}`}`,
       empty: "Nothing consumes.",
@@ -53,7 +52,8 @@ function channelOf(row) {
   return link(href("channels", row.channel_details.name), peer(row.channel_details.name));
 }
 
-function timelineOf({ channel_details: channel, link_details: details, consumer_tag: tag }) {
+/** Where the timeline of a consumer of either protocol is. */
+export function consumerTimeline({ channel_details: channel, link_details: details, consumer_tag: tag }) {
   if (details) return timeline(details.connection_name, details.channel_number, details.link_name, "receiver");
   return timeline(channel.connection_name, channel.number, tag);
 }

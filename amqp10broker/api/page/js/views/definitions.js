@@ -1,10 +1,10 @@
 /** Definitions: everything that is declared, as one file, out and in. */
 
-import { path } from "../api.js";
 import { ask, show } from "../dialogs.js";
-import { h, put, visible } from "../dom.js";
+import { h, put, save, visible } from "../dom.js";
 import { count } from "../format.js";
 import { button, heading, panel } from "../parts.js";
+import { ofVhost } from "../table.js";
 
 const PARTS = ["vhosts", "users", "permissions", "topic_permissions", "policies", "parameters", "global_parameters", "exchanges", "queues", "bindings"];
 
@@ -12,7 +12,7 @@ const PARTS = ["vhosts", "users", "permissions", "topic_permissions", "policies"
 export const view = {
   title: "Definitions",
   draw(host, parameters, context) {
-    const where = context.vhost ? path("definitions", context.vhost) : "/definitions";
+    const where = ofVhost("definitions", context.vhost);
     const what = context.vhost ? `in virtual host ${context.vhost}` : "in the whole broker";
     put(
       host,
@@ -43,18 +43,11 @@ async function download(where, context) {
     context.tell(error.reason);
     return;
   }
-  const file = new Blob([JSON.stringify(document_, null, 2)], { type: "application/json" });
-  const address = URL.createObjectURL(file);
-  const day = new Date().toISOString().slice(0, 10);
-  h("a", { href: address, download: `definitions-${day}.json` }).click();
-  // The browser has its own hold of it by then.
-  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+  save(JSON.stringify(document_, null, 2), `definitions-${new Date().toISOString().slice(0, 10)}.json`);
 }
 
-async function upload(where, context) {
-  let told = "";
-  let leftOut = [];
-  const done = await ask({
+function upload(where, context) {
+  ask({
     title: "Upload definitions",
     fields: [{ name: "file", label: "File (JSON)", type: "file", required: true }],
     label: "Upload",
@@ -67,11 +60,12 @@ async function upload(where, context) {
         throw new Error("the file is not JSON");
       }
       const report = await context.api.post(where, definitions);
-      leftOut = report?.skipped ?? [];
-      told = PARTS.filter((each) => definitions[each]?.length).map((each) => `${count(definitions[each].length)} ${each.replace("_", " ")}`).join(", ");
+      return { definitions, leftOut: report?.skipped ?? [] };
+    },
+    done: (_, { definitions, leftOut }) => {
+      const told = PARTS.filter((each) => definitions[each]?.length).map((each) => `${count(definitions[each].length)} ${each.replace("_", " ")}`).join(", ");
+      if (leftOut.length) show("Left out", h("ul", null, leftOut.map((each) => h("li", null, visible(each)))));
+      else context.tell(told ? `Declared: ${told}.` : "The file declares nothing.");
     },
   });
-  if (!done) return;
-  if (leftOut.length) show("Left out", h("ul", null, leftOut.map((each) => h("li", null, visible(each)))));
-  else context.tell(told ? `Declared: ${told}.` : "The file declares nothing.");
 }

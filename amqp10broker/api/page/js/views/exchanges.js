@@ -1,41 +1,31 @@
-/** Exchanges, and one of them with its bindings. */
+/** Exchanges, and one of them; messages that are published to it, and bindings, also as queues show them. */
 
 import { exchangeInPath, path, withQuery } from "../api.js";
-import { ask } from "../dialogs.js";
+import { ask, vhostField } from "../dialogs.js";
 import { h, name, put } from "../dom.js";
-import { count, rate } from "../format.js";
-import { badge, briefly, button, facts, heading, missing, pairs, panel, refresh } from "../parts.js";
+import { count } from "../format.js";
+import { badge, briefly, button, declaredBadges, facts, follow, heading, marks, muted, pairs, panel, rateOf, refresh } from "../parts.js";
 import { href } from "../router.js";
-import { link, table } from "../table.js";
-import { addBinding, bindingColumns, bindingKey } from "./bindings.js";
-import { publish, vhostField } from "./queueactions.js";
+import { acts, link, listView, ofVhost, table } from "../table.js";
 
 /** @type {import("./index.js").View} */
-export const view = {
-  title: ([, exchange]) => (exchange === undefined ? "Exchanges" : `Exchange ${exchange}`),
-  draw(host, [vhost, exchange], context) {
-    if (exchange !== undefined) {
-      drawOne(host, vhost, exchange, context);
-      return;
-    }
-    const rows = table(context, {
-      id: "exchanges",
-      label: "Exchanges",
-      path: context.vhost ? path("exchanges", context.vhost) : "/exchanges",
-      paged: true,
-      fields: ["name", "vhost"],
-      rowKey: (row) => JSON.stringify([row.vhost, row.name]),
-      rowHref: (row) => whereOf(row),
-      empty: "No exchange is declared.",
-      columns: COLUMNS,
-      tools: button("Declare an exchange", () => declare(context), { kind: "primary small" }),
-    });
-    put(host, heading("Exchanges"), rows.element);
-  },
-};
+export const view = listView("Exchanges", "Exchange", 2, listOf, drawOne);
+
+function listOf(context) {
+  return {
+    id: "exchanges",
+    path: ofVhost("exchanges", context.vhost),
+    fields: ["name", "vhost"],
+    rowKey: (row) => JSON.stringify([row.vhost, row.name]),
+    rowHref: (row) => whereOf(row.vhost, row.name),
+    empty: "No exchange is declared.",
+    columns: COLUMNS,
+    tools: button("Declare an exchange", () => declare(context), { kind: "primary small" }),
+  };
+}
 
 const COLUMNS = [
-  { key: "name", title: "Exchange", cell: (row) => link(whereOf(row), row.name, "(default)") },
+  { key: "name", title: "Exchange", cell: (row) => link(whereOf(row.vhost, row.name), row.name, "(default)") },
   { key: "vhost", title: "Virtual host", cell: (row) => name(row.vhost) },
   { key: "type", width: 120, title: "Type", cell: (row) => name(row.type) },
   { key: "features", width: 100, title: "Features", fields: ["durable", "auto_delete", "internal"], sort: false, cell: featuresOf },
@@ -45,55 +35,28 @@ const COLUMNS = [
   { key: "arguments", title: "Arguments", sort: false, spare: true, cell: (row) => briefly(row.arguments) },
 ];
 
-function whereOf(row) {
-  return href("exchanges", row.vhost, exchangeInPath(row.name));
+function whereOf(vhost, exchange) {
+  return href("exchanges", vhost, exchangeInPath(exchange));
 }
 
 function featuresOf(row) {
-  const told = [
+  return marks([
     [row.durable, "D", "durable: it outlives the broker"],
     [row.auto_delete, "AD", "auto-delete: it goes with its last binding"],
     [row.internal, "I", "internal: clients cannot publish to it"],
-  ];
-  return h("span", { class: "marks" }, told.filter(([is]) => is).map(([, sign, title]) => h("abbr", { title }, sign)));
+  ]);
 }
 
-function rateOf(row, key) {
-  return row.message_stats ? rate(row.message_stats[`${key}_details`]?.rate ?? 0) : h("span", { class: "muted" }, "\u2013");
-}
-
-function drawOne(host, vhost, exchange, context) {
+function drawOne(host, context, vhost, exchange) {
   const where = path("exchanges", vhost, exchange);
   const real = exchange === "amq.default" ? "" : exchange;
   const head = h("div");
   const about = h("div");
-  const bind = button("Bind", () => addBinding(context, { vhost, source: real }), { kind: "small", refused: real === "" && "the default exchange has every queue by its name" });
-  const common = { plain: true, rowKey: bindingKey };
-  const from = table(context, {
-    ...common,
-    id: "bindings-from-exchange",
-    label: "Bindings from it",
-    path: `${where}/bindings/source`,
-    empty: "Nothing is bound to it: what is published to it is dropped or returned.",
-    columns: bindingColumns(context, "source"),
-  });
-  const to =
-    real === ""
-      ? null
-      : table(context, {
-          ...common,
-          id: "bindings-to-exchange",
-          label: "Bindings to it",
-          path: `${where}/bindings/destination`,
-          empty: "It is bound to no other exchange.",
-          columns: bindingColumns(context, "destination"),
-        });
-  put(host, head, about, panel(["What it routes to", bind], from.element), to ? panel("Where it gets from", to.element) : null);
-  context.watch(where, (value, error) => {
-    if (error) {
-      put(host, missing(error, "This exchange"));
-      return;
-    }
+  const bind = button("Bind", () => addBinding(context, { vhost, source: real }), { kind: "small", refused: real === "" && DEFAULT_BINDINGS });
+  const from = bindingTable(context, where, "from-exchange", "source", "Nothing is bound to it: what is published to it is dropped or returned.");
+  const to = () => panel("Where it gets from", bindingTable(context, where, "to-exchange", "destination", "It is bound to no other exchange."));
+  put(host, head, about, panel(["What it routes to", bind], from), real ? to() : null);
+  follow(context, where, host, "This exchange", (value) => {
     refresh(head, [value.policy], () => headOf(value, context));
     refresh(about, value, () =>
       h(
@@ -120,10 +83,7 @@ function headOf(value, context) {
     above: [h("a", { href: href("exchanges") }, "Exchanges"), " / in virtual host ", name(value.vhost)],
     badges: [
       badge(name(value.type), "accent"),
-      value.durable ? badge("durable") : null,
-      value.auto_delete ? badge("auto-delete") : null,
-      value.internal ? badge("internal") : null,
-      value.policy ? h("a", { class: "badge", href: href("policies") }, "policy ", name(value.policy)) : null,
+      declaredBadges(value),
     ],
     actions: [
       button("Publish", () => publishTo(context, value), { kind: "primary", refused: value.internal && "clients cannot publish to an internal exchange" }),
@@ -133,20 +93,23 @@ function headOf(value, context) {
 }
 
 function publishTo(context, value) {
-  if (value.name !== "") return publish(context, value.vhost, value.name, "");
-  return ask({
+  if (value.name !== "") {
+    publish(context, value.vhost, value.name, "");
+    return;
+  }
+  ask({
     title: "Publish to a queue",
     text: "The default exchange routes by the queue's name.",
     fields: [{ name: "queue", label: "Queue", required: true }],
     label: "Go on",
-    run: async ({ queue }) => context.go(href("queues", value.vhost, queue)),
+    run: () => {},
+    done: ({ queue }) => context.go(href("queues", value.vhost, queue)),
   });
 }
 
 async function declare(context) {
-  let made = null;
   const types = (await context.api.get("/overview?disable_stats=true&columns=exchange_types")).exchange_types.map((each) => each.name);
-  const done = await ask({
+  ask({
     title: "Declare an exchange",
     label: "Declare",
     fields: [
@@ -158,18 +121,13 @@ async function declare(context) {
       { name: "internal", label: "Internal: only other exchanges route to it", type: "flag" },
       { name: "arguments", label: "Arguments", type: "table", keys: { "alternate-exchange": "text", "hash-header": "text", "hash-property": "text" } },
     ],
-    run: async ({ vhost, name: exchange, ...given }) => {
-      await context.api.put(path("exchanges", vhost, exchange), given);
-      made = [vhost, exchange];
-    },
+    run: ({ vhost, name: exchange, ...given }) => context.api.put(path("exchanges", vhost, exchange), given),
+    done: ({ vhost, name: exchange }) => context.done(`Exchange ${exchange} was declared.`, href("exchanges", vhost, exchange)),
   });
-  if (!done) return;
-  context.tell(`Exchange ${made[1]} was declared.`);
-  context.go(href("exchanges", ...made));
 }
 
-async function remove(context, value) {
-  const done = await ask({
+function remove(context, value) {
+  ask({
     title: "Delete the exchange?",
     text: "With its bindings. Clients that publish to it are refused from then on.",
     fields: [{ name: "unused", label: "Only if nothing is bound to it", type: "flag" }],
@@ -177,8 +135,137 @@ async function remove(context, value) {
     danger: true,
     typed: value.name,
     run: ({ unused }) => context.api.delete(withQuery(path("exchanges", value.vhost, value.name), { "if-unused": unused })),
+    done: () => context.done(`Exchange ${value.name} was deleted.`, href("exchanges")),
   });
-  if (!done) return;
-  context.tell(`Exchange ${value.name} was deleted.`);
-  context.go(href("exchanges"));
+}
+
+// --- messages ---------------------------------------------------------------------------------------
+
+/**
+ * @param {import("../main.js").Context} context
+ * @param {string} vhost
+ * @param {string} exchange empty: the default one
+ * @param {string} routingKey to begin with
+ */
+export function publish(context, vhost, exchange, routingKey) {
+  ask({
+    title: exchange === "" ? "Publish to the queue" : "Publish",
+    text: exchange === "" ? ["By the default exchange, with the queue's name as routing key."] : ["To exchange ", name(exchange), "."],
+    label: "Publish",
+    fields: [
+      { name: "routing_key", label: "Routing key", value: routingKey, fixed: exchange === "" },
+      { name: "payload", label: "Payload", type: "long" },
+      {
+        name: "payload_encoding",
+        label: "The payload is",
+        type: "select",
+        value: "string",
+        options: [
+          { value: "string", label: "text, sent as UTF-8" },
+          { value: "base64", label: "base64 of bytes" },
+        ],
+      },
+      { name: "durable", label: "Persistent", type: "flag", value: true },
+      { name: "properties", label: "Properties", type: "table", keys: PROPERTIES },
+      { name: "headers", label: "Headers", type: "table" },
+    ],
+    run: ({ durable, properties, headers, ...message }) => {
+      const all = { delivery_mode: durable ? 2 : 1, ...properties, ...(Object.keys(headers).length ? { headers } : {}) };
+      return context.api.post(path("exchanges", vhost, exchangeInPath(exchange), "publish"), { ...message, properties: all });
+    },
+    done: (_, { routed }) => context.done(routed ? "Published: a queue has taken the message." : "Published, but no queue takes it: nothing is bound for this routing key."),
+  });
+}
+
+const PROPERTIES = {
+  content_type: "text",
+  content_encoding: "text",
+  priority: "number",
+  correlation_id: "text",
+  reply_to: "text",
+  expiration: "text",
+  message_id: "text",
+  timestamp: "number",
+  type: "text",
+  user_id: "text",
+  app_id: "text",
+};
+
+// --- bindings ---------------------------------------------------------------------------------------
+
+const DEFAULT_BINDINGS = "the default exchange has every queue by its name";
+
+/**
+ * A table of bindings.
+ *
+ * @param {import("../main.js").Context} context
+ * @param {string} where the path of the queue or exchange
+ * @param {string} id
+ * @param {"source" | "destination" | ""} known the end that all of them share, which is not shown; empty for a queue
+ * @param {string} empty
+ */
+export function bindingTable(context, where, id, known, empty) {
+  const columns = [
+    known === "source"
+      ? { key: "destination", title: "To", cell: (row) => endLink(row.vhost, row.destination_type, row.destination) }
+      : { key: "source", title: "From exchange", cell: (row) => endLink(row.vhost, "exchange", row.source) },
+    { key: "routing_key", title: "Routing key", cell: (row) => name(row.routing_key) },
+    { key: "arguments", title: "Arguments", sort: false, cell: (row) => briefly(row.arguments) },
+    acts((row) => button("Unbind", () => unbind(context, row), { kind: "small", refused: row.source === "" && DEFAULT_BINDINGS })),
+  ];
+  return table(context, {
+    id: `bindings-${id}`,
+    label: { source: "Bindings from it", destination: "Bindings to it", "": "Bindings" }[known],
+    plain: true,
+    path: `${where}/bindings${known && `/${known}`}`,
+    rowKey: (row) => JSON.stringify([row.vhost, row.source, row.destination_type, row.destination, row.properties_key]),
+    empty,
+    columns,
+  }).element;
+}
+
+function endLink(vhost, kind, end) {
+  if (kind === "queue") return link(href("queues", vhost, end), end);
+  return h("span", null, link(whereOf(vhost, end), end, "(default)"), end === "" ? null : muted(" exchange"));
+}
+
+function pathOf(vhost, source, kind, destination) {
+  return path("bindings", vhost, "e", exchangeInPath(source), kind === "queue" ? "q" : "e", destination);
+}
+
+/**
+ * Ask for a binding and make it.
+ *
+ * @param {import("../main.js").Context} context
+ * @param {{vhost: string, source?: string, destination?: string, kind?: "queue" | "exchange"}} known what is known of it
+ */
+export function addBinding(context, { vhost, source, destination, kind }) {
+  ask({
+    title: "Bind",
+    label: "Bind",
+    fields: [
+      source === undefined ? { name: "source", label: "From exchange", required: true } : { name: "source", label: "From exchange", value: source, fixed: true },
+      ...(kind === undefined ? [{ name: "kind", label: "To", type: "select", options: [{ value: "queue", label: "a queue" }, { value: "exchange", label: "an exchange" }] }] : []),
+      { name: "destination", label: kind === "queue" ? "To queue" : "Its name", value: destination ?? "", fixed: destination !== undefined, required: true },
+      { name: "routing_key", label: "Routing key", help: "A topic exchange takes * for one word and # for any number of them." },
+      { name: "arguments", label: "Arguments", type: "table", keys: { "x-match": "text" } },
+    ],
+    run: (given) =>
+      context.api.post(pathOf(vhost, given.source, kind ?? given.kind, given.destination), {
+        routing_key: given.routing_key,
+        arguments: given.arguments,
+      }),
+    done: () => context.done("It is bound."),
+  });
+}
+
+function unbind(context, row) {
+  ask({
+    title: "Unbind?",
+    text: ["Messages of ", name(row.source), " with routing key ", name(row.routing_key), " go to ", name(row.destination), " no more."],
+    label: "Unbind",
+    danger: true,
+    run: () => context.api.delete(`${pathOf(row.vhost, row.source, row.destination_type, row.destination)}${path(row.properties_key)}`),
+    done: () => context.done("The binding was removed."),
+  });
 }

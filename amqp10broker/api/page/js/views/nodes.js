@@ -4,7 +4,7 @@ import { path } from "../api.js";
 import { ask, show } from "../dialogs.js";
 import { h, name, put, visible } from "../dom.js";
 import { bytes, count, duration } from "../format.js";
-import { badge, button, facts, heading, meter, missing, panel, refresh, stateBadge } from "../parts.js";
+import { badge, button, facts, follow, heading, memoryOf, meter, nodeState, panel, refresh, smallTable } from "../parts.js";
 import { href } from "../router.js";
 
 const ADVICE = {
@@ -20,34 +20,38 @@ export const view = {
     const below = h("div", { class: "stack" });
     const certificates = h("div");
     const attempts = h("div");
+    const all = node === undefined;
+    const refused = context.refused("administrator");
     put(host, head, certificates, below, attempts);
     put(
       head,
-      node === undefined
+      all
         ? heading("Nodes", {
             actions: [
-              button("Checklist of production", () => checklist(context), { refused: context.refused("administrator") }),
-              button("Upgrade to 4.3", () => upgrade(context), { refused: context.refused("administrator") }),
-              button("Rebalance leaders", () => rebalance(context), { refused: context.refused("administrator") }),
+              button("Checklist of production", () => checklist(context), { refused }),
+              button("Upgrade to 4.3", () => upgrade(context), { refused }),
+              button("Rebalance leaders", () => rebalance(context), { refused }),
             ],
           })
-        : heading(name(node), { above: h("a", { href: href("nodes") }, "Nodes"), actions: membersActions(node, context) }),
+        : heading(name(node), {
+            above: h("a", { href: href("nodes") }, "Nodes"),
+            actions: [
+              button("Grow: add members here", () => grow(node, context), { refused }),
+              button("Shrink: remove members here", () => shrink(node, context), { kind: "danger", refused }),
+            ],
+          }),
     );
-    context.watch(node === undefined ? "/nodes" : path("nodes", node), (value, error) => {
-      if (error) {
-        put(below, missing(error, node === undefined ? "This view" : "This node"));
-        return;
-      }
+    follow(context, all ? "/nodes" : path("nodes", node), below, all ? "This view" : "This node", (value) => {
       const nodes = Array.isArray(value) ? value : [value];
       refresh(below, nodes.map((each) => ({ ...each, uptime: Math.floor((each.uptime ?? 0) / 5000) })), () =>
-        nodes.map((each) => panel(null, nodeOf(each, node === undefined))),
+        nodes.map((each) => panel(null, nodeOf(each, all))),
       );
     });
     context.watch("/health/checks/certificate-expiration/1/months", (value, error) => {
       const told = error?.status === 503 ? error.reason : null;
       refresh(certificates, told, () => told && h("p", { class: "fault" }, h("b", null, "Soon: "), visible(told), ". Put a new one in its place; the broker takes it at its next start."));
     });
-    if (node === undefined) return;
+    if (all) return;
     // Another node than the one that is asked has its own.
     context.watch(path("auth", "attempts", node), (rows) => refresh(attempts, rows, () => rows?.length && panel("Attempts to log in", attemptTable(rows))));
   },
@@ -61,14 +65,14 @@ function nodeOf(each, linked) {
       "div",
       { class: "line" },
       linked ? h("a", { class: "strong", href: href("nodes", each.name) }, name(each.name)) : null,
-      stateBadge(each.running ? (each.being_drained ? "in maintenance" : "running") : "down"),
+      nodeState(each),
       alarms.map((alarm) => badge(`${alarm} alarm`, "bad")),
     ),
     alarms.map((alarm) => h("p", { class: "fault advice" }, h("b", null, "What to do: "), ADVICE[alarm])),
     known
       ? facts([
           ["Up for", duration(each.uptime / 1000)],
-          ["Memory", each.mem_limit ? meter(each.mem_used, each.mem_limit, `${bytes(each.mem_used)} of ${bytes(each.mem_limit)}`, each.mem_alarm) : `${bytes(each.mem_used)}, no limit`],
+          ["Memory", memoryOf(each, ", no limit")],
           ["Disk free", bytes(each.disk_free)],
           ["Disk alarm below", each.disk_free_limit ? bytes(each.disk_free_limit) : "none"],
           ["Connections", meter(each.sockets_used, each.sockets_total, `${count(each.sockets_used)} of ${count(each.sockets_total)}`, each.sockets_used >= each.sockets_total)],
@@ -81,24 +85,15 @@ function nodeOf(each, linked) {
 }
 
 function attemptTable(rows) {
-  return h(
-    "table",
-    { class: "small-table" },
-    h("thead", null, h("tr", null, ["Protocol", "Attempts", "Succeeded", "Failed"].map((each, place) => h("th", { scope: "col", class: place ? "number" : null }, each)))),
-    h(
-      "tbody",
-      null,
-      rows.map((each) =>
-        h(
-          "tr",
-          null,
-          h("td", null, name(each.protocol)),
-          h("td", { class: "number" }, count(each.auth_attempts)),
-          h("td", { class: "number" }, count(each.auth_attempts_succeeded)),
-          h("td", { class: "number" }, each.auth_attempts_failed ? badge(count(each.auth_attempts_failed), "warn") : "0"),
-        ),
-      ),
-    ),
+  return smallTable(
+    ["Protocol", "Attempts", "Succeeded", "Failed"],
+    rows.map((each) => [
+      name(each.protocol),
+      count(each.auth_attempts),
+      count(each.auth_attempts_succeeded),
+      each.auth_attempts_failed ? badge(count(each.auth_attempts_failed), "warn") : "0",
+    ]),
+    1,
   );
 }
 
@@ -109,49 +104,29 @@ async function checklist(context) {
   const said = await context.api.get("/doctor");
   show(
     `Checklist of production: ${visible(said.node)}`,
-    h(
-      "table",
-      { class: "small-table" },
-      h("thead", null, h("tr", null, ["Check", "State", "What was found"].map((each) => h("th", { scope: "col" }, each)))),
-      h(
-        "tbody",
-        null,
-        said.checks.map((each) =>
-          h(
-            "tr",
-            null,
-            h("td", null, each.check),
-            h("td", null, badge(each.state, STATES[each.state])),
-            h("td", null, visible(each.evidence), each.to_do ? h("div", null, h("b", null, "Do: "), visible(each.to_do)) : null),
-          ),
-        ),
-      ),
+    smallTable(
+      ["Check", "State", "What was found"],
+      said.checks.map((each) => [each.check, badge(each.state, STATES[each.state]), [visible(each.evidence), each.to_do ? toDo(each) : null]]),
     ),
   ).classList.add("broad");
+}
+
+function toDo(each) {
+  return h("div", null, h("b", null, "Do: "), visible(each.to_do));
 }
 
 /** What `amqp10broker upgrade-check` says of the cluster. */
 async function upgrade(context) {
   const said = await context.api.get("/upgrade-check/4.3");
-  const row = (each) =>
-    h("tr", null, h("td", null, badge(each.state, STATES[each.state])), h("td", null, each.finding), h("td", null, each.kind, " ", name(each.who)), h("td", null, visible(each.what), h("div", null, h("b", null, "Do: "), visible(each.to_do))));
-  const head = h("thead", null, h("tr", null, ["State", "Finding", "Of", "What was found"].map((each) => h("th", { scope: "col" }, each))));
+  const rows = said.findings.map((each) => [badge(each.state, STATES[each.state]), each.finding, [each.kind, " ", name(each.who)], [visible(each.what), toDo(each)]]);
   show(
     `Upgrade to RabbitMQ ${visible(said.to)}`,
-    said.findings.length ? h("table", { class: "small-table" }, head, h("tbody", null, said.findings.map(row))) : h("p", null, "No connected client, queue or policy uses what that version refuses or does otherwise."),
+    rows.length ? smallTable(["State", "Finding", "Of", "What was found"], rows) : h("p", null, "No connected client, queue or policy uses what that version refuses or does otherwise."),
   ).classList.add("broad");
 }
 
-function membersActions(node, context) {
-  const refused = context.refused("administrator");
-  return [
-    button("Grow: add members here", () => grow(node, context), { refused }),
-    button("Shrink: remove members here", () => shrink(node, context), { kind: "danger", refused }),
-  ];
-}
-
-async function grow(node, context) {
-  const done = await ask({
+function grow(node, context) {
+  ask({
     title: "Add members of quorum queues here",
     text: ["Every quorum queue that fits and has no member on ", name(node), " gets one."],
     fields: [
@@ -161,28 +136,28 @@ async function grow(node, context) {
     ],
     label: "Grow",
     run: (values) => context.api.post(path("queues", "quorum", "replicas", "on", node, "grow"), values),
+    done: () => context.tell("Members are being added."),
   });
-  if (done) context.tell("Members are being added.");
 }
 
-async function shrink(node, context) {
-  const done = await ask({
+function shrink(node, context) {
+  ask({
     title: "Remove all members of quorum queues here?",
     text: ["The members on ", name(node), " go with their data: do it before a node leaves the cluster. Queues whose only member is here stay."],
     label: "Shrink",
     danger: true,
     typed: node,
     run: () => context.api.delete(path("queues", "quorum", "replicas", "on", node, "shrink")),
+    done: () => context.tell("The members were removed."),
   });
-  if (done) context.tell("The members were removed.");
 }
 
-async function rebalance(context) {
-  const done = await ask({
+function rebalance(context) {
+  ask({
     title: "Rebalance leaders?",
     text: "Leaderships of queues are handed over until no node has more than its share. Clients notice a moment's pause.",
     label: "Rebalance",
     run: () => context.api.post("/rebalance/queues"),
+    done: () => context.tell("Leaders are being handed over; the log says how it goes."),
   });
-  if (done) context.tell("Leaders are being handed over; the log says how it goes.");
 }

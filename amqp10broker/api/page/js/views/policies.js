@@ -1,13 +1,12 @@
 /** Policies, and operator policies, which bound them. */
 
 import { path } from "../api.js";
-import { ask } from "../dialogs.js";
+import { ask, vhostField } from "../dialogs.js";
 import { h, name, put } from "../dom.js";
 import { count } from "../format.js";
 import { briefly, button, heading, panel } from "../parts.js";
-import { table } from "../table.js";
+import { acts, ofVhost, table } from "../table.js";
 import { OPERATOR_KEYS, POLICY_KEYS } from "../tables.js";
-import { vhostField } from "./queueactions.js";
 
 const APPLY = ["all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges"];
 
@@ -40,7 +39,7 @@ function list(context, kind) {
     id: kind.where,
     label: kind.label,
     plain: true,
-    path: context.vhost ? path(kind.where, context.vhost) : `/${kind.where}`,
+    path: ofVhost(kind.where, context.vhost),
     rowKey: (row) => JSON.stringify([row.vhost, row.name]),
     empty: kind.empty,
     columns: [
@@ -50,24 +49,18 @@ function list(context, kind) {
       { key: "apply-to", title: "Applies to", cell: (row) => row["apply-to"].replace("_", " ") },
       { key: "definition", title: "Settings", sort: false, cell: (row) => briefly(row.definition) },
       { key: "priority", title: "Priority", number: true, cell: (row) => count(row.priority) },
-      {
-        key: "act",
-        title: "",
-        sort: false,
-        number: true,
-        cell: (row) => [button("Change", () => edit(context, kind, row), { kind: "small", refused }), " ", button("Delete", () => remove(context, kind, row), { kind: "small danger", refused })],
-      },
+      acts((row) => [button("Change", () => edit(context, kind, row), { kind: "small", refused }), " ", button("Delete", () => remove(context, kind, row), { kind: "small danger", refused })]),
     ],
   }).element;
 }
 
-async function edit(context, kind, row) {
-  const done = await ask({
+function edit(context, kind, row) {
+  ask({
     title: row ? "Change the policy" : "Add a policy",
     text: "It acts at once.",
     label: row ? "Save" : "Add",
     fields: [
-      row ? { name: "vhost", label: "Virtual host", value: row.vhost, fixed: true } : vhostField(context),
+      vhostField(context, row?.vhost),
       { name: "name", label: "Name", value: row?.name, fixed: Boolean(row), required: true },
       { name: "pattern", label: "Pattern of names (regular expression)", value: row?.pattern, required: true, help: "^orders\\. fits all names that begin with orders." },
       { name: "apply-to", label: "Applies to", type: "select", value: row?.["apply-to"] ?? "all", options: APPLY.map((each) => ({ value: each, label: each.replace("_", " ") })) },
@@ -75,21 +68,17 @@ async function edit(context, kind, row) {
       { name: "definition", label: "Settings", type: "table", value: row?.definition, keys: kind.keys },
     ],
     run: ({ vhost, name: own, ...values }) => context.api.put(path(kind.where, vhost, own), { ...values, priority: values.priority ?? 0 }),
+    done: () => context.done("The policy is in force."),
   });
-  if (!done) return;
-  context.tell("The policy is in force.");
-  context.again();
 }
 
-async function remove(context, kind, row) {
-  const done = await ask({
+function remove(context, kind, row) {
+  ask({
     title: "Delete the policy?",
     text: ["What it set goes back to what was declared: ", name(row.name), "."],
     label: "Delete",
     danger: true,
     run: () => context.api.delete(path(kind.where, row.vhost, row.name)),
+    done: () => context.done("The policy was deleted."),
   });
-  if (!done) return;
-  context.tell("The policy was deleted.");
-  context.again();
 }

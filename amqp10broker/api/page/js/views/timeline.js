@@ -2,12 +2,13 @@
 
 import { path, withQuery } from "../api.js";
 import { Timeline, dump, lengthText, timeText } from "../curves.js";
-import { h, name, put, visible } from "../dom.js";
+import { h, name, put, save, visible } from "../dom.js";
 import { NOTHING, count, moment } from "../format.js";
 import { badge, button, heading, waitBadge } from "../parts.js";
-import { CURVES, picture } from "../picture.js";
-import { href, timeline as addressOf } from "../router.js";
-import { table } from "../table.js";
+import { CURVES, labelOf, picture, textOf } from "../picture.js";
+import { href } from "../router.js";
+import { link, table } from "../table.js";
+import { consumerTimeline } from "./consumers.js";
 
 const INTERVAL_MS = 100;
 const PORTION = 500;
@@ -31,11 +32,11 @@ function drawChoice(host, context) {
     path: "/consumers",
     fields: ["channel_details", "link_details"],
     rowKey: (row) => JSON.stringify([row.consumer_tag, row.channel_details, row.link_details]),
-    rowHref: (row) => addressOfConsumer(row),
+    rowHref: consumerTimeline,
     rowText: (row) => `${row.consumer_tag} ${row.queue?.name} ${row.link_details?.link_name ?? ""}`,
     empty: "There is no consumer now. The timeline of a publisher's link stands on the page of its connection.",
     columns: [
-      { key: "consumer_tag", title: "Link or tag", cell: (row) => h("a", { href: addressOfConsumer(row), tabindex: "-1" }, name(row.link_details?.link_name ?? row.consumer_tag)) },
+      { key: "consumer_tag", title: "Link or tag", cell: (row) => link(consumerTimeline(row), row.link_details?.link_name ?? row.consumer_tag) },
       { key: "queue", title: "Queue", sort: "queue.name", cell: (row) => name(row.queue?.name) },
       { key: "link_details", title: "Connection", sort: false, fields: [], cell: (row) => name(row.link_details?.connection_name ?? row.channel_details?.connection_name) },
     ],
@@ -46,12 +47,6 @@ function drawChoice(host, context) {
     h("p", { class: "muted" }, "Every frame of a link, and what it did to credit, windows and what is unsettled. Choose a consumer here, or any link or channel on the page of its ", h("a", { href: href("connections") }, "connection"), "."),
     links.element,
   );
-}
-
-function addressOfConsumer(row) {
-  const link = row.link_details;
-  if (link?.link_name !== undefined) return addressOf(link.connection_name, link.channel_number, link.link_name, "receiver");
-  return addressOf(row.channel_details.connection_name, row.channel_details.number, row.consumer_tag);
 }
 
 // --- one ----------------------------------------------------------------------------------------------
@@ -166,7 +161,7 @@ function drawWatched(host, badges, watched, context, again) {
     const now = to - from;
     if (!length.options.length) put(length, SPANS_MS.map((each) => h("option", { value: each }, lengthText(each))), h("option", { value: "" }, ""));
     const known = SPANS_MS.find((each) => Math.abs(each - now) < each * 0.01);
-    const other = length.options[length.options.length - 1];
+    const other = length.lastChild;
     other.hidden = known !== undefined;
     put(other, lengthText(now));
     other.value = String(now);
@@ -192,17 +187,12 @@ function drawWatched(host, badges, watched, context, again) {
         button("Next", () => shown.beside(1), { kind: "small" })),
       h("p", { class: "muted" }, `${timeText(step.at, 0.001)} after the beginning, ${clock(watched, step.at)}; step ${count(step.number)}`, told ? `; ${told}` : ""),
       step.direction ? h("p", { class: "code flow-words" }, visible(step.frame)) : h("p", null, "What the queue or the writer did, of which no frame tells."),
-      changes.length ? h("dl", { class: "flow-changes" }, changes.map(([key, value]) => h("div", null, h("dt", null, swatch(key), visible(CURVES[key]?.label ?? key)), h("dd", null, textOf(timeline.valueBefore(key, step)), " \u2192 ", h("b", null, textOf(value)))))) : h("p", { class: "muted" }, "It changed none of the values that are drawn."),
+      changes.length ? h("dl", { class: "flow-changes" }, changes.map(([key, value]) => h("div", null, h("dt", null, swatch(key), visible(labelOf(key))), h("dd", null, textOf(timeline.valueBefore(key, step)), " \u2192 ", h("b", null, textOf(value)))))) : h("p", { class: "muted" }, "It changed none of the values that are drawn."),
       bytesOf(step, watched, context),
     );
   };
 
-  const download = () => {
-    const url = URL.createObjectURL(new Blob([JSON.stringify(timeline.exported(), null, 1)], { type: "application/json" }));
-    const anchor = h("a", { href: url, download: `timeline-${watched.watch}.json` });
-    anchor.click();
-    setTimeout(() => URL.revokeObjectURL(url), 10_000);
-  };
+  const download = () => save(JSON.stringify(timeline.exported(), null, 1), `timeline-${watched.watch}.json`);
 
   put(badges, badgesOf(watched));
   put(
@@ -314,13 +304,8 @@ function frameOf(step) {
 }
 
 function changesOf(step) {
-  const text = Object.entries(step.values).map(([key, value]) => `${CURVES[key]?.label ?? key} ${textOf(value)}`).join(", ");
+  const text = Object.entries(step.values).map(([key, value]) => `${labelOf(key)} ${textOf(value)}`).join(", ");
   return text ? h("span", { title: text }, text) : null;
-}
-
-function textOf(value) {
-  if (value === null || value === undefined) return NOTHING;
-  return typeof value === "boolean" ? (value ? "yes" : "no") : count(value);
 }
 
 function swatch(key) {

@@ -3,44 +3,36 @@
 import { path } from "../api.js";
 import { ask } from "../dialogs.js";
 import { h, name, put } from "../dom.js";
-import { badge, button, facts, heading, missing, panel, refresh } from "../parts.js";
+import { badge, button, facts, follow, heading, muted, panel, refresh } from "../parts.js";
 import { href } from "../router.js";
-import { link, table } from "../table.js";
-import { limitsPanel } from "./users.js";
+import { link, listView, table } from "../table.js";
+import { limitsPanel, listed } from "./users.js";
 
 const LIMITS = { "max-connections": "Connections", "max-queues": "Queues" };
 
 /** @type {import("./index.js").View} */
-export const view = {
-  title: ([vhost]) => (vhost === undefined ? "Virtual hosts" : `Virtual host ${vhost}`),
-  draw(host, [vhost], context) {
-    if (vhost !== undefined) {
-      drawOne(host, vhost, context);
-      return;
-    }
-    const rows = table(context, {
-      id: "vhosts",
-      label: "Virtual hosts",
-      path: "/vhosts",
-      paged: true,
-      fields: ["name"],
-      rowKey: (row) => row.name,
-      rowHref: (row) => (context.can("administrator") ? href("vhosts", row.name) : null),
-      empty: "No virtual host is here for you.",
-      columns: [
-        { key: "name", title: "Virtual host", cell: (row) => (context.can("administrator") ? link(href("vhosts", row.name), row.name) : name(row.name)) },
-        { key: "description", title: "Description", cell: (row) => (row.description ? name(row.description) : null) },
-        { key: "tags", title: "Tags", sort: false, cell: (row) => (row.tags.length ? name(row.tags.join(", ")) : null) },
-        { key: "default_queue_type", title: "Default queue type", cell: (row) => row.default_queue_type },
-        { key: "protected_from_deletion", title: "Protected", cell: (row) => (row.protected_from_deletion ? badge("protected", "accent") : null) },
-      ],
-      tools: button("Add a virtual host", () => edit(context, null), { kind: "primary small", refused: context.refused("administrator") }),
-    });
-    put(host, heading("Virtual hosts"), rows.element);
-  },
-};
+export const view = listView("Virtual hosts", "Virtual host", 1, listOf, drawOne);
 
-function drawOne(host, vhost, context) {
+function listOf(context) {
+  return {
+    id: "vhosts",
+    path: "/vhosts",
+    fields: ["name"],
+    rowKey: (row) => row.name,
+    rowHref: (row) => (context.can("administrator") ? href("vhosts", row.name) : null),
+    empty: "No virtual host is here for you.",
+    columns: [
+      { key: "name", title: "Virtual host", cell: (row) => (context.can("administrator") ? link(href("vhosts", row.name), row.name) : name(row.name)) },
+      { key: "description", title: "Description", cell: (row) => (row.description ? name(row.description) : null) },
+      { key: "tags", title: "Tags", sort: false, cell: (row) => (row.tags.length ? name(row.tags.join(", ")) : null) },
+      { key: "default_queue_type", title: "Default queue type", cell: (row) => row.default_queue_type },
+      { key: "protected_from_deletion", title: "Protected", cell: (row) => (row.protected_from_deletion ? badge("protected", "accent") : null) },
+    ],
+    tools: button("Add a virtual host", () => edit(context, null), { kind: "primary small", refused: context.refused("administrator") }),
+  };
+}
+
+function drawOne(host, context, vhost) {
   const head = h("div");
   const about = h("div");
   const limits = h("div");
@@ -59,11 +51,7 @@ function drawOne(host, vhost, context) {
     ],
   });
   put(host, head, about, panel("Who may enter", users.element), limits);
-  context.watch(where, (value, error) => {
-    if (error) {
-      put(host, missing(error, "This virtual host"));
-      return;
-    }
+  follow(context, where, host, "This virtual host", (value) => {
     refresh(head, value, () =>
       heading(name(value.name), {
         above: h("a", { href: href("vhosts") }, "Virtual hosts"),
@@ -79,8 +67,8 @@ function drawOne(host, vhost, context) {
       panel(
         null,
         facts([
-          ["Description", value.description ? name(value.description) : h("span", { class: "muted" }, "none")],
-          ["Tags", value.tags.length ? name(value.tags.join(", ")) : h("span", { class: "muted" }, "none")],
+          ["Description", value.description ? name(value.description) : muted("none")],
+          ["Tags", value.tags.length ? name(value.tags.join(", ")) : muted("none")],
           ["Default queue type", value.default_queue_type],
         ]),
       ),
@@ -93,9 +81,8 @@ function drawOne(host, vhost, context) {
   });
 }
 
-async function edit(context, vhost) {
-  let made = vhost?.name;
-  const done = await ask({
+function edit(context, vhost) {
+  ask({
     title: vhost ? "Change the virtual host" : "Add a virtual host",
     label: vhost ? "Save" : "Add",
     fields: [
@@ -104,15 +91,12 @@ async function edit(context, vhost) {
       { name: "tags", label: "Tags", value: vhost?.tags.join(", "), help: "With commas between." },
       { name: "default_queue_type", label: "Default queue type", type: "select", value: vhost?.default_queue_type ?? context.broker.default_queue_type, options: ["classic", "quorum", "stream"] },
     ],
-    run: async ({ name: own, tags, ...values }) => {
-      await context.api.put(path("vhosts", own), { ...values, tags: tags.split(",").map((each) => each.trim()).filter(Boolean) });
-      made = own;
+    run: ({ name: own, tags, ...values }) => context.api.put(path("vhosts", own), { ...values, tags: listed(tags) }),
+    done: ({ name: own }) => {
+      if (vhost) context.done("The virtual host was changed.");
+      else context.done(`Virtual host ${own} was added, and you may enter it.`, href("vhosts", own));
     },
   });
-  if (!done) return;
-  context.tell(vhost ? "The virtual host was changed." : `Virtual host ${made} was added, and you may enter it.`);
-  if (vhost) context.again();
-  else context.go(href("vhosts", made));
 }
 
 async function protect(context, vhost) {
@@ -123,20 +107,17 @@ async function protect(context, vhost) {
     context.tell(error.reason);
     return;
   }
-  context.tell(vhost.protected_from_deletion ? "It can be deleted now." : "It cannot be deleted now.");
-  context.again();
+  context.done(vhost.protected_from_deletion ? "It can be deleted now." : "It cannot be deleted now.");
 }
 
-async function remove(context, vhost) {
-  const done = await ask({
+function remove(context, vhost) {
+  ask({
     title: "Delete the virtual host?",
     text: h("b", null, "All its queues with their messages, exchanges, bindings, policies and permissions are lost, and its connections are closed."),
     label: "Delete",
     danger: true,
     typed: vhost.name,
     run: () => context.api.delete(path("vhosts", vhost.name)),
+    done: () => context.done(`Virtual host ${vhost.name} was deleted.`, href("vhosts")),
   });
-  if (!done) return;
-  context.tell(`Virtual host ${vhost.name} was deleted.`);
-  context.go(href("vhosts"));
 }
