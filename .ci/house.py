@@ -88,8 +88,8 @@ def sizes() -> Iterator[Figure]:
         kinds += lines
         apart += lines.total() if path.relative_to(PACKAGE).parts[0] in APART else 0
     yield Figure("package: lines", kinds.total(), 118_000, met=True)
-    yield Figure("package: lines of the broker alone", kinds.total() - apart, 100_000)
-    yield Figure("package: lines of code", kinds["code"], 85_000)
+    yield Figure("package: lines of the broker alone", kinds.total() - apart, 100_000, met=True)
+    yield Figure("package: lines of code", kinds["code"], 85_000, met=True)
     for kind in ("docstring", "comment", "blank"):
         yield Figure(f"package: lines of {kind}", kinds[kind], None)
     yield Figure("package: files", len(sources()), None)

@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from enum import Enum
 from ssl import (
+    CERT_NONE,
+    CERT_OPTIONAL,
+    CERT_REQUIRED,
     PROTOCOL_TLS_CLIENT,
     PROTOCOL_TLS_SERVER,
     PEM_cert_to_DER_cert,
     SSLContext,
     SSLError,
     TLSVersion,
-    VerifyMode,
 )
 from typing import Any, Final
 
@@ -27,6 +29,13 @@ class Verify(Enum):
     """A client may present one; it must then be valid."""
     REQUIRED = "required"
     """Clients without a valid one are refused."""
+
+
+_VERIFY_MODES: Final = {
+    Verify.NONE: CERT_NONE,
+    Verify.OPTIONAL: CERT_OPTIONAL,
+    Verify.REQUIRED: CERT_REQUIRED,
+}
 
 
 class CertificateUser(Enum):
@@ -138,7 +147,7 @@ def _context(protocol: int, settings: TlsSettings, names: tuple[str, str, str]) 
                 f"holds no certificate: {error.reason or 'not in PEM format'}",
                 "must be PEM certificates",
             ) from error
-    context.verify_mode = VerifyMode[f"CERT_{settings.verify.name}"]
+    context.verify_mode = _VERIFY_MODES[settings.verify]
     return context
 
 

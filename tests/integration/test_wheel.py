@@ -18,8 +18,7 @@ from tests.support.installed_wheel import PROGRAM, Installed, build, run
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
 
-WHEEL_BYTES_MAX = 3 * 2**19
-"""1.5 MiB."""
+WHEEL_BYTES_MAX = 1_500_000
 
 
 @pytest.fixture(scope="module")
