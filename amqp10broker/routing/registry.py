@@ -192,7 +192,7 @@ class _TrieNode:
 
 
 class AnyBinding:
-    """The base of kinds of exchange. Any binding is valid unless a kind has a `_fault_of` it."""
+    """The base of kinds of exchange. Any binding is valid, unless `_fault_of` returns why not."""
 
     cacheable = True
     per_key = False

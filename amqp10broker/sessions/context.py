@@ -69,9 +69,7 @@ before the queue is made, and may refuse it.
 """
 
 OfferToken = Callable[[bytes, RequestRef], None]
-"""Has a token verified. A `Decided` for the request follows when it was accepted, else the connection
-ends.
-"""
+"""Has a token verified. A `Decided` follows when it was accepted; else the connection is closed."""
 
 ToQueue = Callable[[QueueCommand], None]
 """Adds a command to those that are sent to queues at the end of the step."""

@@ -243,7 +243,7 @@ class BloomFilter:
 #
 # A stream stores the encoding of AMQP 1.0. Stored heads end where the eight bytes of the offset, in
 # annotation ``x-stream-offset``, belong: thousands of messages share one, and a delivery only appends them.
-# On request a delivery also has the time of writing in ``x-opt-enqueued-time``, which a chunk has one of.
+# On request a delivery also has the time of writing, one for a chunk, in ``x-opt-enqueued-time``.
 
 X_OPT_ENQUEUED_TIME: Final = Symbol("x-opt-enqueued-time")
 # Eight bytes with no shorter encoding.

@@ -669,9 +669,7 @@ class ResumableConsumer(ResumableLink):
     without it, it is aborted and goes back to its queue.
 
     Attributes:
-        held: by key, in the order of delivery, each delivery that the client has not settled; None: without
-        its
-            content.
+        held: by key, in the order of delivery, what the client has not settled; None: without its content.
         credit: of the last end that has gone.
         stale: answers to decisions of an earlier end that are still to come.
     """
