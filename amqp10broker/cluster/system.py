@@ -282,6 +282,11 @@ class System:
 
     # --- the way to the leader ----------------------------------------------------------------------
 
+    def _unsent(self) -> None:
+        # Another leader, or the same one that begins anew, has not got the pending proposals.
+        for pending in self._pending.values():
+            pending.sent_ms = None
+
     def _send_pending(self) -> None:
         waiting = [pending for pending in self._pending.values() if pending.sent_ms is None]
         self._retry_ms = None
@@ -349,9 +354,7 @@ class System:
         self._soon()
 
     def status(self, status: messages.Status) -> None:
-        # There is another leader, or the same one begins anew: it has not got the pending proposals.
-        for pending in self._pending.values():
-            pending.sent_ms = None
+        self._unsent()
         self._soon()
 
     def snapshot_for(self, to: int) -> None:
