@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from enum import Enum
 from ssl import (
+    CERT_NONE,
+    CERT_OPTIONAL,
+    CERT_REQUIRED,
     PROTOCOL_TLS_CLIENT,
     PROTOCOL_TLS_SERVER,
     PEM_cert_to_DER_cert,
     SSLContext,
     SSLError,
     TLSVersion,
-    VerifyMode,
 )
 from typing import Any, Final
 
@@ -56,6 +58,11 @@ class TlsSettings:
         return f"<TlsSettings {self.certificate_file!r} verify={self.verify.value}>"
 
 
+_VERIFY_MODES: Final = {
+    Verify.NONE: CERT_NONE,
+    Verify.OPTIONAL: CERT_OPTIONAL,
+    Verify.REQUIRED: CERT_REQUIRED,
+}
 _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _VERSIONS: Final = {"1.2": TLSVersion.TLSv1_2, "1.3": TLSVersion.TLSv1_3}
 
@@ -138,7 +145,7 @@ def _context(protocol: int, settings: TlsSettings, names: tuple[str, str, str]) 
                 f"holds no certificate: {error.reason or 'not in PEM format'}",
                 "must be PEM certificates",
             ) from error
-    context.verify_mode = VerifyMode[f"CERT_{settings.verify.name}"]
+    context.verify_mode = _VERIFY_MODES[settings.verify]
     return context
 
 
