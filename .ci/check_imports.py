@@ -93,7 +93,7 @@ ROOMS: Final[Mapping[str, Room]] = {
     "observe": _room(
         "sessions", "operations", "protocols", "message", "routing", "queues", "metadata", "errors",
         why="frames, timelines, flow events, metrics, traces, faults; not on the way of a message",
-        impure=("recording", "telemetry"),
+        impure=("recording.py", "telemetry.py"),
     ),
     "api": _room(
         "observe.metrics", "message", "routing", "queues", "metadata", "auth", "operations", "emulation",
@@ -146,13 +146,13 @@ THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
     "shtab": ("cli/completion.py",),
     "structlog": ("runtime/", "cli/serve.py"),
     # Extras, imported where they are used and never while the broker starts.
-    "prometheus_client": ("observe/metrics/exposition.py",),
-    "opentelemetry": ("observe/telemetry/", "runtime/observe/telemetry.py"),
+    "prometheus_client": ("observe/exposition.py",),
+    "opentelemetry": ("observe/telemetry.py", "runtime/observe/telemetry.py"),
     "h11": ("runtime/http/http_connection.py",),
     "websockets": ("protocols/websocket.py",),
     "joserfc": ("auth/tokens.py",),
-    "pyarrow": ("observe/recording/", "spark/", "tools/analysis/"),
-    "numpy": ("observe/recording/", "spark/", "tools/analysis/"),
+    "pyarrow": ("observe/recording.py", "spark/", "tools/analysis/"),
+    "numpy": ("observe/recording.py", "spark/", "tools/analysis/"),
     "pandas": ("tools/analysis/",),
     "scipy": ("tools/analysis/",),
     "pyspark": ("spark/", "tools/analysis/"),
@@ -193,7 +193,7 @@ CHANGES_OF_CATALOG: Final[Mapping[str, tuple[str, ...]]] = {
     **{
         f"{verb}_{noun}": (CATALOG,)
         for verb in ("put", "drop")
-        for noun in ("binding", "exchange", "permission", "policy", "queue", "topic_permission", "user")
+        for noun in ("binding", "entry", "exchange", "policy", "queue")
     },
     "catalog.apply": (
         *("metadata/definitions.py", "metadata/catalog.py"),

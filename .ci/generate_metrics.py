@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from amqp10broker.observe.metrics.table import (
+from amqp10broker.observe.metrics import (
     ALWAYS,
     GROUPS,
     MEMORY,

@@ -8,6 +8,7 @@ already (`RunningBroker`), whose processor time is known only when its process i
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from benchmarks import spec
+from benchmarks.counted import read_count
 from benchmarks.errors import BrokerError, PeerError
 from benchmarks.peer import handshake
 from benchmarks.processes import children_cpu_s, folder_bytes, process_cpu_s, process_rss_bytes, reserved_port
@@ -54,6 +56,10 @@ class Target:
         """Return the room that its data folder takes now."""
         return None
 
+    def bytecodes(self) -> int | None:
+        """Return the bytecodes it has carried out since the first call of this method."""
+        return None
+
     def queue_counts(self) -> dict[str, int] | None:
         """Return the messages in each queue, ready and unsettled."""
         return None
@@ -78,6 +84,8 @@ class BrokerSettings:
     """Each sync of the data folder takes so much longer. Needs the broker's test mode."""
     tree: Path = REPOSITORY
     """The checkout whose broker is started."""
+    count_bytecodes: bool = False
+    """Count what the broker carries out in a window, which makes it some fifty times slower there."""
     extra: tuple[str, ...] = ()
     """Arguments passed on as they are."""
 
@@ -112,6 +120,8 @@ class OwnBroker(Target):
     """Use this data folder, whatever the settings say, and leave it: for a broker that is started again."""
     recording: tuple[str, ...] = ()
     """Arguments that make the broker record flow events."""
+    _count: Any = field(init=False, default=None)
+    """The file of the count of bytecodes."""
     endpoint: spec.Endpoint = field(init=False)
     pid: int | None = field(init=False, default=None)
     _own_folder: Path | None = field(init=False, default=None)
@@ -124,7 +134,10 @@ class OwnBroker(Target):
             credit = str(self.settings.max_link_credit or DEFAULT_LINK_CREDIT)
             command = [self.python, "-m", "benchmarks.floor", "--port", str(port), "--credit", credit]
             return [*command, *self.floor]
-        serve = [self.python, "-m", "amqp10broker", "serve", "--host", "127.0.0.1", "--port", str(port)]
+        program = ["-m", "amqp10broker"]
+        if self._count is not None:
+            program = [str(REPOSITORY / "benchmarks" / "counted.py"), self._count.name]
+        serve = [self.python, *program, "serve", "--host", "127.0.0.1", "--port", str(port)]
         if self.data_folder is not None:
             serve += ["--data-dir", str(self.data_folder)]
         return [*serve, *self.settings.arguments(), *self.recording]
@@ -136,6 +149,8 @@ class OwnBroker(Target):
             BrokerError: it ended, or did not listen in time.
         """
         self._log = tempfile.TemporaryFile()
+        if self.settings.count_bytecodes:
+            self._count = tempfile.NamedTemporaryFile(prefix="bytecodes-")
         # Reserved until the process listens: what others start meanwhile must not get the port.
         with reserved_port() as port:
             self._start(port)
@@ -204,6 +219,8 @@ class OwnBroker(Target):
                 process.kill()
                 process.wait()
         self._log.close()
+        if self._count is not None:
+            self._count.close()
         if self._own_folder is not None:
             shutil.rmtree(self._own_folder, ignore_errors=True)
 
@@ -239,6 +256,15 @@ class OwnBroker(Target):
         if found is None:
             return None
         return [str(one.get("state")) for one in found if "0-9-1" in str(one.get("protocol"))]
+
+    def bytecodes(self) -> int | None:
+        """Return what its process has counted since the first call; None if it does not count."""
+        if self._count is None or self.pid is None:
+            return None
+        count = read_count(Path(self._count.name))
+        if not count:
+            os.kill(self.pid, signal.SIGUSR1)
+        return count
 
     def _status(self, part: str) -> list[dict[str, Any]] | None:
         """Return one part of the status document; None if the broker does not answer."""

@@ -206,20 +206,23 @@ def run_cases(context: Context, cases: Sequence[Case], random_source: Random | N
     return samples
 
 
-def ratios(samples: Sequence[Row], works: Sequence[str], over: str, under: str, key: str) -> list[Row]:
-    """Return a sample for each repetition of each work: one case's processor time divided by another's.
+def ratios(
+    samples: Sequence[Row], works: Sequence[str], over: str, under: str, key: str, cost: str = "cpu_us"
+) -> list[Row]:
+    """Return a sample for each repetition of each work: one case's cost divided by another's.
 
     Args:
-        samples: of cases named "work: variant"; one that failed, or has no processor time, has no ratio.
+        samples: of cases named "work: variant"; one that failed, or has no such cost, has no ratio.
         works: what comes before the colon.
         over: the variant that is divided.
         under: the variant by which it is divided.
         key: what the ratio is called.
+        cost: the column that is divided.
     """
     costs: dict[str, list[float | None]] = {}
     for sample in samples:
         if sample.get("target") != "floor":
-            costs.setdefault(sample["case"], []).append(sample.get("cpu_us"))
+            costs.setdefault(sample["case"], []).append(sample.get(cost))
     return [
         {"case": f"{work}: {over} / {under}", "target": "broker"} | {key: one / other}
         for work in works

@@ -107,6 +107,8 @@ class Window:
     helper_cpu_s: float | None = None
     """Of the processes that the broker has started."""
     disk_bytes: int | None = None
+    bytecodes: int | None = None
+    """Difference of the broker's count."""
 
     def row(self, case: str, target: str, messages: int, stream: int = 0) -> Row:
         """Return the sample of this window.
@@ -131,6 +133,7 @@ class Window:
             "helper_cpu_us": None if self.helper_cpu_s is None else self.helper_cpu_s / messages * 1e6,
             "rss_mb": None if self.rss_bytes is None else self.rss_bytes / 1e6,
             "disk_mb": None if self.disk_bytes is None else self.disk_bytes / 1e6,
+            "bytecodes": None if self.bytecodes is None else self.bytecodes / messages,
         }
         row |= _latency("confirm", self.result.confirm[stream])
         row |= _latency("delivery", self.result.delivery[stream])
@@ -194,13 +197,13 @@ def window(
         process.mark()
         before, began = counts(), time.monotonic()
         cpu_before, load_before = target.cpu_s(), process_cpu_s(process.pid)
-        helper_before = target.helper_cpu_s()
+        helper_before, codes_before = target.helper_cpu_s(), target.bytecodes()
         wait(duration_s)
         after, ended = counts(), time.monotonic()
         if record:
             process.end_window()
         cpu_after, load_after = target.cpu_s(), process_cpu_s(process.pid)
-        helper_after = target.helper_cpu_s()
+        helper_after, codes_after = target.helper_cpu_s(), target.bytecodes()
         rss_bytes, disk_bytes = target.rss_bytes(), target.disk_bytes()
         if at_end is not None:
             at_end()
@@ -214,6 +217,7 @@ def window(
         result,
         None if helper_after is None or helper_before is None else helper_after - helper_before,
         disk_bytes,
+        None if codes_after is None or codes_before is None else codes_after - codes_before,
     )
 
 

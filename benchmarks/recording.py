@@ -27,7 +27,7 @@ from benchmarks.errors import MeasureError
 from benchmarks.results import Row, machine, revision
 
 if TYPE_CHECKING:
-    from amqp10broker.observe.recording.runs import RunRecord
+    from amqp10broker.observe.recording import RunRecord
     from benchmarks.client_events import Recorded
     from benchmarks.stream import Counts
 
@@ -55,7 +55,7 @@ class Recording:
         Args:
             case: what is measured, equal for all repetitions and all settings of the broker.
         """
-        from amqp10broker.observe.recording.runs import new_run_id
+        from amqp10broker.observe.recording import new_run_id
 
         return RecordedRun(self, new_run_id(self.benchmark), case)
 
@@ -65,7 +65,7 @@ class Recording:
         Raises:
             MeasureError: pyarrow is missing; the message says how to install it.
         """
-        from amqp10broker.observe.recording.runs import load_arrow
+        from amqp10broker.observe.recording import load_arrow
 
         with _told():
             load_arrow()
@@ -123,7 +123,7 @@ class RecordedRun:
         Raises:
             MeasureError: the load process has not recorded, or the folder cannot be written.
         """
-        from amqp10broker.observe.recording.runs import EventWriter, write_run
+        from amqp10broker.observe.recording import EventWriter, write_run
 
         if recorded is None or len(recorded.edges) != 2:
             raise MeasureError(f"{self.case}: the load process has recorded no window")
@@ -143,14 +143,14 @@ class RecordedRun:
     def discard(self) -> None:
         """Remove what was written of a run that failed."""
         from amqp10broker.observe.flow_events import RUNS
-        from amqp10broker.observe.recording.runs import events_folder
+        from amqp10broker.observe.recording import events_folder
 
         shutil.rmtree(events_folder(self.recording.folder, self.run_id), ignore_errors=True)
         (self.recording.folder / RUNS / f"{self.run_id}.parquet").unlink(missing_ok=True)
 
     def _row_of(self, what: spec.Load, recorded: Recorded, settings: BrokerSettings) -> RunRecord:
         """Return the columns that follow from load, settings and broker."""
-        from amqp10broker.observe.recording.runs import RunRecord
+        from amqp10broker.observe.recording import RunRecord
 
         began, ended = recorded.edges
         broker = self._brokers_row()
@@ -184,7 +184,7 @@ class RecordedRun:
 
     def _brokers_row(self) -> RunRecord | None:
         """Return the row that the broker has written of this run, None if it has not."""
-        from amqp10broker.observe.recording.runs import NotARecording, read_run
+        from amqp10broker.observe.recording import NotARecording, read_run
 
         try:
             return read_run(self.recording.folder, self.run_id)
@@ -237,7 +237,7 @@ def whole_or_nothing(run: RecordedRun | None) -> Iterator[None]:
 @contextmanager
 def _told() -> Iterator[None]:
     """Make what is wrong with a recording an error of benchmarks."""
-    from amqp10broker.observe.recording.runs import RecordingError
+    from amqp10broker.observe.recording import RecordingError
 
     try:
         yield

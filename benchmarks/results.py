@@ -46,6 +46,7 @@ class Outcome:
 HEADINGS: Final[dict[str, tuple[str, str]]] = {
     "rate_per_s": ("messages/s", ",.0f"),
     "cpu_us": ("broker CPU µs/msg", ".2f"),
+    "bytecodes": ("broker bytecodes/msg", ".1f"),
     "helper_cpu_us": ("helper CPU µs/msg", ".3f"),
     "load_cpu_us": ("load CPU µs/msg", ".3f"),
     "broker_busy": ("broker cores", ".2f"),
@@ -59,7 +60,7 @@ HEADINGS: Final[dict[str, tuple[str, str]]] = {
     "fdatasync_p99_ms": ("fdatasync p99 ms", ".3f"),
     "confirm_syncs": ("confirm p50 / fdatasync p50", ".2f"),
     "cost_ratio": ("CPU / transient in memory", ".2f"),
-    "ratio_before": ("CPU now / before", ".2f"),
+    "ratio_before": ("cost now / before", ".3f"),
     "dropped": ("dropped", ",.0f"),
     "idle_cpu_percent": ("idle CPU %", ".2f"),
     "pause_p50_s": ("pause p50 s", ".3f"),

@@ -5,8 +5,8 @@ of `BrokerApi`, so it is tested without a socket. A refusal is raised as `Reques
 own `RefusedError`, which `messages.refused` converts.
 
 Lists with possibly ten thousands of items are made without blocking other tasks. The cheap columns are enough
-to find, and if possible to sort, the requested items; only these are completed, in portions, with the
-requested columns. They are encoded in portions, too: the encoder lets no other task run.
+to find, and if possible to sort, the requested items; only these are completed and encoded, in portions, with
+the requested columns.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ from amqp10broker.api.messages import (
     RequestRefused,
     bad_request,
     json_bytes,
+    not_found,
     read_object,
 )
 from amqp10broker.api.samples import RateSamples, Span, Values, rated
 from amqp10broker.auth.authorise import Access, Grants
-from amqp10broker.auth.login import Attempts
+from amqp10broker.auth.login import Tried
 from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.patterns import PatternSearch, is_expression
 from amqp10broker.metadata.users import User
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.observe.metrics.table import ScrapeRequest
+from amqp10broker.observe.metrics import ScrapeRequest
 from amqp10broker.operations.node import Actor
 from amqp10broker.operations.snapshot import CertificateSeen, ConnectionView, NodeView
 from amqp10broker.queues.commands import DeliveryOutcome
@@ -62,13 +63,9 @@ Item: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """The list options of a query.
-
-    Attributes:
-        columns: keys to include, with dots into objects; None: all.
-        sort: the key to sort by, with dots; None: the order stays.
-        page: from 1; None: everything, as a plain array.
-        name: part of the names; None: any. It applies to pages only.
+    """The list options of a query. `columns`: keys to include, with dots into objects; None: all. `sort`: the
+    key to sort by, with dots. `page`: from 1; None: everything, as a plain array. `name`: part of the names;
+    it applies to pages only.
     """
 
     columns: tuple[str, ...] | None = None
@@ -81,9 +78,7 @@ class ListQuery:
 
     @classmethod
     def read(cls, query: Mapping[str, str], *, paged: bool) -> Self:
-        """Parse the list options of a query. `paged`: whether this list has pages at all; if not, page
-        options are ignored.
-        """
+        """Parse the list options of a query. `paged`: whether this list has pages at all."""
         columns = query.get("columns")
         page = _number(query, "page") if paged and "page" in query else None
         size = _number(query, "page_size") if page is not None and "page_size" in query else PAGE_SIZE
@@ -117,7 +112,6 @@ class ListQuery:
         return await PatternSearch(name, "name").among(items, _name, pause) if is_expression(name) else []
 
     def shown(self, items: Sequence[Item]) -> list[Item]:
-        """Return the items of a list without pages."""
         return [self.pick(item) for item in self.sorted(items)]
 
     def on_page(self, found: Sequence[Item]) -> Sequence[Item]:
@@ -165,7 +159,6 @@ class ListQuery:
         return picked
 
     def sorted(self, items: Sequence[Item]) -> Sequence[Item]:
-        """Return the items in the requested order."""
         if self.sort is None:
             return items[::-1] if self.descending else items
         first, *inner = self.sort.split(".")
@@ -238,15 +231,9 @@ async def described(call: EndpointCall, things: Sequence[T], describe: Callable[
 async def listed(
     call: EndpointCall, known: Sequence[Item], make: Make | None = None, *, paged: bool = True
 ) -> HttpResponse:
-    """Answer with a list.
-
-    Args:
-        known: the cheap columns of each item, in the order of virtual host and name. All have the same
-            keys, ``name`` among them.
-        make: completes items; None: they are complete.
-
-    Raises:
-        InvalidArgument: the regular expression would take too long.
+    """Answer with a list. `known`: the cheap columns of each item, in the order of virtual host and name; all
+    have the same keys, ``name`` among them. `make`: completes items; None: they are complete. Raises
+    `InvalidArgument` if the regular expression would take too long.
     """
     listing = ListQuery.read(call.request.query, paged=paged)
     keys = set(known[0]) if known else set[str]()
@@ -272,7 +259,7 @@ async def listed(
 async def written(
     call: EndpointCall, things: Sequence[T], describe: Callable[[T], Item], size: int | None = None
 ) -> bytes:
-    """Encode a JSON array in portions. `size`: items of a portion; None: `PORTION`."""
+    """Encode a JSON array in portions."""
     parts = []
     for portion in _portions(things, size):
         parts.append(_part(map(describe, portion)))
@@ -321,18 +308,13 @@ class BrokerApi:
 
     Attributes:
         node_name: of this node in paths and objects.
-        interval_ms: milliseconds between two samples of an object.
-        samples: of objects, taken at earlier requests, for rates.
-        attempts: the counters of login attempts.
-        node: returns the figures of this process; `process` those with RabbitMQ's names: processors, tasks
-            and how many are ready to run, file descriptors, as far as the system reports them.
+        interval_ms: between two samples of an object.
+        process: returns figures with RabbitMQ's names, as far as the system reports them.
         clients: returns the counters of all clients since the start, by virtual host (`sessions.counters`).
-        random: returns so many unguessable random bytes.
         settings: returns the present settings as a configuration file.
         connections: returns the open connections of this node, collected in portions.
         connections_open: returns how many there are, including those not logged in, and the limit.
         connections_elsewhere: returns those of the cluster's other nodes, as far as they answer.
-        metrics: returns all metrics as text, computed in portions.
         follow: returns a feed of the changes at paths.
         pause: lets other tasks run, within a long answer.
         run: runs an operation of `operations.registry`: its name, its arguments, the virtual host of the
@@ -347,7 +329,7 @@ class BrokerApi:
     node_name: str
     interval_ms: int
     samples: RateSamples
-    attempts: Attempts
+    attempts: dict[str, Tried]
     node: Callable[[], NodeView]
     process: Callable[[], Mapping[str, int]]
     clients: Callable[[], Mapping[str, Mapping[str, int | None]]]
@@ -370,7 +352,7 @@ class BrokerApi:
 
 @dataclass(frozen=True, slots=True)
 class EndpointCall:
-    """One request of an endpoint. `grants`: the rights of `account`; None at endpoints without a login."""
+    """One request of an endpoint. `grants`: the rights of `account`; None without a login."""
 
     request: HttpRequest
     values: Mapping[str, str]
@@ -380,13 +362,11 @@ class EndpointCall:
 
     @property
     def granted(self) -> Grants:
-        """The user's rights, at an endpoint that requires a login."""
         assert self.grants is not None, "the endpoint needs no login"
         return self.grants
 
     @property
     def user(self) -> User:
-        """The user, at an endpoint that requires a login."""
         assert self.account is not None, "the endpoint needs no login"
         return self.account
 
@@ -396,7 +376,6 @@ class EndpointCall:
 
     @property
     def with_stats(self) -> bool:
-        """Whether statistics are requested, too."""
         return self.request.query.get("disable_stats") != "true"
 
     def has(self, tag: Tag) -> bool:
@@ -427,7 +406,7 @@ class EndpointCall:
     async def act(self, operation: str, vhost: str, /, **given: Any) -> Any:
         """Run an operation with this user's permissions (`BrokerApi.run`)."""
         return await self.broker_api.run(
-            operation, given, vhost, over_http(self.user.name, self.access(vhost))
+            operation, given, vhost, over_http(self.user.name, self.granted, vhost)
         )
 
     async def administer(self, operation: str, vhost: str | None = None, /, **given: Any) -> Any:
@@ -456,21 +435,21 @@ class EndpointCall:
         return HttpResponse.of_json(ListQuery.read(self.request.query, paged=False).pick(item))
 
     def listed(self, items: Sequence[Mapping[str, Any]]) -> HttpResponse:
-        """Answer with objects ordered by virtual host and name, as the query requests; the
-        function `listed` is for long lists.
+        """Answer with objects ordered by virtual host and name, as the query requests; the function `listed`
+        is for long lists.
         """
         return HttpResponse.of_json(ListQuery.read(self.request.query, paged=False).shown(items))
 
 
-def over_http(user: str, access: Access | None = None) -> Actor:
-    """Return a user of the API; without `access` the endpoint has checked the permissions."""
-    return Actor(f"user '{user}' over HTTP", access)
+def over_http(user: str, grants: Grants | None = None, vhost: str = "") -> Actor:
+    """Return a user of the API; without `grants` the endpoint has checked the permissions."""
+    return Actor(f"user '{user}' over HTTP", None if grants is None else Access(grants, vhost))
 
 
 F = TypeVar("F", bound=RunEndpoint)
 
 REGISTERED: Final[dict[str, HttpRoute]] = {}
-"""The routes of the endpoints in the modules that are imported, by pattern; `api.table` imports all."""
+"""Routes by pattern; `api.endpoints` imports all of them."""
 
 
 def route(
@@ -482,10 +461,7 @@ def route(
     login: ReadLogin = header_credentials,
     forms: tuple[str, ...] = (),
 ) -> Callable[[F], F]:
-    """Register the decorated function as the endpoint of a method of paths below ``/api``.
-
-    The other arguments are those of `Endpoint`.
-    """
+    """Register the decorated function as the endpoint of a method of paths below ``/api`` (`Endpoint`)."""
 
     def register(run: F) -> F:
         for pattern in patterns:
@@ -502,3 +478,9 @@ def is_node(call: EndpointCall, name: str) -> bool:
     """Return whether there is a node of this name, ignoring a part behind an @."""
     known = {node.name for node in call.broker_api.catalog.nodes.values()} or {call.broker_api.node_name}
     return bool({name, name.partition("@")[0]} & known)
+
+
+def check_here(call: EndpointCall) -> None:
+    """Check that the path names this node; raises `RequestRefused` (404)."""
+    if call.values["node"] != call.broker_api.node_name:
+        raise not_found()

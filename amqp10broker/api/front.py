@@ -1,14 +1,8 @@
-"""Checks common to all requests (path, method, login, tag, type of the answer), and headers of all answers.
+"""Checks common to all requests (path, method, login, tag, type of the answer), and headers of all answers. A
+WebSocket that carries AMQP begins here, too (RFC 6455, section 4.2; the binding, section 2).
 
-A WebSocket that carries AMQP begins here, too (RFC 6455, section 4.2; the binding, section 2).
-
-The order is RabbitMQ's: unknown paths and missing methods are reported without a login; a preflight needs
-no login. The head decides all of that. The shell reads it, verifies the password, reads the body and runs
-the endpoint between::
-
-    entered = front.enter(request)                  # an answer, or the visit of an endpoint
-    front.admit(entered, tags of the user)          # unless the endpoint needs no login
-    front.leave(request, entered.route, answer)
+The order is RabbitMQ's: unknown paths and missing methods are reported without a login; a preflight needs no
+login. The head of a request decides all of that.
 
 A login is by HTTP Basic (RFC 7617) or a bearer token (RFC 6750), and verified like the PLAIN mechanism of
 AMQP (`auth.login`). A pattern of the router is a path with parts in braces that match anything:
@@ -48,12 +42,10 @@ NOT_LOGGED_IN: Final = HttpResponse(
 """Makes a browser prompt for a password."""
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 _FIELDS_MAX: Final = 10
-"""The most fields of a login form."""
+"""Of a login form."""
 
 
 class Tag(Enum):
-    """The least tag that an endpoint requires."""
-
     MANAGEMENT = "management"
     POLICYMAKER = "policymaker"
     MONITORING = "monitoring"
@@ -90,8 +82,8 @@ class Credentials:
 
 
 def credentials(header: str | None) -> Credentials | HttpResponse:
-    """Parse the header ``Authorization``, None if it is absent. Returns the credentials, or an answer without
-    such that can be verified.
+    """Parse the header ``Authorization``. Returns the credentials, or an answer without such that can be
+    verified.
     """
     if header is None:
         return NOT_LOGGED_IN
@@ -112,7 +104,6 @@ def header_credentials(request: HttpRequest) -> Credentials | HttpResponse:
 
 
 def form_credentials(request: HttpRequest) -> Credentials | HttpResponse:
-    """Return the credentials in a form's fields ``username`` and ``password``."""
     try:
         fields = dict(parse_qsl(request.body.decode(), keep_blank_values=True, max_num_fields=_FIELDS_MAX))
     except ValueError:
@@ -128,10 +119,8 @@ def wrong_login() -> RequestRefused:
 
 
 def check_tag(wanted: Tag, tags: Collection[str]) -> None:
-    """Refuse a user without sufficient tags.
-
-    Raises:
-        Refused: 401. The lack of all four tags is reported first, at any endpoint.
+    """Refuse a user without sufficient tags (401). The lack of all four is reported first, at any
+    endpoint.
     """
     for tag in (Tag.MANAGEMENT, wanted):
         if not SUFFICIENT[tag] & frozenset(tags):
@@ -147,13 +136,9 @@ ReadLogin: TypeAlias = Callable[[HttpRequest], Credentials | HttpResponse]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One method of a path.
-
-    Attributes:
-        tag: that the user must have; None: no login.
-        types: of its answers; a client must accept one of them.
-        onward: the member of its answers, and parameter of its query, that continues behind an answer;
-            None: each answer is complete.
+    """One method of a path. `tag`: that the user must have; None: no login. `types`: of its answers; a client
+    must accept one of them. `onward`: the member of its answers, and parameter of its query, that continues
+    behind an answer; None: each answer is complete.
     """
 
     tag: Tag | None
@@ -185,15 +170,10 @@ class HttpRoute:
         )
 
     def values(self, segments: tuple[str, ...]) -> dict[str, str]:
-        """Return the values of the braces for a matching path."""
         names = self.pattern.removesuffix("/").split("/")[1:]
         return {
             name[1:-1]: value for name, value in zip(names, segments, strict=True) if name.startswith("{")
         }
-
-    def endpoint(self, method: str) -> Endpoint | None:
-        """Return the endpoint of a method; None if the path does not have it."""
-        return self.endpoints.get("GET" if method == "HEAD" else method)
 
 
 class Router:
@@ -211,7 +191,7 @@ class Router:
             found.sort(key=lambda each: [part is None for part in each[0]])
 
     def find(self, segments: tuple[str, ...]) -> tuple[HttpRoute, dict[str, str]] | None:
-        """Return the route of a path, and the values of its braces; None if there is none."""
+        """Return the route of a path, and the values of its braces."""
         for parts, route in self._by_length.get(len(segments), ()):
             if all(part is None or part == segment for part, segment in zip(parts, segments, strict=True)):
                 return route, route.values(segments)
@@ -224,12 +204,9 @@ _NEVER: Final = ("null", "*")
 
 @dataclass(frozen=True, slots=True)
 class Cors:
-    """The permitted origins; none by default."""
-
     origins: tuple[str, ...] = ()
 
     def headers(self, request: Mapping[str, str], *, allow: str | None = None) -> tuple[tuple[str, str], ...]:
-        """Return the headers of an answer."""
         origin = request.get("origin", "")
         if not origin or origin in _NEVER:
             return ()
@@ -284,8 +261,6 @@ class Visit:
 
 
 class Front:
-    """Entrance and exit of one listener's endpoints."""
-
     def __init__(self, router: Router, cors: Cors, prefix: tuple[str, ...] = ()) -> None:
         self._router = router
         self._cors = cors
@@ -302,7 +277,7 @@ class Front:
         if request.method == "OPTIONS":
             granted = self._cors.headers(request.headers, allow=route.allow)
             return HttpResponse(HTTPStatus.OK, (*_ALWAYS, ("allow", route.allow), *granted))
-        endpoint = route.endpoint(request.method)
+        endpoint = route.endpoints.get("GET" if request.method == "HEAD" else request.method)
         if endpoint is None:
             return self.leave(request, route, HttpResponse(HTTPStatus.METHOD_NOT_ALLOWED))
         refusal = self._of_page(request, endpoint)
@@ -352,37 +327,31 @@ class Front:
 
 
 def too_large(limit: int) -> RequestRefused:
-    """Make the refusal of a body that exceeds the limit."""
     return bad_request(f"the body exceeded the size limit of {limit} bytes: send less")
 
 
-def check_framing(headers: Iterable[tuple[bytes, bytes]], version: bytes, limit: int) -> None:
-    """Check how a body is announced, before any of it is received.
-
-    Args:
-        limit: bytes of a body.
-
-    Raises:
-        Refused: 400, it is too long, or its length is ambiguous: a proxy may use the other length, and
-            take for a request what is a body here (RFC 9112, section 6.1).
+def check_framing(headers: Iterable[tuple[bytes, bytes]], version: bytes, limit: int) -> bool:
+    """Check how a body is announced, before any of it is received; return whether it comes in chunks.
+    `limit`: bytes of a body. Raises `RequestRefused` (400): it is too long, or its length is ambiguous: a
+    proxy may use the other length, and take for a request what is a body here (RFC 9112, section 6.1).
     """
     told = {name: value for name, value in headers if name in (b"content-length", b"transfer-encoding")}
-    if b"transfer-encoding" in told and (len(told) > 1 or version < b"1.1"):
+    chunked = b"transfer-encoding" in told
+    if chunked and (len(told) > 1 or version < b"1.1"):
         reason = "the length of the body is told in two ways: send content-length or transfer-encoding"
         raise bad_request(reason)
     if int(told.get(b"content-length", b"0")) > limit:
         raise too_large(limit)
+    return chunked
 
 
 def takes(accept: str | None, types: Collection[str] = JSON_TYPES) -> bool:
-    """Return whether a client accepts one of these types by its header ``Accept``; without it all are
-    accepted.
-    """
+    """Return whether a client accepts one of these types by its header ``Accept``; without it all are."""
     return accept is None or _best(accept, types) > 0
 
 
 def wants_gzip(request: HttpRequest, answer: HttpResponse) -> bool:
-    """Return whether to compress the body of an answer; `compressed` does it, and may take a while."""
+    """Return whether to compress the body of an answer."""
     encodings = request.headers.get("accept-encoding")
     return (
         encodings is not None
@@ -392,7 +361,7 @@ def wants_gzip(request: HttpRequest, answer: HttpResponse) -> bool:
 
 
 def compressed(answer: HttpResponse) -> HttpResponse:
-    """Return the answer with its body as gzip."""
+    """Return the answer with its body as gzip, which may take a while."""
     packer = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP)
     body = packer.compress(answer.body) + packer.flush()
     return replace(answer, body=body).with_headers(("content-encoding", "gzip"))
@@ -428,11 +397,8 @@ _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 @dataclass(frozen=True, slots=True)
 class AcceptedUpgrade:
-    """A WebSocket that may be opened.
-
-    Attributes:
-        foreign: the page is of another machine, and not in the configured origins. Its connection does not
-            count as one from this machine.
+    """A WebSocket that may be opened. `foreign`: the page is of another machine, and not in the configured
+    origins; its connection does not count as one from this machine.
     """
 
     headers: tuple[tuple[str, str], ...]
@@ -446,11 +412,7 @@ def asks_for_websocket(headers: Collection[tuple[bytes, bytes]], version: bytes)
 
 
 def accept(request: HttpRequest, origins: Collection[str]) -> AcceptedUpgrade:
-    """Check a request for a WebSocket.
-
-    Raises:
-        Refused: 400, 403 or 426, with the reason.
-    """
+    """Check a request for a WebSocket. Raises `RequestRefused` (400, 403 or 426)."""
     headers = request.headers
     if request.method != "GET" or request.body:
         raise bad_request("a WebSocket is asked for with GET, without a body")

@@ -1,21 +1,7 @@
 """Live updates: paths of the API, requested repeatedly on the client's behalf, as server-sent events.
+docs/http-api.md has the events and the form of a difference between two answers of one path.
 
-The events, each with one line of JSON with the path's index as ``id``, from 0:
-
-- ``whole``: ``{"id", "value"}``, the complete answer: the first one, and one after a refusal;
-- ``delta``: ``{"id", "change"}``, the changes since (`difference`);
-- ``more``: ``{"id", "value"}``, for a path with continued answers: the continuation;
-- ``refused``: ``{"id", "status", "error", "reason"}``: the request failed; it is repeated.
-
-A difference between two answers of one path is one of:
-
-- ``{"to": value}``: another value, whole;
-- ``{"members": {name: difference}, "gone": [name]}``: an object with otherwise unchanged members;
-- ``{"order": [place or [row]], "rows": {place: difference}}``: an array. ``order`` contains for each place
-  of the new array its row's place in the old one, or a new row, within an array; without it the places are
-  unchanged. ``rows`` are those that have changed, by their new places.
-
-Rows are identified by the members in `_NAMES`, and by their places without these.
+Rows of an array are identified by the members in `_NAMES`, and by their places without these.
 """
 
 from __future__ import annotations
@@ -138,14 +124,11 @@ HEARTBEAT: Final = ": \n\n"
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """The paths that a client follows."""
-
     paths: tuple[HttpRequest, ...]
     interval_ms: int
 
     @classmethod
     def read(cls, request: HttpRequest, interval_ms: int) -> Self:
-        """Parse a request for updates."""
         targets = request.every("path")
         if not 1 <= len(targets) <= PATHS_MAX:
             raise bad_request(f"give 1 to {PATHS_MAX} paths to follow: path=/queues&path=/overview")
@@ -163,11 +146,8 @@ class Following:
 
 @dataclass(eq=False, slots=True)
 class Latest:
-    """The present answer of a path, shared by all its followers.
-
-    Attributes:
-        value: of the last answer that differed; each is a new object. Meaningless before the first one.
-        refusal: why there is none now; None: there is.
+    """The present answer of a path, shared by all its followers. `value`: of the last answer that differed;
+    each is a new object. `refusal`: why there is none now; None: there is.
     """
 
     value: Any = None
@@ -230,10 +210,8 @@ def refusal_of(answer: HttpResponse, size_max: int | None = BODY_BYTES_MAX) -> d
 
 
 def event(name: str, place: int, key: str, text: str) -> str:
-    """Format an event about a path."""
     return f'event: {name}\ndata: {{"id":{place},"{key}":{text}}}\n\n'
 
 
 def refused_event(place: int, refusal: Mapping[str, Any]) -> str:
-    """Format the event of a refused path."""
     return f"event: refused\ndata: {json_text({'id': place, **refusal})}\n\n"

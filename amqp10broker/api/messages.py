@@ -1,16 +1,15 @@
-"""The types between the HTTP engine and the endpoints: a request, an answer, and the exception of a refusal.
-
-The broker's refusals are converted to it. Bodies of requests are JSON objects, and a value of a wrong type in
-one raises it with 400.
+"""The types between the HTTP engine and the endpoints: a request, an answer, and the exception of a refusal,
+to which the broker's refusals are converted. Bodies of requests are JSON objects.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from http import HTTPStatus
-from typing import Any, Final, Never, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from amqp10broker.dataclass import dataclass
@@ -38,24 +37,24 @@ def refused(refusal: RefusedError) -> RequestRefused:
 
 
 def fault(error: Exception) -> RequestRefused:
-    """Make the refusal of a request that failed by a fault in the broker."""
     reason = f"a fault in the broker ({type(error).__name__}); its log says more"
     return RequestRefused(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_server_error", reason)
 
 
 _QUERY_FIELDS_MAX: Final = 100
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 Send: TypeAlias = Callable[[bytes], Awaitable[None]]
 """Sends a piece of a body to the client; returns when it is written."""
+ReadBody: TypeAlias = Callable[[int | None], Awaitable[bytes]]
+"""Reads the request's body, which counts until the request is answered. It is given how many bytes that of a
+client that is not logged in may have; None for others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A body that is generated while it is sent.
-
-    Attributes:
-        run: sends all of it; cancelled when the client disconnects.
-        close: releases resources; called once when the answer is over, even if its body never began.
+    """A body that is generated while it is sent. `run`: sends all of it; cancelled when the client
+    disconnects. `close`: called once when the answer is over, even if its body never began.
     """
 
     run: Callable[[Send], Awaitable[None]]
@@ -79,15 +78,14 @@ class HttpRequest:
     slash: bool = False
 
     def every(self, name: str) -> list[str]:
-        """Return all values of a query parameter."""
         return [value for each, value in self.pairs if each == name]
 
     @classmethod
     def read(
         cls, method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes = b""
     ) -> Self:
-        """Make a request of an engine's parsed parts. `target`: path and query, as received; a scheme and a
-        host before them are left out.
+        """Make a request of an engine's parsed parts. `target`: as received; a scheme and a host are left
+        out.
         """
         path, _, query = target.partition(b"?")
         if not path.startswith(b"/"):
@@ -109,8 +107,6 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """The answer to a request."""
-
     status: int
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = b""
@@ -125,7 +121,6 @@ class HttpResponse:
 
     @classmethod
     def of_json_bytes(cls, body: bytes, *, status: int = HTTPStatus.OK) -> Self:
-        """Make an answer of a body that `json_bytes` has written already."""
         return cls(status, (("content-type", "application/json"),), body)
 
     def with_headers(self, *headers: tuple[str, str]) -> HttpResponse:
@@ -134,7 +129,7 @@ class HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """A file of the management page, with its content type and a tag that changes with its content."""
+    """A file of the management page. `tag`: changes with its content."""
 
     kind: str
     body: bytes
@@ -142,7 +137,6 @@ class PageFile:
 
 
 def not_found() -> RequestRefused:
-    """Make the refusal of a path, or of an object, that does not exist."""
     return RequestRefused(HTTPStatus.NOT_FOUND, "Object Not Found", "Not Found")
 
 
@@ -155,8 +149,24 @@ def not_authorised(reason: str) -> RequestRefused:
 
 
 def json_text(value: Any) -> str:
-    """Encode a value as JSON. Raises `ValueError` or `TypeError` if the value has no JSON form."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    """Encode a value as JSON, a number that is not finite as text. Raises `TypeError` if the value has no
+    JSON form.
+    """
+    try:
+        return _JSON.encode(value)
+    except ValueError:
+        return _JSON.encode(finite(value))
+
+
+def finite(value: Any) -> Any:
+    """Return a value of a document with its numbers that are not finite, which JSON lacks, as texts."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return list(map(finite, value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(float(value))
+    return value
 
 
 def json_bytes(value: Any) -> bytes:
@@ -199,9 +209,10 @@ def read_object(body: bytes) -> dict[str, Any]:
     if not body.strip():
         return {}
     try:
-        value = json.loads(body.decode(), parse_constant=_no_constant)
-        # A half of a surrogate pair has no UTF-8 form: it could be stored but never shown again.
-        json.dumps(value, ensure_ascii=False).encode()
+        value = json.loads(body.decode())
+        # Refuses what could be stored but never shown again: a half of a surrogate pair has no UTF-8 form,
+        # and NaN, Infinity and 1e999 are no numbers of JSON.
+        _JSON.encode(value).encode()
     except (ValueError, RecursionError):
         raise bad_request("not_json") from None
     if not isinstance(value, dict):
@@ -210,7 +221,6 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def require(given: Mapping[str, Any], *keys: str) -> None:
-    """Check that an object has these keys; the refusal names all that are missing."""
     missing = [key for key in keys if key not in given]
     if missing:
         raise bad_request(f"[{','.join(f'{{key_missing,{key}}}' for key in missing)}]")
@@ -254,7 +264,3 @@ def table(given: Mapping[str, Any], key: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise bad_request(f"'{key}' must be an object")
     return value
-
-
-def _no_constant(name: str) -> Never:
-    raise ValueError(f"{name} is no JSON")

@@ -1,9 +1,8 @@
 """Samples of counters and gauges at requests, for the rates ``x_details``.
 
-Nothing is sampled without requests. Each request for an object, a client's or the broker's own (`looks`),
-stores a sample of it, at most one per interval, and a rate is the change between the last two. So an
-object has no rate at the first request. Which node has an object does not matter, because the answer is
-what is sampled.
+Each request for an object, a client's or the broker's own (`endpoints`), stores a sample of it, at most one
+per interval, and a rate is the change between the last two. So an object has no rate at the first request.
+Which node has an object does not matter, because the answer is what is sampled.
 
 RabbitMQ's object ``message_stats`` is made of message counters. Instead of zeros it is absent where nothing
 ever happened. Its members come in groups, which are complete or absent.
@@ -23,9 +22,9 @@ SLACK_MS: Final = 10
 """Tolerance of the interval between two samples: requests are not exact to the millisecond."""
 KEPT_MS: Final = 3_600_000
 SAMPLES_MAX: Final = 240
-"""Samples of one object. Beyond, those of its older half are thinned out to every second one."""
+"""Of one object. Beyond, those of its older half are thinned out."""
 OBJECTS_MAX: Final = 20_000
-"""Beyond this number, the least recently requested objects are forgotten."""
+"""Beyond, the least recently requested objects are forgotten."""
 MANY: Final = 1_000
 """With more objects than these, each has only the samples that a rate needs."""
 POINTS_MAX: Final = 1_000
@@ -58,7 +57,6 @@ class Series:
         self._samples: deque[tuple[int, Values]] = deque()
 
     def look(self, now_ms: int, values: Values, *, least_ms: int, most: int) -> None:
-        """Store a sample of the object, unless the last one is too recent."""
         samples = self._samples
         if samples and now_ms - samples[-1][0] < least_ms:
             return
@@ -75,8 +73,8 @@ class Series:
         return found if span is None else found | self._history(name, span)
 
     def unchanged_since(self, values: Values) -> int | None:
-        """Return the time in ms since which all values were equal to these; None: there are not two such
-        samples.
+        """Return the time in ms since which all values were equal to these; None: less than two
+        samples are.
         """
         alike: list[int] = []
         for when, told in reversed(self._samples):
@@ -115,14 +113,11 @@ class Series:
 
 
 class RateSamples:
-    """The samples of all requested objects."""
-
     def __init__(self, interval_ms: int) -> None:
         self._least_ms = interval_ms - SLACK_MS
         self._series: dict[Hashable, Series] = {}
 
     def forget(self) -> None:
-        """Delete all samples of all objects."""
         self._series.clear()
 
     def unchanged_since(self, key: Hashable, values: Values) -> int | None:
@@ -130,9 +125,7 @@ class RateSamples:
         return None if series is None else series.unchanged_since(values)
 
     def look(self, key: Hashable, now_ms: int, values: Values) -> Series:
-        """Store a sample of an object and return its series. `key`: of the object; a deleted and re-created
-        object may have the same key.
-        """
+        """Store a sample of an object and return its series."""
         series = self._series.pop(key, None)
         if series is None:
             series = Series()
@@ -146,7 +139,6 @@ class RateSamples:
 
 
 def rated(values: Values, series: Series, span: Span | None) -> dict[str, Any]:
-    """Return values with their rates beside them."""
     shown: dict[str, Any] = {}
     for name, value in values.items():
         shown[name] = value

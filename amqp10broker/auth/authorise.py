@@ -77,7 +77,7 @@ class CatalogGrants:
         return pattern is not None and patterns.matches(pattern, name)
 
     def allows_topic(self, operation: TopicOperation, vhost: str, exchange: str, key: str) -> bool:
-        permission = self._users.topic_permission(self.user, vhost, exchange)
+        permission = self._users.granted_topics.get((self.user, vhost, exchange))
         if permission is None:
             return True
         # Escaped, unlike in RabbitMQ: a user called ".*" must not match everything.

@@ -22,7 +22,6 @@ Mechanisms: PLAIN (RFC 4616), AMQPLAIN (AMQP 0-9-1: a field table with LOGIN and
 from __future__ import annotations
 
 import base64
-import ipaddress
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import field
@@ -379,18 +378,12 @@ def _as_bytes(value: object) -> bytes | None:
 
 
 class Tried(NamedTuple):
-    """Logins of one protocol; a login without a verified password counts as neither."""
+    """Login attempts of one protocol; one without a verified password counts as neither. Over HTTP each
+    request is one.
+    """
 
     succeeded: int = 0
     failed: int = 0
-
-
-class Attempts(dict[str, Tried]):
-    """The login attempts by protocol. Over HTTP each request is one."""
-
-    def count(self, protocol: str, *, succeeded: bool) -> None:
-        before = self.get(protocol, Tried())
-        self[protocol] = Tried(before.succeeded + succeeded, before.failed + (not succeeded))
 
 
 Work = TypeVar("Work")
@@ -400,9 +393,6 @@ WAITING_PER_ADDRESS_MAX: Final = 256
 
 WAITING_MAX: Final = 4096
 """The limit of waiting verifications in all."""
-
-_IPV6_PREFIX_BITS: Final = 64
-"""The part of an IPv6 address that is fixed for one client, which can vary the rest for each connection."""
 
 
 class Turn(Generic[Work]):
@@ -534,24 +524,6 @@ class LoginQueue(Generic[Work]):
         self._in_place[turn.address] -= 1
         if not self._in_place[turn.address]:
             del self._in_place[turn.address]
-
-
-def turn_address(host: str) -> str:
-    """Return the key of a client's address: of IPv6 the network of 64 bits, or the IPv4 address in it.
-
-    Any other text is its own key.
-    """
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    if address.is_loopback:
-        return str(address)
-    return str(ipaddress.IPv6Network((address, _IPV6_PREFIX_BITS), strict=False))
 
 
 def _put(lanes: _Lanes[Work], outer: str, inner: str, turn: Turn[Work]) -> None:

@@ -1,13 +1,10 @@
-"""The client of a running broker's administration socket: one JSON line out, one JSON line back.
-
-The protocol::
+"""The client of a broker's administration socket: one line of JSON out, one or more back.
 
     {"op": "purge-queue", "vhost": "/", "arguments": {...}} -> {"ok": true, "result": {...}}
     anything that cannot be done                            -> {"ok": false, "error": "a sentence", ...}
 
-``AMQP10BROKER_URL``, ``amqp://user:password@host:port/vhost``, says where the broker is, for clients, too.
-All its parts but the host are optional, special characters are percent-encoded, and an option takes
-precedence over its part.
+``AMQP10BROKER_URL``, ``amqp://user:password@host:port/vhost``, says where the broker is. All its parts but
+the host are optional, special characters are percent-encoded, and an option takes precedence over its part.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ SOURCE: Final = f"variable {URL_VARIABLE}"
 
 
 def from_environment(environ: Mapping[str, str]) -> BrokerUrl | None:
-    """Parse the variable; None if it is not set, or empty."""
+    """Parse the variable; None: it is not set, or empty."""
     written = environ.get(URL_VARIABLE)
     if not written:
         return None
@@ -44,14 +41,13 @@ def from_environment(environ: Mapping[str, str]) -> BrokerUrl | None:
 
 
 def is_here(url: BrokerUrl) -> bool:
-    """Return whether the URL names this machine, where brokers have an administration socket."""
     return url.host in ("localhost", "::1") or url.host.startswith("127.")
 
 
 TIMEOUT_S: Final = 10.0
-"""A broker that does not answer for so long is reported as stuck."""
+"""After so long without an answer a broker is reported as stuck."""
 DECIDED_S: Final = 45.0
-"""Time limit of operations that change declarations: the nodes of a cluster take 30 s to give up."""
+"""The same for operations that change declarations: a cluster gives up after 30 s."""
 
 
 # Remedies for refusals, by their kind; for a missing object, by the kind of object.
@@ -70,16 +66,12 @@ _ADVICE: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The broker's socket: a path if one was given, else the default ones for a port."""
-
     port: int
     path: str | None
 
 
 def place_of(port: str | None, path: str | None, environ: Mapping[str, str]) -> Place:
-    """Return the place by the options or, without them, by `AMQP10BROKER_URL` or the broker's own
-    variables.
-    """
+    """Return the place by the options, else by `AMQP10BROKER_URL` or the broker's own variables."""
     setting = SETTINGS["port"]
     if port is None and path is None:
         path = environ.get(SETTINGS["admin_socket"].variable) or None
@@ -103,9 +95,7 @@ def place_of(port: str | None, path: str | None, environ: Mapping[str, str]) -> 
 
 
 def ask(place: Place, request: Mapping[str, Any], *, timeout_s: float | None = None) -> Any:
-    """Send one request to the broker and return its result. `timeout_s`: time limit of the answer; None: that
-    of the operation.
-    """
+    """Send one request, and return its result. `timeout_s`: None: that of the operation."""
     if timeout_s is None:
         timeout_s = _patience_s(str(request.get("op")))
     with closing(ask_stream(place, request, timeout_s=timeout_s)) as answers:
@@ -124,9 +114,7 @@ def _patience_s(operation: str) -> float:
 def ask_stream(
     place: Place, request: Mapping[str, Any], *, timeout_s: float = TIMEOUT_S
 ) -> Generator[Any, None, None]:
-    """Send one request with more than one line as answer: its result, and the lines that follow until the
-    end.
-    """
+    """Send one request, and yield its result, and the lines that follow until the end."""
     with _connected(place, timeout_s) as (path, stream):
         stream.sendall(json.dumps(request).encode() + b"\n")
         with stream.makefile("rb") as lines:

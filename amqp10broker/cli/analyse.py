@@ -1,4 +1,4 @@
-"""``amqp10broker record analyse``: analyses credits and windows of a recording, with Spark."""
+"""``record analyse``: credits and windows of a recording, with Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from amqp10broker.errors import ConfigError
 
 _MEMORY: Final = re.compile(r"[1-9]\d*[mg]")
 _MEMORY_LEAST_MB: Final = 512
-"""Spark itself wants 450 MB of the memory that Java reports."""
+"""Spark itself needs 450 MB of the memory that Java reports."""
 _AIM: Final = "throughput"
 _MASTER: Final = re.compile(r"local(\[(\*|[1-9]\d*)\])?|spark://(127\.0\.0\.1|localhost):\d+")
 
@@ -28,8 +28,7 @@ def _arguments(parser: Parser) -> None:
     aim = parser.add_argument_group("what settings are recommended for")
     aim.add_argument(
         "--aim", choices=("throughput", "latency", "memory"),
-        help="most messages; lowest p99 at --rate; least memory that keeps --keep of it "
-        "(default: throughput)",
+        help="most messages; lowest p99 at --rate; least memory with --keep of it (default: throughput)",
     )  # fmt: skip
     aim.add_argument("--rate", metavar="N", type=float, help="messages a second, with --aim latency")
     aim.add_argument(
@@ -42,8 +41,7 @@ def _arguments(parser: Parser) -> None:
     follow.add_argument("--follow", action="store_true", help="a line a second and run, until ctrl-C")
     follow.add_argument(
         "--late", metavar="SECONDS", type=int,
-        help="with --follow: wait so long for files that come late; a window is told that much later "
-        "(default: 15)",
+        help="with --follow: how long to wait for late files, and so for each window (default: 15)",
     )  # fmt: skip
     spark = parser.add_argument_group("Spark")
     spark.add_argument(
@@ -54,7 +52,7 @@ def _arguments(parser: Parser) -> None:
     spark.add_argument(
         "--memory", default="2g", metavar="SIZE", help="of the JVM, such as 512m or 4g (default: 2g)"
     )
-    parser.add_argument("--quiet", action="store_true", help="tell no progress")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -72,7 +70,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     aim, rate, keep = arguments.aim or _AIM, arguments.rate, arguments.keep
     if arguments.follow and arguments.aim is not None:
-        raise ConfigError("--aim", "is given with --follow", "it belongs to the analysis of what is recorded")
+        raise ConfigError("--aim", "is given with --follow", "leave one of them out")
     if aim == "latency" and (rate is None or not 0 < rate < float("inf")):
         raise ConfigError("--aim latency", "has no --rate above 0", "say at how many messages a second")
     if aim != "latency" and rate is not None:
@@ -131,8 +129,8 @@ def _follow(arguments: argparse.Namespace) -> int:
     late_s = LATE_S if arguments.late is None else arguments.late
     if not check_folder(arguments.folder):
         progress.warn(
-            f"nothing is recorded in {arguments.folder} so far, and it is waited for: `amqp10broker serve "
-            "--record` begins it; if the name is wrong, end this with ctrl-C"
+            f"nothing is recorded in {arguments.folder} so far: waiting for `serve --record`; if "
+            "the name is wrong, press ctrl-C"
         )
     progress.say("starting Spark")
     with command_session(arguments.master, arguments.memory) as spark:
@@ -152,9 +150,9 @@ COMMANDS: Final = (
         "record analyse",
         _arguments,
         _run,
-        "Read a recording of flow events and say which max_link_credit, max_incoming_window and "
-        "max_queue_credit to set, and why. Writes a report (one HTML file) and tables (CSV, Parquet). Needs "
-        "the extra spark and Java 17 or newer. Exit codes: 1 nothing to analyse, 2 used wrongly, 3 Java or a "
-        "package is missing, or Java does not start, 130 ctrl-C.",
+        "Recommend max_link_credit, max_incoming_window and max_queue_credit from a recording of flow "
+        "events. Writes a report (one HTML file) and tables (CSV, Parquet). Needs the extra spark and Java "
+        "17 or newer. Exit codes: 1 nothing to analyse, 2 used wrongly, 3 Java or a package is missing, or "
+        "Java does not start, 130 ctrl-C.",
     ),
 )

@@ -1,4 +1,4 @@
-"""Commands that call one operation of the registry: its arguments are options, its sentence is the help.
+"""Commands that call one operation: its arguments are options, its sentence is the help.
 
 A required argument is positional, in its order; others are options of their name.
 """
@@ -23,7 +23,7 @@ from amqp10broker.operations.operation import Command as OperationCommand
 from amqp10broker.operations.registry import OPERATIONS
 
 CHOICES_SHOWN_MAX: Final = 60
-"""The most characters of an argument's choices that are shown in place of its name."""
+"""The most characters of choices that are shown in place of an argument's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class CommandCall:
     """An operation as a command.
 
     Attributes:
-        said: formats the result for people, from the parsed arguments and the result, or prints it and
-            returns None; without it the operation's record does.
-        without: arguments of the operation that are not offered as such.
+        said: formats the result for people, or prints it and returns None; without it the operation's record
+            does.
+        without: arguments of the operation that are not offered.
         more: adds further options, of which `prepare` makes arguments of the operation.
     """
 
@@ -50,7 +50,6 @@ class CommandCall:
         return OPERATIONS[self.operation].command or OperationCommand("")
 
     def add_to(self, parser: Parser) -> None:
-        """Add the operation's arguments to a parser."""
         operation = OPERATIONS[self.operation]
         for argument in operation.arguments:
             if argument.name not in self.without:
@@ -63,7 +62,6 @@ class CommandCall:
         add_where(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Run the operation at the broker, and print the result."""
         offered = [each for each in OPERATIONS[self.operation].arguments if each.name not in self.without]
         given = {each.name: _value(each, arguments) for each in offered}
         self.prepare(arguments, given)
@@ -92,7 +90,7 @@ class CommandCall:
         return command.said(given, result)
 
     def command(self, words: str = "") -> Command:
-        """Return the call as a command. `words`: those of the operation's record if not given."""
+        """Return it as a command. `words`: empty: those of the record."""
         described = self.description or self._command.description
         return Command(words or self._command.words, self.add_to, self.run, described)
 
@@ -106,9 +104,7 @@ def _code(result: Any) -> int:
 
 
 def registered(*special: CommandCall) -> tuple[Command, ...]:
-    """Return the commands of the registry's operations, without lists. `special`: calls that replace those of
-    the records.
-    """
+    """Return the commands of all operations but lists. `special`: calls that replace those of the records."""
     calls = {each.operation: each for each in special}
     return tuple(
         calls.get(each.name, CommandCall(each.name)).command()
@@ -118,7 +114,7 @@ def registered(*special: CommandCall) -> tuple[Command, ...]:
 
 
 def add_formatter(parser: Parser) -> None:
-    """Add the option of the result's format; RabbitMQ's tools call it so."""
+    """Add the option of the result's format; its second name is that of RabbitMQ's tools."""
     parser.add_argument(
         "--format", "--formatter", dest="format", choices=tables.FORMATS, default="table",
         type=lambda written: "table" if written == "pretty_table" else written, help="default: table",
@@ -126,7 +122,7 @@ def add_formatter(parser: Parser) -> None:
 
 
 def on_terminal() -> dict[str, Any]:
-    """Return the arguments of `tables.render` for standard output: a pipe gets each row on one line."""
+    """Return arguments of `tables.render`: a pipe gets each row on one line."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     return {"encoding": sys.stdout.encoding, "width": width}
 
@@ -211,7 +207,6 @@ def _integer(argument: Argument, written: str) -> int:
 
 
 def read_table(argument: Argument, written: str) -> dict[str, Any]:
-    """Parse the values of a table argument, by name, from their JSON."""
     fault, table = "", None
     try:
         table = json.loads(written)

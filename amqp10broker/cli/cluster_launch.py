@@ -1,8 +1,7 @@
-"""``run-cluster``: nodes on this machine, each a process of its own; and files of a node without a broker.
+"""``run-cluster``: nodes on this machine, each a process of its own; and files of a stopped node.
 
-The command only starts and ends processes: nodes find each other by themselves, and a killed node ends
-neither the others nor the command. Each runs in a session of its own, so that ctrl-C reaches this command
-alone, which then ends the nodes in order.
+Nodes find each other, and a killed node ends neither the others nor the command. Each runs in a session of
+its own, so that ctrl-C reaches this command alone, which then stops the nodes in order.
 """
 
 from __future__ import annotations
@@ -33,19 +32,17 @@ from amqp10broker.storage.folder import inspect_data_folder
 
 
 def write_secret(path: str) -> None:
-    """Write a random secret to a new file, readable for its owner only."""
+    """Write a random secret to a new file that its owner alone can read."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
         raise ConfigError(
             path,
             "is there already",
-            "give another name; nodes that share a secret do not change it one by one",
+            "give another name; all nodes must have one secret",
         ) from error
     except OSError as error:
-        raise ConfigError(
-            path, f"cannot be written: {error.strerror}", "give a file in a folder of yours"
-        ) from error
+        raise ConfigError(path, f"cannot be written: {error.strerror}", "give another file") from error
     with os.fdopen(fd, "w", encoding="ascii") as file:
         file.write(f"{secrets.token_urlsafe(32)}\n")
         file.flush()
@@ -62,9 +59,8 @@ def _standalone_arguments(parser: Parser) -> None:
 
 
 def force_standalone(path: str, confirmed: Callable[[str], bool]) -> str | None:
-    """Make a cluster of one of a stopped node's data, when its other nodes are lost for good. Returns the
-    result, for people; None: it was not confirmed. Raises `StorageError` if the folder is in use, is not a
-    data folder, or cannot be read or written, and `NotInACluster` if its node is not in a cluster.
+    """Make a cluster of one of a stopped node's data. Returns the result for people; None: not confirmed.
+    Raises `StorageError` if the folder is in use, no data folder, or unusable, and `NotInACluster`.
     """
     # They need the broker, which the command line does without.
     from amqp10broker.runtime.journal.data import Data, standalone
@@ -89,15 +85,15 @@ def force_standalone(path: str, confirmed: Callable[[str], bool]) -> str | None:
     finally:
         data.close()
     return (
-        f"node '{me}' is a cluster of one, with {found.kept} queues: start it; a lost node that comes back "
-        "must begin with an empty folder to join it"
+        f"node '{me}' is a cluster of one, with {found.kept} queues: start it; a lost node needs an empty "
+        "folder to join it again"
     )
 
 
 def _ask(told: str) -> bool:
     print(told, file=sys.stderr)
     if not sys.stdin.isatty():
-        raise Failed("nothing was changed: give --yes if this is what you want")
+        raise Failed("nothing was changed: give --yes to do it")
     print("go on? (yes/no) ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip() == "yes"
 
@@ -125,18 +121,15 @@ CLUSTER_PORTS_ABOVE: Final = 20_000
 PORT_MAX: Final = 65_535
 
 COMMAND: Final = "command"
-"""File in a node's folder with its command line."""
 PID: Final = "pid"
-"""File in a node's folder with its process id, written by the node."""
+"""File of its process id, written by the node."""
 LOG: Final = "log"
-"""File in a node's folder with its output while this command runs it."""
 SECRET: Final = "secret"
-"""File beside the nodes' folders with the cluster's secret."""
 
 _POLL_S: Final = 0.05
 _TOLD_EACH_S: Final = 10.0
 _STOP_S: Final = 20.0
-"""Time limit of one node's orderly end: its `shutdown_timeout_ms`, and as long again."""
+"""For one node's orderly end: twice its `shutdown_timeout_ms`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +173,6 @@ def plan_nodes(count: int, first_port: int, data: str, options: Sequence[str]) -
 
 
 class Launch:
-    """The nodes of one command, while it runs."""
-
     def __init__(self, plans: Sequence[NodePlan], data: str) -> None:
         self._plans = plans
         self._data = os.path.abspath(data)
@@ -190,7 +181,6 @@ class Launch:
         self._signals = 0
 
     def run(self) -> int:
-        """Start the nodes, and end them at a signal to this process."""
         before = {number: signal.getsignal(number) for number in portable.SERVICE_SIGNALS}
         try:
             for number in before:
@@ -251,8 +241,7 @@ class Launch:
             _say("(other nodes on the AMQP port less 20000: above it would be no port)")
 
     def _wait_until_up(self) -> bool:
-        # Every node serves clients once it has the cluster's metadata. False if this process was signalled
-        # before.
+        # A node serves clients once it has the cluster's metadata. False: this process was signalled before.
         started = told = time.monotonic()
         waiting = list(self._plans)
         while waiting:
@@ -327,7 +316,6 @@ class Launch:
 
 
 def make_secret(data: str) -> None:
-    """Write a secret that the nodes share, readable for its owner only, unless there is one."""
     path = os.path.join(data, SECRET)
     try:
         os.makedirs(data, exist_ok=True)
@@ -338,7 +326,7 @@ def make_secret(data: str) -> None:
 
 
 def running_pid(plan: NodePlan) -> int | None:
-    """Return the process id of a node by its pid file; None if it does not run."""
+    """Return the process id of a node; None: it does not run."""
     try:
         with open(os.path.join(plan.folder, PID), encoding="ascii") as file:
             pid = int(file.read())
@@ -416,14 +404,14 @@ def _arguments(parser: Parser) -> None:
         type=int,
         default=5672,
         metavar="PORT",
-        help="where the first listens for AMQP, the others on those that follow (default 5672); for each "
-        "other they listen on ports 20000 above",
+        help="AMQP port of the first; the others have the next ones (default 5672), and for each other ports "
+        "20000 above",
     )
     parser.add_argument(
         "--data",
         default="cluster",
         metavar="DIR",
-        help="folder of their folders, DIR/a, DIR/b, ... (default: cluster); made if it is not there",
+        help="folder of their folders, DIR/a, DIR/b, ... (default: cluster)",
     )
     parser.add_argument(
         "serve_options", nargs="*", metavar="-- OPTION", help="options of serve, for each of them"
@@ -440,22 +428,21 @@ COMMANDS: Final = (
         "run-cluster",
         _arguments,
         _run_cluster,
-        "Run a cluster on this machine until ctrl-C, each node a process of its own. A node that is killed "
-        "ends no other; the file command in its folder starts it again.",
+        "Run a cluster on this machine until ctrl-C, each node a process. A node may be killed; the file "
+        "command in its folder starts it again.",
     ),
     Command(
         "cluster new-secret",
         _secret_arguments,
         _new_secret,
-        "Draw a secret that the nodes of a cluster share, and write it to a file that must not be there yet, "
-        "readable by its owner only.",
+        "Draw the secret that the nodes of a cluster share, into a new file, readable by its owner only.",
     ),
     Command(
         "cluster force-standalone",
         _standalone_arguments,
         _force_standalone,
-        "When most nodes of a cluster are lost for good, make a cluster of one of the data folder of a "
-        "stopped node that is left: its metadata, and every quorum queue that has a member there. Other "
-        "nodes can join it then. It says what is lost, and asks before it changes anything.",
+        "When most nodes of a cluster are lost for good, make a cluster of one of a stopped node's data "
+        "folder: its metadata, and every quorum queue that has a member there. Other nodes can join it then. "
+        "It says what is lost, and asks before it changes anything.",
     ),
 )

@@ -1,4 +1,4 @@
-"""The type of a command, the format of its help, and options and values that many commands share.
+"""The type of a command, its help, and options and values that many commands share.
 
 ``--help`` has at most 100 columns, the default of every option, and an example at the end.
 """
@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.dataclass import dataclass
@@ -25,8 +26,6 @@ PROGRAM: Final = "amqp10broker"
 
 
 class Help(argparse.HelpFormatter):
-    """Texts with line breaks stay as they are; others are filled."""
-
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=min(shutil.get_terminal_size().columns - 2, WIDTH_MAX))
 
@@ -67,21 +66,86 @@ class Help(argparse.HelpFormatter):
             self._prog = program
 
 
-def example(prog: str) -> str:
-    """Return the example at the end of a command's help."""
-    words, examples = prog.removeprefix(PROGRAM).strip(), EXAMPLES
-    if words not in examples:
-        from amqp10broker.operations.registry import OPERATIONS
+OWN: Final[Mapping[str, tuple[str, str, str]]] = {
+    "serve": ("serving", "run the broker", "--data-dir data --log-format json"),
+    "run-cluster": (
+        "cluster_launch",
+        "run a cluster of nodes on this machine",
+        "--nodes 5 --first-port 6672",
+    ),
+    "status": (
+        "status",
+        "show connections and queues, and why a link waits",
+        "--queue 'orders*' --longer 60",
+    ),
+    "timeline": ("status", "print the frames of one link as JSON", "7 orders --for 30 > orders.json"),
+    "ping": ("publishing", "log in as a client does, and say how long it took", "--queue --timeout 2"),
+    "upgrade-check": ("frames", "say what another version of RabbitMQ refuses or does otherwise", "--to 4.3"),
+    "publish": (
+        "publishing",
+        "send messages to a queue or an exchange",
+        "--queue orders --property message-id=7 'a message'",
+    ),
+    "get": ("publishing", "show messages of a queue, or take them out", "orders --count 10 --format json"),
+    "connection list": ("listing", "list connections", "id user peer state"),
+    "session list": ("listing", "list sessions of AMQP 1.0", ""),
+    "link list": ("listing", "list links of AMQP 1.0", "connection name role credit waits"),
+    "transaction list": ("listing", "list transactions of AMQP 1.0 that are open", ""),
+    "channel list": ("listing", "list channels of AMQP 0-9-1", ""),
+    "consumer list": ("listing", "list consumers of both protocols", ""),
+    "alarm memory-limit": ("operating", "change how much memory a running broker may use", "absolute 2GiB"),
+    "alarm disk-limit": ("operating", "change how much disk a running broker leaves free", "5GB"),
+    "user explain-token": ("tokens", "say what an OAuth 2 token allows", "--config broker.toml < token"),
+    "frames trace": ("frames", "show the frames of a connection, user or address", "/queues/orders on"),
+    "frames print": ("frames", "print a recording of frames", "frames.jsonl --connection 3"),
+    "frames lint": ("frames", "look for habits of clients that hurt them or others", "3 --for 30"),
+    "frames replay": (
+        "replaying",
+        "play recorded clients again, and say what came otherwise",
+        "frames.jsonl --url amqp://guest:guest@localhost --fast",
+    ),
+    "frames what-if": (
+        "replaying",
+        "forecast recorded clients with other credits, windows or round trips",
+        "frames.jsonl --max-link-credit 1000 --round-trip-ms 20",
+    ),
+    "record analyse": ("analyse", "recommend credits and windows", "recording --aim latency --rate 1000"),
+    "cluster new-secret": ("cluster_launch", "draw the secret of a cluster into a new file", "secret"),
+    "cluster force-standalone": ("cluster_launch", "go on with one node when the others are lost", "data"),
+    "storage check": ("storage", "read the files of a data folder, and report damage", "data"),
+    "storage accept": ("storage", "give up for good what is missing in a data folder", "data"),
+    "completion": (
+        "completion",
+        "print a shell's completion script",
+        'eval "$(amqp10broker completion bash)"',
+    ),
+}
+"""The file of each command that is not an operation's, its line in the help, and its example."""
 
-        commands = [each.command for each in OPERATIONS.values() if each.command is not None]
-        examples = {**{each.words: each.example for each in commands}, **EXAMPLES}
+
+@cache
+def homes() -> Mapping[str, tuple[str, str, str]]:
+    from amqp10broker.operations.registry import OPERATIONS  # takes longer than all that other commands do
+
+    found = {}
+    for each in OPERATIONS.values():
+        if each.command is not None:
+            home = "listing" if each.name.startswith("list-") else "operating"
+            found[each.command.words] = home, each.line, each.command.example
+    return {**found, **OWN}
+
+
+def example(prog: str) -> str:
+    words = prog.removeprefix(PROGRAM).strip()
     # A group has the example of its first command.
-    name, given = next(each for each in examples.items() if f"{each[0]} ".startswith(f"{words} "))
+    commands = OWN if words in ("", *OWN) else homes()
+    begins = f"{words} ".lstrip()
+    name, (_, _, given) = next(each for each in commands.items() if f"{each[0]} ".startswith(begins))
     return f"example:\n  $ {given if PROGRAM in given else f'{PROGRAM} {name} {given}'.rstrip()}"
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that suggests a similar word for an unknown one, and ends its help with an example."""
+    """Suggests a similar word for an unknown one, and ends its help with an example."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(formatter_class=Help, **given)
@@ -96,9 +160,9 @@ class Parser(argparse.ArgumentParser):
         raise argparse.ArgumentError(action, f"{str(value)!r} is none; {hint(str(value), known)}")
 
     def check_options(self, written: Sequence[str]) -> None:
-        """Exit with an error for the first option that neither this parser nor a subparser has.
+        """Exit with an error for an option that neither this parser nor a subparser has.
 
-        It runs before parsing, in which the option's value might be taken for another argument.
+        It runs before parsing, in which its value might be taken for another argument.
         """
         known = self._all_options()
         for word in written:
@@ -119,7 +183,6 @@ class Parser(argparse.ArgumentParser):
 
 
 STANDARD: Final = "-"
-"""Standard input or output in place of a file's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +190,8 @@ class Command:
     """One command of `amqp10broker`.
 
     Attributes:
-        words: its name, or that of its group and its own: ``queue list``.
-        description: for its own help; empty takes the line of the list of commands as a sentence.
+        words: its name, with that of its group: ``queue list``.
+        description: of its own help; empty: its line in the list of commands, as a sentence.
     """
 
     words: str
@@ -137,7 +200,7 @@ class Command:
     description: str = ""
 
     def add_to(self, commands: argparse._SubParsersAction[Parser], help: str) -> None:
-        """Add it to the choices; `help` is its line in the list of commands."""
+        """Add it to the choices. `help`: its line in the list of commands."""
         parser = commands.add_parser(
             self.words.rpartition(" ")[2],
             help=help,
@@ -152,7 +215,6 @@ class Command:
 
 
 def add_where(parser: Parser) -> None:
-    """Add the options of the broker's address."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--port", help="the port on which the broker listens (default 5672)")
     where.add_argument(
@@ -163,7 +225,6 @@ def add_where(parser: Parser) -> None:
 
 
 def add_format(parser: Parser, *, plain: str = "text") -> None:
-    """Add the option of the result's format, for people (`plain`) or as JSON."""
     parser.add_argument("--format", choices=(plain, "json"), default=plain, help=f"default: {plain}")
 
 
@@ -187,7 +248,6 @@ def add_arguments_option(parser: Parser) -> None:
 
 
 def ask(arguments: argparse.Namespace, operation: str, /, **given: Any) -> Any:
-    """Run an operation at the broker, in the virtual host that was chosen."""
     from amqp10broker.cli import admin  # sockets: not needed for --help
 
     request: dict[str, Any] = {"op": operation, "arguments": given}
@@ -197,7 +257,6 @@ def ask(arguments: argparse.Namespace, operation: str, /, **given: Any) -> Any:
 
 
 def place_of(arguments: argparse.Namespace) -> Place:
-    """Return the broker's place by the options of `add_where`, or by the environment."""
     from amqp10broker.cli import admin
 
     return admin.place_of(arguments.port, arguments.admin_socket, os.environ)
@@ -207,7 +266,6 @@ def place_of(arguments: argparse.Namespace) -> Place:
 
 
 def pairs(option: str, written: Iterable[str]) -> dict[str, Any]:
-    """Parse the values of a repeated ``KEY=VALUE``."""
     values: dict[str, Any] = {}
     for each in written:
         key, equals, value = each.partition("=")
@@ -220,9 +278,7 @@ def pairs(option: str, written: Iterable[str]) -> dict[str, Any]:
 
 
 def typed(value: str) -> Any:
-    """Parse JSON, or return the text itself if it is not JSON: ``10``, ``true``, ``"10"``, ``[1, 2]``,
-    ``text``.
-    """
+    """Parse JSON; text that is not JSON stays text."""
     try:
         return json.loads(value, parse_constant=_refuse)
     except ValueError:
@@ -234,8 +290,6 @@ def _refuse(constant: str) -> None:
 
 
 def seconds(smallest: float, largest: float) -> Callable[[str], float]:
-    """Return a parser of a number of seconds, for argparse."""
-
     def read(written: str) -> float:
         try:
             number = float(written)
@@ -249,7 +303,6 @@ def seconds(smallest: float, largest: float) -> Callable[[str], float]:
 
 
 def read_file(name: str) -> bytes:
-    """Return the content of a file, or of standard input for ``-``."""
     try:
         if name == STANDARD:
             return sys.stdin.buffer.read()
@@ -257,36 +310,3 @@ def read_file(name: str) -> bytes:
             return file.read()
     except OSError as error:
         raise ConfigError(f"file {name}", f"cannot be read: {error.strerror}", "give another") from error
-
-
-EXAMPLES: Final[Mapping[str, str]] = {
-    "": "amqp10broker serve --data-dir data",
-    "serve": "--data-dir data --host 0.0.0.0 --log-format json",
-    "run-cluster": "--nodes 5 --first-port 6672",
-    "status": "--queue 'orders*' --longer 60",
-    "timeline": "7 orders --for 30 > orders.json",
-    "upgrade-check": "--to 4.3",
-    "ping": "--queue --timeout 2",
-    "frames trace": "/queues/orders on",
-    "frames lint": "3 --for 30",
-    "frames print": "frames.jsonl --connection 3",
-    "frames replay": "frames.jsonl --url amqp://guest:guest@localhost --fast",
-    "frames what-if": "frames.jsonl --max-link-credit 1000 --round-trip-ms 20",
-    "connection list": "id user peer state",
-    "session list": "",
-    "link list": "connection name role credit waits",
-    "transaction list": "",
-    "channel list": "",
-    "consumer list": "",
-    "alarm memory-limit": "absolute 2GiB",
-    "alarm disk-limit": "5GB",
-    "publish": "--queue orders --property message-id=7 'a message'",
-    "get": "orders --count 10 --format json",
-    "cluster new-secret": "secret",
-    "cluster force-standalone": "data",
-    "user explain-token": "--config broker.toml < token",
-    "storage check": "data",
-    "storage accept": "data",
-    "record analyse": "recording --aim latency --rate 1000",
-    "completion": 'eval "$(amqp10broker completion bash)"',
-}

@@ -1,7 +1,6 @@
-"""``amqp10broker completion``: scripts that complete commands, options and values in a shell.
+"""Scripts that complete commands, options and values in a shell.
 
-shtab makes them from the argument parser itself, so that both agree. The scripts are static: a shell that
-completes starts no Python.
+shtab makes them from the argument parser itself. They are static: a shell that completes starts no Python.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from amqp10broker.cli.exits import EXIT_OK
 
 SHELLS: Final = ("bash", "zsh", "fish")
 _FILES: Final = frozenset({"FILE", "PATH"})
-"""Metavars of arguments that are file names."""
 
 
 def script(shell: str) -> str:

@@ -1,8 +1,7 @@
-"""Options and login of the commands that connect as a client, as ``publish`` and ``get`` do, and passwords.
+"""Options and login of commands that are clients, as ``publish`` and ``get``, and passwords.
 
-They use AMQP 1.0 and not the administration socket, so that they need the same permissions, wait for the
-same credit and get the same outcomes as an application. Passwords are read without the command line, which
-other users of the machine can read in the process list.
+They use AMQP 1.0 and not the administration socket, so that permissions, credit and outcomes are those of an
+application. Passwords do not come from the command line, which other users of the machine can read.
 """
 
 from __future__ import annotations
@@ -23,12 +22,11 @@ if TYPE_CHECKING:
 
 
 def add_password_file(parser: argparse._ActionsContainer) -> None:
-    """Add the option of a file with the password."""
     parser.add_argument(
         "--password-file",
         metavar="FILE",
-        help="a file whose first line is the password, - for standard input (default: ask at the terminal, "
-        "or read standard input if that is no terminal)",
+        help="a file whose first line is the password, - for standard input (default: the terminal, else "
+        "standard input)",
     )
 
 
@@ -36,20 +34,18 @@ def add_password(parser: argparse.ArgumentParser) -> None:
     """Add the options of a user's new password, or of none."""
     password = parser.add_mutually_exclusive_group()
     add_password_file(password)
-    password.add_argument("--no-password", action="store_true", help="nobody can log in with a password")
+    password.add_argument("--no-password", action="store_true", help="no login with a password")
 
 
 def new_password(arguments: argparse.Namespace) -> str | None:
-    """Read the new password by the options of `add_password`; None: without password login."""
+    """Read the new password by the options of `add_password`; None: no login with a password."""
     if arguments.no_password:
         return None
     return read_password(arguments.password_file, arguments.user, confirm=True)
 
 
 def read_password(file: str | None, user: str, *, confirm: bool) -> str:
-    """Read the password of a user from a file, from standard input, or from the terminal. `file`: ``-`` for
-    standard input; None prompts at a terminal, if standard input is one.
-    """
+    """Read a password from a file (``-``: standard input); None: from the terminal, if there is one."""
     if file is None and sys.stdin.isatty():
         import getpass
 
@@ -64,7 +60,6 @@ def read_password(file: str | None, user: str, *, confirm: bool) -> str:
 
 
 def first_line(file: str) -> str:
-    """Return the first line of a file, or of standard input for ``-``."""
     content = read_file(file)
     try:
         return content.decode().split("\n", 1)[0].removesuffix("\r")
@@ -80,7 +75,6 @@ _COUNT_MAX: Final = 4_294_967_295
 
 
 def add_client(parser: Parser) -> None:
-    """Add the options of address, user and virtual host."""
     client = parser.add_argument_group("connection")
     client.add_argument("--vhost", metavar="NAME", help="virtual host (default: the broker's default, /)")
     add_address(client)
@@ -100,7 +94,7 @@ def add_client(parser: Parser) -> None:
 
 
 def add_address(parser: Parser | argparse._ArgumentGroup) -> None:
-    """Add the options of the broker's address and the user, for `login_of`."""
+    """Add the options of address and user, for `login_of`."""
     parser.add_argument("--host", help="default: that of AMQP10BROKER_URL, or 127.0.0.1")
     parser.add_argument("--port", help="default: that of AMQP10BROKER_URL, AMQP10BROKER_PORT, or 5672")
     parser.add_argument(
@@ -110,7 +104,7 @@ def add_address(parser: Parser | argparse._ArgumentGroup) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """The address and the credentials of a connection. `vhost`: None for the broker's default."""
+    """Address and credentials of a connection. `vhost`: None: the broker's default."""
 
     host: str
     port: int
@@ -141,7 +135,6 @@ class Login:
 
 
 def login_of(arguments: argparse.Namespace) -> Login:
-    """Return the login by the options and, for missing parts, by `AMQP10BROKER_URL`."""
     from amqp10broker.cli import admin
     from amqp10broker.cli.admin import from_environment
 
@@ -167,7 +160,6 @@ def login_of(arguments: argparse.Namespace) -> Login:
 
 
 def connect(arguments: argparse.Namespace) -> Client:
-    """Connect and log in by the options."""
     from amqp10broker.client.errors import ConnectError, TimedOutError
 
     login = login_of(arguments)
@@ -180,7 +172,6 @@ def connect(arguments: argparse.Namespace) -> Client:
 
 
 def positive(written: str) -> int:
-    """Parse a number of messages from 1, for argparse."""
     # As many digits as the largest credit has: Python refuses to read thousands of them.
     number = int(written) if written.isdecimal() and len(written) <= len(str(_COUNT_MAX)) else 0
     if not 1 <= number <= _COUNT_MAX:

@@ -9,11 +9,11 @@ from amqp10broker.errors import AdminSocketError, BrokerError
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
-"""Refused by the broker, or failed on the way."""
+"""The broker refused, or it failed on the way."""
 EXIT_USAGE: Final = 2
-"""Used or configured wrongly; no request was sent to the broker."""
+"""Used or configured wrongly; nothing was sent."""
 EXIT_UNREACHABLE: Final = 3
-"""No broker answers there; nothing was done."""
+"""No broker answers; nothing was done."""
 EXIT_INTERRUPTED: Final = 130
 
 EXIT_USAGE_OF_TOOL: Final = 64
@@ -21,7 +21,7 @@ EXIT_NO_SUCH: Final = 67
 EXIT_UNAVAILABLE: Final = 69
 EXIT_SOFTWARE: Final = 70
 EXIT_TRY_AGAIN: Final = 75
-"""For commands of a cluster, as in RabbitMQ's tools; the last one for all commands."""
+"""For commands of a cluster, as in RabbitMQ's tools; this one for all commands."""
 _OF_CLUSTER: Final[Mapping[str, int]] = {
     "BadRequest": EXIT_USAGE_OF_TOOL,
     "InvalidArgument": EXIT_USAGE_OF_TOOL,
@@ -31,8 +31,8 @@ _OF_CLUSTER: Final[Mapping[str, int]] = {
 
 
 class RefusedByBroker(AdminSocketError):
-    """The broker refuses the request; the message has the reason. `kind`: name of the class of the refusal;
-    empty if it has none. `of_cluster`: a command of the cluster was refused, which has exit codes of its own.
+    """The broker refuses. `kind`: class of the refusal, or empty. `of_cluster`: of a command of the cluster,
+    which has exit codes of its own.
     """
 
     def __init__(self, text: str, kind: str = "") -> None:
@@ -50,7 +50,6 @@ class Failed(BrokerError):
 
 
 def exit_code(error: BrokerError) -> int:
-    """Return the exit code of a command that ended with this error."""
     if isinstance(error, RefusedByBroker):
         if error.kind == "Unavailable":
             return EXIT_TRY_AGAIN

@@ -1,6 +1,6 @@
-"""Frames of clients: ``frames trace``, ``print`` and ``lint``, and ``upgrade-check``, which reads them, too.
+"""Frames of clients: ``frames trace``, ``print``, ``lint``, and ``upgrade-check``.
 
-What `amqp10broker.tools` has is imported when a command runs: printing a recording needs none of it.
+`amqp10broker.tools` is imported when a command runs: printing a recording needs none of it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from amqp10broker.observe.frames.records import Ended, KnownLink, Listening, Rec
 from amqp10broker.operations.operation import counted
 
 if TYPE_CHECKING:
-    from amqp10broker.tools.lint.findings import Finding
-    from amqp10broker.tools.lint.lint import Lint
+    from amqp10broker.tools.lint import Finding, Lint
 
 
 _NS: Final = 1_000_000_000
@@ -33,7 +32,6 @@ _NS: Final = 1_000_000_000
 
 @contextmanager
 def recording(path: str) -> Iterator[Iterator[Record]]:
-    """Open the records of a file, or of standard input for ``-``."""
     if path == "-":
         yield read_lines(sys.stdin)
         return
@@ -46,7 +44,7 @@ def recording(path: str) -> Iterator[Iterator[Record]]:
 
 
 def time_text(at_ns: int) -> str:
-    """Format a time to the microsecond, as ``trace`` writes it."""
+    """Format a time to the microsecond, as ``trace`` does."""
     whole = datetime.fromtimestamp(at_ns // _NS, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{whole}.{at_ns % _NS // 1000:06d}Z"
 
@@ -81,8 +79,8 @@ def _trace_arguments(parser: Parser) -> None:
     parser.add_argument(
         "what",
         metavar="CONNECTION|USER|ADDRESS|everything",
-        help="a connection's number ('connection list'), a user's name, a client's address (127.0.0.1, or "
-        "with its port), or the address of links (/queues/orders, /exchanges/shop/*)",
+        help="a connection's number ('connection list'), a user, a client's address (127.0.0.1, or with its "
+        "port), or the address of links (/queues/orders, /exchanges/shop/*)",
     )
     parser.add_argument(
         "switch", choices=("on", "off"), metavar="on|off", help="begin, or end what was begun"
@@ -90,13 +88,12 @@ def _trace_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--file",
         metavar="FILE",
-        help="let the broker write into a file, until off, or until it has 1 GiB (default: into this "
-        "terminal, until ctrl-C)",
+        help="have the broker write a file, until off, or 1 GiB (default: this terminal, until ctrl-C)",
     )
     parser.add_argument(
         "--frames",
         action="store_true",
-        help="for 'frames' and 'lint': a JSON object a line, without the contents of messages",
+        help="for 'frames' and 'lint': a JSON object a line, without contents of messages",
     )
     add_where(parser)
 
@@ -150,8 +147,7 @@ def _lint_arguments(parser: Parser) -> None:
         "what",
         nargs="?",
         metavar="CONNECTION|USER|ADDRESS",
-        help="a connection's number, a user's name, a client's address, or the address of links, as for "
-        "trace (default: everything)",
+        help="as for trace (default: everything)",
     )
     parser.add_argument(
         "--for",
@@ -166,7 +162,7 @@ def _lint_arguments(parser: Parser) -> None:
 
 
 def _lint(arguments: argparse.Namespace) -> int:
-    from amqp10broker.tools.lint.lint import Lint
+    from amqp10broker.tools.lint import Lint
 
     lint = Lint()
     if arguments.file is None:
@@ -216,9 +212,8 @@ def _stream(arguments: argparse.Namespace, what: str) -> Iterator[str]:
     for answer in answers:
         if answer["left_out"]:
             raise Failed(
-                f"{counted(answer['left_out'], 'frame')} came faster than they could be looked at: let the "
-                f"broker write them with 'amqp10broker frames trace {what} on --frames --file FILE', and "
-                "then give --file FILE"
+                f"{counted(answer['left_out'], 'frame')} came too fast: have the broker write them with "
+                f"'amqp10broker frames trace {what} on --frames --file FILE', and then give --file FILE"
             )
         yield from answer["lines"]
 
@@ -277,7 +272,7 @@ def _upgrade_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--file",
         metavar="FILE",
-        help="look at the clients of a recording of frames instead of a running broker; - is stdin",
+        help="look at a recording of frames instead of a running broker; - is stdin",
     )
     add_formatter(parser)
     add_where(parser)
@@ -318,32 +313,32 @@ COMMANDS: Final = (
         "frames print",
         _print_arguments,
         _print,
-        "Print a recording of frames that 'trace WHAT on --frames --file FILE' or 'serve --record-frames "
-        "DIR' has made. Contents of messages are not in it, only their sizes.",
+        "Print a recording of 'trace WHAT on --frames --file FILE' or 'serve --record-frames DIR'. It has "
+        "the sizes of messages, not their contents.",
     ),
     Command(
         "frames trace",
         _trace_arguments,
         _trace,
         "Show every frame of a connection, of a user's connections, of a client's address, or of the links "
-        "to an address, of both protocols, from now on. Passwords, tokens and what else lets somebody in are "
-        "left out; properties of messages and the first 32 bytes of each body are shown. What is not traced "
-        "costs nothing. 'serve --trace-frames' traces everything into the log.",
+        "to an address, of both protocols, from now on. Passwords, tokens and other secrets are left out; "
+        "properties of messages and the first 32 bytes of each body are shown. What is not traced costs "
+        "nothing. 'serve --trace-frames' traces everything into the log.",
     ),
     Command(
         "frames lint",
         _lint_arguments,
         _lint,
-        "Look at the frames of clients, or at a recording of them, for habits that break the protocol, risk "
-        "messages, or cost more than they need to: each finding has its frames, why it hurts and what to do. "
-        "Exits with 1 if there is one. docs/frames.md lists the rules.",
+        "Look at frames of clients, or at a recording of them, for habits that break the protocol, risk "
+        "messages, or cost too much: each finding has its frames, why it hurts and what to do. Exits with 1 "
+        "if there is one. docs/frames.md lists the rules.",
     ),
     Command(
         "upgrade-check",
         _upgrade_arguments,
         _upgrade_check,
-        "Say which connected clients, queues and policies use what a version of RabbitMQ refuses or does "
-        "otherwise, the worst first: its state (denied, changed, deprecated), who and what, and what to do. "
-        "With --file: which clients of a recording of frames. The exit code is 1 if something is denied.",
+        "Say which connected clients (with --file: recorded ones), queues and policies use what a version of "
+        "RabbitMQ refuses or does otherwise, the worst first: its state (denied, changed, deprecated), who "
+        "and what, and what to do. The exit code is 1 if something is denied.",
     ),
 )

@@ -1,6 +1,6 @@
-"""The commands of lists, as ``queue list``: objects of the broker, in columns that the user chooses.
+"""Commands that list objects of the broker, as ``queue list``, in columns that the user chooses.
 
-Names of columns are RabbitMQ's where it has an equivalent; a row has at least a value for each column.
+Columns have RabbitMQ's names where it has an equivalent; a row has at least a value for each.
 """
 
 from __future__ import annotations
@@ -101,9 +101,8 @@ def channel_rows(connections: Connections) -> Iterator[Row]:
 
 
 def consumer_rows(connections: Connections) -> Iterator[Row]:
-    """Yield the receivers of AMQP 1.0 and the consumers of AMQP 0-9-1.
-
-    Their prefetch is the link credit in the former, and the prefetch in the latter.
+    """Yield the receivers of AMQP 1.0 and the consumers of AMQP 0-9-1; the prefetch of the former is their
+    link credit.
     """
     for link in link_rows(connections):
         if link["role"] == "receiver":
@@ -137,13 +136,13 @@ def _parts(connections: Connections, kind: str) -> Iterator[tuple[Row, Document]
 
 
 class Column(NamedTuple):
-    """A column: its description, and the fields of an entry that it adds up, such as ``weight.ready``."""
+    """A description, and the fields of an entry that the column adds up, such as ``weight.ready``."""
 
     what: str
     fields: tuple[str, ...]
 
     def value(self, row: Mapping[str, Any]) -> Any:
-        """Return what stands in the column; None: one of the fields is unknown."""
+        """Return what stands in the column; None: a field is unknown."""
         values = [_field(row, each) for each in self.fields]
         return values[0] if len(values) == 1 else None if None in values else sum(values)
 
@@ -158,8 +157,8 @@ def _field(row: Mapping[str, Any], path: str) -> Any:
 def columns_of(text: str) -> dict[str, Column]:
     """Parse columns, one a line: ``name: description``, or ``name, name`` without one.
 
-    With ``name = field: description`` the column shows another field, or the sum of fields joined by ``+``.
-    The name of a counter that only grows begins with ``+``.
+    ``name = field: description`` shows another field, or the sum of fields joined by ``+``. The name of a
+    counter that only grows begins with ``+``.
     """
     columns = {}
     for line in filter(None, map(str.strip, text.splitlines())):
@@ -174,9 +173,7 @@ def columns_of(text: str) -> dict[str, Column]:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One kind of object that can be listed. `row`: makes a row of an entry of the operation's result; some
-    entries are rows already.
-    """
+    """One kind of object. `row`: makes a row of an entry of the result; some entries are rows already."""
 
     noun: str
     columns: Mapping[str, Column]
@@ -186,19 +183,17 @@ class Listing:
     what: str = ""
 
     def filled(self, entry: Mapping[str, Any]) -> Row:
-        """Make the row of an entry of the operation's result."""
         row = self.row(entry)
         shown = {name: each.value(row) for name, each in self.columns.items() if each.fields != (name,)}
         return {**row, **shown}
 
     @property
     def operation(self) -> Operation | None:
-        """The operation that lists them; None: rows are made of the connections."""
+        """None: rows are made of the connections."""
         return OPERATIONS.get(f"list-{self.noun}")
 
     @property
     def words(self) -> str:
-        """The words of the command."""
         command = None if self.operation is None else self.operation.command
         return f"{self.noun.removesuffix('s')} list" if command is None else command.words
 
@@ -525,7 +520,7 @@ def _list(listing: Listing, arguments: argparse.Namespace) -> int:
 
 
 def chosen_columns(listing: Listing, written: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns to show; dashes in names count as underscores."""
+    """Return the columns to show; dashes count as underscores."""
     columns = tuple(each.replace("-", "_") for each in written)
     for column, given in zip(columns, written, strict=True):
         if column not in listing.columns:

@@ -1,9 +1,8 @@
 """The `amqp10broker` command: parses the command line and runs one command.
 
-Start-up time matters to every user, so this module imports neither Trio nor structlog, and only the file
-of the command; that imports its dependencies when it runs. Exit codes are in `exits`: 0 in order, 1
-refused or failed, 2 used or configured wrongly, 3 no broker there (but `ping` fails with 1, as health
-checks expect), 130 interrupted by ctrl-C.
+Start-up time matters, so neither Trio nor structlog is imported here, and only the file of the command, which
+imports its dependencies when it runs. Exit codes are in `exits`; but `ping` fails with 1, as health checks
+expect.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ import io
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import PurePath
 from typing import Any, Final
 
 import amqp10broker
-from amqp10broker.cli.commands import Command, Parser
+from amqp10broker.cli.commands import OWN, Command, Parser, homes
 from amqp10broker.cli.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, EXIT_USAGE_OF_TOOL, exit_code
 from amqp10broker.errors import BrokerError, ConfigError, closest
 
@@ -32,43 +31,6 @@ _EPILOG: Final = (
 )
 
 
-_OWN: Final[Mapping[str, tuple[str, str]]] = {
-    "serve": ("serving", "run the broker"),
-    "run-cluster": ("cluster_launch", "run a cluster of several nodes on this machine"),
-    "status": (
-        "status",
-        "show connections, sessions, links and queues of a running broker, and why a link waits",
-    ),
-    "timeline": ("status", "print what one link does, frame by frame, as JSON"),
-    "ping": ("publishing", "log in to a broker as a client does, and say how long it took to answer"),
-    "upgrade-check": ("frames", "say what another version of RabbitMQ refuses or does otherwise"),
-    "publish": ("publishing", "send messages to a queue or an exchange"),
-    "get": ("publishing", "show messages of a queue, or take them out"),
-    "connection list": ("listing", "list connections"),
-    "session list": ("listing", "list sessions of AMQP 1.0"),
-    "link list": ("listing", "list links of AMQP 1.0"),
-    "transaction list": ("listing", "list transactions of AMQP 1.0 that are open"),
-    "channel list": ("listing", "list channels of AMQP 0-9-1"),
-    "consumer list": ("listing", "list consumers of both protocols"),
-    "alarm memory-limit": ("operating", "change how much memory a running broker may use"),
-    "alarm disk-limit": ("operating", "change how much disk a running broker leaves free"),
-    "user explain-token": ("tokens", "say what an OAuth 2 token allows, and why scopes of it allow nothing"),
-    "frames trace": ("frames", "show the frames of a connection, user or address while the broker runs"),
-    "frames print": ("frames", "print a recording of frames"),
-    "frames lint": ("frames", "look for habits of clients that hurt them or others"),
-    "frames replay": ("replaying", "play the clients of a recording again, and say what came otherwise"),
-    "frames what-if": (
-        "replaying",
-        "say what another credit, window or round trip would have done to recorded clients",
-    ),
-    "record analyse": ("analyse", "say from a recording which credits and windows to set"),
-    "cluster new-secret": ("cluster_launch", "draw the secret of a cluster into a new file"),
-    "cluster force-standalone": ("cluster_launch", "make a cluster of one when the other nodes are lost"),
-    "storage check": ("storage", "read all files of a data folder, and say whether they are whole"),
-    "storage accept": ("storage", "give up for good what is missing in a data folder"),
-    "completion": ("completion", "print a script that completes commands in a shell"),
-}
-"""The file of each command that is not an operation's, and its line in the help."""
 HEADINGS: Final[Mapping[str, str]] = {
     "run": "serve run-cluster",
     "observe": "status waiting timeline doctor upgrade-check ping",
@@ -80,34 +42,21 @@ HEADINGS: Final[Mapping[str, str]] = {
     "cluster": "cluster member check",
     "other": "definitions storage completion",
 }
-"""Commands and groups of commands in the help. The group ``fault`` is for brokers in test mode only, and
-stands in the help of `serve` alone.
+"""Commands and groups in the help. The group ``fault``, for brokers in test mode, stands in that of `serve`
+alone.
 """
 TOOLS: Final = (
     *("rabbitmqctl", "rabbitmq-diagnostics", "rabbitmq-queues", "rabbitmq-streams", "rabbitmq-upgrade"),
     *("rabbitmq-plugins", "rabbitmqadmin", "rabbitmq-server"),
 )
-"""RabbitMQ's command line tools: each is a command, and a name that the program may have."""
+"""RabbitMQ's tools: each is a command, and a name that the program may have."""
 
 
-@cache
-def homes() -> Mapping[str, tuple[str, str]]:
-    """Return the file of each command, by its words, and its line in the help."""
-    from amqp10broker.operations.registry import OPERATIONS  # takes longer than all that other commands do
-
-    found = {}
-    for each in OPERATIONS.values():
-        if each.command is not None:
-            home = "listing" if each.name.startswith("list-") else "operating"
-            found[each.command.words] = (home, each.line)
-    return {**found, **_OWN}
-
-
-def _typed(written: Sequence[str]) -> tuple[str | None, Mapping[str, tuple[str, str]]]:
+def _typed(written: Sequence[str]) -> tuple[str | None, Mapping[str, tuple[str, str, str]]]:
     # The words of the command, or of its group, and the commands that these begin; without any, all.
     words = [each for each in written if not each.startswith("-")]  # no option before it has a value
     begun = {" ".join(words[:1]), " ".join(words[:2])}
-    commands = _OWN if _OWN.keys() & begun else homes()
+    commands = OWN if OWN.keys() & begun else homes()
     for typed in commands.keys() & begun:  # at most one, since a group is not a command
         return typed, {typed: commands[typed]}
     group = {name: each for name, each in commands.items() if words and name.startswith(f"{words[0]} ")}
@@ -115,9 +64,7 @@ def _typed(written: Sequence[str]) -> tuple[str | None, Mapping[str, tuple[str, 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code. `argv`: the arguments without the program's name; None takes
-    the process's.
-    """
+    """Run one command and return the exit code. `argv`: None: the process's."""
     given = list(sys.argv[1:] if argv is None else argv)
     program = PurePath(sys.argv[0]).name
     if argv is None and program in TOOLS:
@@ -142,9 +89,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _run(partial(arguments.do, arguments), written, wrong)
 
 
-def _wrong_usage(found: Mapping[str, tuple[str, str]]) -> int:
+def _wrong_usage(found: Mapping[str, tuple[str, str, str]]) -> int:
     # The commands of a cluster have the exit code of RabbitMQ's tools.
-    if _OWN.keys() & found.keys():
+    if OWN.keys() & found.keys():
         return EXIT_USAGE
     from amqp10broker.operations.registry import OPERATIONS
 
@@ -171,7 +118,7 @@ def _tool(tool: str, given: Sequence[str]) -> int:
 
 
 def _run(command: Callable[[], int], written: Sequence[str], wrong: int) -> int:
-    """Run a command, and turn its errors into one line and an exit code. `wrong`: that of wrong usage."""
+    """Run a command, and turn its errors into one line and an exit code; `wrong`: of wrong usage."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names come from clients; characters outside the terminal's encoding are shown as escapes.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -200,11 +147,11 @@ def _run(command: Callable[[], int], written: Sequence[str], wrong: int) -> int:
 
 
 def build_parser(written: Sequence[str] = (), *, whole: bool = True) -> Parser:
-    """Build the parser of the command line.
+    """Build the parser.
 
     Args:
-        written: the words; commands other than theirs, or than those of their group, are left out.
-        whole: with the arguments of all commands, and not of one that is written alone.
+        written: the words; commands other than theirs, or their group's, are left out.
+        whole: with the arguments of all commands, not only of the one that is written.
     """
     parser = Parser(
         prog="amqp10broker",
@@ -217,7 +164,7 @@ def build_parser(written: Sequence[str] = (), *, whole: bool = True) -> Parser:
     typed, found = _typed(written)
     rows = [f"  {f'{title}:':18}{names}" for title, names in HEADINGS.items()]
     choices = {"": _add_choices(parser, "\n".join(rows) if typed is None else None)}
-    for words, (home, line) in found.items():
+    for words, (home, line, _) in found.items():
         group, _, word = words.rpartition(" ")
         if group not in choices:
             shown: dict[str, Any] = {"help": f"commands of the group {group}"} if whole else {}
@@ -242,7 +189,6 @@ def _add_choices(parser: Parser, description: str | None) -> argparse._SubParser
 
 
 def command_of(home: str, words: str) -> Command:
-    """Import a command from its file."""
     commands: Sequence[Command] = importlib.import_module(f"amqp10broker.cli.{home}").COMMANDS
     return next(command for command in commands if command.words == words)
 

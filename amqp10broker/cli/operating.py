@@ -1,7 +1,6 @@
-"""Commands of operations as the registry has them, and those that need more than a record.
+"""Commands of operations, and those that need more than the registry has.
 
-Names, columns and exit codes of those of a cluster are those of RabbitMQ's `rabbitmq-queues`,
-`rabbitmq-upgrade` and `rabbitmq-diagnostics`.
+Those of a cluster have the names, columns and exit codes of RabbitMQ's tools.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ def _limit(
         limit, written = result["limit_bytes"], " ".join(arguments.value)
         if limit is None:
             return (
-                f"{name} is now {written}, but cannot be used: the system does not say how much memory there "
-                "is; give an amount"
+                f"{name} is now {written}, without effect: the system does not say how much memory there is; "
+                "give an amount"
             )
         return f"{name} is now {written}: {meaning.format(f'{limit} bytes')}"
 
@@ -61,8 +60,8 @@ _LIMITS: Final = (
         "vm_memory_high_watermark",
         "Change how much memory a running broker may use before publishers are held back.",
         "publishers are held back above {} of memory",
-        "a share of the memory that the broker may use, 0 to 1 (0 holds publishers back at once), or "
-        "'absolute' and an amount: absolute 512MB, absolute 1GiB",
+        "a share of the memory that the broker may use, 0 to 1 (0 holds publishers back at once), or an "
+        "amount: absolute 512MB, absolute 1GiB",
         ("absolute", "relative"),
     ),
     _limit(
@@ -70,8 +69,8 @@ _LIMITS: Final = (
         "disk_free_limit",
         "Change below how much free disk a running broker holds publishers back.",
         "publishers are held back below {} of free disk",
-        "an amount (1GB, 500MiB; without a unit bytes), or 'mem_relative' and a multiple of the memory that "
-        "the broker may use: mem_relative 1.5",
+        "an amount (1GB, 500MiB; without a unit bytes), or a multiple of the memory that the broker may use: "
+        "mem_relative 1.5",
         ("absolute", "mem_relative"),
     ),
 )
@@ -194,8 +193,8 @@ _DEFINITIONS: Final = (
         without=("document",),
         more=_add_source,
         prepare=_with_document,
-        description="Declare what a file says. Exchanges, queues, bindings and policies that are refused are "
-        "left out and named; nothing is declared if anything else is. --vhost is for a file that names none.",
+        description="Declare what a file has. Refused exchanges, queues, bindings and policies are left out "
+        "and named; nothing is declared if anything else is refused. --vhost is for a file that names none.",
     ),
 )
 
@@ -234,8 +233,8 @@ _DOCTOR: Final = (
             EXIT_UNAVAILABLE if any(row["state"] == "bad" for row in found["checks"]) else EXIT_OK
         ),
         description="Say what of this node is not as it should be in production, the worst first: the state "
-        "of a check (bad, warn, unknown), what shows it, and what to do; then the checks that are ok. Those "
-        "that do not apply are left out. As csv, plain and json each check has a row. The exit code is 0 if "
+        "of a check (bad, warn, unknown), what shows it, and what to do; then the checks that are ok, "
+        "without those that do not apply. As csv, plain and json each check has a row. The exit code is 0 if "
         "nothing is bad, else 69. docs/operating.md has the checks. In a cluster, ask each node.",
     ),
 )
@@ -297,9 +296,9 @@ _RECORDING: Final = (
         without=("every",),
         more=_add_every,
         prepare=_as_seen_from_here,
-        description="Record what the broker's links do, and why they wait, into Parquet files: 'amqp10broker "
-        "record analyse DIR' reads them. At intervals, observing takes 2 % of a processor at most; 'record "
-        "stop' and 'record status' say what it took. With 'serve --record DIR' it begins with the broker.",
+        description="Record what the broker's links do, and why they wait, into Parquet files for "
+        "'amqp10broker record analyse DIR'. Observing takes 2 % of a processor at most; 'record stop' and "
+        "'record status' say how much. With 'serve --record DIR' it begins with the broker.",
     ),
     CommandCall("record-stop", lambda a, recording: f"recorded {_sentence(recording)}"),
     CommandCall(
@@ -307,8 +306,8 @@ _RECORDING: Final = (
         _recording_shown,
         more=add_format,
         code=lambda answer: EXIT_FAILED if answer["recording"] is None else EXIT_OK,
-        description="Say whether the broker records, and what the recording has cost. The exit code is 1 if "
-        "it does not record, and the reason is shown if a recording failed.",
+        description="Say whether the broker records, what that has cost, or why it failed. The exit code is "
+        "1 if it does not record.",
     ),
 )
 
@@ -367,10 +366,7 @@ def _is_bound(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
     _with_ends(arguments, given)
     ends = {name: value for name, value in given.items() if name != "arguments"}
     if all(each["arguments"] != given["arguments"] for each in ask(arguments, "get-bindings", **ends)):
-        raise Failed(
-            f"{_bound(arguments)} is not bound so: key and arguments must be those of the binding, see "
-            "'amqp10broker binding list'"
-        )
+        raise Failed(f"{_bound(arguments)} is not bound so, see 'amqp10broker binding list'")
 
 
 def _bound(arguments: argparse.Namespace) -> str:

@@ -1,4 +1,4 @@
-"""The commands that are clients: ``publish``, ``get``, and ``ping``, the health check of a container."""
+"""``publish``, ``get``, and ``ping``, the health check of a container."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def _publish_arguments(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="an application property (a header in AMQP 0-9-1), repeatable; VALUE is JSON if it can be read "
-        'so (10, true, "10"), else text',
+        help='an application property (a header in AMQP 0-9-1), repeatable; VALUE is JSON (10, true, "10") '
+        "or else text",
     )
     message.add_argument(
         "--annotation",
@@ -75,10 +75,10 @@ def _publish_arguments(parser: Parser) -> None:
         help="a message annotation, repeatable; KEY begins with x-",
     )
     message.add_argument(
-        "--transient", action="store_true", help="it need not survive a restart (default: it does)"
+        "--transient", action="store_true", help="it is lost at a restart (default: it is not)"
     )
     message.add_argument("--priority", type=int, metavar="N", help=f"0 to {_PRIORITY_MAX}")
-    message.add_argument("--ttl", type=int, metavar="MS", help="it lives so many milliseconds")
+    message.add_argument("--ttl", type=int, metavar="MS", help="its time to live, in milliseconds")
     add_client(parser)
 
 
@@ -111,7 +111,6 @@ def _with_progress(message: bytes, count: int) -> Iterator[bytes]:
 
 
 def report(outcomes: Iterable[Outcome | None], where: str) -> None:
-    """Print the outcomes of messages."""
     from amqp10broker.client.errors import NotAcceptedError
     from amqp10broker.client.links import Accepted
 
@@ -131,7 +130,6 @@ def report(outcomes: Iterable[Outcome | None], where: str) -> None:
 
 
 def message_of(arguments: argparse.Namespace) -> Message:
-    """Make the message of the options."""
     from amqp10broker.client.message import EncodeError, Header, Message, Symbol
 
     if arguments.priority is not None and not 0 <= arguments.priority <= _PRIORITY_MAX:
@@ -218,20 +216,20 @@ def _get_arguments(parser: Parser) -> None:
         "--ack-mode",
         choices=("requeue", "ack"),
         default="requeue",
-        help="put them back to their places, or have the queue forget them (default: requeue)",
+        help="return them to their places, or remove them (default: requeue)",
     )
     parser.add_argument(
         "--wait",
         type=seconds(0, _WAIT_S_MAX),
         default=0.0,
         metavar="SECONDS",
-        help="wait so long for messages (default 0: take what is there)",
+        help="wait so long for messages (default 0)",
     )
     parser.add_argument(
         "--format",
         choices=("text", "json", "body"),
         default="text",
-        help="body: the bodies as they are, and nothing else (default: text)",
+        help="body: only the bodies, as they are (default: text)",
     )
     add_client(parser)
 
@@ -277,7 +275,7 @@ def show(messages: Sequence[Message], form: str, queue: str) -> bytes:
 
 
 def document_of(message: Message) -> dict[str, Any]:
-    """Convert a message to JSON values; absent sections and fields are left out."""
+    """Convert a message to JSON values, without absent sections and fields."""
     document: dict[str, Any] = {}
     for section in _SECTIONS:
         value = getattr(message, section)
@@ -328,7 +326,7 @@ def _plain(value: Any) -> Any:
 
 _BATCH: Final = 100
 _TTL_MS: Final = 60_000
-"""A message that could not be taken out again must not stay forever."""
+"""A message that could not be taken out again must not stay for ever."""
 _OTHERS_MAX: Final = 1000
 """The most other messages that are read, and released, in search of the own one."""
 
@@ -351,13 +349,12 @@ def _ping_arguments(parser: Parser) -> None:
         nargs="?",
         const="",
         metavar="NAME",
-        help="also send a message and take it out again: through that queue, which must exist and should "
-        "have no other consumers; without NAME through a temporary one",
+        help="also send a message and take it out again: through a queue that exists and has no other "
+        "consumers; without NAME through a temporary one",
     )
 
 
 def _ping(arguments: argparse.Namespace) -> int:
-    """Run the check, and print one line for the answer and one for the message."""
     started = time.perf_counter()
     with login_of(arguments).connect(arguments.timeout) as client:
         took = _since(started)
@@ -397,11 +394,11 @@ def _pass_message(client: Client, queue: str) -> str:
         others += len(batch)
         if len(batch) < _BATCH:
             raise ClientError(
-                f"the message was accepted by {through} and somebody else took it out: ping a queue that has "
+                f"the message was accepted by {through} and another consumer took it: ping a queue that has "
                 "no other consumers, or give --queue without a name"
             )
     raise ClientError(
-        f"{through} has {others} or more messages in front of the one sent: ping an emptier queue, or give "
+        f"{through} has {others} or more messages before the one sent: ping an emptier queue, or give "
         "--queue without a name"
     )
 
@@ -415,21 +412,21 @@ COMMANDS: Final = (
         "publish",
         _publish_arguments,
         _publish,
-        "Send messages as a client of AMQP 1.0 does, and wait for their outcomes. Exit code 1 if not all are "
-        "accepted, as when an exchange has no queue for them.",
+        "Send messages by AMQP 1.0, and wait for their outcomes. Exit code 1 if not all are accepted, as "
+        "when an exchange has no queue for them.",
     ),
     Command(
         "get",
         _get_arguments,
         _get,
-        "Get messages as a client of AMQP 1.0 does, and show them with their properties. By default they go "
-        "back to their places in the queue.",
+        "Get messages by AMQP 1.0, and show them with their properties. By default they return to their "
+        "places in the queue.",
     ),
     Command(
         "ping",
         _ping_arguments,
         _ping,
-        "Log in to a broker, open a connection and a session, and say how long it took. Exit "
-        "code 1 and one sentence if that fails: made for health checks.",
+        "Log in to a broker, open a connection and a session, and say how long it took. Exit code 1 and one "
+        "sentence if that fails: for health checks.",
     ),
 )

@@ -1,8 +1,8 @@
-"""RabbitMQ's command line tools, as ``amqp10broker rabbitmqctl list_queues``, or under their own names.
+"""RabbitMQ's tools, as ``amqp10broker rabbitmqctl list_queues``, or under their own names.
 
-Each command is one row of `COMMANDS`. Most rows rewrite the words to a command of this broker; the rest call
-an operation. The image (docs/operating/Containerfile) installs the tools under RabbitMQ's names, and is
-configured as RabbitMQ's: ``rabbitmq-server`` runs the broker by that configuration.
+Each command is a row of `COMMANDS`: most rewrite the words to a command of this broker, the rest call an
+operation. The image (docs/operating/Containerfile) has the tools by RabbitMQ's names, and its configuration:
+``rabbitmq-server`` runs the broker by that.
 """
 
 from __future__ import annotations
@@ -17,16 +17,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import amqp10broker
 from amqp10broker.cli import commands
-from amqp10broker.cli.exits import (
-    EXIT_OK,
-    EXIT_UNAVAILABLE,
-    Failed,
-)
+from amqp10broker.cli.exits import EXIT_OK, EXIT_UNAVAILABLE, Failed
 from amqp10broker.cli.listing import LISTINGS
 from amqp10broker.config.records import SETTINGS
 from amqp10broker.dataclass import dataclass
@@ -39,16 +36,14 @@ BUILT_IN: Final = (
     "rabbitmq_prometheus",
     "rabbitmq_web_dispatch",
 )
-"""Plugins whose service is part of this broker."""
 START_S: Final = 300.0
 POLL_S: Final = 0.2
 BAD_LOGIN: Final = 65
-"""RabbitMQ's exit code for a password that is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The words of one call. `options`: by name, with True for one without a value; `words`: all others."""
+    """The words of one call. `options`: by name, True for one without a value; `words`: all others."""
 
     command: str
     words: tuple[str, ...]
@@ -58,15 +53,16 @@ class Written:
     def quiet(self) -> bool:
         return "quiet" in self.options or "silent" in self.options
 
-    def place(self) -> argparse.Namespace:
-        return argparse.Namespace(port=None, admin_socket=None, vhost=self.options.get("vhost"))
+    @property
+    def in_vhost(self) -> tuple[str, ...]:
+        return ("-p", self.options["vhost"]) if "vhost" in self.options else ()
 
     def ask(self, operation: str, /, **arguments: Any) -> Any:
-        """Run an operation at the broker, in the virtual host of the option."""
-        return commands.ask(self.place(), operation, **arguments)
+        place = argparse.Namespace(port=None, admin_socket=None, vhost=self.options.get("vhost"))
+        return commands.ask(place, operation, **arguments)
 
     def only(self, *names: str, least: int | None = None) -> list[str]:
-        """Return the words, of which there must be one for each name (`least`: or fewer)."""
+        """Return the words, one for each name, or at least so many."""
         if not (len(names) if least is None else least) <= len(self.words) <= len(names):
             form = " ".join(name.upper() for name in names) or "no argument"
             raise ConfigError(
@@ -94,11 +90,8 @@ _FORMATS: Final = {"table": "plain", "pretty_table": "table", "json": "json", "c
 
 
 def run_tool(tool: str, given: Sequence[str]) -> int:
-    """Run one call of a tool, and return its exit code.
-
-    Raises:
-        ConfigError: the command is unknown or not available here, or its words are wrong.
-        BrokerError: the broker refused it or cannot be reached.
+    """Run one call of a tool, and return its exit code. Raises `ConfigError` if the command is unknown or not
+    available here, or its words are wrong, and `BrokerError` if the broker refuses it or cannot be reached.
     """
     if "RABBITMQ_NODE_PORT" in os.environ:
         os.environ.setdefault(SETTINGS["port"].variable, os.environ["RABBITMQ_NODE_PORT"])
@@ -123,7 +116,6 @@ def _known() -> set[str]:
 
 
 def _missing(tool: str, command: str) -> tuple[str, str]:
-    """Return why there is no such command, and what to do."""
     if command in NOT_HERE:
         return "is not here", NOT_HERE[command]
     meant = closest(command, list(_known()))
@@ -151,18 +143,16 @@ def _read(tool: str, given: Sequence[str]) -> Written:
     return Written(command, tuple(words), options)
 
 
-def _ours(words: str) -> Run:
-    """Run a command of this broker with the call's words. Its text is left out if the call is quiet."""
+def _main(*words: str) -> int:
+    from amqp10broker.cli.main import main  # it imports this file, too
 
-    def run(call: Written) -> int:
-        from amqp10broker.cli.main import main
+    return main(words)
 
-        vhost = ("-p", call.options["vhost"]) if "vhost" in call.options else ()
-        shown = io.StringIO() if call.quiet else sys.stdout
-        with contextlib.redirect_stdout(shown):
-            return main([*words.split(), *vhost, *call.words])
 
-    return run
+def _ours(words: str, call: Written) -> int:
+    # Its text is left out if the call is quiet.
+    with contextlib.redirect_stdout(io.StringIO() if call.quiet else sys.stdout):
+        return _main(*words.split(), *call.in_vhost, *call.words)
 
 
 def _command(call: Written) -> str:
@@ -172,20 +162,12 @@ def _command(call: Written) -> str:
 
 
 def _result(call: Written) -> int:
-    """Run a command of a cluster, whose text is its result."""
-    from amqp10broker.cli.main import main
-
+    # A command of a cluster, whose text is its result.
     form = call.options.get("formatter")
-    options = [
-        *(("-p", call.options["vhost"]) if "vhost" in call.options else ()),
-        *(("--format", form) if form else ()),
-    ]
-    return main([*_command(call).split(), *call.words, *options])
+    return _main(*_command(call).split(), *call.words, *call.in_vhost, *(("--format", form) if form else ()))
 
 
 def _list(call: Written) -> int:
-    from amqp10broker.cli.main import main
-
     form = call.options.get("formatter", "table")
     if form not in _FORMATS:
         raise ConfigError(f"--formatter {form}", "is not one", f"write one of {', '.join(_FORMATS)}")
@@ -197,8 +179,8 @@ def _list(call: Written) -> int:
     if not call.quiet and form not in ("json", "csv"):
         print(f"Listing {what.replace('_', ' ')}{'' if vhost is None else f' for vhost {vhost}'} ...")
     silent = ("--no-header",) if "silent" in call.options else ()
-    place = ("-p", vhost) if vhost is not None else ()
-    return main([*listing.words.split(), *call.words, *place, "--format", _FORMATS[form], *silent])
+    options = (*call.in_vhost, "--format", _FORMATS[form], *silent)
+    return _main(*listing.words.split(), *call.words, *options)
 
 
 def _say(call: Written, text: str) -> int:
@@ -207,19 +189,18 @@ def _say(call: Written, text: str) -> int:
     return EXIT_OK
 
 
+def _fail(text: str) -> int:
+    print(f"Error: {text}", file=sys.stderr)
+    return EXIT_UNAVAILABLE
+
+
 # --- users, queues --------------------------------------------------------------------------------
 
 
-def _add_user(call: Written) -> int:
+def _password(operation: str, text: str, call: Written) -> int:
     user, *rest = call.only("user", "password", least=1)
-    call.ask("add-user", user=user, password=rest[0] if rest else sys.stdin.readline().rstrip("\n"), tags=[])
-    return _say(call, f'Adding user "{user}" ...\nDone. Grant the user permissions with set_permissions.')
-
-
-def _change_password(call: Written) -> int:
-    user, *rest = call.only("user", "password", least=1)
-    call.ask("change-password", user=user, password=rest[0] if rest else sys.stdin.readline().rstrip("\n"))
-    return _say(call, f'Changing password for user "{user}" ...')
+    call.ask(operation, user=user, password=rest[0] if rest else sys.stdin.readline().rstrip("\n"))
+    return _say(call, text.format(user))
 
 
 def _clear_password(call: Written) -> int:
@@ -306,8 +287,7 @@ def _await_startup(call: Written) -> int:
 def _check_alarms(call: Written) -> int:
     alarms = call.ask("list-alarms")
     if alarms:
-        print(f"Error: {', '.join(each['alarm'] for each in alarms)}", file=sys.stderr)
-        return EXIT_UNAVAILABLE
+        return _fail(", ".join(each["alarm"] for each in alarms))
     return _say(call, "Node reported no alarms")
 
 
@@ -316,20 +296,15 @@ def _check_connectivity(call: Written) -> int:
         try:
             socket.create_connection((_host(each), each["port"]), timeout=10.0).close()
         except OSError as error:
-            print(f"Error: cannot connect to port {each['port']}: {error}", file=sys.stderr)
-            return EXIT_UNAVAILABLE
+            return _fail(f"cannot connect to port {each['port']}: {error}")
     return _say(call, "Successfully connected to every port")
 
 
-def _check_listener(field: str) -> Run:
-    def run(call: Written) -> int:
-        (wanted,) = call.only(field)
-        if any(str(each[field]).startswith(wanted) for each in _listeners(call)):
-            return _say(call, f"A listener of {field} {wanted} is running")
-        print(f"Error: no listener of {field} {wanted} is running", file=sys.stderr)
-        return EXIT_UNAVAILABLE
-
-    return run
+def _check_listener(field: str, call: Written) -> int:
+    (wanted,) = call.only(field)
+    if any(str(each[field]).startswith(wanted) for each in _listeners(call)):
+        return _say(call, f"A listener of {field} {wanted} is running")
+    return _fail(f"no listener of {field} {wanted} is running")
 
 
 def _show_listeners(call: Written) -> int:
@@ -360,10 +335,6 @@ def _list_plugins(call: Written) -> int:
     return EXIT_OK
 
 
-def _nothing(text: str) -> Run:
-    return lambda call: _say(call, text)
-
-
 _SAME: Final = """
     set_permissions clear_permissions set_topic_permissions clear_topic_permissions delete_user
     set_policy clear_policy set_operator_policy clear_operator_policy
@@ -381,17 +352,19 @@ _RESULTS: Final = """
     force_shrink_member_to_current_member force_all_queues_shrink_member_to_current_member
 """
 COMMANDS: Final[Mapping[str, Run]] = {
-    **dict.fromkeys(_SAME.split(), lambda call: _ours(_command(call))(call)),
+    **dict.fromkeys(_SAME.split(), lambda call: _ours(_command(call), call)),
     **dict.fromkeys(_RESULTS.split(), _result),
-    "add_user": _add_user,
-    "change_password": _change_password,
+    "add_user": partial(
+        _password, "add-user", 'Adding user "{}" ...\nDone. Grant the user permissions with set_permissions.'
+    ),
+    "change_password": partial(_password, "change-password", 'Changing password for user "{}" ...'),
     "clear_password": _clear_password,
     "set_user_tags": _set_tags,
     "authenticate_user": _authenticate,
-    "purge_queue": _ours("queue purge"),
-    "set_vm_memory_high_watermark": _ours("alarm memory-limit"),
-    "set_disk_free_limit": _ours("alarm disk-limit"),
-    "status": _ours("status"),
+    "purge_queue": partial(_ours, "queue purge"),
+    "set_vm_memory_high_watermark": partial(_ours, "alarm memory-limit"),
+    "set_disk_free_limit": partial(_ours, "alarm disk-limit"),
+    "status": partial(_ours, "status"),
     "delete_queue": _delete_queue,
     "close_all_connections": _close_all,
     "ping": _ping,
@@ -399,15 +372,17 @@ COMMANDS: Final[Mapping[str, Run]] = {
     **dict.fromkeys(("check_running", "is_running", "check_virtual_hosts", "node_health_check"), _ping),
     **dict.fromkeys(("check_alarms", "check_local_alarms", "alarms"), _check_alarms),
     "check_port_connectivity": _check_connectivity,
-    "check_port_listener": _check_listener("port"),
-    "check_protocol_listener": _check_listener("protocol"),
+    "check_port_listener": partial(_check_listener, "port"),
+    "check_protocol_listener": partial(_check_listener, "protocol"),
     "listeners": _show_listeners,
     "server_version": lambda call: _say(call, amqp10broker.__version__),
     "enable": _enable_plugins,
     "list": _list_plugins,
     "is_enabled": _enable_plugins,
-    "enable_feature_flag": _nothing("Every feature flag is enabled"),
-    "enable_all_feature_flags": _nothing("Every feature flag is enabled"),
+    **dict.fromkeys(
+        ("enable_feature_flag", "enable_all_feature_flags"),
+        lambda call: _say(call, "Every feature flag is enabled"),
+    ),
 }
 _NO_STREAM: Final = "a stream is at one node"
 _NO_STOP: Final = "stop the process with SIGTERM, and start it again with 'amqp10broker serve'"
@@ -419,7 +394,7 @@ NOT_HERE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("add_replica", "delete_replica", "restart_stream"), _NO_STREAM),
     "disable": "--no-http and --no-prometheus turn services off",
 }
-"""Commands of RabbitMQ that are not available, with the reason or what to do."""
+"""Commands of RabbitMQ that are not available: the reason, or what to do."""
 
 
 # --- rabbitmqadmin --------------------------------------------------------------------------------
@@ -434,7 +409,7 @@ _SHORT: Final = dict(zip("upHPf", _LOGIN, strict=True)) | {"V": "vhost", "q": "q
 
 
 def _admin(given: Sequence[str]) -> int:
-    """Run `rabbitmqadmin`: ``declare queue name=q``, or in its second version ``queues declare --name q``."""
+    """Run `rabbitmqadmin`: ``declare queue name=q``, or of its second version ``queues declare --name q``."""
     words, fields = _admin_words(given)
     if len(words) < 2 and words != ["publish"] and words != ["get"]:
         raise ConfigError(
@@ -504,13 +479,10 @@ def _declare_exchange(call: Written, fields: Mapping[str, Any]) -> None:
     call.ask("declare-exchange", name=fields["name"], arguments=_table(fields), **properties)
 
 
-def _binding(operation: str) -> Callable[[Written, Mapping[str, Any]], None]:
-    def run(call: Written, fields: Mapping[str, Any]) -> None:
-        ends = {f"destination_{fields.get('destination_type', 'queue')}": fields["destination"]}
-        key = fields.get("routing_key", "")
-        call.ask(operation, source=fields["source"], binding_key=key, arguments=_table(fields), **ends)
-
-    return run
+def _binding(operation: str, call: Written, fields: Mapping[str, Any]) -> None:
+    ends = {f"destination_{fields.get('destination_type', 'queue')}": fields["destination"]}
+    key = fields.get("routing_key", "")
+    call.ask(operation, source=fields["source"], binding_key=key, arguments=_table(fields), **ends)
 
 
 def _declare_user(call: Written, fields: Mapping[str, Any]) -> None:
@@ -523,24 +495,19 @@ def _declare_permission(call: Written, fields: Mapping[str, Any]) -> None:
     call.ask("set-permissions", user=fields["user"], vhost=call.options["vhost"], **rights)
 
 
-def _declare_policy(operation: str) -> Callable[[Written, Mapping[str, Any]], None]:
-    def run(call: Written, fields: Mapping[str, Any]) -> None:
-        rest = {"priority": int(fields.get("priority", 0)), "apply_to": fields.get("apply_to", "all")}
-        definition = _table(fields, "definition")
-        call.ask(operation, name=fields["name"], pattern=fields["pattern"], definition=definition, **rest)
-
-    return run
+def _declare_policy(operation: str, call: Written, fields: Mapping[str, Any]) -> None:
+    rest = {"priority": int(fields.get("priority", 0)), "apply_to": fields.get("apply_to", "all")}
+    definition = _table(fields, "definition")
+    call.ask(operation, name=fields["name"], pattern=fields["pattern"], definition=definition, **rest)
 
 
 def _as_client(call: Written, command: str, *words: str) -> None:
-    """Run a command that logs in as a client: as the user that was given, or as the image's user."""
-    from amqp10broker.cli.main import main
-
+    """Run a command that logs in: as the given user, or as the image's."""
     login = call.options["login"]
     user = login.get("username", os.environ.get("RABBITMQ_DEFAULT_USER", "guest"))
     password = login.get("password", os.environ.get("RABBITMQ_DEFAULT_PASS", "guest"))
     vhost = [f"--vhost={call.options['vhost']}"] if call.options["vhost"] else []
-    if main([command, f"--user={user}", f"--password={password}", *vhost, *words]) != EXIT_OK:
+    if _main(command, f"--user={user}", f"--password={password}", *vhost, *words) != EXIT_OK:
         raise Failed(f"{call.command} has failed")
 
 
@@ -554,22 +521,25 @@ def _get(call: Written, fields: Mapping[str, Any]) -> None:
     _as_client(call, "get", f"--count={fields.get('count', 1)}", fields["queue"])
 
 
-def _by_name(operation: str, name: str = "name") -> Callable[[Written, Mapping[str, Any]], None]:
+Action = Callable[[Written, Mapping[str, Any]], None]
+
+
+def _by_name(operation: str, name: str = "name") -> Action:
     return lambda call, fields: call.ask(operation, **{name: fields["name"]})
 
 
-_ADMIN: Final[Mapping[tuple[str, str], Callable[[Written, Mapping[str, Any]], None]]] = {
+_ADMIN: Final[Mapping[tuple[str, str], Action]] = {
     ("declare", "queue"): _declare_queue,
     ("declare", "exchange"): _declare_exchange,
-    ("declare", "binding"): _binding("bind"),
+    ("declare", "binding"): partial(_binding, "bind"),
     ("declare", "vhost"): _by_name("add-vhost"),
     ("declare", "user"): _declare_user,
     ("declare", "permission"): _declare_permission,
-    ("declare", "policy"): _declare_policy("set-policy"),
-    ("declare", "operator_policy"): _declare_policy("set-operator-policy"),
+    ("declare", "policy"): partial(_declare_policy, "set-policy"),
+    ("declare", "operator_policy"): partial(_declare_policy, "set-operator-policy"),
     ("delete", "queue"): _by_name("delete-queue"),
     ("delete", "exchange"): _by_name("delete-exchange"),
-    ("delete", "binding"): _binding("unbind"),
+    ("delete", "binding"): partial(_binding, "unbind"),
     ("delete", "vhost"): _by_name("delete-vhost"),
     ("delete", "user"): _by_name("delete-user", "user"),
     ("delete", "policy"): _by_name("clear-policy"),
@@ -589,11 +559,11 @@ PROMETHEUS_PORT: Final = 15_692
 
 
 def run_server(given: Sequence[str]) -> int:
-    """Run the broker until a signal stops it; returns the exit code. ``--keys`` prints the known keys.
+    """Run the broker until a signal stops it. ``--keys`` prints the known keys.
 
-    The files are ``/etc/rabbitmq/rabbitmq.conf`` and those of ``/etc/rabbitmq/conf.d``, or those that
-    ``RABBITMQ_CONFIG_FILE`` and ``RABBITMQ_CONFIG_FILES`` name. As in RabbitMQ's image, clients may connect
-    from everywhere, guest too. Raises `ConfigError` if a file cannot be read or has an invalid value.
+    The files are ``/etc/rabbitmq/rabbitmq.conf`` and those of ``/etc/rabbitmq/conf.d``, or those of
+    ``RABBITMQ_CONFIG_FILE`` and ``RABBITMQ_CONFIG_FILES``. As in RabbitMQ's image, clients may connect from
+    everywhere, guest too. Raises `ConfigError` if a file cannot be read or has an invalid value.
     """
     from amqp10broker.config.load import RABBITMQ_KEYS, load_rabbitmq
 

@@ -1,10 +1,12 @@
-"""Recordings played again: ``frames replay`` against a broker, ``frames what-if`` against a model of one."""
+"""``frames replay`` against a broker, ``frames what-if`` against a model of one."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import selectors
+import socket
 import sys
 import textwrap
 import time
@@ -16,15 +18,18 @@ from amqp10broker.cli.connecting import positive
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK, Failed, Unreachable
 from amqp10broker.cli.frames import recording
 from amqp10broker.cli.tables import render
+from amqp10broker.client.options import WOULD_BLOCK, UrlError, parse_url, receive_some, with_tls
 from amqp10broker.config.load import URL_VARIABLE
-from amqp10broker.errors import ConfigError
+from amqp10broker.errors import BrokerError, ConfigError
 from amqp10broker.operations.operation import counted
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from amqp10broker.client.options import BrokerUrl
     from amqp10broker.tools.replay.forecast import Forecast, Forecasts, Settings
     from amqp10broker.tools.replay.pace import PublisherWait
-    from amqp10broker.tools.replay.player import Script
+    from amqp10broker.tools.replay.player import Player, Script
     from amqp10broker.tools.replay.replay import Replay
 
 
@@ -36,8 +41,8 @@ def _replay_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--url",
         metavar="URL",
-        help="the broker, amqp://user:password@host:port/vhost (default: AMQP10BROKER_URL); without a user "
-        "it is guest, without a virtual host that of the recording",
+        help="the broker, amqp://user:password@host:port/vhost (default: AMQP10BROKER_URL, user guest, the "
+        "virtual host of the recording)",
     )
     parser.add_argument(
         "--connection", type=int, metavar="NUMBER", help="play this connection alone (default: all)"
@@ -45,20 +50,19 @@ def _replay_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--fast",
         action="store_true",
-        help="as fast as credit allows, without the times of the recording",
+        help="as fast as credit allows",
     )
     parser.add_argument(
         "--patience",
         type=seconds(0.1, 3600),
         default=_PATIENCE_S,
         metavar="SECONDS",
-        help=f"how long to wait for what came in the recording (default {_PATIENCE_S:g})",
+        help=f"how long to wait for a recorded frame (default {_PATIENCE_S:g})",
     )
     add_format(parser)
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    from amqp10broker.cli.replay_sockets import drive
     from amqp10broker.tools.replay.player import ReplayLogin, read_script
     from amqp10broker.tools.replay.replay import Replay
 
@@ -94,14 +98,11 @@ def _what_helps(url: BrokerUrl) -> str:
 
 def _url(written: str | None) -> BrokerUrl:
     from amqp10broker.cli.admin import from_environment
-    from amqp10broker.client.options import UrlError, parse_url
 
     if written is None:
         url = from_environment(os.environ)
         if url is None:
-            raise ConfigError(
-                "replay --url", "is not given", f"say to which broker to play, or set {URL_VARIABLE}"
-            )
+            raise ConfigError("replay --url", "is not given", f"name the broker, or set {URL_VARIABLE}")
         return url
     try:
         return parse_url(written)
@@ -148,6 +149,100 @@ def _tell(replay: Replay, script: Script, took_s: float, *, as_json: bool) -> in
     return EXIT_FAILED if differences else EXIT_OK
 
 
+# --- sockets: one thread ----------------------------------------------------------------------------
+
+_LOOK_AGAIN_S: Final = 0.25
+"""The longest wait of the selector, so that ctrl-C works on every system."""
+
+
+def drive(replay: Replay, url: BrokerUrl, timeout_s: float) -> None:
+    context = None
+    if url.tls:
+        import ssl
+
+        context = ssl.create_default_context()
+    sockets: dict[Player, socket.socket] = {}
+    with selectors.DefaultSelector() as selector:
+        try:
+            while True:
+                for player in replay.wanted(time.monotonic()):
+                    sock = _connect(replay, player, url, context, timeout_s)
+                    if sock is not None:
+                        sockets[player] = sock
+                        selector.register(sock, selectors.EVENT_READ, player)
+                        replay.connected(player, time.monotonic())
+                wake = replay.advance(time.monotonic())
+                written = False
+                for player, sock in list(sockets.items()):
+                    was_full = replay.is_full(player)
+                    _write(replay, player, sock)
+                    written = written or (was_full and not replay.is_full(player))
+                    if player.closed:
+                        selector.unregister(sock)
+                        sock.close()
+                        del sockets[player]
+                        continue
+                    events = selectors.EVENT_READ | (selectors.EVENT_WRITE if player.unsent else 0)
+                    if selector.get_key(sock).events != events:
+                        selector.modify(sock, events, player)
+                if wake is None:
+                    return
+                pause = 0.0 if written else min(max(0.0, wake - time.monotonic()), _LOOK_AGAIN_S)
+                for key, ready in selector.select(pause):
+                    if ready & selectors.EVENT_READ:
+                        _read(replay, key.data, sockets[key.data])
+        finally:
+            for sock in sockets.values():
+                sock.close()
+
+
+def _connect(
+    replay: Replay, player: Player, url: BrokerUrl, context: SSLContext | None, timeout_s: float
+) -> socket.socket | None:
+    try:
+        sock = socket.create_connection((url.host, url.port), timeout_s)
+        if context is not None:
+            sock = with_tls(sock, context, url.host, url.port)
+    except OSError as error:
+        replay.lost(player, f"no connection to {url.host}:{url.port}: {error.strerror or error}")
+        return None
+    except BrokerError as error:
+        replay.lost(player, str(error))
+        return None
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setblocking(False)
+    return sock
+
+
+def _write(replay: Replay, player: Player, sock: socket.socket) -> None:
+    while player.unsent:
+        try:
+            with memoryview(player.unsent) as view:
+                sent = sock.send(view)
+        except WOULD_BLOCK:
+            return
+        except OSError as error:
+            replay.lost(player, f"the connection was lost: {error.strerror or error}")
+            return
+        del player.unsent[:sent]
+
+
+def _read(replay: Replay, player: Player, sock: socket.socket) -> None:
+    try:
+        data = receive_some(sock)
+    except WOULD_BLOCK:
+        return
+    except OSError as error:
+        replay.lost(player, f"the connection was lost: {error.strerror or error}")
+        return
+    if data:
+        replay.receive(player, data, time.monotonic())
+    else:
+        replay.lost(player, "the broker closed the socket without a word")
+
+
+# --- what if ----------------------------------------------------------------------------------------
+
 _WIDTH: Final = 110
 _ROUND_TRIP_MS_MAX: Final = 60_000.0
 _Value = TypeVar("_Value")
@@ -172,35 +267,35 @@ def _what_if_arguments(parser: Parser) -> None:
         "recordings",
         nargs="+",
         metavar="FILE",
-        help="recordings; a folder stands for its *.jsonl; - alone reads one from standard input",
+        help="recordings; a folder: its *.jsonl; - alone: standard input",
     )
     parser.add_argument(
         "--max-link-credit",
         type=_several(positive),
         default=[],
         metavar="MESSAGES[,...]",
-        help="several are tried, each with each of the other options (default: as it was recorded)",
+        help="several are combined with those of other options (default: as recorded)",
     )
     parser.add_argument(
         "--max-incoming-window",
         type=_several(positive),
         default=[],
         metavar="TRANSFERS[,...]",
-        help="default: as it was recorded",
+        help="default: as recorded",
     )
     parser.add_argument(
         "--round-trip-ms",
         type=_several(_milliseconds),
         default=[],
         metavar="MILLISECONDS[,...]",
-        help="between client and broker (default: as it was recorded)",
+        help="between client and broker (default: as recorded)",
     )
     parser.add_argument(
         "--client-credit",
         type=_several(positive),
         default=[],
         metavar="MESSAGES[,...]",
-        help="that a client grants which receives (default: as it was recorded)",
+        help="of clients that receive (default: as recorded)",
     )
     parser.add_argument(
         "--connection", type=int, metavar="NUMBER", help="look at this connection alone (default: all)"
@@ -241,7 +336,7 @@ def _answers(arguments: argparse.Namespace, settings: list[Settings]) -> list[Fo
 
     if STANDARD in arguments.recordings:
         if arguments.recordings != [STANDARD]:
-            raise ConfigError("-", "is given beside files", "one recording alone can come from there")
+            raise ConfigError("-", "is given beside files", "give one or the other")
         with recording(STANDARD) as records:
             return [answer(STANDARD, records, settings, arguments.connection)]
     return [answer_of_file(path, settings, arguments.connection) for path in files_of(arguments.recordings)]
@@ -297,8 +392,9 @@ def _what_if(asked: Settings | None, forecast: Forecast) -> str:
     run = forecast.run
     title = "" if asked is None else f"({asked}) "
     return (
-        f"{title}{_rate(run.rate)}; waits for {_shares(shares(run))}; at most {run.held} messages without "
-        f"outcome, {run.held_bytes} bytes of them {'delivered' if forecast.receives else 'in the broker'}"
+        f"{title}{_rate(run.rate)}; waits for {_shares(shares(run.waits))}; at most {run.held} messages "
+        f"without outcome, {run.held_bytes} bytes of them "
+        f"{'delivered' if forecast.receives else 'in the broker'}"
     )
 
 
@@ -337,7 +433,7 @@ def _document(name: str, asked: Settings, forecast: Forecast) -> dict[str, Any]:
         },
         "forecast": {
             "rate": finite(forecast.run.rate),
-            "waits": {reason.name.lower(): share for reason, share in shares(forecast.run).items()},
+            "waits": {reason.name.lower(): share for reason, share in shares(forecast.run.waits).items()},
             "messages_held": forecast.run.held,
             "bytes_held": forecast.run.held_bytes,
         },
@@ -351,15 +447,15 @@ COMMANDS: Final = (
         _replay_arguments,
         _replay,
         "Play the client's side of recorded connections again, against any broker, and say what came "
-        "otherwise than in the recording. Messages have the length that was recorded, and zeros in them. "
-        "Exits with 1 if there is a difference. docs/frames.md says what is compared.",
+        "otherwise. Messages have the recorded length, and zeros in them. Exits with 1 if there is a "
+        "difference. docs/frames.md says what is compared.",
     ),
     Command(
         "frames what-if",
         _what_if_arguments,
         _forecast,
-        "Say what another credit, incoming-window or round trip would have done to the publishers and "
-        "consumers of recordings of frames: their rate, what they would wait for, memory, and what cannot be "
-        "known. Many recordings and settings make one table. docs/analysis.md says how.",
+        "Forecast the publishers and consumers of recordings of frames with another credit, incoming-window "
+        "or round trip: their rate, what they would wait for, memory, and what cannot be known. Many "
+        "recordings and settings make one table. docs/analysis.md says how.",
     ),
 )

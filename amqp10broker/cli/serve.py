@@ -1,9 +1,8 @@
-"""``amqp10broker serve``: sets up the process, runs the broker, and turns its end into an exit code.
+"""Runs the broker as a process: garbage collector, log, ready file, exit code.
 
-The parts that belong to the process are here: the garbage collector, the exit code, and the log: structlog to
-standard error, for people or as one JSON object a line. An entry below the level costs one call of an empty
-method. Texts that clients choose (container-ids, addresses, descriptions) are escaped, so that they can
-neither forge a line nor move a terminal's cursor. `amqp10broker.runtime.run` handles signals.
+The log is structlog on standard error, for people or a JSON object a line; an entry below the level costs one
+call of an empty method. Texts that clients choose are escaped, so that they can neither forge a line nor move
+a terminal's cursor. `amqp10broker.runtime.broker` handles signals.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ from amqp10broker.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from amqp10broker.config import Config
 from amqp10broker.config.records import DEFAULT_USERS
 from amqp10broker.errors import BrokerError, ConfigError
-from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.run import run_broker
+from amqp10broker.runtime.broker import Broker, run_broker
 
 if TYPE_CHECKING:
     from amqp10broker.runtime.broker import Broker
@@ -42,9 +40,7 @@ LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical"
 
 
 def configure_log(level: str, form: str, *, stream: TextIO | None = None) -> None:
-    """Set up structlog for the whole process, before the first entry is written. `stream`: None is standard
-    error.
-    """
+    """Set up structlog, before the first entry is written. `stream`: None: standard error."""
     stream = stream if stream is not None else sys.stderr
     processors: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -77,9 +73,7 @@ def configure_log(level: str, form: str, *, stream: TextIO | None = None) -> Non
 
 @contextmanager
 def messages_of_python() -> Iterator[None]:
-    """Log Python's own output to standard error: warnings, exceptions in threads and finalizers, libraries'
-    log records.
-    """
+    """Log warnings, exceptions in threads and finalizers, and libraries' log records."""
     log = structlog.get_logger("amqp10broker")
 
     def unraisable(found: sys.UnraisableHookArgs) -> None:
@@ -109,7 +103,7 @@ def messages_of_python() -> Iterator[None]:
 
 
 class _OfLibraries(logging.Handler):
-    """OpenTelemetry logs each attempt; these entries are for debugging only."""
+    """OpenTelemetry logs each attempt, which is for debugging only."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger("amqp10broker")
@@ -147,8 +141,8 @@ def welcome(broker: Broker) -> Iterator[str]:
 def write_ready_file(path: str, broker: Broker) -> None:
     """Write the broker's ports as JSON. The file appears whole, so that a program can wait for it.
 
-    Its keys are `pid`, `url`, `http_url`, `port`, `tls_port`, `http_port` and `metrics_port`; null stands for
-    a port that is not there. Raises `ConfigError` if the file cannot be written.
+    Its keys are `pid`, `url`, `http_url`, `port`, `tls_port`, `http_port` and `metrics_port`, null where
+    there is none. Raises `ConfigError` if it cannot be written.
     """
     ports: dict[str, Any] = {
         "pid": os.getpid(),
@@ -187,7 +181,7 @@ VARIABLE: Final = "NOTIFY_SOCKET"
 
 
 def tell_ready(environ: Mapping[str, str]) -> None:
-    """Send the notification; failures are ignored."""
+    """Notify systemd; failures are ignored."""
     address = environ.get(VARIABLE, "")
     if portable.UNIX is None or not address.startswith(("/", "@")):
         return
@@ -206,7 +200,7 @@ def tell_ready(environ: Mapping[str, str]) -> None:
 GC_THRESHOLDS: Final = (50_000, 50, 1_000)
 
 COUNTS_REFERENCES: Final = sys.implementation.name == "cpython"
-"""PyPy's collector has neither thresholds nor generations to be frozen."""
+"""PyPy's collector has neither thresholds nor generations to freeze."""
 
 
 Announce = Callable[[Broker], Iterable[str]]
@@ -323,12 +317,10 @@ def plain_sentence(error: BaseException, config: Config, *, up: bool) -> str | N
 
 
 def address_text(host: str, port: int) -> str:
-    """Format ``host:port``, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions in nested groups."""
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             yield from leaves(each)

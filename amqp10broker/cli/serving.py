@@ -1,4 +1,4 @@
-"""``amqp10broker serve``: its options, made of the table of settings, and the configuration of these."""
+"""``serve``: its options, from the table of settings, and the configuration that they make."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _GROUPS: Final = {
     "cluster": _CLUSTER.split(),
 }
 HTTP_PORT_ABOVE: Final = 10_000
-"""The default distance of the HTTP port from that of AMQP: RabbitMQ's 15672 beside 5672."""
+"""Default distance of the HTTP port from that of AMQP, as of RabbitMQ's 15672 from 5672."""
 PROMETHEUS_PORT_ABOVE: Final = 10_020
-"""The default distance of the port of metrics from that of AMQP: RabbitMQ's 15692."""
+"""The same of the port of metrics, RabbitMQ's 15692."""
 # Descriptions of defaults that read badly: an empty or missing value with a meaning.
 _DEFAULTS_IN_WORDS: Final = {
     "container_id": "amqp10broker@HOSTNAME",
@@ -62,8 +62,8 @@ def _arguments(parser: Parser) -> None:
         "--user",
         action="append",
         metavar="NAME:PASSWORD",
-        help="who may log in, repeatable; replaces all other users. Others on this machine can see it in "
-        "the process list: prefer [[user]] in the configuration file (default: guest:guest, only from here)",
+        help="who may log in, repeatable; replaces all other users. The process list shows it to others on "
+        "this machine: prefer [[user]] in the configuration file (default: guest:guest, only from here)",
     )
     for name in _FIRST.split():
         _add_setting(parser, SETTINGS[name], getattr(defaults, name))
@@ -88,13 +88,13 @@ def _arguments(parser: Parser) -> None:
         "--confirm-delay",
         action="append",
         metavar="QUEUE=MS",
-        help="confirm what is published to queues of that name or pattern so much later, repeatable; "
-        "needs --test-mode",
+        help="confirm publishes to queues of that name or pattern so much later, repeatable; needs "
+        "--test-mode",
     )
     testing.add_argument(
         "--sync-delay",
         metavar="MS",
-        help="let each sync of the data folder take so much longer, as on a slow disk; needs --test-mode",
+        help="lengthen each sync of the data folder, as on a slow disk; needs --test-mode",
     )
 
 
@@ -129,7 +129,6 @@ def _add_setting(
 
 
 def config_of(arguments: argparse.Namespace) -> Config:
-    """Make the configuration of `serve` from the parsed options and the process's environment."""
     flags = {name: getattr(arguments, name) for name in (*SETTINGS, "user", "confirm_delay", "sync_delay")}
     config = Config.load(file=arguments.config, environ=os.environ, flags=flags)
     # A default port that is in use must not prevent the start of a second broker.
@@ -150,8 +149,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     if arguments.bare and SETTINGS["log_level"].variable not in os.environ:
         arguments.log_level = "warning"
     config = config_of(arguments)
-    # Imports make no garbage, and their objects stay: the collector walks them neither meanwhile nor when it
-    # is on again, which took a tenth of a start.
+    # Imports make no garbage, and their objects stay: the collector need not walk them, a tenth of a start.
     gc.disable()
     from amqp10broker.cli import serve  # Trio and structlog: for this command only
 

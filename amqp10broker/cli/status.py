@@ -1,9 +1,8 @@
-"""``amqp10broker status`` and ``timeline``: what a running broker does, and why it waits, as text.
+"""``status`` and ``timeline``: what a running broker does, and why it waits, as text.
 
-Takes the document of the administration socket's `status` operation, of which `summary` and `waiting` are
-those of `sessions.diagnosis.survey`; lines and tables fit the terminal. Roles are the client's: a *sender*
-is a link on which the client sends. A number without a meaning for a link (queue credit of a publisher) is
-shown as ``-``.
+The document is that of the operation `status`, with `summary` and `waiting` of `sessions.diagnosis.survey`;
+text fits the terminal. Roles are the client's: on a *sender* the client sends. ``-`` stands for a number
+without a meaning for a link, such as the queue credit of a publisher.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ KINDS: Final = ("link", "consumer", "channel")
 
 
 def summary(found: Document, width: int) -> list[str]:
-    """``152 connections, 3 links wait: 2 no-credit-used-up, 1 peer-window-closed``, and idle connections."""
+    """``152 connections, 3 links wait: 2 no-credit-used-up, 1 peer-window-closed``, and what is idle."""
     if not found:
         return []
     chosen, total = found["connections"], found["connections_in_all"]
@@ -71,14 +70,14 @@ def page(found: Document, width: int) -> list[str]:
 
 
 def without_leader(found: Document) -> str:
-    """``8298 queues have no leader, q1 in /, ... among them: 8298 elect one, 32 at a time from here``."""
+    """``8298 queues have no leader (q1 in /, ...): 8298 elect one, 32 at a time from here``."""
     verb = "has" if found["queues"] == 1 else "have"
     head = f"{counted(found['queues'], 'queue')} {verb} no leader"
     return f"{head} ({', '.join(found['names'])}): {found['reason']}"
 
 
 def entries(waiting: Sequence[Document], width: int, *, several: bool = False) -> list[list[str]]:
-    """Format an entry for each wait, of two lines or more: duration, cause and place; then the details."""
+    """Format each wait in two lines or more: duration, cause and place; then the details."""
     return [[*_head(each, width), *_body(each, width, several=several)] for each in waiting]
 
 
@@ -152,15 +151,14 @@ _DEAD_LETTER_COLUMNS: Final = (
 )
 
 _MISHAPS: Final = ("rejected", "unroutable", "returned", "requeued", "discarded")
-"""Counters of links and channels that are shown only above 0."""
+"""Counters that are shown only above 0."""
 
 
 _SUSPENDED_SHOWN: Final = 10
-"""The most suspended links that are shown."""
 
 
 def render(document: Document, *, width: int = WIDTH) -> list[str]:
-    """Format the whole document as lines of at most `width` columns: waits first, then each connection."""
+    """Format the document in lines of at most `width` columns: waits first, then each connection."""
     lines = _broker(document.get("broker", {}), width)
     lines += _waiting(document, width)
     connections = document.get("connections", [])
@@ -468,8 +466,7 @@ def _session(session: Document, width: int, container_id: str) -> list[str]:
     links = session.get("links", [])
     if not links:
         return [*lines, "    no links"]
-    # proton begins each link's name with the container-id, which is shown above: the rest identifies the
-    # link.
+    # proton begins each link's name with the container-id, which is shown above.
     links = [
         {**link, "name": str(link.get("name") or "").removeprefix(f"{container_id}-") or link.get("name")}
         for link in links
@@ -518,7 +515,7 @@ def _below_link(link: Document, width: int) -> list[str]:
 
 
 def table(columns: Sequence[tuple[str, str, bool]], rows: Sequence[Document], width: int) -> list[str]:
-    """Format a heading and one line a row. Numbers are shown in full; texts share the remaining width."""
+    """Format a heading and a line a row. Numbers are shown in full; texts share the rest of the width."""
     headings = [heading for heading, _, _ in columns]
     cells = [[clean(row.get(key)) for _, key, _ in columns] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(headings, *cells, strict=True)]
@@ -557,7 +554,7 @@ def _wrapped(facts: Iterable[str], width: int, indent: str, *, hanging: str | No
 
 
 SHOWN_MAX: Final = 20
-"""Connections and waits shown by default: the first lines must not scroll away."""
+"""Connections and waits by default: the first lines must not scroll away."""
 
 # The alternate screen preserves the user's scrollback; the cursor would flicker.
 WIDTH_MIN: Final = 40
@@ -588,7 +585,7 @@ def _status_arguments(parser: Parser) -> None:
         "--longer", type=seconds(0, 31_536_000), metavar="SECONDS", help="what has waited so long"
     )
     chosen.add_argument(
-        "--all", action="store_true", help="all connections; else the worst 20, and of JSON always all"
+        "--all", action="store_true", help="all connections, as of JSON always; else the worst 20"
     )
     add_where(parser)
 
@@ -620,7 +617,7 @@ def show(
 
     Args:
         watch_s: show it again every so many seconds until ctrl-C; None: once.
-        choose: a selection of it (`sessions.diagnosis.survey.Selection`); None or empty: everything.
+        choose: `sessions.diagnosis.survey.Selection`; None or empty: everything.
         stream: None is standard output.
     """
     stream = stream if stream is not None else sys.stdout
@@ -685,10 +682,8 @@ def _frame(document: Any) -> str:
 
 
 def frame(lines: list[str], rows: int, columns: int | None = None) -> str:
-    """Format one picture, written over the last one line by line, so nothing is ever blank in between.
-
-    Args:
-        columns: of the screen; a longer line would take two rows. None: no line is longer.
+    """Format one picture, written over the last one line by line, so that nothing is ever blank. `columns`:
+    of the screen, since a longer line would take two rows; None: no line is longer.
     """
     if len(lines) > rows:
         hidden = len(lines) - rows + 1
@@ -712,7 +707,7 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 ASK_EVERY_S: Final = 0.5
-"""Far shorter than the time-out of a watch, and than the time to fill the ring of a busy link."""
+"""Far below the time-out of a watch, and the time that fills the ring of a busy link."""
 STEPS_MAX: Final = 5000
 
 
@@ -722,7 +717,7 @@ def _timeline_arguments(parser: Parser) -> None:
         "link",
         nargs="?",
         metavar="LINK",
-        help="name of the link; of AMQP 0-9-1 the tag of a consumer, or none: all of --channel",
+        help="name of the link; of AMQP 0-9-1 a consumer's tag, or none: all of --channel",
     )
     parser.add_argument(
         "--channel",
@@ -782,15 +777,15 @@ COMMANDS: Final = (
         _status_arguments,
         _status,
         "Show what waits in a running broker, the longest first, and its connections, sessions, links and "
-        "queues. Codes of reasons are explained in docs/waiting.md.",
+        "queues. docs/waiting.md explains the reasons.",
     ),
     Command(
         "timeline",
         _timeline_arguments,
         _timeline,
-        "Watch a link of AMQP 1.0, or a channel of AMQP 0-9-1, for a while and print as JSON what it did: "
-        "each frame, in both directions, with the credit, delivery-count, unsettled deliveries, queue's "
-        "credit, session windows and writer behind it; or prefetch, unacknowledged and unconfirmed messages, "
-        "and credit_flow. docs/page.md has the fields.",
+        "Watch a link of AMQP 1.0, or a channel of AMQP 0-9-1, for a while and print as JSON each frame, in "
+        "both directions, with the credit, delivery-count, unsettled deliveries, queue's credit, session "
+        "windows and writer behind it; or prefetch, unacknowledged and unconfirmed messages, and "
+        "credit_flow. docs/page.md has the fields.",
     ),
 )

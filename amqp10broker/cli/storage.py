@@ -1,4 +1,4 @@
-"""``amqp10broker storage``: reads or repairs the files of a data folder, without a broker."""
+"""Reads or repairs the files of a data folder, without a broker."""
 
 from __future__ import annotations
 
@@ -94,14 +94,14 @@ COMMANDS: Final = (
         _arguments,
         _check,
         "Read all files of a data folder, and say of each how many records it has and whether it is whole. "
-        "Nothing is changed. The exit code is 1 if one is damaged or missing, so that no broker starts. "
-        "Refused while a broker uses the folder.",
+        "The exit code is 1 if one is damaged or missing, so that no broker starts. Refused while a broker "
+        "uses the folder.",
     ),
     Command(
         "storage accept",
         _arguments,
         _accept,
-        "Give up for good what is missing in a data folder, so that a broker starts with what is there. "
-        "Refused while a broker uses the folder.",
+        "Give up for good what is missing in a data folder, so that a broker starts with the rest. Refused "
+        "while a broker uses the folder.",
     ),
 )

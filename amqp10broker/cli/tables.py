@@ -1,7 +1,7 @@
-"""Formats rows as text: the box table of RabbitMQ's `pretty_table`, JSON, CSV, or plain lines; and texts.
+"""Formats rows as the box table of RabbitMQ's `pretty_table`, JSON, CSV, or plain lines; and texts.
 
-Names come from clients: control characters for a terminal are escaped in every form, and in CSV also
-formulas of a spreadsheet.
+Names come from clients: control characters are escaped in every form, and in CSV formulas of a spreadsheet
+too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ASCII: Final = "-|+++++++++"
 _FORMULA: Final = ("=", "+", "-", "@")
 _MARKS: Final = " .-_/:,"
 CELL_MIN: Final = 8
-"""A text is not broken into less, and the box is too wide rather."""
+"""A text is not broken into less; the box is too wide rather."""
 _WIDE: Final = frozenset("WF")
 
 
@@ -37,8 +37,7 @@ def render(
 
     Args:
         encoding: of the output; a box that it cannot show is drawn in ASCII.
-        width: columns of the terminal, within which a box stays: long texts take several lines. None:
-            unlimited, for programs.
+        width: columns of the terminal, within which long texts take several lines. None: unlimited.
     """
     if form == "json":
         return as_json([{column: row.get(column) for column in columns} for row in rows])
@@ -112,14 +111,14 @@ def _in_pieces(text: str, width: int) -> list[str]:
 
 
 def as_json(document: object) -> str:
-    """Format a document as JSON in lines, with all non-printable characters in its strings escaped."""
+    """Format a document as JSON in lines, with non-printable characters escaped."""
     import json
 
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     if text.replace("\n", "").isprintable():
         return text
-    # JSON itself requires that below U+0020 only: not for DEL, U+009B (which begins an escape sequence of
-    # terminals), or marks that change the direction of writing.
+    # JSON requires that below U+0020 only, not for DEL, U+009B, which begins an escape sequence of terminals,
+    # or marks that change the direction of writing.
     return "".join(
         each if each == "\n" or each.isprintable() else json.dumps(each).strip('"') for each in text
     )
@@ -145,7 +144,7 @@ def _csv_cell(value: object) -> str:
 
 
 def plain(value: object) -> str:
-    """Format a value: nothing for None, true or false, names with commas, JSON for other lists and maps."""
+    """Format a value: nothing for None, names with commas, JSON for other lists and maps."""
     match value:
         case None:
             return ""
@@ -162,7 +161,6 @@ def plain(value: object) -> str:
 
 
 def cell(value: object) -> str:
-    """Format a value as `plain`, with all non-printable characters escaped."""
     text = plain(value)
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
@@ -190,7 +188,7 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def wrapped(text: str, width: int, first: str, hanging: str) -> list[str]:
-    """Break a sentence into lines between words; a word that is longer than a line stays whole."""
+    """Break a sentence into lines between words; a longer word stays whole."""
     return textwrap.wrap(
         text,
         width,
@@ -209,12 +207,11 @@ def seconds_text(seconds: object) -> str:
 
 
 def fit(text: str, width: int) -> str:
-    """Cut a text with three dots if it is too long."""
     return text if len(text) <= width else text[: max(width - 3, 0)] + "..."[: min(width, 3)]
 
 
 def clean(value: object) -> str:
-    """Format a value as a cell. Clients choose names: control characters for a terminal are escaped."""
+    """Format a value as a cell. Control characters, which clients may choose, are escaped."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -224,7 +221,6 @@ def clean(value: object) -> str:
 
 
 def size(count: object) -> str:
-    """Format bytes with a unit: 1.5 MiB."""
     if not isinstance(count, int | float):
         return "-"
     amount = float(count)
@@ -250,7 +246,6 @@ def duration(seconds: object) -> str:
 
 
 def shortened(name: str, width: int) -> str:
-    """Shorten a name in the middle if it is too long."""
     if len(name) <= width:
         return name
     front = max((width - 3) // 3, 0)

@@ -1,6 +1,4 @@
-"""``amqp10broker user explain-token``: shows the rights of a token, by the configuration that a broker would
-have.
-"""
+"""``user explain-token``: the rights of a token, by a broker's configuration."""
 
 from __future__ import annotations
 
@@ -19,14 +17,13 @@ from amqp10broker.config.records import Config
 
 def _arguments(parser: Parser) -> None:
     parser.add_argument(
-        "--config", metavar="FILE", help="the broker's configuration; environment variables count too"
+        "--config", metavar="FILE", help="the broker's configuration, besides environment variables"
     )
     parser.add_argument(
         "--token-file",
         metavar="FILE",
         default=STANDARD,
-        help="a file whose first line is the token (default: standard input). On the command line others on "
-        "this machine could see it",
+        help="a file whose first line is the token (default: standard input)",
     )
     parser.add_argument(
         "--formatter", choices=("text", "json"), default="text", help="how to print it (default: text)"
@@ -69,7 +66,7 @@ COMMANDS: Final = (
         _arguments,
         _run,
         "Say what a token allows, and why scopes of it allow nothing, with the settings oauth2_... of a "
-        "configuration. No broker is asked; the authority's key set is fetched where it is configured. Exit "
-        "code 1 if a broker would refuse it now.",
+        "configuration. No broker is needed; a configured key set is fetched. Exit code 1 if a broker would "
+        "refuse it now.",
     ),
 )

@@ -1,6 +1,4 @@
-"""The AMQP 1.0 client: the engine of `amqp10` driven from the connecting side.
+"""The AMQP 1.0 client: `blocking.connect` and `trio.connect` make one on a socket.
 
-`blocking.connect` and `trio.connect` make a client on a socket; `core`, `session`, `driving` and `links` are
-the parts without I/O that both drive. Nothing is imported here, so that a program pays only for the modules
-that it uses.
+Nothing is imported here, so that a program loads only the modules that it uses.
 """

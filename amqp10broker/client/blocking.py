@@ -11,9 +11,8 @@
             print(delivery.message().body)
             receiver.accept(delivery)
 
-A client belongs to one thread. The socket is read and written only while a method waits, so a program that
-makes no calls for a while calls `Client.poll` now and then: without it no heartbeat is sent, and the
-broker closes the connection.
+A client belongs to one thread. The socket is read and written only while a method waits: a program that makes
+no other calls for a while must call `Client.poll`, or the broker closes the connection.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Final, Self
 
 from amqp10broker.client import core, links
-from amqp10broker.client.core import ClientBase, ClientCore, H, P, Steps, T, WaitFor
+from amqp10broker.client.core import ClientBase, ClientCore, H, LinkBase, P, Steps, T, WaitFor
 from amqp10broker.client.errors import (
     ClientError,
     ConnectionEndedError,
@@ -38,7 +37,7 @@ from amqp10broker.client.errors import (
     connection_lost,
     place_of,
 )
-from amqp10broker.client.links import ReceiverBase, SenderBase
+from amqp10broker.client.links import ReceiverBase
 from amqp10broker.client.message import BodyKind, Message
 from amqp10broker.client.options import (
     CLOSE_TIMEOUT_S,
@@ -49,18 +48,16 @@ from amqp10broker.client.options import (
     receive_some,
     with_tls,
 )
-from amqp10broker.client.session import ClientSession, ReceiverEnd
+from amqp10broker.client.session import ClientSession, ReceiverEnd, SenderEnd
 from amqp10broker.protocols.amqp10.link import DeliveriesReceived, ReceiverLink
 from amqp10broker.protocols.amqp10.performatives import PORT, Attach, Flow, Properties, Source
 from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Outcome
 from amqp10broker.protocols.amqp10.types import ULong
 
 _SELECT_MAX_S: Final = 3600.0
-"""Selectors and sockets refuse waits of some 25 days and more; a longer wait is split."""
+"""Selectors and sockets refuse waits of some 25 days and more."""
 _AT_ONCE: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
-"""Exceptions that end the program: the client does not wait for the broker then. The exceptions by which
-pytest fails a test are not among them.
-"""
+"""Exceptions that end the program: the client does not wait for the broker then."""
 
 
 def _waits(steps: Callable[Concatenate[H, P], Steps[T]]) -> Callable[Concatenate[H, P], T]:
@@ -91,16 +88,13 @@ def connect(
         mechanism: SASL mechanism ``PLAIN``, ``ANONYMOUS`` or ``EXTERNAL`` (client certificate); None
             chooses by `user`.
 
-    Returns:
-        A client with one session; use it as a context manager, or close it.
-
     Raises:
-        ConnectError: no server listens there, it cannot be reached, or host or port is invalid.
+        ConnectError: the server cannot be reached, or host or port is invalid.
         TlsError: TLS failed.
         LoginError: the broker refused user and password.
         ConnectionEndedError: the broker closed the connection, with its reason.
         TimedOutError: no connection within the time-out.
-        ValueError: an argument fits no frame; the connection is closed.
+        ValueError: an argument fits no frame.
     """
     began = time.monotonic()
     try:
@@ -126,7 +120,7 @@ def connect(
     return client
 
 
-class Sender(SenderBase):
+class Sender(LinkBase[SenderEnd]):
     """A link for sending, made by `Client.sender`."""
 
     send = _waits(links.send)
@@ -178,7 +172,7 @@ class Client(ClientBase[Sender, Receiver]):
             self.abort()
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        """Read, write and send heartbeats, for programs that make no other call for a while."""
+        """Read, write and send heartbeats."""
         deadline = time.monotonic() + timeout_s
         while True:
             self._turn(max(0.0, deadline - time.monotonic()))
@@ -191,8 +185,6 @@ class Client(ClientBase[Sender, Receiver]):
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
         """Write pending output, close the connection, wait for the broker's answer, and close the socket.
-
-        Unsettled messages return to their queues. Closing a connection that has ended is not an error.
         Returns whether the broker answered, and so has read everything that was written before.
         """
         if self._socket.fileno() >= 0:
@@ -307,18 +299,12 @@ class Client(ClientBase[Sender, Receiver]):
 
 
 Keep = Callable[[Sequence[int]], int]
-"""A function that takes the sizes of messages, in bytes, and returns how many of them to keep, from the first
-on.
-"""
+"""(sizes of messages in bytes) -> how many of them to keep, from the first on."""
 
 
 class BulkEnd(ReceiverEnd):
-    """The end of a `BulkReceiver`.
-
-    Attributes:
-        unsettled: delivery numbers of kept messages that are not settled, taken or not.
-        keep: decides how many of the arriving messages are kept; None keeps all. The others are released
-            by `BulkReceiver.release_surplus`.
+    """The end of a `BulkReceiver`. `unsettled`: delivery numbers of kept messages. `keep`: decides how many
+    of the arriving messages are kept; None: all. `BulkReceiver.release_surplus` releases the others.
     """
 
     def __init__(
@@ -356,17 +342,14 @@ class BulkEnd(ReceiverEnd):
 
     def stop(self) -> None:
         """Take the remaining credit back; `stopped` becomes true when all messages in transit have arrived.
-
-        Call it only after part of the last grant has arrived: the next flow with a credit of 0 was then
-        written by a broker that has received this grant, and nothing can follow it. The answer to an
-        earlier drain, which has a credit of 0 too, comes before the first message of the grant.
+        Call it only after part of the last grant has arrived: the next flow with a credit of 0 then follows
+        all its messages, and is not the answer to an earlier drain.
         """
         self.check()
         self.stopped = False
         self._engine.grant(self.link, 0, echo=True)
 
     def settle_all(self, ids: list[int], outcome: Outcome) -> None:
-        """Settle messages, kept ones or surplus, which are taken off the list."""
         if ids:
             self.check()
             self._engine.settling.settle_received(ids, outcome)
@@ -374,13 +357,9 @@ class BulkEnd(ReceiverEnd):
 
 
 class BulkReceiver:
-    """A link on which many messages arrive, made by `bulk_receiver`: lists of encoded ones.
-
-    `Receiver` makes a `Delivery` of every message, because messages are settled one by one. A reader of a
-    stream needs bytes only, and a reader that empties a queue settles all messages at once; without the
-    object and its bookkeeping a message costs about half as much. Credit is granted by hand.
-
-    The methods raise `ClientError` once the link has ended; unsettled messages then return to the queue.
+    """A link on which many messages arrive, made by `bulk_receiver`. It returns bytes, and settles all
+    messages at once: without a `Delivery` a message costs about half as much. Credit is granted by hand. The
+    methods raise `ClientError` once the link has ended.
     """
 
     def __init__(self, client: Client, end: BulkEnd) -> None:
@@ -394,16 +373,16 @@ class BulkReceiver:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the broker gave back credit of the last `grant` with drain: it had no more messages."""
+        """Whether the broker gave back credit of the last `grant` with drain."""
         return self.end.drained and self.end.received < self._goal
 
     def grant(self, credit: int, *, drain: bool = False) -> None:
-        """As `links.ReceiverBase.grant`. `drain`: unusable credit is given back; `exhausted` becomes true."""
+        """As `ReceiverBase.grant`. `drain`: unusable credit is given back; `exhausted` becomes true."""
         self.end.grant(credit, drain=drain)
         self._goal = self.end.received + credit
 
     def wait(self, timeout_s: float, until: Callable[[], bool] | None = None) -> bool:
-        """Read until a message can be taken, or until another condition holds."""
+        """Read until a message can be taken, or another condition holds."""
         try:
             self.wait_for("message", timeout_s, until or (lambda: bool(self.end.payloads)))
         except TimedOutError:
@@ -446,8 +425,8 @@ def bulk_receiver(
     max_message_size_bytes: int = 0,
     timeout_s: float | None = None,
 ) -> BulkReceiver:
-    """Attach a link for receiving, without credit. `settled`: the broker removes messages as it sends them;
-    else settle them with `accept`. Raises `LinkRefusedError`.
+    """Attach a link for receiving, without credit. `settled`: the broker removes messages as it sends them.
+    Raises `LinkRefusedError`.
     """
     end = client.session.receiver(
         address,
@@ -467,9 +446,8 @@ ADDRESS = "/management"
 
 class Management:
     """A pair of links to the management node; one request at a time. It has a session of its own, because a
-    broker without that node may end the session. A request is a message to ``/management`` with the method
-    as its subject and the path as its `to`; the response comes on a second link of the same name, as in
-    RabbitMQ 4.
+    broker without that node may end the session. A request has the method as its subject and the path as its
+    `to`; the response comes on a second link of the same name, as in RabbitMQ 4.
     """
 
     def __init__(self, client: Client, *, timeout_s: float | None = None) -> None:

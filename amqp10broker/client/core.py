@@ -1,10 +1,8 @@
 """One client connection without a socket, and the steps that wait for its states.
 
-Bytes in (`ClientCore.receive`), bytes out (`take_output`), and states to wait for (`opened`,
-`ClientSession.begun`, `SenderEnd.in_flight` ...). An operation that needs an answer of the broker is a
-generator of steps, here and in `links`: it changes the state of the core, and yields a `WaitFor` for each
-state to wait for. `blocking` and `trio` drive the generators, each with its own clock and socket, and turn
-them into methods with the same names and arguments.
+An operation that needs an answer of the broker is a generator of steps, here and in `links`: it changes the
+state of the core, and yields a `WaitFor` for each state to wait for. `blocking` and `trio` drive the
+generators, and turn them into methods with the same names and arguments.
 """
 
 from __future__ import annotations
@@ -47,16 +45,13 @@ from amqp10broker.protocols.amqp10.session import Session, SessionState
 from amqp10broker.protocols.connection import IdleTimer
 
 OUTPUT_BUDGET_BYTES: Final = 262_144
-"""Transfers written by one `take_output`: enough to make one system call cheap, and little enough that the
-broker's frames are read soon.
-"""
+"""Transfers written by one `take_output`: little enough that the broker's frames are read soon."""
 
 
 class ClientCore:
     """One client connection.
 
     Attributes:
-        remote_open: the broker's open frame, None before it.
         failure: why the connection cannot be used any more; None while it can.
         closed_in_order: whether the broker answered a local close, and so has read everything before it.
     """
@@ -90,7 +85,7 @@ class ClientCore:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more can come from the broker; close the socket once all output is written."""
+        """Whether nothing more can come from the broker."""
         return self._connection.state is ConnectionState.END or self.failure is not None
 
     @property
@@ -100,8 +95,8 @@ class ClientCore:
     # --- lifetime ---------------------------------------------------------------------------------
 
     def start(self, user: str | None, password: str | None, mechanism: str | None = None) -> None:
-        """Begin to log in; `opened` becomes true, or `failure` is set. `mechanism`: ``EXTERNAL`` uses the
-        certificate of the transport; None takes PLAIN if there is a user, else ANONYMOUS.
+        """Begin to log in; `opened` becomes true, or `failure` is set. `mechanism`: None takes PLAIN if there
+        is a user, else ANONYMOUS.
         """
         check_text("user", user)
         check_text("password", password)
@@ -141,7 +136,7 @@ class ClientCore:
         return session
 
     def close(self) -> None:
-        """Close the connection after the output queued so far; `closed` becomes true."""
+        """Close the connection after the queued output; `closed` becomes true."""
         if self.opened:
             # Before the close, because nothing may follow it. Messages without credit stay unsent.
             self._first.insert(0, self._connection.take_output())
@@ -289,7 +284,7 @@ class ClientCore:
     # --- bytes out --------------------------------------------------------------------------------
 
     def take_output(self, budget_bytes: int = OUTPUT_BUDGET_BYTES) -> bytes:
-        """Return the bytes to write now, empty if there are none. Call again after writing them."""
+        """Return the bytes to write now. Call again after writing them."""
         if not self.opened:
             pieces = self._first
             pieces.append(self._connection.take_output())
@@ -307,16 +302,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 S = TypeVar("S")
 R = TypeVar("R")
+E = TypeVar("E", bound=LinkEnd)
 
 
 @dataclass(frozen=True, slots=True)
 class WaitFor:
-    """A state to wait for.
-
-    Attributes:
-        failure: why it can never be reached; None while it can.
-        what: a clause for the error: "outcome of 3 messages".
-        began: start of the time-out, by `ClientBase.clock`; None for now.
+    """A state to wait for. `failure`: returns why it can never be reached, or None. `what`: for the error:
+    "outcome of 3 messages". `began`: start of the time-out; None: now.
     """
 
     condition: Callable[[], bool]
@@ -328,16 +320,12 @@ class WaitFor:
 
 
 Steps: TypeAlias = Generator[WaitFor, None, T]
-"""A driver throws in the exception that ends a wait early: `WaitFor.failure`, `TimedOutError`, or a
-cancellation.
-"""
+"""A driver throws in the exception that ends a wait early."""
 
 
 class ClientBase(ABC, Generic[S, R]):
-    """One connection, completed by a driver.
-
-    Methods that wait raise `ClientError` once the connection has ended, and `TimedOutError` when no answer
-    comes within `timeout_s` seconds; None takes the client's time-out.
+    """One connection, completed by a driver. Methods that wait raise `ClientError` once it has ended, and
+    `TimedOutError` after `timeout_s` seconds; None takes the client's time-out.
     """
 
     session: ClientSession
@@ -360,28 +348,27 @@ class ClientBase(ABC, Generic[S, R]):
 
     @abstractmethod
     def run(self, steps: Steps[Any]) -> Any:
-        """Run steps to their end and return their value, on Trio an awaitable of it."""
+        """Run steps and return their value, on Trio an awaitable of it."""
 
     @abstractmethod
     def clock(self) -> float:
-        """Return seconds, from the same origin at every call."""
+        """Return seconds."""
 
     @abstractmethod
     def write_soon(self) -> None:
-        """Write pending output as far as possible without waiting, or schedule that."""
+        """Write pending output without waiting, or schedule that."""
 
     @abstractmethod
     def writing(self) -> Callable[[], bool]:
-        """Begin to write everything; return a function that reports whether that is done, or can never be."""
+        """Begin to write everything; return a function that returns whether that is over."""
 
 
-class LinkBase:
-    """A link, without the methods that wait. The methods raise `ClientError` once it has ended."""
+class LinkBase(Generic[E]):
+    """A link. Its methods raise `ClientError` once it has ended."""
 
-    end: LinkEnd
-
-    def __init__(self, client: ClientBase[Any, Any]) -> None:
+    def __init__(self, client: ClientBase[Any, Any], end: E) -> None:
         self.client = client
+        self.end = end
 
     @property
     def address(self) -> str | None:
@@ -392,11 +379,10 @@ class LinkBase:
         return self.end.credit
 
 
-H = TypeVar("H", bound=ClientBase[Any, Any] | LinkBase)
+H = TypeVar("H", bound=ClientBase[Any, Any] | LinkBase[Any])
 
 
 def wait(client: ClientBase[S, R], state: WaitFor) -> Steps[None]:
-    """Read and write until a state of `core` is reached that the client does not offer."""
     yield state
 
 
@@ -473,9 +459,8 @@ def receiver(
     session: ClientSession | None = None,
     timeout_s: float | None = None,
 ) -> Steps[R]:
-    """Attach a link for receiving. `credit`: messages that may be in transit; topped up as they are
-    received, 0 leaves it to `Receiver.grant` and `Receiver.fetch`. `session`: None takes the first. Raises
-    `LinkRefusedError`.
+    """Attach a link for receiving. `credit`: messages that may be in transit; 0 leaves it to `Receiver.grant`
+    and `Receiver.fetch`. `session`: None takes the first. Raises `LinkRefusedError`.
     """
     end = (session or client.session).receiver(
         address,

@@ -18,7 +18,7 @@ broker::
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from amqp10broker.errors import BrokerError
 from amqp10broker.protocols.amqp10.errors import Condition
@@ -44,9 +44,9 @@ class ClientError(BrokerError):
     """Any failure that a client reports.
 
     Attributes:
-        condition: the broker's error condition, such as ``amqp:not-found``; None if it gave none.
-        outcomes: after a failed `send_many`: the outcome of each message, None where none has arrived. A
-            message without outcome may or may not have reached the broker.
+        condition: the broker's error condition, such as ``amqp:not-found``, or None.
+        outcomes: after a failed `send_many`: the outcome of each message; None: it may or may not have
+            reached the broker.
     """
 
     def __init__(self, message: str, *, condition: str | None = None, description: str = "") -> None:
@@ -57,25 +57,23 @@ class ClientError(BrokerError):
 
 
 class ConnectError(ClientError):
-    """The broker cannot be reached. Start it, or correct host and port."""
+    """The broker cannot be reached."""
 
 
 class TlsError(ConnectError):
-    """TLS failed: the broker's certificate is not trusted, or the port has no TLS. Correct port and
-    certificates.
-    """
+    """The broker's certificate is not trusted, or the port has no TLS."""
 
 
 class LoginError(ClientError):
-    """The broker refused the login. Correct user and password."""
+    """The broker refused the login."""
 
 
 class ConnectionEndedError(ClientError):
-    """The connection has ended, and with it all sessions and links. Connect again."""
+    """The connection has ended, and with it all sessions and links."""
 
 
 class SessionEndedError(ClientError):
-    """The session has ended, and with it its links. Begin another one."""
+    """The session has ended, and with it its links."""
 
 
 class LinkError(ClientError):
@@ -89,15 +87,15 @@ class LinkError(ClientError):
 
 
 class LinkRefusedError(LinkError):
-    """The broker did not attach the link; the condition has the reason."""
+    """The broker did not attach the link."""
 
 
 class LinkDetachedError(LinkError):
-    """An attached link was detached by the broker."""
+    """The broker detached an attached link."""
 
 
 class MessageTooLargeError(ClientError):
-    """A message is larger than the link's limit; it was not sent and the link goes on."""
+    """A message is larger than the link's limit; it was not sent."""
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(
@@ -121,22 +119,17 @@ class NotAcceptedError(ClientError):
                 raise AssertionError("an accepted message is no error")
             case _:
                 text = "the broker gave the message back as modified: send it again later"
-        super().__init__(
-            text,
-            condition=None if error is None else str(error.condition),
-            description="" if error is None else error.description or "",
-        )
+        super().__init__(text, **facts_of(error))
         self.outcome = outcome
         self.outcomes = (outcome,)
 
 
 class TimedOutError(ClientError):
-    """A wait exceeded its time-out. Whether the broker acts on the request all the same is unknown."""
+    """A wait exceeded its time-out. The broker may still act on the request."""
 
     def __init__(self, waited_for: str, timeout_s: float, hint: str = "") -> None:
         advice = hint or "look at `amqp10broker status`, or allow more time"
         super().__init__(f"no {waited_for} within {timeout_s:.3g} s: {advice}")
-        self.waited_for = waited_for
         self.timeout_s = timeout_s
 
 
@@ -157,13 +150,20 @@ def said(error: Error | None) -> str:
     return f"{words} ({advice})" if advice else words
 
 
+def facts_of(error: Error | None) -> dict[str, Any]:
+    """Return the broker's error as arguments of `ClientError`."""
+    if error is None:
+        return {}
+    return {"condition": str(error.condition), "description": error.description or ""}
+
+
 def place_of(host: str, port: int) -> str:
     """Format host and port, an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def cannot_connect(host: str, port: int, error: OSError | ValueError) -> ConnectError:
-    """`error`: an OSError of the socket, or a ValueError: host or port is not one."""
+    """`error`: a ValueError: host or port is not one."""
     if isinstance(error, OSError):
         why = f"{error.strerror or error}; start the broker, or correct host and port"
     elif 0 < port <= PORT_MAX:

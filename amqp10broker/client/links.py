@@ -1,4 +1,4 @@
-"""Links of a client, for either driver; methods that wait are generators of steps (`core`)."""
+"""Links of a client, for either driver."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from amqp10broker.client.core import ClientBase, LinkBase, Steps, WaitFor, flush, never
+from amqp10broker.client.core import LinkBase, Steps, WaitFor, flush, never
 from amqp10broker.client.errors import NO_CREDIT_HINT, ClientError, NotAcceptedError, TimedOutError
 from amqp10broker.client.message import Message
 from amqp10broker.client.options import IN_FLIGHT_MAX, check_integer, check_text, fields
@@ -24,7 +24,7 @@ from amqp10broker.protocols.amqp10.types import Symbol
 
 
 def rejected(condition: str = "", description: str = "") -> Rejected:
-    """Make the outcome of an invalid message. `condition`: for the sender, such as ``amqp:decode-error``."""
+    """Make the outcome of an invalid message, with an error such as ``amqp:decode-error``."""
     check_text("description", description)
     error = Error(condition=Symbol(condition), description=description or None) if condition else None
     return Rejected(error=error)
@@ -48,16 +48,11 @@ class BatchesUnderWay:
         if in_flight_max < 1:
             raise ValueError(f"in_flight_max is {in_flight_max}; at least one message must be under way")
         self._end = end
-        self._waiting: list[range] = []
-        self._keys: list[range] = []
+        self.waiting: list[range] = []
         self._found: list[list[Outcome | None]] = []
 
-    def add(self, keys: range) -> None:
-        self._waiting.append(keys)
-        self._keys.append(keys)
-
     def count(self) -> int:
-        waiting = self._waiting
+        waiting = self.waiting
         while waiting and not self._end.waiting(waiting[0]):
             self._found.append(self._end.take_outcomes(waiting.pop(0)))
         return min(self._end.in_flight, sum(map(len, waiting)))
@@ -68,9 +63,9 @@ class BatchesUnderWay:
     def abandon(self) -> list[Outcome | None]:
         """Stop waiting, and return the outcomes that have arrived."""
         self.count()
-        for keys in self._waiting:
+        for keys in self.waiting:
             self._found.append(self._end.abandon(keys))
-        self._waiting.clear()
+        self.waiting.clear()
         return self.outcomes()
 
 
@@ -78,19 +73,9 @@ def encoded(messages: Iterable[Message | bytes]) -> list[bytes]:
     return [message.encode() if isinstance(message, Message) else message for message in messages]
 
 
-class SenderBase(LinkBase):
-    def __init__(self, client: ClientBase[Any, Any], end: SenderEnd) -> None:
-        super().__init__(client)
-        self.end: SenderEnd = end
-
-
-class ReceiverBase(LinkBase):
-    def __init__(self, client: ClientBase[Any, Any], end: ReceiverEnd) -> None:
-        super().__init__(client)
-        self.end: ReceiverEnd = end
-
+class ReceiverBase(LinkBase[ReceiverEnd]):
     def grant(self, credit: int) -> None:
-        """Set the number of messages that the broker may send from now on; replaces earlier grants."""
+        """Set the number of messages that the broker may send; replaces earlier grants."""
         self.end.grant(credit)
         self.client.write_soon()
 
@@ -98,13 +83,13 @@ class ReceiverBase(LinkBase):
         self.settle(deliveries)
 
     def release(self, deliveries: Delivery | Sequence[Delivery]) -> None:
-        """Return the messages to their places in the queue, as if they had never been sent."""
+        """Return the messages to their places in the queue."""
         self.settle(deliveries, RELEASED)
 
     def reject(
         self, deliveries: Delivery | Sequence[Delivery], condition: str = "", description: str = ""
     ) -> None:
-        """Settle the messages as invalid: no consumer will get them. Arguments as of `outcomes.rejected`."""
+        """Settle the messages as invalid: no consumer will get them. Arguments as of `rejected`."""
         self.settle(deliveries, rejected(condition, description))
 
     def settle(self, deliveries: Delivery | Sequence[Delivery], outcome: Outcome = ACCEPTED) -> None:
@@ -112,7 +97,7 @@ class ReceiverBase(LinkBase):
         self.client.write_soon()
 
 
-def detach(link: LinkBase, *, timeout_s: float | None = None) -> Steps[None]:
+def detach(link: LinkBase[Any], *, timeout_s: float | None = None) -> Steps[None]:
     end = link.end
     end.detach()
     yield WaitFor(lambda: end.detached, never, timeout_s, "answer to our detach frame")
@@ -121,10 +106,12 @@ def detach(link: LinkBase, *, timeout_s: float | None = None) -> Steps[None]:
 # --- sending --------------------------------------------------------------------------------------
 
 
-def send(sender: SenderBase, message: Message | bytes, *, timeout_s: float | None = None) -> Steps[None]:
+def send(
+    sender: LinkBase[SenderEnd], message: Message | bytes, *, timeout_s: float | None = None
+) -> Steps[None]:
     """Send one message and wait until the broker has accepted it; if settled, until it is written. Raises
-    `NotAcceptedError`, `MessageTooLargeError` (it was not sent), `TimedOutError` (it is not sent if it had
-    not begun to be written), or the error of what has ended: whether it arrived is unknown.
+    `NotAcceptedError`, `MessageTooLargeError` (it was not sent), or `TimedOutError` (it is not sent if it had
+    not begun to be written).
     """
     (outcome,) = yield from send_many(sender, (message,), timeout_s=timeout_s)
     if outcome is not None and not isinstance(outcome, Accepted):
@@ -132,17 +119,16 @@ def send(sender: SenderBase, message: Message | bytes, *, timeout_s: float | Non
 
 
 def send_many(
-    sender: SenderBase,
+    sender: LinkBase[SenderEnd],
     messages: Iterable[Message | bytes],
     *,
     in_flight_max: int = IN_FLIGHT_MAX,
     timeout_s: float | None = None,
 ) -> Steps[list[Outcome | None]]:
     """Send messages, as many at a time as credit, window and `in_flight_max` allow. Returns the outcome of
-    each, in order, None if they are sent settled: check whether all are accepted. A cancelled call withdraws
-    the messages that have not begun to be written. `timeout_s`: for all of it; None takes the client's, anew
-    for each batch. Raises as `send`, but for NotAcceptedError; `outcomes` of the error has those that
-    arrived.
+    each; None if they are sent settled: check whether all are accepted. A cancelled call withdraws the
+    messages that have not begun to be written. `timeout_s`: for all of it; None takes the client's, anew for
+    each batch. Raises as `send`, but for NotAcceptedError; see `ClientError.outcomes`.
     """
     client, end = sender.client, sender.end
     began = None if timeout_s is None else client.clock()
@@ -153,7 +139,7 @@ def send_many(
             room = in_flight_max - under_way.count()
             batch = encoded(itertools.islice(iterator, room))
             if batch:
-                under_way.add(end.send(batch))
+                under_way.waiting.append(end.send(batch))
             full = len(batch) == room
             if not full and not under_way.count():
                 break
@@ -181,7 +167,7 @@ def send_many(
 
 
 def receive(receiver: ReceiverBase, *, timeout_s: float | None = None) -> Steps[Delivery | None]:
-    """Return the next message, or None if none arrives in time."""
+    """Return the next message; None: none arrived in time."""
     taken = yield from receive_many(receiver, 1, timeout_s=timeout_s)
     return taken[0] if taken else None
 
@@ -189,7 +175,7 @@ def receive(receiver: ReceiverBase, *, timeout_s: float | None = None) -> Steps[
 def receive_many(
     receiver: ReceiverBase, count_max: int, *, timeout_s: float | None = None, count_min: int = 1
 ) -> Steps[list[Delivery]]:
-    """Return `count_min` to `count_max` messages in order, or fewer when the time-out came first."""
+    """Return `count_min` to `count_max` messages, or fewer after the time-out."""
     client, end = receiver.client, receiver.end
     began = client.clock()
     check_integer("count_max", count_max, 0, sys.maxsize)
@@ -214,10 +200,10 @@ def fetch(
     timeout_s: float | None = None,
     drain_timeout_s: float | None = None,
 ) -> Steps[list[Delivery]]:
-    """Request `count` messages, wait for them, and take the rest of the credit back (2.6.10). Afterwards no
-    message is in transit: the broker may give its messages to other consumers. Meant for a receiver with
-    `credit` 0. `timeout_s`: to wait for them; 0 takes the available ones. Raises `TimedOutError` if the
-    broker did not answer drain; `receive` returns the messages that arrived.
+    """Request `count` messages, wait for them, and take the rest of the credit back (2.6.10), so that no
+    message is in transit afterwards. Meant for a receiver with `credit` 0. `timeout_s`: 0 takes the available
+    ones. Raises `TimedOutError` if the broker did not answer drain; `receive` returns the messages that
+    arrived.
     """
     end = receiver.end
     missing = count - len(end.ready)

@@ -1,7 +1,7 @@
 """Messages of a client, to and from bytes (part 3, section 3.2).
 
-Senders take encoded messages, because many programs send the same shape again and again and can encode
-faster than a general class. `Message` is that general class, `data_message` the fast way for plain bytes.
+Senders take encoded messages, because many programs send the same shape again and can encode faster than a
+general class. `Message` is that class, `data_message` the fast way for plain bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LATER: Final = "a message begins with the descriptor of a section"
 
 
 class BodyKind(Enum):
-    """The three forms of a body (3.2.6 to 3.2.8), and none, which some clients send."""
+    """The forms of a body (3.2.6 to 3.2.8), and none, which some clients send."""
 
     NONE = 0
     DATA = DATA
@@ -49,7 +49,7 @@ class Message:
     """A decoded message. A section that is absent is None."""
 
     body: Any = b""
-    """bytes for data (several sections joined), a list for amqp-sequence (likewise), None for none, else any
+    """bytes for data and a list for amqp-sequence (several sections joined), None for none, else any
     value.
     """
     properties: Properties | None = None
@@ -57,10 +57,9 @@ class Message:
     header: Header | None = None
     delivery_annotations: Mapping[Any, Any] | None = None
     message_annotations: Mapping[Any, Any] | None = None
-    """Keys are symbols; keys of the application start with ``x-``."""
     footer: Mapping[Any, Any] | None = None
     kind: BodyKind | None = None
-    """The section type of the body; None encodes bytes as data and any other value as amqp-value."""
+    """None encodes bytes as data and any other value as amqp-value."""
 
     def encode(self) -> bytes:
         parts: list[bytes] = []

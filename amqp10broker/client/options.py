@@ -1,11 +1,10 @@
 """Options of a connection, its URL (``amqp://user:password@host:port/vhost``), addresses, and time-outs.
 
-Arguments that no frame can carry are refused where the program passes them. Output is encoded when it is
-written, by the next call that waits, or by a separate task: a value without an encoding would fail there, far
-from the call that passed it, and break the connection for all.
+Arguments that no frame can carry are refused where the program passes them: in the output, which is encoded
+when it is written, they would break the connection for all.
 
-A password with a raw ``/``, ``?`` or ``#`` shifts everything behind it. Such a URL is refused rather than
-guessed at, and an error shows nothing that could be a piece of a password.
+A password with a raw ``/``, ``?`` or ``#`` shifts everything behind it. Such a URL is refused, and an error
+shows nothing that could be a part of a password.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def check_text(name: str, value: str | None) -> None:
 
 
 def fields(name: str, given: Mapping[str, Any] | None) -> dict[Symbol, Any] | None:
-    """Make a map of the type `fields`, which has symbols for keys (part 2, section 2.8.15)."""
+    """Make a map of the type `fields` (part 2, section 2.8.15)."""
     if given is None:
         return None
     made: dict[Symbol, Any] = {}
@@ -79,42 +78,39 @@ def check_outcome(outcome: Any) -> None:
 
 
 TIMEOUT_S: Final = 30.0
-"""Default time-out of every wait for the broker."""
+"""Default of every wait for the broker."""
 CLOSE_TIMEOUT_S: Final = 5.0
-"""Time-out of the broker's answer to a close; the socket is closed after it in any case."""
+"""The socket is closed after it in any case."""
 IN_FLIGHT_MAX: Final = 1024
-"""Default of messages in flight without outcome; more than the broker's default credit."""
+"""Default of messages without outcome; more than the broker's default credit."""
 CREDIT: Final = 100
 READ_BYTES: Final = 262_144
-"""Bytes read from the socket at once."""
 
 _container_numbers = itertools.count(1)
 
 
 def made_up_container_id() -> str:
-    """Make a container id that is unique among running processes: host, process, number within it."""
     return f"amqp10broker-client@{socket.gethostname()}-{os.getpid()}-{next(_container_numbers)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """Options of a connection. Raises `ValueError` if one of them fits no frame."""
+    """Options of a connection. Raises `ValueError` if one fits no frame."""
 
     container_id: str = field(default_factory=made_up_container_id)
-    """Identifies this program in the broker's status; must be unique, because link names are scoped by it."""
+    """Identifies this program; must be unique, because link names are scoped by it."""
     hostname: str | None = None
-    """Of the open frame; ``vhost:NAME`` selects a virtual host. None: `connect` takes the host's name."""
+    """``vhost:NAME`` selects a virtual host. None: `connect` takes the host's name."""
     frame_size_max_bytes: int = 1_048_576
     """Largest frame that the client accepts, at least 512."""
     channel_max: int = 255
     handle_max: int = 4_294_967_295
     """Number of links of a session less one."""
     incoming_window: int = 2048
-    """Transfer frames that the broker may have in transit to one session; re-opened at half."""
+    """Transfer frames in transit to one session; re-opened at half."""
     idle_timeout_ms: int = 60_000
     """Silence of the broker after which the connection counts as lost; 0 for never."""
     properties: Mapping[str, Any] | None = None
-    """Of the open frame; shown by the broker."""
 
     def __post_init__(self) -> None:
         check_text("container_id", self.container_id)
@@ -127,22 +123,21 @@ class ClientOptions:
         fields("properties", self.properties)
 
     def to_host(self, host: str) -> Self:
-        """`host` is sent in the open frame unless `hostname` is set."""
         return self if self.hostname is not None else replace(self, hostname=host)
 
 
 WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""Raised by a socket that has no data, or no room, at present. To be caught before OSError."""
+"""A socket has no data, or no room. To be caught before OSError."""
 
 
 def check_port(port: int) -> None:
-    """Sockets accept a number above 65535, too, and connect to the port of its lower 16 bits."""
+    """Sockets accept a number above 65535, too, and use its lower 16 bits."""
     if not 0 < port <= PORT_MAX:
         raise ValueError(f"port is {port}")
 
 
 def with_tls(sock: socket.socket, context: ssl.SSLContext, host: str, port: int) -> ssl.SSLSocket:
-    """Do the TLS handshake within the socket's own time-out. A failure closes the socket."""
+    """Do the TLS handshake within the socket's time-out. A failure closes the socket."""
     try:
         return context.wrap_socket(sock, server_hostname=host)
     except TimeoutError as error:
@@ -171,7 +166,7 @@ def tls_failed(host: str, port: int, error: OSError) -> TlsError:
 
 
 def receive_some(sock: socket.socket) -> bytes:
-    """Raises one of `WOULD_BLOCK` if nothing has arrived; empty at the end of the stream."""
+    """Raises one of `WOULD_BLOCK` if nothing has arrived; returns nothing at the end of the stream."""
     data = sock.recv(READ_BYTES)
     if not isinstance(sock, ssl.SSLSocket) or not data:
         return data
@@ -192,7 +187,6 @@ def receive_some(sock: socket.socket) -> bytes:
 
 PORT: Final = 5672
 PORT_TLS: Final = 5671
-_PORT_MAX: Final = 65_535
 _SHOWN_MAX: Final = 100
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f]")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
@@ -221,8 +215,8 @@ class BrokerUrl:
 
 
 def parse_url(text: str) -> BrokerUrl:
-    """Parse an ``amqp://`` or ``amqps://`` URL. A refused one is shown only as far as it can hold no
-    password, even if it was not percent-encoded. Raises `UrlError`.
+    """Parse an ``amqp://`` or ``amqps://`` URL. Raises `UrlError`, which shows no part that can hold a
+    password.
     """
     written = text.strip()
     if _CONTROL.search(written):
@@ -286,7 +280,7 @@ def _host_and_port(place: str) -> tuple[str, int | None]:
             raise UrlError(f"names the host '{shortened(host)}', and none can be called so", _FORM)
     if not port:
         return host, None
-    if not _PORT.fullmatch(port) or not 1 <= int(port) <= _PORT_MAX:
+    if not _PORT.fullmatch(port) or not 1 <= int(port) <= PORT_MAX:
         raise UrlError(
             "has something else than a number from 1 to 65535 as its port",
             f"{_FORM}; without port it is {PORT}, with amqps {PORT_TLS}",
@@ -337,7 +331,7 @@ def shortened(text: str) -> str:
 
 
 def queue_address(queue: str) -> str:
-    """Return the link address of a queue or stream; attaching does not declare it."""
+    """Return the link address of a queue or stream."""
     return f"/queues/{quote(queue, safe='')}"
 
 

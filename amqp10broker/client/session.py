@@ -12,6 +12,7 @@ from amqp10broker.client.errors import (
     LinkRefusedError,
     MessageTooLargeError,
     SessionEndedError,
+    facts_of,
     said,
 )
 from amqp10broker.client.message import Message, decode_message
@@ -73,6 +74,8 @@ class Delivery:
 
 
 class LinkEnd:
+    link: SenderLink | ReceiverLink
+
     def __init__(self, session: ClientSession, link: SenderLink | ReceiverLink, address: str | None) -> None:
         self.address = address
         self.attached = False
@@ -80,21 +83,20 @@ class LinkEnd:
         self._engine = session.engine
         self._failure: ClientError | None = None
         self._detached_here = False
-        self._end = link
+        self.link = link
 
     @property
     def failure(self) -> ClientError | None:
-        """Why the link cannot be used any more; None while it can, and after a local detach."""
+        """Why the link cannot be used any more; None after a local detach."""
         return self._failure or self._session.failure
 
     @property
     def detached(self) -> bool:
-        """Whether the broker has answered a local detach, or no answer can come any more."""
-        return self._end.state is LinkState.DETACHED or self.failure is not None
+        return self.link.state is LinkState.DETACHED or self.failure is not None
 
     @property
     def credit(self) -> int:
-        return self._end.credit.link_credit
+        return self.link.credit.link_credit
 
     def check(self) -> None:
         if self.failure is not None:
@@ -108,13 +110,13 @@ class LinkEnd:
 
     def detach(self) -> None:
         self._detached_here = True
-        if self._end.state in (LinkState.ATTACHED, LinkState.ATTACH_SENT) and self.failure is None:
-            self._engine.links.detach(self._end)
+        if self.link.state in (LinkState.ATTACHED, LinkState.ATTACH_SENT) and self.failure is None:
+            self._engine.links.detach(self.link)
             self.attached = False
-        self._session.forget(self._end)
+        self._session.forget(self.link)
 
     def on_attached(self, attach: Attach) -> None:
-        terminus = attach.source if isinstance(self._end, ReceiverLink) else attach.target
+        terminus = attach.source if isinstance(self.link, ReceiverLink) else attach.target
         # A null local terminus marks a refusal; the detach with its reason follows (2.6.3).
         self.attached = terminus is not None
         if self.attached and self.address is None:
@@ -122,39 +124,29 @@ class LinkEnd:
 
     def on_detached(self, event: LinkDetached) -> None:
         if event.fault is None:
-            self._engine.links.detach(self._end, closed=event.closed)
-        if event.fault is not None:
-            words = f": {event.fault}"
-            condition, description = event.fault.condition, event.fault.description
-        else:
-            words = said(event.error)
-            condition = "" if event.error is None else str(event.error.condition)
-            description = "" if event.error is None else event.error.description or ""
+            self._engine.links.detach(self.link, closed=event.closed)
         shown_address = f"'{self.address}'" if self.address else "a terminus without address"
         kind, verb = (LinkDetachedError, "detached") if self.attached else (LinkRefusedError, "refused")
-        what = "sender" if isinstance(self._end, SenderLink) else "receiver"
-        self._failure = kind(
-            f"the broker {verb} the {what} for {shown_address}{words}"
-            if event.fault is None
-            else f"the {what} for {shown_address} was closed by this client{words}",
-            address=self.address,
-            condition=condition or None,
-            description=description,
-        )
+        what = "sender" if isinstance(self.link, SenderLink) else "receiver"
+        text = f"the broker {verb} the {what} for {shown_address}{said(event.error)}"
+        facts = facts_of(event.error)
+        if event.fault is not None:
+            text = f"the {what} for {shown_address} was closed by this client: {event.fault}"
+            facts = {"condition": event.fault.condition, "description": event.fault.description}
+        self._failure = kind(text, address=self.address, **facts)
         self.attached = False
 
 
 class SenderEnd(LinkEnd):
-    """The sending end of a link.
-
-    Messages are identified by keys, ascending numbers from 0. Pass a batch to `send`, wait until `in_flight`
-    has fallen, then collect the outcomes with `take_outcomes`. `in_flight`: messages sent without an outcome
-    so far; on a settled link, those not yet written.
+    """The sending end of a link. Pass a batch to `send`, wait until `in_flight` has fallen, then collect the
+    outcomes with `take_outcomes`, by the keys of the messages. `in_flight`: messages without an outcome; on a
+    settled link, those not yet written.
     """
+
+    link: SenderLink
 
     def __init__(self, session: ClientSession, link: SenderLink, address: str | None) -> None:
         super().__init__(session, link, address)
-        self.link = link
         self.in_flight = 0
         self._next_key = 0
         self._written = 0
@@ -166,7 +158,7 @@ class SenderEnd(LinkEnd):
         return self.link.settled
 
     def send(self, payloads: Sequence[bytes]) -> range:
-        """Queue encoded messages. Raises `MessageTooLargeError` or `ValueError`, and then none was queued."""
+        """Queue encoded messages, all or none. Raises `MessageTooLargeError` or `ValueError`."""
         self.check()
         limit = self.link.peer_max_message_size
         if limit and payloads and (largest := max(map(len, payloads))) > limit:
@@ -183,7 +175,7 @@ class SenderEnd(LinkEnd):
         return keys
 
     def take_outcomes(self, keys: Sequence[int]) -> list[Outcome | None]:
-        """Return and forget the outcomes of these messages, in order; None where none has arrived."""
+        """Return and forget the outcomes of these messages; None: none has arrived."""
         pop = self._outcomes.pop
         return [pop(key, None) for key in keys]
 
@@ -225,8 +217,7 @@ class SenderEnd(LinkEnd):
         if not isinstance(state, _OUTCOMES):
             if not event.settled:
                 return  # "received" reports how far a transfer has come; the outcome follows (3.4)
-            # Settled without an outcome: the broker promised nothing, so the message does not count as
-            # accepted.
+            # Settled without an outcome, it does not count as accepted.
             state = RELEASED
         if not event.settled:
             self._engine.settling.settle_sent(event.delivery_ids, None)
@@ -240,17 +231,16 @@ class SenderEnd(LinkEnd):
 
 
 class ReceiverEnd(LinkEnd):
-    """The receiving end of a link.
-
-    With a `credit_limit` the engine tops up the link's credit as `take` makes room; with 0 the program grants
-    credit by hand. Either way `ready` never holds more messages than were granted.
+    """The receiving end of a link. With a `credit_limit` the engine tops up the link's credit as `take` makes
+    room; with 0 the program grants credit by hand.
     """
+
+    link: ReceiverLink
 
     def __init__(
         self, session: ClientSession, link: ReceiverLink, address: str | None, credit_limit: int
     ) -> None:
         super().__init__(session, link, address)
-        self.link = link
         self.ready: deque[Delivery] = deque()
         self._credit_limit = credit_limit
 
@@ -259,14 +249,13 @@ class ReceiverEnd(LinkEnd):
         return self.link.peer_available
 
     def set_credit_limit(self, credit_limit: int) -> None:
-        """A rise is granted at once, a reduction takes effect gradually."""
         self._credit_limit = credit_limit
         self.link.credit.limit = credit_limit
         if credit_limit and self.attached:
             self._engine.inbound.top_up(self.link)
 
     def take(self, count: int) -> list[Delivery]:
-        """Return up to `count` messages that have arrived, in order, and make room for as many."""
+        """Return up to `count` messages that have arrived, and make room for as many."""
         ready = self.ready
         if count >= len(ready):
             taken = list(ready)
@@ -279,7 +268,7 @@ class ReceiverEnd(LinkEnd):
         return taken
 
     def grant(self, credit: int, *, drain: bool = False) -> None:
-        """`drain`: credit that cannot be used at once is given back; `drained` becomes true."""
+        """`drain`: unusable credit is given back; `drained` becomes true."""
         check_integer("credit", credit, 0, UINT_MAX)
         self.check()
         self._engine.grant(self.link, credit, drain=drain)
@@ -339,19 +328,18 @@ class ClientSession:
         connection_failure: Callable[[], ClientError | None],
         next_number: Callable[[], int],
     ) -> None:
-        """`connection_failure`: returns why the connection has ended, None while it has not."""
+        """`connection_failure`: returns why the connection has ended, or None."""
         self.engine = engine
         self._connection_failure = connection_failure
         self._next_number = next_number
         self._failure: ClientError | None = None
         self._links_made = 0
-        self._senders: dict[SenderLink, SenderEnd] = {}
-        self._receivers: dict[ReceiverLink, ReceiverEnd] = {}
+        self._ends: dict[SenderLink | ReceiverLink, Any] = {}
         engine.begin()
 
     @property
     def failure(self) -> ClientError | None:
-        """Why the session cannot be used any more; None while it can, and after a local end."""
+        """Why the session cannot be used any more; None after a local end."""
         return self._failure or self._connection_failure()
 
     @property
@@ -360,7 +348,7 @@ class ClientSession:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more can come, because the broker has ended the session or the connection."""
+        """Whether nothing more can come."""
         return self.engine.state is SessionState.UNMAPPED or self.failure is not None
 
     def end(self) -> None:
@@ -375,9 +363,8 @@ class ClientSession:
         properties: Mapping[str, Any] | None = None,
         name: str | None = None,
     ) -> SenderEnd:
-        """Attach a link for sending; `SenderEnd.attached` becomes true, or `failure` is set. `address`:
-        None: each message names its own in its property `to`. Raises `ValueError` if an argument fits no
-        frame.
+        """Attach a link for sending; `SenderEnd.attached` becomes true, or `failure` is set. `address`: None:
+        each message has its own in `to`. Raises `ValueError` if an argument fits no frame.
         """
         check_text("address", address)
         check_text("name", name)
@@ -390,7 +377,7 @@ class ClientSession:
             properties=fields("properties", properties),
         )
         assert type(link) is SenderLink
-        self._senders[link] = end = SenderEnd(self, link, address)
+        self._ends[link] = end = SenderEnd(self, link, address)
         return end
 
     def receiver(
@@ -406,11 +393,10 @@ class ClientSession:
         name: str | None = None,
         end_type: type[ReceiverEnd] = ReceiverEnd,
     ) -> ReceiverEnd:
-        """Attach a link for receiving; `ReceiverEnd.attached` becomes true, or `failure` is set. `address`:
-        None: a queue created for this link and deleted with it, with its name in `ReceiverEnd.address`.
-        `credit_limit`: level to which credit is topped up; 0: `ReceiverEnd.grant` grants by hand.
-        `max_message_size_bytes`: larger ones end the link; 0 for no limit. Raises `ValueError` if an argument
-        fits no frame; nothing was sent.
+        """Attach a link for receiving, as `sender`. `address`: None: a queue created for this link and
+        deleted with it, with its name in `ReceiverEnd.address`. `credit_limit`: level to which credit is
+        topped up; 0: `ReceiverEnd.grant` grants by hand. `max_message_size_bytes`: larger ones end the link;
+        0 for no limit.
         """
         check_text("address", address)
         check_text("name", name)
@@ -436,17 +422,11 @@ class ClientSession:
             properties=fields("properties", properties),
         )
         assert type(link) is ReceiverLink
-        self._receivers[link] = end = end_type(self, link, address, credit_limit)
+        self._ends[link] = end = end_type(self, link, address, credit_limit)
         return end
 
     def forget(self, link: SenderLink | ReceiverLink) -> None:
-        if isinstance(link, SenderLink):
-            self._senders.pop(link, None)
-        else:
-            self._receivers.pop(link, None)
-
-    def _end_of(self, link: SenderLink | ReceiverLink) -> LinkEnd | None:
-        return self._senders.get(link) if isinstance(link, SenderLink) else self._receivers.get(link)
+        self._ends.pop(link, None)
 
     def _link_name(self, address: str | None, name: str | None) -> str:
         if self.failure is not None:
@@ -466,7 +446,7 @@ class ClientSession:
             self._on_event(event)
 
     def write(self, pieces: list[bytes | memoryview], budget_bytes: int) -> int:
-        """Append pending output to `pieces`; return the bytes of transfers in it."""
+        """Append pending output to `pieces`; return its bytes of transfers."""
         spent = 0
         events: list[PumpEvent] | None = None
         while events is None or events:
@@ -480,24 +460,23 @@ class ClientSession:
     def _on_event(self, event: SessionEvent | PumpEvent) -> None:
         match event:
             case DeliveriesReceived():
-                if (receiver := self._receivers.get(event.link)) is not None:
-                    receiver.on_received(event)
+                if (end := self._ends.get(event.link)) is not None:
+                    end.on_received(event)
             case DeliveriesUpdated():
-                if (sender := self._senders.get(event.link)) is not None:
-                    sender.on_updated(event)
+                if (end := self._ends.get(event.link)) is not None:
+                    end.on_updated(event)
             case DeliveriesSent():
-                if (sender := self._senders.get(event.link)) is not None:
-                    sender.on_sent(event.deliveries)
+                if (end := self._ends.get(event.link)) is not None:
+                    end.on_sent(event.deliveries)
             case LinkAttached():
-                if (end := self._end_of(event.link)) is not None:
+                if (end := self._ends.get(event.link)) is not None:
                     end.on_attached(event.attach)
-            case LinkFlowed(link=ReceiverLink() as link):
-                if (receiver := self._receivers.get(link)) is not None:
-                    receiver.on_flowed(event.flow)
+            case LinkFlowed(link=ReceiverLink()):
+                if (end := self._ends.get(event.link)) is not None:
+                    end.on_flowed(event.flow)
             case LinkDetached():
-                if (end := self._end_of(event.link)) is not None:
+                if (end := self._ends.pop(event.link, None)) is not None:
                     end.on_detached(event)
-                    self.forget(event.link)
             case LinkAttaching():
                 # A broker must not attach links to a client.
                 self.engine.links.refuse(
@@ -520,8 +499,4 @@ class ClientSession:
 
 
 def ended(kind: type[ClientError], what: str, error: Error | None) -> ClientError:
-    return kind(
-        f"{what}{said(error)}",
-        condition=None if error is None else str(error.condition),
-        description="" if error is None else error.description or "",
-    )
+    return kind(f"{what}{said(error)}", **facts_of(error))

@@ -6,8 +6,8 @@
         sender = await client.sender("orders")
         await sender.send(data_message(b"one"))
 
-A reader, a writer and a heartbeat task run in the nursery of the `async with` block. Waiting tasks check
-the state of `core` again after each batch of input. Several tasks may share a sender, but not a receiver.
+A reader, a writer and a heartbeat task run in the nursery of the `async with` block. Several tasks may share
+a sender, but not a receiver.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import trio
 import trio.lowlevel
 
 from amqp10broker.client import core, links
-from amqp10broker.client.core import ClientBase, ClientCore, H, P, Steps, T, WaitFor
+from amqp10broker.client.core import ClientBase, ClientCore, H, LinkBase, P, Steps, T, WaitFor
 from amqp10broker.client.errors import (
     ConnectionEndedError,
     TimedOutError,
@@ -30,8 +30,9 @@ from amqp10broker.client.errors import (
     connection_lost,
     place_of,
 )
-from amqp10broker.client.links import ReceiverBase, SenderBase
+from amqp10broker.client.links import ReceiverBase
 from amqp10broker.client.options import READ_BYTES, TIMEOUT_S, ClientOptions, check_port, tls_failed
+from amqp10broker.client.session import SenderEnd
 from amqp10broker.protocols.amqp10.performatives import PORT
 
 
@@ -109,7 +110,7 @@ async def over(
     timeout_s: float = TIMEOUT_S,
     mechanism: str | None = None,
 ) -> AsyncIterator[TrioClient]:
-    """Log in over a stream, begin a session; close them and the stream at the end. As `blocking.connect`."""
+    """Log in over a stream and begin a session, as `blocking.connect`; close the stream at the end."""
     client = TrioClient(stream, ClientCore(options or ClientOptions()), timeout_s)
     raised: Exception | None = None
     try:
@@ -132,8 +133,8 @@ async def over(
         raise raised
 
 
-class TrioSender(SenderBase):
-    """A link for sending, made by `TrioClient.sender`; several tasks may use it."""
+class TrioSender(LinkBase[SenderEnd]):
+    """A link for sending, made by `TrioClient.sender`."""
 
     send = _awaits(links.send)
     send_many = _awaits(links.send_many)
@@ -141,7 +142,7 @@ class TrioSender(SenderBase):
 
 
 class TrioReceiver(ReceiverBase):
-    """A link for receiving, made by `TrioClient.receiver`; one task uses it."""
+    """A link for receiving, made by `TrioClient.receiver`."""
 
     receive = _awaits(links.receive)
     receive_many = _awaits(links.receive_many)
@@ -197,7 +198,7 @@ class TrioClient(ClientBase[TrioSender, TrioReceiver]):
                 self._to_write = trio.Event()
                 await self._to_write.wait()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            # The reader finds the end, too, and before it the broker's reason: it notifies the waiting tasks.
+            # The reader, which may find the broker's reason before the end, notifies the waiting tasks.
             self._writer_ended = True
 
     async def run_heartbeat(self) -> None:

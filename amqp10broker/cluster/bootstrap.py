@@ -1,13 +1,14 @@
 """The decisions with which a starting node finds, joins or founds its cluster.
 
-Every node has the same list. Only the first name of the list founds, so that two clusters cannot arise. A
-founder that has lost its folder looks for the cluster before it founds. A node that is in a cluster uses the
-members in its folder, and ignores its list.
+Only the first name of the list founds, so that two clusters cannot arise. A founder that has lost its folder
+looks for the cluster before it founds. A node that is in a cluster uses the members in its folder, and
+ignores its list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
@@ -28,8 +29,6 @@ class ClusterRefused(BrokerError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a node's cluster port is."""
-
     host: str
     port: int
 
@@ -39,23 +38,16 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class MemberAt:
-    """A node of the cluster. `number`: it is never given again."""
-
     number: int
     name: str
     address: Address
 
     def document(self) -> dict[str, object]:
-        return {
-            "number": self.number,
-            "name": self.name,
-            "host": self.address.host,
-            "port": self.address.port,
-        }
+        return {"number": self.number, "name": self.name, **asdict(self.address)}
 
     @classmethod
     def of(cls, document: Mapping[str, object]) -> MemberAt:
-        """It again. Raises `KeyError` or `ValueError` if it is not valid."""
+        """The inverse of `document`. Raises `KeyError` or `ValueError`."""
         number, name, host, port = _typed(document, number=int, name=str, host=str, port=int)
         return cls(number, name, Address(host, port))
 
@@ -70,16 +62,11 @@ class ClusterIdentity:
     members: tuple[MemberAt, ...]
 
     def document(self) -> dict[str, object]:
-        return {
-            "cluster": self.cluster,
-            "number": self.number,
-            "name": self.name,
-            "members": [each.document() for each in self.members],
-        }
+        return asdict(self) | {"members": [each.document() for each in self.members]}
 
     @classmethod
     def of(cls, document: Mapping[str, object]) -> ClusterIdentity:
-        """It again. Raises `KeyError` or `ValueError` if it is not valid."""
+        """The inverse of `document`. Raises `KeyError` or `ValueError`."""
         cluster, number, name, members = _typed(document, cluster=str, number=int, name=str, members=list)
         return cls(cluster, number, name, tuple(MemberAt.of(each) for each in members))
 
@@ -94,7 +81,7 @@ def _typed(document: Mapping[str, object], **kinds: type) -> list[Any]:
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot be the name of a node: raises `ClusterRefused`."""
+    """Raises `ClusterRefused` if it cannot be the name of a node."""
     if (
         not 1 <= len(name) <= NAME_MAX
         or not name[0].isalnum()
@@ -107,9 +94,7 @@ def check_name(name: str) -> None:
 
 
 def read_nodes(written: str) -> dict[str, Address]:
-    """The nodes of ``a=host:port,b=[::1]:port``, in this order. Raises `ClusterRefused` if one cannot be
-    understood, or a name or an address stands twice.
-    """
+    """Read ``a=host:port,b=[::1]:port``. Raises `ClusterRefused`."""
     nodes: dict[str, Address] = {}
     for each in filter(None, (part.strip() for part in written.split(","))):
         name, equals, place = each.partition("=")
@@ -128,7 +113,7 @@ def read_nodes(written: str) -> dict[str, Address]:
 
 
 def target_nodes(given: int, listed: str | None) -> int:
-    """How many nodes make the cluster whole. `given`: the setting; 0: as many as the list has."""
+    """Return the size of the complete cluster. `given`: the setting; 0: as many as the list has."""
     return given or max(1, len(read_nodes(listed or "")))
 
 
@@ -137,8 +122,8 @@ def target_nodes(given: int, listed: str | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswer:
-    """The answer of a node on the list. `cluster`: id of the cluster that it is in; None: it is in none.
-    `taken`: the name of the asking node belongs to another folder in that cluster.
+    """The answer of a node on the list. `cluster`: the id of its cluster, or None. `taken`: the name of the
+    asking node belongs to another folder in that cluster.
     """
 
     name: str
@@ -148,13 +133,11 @@ class NodeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FoundCluster:
-    """Be the first node of a cluster."""
+    """Found a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Ask to be let in."""
-
     by: str
 
 
@@ -170,12 +153,11 @@ def next_step(
     """Return the next action of a node that is in no cluster.
 
     Args:
-        listed: names of all nodes of its list, in order; the first founds. It may be missing itself. Without
-            a list a node founds at once, and is alone.
-        has_data: its folder has been served from before. That of the founder is the cluster's then.
+        listed: names of its list, in order. It may be missing itself. Without a list a node founds at once.
+        has_data: its folder has content, which becomes the cluster's if it founds.
 
     Raises:
-        ClusterRefused: it must not go on by itself.
+        ClusterRefused: an operator has to act.
     """
     clusters = sorted({each.cluster for each in heard.values() if each.cluster is not None})
     if len(clusters) > 1:
@@ -194,18 +176,17 @@ def next_step(
             )
         return Join(member.name)
     others = [each for each in listed if each != name]
+    silent = tuple(each for each in others if each not in heard)
     if listed and listed[0] != name:
         founder = listed[0]
-        silent = tuple(each for each in others if each not in heard)
         if founder in heard:
             return WaitForNodes((founder,), f"node '{founder}', the first of the list, has no cluster yet")
         return WaitForNodes(
             silent or (founder,), f"node '{founder}', the first of the list, founds the cluster"
         )
     majority = len(listed) // 2 + 1
-    if not listed or 1 + sum(each in heard for each in others) >= majority:
+    if not listed or 1 + len(others) - len(silent) >= majority:
         return FoundCluster()
-    silent = tuple(each for each in others if each not in heard)
     return WaitForNodes(
         silent, f"{majority} of {len(listed)} nodes of the list must be up to found a cluster"
     )
@@ -220,8 +201,8 @@ def taken(name: str, by: str) -> ClusterRefused:
 
 
 def check_still_member(membership: ClusterIdentity, told: Mapping[str, Any]) -> None:
-    """Refuse a node that was removed. Raises `ClusterRefused` if the node's number was assigned once and is
-    not a member's any more. A node that has not learned of the number yet answers without it.
+    """Raises `ClusterRefused` if this node's number was assigned and is not a member's any more. A node that
+    has not learned of the number yet answers without it.
     """
     if told.get("cluster") != membership.cluster or membership.number in told.get("numbers", ()):
         return
@@ -235,7 +216,7 @@ def check_still_member(membership: ClusterIdentity, told: Mapping[str, Any]) -> 
 def founded(
     entries: Iterable[tuple[Key, Any]], node: NodeFacts, cluster: ClusterFacts
 ) -> list[tuple[Key, Any]]:
-    """The initial content of a cluster: the catalog of the founder, which has all its queues."""
+    """Return the initial content of a cluster: the catalog of the founder, with all its queues."""
     begun: list[tuple[Key, Any]] = []
     for key, value in entries:
         if key[0] == "queue":

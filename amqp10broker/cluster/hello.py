@@ -1,4 +1,4 @@
-"""What two nodes say first, and how each knows that the other is alive: the handshake, and heartbeats.
+"""The handshake of two nodes, and the heartbeats by which each detects that the other is alive.
 
 ::
 
@@ -6,21 +6,20 @@
     HELLO                               ->
                                         <-   HELLO
     PROOF                               ->               the dialer proves the secret first: a stranger that
-                                        <-   VERDICT     dials gets nothing that it could try secrets on
+                                        <-   VERDICT     dials gets nothing to try secrets on
     VERDICT                             ->
 
 Each message is ``length u16 | kind u8 | content``, 1 024 bytes at most. A hello is `MAGIC` and the layout
-`HELLO`, which begins with the versions of the protocol in all of them. A proof is 32 bytes, a verdict
-``refused u8 | proof 32s | reason in UTF-8``. A proof is the HMAC-SHA-256 by the secret over the role of its
-sender and the step, the binding to the TLS connection (`PeerGreeting`), and both hellos; that of a verdict
-also covers the verdict. So it is invalid in the other direction and on another connection. A refusal before
-the proof of the secret carries no proof, so its content is not authenticated.
+`HELLO`, which begins with the versions of the protocol in all of them. A verdict is ``refused u8 | proof 32s
+| reason in UTF-8``. A proof is the HMAC-SHA-256 by the secret over sender and step, the binding to the TLS
+connection, both hellos, and a verdict's content: so it is invalid in the other direction and on another
+connection. A refusal before the proof of the secret is not authenticated.
 
 A node is alive here while its heartbeats arrive *and* list this node: a broken direction causes suspicion on
 both sides, so that no group follows a leader without contact to its followers. As `raft` requires, a
 restarted node is suspected, then reported alive. A heartbeat also reports how long the oldest append has not
 been synced: from `HAND_OVER_MS` on the node transfers its leaderships, and from `HUNG_MS` on its heartbeats
-are ignored (the connection stays). It carries facts between nodes as JSON, unless they are unchanged.
+are ignored. It carries facts between nodes as JSON, if they have changed.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from amqp10broker.queues.machine_version import carried_out, why_not
 
 MAGIC: Final = b"AMQPnode"
 VERSIONS: Final = (1, 1)
-"""The oldest and the newest version of the protocol between nodes that this one speaks."""
+"""The oldest and the newest version of the protocol between nodes that this one supports."""
 START_BYTES: Final = 16
 NONCE_BYTES: Final = 32
 MESSAGE_BYTES_MAX: Final = 1_024
@@ -57,12 +56,12 @@ NO_NODE: Final = "the other side is no node of a cluster: it does not say hello 
 UNREADABLE: Final = "the other node's hello cannot be read"
 ECHO: Final = "the other side sends back what it is told"
 OTHER_VERSION: Final = "versions do not fit: "
-"""Begins the reason of two nodes that cannot be of one cluster, for one of them runs another version."""
+"""Begins the reason if one of the nodes runs another version."""
 OWN_ADDRESS: Final = "that is this node's own address: correct the addresses of the nodes"
 
 
 class HelloRefused(BrokerError):
-    """The handshake failed; the message is one line with the reason."""
+    """The handshake failed; the message is one line."""
 
     def __init__(self, reason: str, *, by_peer: bool = False) -> None:
         super().__init__(f"refused by the other node: {reason}" if by_peer else reason)
@@ -75,11 +74,10 @@ class Identity:
     """The identity of a node.
 
     Attributes:
-        node: its number; 0: it is no member yet.
-        name: its name, 1 to 255 bytes in UTF-8.
+        node: its number; 0: it is not a member yet.
         incarnation: grows at each start, 0 to 2**64 - 1.
-        cluster: the id of its cluster, at most 255 bytes in UTF-8; empty: it has none yet.
-        used: the version of the machines that its cluster uses, as it knows it; 0: it has none yet.
+        cluster: the id of its cluster; empty: it has none yet.
+        used: the version of the machines that its cluster uses; 0: not known yet.
     """
 
     node: int
@@ -91,9 +89,8 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of a node on a connection. `start`: drawn anew at each start: tells two processes
-    with the same incarnation apart. `machines`: the oldest and the newest version of the machines that it
-    carries out.
+    """The first message of a node on a connection. `start`: random, to distinguish two processes with the
+    same incarnation. `machines`: the oldest and the newest version of the machines that it supports.
     """
 
     identity: Identity
@@ -105,7 +102,6 @@ class Hello:
 
     @property
     def node(self) -> int:
-        """Its number; 0: it is no member yet."""
         return self.identity.node
 
     @property
@@ -135,9 +131,7 @@ HELLO: Final = Layout(
 
 
 def read_hello(content: bytes) -> Hello:
-    """Read what `Hello.encode` wrote. Raises `HelloRefused` if it is not valid, or of a version that is not
-    spoken here.
-    """
+    """The inverse of `Hello.encode`. Raises `HelloRefused` if it is not valid, or of another version."""
     if not content.startswith(MAGIC):
         raise HelloRefused(NO_NODE)
     try:
@@ -157,7 +151,7 @@ def read_hello(content: bytes) -> Hello:
 
 def misfit(one: Hello, other: Hello) -> str | None:
     """Return why two nodes cannot be in one cluster by their machine versions; None if they can. One of them
-    may not have learned the cluster's version yet.
+    may not have the cluster's version yet.
     """
     used = max(one.identity.used, other.identity.used)
     for each, peer in ((one, other), (other, one)):
@@ -175,7 +169,7 @@ class _Step(enum.IntEnum):
 
 
 Judge = Callable[[Hello], str | None]
-"""Asked of a hello whose sender has proved the secret: None for welcome, else the reason, one line."""
+"""Called with a hello whose sender has proved the secret: None accepts it, else the reason in one line."""
 
 
 class PeerGreeting:
@@ -183,12 +177,12 @@ class PeerGreeting:
 
     Args:
         own: the hello of this node; the purpose of a listener's is set to the dialer's.
-        binding: what both sides see of the TLS connection, so that a proof cannot be passed on through
-            another one; empty without TLS.
+        binding: of the TLS connection, so that a proof cannot be passed on through another one; empty without
+            TLS.
 
     Attributes:
-        peer: the other side, when its hello has been read. Believe it only when `done`.
-        rest: bytes that came behind the exchange.
+        peer: the other side, authenticated when `done`.
+        rest: bytes behind the exchange.
     """
 
     def __init__(self, own: Hello, secret: bytes, judge: Judge, *, dials: bool, binding: bytes = b"") -> None:
@@ -210,7 +204,7 @@ class PeerGreeting:
         return _message(_Step.HELLO, self._own_bytes) if self._dials else b""
 
     def received(self, data: bytes) -> tuple[bytes, HelloRefused | None]:
-        """Take bytes of the other side; not after it was `done` or refused. Returns what to send, and the
+        """Take bytes of the other side until it is `done` or refused. Returns the bytes to send, and the
         refusal after which the connection ends.
         """
         self._kept += data
@@ -328,13 +322,13 @@ class _KnownPeer:
 
 
 class Acquaintances:
-    """The known nodes, and the last start seen of each."""
+    """The members, and the last start seen of each."""
 
     def __init__(self) -> None:
         self._known: dict[int, _KnownPeer] = {}
 
     def know(self, node: int, name: str, incarnation: int = 0) -> None:
-        """A node is a member; what was seen of it stays seen. `node`: its number, 1 and above."""
+        """Add a member, or update its name and start."""
         known = self._known.setdefault(node, _KnownPeer(name, incarnation, b""))
         known.name = name
         if incarnation > known.incarnation:
@@ -344,7 +338,7 @@ class Acquaintances:
         self._known.pop(node, None)
 
     def judge(self, own: Identity, hello: Hello) -> str | None:
-        """Whether a connection may be; the reason if not."""
+        """Return why a connection is refused, or None."""
         peer = hello.identity
         about = f"node '{peer.name}'"
         if hello.purpose is not ConnectionPurpose.QUESTION and not (peer.node and own.node):
@@ -382,7 +376,7 @@ class Acquaintances:
         return None
 
     def proved(self, hello: Hello) -> bool:
-        """A connection of a known node begins; whether it is the first of a new start."""
+        """Note a connection of a known node; return whether it is the first of a new start."""
         known = self._known[hello.node]
         new = known.start != hello.start
         known.incarnation, known.start = hello.identity.incarnation, hello.start
@@ -395,7 +389,7 @@ def _cluster(identity: Identity) -> str:
 
 HEARTBEAT_MS_MAX: Final = 200
 BEATS: Final = 5
-"""Heartbeats within the silence after which a node is suspected: one that is late is none that is missing."""
+"""Heartbeats within the silence after which a node is suspected, so that one may be late."""
 HAND_OVER_MS: Final = 2_000
 HUNG_MS: Final = 5_000
 UNSYNCED_MS_MAX: Final = 2**32 - 1
@@ -403,8 +397,8 @@ FACTS_BYTES_MAX: Final = 1024 * 1024
 
 
 class NodeHeartbeat(NamedTuple):
-    """The content of a heartbeat, sent each `Liveness.beat_ms`. `unsynced_ms`: for how long its oldest append
-    has not been synced; 0: none waits.
+    """A heartbeat, sent each `Liveness.beat_ms`. `unsynced_ms`: for how long the oldest append has not been
+    synced; 0: none waits.
     """
 
     incarnation: int
@@ -430,14 +424,12 @@ HEARTBEAT: Final = Layout(
 
 
 class Suspected(NamedTuple):
-    """A node was alive, or has just become known, and is not alive now."""
+    """A node is not alive any more, or has just become known."""
 
     node: int
 
 
 class NodeAlive(NamedTuple):
-    """A node is alive from now on, in this incarnation."""
-
     node: int
     incarnation: int
 
@@ -447,9 +439,9 @@ News = Suspected | NodeAlive
 
 @dataclass(slots=True)
 class _Node:
+    # `heard_ms`: when its last heartbeat came; None: none since it was lost, or known.
     alive: bool = False
     heard_ms: int | None = None
-    """When its last heartbeat came; None: none since it was lost, or known."""
     hears_us: bool = False
     incarnation: int = 0
 
@@ -514,15 +506,15 @@ class Liveness:
             yield NodeAlive(node, beat.incarnation)
 
     def seen(self, node: int, now_ms: int) -> None:
-        """Anything else has come of a node: its heartbeats are behind what is being worked off."""
+        """Something else has come from a node: its heartbeats are behind input that is being processed."""
         it = self._nodes.get(node)
         if it is not None and it.heard_ms is not None:
             it.heard_ms = now_ms
 
     def tick(self, now_ms: int) -> Iterable[News]:
-        """Time has passed; to be called each `beat_ms`."""
+        """Call it each `beat_ms`."""
         if self._ticked_ms is not None:
-            # A loop that hung, or a machine that slept, heard nothing meanwhile: that is not their silence.
+            # The time in which this loop hung, or this machine slept, is not their silence.
             own_ms = now_ms - self._ticked_ms - self.beat_ms
             if own_ms > self.beat_ms:
                 for it in self._nodes.values():

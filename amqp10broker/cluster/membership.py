@@ -11,9 +11,8 @@ difference without a change under way.
 - Where log and catalog differ and no change is under way, the catalog follows the log.
 
 Placement (`ByCount`; Q1, Q2, Q3, K1) and continuous reconciliation (`next_change`, `Schedule`) follow
-RabbitMQ (`quorum_queue.continuous_membership_reconciliation.*`), with two exceptions: a queue without a
-majority gets no member, since the change could not end; and an even target is reached, as its documentation
-states, where RabbitMQ stops at the odd size below.
+RabbitMQ, with two exceptions: a queue without a majority gets no member, since the change could not end; and
+an even target is reached, as its documentation states, where RabbitMQ stops at the odd size below.
 """
 
 from __future__ import annotations
@@ -33,23 +32,22 @@ if TYPE_CHECKING:
 
 
 class MemberRole(enum.StrEnum):
-    """The role of a member to add."""
+    """The role of a member to add. PROMOTABLE: a learner, which becomes a voter when it has caught up. VOTER:
+    the same, and the change is over when it is one.
+    """
 
     PROMOTABLE = "promotable"
-    """A learner, which becomes a voter by itself when it has caught up."""
     VOTER = "voter"
-    """The same, and the change is over when it is one."""
     NON_VOTER = "non_voter"
 
 
 _STAYS_LEARNER: Final = 1 << 31
-"""Of a member's serial: set, it never becomes a voter. So log and catalog say it, without a word for it."""
+"""Set in the serial of a member that never becomes a voter: so log and catalog have it without a field for
+it."""
 
 
 def new_member(node: int, last_index: int, membership: MemberRole) -> int:
-    """An id that no member of the group has had. `last_index`: of the leader's log, in which the member will
-    stand behind that.
-    """
+    """Return an id that no member of the group has had. `last_index`: of the leader's log."""
     serial = last_index % _STAYS_LEARNER
     return member_id(node, serial | _STAYS_LEARNER if membership is MemberRole.NON_VOTER else serial)
 
@@ -61,9 +59,7 @@ def is_promotable(member: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Adding:
-    """A member shall be there. `as_voter`: the change is over when it is a voter; else when it is a
-    learner.
-    """
+    """Add a member. `as_voter`: the change is over when it is a voter; else when it is a learner."""
 
     member: int
     as_voter: bool = False
@@ -71,8 +67,6 @@ class Adding:
 
 @dataclass(frozen=True, slots=True)
 class Removing:
-    """A member shall be gone."""
-
     member: int
 
 
@@ -81,7 +75,7 @@ Goal = Adding | Removing
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """How things stand with a group, at one of its members."""
+    """The state of a group at one of its members."""
 
     me: int
     leads: bool
@@ -93,8 +87,8 @@ class GroupState:
 
 
 def standing_of(member: Member, declared: tuple[int, ...], suspected: Collection[int]) -> GroupState:
-    """Return the state of a node's member. Every declared one counts as existing: a node without its member
-    reports that to the leader, which suspects it until the member exists.
+    """Every declared member counts as existing: a node without its member reports that to the leader, which
+    suspects it until the member exists.
     """
     raft = member.raft
     config, matches, commit = raft.config, raft.matches(), raft.hard.commit
@@ -116,20 +110,18 @@ class DeclareMembers:
 
 @dataclass(frozen=True, slots=True)
 class Hand:
-    """Hand the leadership to another member."""
-
     to: int
 
 
 class MembershipAction(enum.Enum):
-    """Nothing is to be done here."""
+    """No step here. MOVED: this member does not lead: continue where one does. LAST_NODE: refused, because a
+    queue has at least one voter.
+    """
 
     WAIT = "wait"
     DONE = "done"
     MOVED = "moved"
-    """This member does not lead: go on where one does."""
     LAST_NODE = "last_node"
-    """It cannot be: a queue has at least one voter."""
 
 
 Step = DeclareMembers | Hand | Change | MembershipAction
@@ -173,7 +165,7 @@ def _removing(member: int, standing: GroupState) -> Step:
 
 
 def repair(standing: GroupState) -> Step:
-    """Return the action for a group without a change under way; only the leader's node acts."""
+    """Return the action for a group without a change under way; only the leader acts."""
     if not standing.leads or not standing.settled:
         return MembershipAction.WAIT
     for learner in standing.config.learners:
@@ -186,65 +178,43 @@ def repair(standing: GroupState) -> Step:
 
 
 def nothing_to_repair(config: Configuration, declared: Collection[int]) -> bool:
-    """Whether `repair` finds nothing, whatever else is so; of a queue at rest that costs less to ask."""
+    """Whether `repair` finds nothing, in any other state of the group: a cheaper check."""
     voters = config.voters
     return not config.learners and len(voters) == len(declared) and all(map(declared.__contains__, voters))
 
 
-@dataclass(frozen=True, slots=True)
-class NodeState:
-    """A node of the cluster, as others see it."""
-
-    running: bool = True
-    draining: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Grow:
-    """A member is to be added on a node."""
-
-    node: int
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """Members, by id, are to be removed: their nodes are gone."""
-
-    members: tuple[int, ...]
-
-
 def target_size(setting: int, policy: int | None, argument: int | None) -> int:
-    """Return the wanted number of members: the largest of the given sizes."""
     return max(setting, policy or 0, argument or 0)
 
 
 def next_change(
     members: Sequence[int],
-    nodes: Mapping[int, NodeState],
+    nodes: Iterable[NodeFacts],
+    runs: Callable[[int], bool],
     target: int,
     *,
     auto_remove: bool,
     random_source: Callable[[], float],
-) -> Grow | Drop | None:
-    """Return the change of one round for a queue that is led here; None if there is none. `random_source`:
-    gives numbers from 0 to below 1.
+) -> tuple[bool, list[int]]:
+    """Return the change of one round for a queue that is led here: whether members are added, and on which
+    nodes they are added or removed. `random_source`: returns numbers from 0 to below 1.
     """
-    gone = tuple(member for member in members if node_of(member) not in nodes)
+    held = [node_of(member) for member in members]
+    draining = {node.number: node.draining for node in nodes}
+    gone = [node for node in held if node not in draining]
     if gone and auto_remove and len(gone) < len(members):
-        return Drop(gone)
-    held = {node_of(member) for member in members}
-    running = sum(node in nodes and nodes[node].running for node in held)
-    candidates = sorted(
-        number for number, node in nodes.items() if number not in held and node.running and not node.draining
-    )
-    if len(members) >= target or not candidates or running < len(members) // 2 + 1:
-        return None
-    return Grow(candidates[int(random_source() * len(candidates))])
+        return False, gone
+    running = [node for node in draining if runs(node)]
+    candidates = sorted(node for node in running if node not in held and not draining[node])
+    majority = len(members) // 2 + 1
+    if len(members) >= target or not candidates or len({*held}.intersection(running)) < majority:
+        return True, []
+    return True, [candidates[int(random_source() * len(candidates))]]
 
 
 class Schedule:
-    """When the next round comes. `interval_ms`: between two. `trigger_interval_ms`: from a trigger, or a
-    round that had something to do, to the next.
+    """The time of the next round. `interval_ms`: between two. `trigger_interval_ms`: from a trigger, or a
+    round that found a change, to the next.
     """
 
     def __init__(self, interval_ms: int, trigger_interval_ms: int, now_ms: int) -> None:
@@ -253,21 +223,23 @@ class Schedule:
         self.due_ms = now_ms + interval_ms
 
     def trigger(self, now_ms: int) -> None:
-        """A node has come up or left for good, a queue was declared, a policy set. A failure is none."""
+        """A node has come up or was removed, a queue was declared, or a policy set; a failed node is no
+        trigger.
+        """
         self.due_ms = min(self.due_ms, now_ms + self._trigger_interval_ms)
 
     def ran(self, now_ms: int, *, unfinished: bool) -> None:
-        """A round is over. `unfinished`: it changed something, or could not: there may be more to do."""
+        """A round is over. `unfinished`: it found a change, so there may be another one."""
         self.due_ms = now_ms + (self._trigger_interval_ms if unfinished else self._interval_ms)
 
 
 COUNTED_MAX: Final = 1000
 """With as many queues members and leaders are not counted any more."""
 GROUP_SIZE: Final = 3
-"""Members of a quorum queue whose declaration does not say how many."""
+"""Members of a quorum queue that is declared without a size."""
 CLIENT_LOCAL: Final = "client-local"
 BALANCED: Final = frozenset({"balanced", "random", "least-leaders", "min-masters"})
-"""All of these mean `balanced`; anything else, where the client is."""
+"""The names of `balanced`; anything else means the client's node."""
 
 
 @dataclass(eq=False)
@@ -341,8 +313,6 @@ class ByCount:
 
 @dataclass(frozen=True, slots=True)
 class BalancedQueue:
-    """A queue as balancing sees it."""
-
     group: int
     leader: int
     others: tuple[int, ...]
@@ -350,7 +320,7 @@ class BalancedQueue:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The leadership of a queue goes to a node."""
+    """A transfer of a queue's leadership to a node."""
 
     group: int
     to: int
@@ -363,11 +333,10 @@ def share(queues: int, nodes: int) -> int:
 def next_move(
     queues: Sequence[BalancedQueue], nodes: Collection[int], stuck: Collection[int] = ()
 ) -> Move | None:
-    """Return the transfer to make next, so that no node leads more than its share; None if no transfer helps.
+    """Return the next transfer, so that no node leads more than its share; None if no transfer helps.
 
-    Where a queue of a crowded node can only move to nodes at their share, a queue of those is moved first:
-    the first step of the shortest path from a crowded node to one with room. Each transfer lowers the number
-    of leaders above the share, so repeated calls end.
+    It is the last step of the shortest path from a crowded node to one with room. Each transfer lowers the
+    number of leaders above the share, so repeated calls end.
     """
     limit = share(len(queues), len(nodes))
     led: dict[int, list[BalancedQueue]] = {node: [] for node in sorted(nodes)}
@@ -378,7 +347,7 @@ def next_move(
         key=lambda node: (-len(led[node]), node),
     )
     for start in crowded:
-        # Breadth first; by each node is kept the step that leads there.
+        # Breadth first; `steps` has the step that leads to each node.
         steps: dict[int, Move] = {}
         seen, waiting = {start}, deque([start])
         while waiting:
@@ -397,8 +366,7 @@ def next_move(
 
 
 def is_critical(online_voters: int, voters: int) -> bool:
-    """Whether a group loses its majority with one more of its members. `online_voters`: members that vote and
-    run; also this node's, if it is about to become a voter. `voters`: members that vote, or are about to,
-    whether they run or not.
+    """Whether a group loses its majority with one more of its members. Both counts include learners that are
+    about to become voters: of `voters` all, of `online_voters` this node's.
     """
     return online_voters <= voters // 2 + 1

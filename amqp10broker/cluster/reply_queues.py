@@ -6,14 +6,13 @@
                    {"opened": [vhost, name]} | {"closed": [vhost, name]}
     REPLIES        vhost | name | a `Publish` (`REPLIES`)
 
-Such a queue belongs to one consumer of one connection, and is in no log: its node tells the others when it
-begins and ends, and they ask for all when they have found that node. Its name says where it is::
+Such a queue is in no log: its node announces it to the others, and they ask for all when they have found that
+node. Its name has its place::
 
     amq.rabbitmq.reply-to.<node>.<start of the node>.<number>.<secret>
 
 A request may arrive by a third node before the announcement of its reply queue. The number shows that the
-announcement is pending: the queue then counts as existing. Messages go to its node without confirmation, and
-are reported as taken at once, as at that node.
+announcement is pending: the queue then counts as existing. Messages go to its node without confirmation.
 """
 
 from __future__ import annotations
@@ -37,27 +36,23 @@ from amqp10broker.queues.volatile import RelayedQueue, VolatileQueue
 
 REPLY_KINDS: Final = frozenset((FrameKind.REPLY_QUEUES, FrameKind.REPLIES))
 EARLY_MAX: Final = 1_000
-"""Queues of one node that clients may name before it has told of them; some are guesses."""
+"""Queues of one node that clients may name before their announcement; some are guesses."""
 REPLIES: Final = row(TEXT, TEXT, OF_SESSIONS[1])
-"""Virtual host and name of the queue, and what is published to it."""
 _NUMBER: Final = re.compile("[0-9]{1,19}")
 
 Box = Callable[[VolatileQueue], QueueHandle]
 """Makes the handle of a queue without a task."""
 
 
+@dataclass(slots=True, eq=False)
 class _PeerReplyQueues:
-    """The announcements of another node. `queues`: those that are there, by virtual host and name; None: not
-    in the virtual host yet, of which this node has not heard. `early`: handles of those that clients have
-    named before it told of them, likewise.
+    """The announcements of another node. `queues`: by virtual host and name; None: this node does not have
+    the virtual host yet. `early`: handles of queues that clients have named before their announcement.
     """
 
-    __slots__ = ("early", "newest", "queues")
-
-    def __init__(self) -> None:
-        self.newest = 0
-        self.early: dict[tuple[str, str], QueueHandle] = {}
-        self.queues: dict[tuple[str, str], tuple[VirtualHost, DeclaredQueue] | None] = {}
+    newest: int = 0
+    early: dict[tuple[str, str], QueueHandle] = field(default_factory=dict)
+    queues: dict[tuple[str, str], tuple[VirtualHost, DeclaredQueue] | None] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -74,13 +69,11 @@ class ReplyQueues:
     # --- of this node -----------------------------------------------------------------------------
 
     def new_name(self) -> str:
-        """For a queue that is about to be made here."""
         self._last += 1
         where = f"{self._port.node}.{self._port.incarnation}.{self._last}"
         return f"{REPLIES_PREFIX}{where}.{self._secret()}"
 
     def opened(self, vhost: str, name: str) -> None:
-        """Announce a queue to the other nodes."""
         self._own[vhost, name] = None
         self._newest = self._last
         self._tell({"opened": [vhost, name]})
@@ -99,7 +92,7 @@ class ReplyQueues:
     # --- of other nodes ---------------------------------------------------------------------------
 
     def find(self, vhost: VirtualHost, name: str) -> DeclaredQueue | None:
-        """Find a queue that is not among those of the virtual host, though its node may have announced it."""
+        """Find a queue of another node that is not among those of the virtual host."""
         parts = name.removeprefix(REPLIES_PREFIX).split(".")
         if len(parts) != 4 or not all(map(_NUMBER.fullmatch, parts[:3])):
             return None
@@ -127,7 +120,6 @@ class ReplyQueues:
         self._port.send_frame(node, FrameKind.REPLIES, 0, REPLIES.pieces((vhost, name, command)))
 
     def connected(self, node: int) -> None:
-        """There is a way to a node: what has it?"""
         self.disconnected(node)
         self._known[node] = _PeerReplyQueues()
         self._send(node, {"ask": True})
@@ -141,13 +133,12 @@ class ReplyQueues:
                 handle.post(DELETE)
 
     def received(self, node: int, frame: PeerFrame) -> None:
-        """A frame of `REPLY_KINDS` has come. Raises `BadBytes` if it cannot be read."""
+        """Handle a frame of `REPLY_KINDS`. Raises `BadBytes`."""
         if frame.kind is FrameKind.REPLIES:
             self._deliver(frame.body)
             return
         try:
-            notifications = json.loads(frame.body)
-            self._hear(node, notifications)
+            self._hear(node, json.loads(frame.body))
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise BadBytes(f"no news of queues of direct reply-to: {error}") from error
 
@@ -165,13 +156,10 @@ class ReplyQueues:
             if early is not None:
                 early.post(DELETE)
             return
-        if "opened" in notifications:
-            vhost, name = notifications["opened"]
+        opened = [notifications["opened"]] if "opened" in notifications else notifications["queues"]
+        for vhost, name in opened:
             self._learn(node, known, vhost, name)
-            return
-        for vhost, name in notifications["queues"]:
-            self._learn(node, known, vhost, name)
-        known.newest = max(known.newest, int(notifications["newest"]))
+        known.newest = max(known.newest, int(notifications.get("newest", 0)))
 
     def _learn(self, node: int, known: _PeerReplyQueues, vhost_name: str, name: str) -> None:
         known.newest = max(known.newest, int(name.rsplit(".", 2)[1]))
@@ -183,7 +171,7 @@ class ReplyQueues:
             self._put(node, known, vhost, name)
 
     def _put(self, node: int, known: _PeerReplyQueues, vhost: VirtualHost, name: str) -> DeclaredQueue:
-        # Links that were attached before the news came hear of the queue's end, too.
+        # Links that were attached before the announcement get the queue's end, too.
         handle = known.early.pop((vhost.name, name), None) or self._relay(node, vhost.name, name)
         queue = vhost.add_volatile(name, _owner(node), handle)
         known.queues[vhost.name, name] = vhost, queue

@@ -1,14 +1,11 @@
 """The system group at one node: agreement on metadata, applied to the node's catalog.
 
-The group's machine (`transactions.SystemMachine`) decides; the catalog changes with it, so that queues start
-and end here. A request (`System.propose`, a `metadata.catalog.Propose`) is planned on the node's own copy of
-the catalog, and answered at once if it changes nothing. Otherwise the transaction is proposed, and decided
-when this node applies it. Until then it is sent again, to a new leader or after a second, because a message
-may be lost. Duplicates in the log are harmless, and so is a new order: a stale transaction is planned again
-(`TransactionOutcome.STALE`).
+A request is planned on the node's own copy of the catalog, and answered at once if it changes nothing.
+Otherwise the transaction is proposed, and decided when this node applies it. Until then it is sent again, to
+a new leader or after a second, because a message may be lost. Duplicates in the log and another order are
+harmless: a stale transaction is planned again (`TransactionOutcome.STALE`).
 
-Nothing here waits or has a clock. The member must not be called from its own callbacks, so `tick` does the
-consequences at the time of `deadline`.
+The member must not be called from its own callbacks, so `tick` does that at the time of `deadline`.
 """
 
 from __future__ import annotations
@@ -23,12 +20,11 @@ from amqp10broker.cluster.transactions import (
     Origin,
     SystemStore,
     TransactionOutcome,
-    Value,
     transaction_of,
 )
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import RefusedError, Unavailable
-from amqp10broker.metadata.catalog import LATER, Catalog, CatalogRequest, Decided
+from amqp10broker.metadata.catalog import LATER, Catalog, CatalogRequest, Decided, Value
 from amqp10broker.metadata.entry_codec import KINDS, Conceal, decoded
 from amqp10broker.metadata.plan import NUMBERS, Key, Plan, Put
 from amqp10broker.metadata.queue import NodeFacts, Owner, QueueHandle, QueueSpec, QueueType
@@ -45,28 +41,16 @@ from amqp10broker.metadata.queue_requests import (
 from amqp10broker.metadata.vhost_requests import NodeLost, NodeStarted
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import DELETE, PeerId, RequestRef
+from amqp10broker.raft import messages
 from amqp10broker.raft.groups import Member
 from amqp10broker.raft.ids import member_id, node_of
-from amqp10broker.raft.messages import (
-    Add,
-    Change,
-    Configuration,
-    Full,
-    Kind,
-    NotLeader,
-    NotReady,
-    Promote,
-    Remove,
-    Snapshot,
-    Status,
-)
 
 DECIDED_WITHIN_MS: Final = 30_000
-"""So long a client waits (T1) unless the setting `cluster_decide_ms` says otherwise."""
+"""How long a client waits (T1); the default of the setting `cluster_decide_ms`."""
 AGAIN_AFTER_MS: Final = 1_000
-"""What has no outcome is sent again."""
+"""When a proposal without an outcome is sent again."""
 RETRY_AFTER_MS: Final = 200
-"""What could not be sent is tried again."""
+"""When one that could not be sent is sent again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,8 +58,8 @@ class PendingProposal:
     """A request that is not decided.
 
     Attributes:
-        ref: receives the outcome; None: no receiver, and it is repeated until it is decided.
-        due_ms: when it is refused if nothing is decided; None: never.
+        ref: receives the outcome; None: it is repeated until it is decided.
+        due_ms: when it is refused; None: never.
         sent_ms: when it was sent last; None: not to the present leader.
     """
 
@@ -88,7 +72,7 @@ class PendingProposal:
 
 
 def timed_out(request: CatalogRequest[Any], plan: Plan[Any]) -> Unavailable:
-    """The refusal of a request that was not decided in time; it may still be carried out (M6)."""
+    """Return the refusal of a request that was not decided in time; it may still be carried out (M6)."""
     match request:
         case DeclareQueue():
             name = plan.answer.name
@@ -119,20 +103,20 @@ def timed_out(request: CatalogRequest[Any], plan: Plan[Any]) -> Unavailable:
 
 
 LEADER_WITHIN_MS: Final = 5_000
-"""A quorum queue that has no leader by then is not declared, if most of its nodes are not there (T3, Q4). If
-they are they are busy, and have the time that any request has.
+"""A quorum queue without a leader by then is not declared, if most of its nodes are suspected (T3, Q4). If
+not they are busy, and have the time that any request has.
 """
 LOST_AFTER_MS: Final = 1_500
-"""What ends with a node ends when it has been suspected for so long: it may be slow, or only cut off."""
+"""How long a node must be suspected before its transient queues end: it may be slow, or only cut off."""
 FAREWELL_AFTER_MS: Final = 10_000
-"""Queues that are forgotten, and to be told by whoever asked, are told by then."""
+"""When a forgotten queue gets its `Delete` if the caller has not sent it."""
 OF_A_LINK: Final = "amq.dyn"
 """Begins the names of queues that are made for one link of AMQP 1.0."""
 READ_BYTES: Final = 1024 * 1024
 
 
 class System:
-    """See the module; a `raft.groups.GroupMachine`."""
+    """A `raft.groups.GroupMachine`."""
 
     member: Member
 
@@ -148,9 +132,7 @@ class System:
         tell: Callable[[Decided], None],
         now_ms: Callable[[], int],
     ) -> None:
-        """Begin with what is stored. `send`: sends a transaction to the node that leads; whether that is
-        under way. `now_ms`: a clock that never runs back.
-        """
+        """`send`: sends a transaction to a node; False: it cannot. `now_ms`: a clock that never runs back."""
         self.decided_within_ms = DECIDED_WITHIN_MS
         self.has_leader: Callable[[int], bool] = lambda number: True
         self.is_open: Callable[[Owner], bool] = lambda owner: True
@@ -186,7 +168,7 @@ class System:
 
     @property
     def version(self) -> int:
-        """Which version of the machines the cluster uses, as far as entries are applied; 0: not known yet."""
+        """The version of the machines that the cluster uses, as far as entries are applied; 0: not known."""
         cluster = self._catalog.cluster
         return 0 if cluster is None else cluster.version
 
@@ -197,7 +179,9 @@ class System:
     # --- who wants something ------------------------------------------------------------------------
 
     def propose(self, request: CatalogRequest[Any], ref: RequestRef) -> Any:
-        """See `metadata.catalog.Propose`; so long without a majority is a refusal, too."""
+        """See `metadata.catalog.Propose`. Without a majority the request is refused after
+        `decided_within_ms`.
+        """
         answer = self._ask(request, ref, self._now_ms() + self.decided_within_ms)
         if answer is LATER:
             if self._inside:
@@ -208,13 +192,13 @@ class System:
         return answer
 
     def see_to(self, request: CatalogRequest[Any]) -> None:
-        """Repeat a request without a receiver until it is decided; it refuses nothing."""
+        """Repeat a request without a receiver until it is decided."""
         if self._ask(request, None, None) is LATER:
             self._soon()
 
     def start(self, started: NodeStarted, done: Callable[[], None]) -> None:
-        """Announce this node's start as soon as its membership is known, however long it takes. `done`:
-        called when that is applied here, and so all that was decided before.
+        """Announce this node's start when its membership is known. `done`: called when that is applied here,
+        and so all that was decided before.
         """
         self._starting = started, done
         self._say_started()
@@ -223,14 +207,14 @@ class System:
         if self._starting is None or self._said:
             return
         started = self._starting[0]
-        # One that does not carry out what the cluster uses is about to end.
+        # A node that does not support the cluster's version is about to end.
         if started.name in self._catalog.nodes and started.fits(self._catalog):
             self._said = True
             self.see_to(started)
 
     def _ask(self, request: CatalogRequest[Any], ref: RequestRef | None, due_ms: int | None) -> Any:
-        """Have a request decided. `due_ms`: when it is refused at the latest; None: never. Returns the answer
-        of its plan, if it changes nothing; else `LATER`. Raises `RefusedError` if the rules are against it.
+        """Return the answer of a plan that changes nothing; else propose it and return `LATER`. Raises
+        `RefusedError`.
         """
         plan = request.plan(self._catalog)
         if not plan.puts and not plan.forgets:
@@ -253,9 +237,7 @@ class System:
     # --- outcomes -----------------------------------------------------------------------------------
 
     def _decided(self, serial: int, outcome: TransactionOutcome) -> PendingProposal | None:
-        """A transaction of this start is in the log, applied or not. Returns the request if it is executed
-        now and has a receiver.
-        """
+        """Note that a transaction of this start is in the log. Returns its request if it is applied."""
         while self._pending and (first := next(iter(self._pending))) < serial:
             self._lost.append(self._pending.pop(first))
         pending = self._pending.pop(serial, None)
@@ -265,7 +247,7 @@ class System:
         return None
 
     def _told_by_state(self, last: LastTransaction) -> list[PendingProposal]:
-        """A snapshot replaced entries: it lists the applied transactions of this start."""
+        """Return the requests that a snapshot lists as applied."""
         applied: list[PendingProposal] = []
         while self._pending and (first := next(iter(self._pending))) <= last.serial:
             pending = self._pending.pop(first)
@@ -274,7 +256,6 @@ class System:
         return applied
 
     def _refuse(self, refusal: RefusedError) -> None:
-        """Nothing of this node is decided any more."""
         pendings = [*self._pending.values(), *self._lost]
         self._pending.clear()
         self._lost.clear()
@@ -282,7 +263,7 @@ class System:
             self._answer(pending, refusal=refusal)
 
     def _plan_again(self) -> None:
-        """Plan the requests that were not applied on the present copy."""
+        """Plan the requests that were not applied again, on the present copy."""
         lost, self._lost = self._lost, []
         for pending in lost:
             try:
@@ -301,13 +282,7 @@ class System:
 
     # --- the way to the leader ----------------------------------------------------------------------
 
-    def _unsent(self) -> None:
-        """There is another leader, or the same one begins anew: it has got nothing of this."""
-        for pending in self._pending.values():
-            pending.sent_ms = None
-
     def _send_pending(self) -> None:
-        """Send what is not on its way, as far as it goes."""
         waiting = [pending for pending in self._pending.values() if pending.sent_ms is None]
         self._retry_ms = None
         if not waiting:
@@ -330,14 +305,14 @@ class System:
     def _propose(self, transactions: Sequence[bytes]) -> bool:
         try:
             self.member.raft.propose(transactions)
-        except (NotLeader, NotReady, Full):
+        except (messages.NotLeader, messages.NotReady, messages.Full):
             return False
         self.member.advance()
         return True
 
     def proposed(self, node: int, transactions: Iterable[bytes]) -> None:
-        """Another node takes this one for the leader. If it is not, or takes nothing now, they come again.
-        Raises `ValueError` if one is no transaction of that node.
+        """Propose transactions of another node; if this one does not lead, or is full, they come again.
+        Raises `ValueError` if one is not a transaction of that node.
         """
         checked = list(transactions)
         for data in checked:
@@ -346,7 +321,7 @@ class System:
         if self.member.leads:
             self._propose(checked)
 
-    # --- what the member says -----------------------------------------------------------------------
+    # --- from the member ----------------------------------------------------------------------------
 
     def committed(self, index: int) -> None:
         self._inside = True
@@ -364,7 +339,7 @@ class System:
             at = store.applied + 1
             while at <= index:
                 for run in store.read(at, index, READ_BYTES):
-                    if run.kind is Kind.COMMAND:
+                    if run.kind is messages.Kind.COMMAND:
                         for place, payload in enumerate(run.payloads, run.first):
                             self._apply(place, payload)
                     at = run.last + 1
@@ -373,16 +348,17 @@ class System:
         self._say_started()
         self._soon()
 
-    def status(self, status: Status) -> None:
-        self._unsent()
+    def status(self, status: messages.Status) -> None:
+        # There is another leader, or the same one begins anew: it has not got the pending proposals.
+        for pending in self._pending.values():
+            pending.sent_ms = None
         self._soon()
 
     def snapshot_for(self, to: int) -> None:
         self.on_snapshot_wanted(to)
 
-    def snapshot(self) -> Snapshot:
-        """The state as it is here now, for a member that needs one."""
-        return Snapshot(self.member.raft.point(self._store.applied), self._machine.snapshot())
+    def snapshot(self) -> messages.Snapshot:
+        return messages.Snapshot(self.member.raft.point(self._store.applied), self._machine.snapshot())
 
     # --- applying -----------------------------------------------------------------------------------
 
@@ -419,18 +395,15 @@ class System:
 
     def _change(self, puts: Sequence[tuple[Key, Value]], transaction: CatalogTransaction) -> None:
         if not transaction.farewell:
-            self._say_farewell_later(transaction.forgets)
+            due_ms = self._now_ms() + FAREWELL_AFTER_MS
+            for key in transaction.forgets:
+                if key[0] == "queue":
+                    self._farewells.append((due_ms, self._catalog.vhosts[key[1]].queues[key[2]].handle))
         self._catalog.apply(
             [Put(key, decoded(key, value)) for key, value in puts],
             transaction.forgets,
             farewell=transaction.farewell,
         )
-
-    def _say_farewell_later(self, forgets: Iterable[Key]) -> None:
-        due_ms = self._now_ms() + FAREWELL_AFTER_MS
-        for key in forgets:
-            if key[0] == "queue":
-                self._farewells.append((due_ms, self._catalog.vhosts[key[1]].queues[key[2]].handle))
 
     def _end_orphans(self, puts: Sequence[tuple[Key, Value]]) -> None:
         for key, value in puts:
@@ -519,7 +492,6 @@ class System:
     # --- time -------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Do what is due, and what could not be done when it came."""
         self._at_once = False
         now_ms = self._now_ms()
         for number, (pending, since_ms) in list(self._without_leader.items()):
@@ -544,7 +516,7 @@ class System:
 
     @property
     def deadline(self) -> int | None:
-        """When `tick` is due, in ms; None: nothing is awaited."""
+        """When `tick` is due, in ms; None: never."""
         if self._at_once:
             return 0
         times = [self._leader_due_ms(*waiting) for waiting in self._without_leader.values()]
@@ -567,7 +539,6 @@ class System:
             self.on_deadline()
 
     def _due_by(self, time_ms: int) -> None:
-        # `tick` is due then, or before.
         if self._told_deadline is None or time_ms < self._told_deadline:
             self._told_deadline = time_ms
             self.on_deadline()
@@ -613,25 +584,25 @@ def _gone(before: Entries, after: Entries) -> set[Key]:
 VOTERS_MAX: Final = 7
 """Further nodes get the log and do not vote: a majority of more is slower, and no safer."""
 LAG_MAX: Final = 64
-"""A learner whose log lacks no more entries has caught up."""
+"""The most entries that the log of a learner lacks to count as caught up."""
 
 
 def next_member_change(
-    config: Configuration, nodes: Iterable[NodeFacts], matches: Mapping[int, int], last: int
-) -> Change | None:
-    """Return the next change by the group's leader; None if all is done or a member still catches up.
-    `matches`: up to which index the log of each other member is known to agree.
+    config: messages.Configuration, nodes: Iterable[NodeFacts], matches: Mapping[int, int], last: int
+) -> messages.Change | None:
+    """Return the next change by the group's leader, or None. `matches`: up to which index the log of each
+    other member is known to agree.
     """
     wanted = {member_id(node.number): node for node in nodes}
     for member in config.members:
         if member not in wanted and config.voters != (member,):
-            return Remove(member)
+            return messages.Remove(member)
     for member in wanted:
         if member not in config.members:
-            return Add(member)
+            return messages.Add(member)
     if len(config.voters) < VOTERS_MAX:
         for member in config.learners:
-            # One that has never told of a start may be an empty folder the next time.
+            # A node that has never announced a start may have an empty folder the next time.
             if wanted[member].incarnation > 0 and matches.get(member, 0) + LAG_MAX >= last:
-                return Promote(member)
+                return messages.Promote(member)
     return None

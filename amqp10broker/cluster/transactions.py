@@ -1,17 +1,14 @@
 """Transactions: changes of the catalog that nodes agree on, the machine that applies them, and its store.
 
-A node plans a request on its own copy of the catalog, and proposes the resulting transaction. It names the
-keys on which its plan depends (`reads_of`), each with its *revision*: the index in the system group's log of
-its last change. The transaction is applied if none of these has changed by its place in the log; otherwise
-the node plans again on a newer copy. So rules are not replayed (ADR 0036), and all nodes apply the same.
-Facts without an entry, such as the emptiness of a virtual host to be deleted, have *marks*: keys without a
-value, whose revision changes with the fact.
+A transaction names the keys on which its plan depends (`reads_of`), each with its *revision*: the index in
+the system group's log of its last change. It is applied if none of these has changed by its place in the log;
+otherwise its node plans again on a newer copy. So rules are not replayed (ADR 0036), and all nodes apply the
+same. Facts without an entry, such as the emptiness of a virtual host to be deleted, have *marks*: keys
+without a value, whose revision changes with the fact.
 
-On disk (`SystemStore`), log and applied state are entries of the catalog's log, each under its own key. What
-is applied is written in order, with its index: so a start finds a state, which is the snapshot, and the
-entries behind it, whatever moment the power took. Only the entries are waited for until they are durable.
-
-::
+On disk (`SystemStore`), log and applied state are entries of the catalog's log. The state is written in
+order, with its index: so a start finds a state, which is the snapshot, and the entries behind it, whenever
+the power failed. Only the entries are waited for until they are durable::
 
     ("state", *key)              [revision, value]
     ("raft", "applied")          index up to which the state has applied
@@ -28,41 +25,27 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.catalog import Catalog, Value
 from amqp10broker.metadata.entry_codec import Conceal, encoded
 from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, NUMBERS, Key, Plan, Put
 from amqp10broker.metadata.queue import QUEUE_NUMBER_MAX
 from amqp10broker.raft import messages
 from amqp10broker.raft.ids import node_of
-from amqp10broker.raft.messages import (
-    Configuration,
-    Kind,
-    Point,
-    Ready,
-    Run,
-    Stored,
-    new_group,
-    new_member,
-    run_of,
-)
-
-Value = Any
-"""An entry's record, as JSON can hold it."""
 
 MARKS: Final = frozenset({"in", "queues", "bindings", "in-user", "at"})
-"""Kinds of keys that have a revision and no value: what has come into, or left, a virtual host; its queues;
-the bindings from and to an exchange, or to a queue; what a user has; the queues whose home is a node."""
+"""Kinds of keys that have a revision and no value: for the content of a virtual host; its queues; the
+bindings from and to an exchange, or to a queue; the permissions of a user; the queues whose home is a node.
+"""
 LAST: Final = "last"
-"""Kind of a key that says which transaction of a node was the last, by the node's number: incarnation,
-serial, and which of those that are not settled were applied, as first and last of each stretch of serials."""
+"""Kind of the key of a `LastTransaction`, by the node's number."""
 ABSENT: Final = 0
-"""Revision of a key that is not there."""
+"""Revision of a key that does not exist."""
 
 _json: Final = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
 
 
 class Origin(NamedTuple):
-    """Which transaction it is: a node numbers those of one start of it from 1."""
+    """The id of a transaction. `serial`: from 1 at each start of a node."""
 
     node: int
     incarnation: int
@@ -71,8 +54,8 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CatalogTransaction:
-    """A proposed change of the catalog. `settled`: the node has the outcome of all its transactions before
-    this serial.
+    """A proposed change of the catalog. `settled`: the node has the outcomes of its transactions before this
+    serial.
     """
 
     origin: Origin
@@ -83,13 +66,12 @@ class CatalogTransaction:
     settled: int = 1
 
     def encode(self) -> bytes:
-        """As it stands in the log."""
         fields = [self.origin, self.settled, self.reads, self.puts, self.forgets, self.farewell]
         return _json(fields).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> CatalogTransaction:
-        """The transaction that `encode` was called of. Raises `ValueError` if it is not valid."""
+        """The inverse of `encode`. Raises `ValueError`."""
         try:
             origin, settled, reads, puts, forgets, farewell = json.loads(data)
             return cls(
@@ -118,9 +100,7 @@ def transaction_of(
     conceal: Conceal,
     settled: int = 1,
 ) -> CatalogTransaction:
-    """The transaction for a plan. Raises `InvalidArgument` if an argument is of a type that cannot
-    be kept.
-    """
+    """Return the transaction for a plan. Raises `InvalidArgument` if an argument has no encoding."""
     return CatalogTransaction(
         origin,
         [(key, revision(key)) for key in reads_of(catalog, plan.puts, plan.forgets)],
@@ -135,7 +115,7 @@ def transaction_of(
 
 
 def reads_of(catalog: Catalog, puts: Iterable[Put], forgets: Iterable[Key]) -> list[Key]:
-    """The keys on which a plan depends, each once: all that it touches, and what else it has looked at."""
+    """Return the keys on which a plan depends: all that it changes, and those that it has read."""
     found: dict[Key, None] = {}
     for put in puts:
         found[put.key] = None
@@ -162,7 +142,7 @@ def _needed(catalog: Catalog, put: Put) -> Iterator[Key]:
             yield from (("node", name) for name in catalog.nodes)
         case "queue":
             yield ("vhost", key[1])
-            vhost = catalog.find_vhost(key[1])
+            vhost = catalog.vhosts.get(key[1])
             if vhost is not None and vhost.facts.limits.max_queues is not None:
                 yield ("queues", key[1])
             at = {put.record.home, *map(node_of, put.record.members)}
@@ -190,7 +170,7 @@ def _exhausted(catalog: Catalog, key: Key) -> Iterator[Key]:
             yield ("bindings", key[1], key[0], key[2])
         case "binding":
             # An exchange that deletes itself goes with its last binding.
-            vhost = catalog.find_vhost(key[1])
+            vhost = catalog.vhosts.get(key[1])
             source = None if vhost is None else vhost.topology.find_exchange(key[2])
             if source is not None and source.auto_delete:
                 yield ("bindings", key[1], "exchange", key[2])
@@ -221,29 +201,35 @@ def _marks(key: Key) -> Iterator[Key]:
 
 
 class TransactionOutcome(Enum):
+    """CONFLICT: a key that it depends on has changed. STALE: it, or a later one of its node, was decided
+    before; or that node is not a member.
+    """
+
     APPLIED = "applied"
     CONFLICT = "conflict"
-    """What it depends on is not as it was; it has changed nothing."""
     STALE = "stale"
-    """It was decided before, or one that its node proposed after it was; or that node is no member."""
 
 
 class TransactionDecision(NamedTuple):
+    """An outcome. `puts`: with the numbers of new queues."""
+
     outcome: TransactionOutcome
     puts: Sequence[tuple[Key, Value]] = ()
-    """With the numbers that new queues were given."""
 
 
 class LastTransaction(NamedTuple):
+    """The last transaction of a node. `stretches`: of its transactions that are not settled, those that were
+    applied: first and last serial of each stretch.
+    """
+
     incarnation: int
     serial: int
     stretches: list[list[int]]
-    """Of transactions that are not settled, those that were applied: first and last of each stretch."""
 
 
 class SystemMachine:
-    """All entries with their revisions: the replicated state of the system group. `touched`: keys that have
-    changed since they were last taken, for the store.
+    """All entries with their revisions: the replicated state of the system group. `touched`: keys changed
+    since the store has taken them.
     """
 
     def __init__(self) -> None:
@@ -258,17 +244,17 @@ class SystemMachine:
         return iter(self._state)
 
     def revision(self, key: Key) -> int:
-        """The index at which a key was changed last; `ABSENT` if it is not there."""
+        """Return the index of the last change of a key, or `ABSENT`."""
         found = self._state.get(key)
         return ABSENT if found is None else found[0]
 
-    def kept(self, key: Key) -> list[Any] | None:
-        """Return the durable part of a key in JSON types; None if the key does not exist."""
-        found = self._state.get(key)
-        return None if found is None else [found[0], json.loads(found[1])]
+    def kept(self, key: Key) -> list[Any]:
+        """Return revision and value of a key."""
+        revision, text = self._state[key]
+        return [revision, json.loads(text)]
 
     def entries(self) -> Iterator[tuple[Key, Value]]:
-        """The catalog's entries, in the order in which they were changed last."""
+        """The catalog's entries, in the order of their last changes."""
         for key, (_, text) in sorted(self._state.items(), key=lambda item: item[1][0]):
             if key[0] not in MARKS and key[0] != LAST:
                 yield key, json.loads(text)
@@ -286,7 +272,7 @@ class SystemMachine:
                 self._welcome(value["number"], index)
 
     def restore(self, kept: Iterable[tuple[Key, Sequence[Any]]]) -> None:
-        """Take over what `kept` has given, key by key, in place of all that is here."""
+        """Replace the state by values of `kept`."""
         self.touched.update(self._state)
         self._state.clear()
         self._highest = 0
@@ -294,14 +280,14 @@ class SystemMachine:
             self._set(key, revision, _json(value))
 
     def snapshot(self) -> bytes:
-        """The state: the same bytes at every member that has applied the same."""
+        """Return the state: the same bytes at every member that has applied the same."""
         return b"\n".join(
             f"[{_json(key)},{revision},{text}]".encode()
             for key, (revision, text) in sorted(self._state.items())
         )
 
     def install(self, snapshot: bytes) -> None:
-        """Take over a snapshot in place of all that is here. Raises `ValueError` if it is not valid."""
+        """Replace the state by a snapshot. Raises `ValueError` if it is not valid."""
         lines = [json.loads(line) for line in snapshot.split(b"\n") if line]
         self.restore([(_key(key), (revision, value)) for key, revision, value in lines])
 
@@ -316,7 +302,7 @@ class SystemMachine:
         incarnation, serial, applied = json.loads(last[1])
         if (incarnation, serial) >= (origin.incarnation, origin.serial):
             return TransactionDecision(TransactionOutcome.STALE)
-        holds = self._holds(transaction)
+        holds = all(self.revision(key) == revision for key, revision in transaction.reads)
         puts = self._numbered(transaction.puts) if holds else None
         applied = applied if incarnation == origin.incarnation else []
         applied = [stretch for stretch in applied if stretch[1] >= transaction.settled]
@@ -341,9 +327,6 @@ class SystemMachine:
         for key in transaction.forgets:
             self._forget(key)
         return TransactionDecision(TransactionOutcome.APPLIED, puts)
-
-    def _holds(self, transaction: CatalogTransaction) -> bool:
-        return all(self.revision(key) == revision for key, revision in transaction.reads)
 
     def _numbered(self, puts: Sequence[tuple[Key, Value]]) -> list[tuple[Key, Value]] | None:
         numbered: list[tuple[Key, Value]] = []
@@ -376,7 +359,7 @@ class SystemMachine:
             case "queue" | "exchange":
                 self._drop(("bindings", key[1], key[0], key[2]))
             case "vhost":
-                # Of exchanges that every virtual host has, there are marks and no entries.
+                # The exchanges of every virtual host have marks and no entries.
                 within = ("in", "queues", "bindings")
                 for mark in [each for each in self._state if each[0] in within and each[1] == key[1]]:
                     self._drop(mark)
@@ -408,31 +391,30 @@ HARD: Final[Key] = (RAFT, "hard")
 ENTRY: Final = "entry"
 
 COMPACT_AFTER: Final = 1024
-"""So many entries are kept that are applied, for members that lag; then as many go."""
+"""The number of applied entries that are retained for members that lag."""
 
 
 class EntriesByKey(Protocol):
     def __contains__(self, key: object) -> bool: ...
 
     def get(self, key: Key) -> Value:
-        """The entry of a key; None if there is none."""
+        """Return the entry of a key, or None."""
 
     def entries(self) -> Iterator[tuple[Key, Value]]: ...
 
     def change(self, puts: Sequence[tuple[Key, Value]], forgets: Sequence[Key]) -> None:
-        """Keep entries, and others no more, all at once."""
+        """Put and delete entries as one change."""
 
     def when_durable(self, told: Callable[[], None]) -> None:
-        """Have a function called when all of that survives a loss of power."""
+        """Have a function called when all changes survive a loss of power."""
 
 
 def is_member(log: EntriesByKey) -> bool:
-    """Whether the folder's catalog is that of a cluster."""
     return POINT in log
 
 
 def used_version(log: EntriesByKey) -> int:
-    """Return the machine version that a folder's cluster used at last; 0 if not known."""
+    """Return the last known machine version of a folder's cluster; 0: not known."""
     kept = log.get((STATE, *CLUSTER))
     return 0 if kept is None else int(kept[1]["version"])
 
@@ -443,15 +425,11 @@ def found(
     entries: Iterable[tuple[Key, Value]],
     beside: Iterable[tuple[Key, Value]] = (),
 ) -> None:
-    """Begin a group with the catalog of one node, which is its only member so far, in place of a group whose
-    other members are lost for good, if there is one. All of it is one change.
-
-    Args:
-        log: of that node; what it has of `entries` becomes part of the state.
-        beside: other new content of the folder.
+    """Begin a group with the catalog of one node as its only member, in place of a group whose other members
+    are lost for good, if there is one. All of it is one change. `beside`: other new content of the folder.
     """
     entries = list(entries)
-    stored = new_group(Configuration((member,)))
+    stored = messages.new_group(messages.Configuration((member,)))
     machine = SystemMachine()
     machine.found(entries, stored.point.index)
     puts = [*_first(stored), *_state(machine, machine), *beside]
@@ -461,12 +439,12 @@ def found(
 
 
 def joined(log: EntriesByKey, keep: Callable[[Key], bool]) -> None:
-    """Begin as a member that has nothing yet: the leader sends it the state."""
-    log.change(_first(new_member()), [key for key, _ in log.entries() if not keep(key)])
+    """Begin as an empty member: the leader sends it the state."""
+    log.change(_first(messages.new_member()), [key for key, _ in log.entries() if not keep(key)])
 
 
 def left_alone(log: EntriesByKey) -> list[tuple[Key, Value]]:
-    """Entries of the catalog that a member's folder holds, as far as it has applied them."""
+    """Return the entries of the catalog that a member's folder has applied."""
     return [
         (key[1:], value[1])
         for key, value in log.entries()
@@ -475,45 +453,45 @@ def left_alone(log: EntriesByKey) -> list[tuple[Key, Value]]:
 
 
 class SystemStore:
-    """See the module. `received`: a state that has come from the leader and takes the place of this one, with
-    its index.
+    """The log and state of a member on disk. `received`: index and bytes of a state from the leader, which
+    replaces this one.
     """
 
     def __init__(self, log: EntriesByKey) -> None:
         self._log = log
-        self._entries: dict[int, tuple[int, Kind, bytes]] = {}
+        self._entries: dict[int, tuple[int, messages.Kind, bytes]] = {}
         state: list[tuple[Key, Sequence[Any]]] = []
         for key, value in log.entries():
             if key[0] == STATE:
                 state.append((key[1:], value))
             elif key[:2] == (RAFT, ENTRY):
                 term, kind, payload = value
-                self._entries[int(key[2])] = term, Kind(kind), payload.encode("latin-1")
+                self._entries[int(key[2])] = term, messages.Kind(kind), payload.encode("latin-1")
         self.machine = SystemMachine()
         self.machine.restore(state)
         self.machine.touched.clear()
         self.applied: int = log.get(APPLIED)
         self.received: tuple[int, bytes] | None = None
-        self.on_compact: Callable[[int], None] = _nothing
+        self.on_compact: Callable[[int], None] = lambda index: None
         self._point = messages.POINT.decode(bytes.fromhex(log.get(POINT)))
-        self.stored: Stored | None = self._stored()
+        self.stored: messages.Stored | None = self._stored()
 
-    def _stored(self) -> Stored:
+    def _stored(self) -> messages.Stored:
         last = self._point.index + len(self._entries)
         terms: list[tuple[int, int]] = []
-        configs: list[tuple[int, Configuration]] = []
+        configs: list[tuple[int, messages.Configuration]] = []
         for index in range(self._point.index + 1, last + 1):
             term, kind, payload = self._entries[index]
             if not terms or terms[-1][1] != term:
                 terms.append((index, term))
-            if kind is Kind.CONFIG:
+            if kind is messages.Kind.CONFIG:
                 configs.append((index, messages.CONFIG.decode(payload)))
         hard = messages.HARD.decode(bytes.fromhex(self._log.get(HARD)))
-        return Stored(self._point, hard, last, tuple(terms), tuple(configs))
+        return messages.Stored(self._point, hard, last, tuple(terms), tuple(configs))
 
     # --- the log ------------------------------------------------------------------------------------
 
-    def write(self, ready: Ready, on_durable: Callable[[], None]) -> None:
+    def write(self, ready: messages.Ready, on_durable: Callable[[], None]) -> None:
         puts: list[tuple[Key, Value]] = []
         forgets: list[Key] = []
         if ready.hard is not None:
@@ -547,8 +525,8 @@ class SystemStore:
     def _last(self) -> int:
         return self._point.index + len(self._entries)
 
-    def read(self, first: int, last: int, size: int) -> Sequence[Run]:
-        runs: list[Run] = []
+    def read(self, first: int, last: int, size: int) -> Sequence[messages.Run]:
+        runs: list[messages.Run] = []
         payloads: list[bytes] = []
         begin, of = first, self._entries[first][:2]
         for index in range(first, last + 1):
@@ -557,15 +535,15 @@ class SystemStore:
             if size < 0 and index > first:
                 break
             if (term, kind) != of:
-                runs.append(run_of(begin, *of, tuple(payloads)))
+                runs.append(messages.run_of(begin, *of, tuple(payloads)))
                 begin, of, payloads = index, (term, kind), []
             payloads.append(payload)
-        return [*runs, run_of(begin, *of, tuple(payloads))]
+        return [*runs, messages.run_of(begin, *of, tuple(payloads))]
 
     # --- the state ----------------------------------------------------------------------------------
 
     def keep(self, applied: int) -> None:
-        """The machine has applied entries up to this index."""
+        """Store what the machine has applied, up to this index."""
         touched, self.machine.touched = self.machine.touched, set()
         self.applied = applied
         puts = _state(self.machine, (key for key in touched if key in self.machine))
@@ -573,7 +551,7 @@ class SystemStore:
         self._log.change(puts, [(STATE, *key) for key in touched if key not in self.machine])
 
     def take(self) -> None:
-        """The state that was received is the machine's from now on."""
+        """Make the received state the machine's."""
         assert self.received is not None
         index, data = self.received
         self.machine.install(data)
@@ -582,13 +560,12 @@ class SystemStore:
 
     @property
     def to_compact(self) -> int | None:
-        """Up to which index entries may go; None: it is not worth it yet."""
+        """The index up to which entries may be forgotten; None: not worth it yet."""
         if self.received is not None or self.applied - self._point.index < 2 * COMPACT_AFTER:
             return None
         return self.applied - COMPACT_AFTER
 
-    def compact(self, point: Point) -> None:
-        """Forget entries up to this point."""
+    def compact(self, point: messages.Point) -> None:
         gone = range(self._point.index + 1, point.index + 1)
         for index in gone:
             del self._entries[index]
@@ -597,10 +574,7 @@ class SystemStore:
         self.on_compact(point.index)
 
 
-def _nothing(index: int) -> None: ...
-
-
-def _first(stored: Stored) -> list[tuple[Key, Value]]:
+def _first(stored: messages.Stored) -> list[tuple[Key, Value]]:
     return [
         (POINT, messages.POINT.encode(stored.point).hex()),
         (HARD, messages.HARD.encode(stored.hard).hex()),

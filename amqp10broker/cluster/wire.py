@@ -4,13 +4,13 @@
 
     length u32 | kind u8 | group u32 | body | crc32 u32
 
-Integers are little-endian. `length` counts all behind itself; the checksum is over kind, group and body:
-bodies pass through buffers of several programs, and TCP's own checksum is weak. Two nodes have a connection
-for each `ConnectionPurpose` but the last, so that a long snapshot holds up neither a heartbeat nor a message.
+Integers are little-endian. `length` counts all behind itself; the checksum is over kind, group and body,
+because TCP's own is weak. Two nodes have a connection for each `ConnectionPurpose` but the last, so that a
+long snapshot delays neither a heartbeat nor a message.
 
-Only a node that has proved the secret (`hello`) is read with this, so a frame may be large: a batch of
-commands holds whole messages. Nothing is set aside for bytes that have not come. Questions and answers are
-JSON; a refusal keeps its class, so that the client's front end answers as if it had decided itself.
+A frame may be large, because only a node that has proved the secret (`hello`) sends one. Questions and
+answers are JSON; a refusal keeps its class, so that the client's front end answers as if it had decided
+itself.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from amqp10broker.layout import BadBytes
 
 
 class ConnectionPurpose(enum.IntEnum):
+    """RAFT: messages of groups and heartbeats; those that a full buffer drops are sent again. LETTERS:
+    commands, effects and questions; never dropped. QUESTION: of, or to, a node that has no number yet.
+    """
+
     RAFT = 1
-    """Messages of groups and heartbeats: what a full buffer drops is sent again."""
     LETTERS = 2
-    """What sessions ask, what queues answer, questions: in order, never dropped while it lasts."""
     BULK = 3
     QUESTION = 4
-    """Questions of, or to, a node that is not known yet: the only one for which a node needs no number."""
 
 
 class FrameKind(enum.IntEnum):
@@ -42,52 +43,46 @@ class FrameKind(enum.IntEnum):
     RAFT = 2
     JOINED = 3
     """Several of `RAFT`; of each: group u32 | length u32 | body."""
+    # Of links: `remote_queue.messages`.
     LETTER = 16
-    """From a node's sessions to a queue (`links`)."""
     EFFECTS = 17
-    """From a queue to a node's sessions."""
     RESUME = 18
-    """A node has found the queue's leader: what it has heard so far."""
     RESUMED = 19
     LEADER_IS = 20
-    """This node leads the group from now on, and takes letters."""
     BROWSE = 21
-    """What browsers of a node ask the queue's leader; effects answer it."""
+    # Of queues of direct reply-to: `reply_queues`.
     REPLY_QUEUES = 24
-    """Which queues of direct reply-to a node has (`reply_queues`)."""
     REPLIES = 25
+    # A question to the node, and its answer, as JSON.
     REQUEST = 32
-    """A question to the node, as JSON, answered by `RESPONSE`."""
     RESPONSE = 33
     PROPOSE = 40
-    """A transaction for the system group's leader (`metadata`)."""
+    """A transaction for the system group's leader."""
     SNAPSHOT = 48
     """A part of a group's state, from its leader to a member."""
     SNAPSHOT_ANSWER = 49
 
 
 class PeerFrame(NamedTuple):
+    """A frame. `group`: u32; the number of the question in `REQUEST` and `RESPONSE`."""
+
     kind: FrameKind
     group: int
-    """Of which group it is about, u32; of which question, in `REQUEST` and `RESPONSE`."""
     body: bytes
 
 
 BODY_BYTES_MAX: Final = 80 * 1024 * 1024
-"""The largest body. A message is part of one; who joins several looks at this."""
 
 JOINED_BYTES_MAX: Final = 65_536
-"""A frame takes no further message above this: a node is silent while a frame of it is not whole."""
+"""A frame takes no further message above this: a node is silent while a frame of it is incomplete."""
 
 _HEAD: Final = struct.Struct("<IBI")
 _CHECKED: Final = struct.Struct("<BI")
 _PART: Final = struct.Struct("<II")
 _CUT: Final = "a frame of several messages that is cut"
-_LENGTH: Final = struct.Struct("<I")
-_CRC: Final = struct.Struct("<I")
-_AROUND: Final = _CHECKED.size + _CRC.size
-_FRONT: Final = _HEAD.size
-FRAME_BYTES_MIN: Final = _LENGTH.size + _AROUND
+_U32: Final = struct.Struct("<I")
+_AROUND: Final = _CHECKED.size + _U32.size
+FRAME_BYTES_MIN: Final = _U32.size + _AROUND
 _KINDS: Final = {int(kind): kind for kind in FrameKind}
 
 
@@ -96,22 +91,21 @@ class BadFrame(BrokerError):
 
 
 def encode(kind: FrameKind, group: int, body: Sequence[bytes]) -> list[bytes]:
-    """A frame as bytes, in pieces: what is large is copied once, when it is sent. `group`: number of what it
-    is about, 0 to 2**32 - 1. Raises `ValueError` if the body is above `BODY_BYTES_MAX`: a fault of ours, the
-    caller has to cut it.
+    """Return a frame in pieces: large ones are copied once, when they are sent. Raises `ValueError` if the
+    body is above `BODY_BYTES_MAX`: the caller has to cut it.
     """
     size = sum(map(len, body))
     if size > BODY_BYTES_MAX:
         raise ValueError(f"a frame of {size} bytes; {BODY_BYTES_MAX} are the most")
     head = _HEAD.pack(size + _AROUND, kind, group)
-    checksum = crc32(head[_LENGTH.size :])
+    checksum = crc32(head[_U32.size :])
     for piece in body:
         checksum = crc32(piece, checksum)
-    return [head, *body, _CRC.pack(checksum)]
+    return [head, *body, _U32.pack(checksum)]
 
 
 def encode_joined(messages: Iterable[tuple[int, bytes]]) -> list[bytes]:
-    """Messages of groups in as few frames as `JOINED_BYTES_MAX` allows; of each: group and bytes."""
+    """Return messages of groups in as few frames as `JOINED_BYTES_MAX` allows."""
     frames: list[bytes] = []
     parts: list[bytes] = []
     size = 0
@@ -138,8 +132,6 @@ def _joined(body: bytes) -> Iterator[PeerFrame]:
 
 
 class Decoder:
-    """Makes frames of the bytes of one connection."""
-
     __slots__ = ("_kept", "_length_max", "_wanted")
 
     def __init__(self, body_bytes_max: int = BODY_BYTES_MAX) -> None:
@@ -148,8 +140,8 @@ class Decoder:
         self._wanted = FRAME_BYTES_MIN
 
     def feed(self, data: bytes) -> list[PeerFrame]:
-        """Take what was read, and return the frames that are whole now. Raises `BadFrame` for a length that
-        no frame has, a wrong checksum, or an unknown kind: frames before it are lost with the connection.
+        """Take bytes, and return the frames that are complete. Raises `BadFrame`: frames before it are lost
+        with the connection.
         """
         if self._kept:
             self._kept += data
@@ -164,12 +156,12 @@ class Decoder:
             length, kind, group = _HEAD.unpack_from(data, at)
             if not _AROUND <= length <= self._length_max:
                 raise BadFrame(f"a frame of {length} bytes; {_AROUND} to {self._length_max} are allowed")
-            last = at + _LENGTH.size + length - _CRC.size
-            if last + _CRC.size > end:
-                self._wanted = _LENGTH.size + length
+            last = at + _U32.size + length - _U32.size
+            if last + _U32.size > end:
+                self._wanted = _U32.size + length
                 break
-            body = data[at + _FRONT : last]
-            if crc32(body, crc32(data[at + _LENGTH.size : at + _FRONT])) != _CRC.unpack_from(data, last)[0]:
+            body = data[at + _HEAD.size : last]
+            if crc32(body, crc32(data[at + _U32.size : at + _HEAD.size])) != _U32.unpack_from(data, last)[0]:
                 raise BadFrame("a frame whose checksum is wrong")
             known = _KINDS.get(kind)
             if known is None:
@@ -178,7 +170,7 @@ class Decoder:
                 frames += _joined(body)
             else:
                 frames.append(PeerFrame(known, group, body))
-            at = last + _CRC.size
+            at = last + _U32.size
         if at < end:
             self._kept += data[at:]
         return frames
@@ -194,7 +186,6 @@ _REFUSALS: Final[dict[str, type[RefusedError]]] = {
 
 
 def encode_document(document: Document) -> bytes:
-    """A question, or an answer, as bytes."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -213,21 +204,15 @@ def encode_answer(answer: Document) -> bytes:
 
 
 def encode_refusal(error: BrokerError) -> bytes:
-    """Why it does not do it."""
-    if isinstance(error, RefusedError):
-        refused = {
-            "kind": type(error).__name__,
-            "resource": error.resource,
-            "description": error.description,
-        }
-    else:
-        refused = {"kind": RefusedError.__name__, "resource": "node", "description": str(error)}
-    return encode_document({"refused": refused})
+    if not isinstance(error, RefusedError):
+        error = RefusedError("node", str(error))
+    facts = {"kind": type(error).__name__, "resource": error.resource, "description": error.description}
+    return encode_document({"refused": facts})
 
 
 def read_answer(body: bytes) -> Document:
     """Read the response of another node. Raises `RefusedError`, of the class that was raised there, and
-    `BadBytes` if it is neither an answer nor a refusal.
+    `BadBytes`.
     """
     document = read_document(body)
     answer, refused = document.get("answer"), document.get("refused")

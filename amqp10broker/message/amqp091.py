@@ -1,7 +1,7 @@
 """Messages published with AMQP 0-9-1: making and reading heads.
 
-The layout is in `message`. Exchange and routing key are stored as basic.deliver writes them, and the
-properties as a content header does, so that a delivery slices both and decodes nothing.
+Exchange and routing key are stored as basic.deliver writes them, and the properties as a content header does,
+so that a delivery slices both and decodes nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from amqp10broker.protocols.amqp091.properties import (
 )
 
 MARK: Final = 0x91
-"""The first byte of a head of AMQP 0-9-1."""
 
 EXPIRATION_MS_MAX: Final = 315_360_000_000
 """Ten years of 365 days, RabbitMQ's limit."""
@@ -65,17 +64,13 @@ def make_head(
     delivery_count: int = 0,
     death_times: bytes = b"",
 ) -> bytes:
-    """`death_times`: of the records in the header x-death, if the broker made them."""
-    prefix = _prefix(exchange, routing_key)
-    if redelivered or delivery_count or death_times:
-        return join_head(
-            prefix[_NAMES_AT:],
-            properties,
-            redelivered=redelivered,
-            delivery_count=delivery_count,
-            death_times=death_times,
-        )
-    return prefix + properties
+    return join_head(
+        _prefix(exchange, routing_key)[_NAMES_AT:],
+        properties,
+        redelivered=redelivered,
+        delivery_count=delivery_count,
+        death_times=death_times,
+    )
 
 
 def join_head(
@@ -109,9 +104,7 @@ def split_head(head: bytes) -> tuple[bytes, bytes, bool]:
 
 
 def death_times(head: bytes) -> bytes:
-    """The first and last time in ms, 8 bytes each, of every record in x-death, which itself has the first
-    in seconds only; empty if a client wrote it.
-    """
+    """The first and last time in ms, 8 bytes each, of every record in x-death; empty if a client wrote it."""
     if not head[1] & DEAD_LETTERED:
         return b""
     count = int.from_bytes(head[-_COUNT_BYTES:], "big")
@@ -153,16 +146,15 @@ def acquired_head(head: bytes, failed: bool) -> bytes:
 def read_content(
     exchange: str, routing_key: str, properties: bytes, *, user: str, impersonator: bool
 ) -> tuple[bytes, tuple[str, ...]]:
-    """Check the properties of a published content and make the head of its message, without BCC. Returns
-    it, and the routing keys that the headers CC and BCC add. `user`: a user-id must equal it. Raises
-    `DecodeError` (ends the connection) and `PreconditionFailed` (ends the channel).
+    """Check the properties of a published content. Returns the head of its message, without BCC, and the
+    routing keys that the headers CC and BCC add. `user`: a user-id must equal it. Raises `DecodeError` (ends
+    the connection) and `PreconditionFailed` (ends the channel).
     """
     keys = _NO_KEYS
     hidden = b""
     expiration: bytes | None = None
     user_id: bytes | None = None
-    # One walk over the values, which are skipped where nothing is to be checked. Only the few messages with
-    # such a property are decoded.
+    # One walk over the values, which are skipped where nothing is to be checked.
     try:
         flags, pos = read_flags(properties)
         kept = properties
@@ -219,7 +211,7 @@ def read_content(
         raise _refused(f"user_id property set to '{_shown(user_id)}' but authenticated user was '{user}'")
     prefix = _prefix(exchange, routing_key)
     if hidden:
-        # Dead letters are routed by these too, as in RabbitMQ, although consumers do not see them any more.
+        # Dead letters are routed by these too, as in RabbitMQ, although consumers do not see them.
         return join_head(prefix[_NAMES_AT:], kept, hidden_keys=hidden), keys
     return prefix + kept, keys
 

@@ -28,20 +28,17 @@ from amqp10broker.protocols.amqp10.sections import Sections, locate
 from amqp10broker.protocols.amqp10.types import Array, Described, Map, Symbol, ULong
 
 LENGTH_MAX: Final = 512
-"""Messages with more bytes before the body's content are not learned: the cost of big numbers grows with
-their length.
-"""
+"""The most bytes before the body's content: the cost of big numbers grows with their length."""
 LAYOUTS_MAX: Final = 64
-"""MessageLayouts that one reader remembers: with the other limits, below 100 kB."""
+"""The most that one reader remembers: with the other limits, below 100 kB."""
 ALIKE_MAX: Final = 8
-"""The most layouts with an equal beginning, which have to be tried one after the other."""
+"""The most layouts with an equal beginning, which are tried one after the other."""
 PAUSE_MAX: Final = 64
 """The most unmatched messages that are skipped before one of them is learned."""
 
 _KEY_BYTES: Final = 7
-"""Beginning of the section after the header, up to the constructor of its first item. Properties have their
-size in it, so messages with ids of different sizes differ. The key must consist of fixed bytes, which the
-first four are also if the section is the body.
+"""Beginning of the section after the header, up to the constructor of its first item. It must consist of
+fixed bytes, which only the first four are if the section is the body.
 """
 _KEY_BYTES_OF_BODY: Final = 4
 _HEADER_LIST0: Final = b"\x00\x53\x70\x45"
@@ -58,9 +55,7 @@ _FREE: Final = frozenset(
         0x98,  # uuid
     )
 )
-"""Constructors of fixed width with a value in every content. Not so boolean and char; decimals are too
-rare.
-"""
+"""Constructors of fixed width with a value in every content."""
 _BINARIES: Final = {0xA0: 1, 0xB0: 4}
 _STRINGS: Final = {0xA1: 1, 0xB1: 4}
 _SIZE_WIDTHS: Final = {**_BINARIES, **_STRINGS, 0xA3: 1, 0xB3: 4}
@@ -98,21 +93,19 @@ class MessageLayouts:
     """The layouts that one reader has learned of its publisher's messages.
 
     These mostly have the same constructors, sizes and keys in the same places, and differ in the content of a
-    few values: a message-id, a time, an application property, the body. Whether a message is well-formed
-    depends on the former only. So once a message has been checked thoroughly, one comparison of numbers
-    checks the next one: everything up to the body's content, read as one big number, with the variable bits
-    masked out. A bit may vary only if no value of it makes another message of it than the one learned:
+    few values. Whether a message is well-formed depends on the former only. So once a message has been
+    checked thoroughly, one comparison of numbers checks the next one: everything up to the body's content,
+    read as one big number, with the variable bits masked out. These are:
 
     * all of an integer, a floating-point number, a time, a uuid or a binary;
     * all but the highest bit of each byte of a string or a symbol in ASCII. So a match is ASCII, which is
       UTF-8, and other text is checked thoroughly unless it is the very same.
 
-    All else must be equal: header and annotations, constructors, sizes, keys, the user-id, and every value
-    that is not listed here. The size of the body is checked against the end of the message.
+    All else must be equal, the user-id too. The size of the body is checked against the end of the message.
 
-    Learning takes about as long as checking thoroughly. A publisher that never repeats a layout must not
-    pay for it each time, so the more was learned, the more unmatched messages are skipped before the next
-    one is learned. A publisher that does repeat layouts has few unmatched messages.
+    Learning takes about as long as checking thoroughly. So that a publisher that never repeats a layout does
+    not pay for it each time, the more was learned, the more unmatched messages are skipped before the next
+    one.
     """
 
     __slots__ = ("_by_start", "_count", "_learned", "_pause")
@@ -127,7 +120,7 @@ class MessageLayouts:
         return self._count
 
     def find(self, payload: bytes, at: int) -> MessageLayout | None:
-        """Return the layout of a message, or None if it is not known to be well-formed."""
+        """Return the layout of a message; None: it is not known to be well-formed."""
         if not at and payload.startswith(_HEADER_LIST0):
             at = 4
         alike = self._by_start.get(payload[at : at + _KEY_BYTES])
@@ -184,14 +177,13 @@ class MessageLayouts:
 
 
 def header_end(payload: bytes) -> int:
-    """Return where a header in the commonest encoding ends, 0 if the message does not begin with one."""
+    """Return where a header in the commonest encoding ends; 0: there is none."""
     return 5 + payload[4] if payload.startswith(b"\x00\x53\x70\xc0") and len(payload) > 4 else 0
 
 
 def layout_of(payload: bytes, bare: int, head: bytes) -> MessageLayout | None:
-    """Arguments as of `MessageLayouts.learn`. None if the body is not one data section or a binary or
-    string as amqp-value, if another section follows it, if it is too long, or if it encodes descriptors in an
-    unusual way.
+    """Arguments as of `MessageLayouts.learn`. None if the body is not one data section or a binary or string
+    as amqp-value, if another section follows it, if it is too long, or if a descriptor is encoded unusually.
     """
     free: list[tuple[int, int, int]] = []
     to: slice | None = None
@@ -218,7 +210,7 @@ def layout_of(payload: bytes, bare: int, head: bytes) -> MessageLayout | None:
     mask_bytes = bytearray(b"\xff") * length
     for start, stop, bits in free:
         mask_bytes[start:stop] = bytes((bits,)) * (stop - start)
-    # The size field is the end of the number. Its required value is added when a message is compared.
+    # The size field is the end of the number; its value is added when a message is compared.
     mask = _number(mask_bytes, "big")
     fixed = _number(payload[:length], "big") & mask
     size_values = 1 << 8 * width
@@ -309,7 +301,7 @@ X_OPT_DEATHS: Final = Symbol("x-opt-deaths")
 _MESSAGE_ANNOTATIONS: Final = ULong(0x72)
 _CACHE_ENTRIES: Final = 4096
 HEAD_BYTES_MAX: Final = 1024
-"""Longer heads are made and read each time: thousands of them would take too much memory."""
+"""Longer heads are made and read each time."""
 
 _HEADER8: Final = b"\x00\x53\x70\xc0"
 _DATA8: Final = b"\x00\x53\x75\xa0"
@@ -320,11 +312,9 @@ HeadAndContent: TypeAlias = tuple[bytes, bytes]
 
 
 class MessageReader:
-    """Turns payloads into messages for one exchange and routing key, with caches for heads and layouts.
-
-    A publisher writes the same header and annotations over and over; each different prefix is decoded once.
-    Messages of a known layout need not be checked thoroughly (`layouts`). `has_extra_keys`: some message so
-    far had an x-cc annotation: call `extra_keys` for each.
+    """Turns payloads into messages for one exchange and routing key, with caches for heads and layouts: a
+    publisher writes the same header and annotations over and over. `has_extra_keys`: some message so far had
+    an x-cc annotation: call `extra_keys` for each.
     """
 
     __slots__ = (
@@ -350,7 +340,7 @@ class MessageReader:
 
     def read(self, payload: bytes) -> HeadAndContent:
         """Check a payload and return its message. Raises `AmqpLinkError`."""
-        # The commonest prefix, a header seen before (or none) and one data section, needs no search.
+        # The commonest: a header seen before (or none) and one data section.
         start = payload[:4]
         size = len(payload)
         if start == _DATA8 and size > 4 and payload[4] + 5 == size:
@@ -435,9 +425,9 @@ class MessageReader:
 
 
 def to_at_start(payload: bytes) -> Any:
-    """Return the `to` of a message's beginning; None: there is none, or it is further on."""
+    """Return the `to` of a message's beginning, if it is there."""
     found = Sections()
-    with suppress(DecodeError):  # the properties are cut off, and read again when the message is complete
+    with suppress(DecodeError):  # it is cut off
         locate(payload, found)
     return None if found.properties is None else found.properties.to
 
@@ -445,10 +435,6 @@ def to_at_start(payload: bytes) -> Any:
 def make_head(
     header: Header | None, annotations: dict[Any, Any] | None, exchange: str, routing_key: str
 ) -> bytes:
-    """Make the head of a message that was not acquired yet.
-
-    The broker sets first-acquirer, delivery-count, x-exchange and x-routing-key.
-    """
     merged = dict(annotations) if annotations else {}
     merged[X_EXCHANGE] = exchange
     merged[X_ROUTING_KEY] = routing_key
@@ -489,7 +475,7 @@ def has_own_deaths(annotations: dict[Any, Any]) -> bool:
 
 
 def remembering(compute: Callable[[bytes], T]) -> Callable[[bytes], T]:
-    """Cache what is computed of a head: most messages have one of few heads. Long ones are not cached."""
+    """Cache what is computed of a head, unless it is long."""
     remembered = lru_cache(maxsize=_CACHE_ENTRIES)(compute)
     return lambda head: remembered(head) if len(head) <= HEAD_BYTES_MAX else compute(head)
 
@@ -504,7 +490,6 @@ def header_of(head: bytes) -> Header:
 
 def extra_keys(head: bytes) -> tuple[str, ...]:
     """The routing keys that the publisher's x-cc annotation adds. Raises `AmqpLinkError`."""
-    # Most messages have no such annotation, and searching the bytes for its name is the fastest check.
     return _extra_keys(head) if X_CC.encode() in head else ()
 
 

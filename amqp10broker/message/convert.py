@@ -1,14 +1,8 @@
 """Conversion of messages between the encodings of AMQP 0-9-1 and AMQP 1.0, and to plain values.
 
 Converting never raises for an accepted message: a value without a counterpart (`DROPPED`) is left out, or
-stored in an annotation or header where there is a custom for it. Results are cached by head, because the head
-determines everything but the body. `docs/conversion.md` has the tables. Values without an exact counterpart:
-
-- a reply-to of AMQP 0-9-1 is the name of a queue, one of AMQP 1.0 an address: ``q`` becomes ``/queues/q``
-  and back; anything else stays as it is.
-- a content-type or content-encoding that is not ASCII cannot be a symbol, and is left out.
-- an expiration above 2**32 - 1 ms (49 days) becomes that, the largest ttl.
-- a message-id or correlation-id of AMQP 0-9-1 that is not UTF-8 becomes binary.
+stored in an annotation or header where there is a custom for it. Results are cached by head.
+`docs/conversion.md` has the tables.
 """
 
 from __future__ import annotations
@@ -76,15 +70,12 @@ DROPPED: Final = object()
 """Stands for a value that has no counterpart."""
 
 TEXT_BYTES_MAX: Final = 4096
-"""A longer text of AMQP 0-9-1 becomes binary: its long strings are as often data as text, and every reader
-would have to check for UTF-8.
-"""
+"""A longer text of AMQP 0-9-1 becomes binary: its long strings are as often data as text."""
 
 NAME_BYTES_MAX: Final = 255
 """The limit of a short string: names in tables, and most properties."""
 
-# Only the spelling that comes back: an upper-case one stays text, or a requester that compares its
-# correlation-id with the one of the reply would find another.
+# Only the spelling that comes back: a requester compares its correlation-id with that of the reply.
 _URN_UUID: Final = re.compile("urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 _INT64_MAX: Final = 2**63 - 1
@@ -94,13 +85,11 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 def simple_to_amqp10(value: Any) -> Any:
-    """Convert a header to an application-property, which cannot be a table or an array."""
     convert = _SIMPLE_TO_10.get(type(value))
     return DROPPED if convert is None else convert(value)
 
 
 def value_to_amqp10(value: Any) -> Any:
-    """Convert a header to a message-annotation: tables become maps, arrays become lists."""
     if type(value) is dict:
         return {
             t10.Symbol(key) if key.isascii() else key: found
@@ -156,13 +145,11 @@ _SIMPLE_TO_10: Final[dict[type, Callable[[Any], Any]]] = {
 
 
 def simple_to_amqp091(value: Any) -> Any:
-    """Convert an application-property to a header; lists, maps, arrays and described values are dropped."""
     convert = _SIMPLE_TO_091.get(type(value))
     return DROPPED if convert is None else convert(value)
 
 
 def value_to_amqp091(value: Any, depth: int = 1) -> Any:
-    """Convert a message-annotation to a header: lists and arrays become arrays, maps become tables."""
     kind = type(value)
     if kind in (dict, t10.Map):
         return table_of(value.items(), depth) if depth < t091.DEPTH_MAX else DROPPED
@@ -182,7 +169,7 @@ def table_of(pairs: Iterable[tuple[Any, Any]], depth: int) -> dict[str, Any]:
 
 
 def name_of(key: Any) -> str | None:
-    """Return the name in a table for a key of a map; None if it is not a text, or too long."""
+    """Return the name in a table for a key of a map; None if it cannot be one."""
     if not isinstance(key, str):
         return None
     return str(key) if len(key.encode()) <= NAME_BYTES_MAX else None
@@ -262,7 +249,6 @@ def _section(bare: bytes, pos: int) -> tuple[int, int]:
 
 
 def body_start(bare: bytes) -> int:
-    """Where the body begins, or would: behind properties and application-properties."""
     if bare.startswith((_DATA8, _DATA32)):
         return 0
     pos = 0
@@ -291,7 +277,6 @@ def read_properties(prefix: bytes) -> tuple[Properties | None, dict[Any, Any] | 
 
 def data_of(bare: bytes, pos: int) -> bytes | None:
     """The joined data sections of a message; empty without a body; None if its body is of another kind."""
-    # The commonest shape is one data section and no footer.
     code = bare[pos : pos + 4]
     if code == _DATA8 and pos + 5 + bare[pos + 4] == len(bare):
         return bare[pos + 5 :]
@@ -317,12 +302,8 @@ def data_section(content: bytes) -> bytes:
 
 
 def routing_headers(message: Message) -> dict[str, object]:
-    """Return an AMQP 0-9-1 message's headers, or an AMQP 1.0 message's application-properties and x-
-    annotations.
-
-    Values are plain Python ones: numbers int or float whatever their width, timestamps int in seconds,
-    texts str, binaries bytes. An annotation takes precedence over an application-property of the same
-    name.
+    """Return the headers of AMQP 0-9-1, or the application-properties and annotations of AMQP 1.0, of which
+    the latter take precedence. Values are plain Python ones: timestamps int in seconds, binaries bytes.
     """
     head, bare = message
     if head[0] == amqp091.MARK:
@@ -345,7 +326,7 @@ def routing_headers(message: Message) -> dict[str, object]:
 # --- messages ------------------------------------------------------------------------------------
 
 ENCODED_BODY: Final = "amqp-1.0"
-"""The type of an AMQP 0-9-1 message with the encoded body of an AMQP 1.0 message as its body."""
+"""The type of an AMQP 0-9-1 message whose body is the encoded one of an AMQP 1.0 message."""
 
 X_BASIC_TYPE: Final = Symbol("x-basic-type")
 X_STREAM_OFFSET: Final = Symbol("x-stream-offset")
@@ -358,7 +339,6 @@ _TTL_MAX: Final = 2**32 - 1
 _QUEUES: Final = "/queues/"
 
 _HEAD: Final = itemgetter(0)
-# Larger heads are converted each time: 4096 of them would take too much memory.
 _CACHED_BYTES_MAX: Final = 1024
 _CACHE_ENTRIES: Final = 4096
 
@@ -371,7 +351,6 @@ _TWOS: Final = b"\x02" * OFFSET_BYTES
 
 
 def all_to_amqp10(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages in AMQP 1.0's encoding: the same sequence if all are in it."""
     # Messages share heads: checking the different ones costs half of checking each message's.
     if all(head[0] != amqp091.MARK for head in set(map(_HEAD, messages))):
         return messages
@@ -395,7 +374,7 @@ def to_amqp10(message: Message) -> Message:
     with suppress(DecodeError):
         if body and locate(body).bare == 0 and DATA <= _section(body, 0)[0] < FOOTER:
             return head10, prefix + body
-    # The type claims an encoded body wrongly. It stays as an annotation, so that it comes back.
+    # The type claims an encoded body wrongly: it stays as an annotation.
     head10, prefix, _ = converted(head, False)
     return head10, prefix + data_section(body)
 
@@ -422,7 +401,7 @@ def to_amqp091(message: Message) -> Message:
 
 
 def _head_to_amqp10(head: bytes, trust_type: bool = True) -> tuple[bytes, bytes, bool]:
-    # Return the head, the bytes before the body, and whether the type declares the body as encoded.
+    # Returns the head, the bytes before the body, and whether the type declares the body as encoded.
     names, given, redelivered = amqp091.split_head(head)
     exchange, pos = decode_shortstr(names, 0)
     routing_key, _ = decode_shortstr(names, pos)
@@ -505,7 +484,7 @@ def _bytes(text: str) -> bytes:
 
 
 def valid_text(text: str) -> str:
-    """Replace the surrogates that stand for bytes which are not UTF-8."""
+    """Replace surrogates, which stand for bytes that are not UTF-8."""
     return text if text.isascii() else _bytes(text).decode("utf-8", "replace")
 
 
@@ -573,8 +552,8 @@ _cached_to_amqp091 = lru_cache(maxsize=_CACHE_ENTRIES)(_head_to_amqp091)
 
 @lru_cache(maxsize=_CACHE_ENTRIES)
 def _around_offset(start: bytes, prefix: bytes, encoded: bool) -> tuple[bytes, bytes]:
-    # Return the parts of the head for AMQP 0-9-1 before and behind the eight bytes of a stream's offset. An
-    # offset is a long there, eight bytes too. Two conversions differ exactly at its position.
+    # Returns the parts of the head for AMQP 0-9-1 before and behind a stream's offset, where two conversions
+    # differ.
     ones = _head_to_amqp091(start + _ONES, prefix, encoded)
     twos = _head_to_amqp091(start + _TWOS, prefix, encoded)
     at = next(place for place, (one, two) in enumerate(zip(ones, twos, strict=True)) if one != two)
@@ -649,7 +628,7 @@ NAMES: Final = tuple(field.name for field in fields(BasicProperties))
 
 @dataclass(frozen=True, slots=True)
 class PlainMessage:
-    """A message with decoded properties. `body`: encoded, if it is one of AMQP 1.0 that is not data."""
+    """A message with decoded properties."""
 
     exchange: str
     routing_key: str

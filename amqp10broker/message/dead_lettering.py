@@ -1,13 +1,10 @@
 """The heads of messages that are dead-lettered, or delivered again by a quorum queue.
 
-Only the head changes, and it stays in its protocol's encoding; body and bare message are as published. So
-the work is done once for all messages of a batch that share a head, and most of it once for those of AMQP
-0-9-1 with heads that differ in other properties only. The broker's records are marked in the head, because
-a client may publish headers of the same name.
+Only the head changes, and it stays in its protocol's encoding. So the work is done once for all messages of a
+batch that share a head, and most of it once for those of AMQP 0-9-1 that differ in other properties only.
 
-A dead letter has no time to live, and counts as not acquired in its new queue: it is not redelivered. For a
-consumer of AMQP 1.0 it still has no first acquirer, so in that encoding the field first-acquirer is left out,
-which means false, until a consumer acquires it; then it is false. The count of failed deliveries remains.
+A dead letter has no time to live, and is not redelivered. Its first-acquirer is left out, which means false,
+until a consumer acquires it; then it is false. The count of failed deliveries remains.
 """
 
 from __future__ import annotations
@@ -60,7 +57,7 @@ from amqp10broker.protocols.amqp10.types import Array, Long, Map, Symbol
 from amqp10broker.protocols.serial import EncodeError
 
 REMEMBERED_MAX: Final = 4096
-"""The most results remembered within one batch: a batch with more different heads hardly repeats them."""
+"""The most results remembered within one batch."""
 
 _CC: Final = "CC"
 _FIRST: Final = ("x-first-death-reason", "x-first-death-queue", "x-first-death-exchange")
@@ -69,7 +66,7 @@ _LAST: Final = ("x-last-death-reason", "x-last-death-queue", "x-last-death-excha
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why messages leave a queue, and their new route. `routing_key`: None: they retain theirs."""
+    """Why messages leave a queue, and where to. `routing_key`: None: they retain theirs."""
 
     queue: str
     reason: str
@@ -83,7 +80,6 @@ class DeadLettered(NamedTuple):
     routing_keys: tuple[str, ...]
     """The dead-letter routing key, or all keys that the message was published with."""
     deaths: tuple[Death, ...]
-    """With this event, which is the first."""
 
 
 # The common parts of AMQP 0-9-1 messages that differ in other properties only: names, headers, hidden keys,
@@ -205,9 +201,7 @@ def _short(text: str) -> str:
 # --- redelivery ----------------------------------------------------------------------------------
 #
 # A quorum queue stores a message as published, and beside it the number of acquisitions, of failed
-# deliveries, and the annotations of `modified` outcomes. They are written into the head at a redelivery:
-# `x-acquired-count` and `x-delivery-count` as annotations of AMQP 1.0 or headers of AMQP 0-9-1, the
-# delivery-count and first-acquirer of the header, the redelivered flag.
+# deliveries, and the annotations of `modified` outcomes, which are written into the head at a redelivery.
 
 X_ACQUIRED_COUNT: Final = Symbol("x-acquired-count")
 X_DELIVERY_COUNT: Final = Symbol("x-delivery-count")
@@ -221,8 +215,8 @@ _CACHE_ENTRIES: Final = 4096
 def redelivered(
     message: Message, acquired: int, failures: int, annotations: bytes = b"", *, shows_0: bool = True
 ) -> Message:
-    """Return the message for the next consumer. `annotations`: an encoded map that `modified` outcomes merged
-    into its annotations; empty: none. `shows_0`: ``x-delivery-count`` is there without failures, too.
+    """Return the message for the next consumer. `annotations`: an encoded map of `modified` outcomes.
+    `shows_0`: ``x-delivery-count`` is there without failures, too.
     """
     head, content = message
     if len(head) + len(annotations) <= HEAD_BYTES_MAX:
@@ -231,16 +225,14 @@ def redelivered(
 
 
 def merged(annotations: bytes, more: bytes) -> bytes:
-    """Merge two encoded maps of annotations; entries of the second take precedence. Empty: none."""
+    """Merge two encoded maps of annotations; entries of the second take precedence."""
     if not annotations or not more:
         return annotations or more
     return encode({**_items(annotations), **_items(more)})
 
 
 def delivery_time_ms(annotations: bytes) -> int | None:
-    """The earliest time of the next delivery, as requested by a `modified` outcome. RabbitMQ checks the
-    value, not its type: RabbitMQ's own client for Python sends a long, others a timestamp.
-    """
+    """The earliest time of the next delivery, as requested by a `modified` outcome."""
     return milliseconds_in(_items(annotations).get(X_OPT_DELIVERY_TIME))
 
 
@@ -279,7 +271,7 @@ def _head091(head: bytes, counts: dict[Symbol, int], failures: int, more: dict[A
     try:
         encoded = encode_properties(properties)
     except EncodeError:
-        # The annotations of an AMQP 1.0 client have no encoding here: leave them out rather than the message.
+        # The annotations of an AMQP 1.0 client have no encoding here.
         properties.headers = {name: value for name, value in headers.items() if name not in map(str, more)}
         encoded = encode_properties(properties)
     return amqp091.join_head(

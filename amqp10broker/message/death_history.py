@@ -1,7 +1,7 @@
 """Records of dead-lettering, in the form of both protocols: x-death of 0-9-1, x-opt-deaths of 1.0.
 
-One record stands for one queue and one reason; the newest event comes first. Times of records are stored
-to the millisecond beside an x-death, which has room for one time in seconds.
+One record stands for one queue and one reason; the newest event comes first. Times are stored to the
+millisecond beside an x-death, which has room for one time in seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from amqp10broker.protocols.amqp10.types import Timestamp as Milliseconds
 
 X_DEATH: Final = "x-death"
 REJECTED: Final = "rejected"
-"""The reason that a client gives: it distinguishes an intended cycle from an automatic one."""
+"""The reason that a client gives, which makes a cycle an intended one."""
 
 _UINT_MAX: Final = 2**32 - 1
 _INT64_MAX: Final = 2**63 - 1
@@ -34,10 +34,10 @@ class Death:
     first_time_ms: int
     last_time_ms: int
     exchange: str
-    """The exchange that the message had been published to before it came into the queue."""
+    """That the message had been published to before it came into the queue."""
     routing_keys: tuple[str, ...]
     ttl_ms: int | None = None
-    """The message's own time to live, which dead-lettering removed."""
+    """Of the message, which dead-lettering removed."""
 
     def to_table(self) -> dict[str, Any]:
         """An item of x-death, which has one time: the first."""

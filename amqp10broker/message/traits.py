@@ -1,12 +1,10 @@
 """What a queue reads of a message's head: durability, priority, time to live, delay; and what traces show.
 
-The earliest delivery time is a message annotation of AMQP 1.0, or a header of AMQP 0-9-1:
-`x-opt-delivery-time`, in milliseconds since 1970, which JMS clients write, or `x-opt-delivery-delay`, in
-milliseconds from the arrival at the queue, as in Artemis. If both are present the first one counts. A dead
-letter has no delay any more: it applied to the first queue.
+The earliest delivery time is an annotation of AMQP 1.0 or a header of AMQP 0-9-1: `x-opt-delivery-time`, in
+ms since 1970, which JMS clients write, or `x-opt-delivery-delay`, in ms from the arrival at the queue, as in
+Artemis. If both are present the first one counts. The delay of a dead letter applied to its first queue.
 
-The trace is W3C Trace Context: application-properties ``traceparent`` and ``tracestate`` of AMQP 1.0, headers
-of these names of AMQP 0-9-1. They cannot be message-annotations, whose names begin with ``x-``.
+The trace is W3C Trace Context, in application-properties or headers.
 """
 
 from __future__ import annotations
@@ -43,7 +41,6 @@ X_OPT_DELIVERY_TIME: Final = Symbol("x-opt-delivery-time")
 X_OPT_DELIVERY_DELAY: Final = Symbol("x-opt-delivery-delay")
 
 TIME_MAX_MS: Final = 2**63 - 1
-"""The last time that a timestamp, and the file of a snapshot, can represent."""
 
 _IN_BOTH: Final = b"x-opt-delivery-"
 """Heads and properties without it need not be decoded for a delay."""
@@ -55,14 +52,11 @@ class Delay(NamedTuple):
     from_arrival: bool
 
     def due_ms(self, now_ms: int) -> int:
-        """Of a message that arrives now, in ms since 1970; a past time is due at once."""
         return max(0, min(self.ms + now_ms if self.from_arrival else self.ms, TIME_MAX_MS))
 
 
 def milliseconds_in(value: Any) -> int | None:
-    """Read a time or a duration that a client wrote; None if it is not a number. The type does not count:
-    some write a long, others a timestamp, and one of AMQP 0-9-1 is in seconds.
-    """
+    """Read a time or a duration that a client wrote, as a long or a timestamp; None if it is not a number."""
     if not isinstance(value, int) or isinstance(value, bool):
         return None
     return min(int(value) * (1000 if isinstance(value, Timestamp091) else 1), TIME_MAX_MS)
@@ -88,11 +82,8 @@ def _delay_in(annotations: Mapping[Any, Any]) -> Delay | None:
 class Traits(NamedTuple):
     durable: bool
     priority: int | None
-    """0 to 255; None: the publisher gave none."""
     ttl_ms: int | None
-    """None: no limit of its own."""
     delay: Delay | None = None
-    """None: it may be delivered at once."""
 
 
 @remembering
@@ -113,7 +104,7 @@ def traits_of(head: bytes) -> Traits:
 
 NAMES: Final = ("traceparent", "tracestate")
 LOOKED_THROUGH_BYTES: Final = 4096
-"""In an AMQP 1.0 message, application-properties behind these bytes are not searched."""
+"""The bytes of an AMQP 1.0 message that are searched for application-properties."""
 
 _MARK: Final = b"traceparent"
 # Between name and value are the value's type and length: two bytes in AMQP 1.0, five in AMQP 0-9-1.
@@ -124,10 +115,7 @@ _SAMPLED: Final = 1
 
 
 def trace_fields(message: Message) -> dict[str, str] | None:
-    """Return the fields by name; empty if the message has no ``traceparent``.
-
-    None: the trace is not sampled, which is known before all the other fields are read.
-    """
+    """Return the fields by name; None: the trace is not sampled, which is known before they are read."""
     head, content = message
     where = head if is_amqp091(message) else content
     at = where.find(_MARK, 0, len(head) if where is head else LOOKED_THROUGH_BYTES)

@@ -3,12 +3,7 @@
 The catalog is plain state, read synchronously by any task. It changes in one way only: a request is planned
 (see `plan`), the durable part of the plan is stored, and the plan is applied (`propose`). On one node the
 answer exists when the call returns; in a cluster it arrives later as a `Decided` message, and a front end
-that waits handles no later input of its client. The runtime runs the queues (`queue.StartQueue`), and the
-catalog notifies them through their `QueueHandle` of new settings, redeclaration and deletion.
-
-Open connections and channels are counted against the limits of virtual hosts and users, and refused with
-RabbitMQ's texts. In a cluster each node counts its own and receives the counts of the others, so simultaneous
-requests at several nodes may exceed a limit.
+that waits handles no later input of its client.
 """
 
 from __future__ import annotations
@@ -31,6 +26,7 @@ from amqp10broker.metadata.plan import (
     Plan,
     Put,
     Record,
+    T_co,
     VhostFacts,
     binding_key,
 )
@@ -51,7 +47,6 @@ from amqp10broker.queues.commands import TOUCH
 from amqp10broker.routing.exchange import Choose
 
 if TYPE_CHECKING:
-    from amqp10broker.errors import RefusedError
     from amqp10broker.queues.commands import RequestRef
     from amqp10broker.storage.catalog_log import CatalogLog
 
@@ -65,11 +60,12 @@ CHANNELS: Final = "channels"
 
 
 class Usage:
-    """Counts of open connections and channels.
+    """Counts of open connections and channels, for the limits of virtual hosts and users. Each node receives
+    the counts of the others, so simultaneous requests at several nodes may exceed a limit.
 
     Attributes:
         counts: at this node, by what is counted and whose.
-        queues_declared: how often clients have declared queues at this node, also some that were there.
+        queues_declared: how often clients have declared queues at this node, existing ones too.
     """
 
     def __init__(self) -> None:
@@ -81,8 +77,8 @@ class Usage:
         self._sole: set[tuple[str, str]] = set()
 
     def open_connection(self, vhost: VirtualHost, user: User) -> None:
-        """Count a connection that a user opens to a virtual host. Raises `NotAllowed` if the virtual host's
-        or the user's limit is reached; nothing was counted.
+        """Count a connection of a user. Raises `NotAllowed` if the virtual host's or the user's limit is
+        reached.
         """
         limit = vhost.facts.limits.max_connections
         if self._is_reached(limit, VHOSTS, vhost.name):
@@ -101,13 +97,12 @@ class Usage:
         self.counts[USERS][user.name] += 1
 
     def close_connection(self, vhost: str, user: str) -> None:
-        """Forget a connection that `open_connection` counted."""
         _count_down(self.counts[VHOSTS], vhost)
         _count_down(self.counts[USERS], user)
 
     def open_container(self, vhost: str, container: str, *, sole: bool) -> None:
-        """Count a connection of AMQP 1.0 by its container's name, at this node. Raises `ResourceLocked` if it
-        is not, or one that is there wants to be; nothing was counted.
+        """Count a connection of AMQP 1.0 by its container-id, at this node. `sole`: there may be no other.
+        Raises `ResourceLocked`.
         """
         key = (vhost, container)
         if key in self._sole or (sole and key in self._containers):
@@ -120,16 +115,13 @@ class Usage:
             self._sole.add(key)
 
     def close_container(self, vhost: str, container: str) -> None:
-        """Forget a connection that `open_container` counted."""
         key = (vhost, container)
         _count_down(self._containers, key)
         if key not in self._containers:
             self._sole.discard(key)
 
     def open_channel(self, user: User) -> None:
-        """Count a channel or session that a user opens. Raises `NotAllowed` if the user's limit is reached;
-        nothing was counted.
-        """
+        """Count a channel or session of a user. Raises `NotAllowed` if the user's limit is reached."""
         limit = user.limits.max_channels
         if self._is_reached(limit, CHANNELS, user.name):
             raise NotAllowed(
@@ -140,7 +132,6 @@ class Usage:
         self.counts[CHANNELS][user.name] += 1
 
     def close_channel(self, user: str) -> None:
-        """Forget a channel or session that `open_channel` counted."""
         _count_down(self.counts[CHANNELS], user)
 
     # --- other nodes --------------------------------------------------------------------------------
@@ -163,7 +154,7 @@ class Usage:
         }
 
     def hear(self, node: int, told: Mapping[str, Any]) -> None:
-        """Replace the counts of another node by its `limited`; nothing if the node is lost."""
+        """Replace the counts of another node by its `limited`; empty if the node is lost."""
         counts = {
             kind: Counter({str(name): int(count) for name, count in dict(each).items()})
             for kind, each in told.items()
@@ -189,40 +180,33 @@ def _count_down(counter: Counter[T], name: T) -> None:
 
 
 VHOST: Final = "/"
-"""The virtual host that is always there at start, and that clients get who name none."""
-
-T_co = TypeVar("T_co", covariant=True)
+"""The virtual host of a new broker, and of clients that name none."""
 
 
 class CatalogRequest(Protocol[T_co]):
     """A request to change the catalog: a value, as in `queue_requests`."""
 
     def plan(self, catalog: Catalog) -> Plan[T_co]:
-        """Check the rules and return the plan; nothing is changed. Raises a `RefusedError` subclass with the
-        reason.
-        """
+        """Check the rules and return the plan; nothing is changed. Raises `RefusedError`."""
 
 
 class Catalog:
     """Virtual hosts and users.
 
     Attributes:
-        parameters: runtime parameters of plugins by (virtual host, component, name), kept as they are.
-        unknown: other parts of an imported definitions file, kept for the next export.
-        cluster: which one it is; None without one.
-        placement: chooses nodes for new queues; None: at this node, which is in no cluster.
-        node_directory: leaders of queues and running nodes; None: this node is in no cluster.
-        on_members: called when a queue has other members; must not raise.
-        on_nodes: called when nodes or the cluster change; must not raise.
-        decide: in a cluster, submits a request without waiting for its answer; None: this
-            catalog decides.
-        on_sizes: called when a queue is new or a policy another: queues may want other numbers of members;
-            must not raise.
-        on_left: called with the key of a user or a virtual host that is gone; must not raise.
-        queues_created, queues_deleted: how many queues came and went since the start, those included that
-            were there before it.
-        choose: where routing, and the ids of streams, leave something to chance; None takes turns.
-        default_queue_type: of a queue that is declared without one in a virtual host without a default.
+        parameters: runtime parameters of plugins by (virtual host, component, name).
+        unknown: other parts of an imported definitions file, for the next export.
+        cluster, placement, node_directory, decide: None in no cluster.
+        placement: chooses nodes for new queues.
+        node_directory: leaders of queues and running nodes.
+        decide: submits a request without waiting for its answer.
+        on_members: called when a queue has other members; no such function may raise.
+        on_nodes: called when nodes or the cluster change.
+        on_sizes: called when queues may want other numbers of members: one is new, or a policy changes.
+        on_left: called with the key of a user or a virtual host that is gone.
+        queues_created, queues_deleted: counts since the start, with the queues that were there before it.
+        choose: the random source of routing and of the ids of streams; None takes turns.
+        default_queue_type: of queues declared without one in a virtual host without a default.
     """
 
     def __init__(
@@ -234,9 +218,7 @@ class Catalog:
         rules: Rules = UNSET,
         choose: Choose | None = None,
     ) -> None:
-        """Create a catalog with the virtual host ``/`` and no users. `default_queue_type`: of queues that are
-        declared without a type in a virtual host without a default.
-        """
+        """Create a catalog with the virtual host ``/`` and no users."""
         self.vhosts: dict[str, VirtualHost] = {}
         self.changes = Changes()
         self.users = Users()
@@ -279,7 +261,7 @@ class Catalog:
         return f"number {number}" if node is None else node.name
 
     def leader_of(self, queue: DeclaredQueue) -> NodeFacts | None:
-        """The node that leads a queue, or has it; None: none is known, or this node is in no cluster."""
+        """The node that leads a queue, or has it; None: none is known."""
         leader = queue.home or None
         if queue.members and self.node_directory is not None:
             leader = self.node_directory.leader(queue)
@@ -289,7 +271,7 @@ class Catalog:
         return self.node_directory is not None and self.node_directory.runs(node)
 
     def cluster_name(self, alone: str) -> str:
-        """The name of the cluster, for people; `alone`, if this node is in none and was given none."""
+        """The name of the cluster; `alone`, if this node is in none and was given none."""
         if self.cluster is not None:
             return self.cluster.name
         given = self.global_parameters.get(CLUSTER_NAME)
@@ -306,9 +288,6 @@ class Catalog:
             total.update(vhost.given_up())
         return total
 
-    def find_vhost(self, name: str) -> VirtualHost | None:
-        return self.vhosts.get(name)
-
     def lookup_vhost(self, name: str) -> VirtualHost:
         vhost = self.vhosts.get(name)
         if vhost is None:
@@ -318,8 +297,8 @@ class Catalog:
     # --- changing ---------------------------------------------------------------------------------
 
     def propose(self, request: CatalogRequest[T]) -> T:
-        """Carry out a request: plan it, keep what outlives the process, apply it. Raises `RefusedError` if
-        the rules are against it, or it cannot be kept; nothing was changed.
+        """Plan a request, store what outlives the process, and apply the plan. Raises `RefusedError` if the
+        rules are against it, or it cannot be stored.
         """
         plan = request.plan(self)
         puts = plan.puts
@@ -350,7 +329,7 @@ class Catalog:
         farewell: bool = True,
         used: Key | None = None,
     ) -> None:
-        """Apply a plan; the only way in which metadata changes. No rule is checked. Queues start and end."""
+        """Apply a plan: no rule is checked, and queues start and end."""
         for put in puts:
             self._put(put.key, put.record)
         for key in forgets:
@@ -372,12 +351,8 @@ class Catalog:
                 self.vhosts[key[1]].topology.put_binding(record)
             case "exchange":
                 self.vhosts[key[1]].topology.put_exchange(record)
-            case "permission":
-                self.users.put_permission(key[1], key[2], record)
-            case "topic_permission":
-                self.users.put_topic_permission(key[1], key[2], key[3], record)
-            case "user":
-                self.users.put_user(record)
+            case "user" | "permission" | "topic_permission":
+                self.users.put_entry(key, record)
             case "policy" | "operator_policy":
                 self.vhosts[key[1]].policies.put_policy(record)
                 self.on_sizes()
@@ -442,12 +417,10 @@ class Catalog:
                 topology.drop_binding(binding)
             case "exchange":
                 self.vhosts[key[1]].topology.drop_exchange(key[2])
-            case "permission":
-                self.users.drop_permission(key[1], key[2])
-            case "topic_permission":
-                self.users.drop_topic_permission(key[1], key[2], key[3])
+            case "permission" | "topic_permission":
+                self.users.drop_entry(key)
             case "user":
-                self.users.drop_user(key[1])
+                self.users.drop_entry(key)
                 self.on_left(key)
             case "policy" | "operator_policy":
                 self.vhosts[key[1]].policies.drop_policy(key[2], operator=key[0] == "operator_policy")
@@ -471,16 +444,13 @@ class Catalog:
 
 
 def entries(catalog: Catalog, *, bindings: bool = True) -> list[Put]:
-    """All that is declared, bindings if wanted, in an order in which it can be applied to a new catalog."""
+    """All that is declared, in an order in which it can be applied to a new catalog."""
     users = catalog.users
     found = [
         *(Put(("vhost", name), vhost.facts) for name, vhost in catalog.vhosts.items()),
         *(Put(("user", user.name), user) for user in users),
-        *(Put(("permission", user, vhost), each) for user, vhost, each in users.permissions()),
-        *(
-            Put(("topic_permission", user, vhost, exchange), each)
-            for user, vhost, exchange, each in users.topic_permissions()
-        ),
+        *(Put(("permission", *key), each) for key, each in users.granted.items()),
+        *(Put(("topic_permission", *key), each) for key, each in users.granted_topics.items()),
         *(Put(("parameter", *name), value) for name, value in catalog.parameters.items()),
         *(Put(("global_parameter", name), value) for name, value in catalog.global_parameters.items()),
         *(Put(("unknown", name), value) for name, value in catalog.unknown.items()),
@@ -519,13 +489,13 @@ def entries_in(vhost: VirtualHost, *, bindings: bool = True) -> list[Put]:
 
 
 class NodeDirectory(NamedTuple):
-    """The state of other nodes, as a node of a cluster sees it. Nodes are named by their numbers.
+    """The state of other nodes, by their numbers.
 
     Attributes:
-        leader: the leader of a queue with members; None: none is known.
-        last_leader: the last known leader of a queue; None: there has been none.
+        leader: of a queue with members; None: none is known.
+        last_leader: the last known one; None: there has been none.
         runs: whether a node can be reached; this one can.
-        reply_queue: a queue of direct reply-to of another node, if this one must take its name for that.
+        reply_queue: a queue of direct reply-to of another node whose announcement may be pending.
     """
 
     leader: Callable[[DeclaredQueue], int | None]
@@ -538,15 +508,14 @@ Value = Any
 """An entry's record, as JSON can hold it."""
 
 NUMBERS_RESERVED: Final = 1024
-"""Numbers that are reserved at one time, because the journal waits meanwhile."""
+"""Numbers reserved at one time, because the journal waits meanwhile."""
 
 
 class Changes:
-    """Stores the durable changes of the catalog as entries, plan by plan.
+    """Stores the durable changes of the catalog as entries, plan by plan; nothing without a recorder.
 
     A plan is stored before it counts, so that a failed write refuses it without effect. Deletions are stored
-    after the fact, because they must be possible when the disk is full. Without a recorder (a broker in
-    memory only) every call returns at its first line.
+    after the fact, because they must be possible when the disk is full.
     """
 
     __slots__ = ("conceal", "highest_reserved", "recorder")
@@ -557,8 +526,8 @@ class Changes:
         self.conceal: Conceal = lambda record: record
 
     def keep(self, puts: Sequence[Put]) -> None:
-        """Keep what a plan puts and what outlives the process, all of it or nothing. Raises `RefusedError` if
-        it cannot be kept: the plan must not be applied.
+        """Store the durable entries of a plan, all or none. Raises `RefusedError`: the plan must not be
+        applied.
         """
         if self.recorder is None:
             return
@@ -568,7 +537,6 @@ class Changes:
             self.recorder.put(kept)
 
     def forget(self, keys: Sequence[Key]) -> None:
-        """Keep no more what is gone; nothing happens if it never outlived the process."""
         if self.recorder is not None and keys:
             self.recorder.forget(keys)
 
@@ -581,7 +549,7 @@ class Changes:
             self.highest_reserved = reserved
 
     def give_numbers_back(self, highest_given: int) -> None:
-        """Reserve no more numbers than were given: at the end, when none will be given any more."""
+        """Reserve no more numbers than were given; for the end of the process."""
         if self.recorder is not None and self.highest_reserved > highest_given:
             self.recorder.put([_highest(highest_given)])
             self.highest_reserved = highest_given
@@ -604,14 +572,13 @@ Propose: TypeAlias = "Callable[[CatalogRequest[Any], RequestRef], Any]"
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A letter: what became of a request. `refusal`: why not; None if it is applied."""
+    """The outcome of a request. `refusal`: None if it is applied."""
 
     ref: RequestRef
     answer: Any = None
     refusal: RefusedError | None = None
 
     def result(self) -> Any:
-        """The answer. Raises `RefusedError` if it was refused; nothing was changed."""
         if self.refusal is not None:
             raise self.refusal
         return self.answer
@@ -623,17 +590,16 @@ def at_once(catalog: Catalog) -> Propose:
 
 
 def all_entries(catalog: Catalog, conceal: Conceal) -> list[tuple[Key, Any]]:
-    """Everything that must outlive the process, as JSON can hold it."""
+    """Everything that must outlive the process, as JSON."""
     reserved = Put(NUMBERS, max(catalog.highest_number, catalog.changes.highest_reserved))
     kept = [*(put for put in entries(catalog) if put.kept and put.key != NUMBERS), reserved]
     return [(put.key, encoded(put.key, put.record, conceal)) for put in kept]
 
 
 def restore(catalog: Catalog, kept: Iterable[tuple[Key, Any]]) -> dict[str, int]:
-    """Declare the content of the entries. `kept`: the entries of one data folder, in any order as far as
-    kinds go. Returns how many there were of each kind, for the log. Raises `ConfigError` if an entry cannot
-    be understood, or needs what is not installed; the broker must not start, because what depends on that
-    entry would be lost.
+    """Declare the entries of a data folder, in any order of kinds. Returns how many there were of each kind.
+    Raises `ConfigError` if one cannot be read: the broker must not start, because what depends on it would be
+    lost.
     """
     by_kind: dict[str, list[tuple[Key, Any]]] = {kind: [] for kind in KINDS}
     for key, value in kept:

@@ -1,10 +1,9 @@
 """Definitions: all metadata as one JSON document in RabbitMQ's shape.
 
-`definitions_export` writes the catalog; `ImportDefinitions` imports a document. A document is
-planned as one: each entry on a copy of the catalog without queues, to which the plans of earlier entries were
-applied. A refused exchange, queue, binding or policy is left out and reported, since RabbitMQ exports
-bindings of internal exchanges without the exchanges. A malformed document, or one with a refused user,
-permission or limit, is rejected as a whole. Equal existing entries stay, so a second import changes nothing.
+A document is planned as one: each entry on a copy of the catalog with the plans of earlier entries. A refused
+exchange, queue, binding or policy is left out and reported, since RabbitMQ exports bindings of internal
+exchanges without the exchanges. A malformed document, or one with a refused user, permission or limit, is
+rejected as a whole.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ from amqp10broker.routing.exchange import Binding
 T = TypeVar("T")
 
 _OPTIONAL: Final = frozenset({"exchanges", "policies", "queues", "bindings"})
-"""Sections of which an entry that is refused is left out."""
+"""Sections of which a refused entry is left out."""
 _HEADER: Final = frozenset(
     {"rabbit_version", "rabbitmq_version", "product_name", "product_version", "explanation", "metadata"}
     | {"rabbitmq_definition_format", "original_cluster_name", "description", "default_queue_type", "limits"}
@@ -74,9 +73,7 @@ _HEADER: Final = frozenset(
 
 @dataclass(slots=True)
 class ImportReport:
-    """The result of an import. `unknown`: names of unknown parts of the document; stored for the
-    next export.
-    """
+    """The result of an import. `unknown`: unknown parts of the document, stored for the next export."""
 
     loaded: dict[str, int] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
@@ -85,9 +82,9 @@ class ImportReport:
 
 @dataclass(frozen=True, slots=True)
 class ImportDefinitions:
-    """Import a document; `importing` creates this request. `passwords`: the records of its users' passwords,
-    by the place of the entry. `user`: may do all in the virtual hosts that the document adds, as if it had
-    added them one by one; None, or one that is not in the catalog: no user may.
+    """Import a document; `importing` makes this request. `passwords`: the records of its users' passwords, by
+    the place of the entry. `user`: gets all permissions in the virtual hosts that the document adds, as if it
+    had added them one by one.
     """
 
     document: Mapping[str, Any] = field(hash=False, repr=False)
@@ -108,15 +105,9 @@ def importing(
     vhost: str | None = None,
     user: str | None = None,
 ) -> ImportDefinitions:
-    """The request to bring a document into the catalog.
-
-    Args:
-        make_password: makes the record of a password that stands there in plain; without it, such a user
-            is refused.
-        vhost: the virtual host of entries that name none, as in a file of one virtual host.
-
-    Raises:
-        ConfigError: it is no document, or a password cannot be used; names the place.
+    """Return the request to import a document. `make_password`: makes the record of a plain password; None
+    refuses such a user. `vhost`: of entries that name none, as in a file of one virtual host. Raises
+    `ConfigError` if it is not a document, or a password cannot be used.
     """
     if not isinstance(document, Mapping):
         raise ConfigError("definitions:", f"is {shown(document)}", "must be an object: {...}")
@@ -148,9 +139,7 @@ def _copy(catalog: Catalog) -> Catalog:
 
 @dataclass(eq=False)
 class _Loader:
-    """Plans the entries of a document one by one. `puts`: what the plans put, by key: of what two of them
-    put, the last counts.
-    """
+    """Plans the entries of a document one by one. `puts`: by key; the last one of a key counts."""
 
     _original: Catalog
     _passwords: Mapping[str, PasswordRecord | None]
@@ -181,7 +170,6 @@ class _Loader:
                 self._do(SetParameter(("unknown", name), value))
 
     def _do(self, request: CatalogRequest[T]) -> T:
-        # Plan a request, on what those before have made of the copy.
         plan = request.plan(self._catalog)
         self._catalog.apply(plan.puts)
         self.puts.update((put.key, put) for put in plan.puts)
@@ -193,7 +181,7 @@ class _Loader:
 
     def _virtual_host(self, entry: DefinitionEntry) -> None:
         facts = entry.asking(lambda: read_vhost(entry))
-        there = self._catalog.find_vhost(facts.name)
+        there = self._catalog.vhosts.get(facts.name)
         if there is not None and facts.limits == VhostLimits():
             facts = replace(facts, limits=there.facts.limits)
         try:
@@ -272,7 +260,7 @@ class _Loader:
             entry.asking(lambda: self._do(Bind(vhost, binding)))
 
     def _is_bound(self, vhost: str, binding: Binding) -> bool:
-        original = self._original.find_vhost(vhost)
+        original = self._original.vhosts.get(vhost)
         return original is not None and binding in original.topology.all_bindings
 
     def _vhost_name(self, entry: DefinitionEntry) -> str:
@@ -300,29 +288,29 @@ SECTIONS: Final[Mapping[str, Callable[[_Loader, DefinitionEntry], None]]] = {
     "queues": _Loader._queue,
     "bindings": _Loader._binding,
 }
-"""In the order in which they are loaded: each needs only what came before."""
+"""In an order in which each needs only those before."""
 DUE_LATER: Final = ("queues", "bindings")
-"""Sections of a definitions file that wait."""
+"""Sections that `DeclareDue` declares."""
 
 
 def without_due(request: ImportDefinitions) -> ImportDefinitions:
-    """Return the part of a document that is declared at once."""
+    """Return the request for the part of a document that is declared at once."""
     document = {name: value for name, value in request.document.items() if name not in DUE_LATER}
     return replace(request, document=document)
 
 
 def due_of(document: Mapping[str, Any], queues: Sequence[Mapping[str, Any]]) -> ImportDefinitions:
-    """The rest of it, and further queues."""
+    """Return the request for the rest of it, and further queues."""
     section = document.get("queues", [])
-    if isinstance(section, list):  # it is refused where it is read if it is none
+    if isinstance(section, list):  # anything else is refused where it is read
         section = [*section, *queues]
     return importing({"queues": section, "bindings": document.get("bindings", [])})
 
 
 @dataclass(frozen=True, slots=True)
 class DeclareDue:
-    """Declare the waiting part, once, when the expected number of nodes has joined: a quorum queue gets at
-    most as many members as the cluster has nodes at its declaration.
+    """Declare the waiting part once, when the expected number of nodes has joined: a quorum queue gets at
+    most as many members as the cluster has nodes.
     """
 
     what: ImportDefinitions
@@ -344,25 +332,24 @@ _BINDING: Final = attrgetter(
 @dataclass(frozen=True, slots=True)
 class ExportSection(Generic[T]):
     """One list of the document, whose entries are made later. `things`: the declared objects at the time of
-    the request; they do not change. `entry`: makes the entry of one; None: it is left out.
+    the request. `entry`: makes the entry of one; None: it is left out.
     """
 
     things: Sequence[T]
     entry: Callable[[T], Entry | None]
 
     def made(self, begin: int = 0, end: int | None = None) -> Iterator[Entry]:
-        """Entries of some of the things."""
         return filter(None, map(self.entry, self.things[begin:end]))
 
 
 def sections(
     catalog: Catalog, conceal: Callable[[PasswordRecord | None], PasswordRecord | None]
 ) -> dict[str, Any]:
-    """Return the document of `export`, with each list of possibly many entries as a `ExportSection`. Later
-    changes have no effect on it, so its entries can be made in parts.
+    """Return the document of an export, with each long list as an `ExportSection`, whose entries can be made
+    in parts.
     """
     document: dict[str, Any] = {
-        # RabbitMQ decides by it how to read old files.
+        # RabbitMQ reads old files by it.
         "rabbit_version": catalog.rules.version,
         "rabbitmq_version": catalog.rules.version,
         "product_name": "amqp10broker",
@@ -399,7 +386,6 @@ def sections(
         for policy in _sorted_by_name(vhost.policies)
         if not policy.operator
     ]
-    # All of this is done at once, so it costs little for each of ten thousands.
     queues = [queue for vhost in vhosts for queue in _sorted_by_name(vhost) if _can_come_back(queue)]
     there: dict[str, set[str]] = {vhost.name: set() for vhost in vhosts}
     for queue in queues:
@@ -412,7 +398,7 @@ def sections(
     ]
     bindings: list[tuple[str, Binding]] = []
     for vhost in vhosts:
-        # Each node may have heard of them in an order of its own.
+        # Each node may have its own order.
         bindings += zip(repeat(vhost.name), sorted(vhost.topology.bindings(), key=_BINDING))
 
     def of_binding(found: tuple[str, Binding]) -> Entry | None:

@@ -1,10 +1,9 @@
 """The codec of entries: each declared object as one JSON entry, in the words of definitions files.
 
-`encoded` and `decoded` are inverse for every kind of entry (see `plan`). Definitions files are read by the
-same functions through a `DefinitionEntry`: an object of the file together with where it stands, so that
-complaints begin like ``definitions: queues[3].durable is "yes"; must be true or false``. The two forms differ
-in one thing: in a definitions file an argument without a JSON type becomes the nearest text (`nearest`); in
-the data folder it is wrapped without loss (`exact`, undone by `unwrapped`).
+Definitions files are read by the same functions through a `DefinitionEntry`, an object with its place, so
+that errors begin like ``definitions: queues[3].durable is "yes"; must be true or false``. In a definitions
+file an argument without a JSON type becomes the nearest text (`nearest`); in the data folder it is wrapped
+without loss (`exact`, undone by `unwrapped`).
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ Entry = dict[str, Any]
 AsJson = Callable[[Any], Any]
 
 SCRAM_KEY: Final = "scram_sha_256"
-"""Our addition to RabbitMQ's users; RabbitMQ ignores it."""
+"""An addition to RabbitMQ's users, which RabbitMQ ignores."""
 ARGON2_KEY: Final = "argon2id"
 """Likewise: argon2's hash, where ``password_hash`` is one for RabbitMQ."""
 _MARK: Final = "!"
-"""Begins the one key of an object that stands for a value which JSON has no word for."""
+"""Begins the one key of an object that wraps a value without a JSON type."""
 
 
 # --- entries --------------------------------------------------------------------------------------
@@ -52,9 +51,7 @@ def _fields(record: object, *names: str) -> Entry:
 
 
 def user_entry(user: User, password: PasswordRecord | None, *, exported: bool = False) -> Entry:
-    """A user. `exported`: for a file: RabbitMQ refuses one in which a hash is of a kind that it does not
-    know.
-    """
+    """`exported`: for a file: RabbitMQ refuses one with a hash of an unknown kind."""
     entry = {
         "name": user.name,
         "password_hash": "" if password is None else password.value,
@@ -77,7 +74,6 @@ def user_entry(user: User, password: PasswordRecord | None, *, exported: bool = 
 
 
 def scram_text(record: ScramRecord) -> str:
-    """A SCRAM verifier as it stands in an entry: iterations, salt, stored key and server key."""
     parts = (base64.b64encode(part).decode() for part in (record.salt, record.stored_key, record.server_key))
     return ":".join([str(record.iterations), *parts])
 
@@ -91,7 +87,6 @@ def topic_permission_entry(user: str, vhost: str, exchange: str, permission: Top
 
 
 def vhost_entry(vhost: VhostFacts) -> Entry:
-    """A virtual host without what is in it."""
     facts: Entry = {"description": vhost.description, "tags": list(vhost.tags)}
     if vhost.default_queue_type is not None:
         facts["default_queue_type"] = vhost.default_queue_type
@@ -108,7 +103,6 @@ def global_parameter_entry(name: str, value: Any) -> Entry:
 
 
 def policy_value(policy: Policy, as_json: AsJson) -> Entry:
-    """A policy without its place."""
     return {
         "pattern": policy.pattern,
         "apply-to": policy.apply_to,
@@ -143,7 +137,7 @@ def binding_entry(vhost: str, binding: Binding, as_json: AsJson) -> Entry:
 
 
 def nearest(value: Any) -> Any:
-    """A value as JSON can hold it; what it cannot hold becomes the nearest text."""
+    """A value as JSON; one without a JSON type becomes the nearest text."""
     match value:
         case bool() | None | str():
             return value
@@ -162,8 +156,8 @@ def nearest(value: Any) -> Any:
 
 
 def exact(value: Any) -> Any:
-    """A value as JSON, from which `unwrapped` makes one that counts as the same (`arguments.canonical`).
-    Raises `InvalidArgument` if values of this type cannot be kept.
+    """A value as JSON, from which `unwrapped` makes an equivalent one (`routing.exchange.canonical`). Raises
+    `InvalidArgument` for other types.
     """
     match value:
         case bool() | None:
@@ -251,7 +245,7 @@ class DefinitionEntry:
         return int(self._typed(key, int, "an integer", default))
 
     def table(self, key: str) -> dict[str, Any]:
-        """An object, or what Erlang's JSON writes for one: a list of pairs, empty for an empty one."""
+        """An object, or a list of pairs, which Erlang's JSON writes for one."""
         value = self.values.get(key)
         if value is None or value == []:
             return {}
@@ -267,7 +261,7 @@ class DefinitionEntry:
         return self.values[key]
 
     def tags(self) -> tuple[str, ...]:
-        """A list of strings, or one string with commas, as old versions write it."""
+        """A list of strings, or one string with commas, as in old versions."""
         value = self.values.get("tags")
         if value is None:
             return ()
@@ -278,7 +272,6 @@ class DefinitionEntry:
         raise self.fault("tags", f"is {shown(value)}", "must be a list of strings, or one string with commas")
 
     def limits(self) -> dict[str, Any]:
-        """Limits: an object, or a list of objects."""
         value = self.values.get("limits")
         if isinstance(value, list) and all(isinstance(each, dict) for each in value):
             return {name: limit for each in value for name, limit in each.items()}
@@ -288,9 +281,7 @@ class DefinitionEntry:
         return ConfigError(f"{self.place}.{key}", problem, allowed)
 
     def asking(self, ask: Callable[[], T]) -> T:
-        """Do something with this entry; a refusal then names the place in the file. Raises `ConfigError` if
-        it was refused.
-        """
+        """Call a function; raises `ConfigError` with the place in the file if it refuses."""
         try:
             return ask()
         except RefusedError as error:
@@ -309,8 +300,8 @@ class DefinitionEntry:
 
 
 def entries_of(document: Mapping[str, Any], section: str) -> list[DefinitionEntry]:
-    """The objects of one section, in order; none if it is missing. Raises `ConfigError` if it is no list, or
-    one of them no object.
+    """The objects of one section; none if it is missing. Raises `ConfigError` if it is not a list of
+    objects.
     """
     values = document.get(section, [])
     if not isinstance(values, list):
@@ -321,8 +312,8 @@ def entries_of(document: Mapping[str, Any], section: str) -> list[DefinitionEntr
 def password_of(
     entry: DefinitionEntry, make_password: Callable[[str], PasswordRecord] | None
 ) -> PasswordRecord | None:
-    """Return the password record of a user's entry; None if login with a password is not possible. Raises
-    `ConfigError` if there is neither hash nor password, or the hash is invalid.
+    """Return the password record of a user's entry; None if it has no password. Raises `ConfigError` if there
+    is neither hash nor password, or the hash is invalid.
     """
     if ARGON2_KEY in entry.values and "password" not in entry.values:
         return _argon2_of(entry)
@@ -339,8 +330,8 @@ def password_of(
     value = entry.text("password_hash")
     if not value:
         return None
-    # A file without it is of a version before 3.6, which hashed with MD5, or written by hand, for which
-    # RabbitMQ takes its present default, or a client's that says nothing of it. The length tells which.
+    # A file without it is of a version before 3.6, which hashed with MD5, or written by hand or by a client,
+    # for which RabbitMQ takes its present default. The length shows which.
     size = len(_decoded(value) or b"")
     fitting = (algorithm for algorithm, its_size in _HASH_BYTES.items() if its_size == size)
     assumed = next(fitting, PasswordAlgorithm.RABBIT_SHA256)
@@ -390,7 +381,7 @@ def _decoded(value: str) -> bytes | None:
 
 
 def shown(value: object) -> str:
-    """A value as it stands in the file, cut short."""
+    """The JSON of a value, cut short."""
     text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -402,13 +393,13 @@ _FACTS: Final = frozenset({"description", "tags", "default_queue_type"})
 
 
 def encoded(key: Key, record: Record, conceal: Conceal = lambda record: record) -> Any:
-    """An entry's record as JSON. Raises `InvalidArgument` if an argument is of a type that cannot be kept."""
+    """Return an entry's record as JSON. Raises `InvalidArgument` if an argument has no encoding."""
     return _CODEC[key[0]][0](key, record, conceal)
 
 
 def decoded(key: Key, value: Any) -> Record:
-    """The record that `encoded` was given. Raises `ConfigError` or `RefusedError` or `KeyError` or
-    `TypeError` or `ValueError` or `AttributeError` if it is no such record.
+    """The inverse of `encoded`. Raises `ConfigError`, `RefusedError`, `KeyError`, `TypeError`, `ValueError`
+    or `AttributeError` for other input.
     """
     codec = _CODEC.get(key[0])
     if codec is None:
@@ -420,14 +411,14 @@ def decoded(key: Key, value: Any) -> Record:
 
 
 def read_user(entry: DefinitionEntry, password: PasswordRecord | None) -> User:
-    """Return a user. The password record is read before, because making one is slow."""
+    """The password record is read before, because making one is slow."""
     name = entry.text("name")
     limits = UserLimits.read(entry.table("limits"), f"user '{name}'")
     return User(name, password, entry.tags(), limits)
 
 
 def read_vhost(entry: DefinitionEntry) -> VhostFacts:
-    """A virtual host without what is in it. Its default type of queue may be none that is known here."""
+    """Read a virtual host, whose default type of queue may be unknown."""
     name = entry.text("name")
     inner = DefinitionEntry(f"{entry.place}.metadata", entry.table("metadata"))
     kind = entry.text("default_queue_type", inner.text("default_queue_type", "undefined"))

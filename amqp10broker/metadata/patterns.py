@@ -7,9 +7,8 @@ definitions file stays, finds nothing, and `fault_of` gives the reason.
 Names come from users, so a hostile name must not make a search long: Python's `re` has 2**27 ways through a
 name of 27 letters for ``^([a-z]+\\.?)+$``. `re` searches where `steps` finds few; elsewhere `BoundedSearch`
 follows all ways at once (Thompson's construction), from the end of the text to its beginning, in time bounded
-by the pattern's size times the length. `re` parses the pattern there, too, and each single character, class
-or anchor is a small pattern of it. Only whether something is found is answered. Back references, conditions
-on groups, and possessive and atomic forms cannot be followed so: they are refused where `re` may take long.
+by the pattern's size times the length; each character, class or anchor is a small pattern of `re`. It refuses
+back references, conditions on groups, and possessive and atomic forms, which cannot be followed so.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from functools import lru_cache
 from re import _compiler, _constants, _parser  # type: ignore[attr-defined]
 from typing import Any, Final, TypeVar
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError, InvalidArgument
 
 # What `sre_parse` and its like are called since 3.11; the tests of this file tell when that changes.
 
 
 STATES_MAX: Final = 1000
-"""Of one pattern: characters, and forks between them. With all of them, and a text of 255 characters, a
-search takes a twentieth of a second; a pattern as people write it has twenty."""
+"""Of one pattern: characters, and forks between them; with a text of 255 characters a twentieth of a
+second."""
 
 CLASS_SIZE_MAX: Final = 100_000
-"""Characters beyond Latin-1 in the classes of one pattern: all there are once, some hundredths of a second
-to compile."""
+"""Characters beyond Latin-1 in the classes of one pattern: some hundredths of a second to compile."""
 _WIDE_CLASS_SIZE: Final = 2_000
-"""What any class with such costs beside."""
+"""The fixed cost of a class with such characters."""
 _TABLE_END: Final = 0x10000
 
 NO_END: Final = 1 << 40
-"""More ways, and steps, than anybody should try."""
+"""A number of ways or steps without a bound."""
 
 TEXT_LENGTH: Final = 256
-"""Characters for which ways are counted: names and routing keys of AMQP 0-9-1 have at most as many bytes."""
+"""Characters for which ways are counted: the most bytes of names and routing keys of AMQP 0-9-1."""
 
 _REPEATS: Final = (_constants.MAX_REPEAT, _constants.MIN_REPEAT)
 _LOOKS: Final = (_constants.ASSERT, _constants.ASSERT_NOT)
@@ -52,7 +51,6 @@ _ATOMIC: Final = getattr(_constants, "ATOMIC_GROUP", None)
 
 
 parsed: Final[Callable[[str], Any]] = _parser.parse
-"""Makes the tree of a pattern. Raises `re.error` if it is no regular expression."""
 
 
 class Unbounded(BrokerError):
@@ -64,8 +62,6 @@ class TooManySteps(BrokerError):
 
 
 class BoundedSearch:
-    """A pattern whose search is bounded."""
-
     def __init__(self, tree: Any) -> None:
         self._parts = _Parts()
         self._machine = _Machine(tree, tree.state.flags, self._parts)
@@ -76,9 +72,7 @@ class BoundedSearch:
 
 
 def compiled(tree: Any) -> re.Pattern[str]:
-    """Compile the pattern for `re`. Raises `Unbounded` if its classes have too many characters beyond Latin-1
-    for a table.
-    """
+    """Compile the pattern for `re`. Raises `Unbounded`."""
     if _class_size(tree) > CLASS_SIZE_MAX:
         raise Unbounded("its classes have too many characters beyond Latin-1")
     pattern: re.Pattern[str] = _compiler.compile(tree, tree.state.flags)
@@ -86,7 +80,7 @@ def compiled(tree: Any) -> re.Pattern[str]:
 
 
 def steps(tree: Any, length: int = TEXT_LENGTH) -> int:
-    """At most how many characters `re` looks at in a text of this length, up to `NO_END`."""
+    """Return a bound of the characters that `re` looks at in a text of this length, up to `NO_END`."""
     first = next(iter(tree), None)
     at = first[1] if first is not None and first[0] is _constants.AT else None
     once = at is _constants.AT_BEGINNING_STRING or (
@@ -98,8 +92,8 @@ def steps(tree: Any, length: int = TEXT_LENGTH) -> int:
 
 
 def extent(items: Any, length: int = TEXT_LENGTH) -> tuple[int, int]:
-    """How many ways `re` has through a text of this length from one place in it, at most. Returns the ways,
-    and how many characters one of them compares; up to `NO_END` each.
+    """Return bounds of the ways of `re` through a text of this length from one place in it, and of the
+    characters that one of them compares; up to `NO_END` each.
     """
     ways, reach = 1, 0
     for kind, value in items:
@@ -158,9 +152,7 @@ def _class_size(items: Any) -> int:
 
 
 class _Parts:
-    """The shared parts of all machines of one pattern: counts of states and steps, and patterns of one
-    character.
-    """
+    """The counts of states and steps of all machines of one pattern, and its patterns of one character."""
 
     def __init__(self) -> None:
         self.states = 0
@@ -180,7 +172,7 @@ class _Parts:
 
 
 class _Machine:
-    """The states of a pattern, or of what a look-around looks for. 0 is the end."""
+    """The states of a pattern, or of a look-around's. 0 is the end."""
 
     def __init__(self, items: Any, flags: int, parts: _Parts) -> None:
         self._parts = parts
@@ -254,7 +246,7 @@ class _Machine:
         if kind in _LOOKS:
             direction, body = value
             width = body.getwidth()[0] if direction < 0 else 0
-            look = _Look(_Machine(body, flags, self._parts), width, wanted=kind is _constants.ASSERT)
+            look = _Look(_Machine(body, flags, self._parts), width, kind is _constants.ASSERT)
             return self._under(look, then)
         if kind is _FAILURE:
             return self._state()  # from which nothing leads on
@@ -292,15 +284,13 @@ class _Machine:
         return state
 
 
+@dataclass(eq=False, slots=True)
 class _Look:
     """A look ahead, or a look behind of fixed width, as in `re`."""
 
-    __slots__ = ("_machine", "_wanted", "_width")
-
-    def __init__(self, machine: _Machine, width: int, *, wanted: bool) -> None:
-        self._machine = machine
-        self._width = width
-        self._wanted = wanted
+    _machine: _Machine
+    _width: int
+    _wanted: bool
 
     def places(self, text: str) -> list[bool]:
         found = [False] * self._width + self._machine.places(text)
@@ -327,7 +317,7 @@ def _combined(flags: int, add: int, remove: int) -> int:
 
 T = TypeVar("T")
 
-# "^$" matches the empty name only, which no queue has; the default exchange is asked for as amq.default.
+# "^$" matches the empty name only, which no queue has; the default exchange is amq.default here.
 NOTHING: Final = "^$"
 
 _POSIX_CLASSES: Final = {
@@ -341,9 +331,9 @@ _PCRE_END: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\z")
 
 
 NAME_CHARACTERS_MAX: Final = 1024
-"""Nothing is found in what is longer. Names and routing keys of AMQP 0-9-1 have at most 255 bytes."""
+"""Nothing is found in a longer name."""
 PATTERN_CHARACTERS_MAX: Final = 4096
-"""Of a pattern: some thousandths of a second to compile."""
+"""Some thousandths of a second to compile."""
 
 _SHOWN: Final = 200
 """Characters of a pattern in an error."""
@@ -351,13 +341,13 @@ _SHOWN: Final = 200
 RE_STEPS_MAX: Final = 1 << 20
 """Characters that `re` may look at in one name: some thousandths of a second."""
 _RE_STEPS_LIKED: Final = 1 << 14
-"""Up to so many, what they might come to counts in a `PatternSearch`; beyond, each step is counted."""
+"""Up to so many, their bound counts in a `PatternSearch`; beyond, each step is counted."""
 _RE_STEPS: Final = 64
 """Characters that `re` looks at in about the time of one step of `BoundedSearch`."""
 NAME_STEPS_MAX: Final = 20_000
 """Of a `PatternSearch`, in one name: a hundredth of a second."""
 FINDING_STEPS_MAX: Final = 4_000_000
-"""Of a `PatternSearch`, in all names: a second or two, in which others have their turns."""
+"""Of a `PatternSearch`, in all names: a second or two."""
 _PAUSE_STEPS: Final = 15_000
 
 
@@ -416,17 +406,16 @@ def _compiled(pattern: str) -> _Search | Exception:
 
 
 def is_expression(pattern: str) -> bool:
-    """Whether it is a regular expression, though perhaps one that nothing may be searched for with."""
+    """Whether it is a regular expression, bounded or not."""
     return isinstance(_compiled(pattern), _Search | Unbounded)
 
 
 def check_pattern(pattern: str, resource: str) -> str:
-    """Return the pattern if it is a valid regular expression. `resource`: its owner, for the error:
-    ``configure permission of user 'a' in vhost '/'``. Raises `InvalidArgument` if it is not a regular
-    expression; the text names the position.
+    """Return the pattern. `resource`: its owner, for the error. Raises `InvalidArgument` if it is not a
+    regular expression; the text names the position.
     """
     fault = _compiled(pattern)
-    # One from before that is not bounded is kept; whoever sets one asks `check_bounded`.
+    # An old one that is not bounded is kept; `check_bounded` refuses a new one.
     if not isinstance(fault, _Search | Unbounded):
         raise InvalidArgument(resource, f"{resource}: {fault_of(pattern)}") from fault
     return pattern
@@ -451,14 +440,13 @@ def matches(pattern: str, name: str) -> bool:
     """Whether the pattern is found anywhere in the name; the empty pattern never is."""
     search = _compiled(pattern)
     if pattern == "" or len(name) > NAME_CHARACTERS_MAX or not isinstance(search, _Search):
-        # A pattern from before such were refused, or with a user's name in it that makes it one: it allows
-        # nothing.
+        # An old pattern, or one which a user's name in it makes so, allows nothing.
         return False
     return search.found(name)[0]
 
 
 class PatternSearch:
-    """A pattern that one request searches for in many names, in so many steps together."""
+    """A pattern that one request searches for in many names, with a bound of the steps of all."""
 
     def __init__(self, pattern: str, resource: str, liked: int = _RE_STEPS_LIKED) -> None:
         fault = fault_of(pattern)

@@ -1,36 +1,22 @@
-"""Plans of catalog changes: a request is planned, and the plan is applied.
+"""Plans of catalog changes: what a request puts and forgets, as entries (docs/adr/0036).
 
-A `catalog.Request` is a value such as "declare this queue". Its plan is made from the present catalog and
-changes nothing: the rules either refuse the request, or return the entries to put, the keys to forget, and
-the answer. Applying a plan checks no rule and refuses nothing. So disk and other nodes get entries and never
-requests, and no rule is replayed.
+The rules are checked when a request is planned. Applying a plan checks none and refuses nothing, so disk and
+other nodes get entries and never requests. An entry is a key, which begins with its kind, and a record::
 
-An entry is a key and a record. The key begins with the kind:
-
-===================  =================================  ======================================
-kind                 rest of the key                    record
-===================  =================================  ======================================
-vhost                name                               `VhostFacts`
-user                 name                               `users.User`
-permission           user, vhost                        `users.Permission`
-topic_permission     user, vhost, exchange              `users.TopicPermission`
-parameter            vhost, component, name             JSON
-global_parameter     name                               JSON
-unknown              name                               JSON
-policy               vhost, name                        `policies.Policy`
-operator_policy      vhost, name                        `policies.Policy`
-exchange             vhost, name                        `routing.exchange.ExchangeSpec`
-queue                vhost, name                        `queue.QueueSpec`
-binding              vhost, source, kind and name of    `routing.exchange.Binding`
-                     the destination, routing key,
-                     `arguments_identity`
-queue_numbers        (nothing)                          the highest number of any queue so far
-node                 name                               `nodes.NodeFacts`
-node_numbers         (nothing)                          the highest number of any node so far
-cluster              (nothing)                          `nodes.ClusterFacts`
-===================  =================================  ======================================
-
-Limits of virtual hosts and users are what an administrator set; `catalog` counts what is there.
+    vhost                       name                        VhostFacts
+    user                        name                        users.User
+    permission                  user, vhost                 users.Permission
+    topic_permission            user, vhost, exchange       users.TopicPermission
+    parameter                   vhost, component, name      JSON
+    global_parameter, unknown   name                        JSON
+    policy, operator_policy     vhost, name                 policies.Policy
+    exchange                    vhost, name                 routing.exchange.ExchangeSpec
+    queue                       vhost, name                 queue.QueueSpec
+    binding                     vhost, source, kind and name of the destination, routing key,
+                                `arguments_identity`        routing.exchange.Binding
+    node                        name                        queue.NodeFacts
+    cluster                                                 queue.ClusterFacts
+    queue_numbers, node_numbers                             the highest number so far
 """
 
 from __future__ import annotations
@@ -90,30 +76,28 @@ class UserLimits(_Limits):
 T_co = TypeVar("T_co", covariant=True)
 
 Key = tuple[str, ...]
-"""What an entry is about: its kind, then the names that tell it from others of that kind."""
 Record = Any
-"""What an entry says: never changed, compared by content."""
+"""The content of an entry: never changed, compared by value."""
 
 NUMBERS: Final[Key] = ("queue_numbers",)
-"""Key of the entry that says up to which number any may have been given, also to queues that are gone."""
-
+"""Up to which number any may have been given, also to queues that are gone."""
 NODE_NUMBERS: Final[Key] = ("node_numbers",)
 CLUSTER: Final[Key] = ("cluster",)
-"""Key of the entry that says which cluster this is."""
 
 CLUSTER_NAME: Final = "cluster_name"
 """The global parameter that holds the cluster's name at a node that is in none."""
 CLUSTER_TAGS: Final = "cluster_tags"
-"""The global parameter that every new broker has, as one of RabbitMQ."""
+"""A global parameter of every new broker, as of RabbitMQ."""
 
 
 class Put(NamedTuple):
-    """An entry that is new, or other than it was."""
+    """An entry that is new or changed. `kept`: it outlives the process; a transient exchange and an exclusive
+    queue do not.
+    """
 
     key: Key
     record: Record
     kept: bool = True
-    """Whether it outlives the process. A transient exchange does not, nor does an exclusive queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +105,8 @@ class Plan(Generic[T_co]):
     """The result of planning a request.
 
     Attributes:
-        puts: in an order in which each needs only what was there, or came before.
-        forgets: in an order in which nothing is needed by what comes behind.
+        puts: each needs only what was there, or came before.
+        forgets: none is needed by those behind it.
         used: key of a queue that counts as used, which puts its expiry off.
         farewell: deleted queues get a `Delete`. False: they have ended, or the caller sends `Delete` behind
             its earlier commands, because it needs the answer.
@@ -136,14 +120,12 @@ class Plan(Generic[T_co]):
 
 
 def binding_key(vhost: str, binding: Binding) -> Key:
-    """The key of a binding's entry."""
     destination = binding.destination
     names = (binding.source, destination.kind, destination.name, binding.routing_key)
     return ("binding", vhost, *names, binding.arguments_identity)
 
 
 def keys_of(vhost: str, removal: Removal) -> list[Key]:
-    """The keys of what goes with something that is deleted."""
     keys = [binding_key(vhost, binding) for binding in removal.bindings]
     return [*keys, *(("exchange", vhost, exchange.name) for exchange in removal.exchanges)]
 

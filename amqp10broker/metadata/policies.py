@@ -1,8 +1,7 @@
-"""Policies: settings for all queues or exchanges whose name matches a pattern, and what applies to a queue.
+"""Policies: settings of all queues or exchanges whose name matches a pattern.
 
-Of the policies that match a queue the one of the highest priority counts, and so does one operator policy.
-These two are merged first, then the result with the arguments of the declaration; the row of each setting
-in `queue_settings.SETTINGS` states how.
+One policy and one operator policy apply to a queue. They are merged, then the result with the arguments of
+the declaration; the row of each setting in `queue_settings.SETTINGS` states how.
 """
 
 from __future__ import annotations
@@ -68,7 +67,6 @@ class Policy:
             raise InvalidArgument(what, f"{what}: {fault}")
 
     def matches(self, name: str, kind: str) -> bool:
-        """Whether it is for this queue or exchange."""
         return kind in _KINDS[self.apply_to] and patterns.matches(self.pattern, name)
 
 
@@ -111,7 +109,6 @@ class Policies:
         return len(self._policies)
 
     def put_policy(self, policy: Policy) -> None:
-        """Add a policy, or replace the one of the same name; it acts from now on."""
         key = (policy.operator, policy.name)
         before = self._policies.get(key)
         self._policies[key] = policy
@@ -134,9 +131,8 @@ class Policies:
         return self._policies.get((operator, name))
 
     def effective(self, name: str, kind: str, *, operator: bool = False) -> Policy | None:
-        """The one policy that counts for a queue or exchange: of those that match, the highest.
-
-        Of several of the same priority it is the first by name, so that a restart changes nothing.
+        """Return the policy of the highest priority that matches; of several, the first by name, so that a
+        restart changes nothing.
         """
         candidates = (each for each in self if each.operator is operator and each.matches(name, kind))
         return min(candidates, key=lambda each: (-each.priority, each.name), default=None)
@@ -154,7 +150,6 @@ def effective(
     arguments: Mapping[str, Any],
     rules: Mapping[str, Any] = MappingProxyType({}),
 ) -> Effective:
-    """Merge the settings of a queue. `rules`: see `QueueSpec.rules`."""
     policy = policies.effective(name, kind)
     operator = policies.effective(name, kind, operator=True)
     if policy is None and operator is None and arguments.keys() <= {QUEUE_TYPE} and not rules:
@@ -175,14 +170,13 @@ def effective(
 
 
 def alternate_exchange(policies: Policies, exchange: str) -> str | None:
-    """The alternate exchange that an exchange gets of its policy; an argument of its own counts before."""
+    """The alternate exchange of an exchange's policy; its own argument counts before."""
     policy = policies.effective(exchange, EXCHANGE)
     value = None if policy is None else policy.definition.get(ALTERNATE_EXCHANGE)
     return None if value is None else str(value)
 
 
 def keys_of(kind: str) -> frozenset[str]:
-    """Return the settings of policies that a kind of queue, or `EXCHANGE`, has."""
     return frozenset(key for key, setting in POLICY_KEYS.items() if kind in setting.kinds)
 
 

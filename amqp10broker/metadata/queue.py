@@ -1,9 +1,7 @@
-"""Declared queues, the kinds of queue, and the nodes of a cluster as every one of them sees the others.
+"""Declared queues, the kinds of queue, and the nodes of a cluster.
 
-The catalog has a queue run by `StartQueue`, of the runtime, which starts one from a `QueueSpec` and returns
-the `QueueHandle` for all access. Properties of a kind are in its record, so that no other code compares names
-of kinds; settings by kind are in `queue_settings`; consumer arguments and termini by kind are checked where
-they are read.
+The runtime's `StartQueue` starts a queue from a `QueueSpec`, and returns the `QueueHandle` for all access.
+Properties of a kind are in its record, so that no other code compares names of kinds.
 """
 
 from __future__ import annotations
@@ -30,32 +28,30 @@ from amqp10broker.queues.queue_status import (
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 
 QUORUM_PREFETCH_MAX: Final = 2_000
-"""Deliveries of a quorum queue that a consumer of AMQP 0-9-1 without prefetch may hold (RabbitMQ's limit)."""
+"""RabbitMQ's limit, for consumers of AMQP 0-9-1 without a prefetch."""
 
 ASKED_TIMES_BY_LOG: Final = 8
-"""For a queue that hands out nothing before it is in its log, on the disk: 8 x 256 messages a sync."""
+"""For a queue that delivers only what is synced in its log: 8 x 256 messages a sync."""
 
 UNSENT_REPLIES_MAX: Final = 1_000_000
-"""Replies of direct reply-to that may wait for one consumer: its queue keeps nothing, so what is beyond is
-lost (docs/adr/0033)."""
+"""Replies of direct reply-to that may wait for one consumer; those beyond are lost (docs/adr/0033)."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueKind:
-    """Facts of one kind. The defaults are those of a classic queue.
+    """Properties of one kind. The defaults are those of a classic queue.
 
     Attributes:
-        volatile: it belongs to one consumer of one connection, keeps nothing and is not declared: what that
-            consumer has no credit for is lost.
-        replays: consumers read it from positions of their own and take nothing away, so that what is ready
-            differs from one to the other; it is not purged and not read by basic.get.
-        selects: a consumer may select messages of it; what `replays` has filters of its own.
-        keeps_encoding: what it delivers is encoded for AMQP 1.0, whatever published it.
-        counts_lost_as_failed: what a client held when its connection was lost counts as a failed attempt.
-        own_files: what it keeps is in files of its own, and not in the node's journal.
-        replicated: it has members, on as many nodes of a cluster, which agree on all that it does.
-        unsent_max: deliveries that a session or channel may have of it beyond what was written, whatever its
-            own limit is, and without a bound of bytes; None: the limits of the session or channel count.
+        volatile: it belongs to one consumer and is not declared: messages without credit are lost.
+        replays: consumers read it from positions of their own and remove nothing; it is not purged and not
+            read by basic.get.
+        selects: a consumer may select messages of it; a kind that `replays` has filters of its own.
+        keeps_encoding: it delivers AMQP 1.0, whatever published it.
+        counts_lost_as_failed: deliveries of a lost connection count as failed attempts.
+        own_files: its messages are in files of its own, and not in the node's journal.
+        replicated: it has members on several nodes, which agree on all that it does.
+        unsent_max: unwritten deliveries of it that a session or channel may have, in place of its own limits;
+            None: those apply.
         asked_times: factor on the limit of a session or channel for the credit of one consumer, because each
             answer waits for a sync.
         held_max: deliveries that a consumer of AMQP 0-9-1 may hold without a prefetch; None: no limit.
@@ -120,17 +116,17 @@ QUEUE_NUMBER_MAX: Final = 2**32 - 1
 
 
 class Owner(NamedTuple):
-    """A connection, as the owner of exclusive queues is named at every node."""
+    """A connection as the owner of exclusive queues. `node`: number of its node; 0: in no cluster.
+    `incarnation`: the start of that node.
+    """
 
     node: int
-    """Number of the node to which it is connected; 0: of a node that is in no cluster."""
     incarnation: int
-    """Which start of that node it belongs to."""
     connection: int
 
 
 class QueueType(StrEnum):
-    """The kinds of queue, as ``x-queue-type`` names them."""
+    """The values of ``x-queue-type``."""
 
     CLASSIC = "classic"
     QUORUM = "quorum"
@@ -138,16 +134,15 @@ class QueueType(StrEnum):
 
     @property
     def module(self) -> str:
-        """The kind's name in labels of metrics, as in RabbitMQ's: ``rabbit_classic_queue``."""
+        """The kind's name in labels of RabbitMQ's metrics."""
         return f"rabbit_{self.value}_queue"
 
 
 class UnknownQueueType(InvalidArgument):
-    """There is no such kind of queue: another broker, or a plugin of it, has it."""
+    """There is no such kind of queue here: another broker, or a plugin of it, has it."""
 
 
 def queue_type_of(name: str, resource: str) -> QueueType:
-    """The kind of queue of this name. Raises `UnknownQueueType` if there is no such kind."""
     try:
         return QueueType(name)
     except ValueError:
@@ -162,9 +157,9 @@ class Effective:
     """The merged policies of a queue; see `metadata.policies`.
 
     Attributes:
-        definition: the two merged, as far as the kind of queue knows the settings. Arguments are not in it.
-        ineffective: names of settings of the two that mean nothing to this kind of queue.
-        warnings: sentences for the log on settings with another effect than their name suggests.
+        definition: the two merged, without arguments and without settings that the kind of queue has not.
+        ineffective: names of those settings.
+        warnings: for the log, on settings with another effect than their name suggests.
     """
 
     policy: str | None = None
@@ -176,25 +171,22 @@ class Effective:
 
 
 NO_POLICY: Final = Effective()
-"""Of a queue without arguments for which there is no policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """The parameters with which a `QueueHost` runs a queue.
+    """The parameters of a queue that is run.
 
     Attributes:
-        settings: what arguments and policies make of it now; a change comes as `Configure`.
-        warnings: sentences for the log on settings with another effect than their name suggests.
-        number: what its records in the journal are found by; never given twice in the life of a data
-            folder, so that a queue that was deleted and declared anew has another one. 0 is not on disk.
-        owner: the connection that has it exclusively, compared by value; None if anyone may use it.
+        settings, warnings: of `Effective`; a change comes as `Configure`.
+        number: the key of its records in the journal; never assigned twice in one data folder. 0 is not on
+            disk.
+        owner: the connection that has it exclusively, compared by value; None: it is not exclusive.
         declaration_id: of a stream: random, set at declaration, so that readers that store offsets can
-            distinguish it from another stream of its name, also of another broker or data folder. "" for
-            other kinds of queue.
-        home: number of the node that has it, of a queue that is at one node; 0: of a node in no cluster.
-        members: of a quorum queue in a cluster, the ids of its members, ascending by preference: the first
-            shall lead. (): one member, at a node in no cluster.
+            distinguish it from another stream of its name, also of another broker. "" for other kinds.
+        home: number of the node of a queue that is at one node; 0: in no cluster.
+        members: of a quorum queue in a cluster: member ids, ascending by preference as leader. (): in no
+            cluster.
         incarnation: of a queue that does not outlive the process, the start of `home` with which it ends.
         rules: of a quorum queue, fields of `settings` that the version emulated at its declaration sets
             (`emulation.Rules.quorum`): all members apply the same, whatever their nodes emulate.
@@ -218,7 +210,6 @@ class QueueSpec:
 
     @property
     def exclusive(self) -> bool:
-        """Whether one connection has it for itself, with which it goes."""
         return self.owner is not None
 
     @property
@@ -231,11 +222,11 @@ AS_DECLARED: Final = (
     *("vhost", "name", "type", "durable", "auto_delete", "arguments", "number", "declaration_id"),
     *("owner", "home", "members", "incarnation", "rules"),
 )
-"""Fields of `QueueSpec` that policies have no part in, and that `DeclaredQueue` has too."""
+"""Fields of both `QueueSpec` and `DeclaredQueue`: those that no policy sets."""
 
 
 class QueueHandle(Protocol):
-    """Where commands to a queue are put. Never waits: what may be outstanding is bounded by credit."""
+    """Access to a queue. `post` never waits: credit bounds what may be outstanding."""
 
     def post(self, command: Command) -> None: ...
 
@@ -244,14 +235,12 @@ class QueueHandle(Protocol):
         """Messages waiting for a consumer; read often, so it must be cheap."""
 
     @property
-    def unsettled(self) -> int:
-        """Messages handed out and not settled."""
+    def unsettled(self) -> int: ...
 
     def queue_status(self) -> QueueStatus:
         """The reasons why a consumer or publisher waits."""
 
-    def progress(self) -> QueueProgress:
-        """The obstacles of the queue's progress."""
+    def progress(self) -> QueueProgress: ...
 
     @property
     def counters(self) -> QueueCounters:
@@ -265,21 +254,19 @@ class QueueHandle(Protocol):
 
     @property
     def down(self) -> str | None:
-        """Name of the node that has the queue and cannot be reached; None: the queue can be used."""
+        """Name of the queue's node if it cannot be reached; None: the queue can be used."""
 
 
 def deprecated_features(queue: QueueSpec | DeclaredQueue) -> list[str]:
-    """Return the names of the deprecated features that a declared queue uses."""
+    """Return the deprecated features that a declared queue uses."""
     used = [TRANSIENT] if not (queue.durable or queue.exclusive) else []
     return [*used, MASTER_LOCATOR] if "x-queue-master-locator" in queue.arguments else used
 
 
 QueueCommand = tuple[QueueHandle, Command]
-"""A command, and the queue that it is for."""
-
 
 StartQueue = Callable[[QueueSpec], QueueHandle]
-"""Begins to run a queue: a new and empty one, or at start one that was there before, by its number."""
+"""Begins to run a queue: a new one, or at start an existing one, by its number."""
 
 
 class IdleQueue:
@@ -307,14 +294,13 @@ class IdleQueue:
 
 @dataclass(slots=True, eq=False)
 class DeclaredQueue:
-    """One queue. Compared by identity: one that was deleted and declared anew is another queue.
+    """One queue; one that was deleted and declared anew is another.
 
     Only `effective` and `members` change, by `Catalog.apply`, `last_error` and `ended`.
 
     Attributes:
-        owner: the connection that has it exclusively, compared by value; None if anyone may use it.
-        last_error: what went wrong last with it, or at a client because of it.
-        ended: this node has had it deleted, which other nodes have yet to agree to.
+        last_error: the last fault of it, or at a client because of it.
+        ended: this node has requested its deletion, which other nodes have yet to agree to.
     """
 
     name: str
@@ -337,16 +323,14 @@ class DeclaredQueue:
     ended: bool = False
 
     def counted(self) -> dict[str, int]:
-        """All that is counted of it; see `queues.queue_status`."""
         return tally(self.handle.counters, self.consumption)
 
     def check_up(self) -> None:
-        """Check that the node that has it can be reached. Raises `NotFound` if it cannot."""
+        """Raises `NotFound` if its node cannot be reached."""
         if self.handle.down is not None:
             raise self.inaccessible()
 
     def inaccessible(self) -> NotFound:
-        """The refusal for a queue whose node is not reachable."""
         node = "home node" if self.handle.down is None else f"home node '{self.handle.down}'"
         noun = "durable queue" if self.durable else "queue"
         text = f"{node} of {noun} '{self.name}' in vhost '{self.vhost}' is down or inaccessible"
@@ -354,37 +338,31 @@ class DeclaredQueue:
 
     @property
     def kind(self) -> QueueKind:
-        """The properties of the queue's kind."""
         return KINDS[self.type]
 
     @property
     def spec(self) -> QueueSpec:
-        """As it was declared, without what policies make of it."""
+        """The queue as it was declared, without policies."""
         return QueueSpec(**{name: getattr(self, name) for name in AS_DECLARED})
 
     @property
     def exclusive(self) -> bool:
-        """Whether one connection has it for itself."""
         return self.owner is not None
 
     @property
     def lasting(self) -> bool:
-        """Whether it survives a restart of the broker: an exclusive queue ends with its connection."""
         return self.durable and not self.exclusive
 
 
 @dataclass(frozen=True, slots=True)
 class LastError:
-    """One thing that went wrong. `details`: `text`, which the client got, and where it happened: connection,
-    channel, link, queue, .
-    """
+    """An error. `details`: `text`, which the client got, and where: connection, channel, link, queue."""
 
     time: str
     event: str
     details: Mapping[str, Any]
 
     def shown(self) -> dict[str, Any]:
-        """As the status document has it: time, event, and the details."""
         return {"time": self.time, "event": self.event, **self.details}
 
 
@@ -397,9 +375,9 @@ class NodeFacts:
     """One member of the cluster.
 
     Attributes:
-        number: 1 to 2**32 - 1, never given again: forgotten and joined anew, it has another one.
+        number: 1 to 2**32 - 1, never assigned again.
         draining: it is in maintenance: no leader shall be there, and no client is served.
-        machines: the oldest and the newest version of the replicated machines that it carries out
+        machines: the oldest and the newest version of the replicated machines that it supports
             (`queues.machine_version`).
     """
 
@@ -415,8 +393,8 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """Which cluster this is. `queues_due`: queues and bindings of the founder's configuration are still to be
-    declared (`metadata.definitions.DeclareDue`).
+    """The cluster. `queues_due`: the queues and bindings of the founder's configuration are still to be
+    declared (`definitions.DeclareDue`).
     """
 
     id: str
@@ -438,8 +416,6 @@ def read_node(name: str, value: Mapping[str, Any]) -> NodeFacts:
 
 
 class Placed(NamedTuple):
-    """See the fields of these names of `queue.QueueSpec`."""
-
     home: int = 0
     members: tuple[int, ...] = ()
     incarnation: int = 0
@@ -448,5 +424,5 @@ class Placed(NamedTuple):
 Placement = Callable[
     [QueueSpec, Mapping[str, Any], Iterable[NodeFacts], Iterable[DeclaredQueue], int], Placed
 ]
-"""Chooses the nodes of a queue that a client of this node declares. Second: what policies set for it (see
-`queue.Effective`). Last: the number of existing queues."""
+"""Chooses the nodes of a queue that a client of this node declares, by `Effective.definition` and the number
+of existing queues."""

@@ -1,8 +1,7 @@
 """Requests that declare and delete queues, exchanges, bindings and subscriptions to topics, and their plans.
 
-Rules and error texts are RabbitMQ's; those of exchanges are in `routing.topology.Topology`. A topic is not an
-entry of the catalog but a routing key of `TOPIC_EXCHANGE`. A subscription is a classic queue with that
-binding and an argument that describes it, so that it can be found by the link's name and is in every listing.
+Rules and error texts are RabbitMQ's. A topic is a routing key of `TOPIC_EXCHANGE`. A subscription is a
+classic queue with that binding and an argument that describes it, so that it can be found by the link's name.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ from amqp10broker.routing.exchange import Binding, Destination, ExchangeSpec, st
 from amqp10broker.routing.topology import Removal
 
 NAME_BYTES_MAX: Final = 255
-_IDS: Final = 2**64
-"""So many ids of streams there are to choose from."""
+_STREAM_IDS: Final = 2**64
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +51,8 @@ class QueueDeclaration:
 
 @dataclass(frozen=True, slots=True)
 class DeclareQueue:
-    """Declare a queue, or check that the existing one is equivalent. `name`: 1 to 255 bytes; line breaks are
-    removed. `durable`: survives a restart; an exclusive queue never does, and only reports the flag.
+    """Declare a queue, or check that the existing one is equivalent. `durable`: only reported by an exclusive
+    queue, which never survives a restart. `internal`: the broker names it.
     """
 
     vhost: str
@@ -70,7 +68,7 @@ class DeclareQueue:
         name = stripped(self.name)
         resource = f"queue '{name}' in vhost '{vhost.name}'"
         existing = vhost.find(name)
-        # A volatile queue is nobody's to declare: the rule of reserved names refuses it below.
+        # The rule of reserved names refuses a volatile queue below.
         if existing is not None and existing.type != VOLATILE:
             self._assert_equivalent(existing, vhost, resource, relaxed=catalog.relaxed_quorum_checks)
             # A quorum queue's time without use goes on (RabbitMQ: declaring it again is no use of it).
@@ -86,7 +84,7 @@ class DeclareQueue:
         spec = QueueSpec(
             *(vhost.name, name, kind.value, self.durable, self.auto_delete, kept),
             number=_next_number(catalog, resource) if self.durable and self.owner is None else 0,
-            declaration_id=f"{vhost.choose(_IDS):016x}" if kind is QueueType.STREAM else "",
+            declaration_id=f"{vhost.choose(_STREAM_IDS):016x}" if kind is QueueType.STREAM else "",
             owner=self.owner,
             rules=catalog.rules.quorum if kind is QueueType.QUORUM else {},
         )
@@ -156,11 +154,7 @@ class DeclareQueue:
 
 @dataclass(frozen=True, slots=True)
 class DeleteQueue:
-    """Delete a queue with its bindings; the answer is whether it existed.
-
-    Attributes:
-        farewell: it gets a `Delete`. False: the caller sends it, and gets the queue's answer.
-    """
+    """Delete a queue with its bindings; the answer is whether it existed. `farewell`: see `Plan`."""
 
     vhost: str
     name: str
@@ -176,9 +170,8 @@ class DeleteQueue:
 
 @dataclass(frozen=True, slots=True)
 class QueueEnded:
-    """A queue has ended: unused, deleted under a condition, failed, or without its purpose. In the last case
-    the caller sends the `Delete` behind its earlier commands. `handle`: it, or its number in a cluster; one
-    of that name that is there now may be another.
+    """A queue has ended: unused, deleted under a condition, failed, or without its purpose. `handle`: it, or
+    its number in a cluster; the present queue of that name may be another.
     """
 
     vhost: str
@@ -187,7 +180,7 @@ class QueueEnded:
     farewell: bool = False
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        vhost = catalog.find_vhost(self.vhost)
+        vhost = catalog.vhosts.get(self.vhost)
         queue = None if vhost is None else vhost.find(self.name)
         if vhost is None or queue is None:
             return Plan(None)
@@ -199,23 +192,20 @@ class QueueEnded:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionEnded:
-    """A connection is gone, and so are the queues that it had for itself."""
+    """A connection is gone, and so are its exclusive queues."""
 
     vhost: str
     owner: object
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        vhost = catalog.find_vhost(self.vhost)
+        vhost = catalog.vhosts.get(self.vhost)
         if vhost is None:
             return Plan(None)
         return Plan(None, forgets=keys_of_queues(vhost, list(vhost.owned.get(self.owner, ()))))
 
 
-# --- steps of the above ---------------------------------------------------------------------------
-
-
 def keys_of_queues(vhost: VirtualHost, names: Sequence[str]) -> list[Key]:
-    """The keys that go with queues: theirs, their bindings', and those of what auto-deletes itself."""
+    """The keys of queues, their bindings, and the exchanges that auto-delete with them."""
     keys = keys_of(vhost.name, vhost.topology.plan_queues_gone(names))
     return [*keys, *(("queue", vhost.name, name) for name in names)]
 
@@ -254,9 +244,7 @@ def _next_number(catalog: Catalog, resource: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DeclareExchange:
-    """Declare an exchange, or check that the existing one is equivalent. The answer: whether it was
-    created.
-    """
+    """Declare an exchange, or check that the existing one is equivalent. The answer: it is new."""
 
     vhost: str
     exchange: ExchangeSpec
@@ -270,7 +258,7 @@ class DeclareExchange:
 
 @dataclass(frozen=True, slots=True)
 class DeleteExchange:
-    """An exchange shall be gone, with its bindings and what auto-deletes itself. The answer: it was there."""
+    """Delete an exchange with its bindings and what auto-deletes itself. The answer: it existed."""
 
     vhost: str
     name: str
@@ -283,7 +271,7 @@ class DeleteExchange:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """A queue or an exchange shall be bound to an exchange. The answer: the binding is new."""
+    """Bind a queue or an exchange to an exchange. The answer: the binding is new."""
 
     vhost: str
     binding: Binding
@@ -299,7 +287,7 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Unbind:
-    """A binding shall be gone, and what auto-deletes itself thereupon. The answer: it was there."""
+    """Delete a binding, and what auto-deletes itself thereupon. The answer: it existed."""
 
     vhost: str
     binding: Binding
@@ -313,19 +301,19 @@ def _gone(vhost: str, removal: Removal | None) -> Plan[bool]:
 
 
 OF_TEMPORARY_TOPICS: Final = "amq.temporary-topic-"
-"""Before the name of a topic that is there as long as an exclusive queue of its name: the connection that
-made it consumes from it, and nobody else."""
+"""Begins the name of a topic that lasts as long as an exclusive queue of its name; only the connection that
+made it consumes from it."""
 _PREFIX: Final = "subscription"
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The properties of a subscription, and its owner.
+    """The properties of a subscription.
 
     Attributes:
-        topic: key of the binding; `*` and `#` stand for words of a topic's name, as in any binding.
-        container: the client's container-id; None: it is one for all clients, or for one link.
-        name: of the subscription; None: it is for one link, and ends with it.
+        topic: key of the binding; `*` and `#` stand for words, as in any binding.
+        container: the client's container-id; None: it is for all clients, or for one link.
+        name: None: it is for one link, and ends with it.
         selector: which messages it is for; None: all.
     """
 
@@ -344,14 +332,12 @@ class Subscription:
 
     @property
     def argument(self) -> dict[str, str | bool]:
-        """As it stands among its queue's arguments: what is so, and nothing else."""
+        """Its argument of the queue, without absent and false properties."""
         values = ((name, getattr(self, name)) for name in SUBSCRIPTION_FIELDS)
         return {name: value for name, value in values if value not in (None, False)}
 
     def queue_name(self, fresh_id: str) -> str:
-        """Return the name of its queue. `fresh_id`: unguessable; for one that ends with its link, or whose
-        name is too long.
-        """
+        """Return the name of its queue. `fresh_id`: unguessable; for one that ends with its link."""
         if self.name is None:
             name = f"amq.{_PREFIX}-{quote(self.topic, safe='')}-{fresh_id}"
             return name if len(name) <= NAME_BYTES_MAX else f"amq.{_PREFIX}-{fresh_id}"
@@ -375,9 +361,7 @@ class Subscription:
 
 
 def temporary_topic(vhost: VirtualHost, topic: str) -> DeclaredQueue | None:
-    """Return the queue that represents a temporary topic; None for other topics. Raises `NotFound` if it does
-    not exist any more.
-    """
+    """Return the queue of a temporary topic; None for other topics. Raises `NotFound` if it was deleted."""
     if not topic.startswith(OF_TEMPORARY_TOPICS):
         return None
     queue = vhost.find(topic)
@@ -389,22 +373,20 @@ def temporary_topic(vhost: VirtualHost, topic: str) -> DeclaredQueue | None:
 
 
 def is_subscribed(vhost: VirtualHost, topic: str) -> bool:
-    """Whether there is a subscription to just this topic; one with `*` or `#` for a word is to many."""
+    """Whether there is a subscription to just this topic, without `*` and `#`."""
     queues, _ = vhost.route(vhost.topology.lookup_exchange(TOPIC_EXCHANGE), (topic,))
     return any(each is not None and each.topic == topic for each in map(Subscription.of, queues))
 
 
 def is_local(queue: DeclaredQueue, container: str) -> bool:
-    """Whether a queue is of a subscription that is not for what this container publishes."""
+    """Whether a queue's subscription is not for messages that this container publishes."""
     value = queue.arguments.get(SUBSCRIPTION)
     return value is not None and value.get("no_local") is True and value.get("container") == container
 
 
 def named_queue(container: str | None, name: str, *, durable: bool) -> str:
-    """The queue of a subscription that has a name: ``subscription:CONTAINER:NAME``.
-
-    One for all clients has `*` for the container, and one that does not outlive its links is `shared`. Both
-    parts are percent-encoded, so that no two subscriptions have one queue.
+    """Return ``subscription:CONTAINER:NAME``, with both parts percent-encoded, so that no two subscriptions
+    have one queue. The container is `*` for all clients; one that does not outlive its links is `shared`.
     """
     kind = _PREFIX if durable else f"{_PREFIX}-shared"
     whose = "*" if container is None else quote(container, safe="")
@@ -413,7 +395,7 @@ def named_queue(container: str | None, name: str, *, durable: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeclareSubscription:
-    """There shall be the queue of a subscription, bound to the topic; both or nothing."""
+    """Declare the queue of a subscription and bind it to the topic; both or nothing."""
 
     queue: DeclareQueue
     topic: str

@@ -1,9 +1,7 @@
 """The settings of queues, one row each: the argument of a declaration and the key of policies for it.
 
-The checks of declarations and policies, the settings that apply to a queue (`policies.effective`) and the
-page's lists are made from `SETTINGS`. To add a setting, add its row, and its field to `QueueSettings`.
-Refusals begin as RabbitMQ's do, because clients match that, and go on with what is allowed. Unknown arguments
-are kept without a meaning, as in RabbitMQ.
+To add a setting, add its row, and its field to `QueueSettings`. Refusals begin as RabbitMQ's, because clients
+match that, and go on with what is allowed. Unknown arguments are stored without a meaning, as in RabbitMQ.
 """
 
 from __future__ import annotations
@@ -22,11 +20,11 @@ EXCHANGE: Final = "exchange"
 """The kind of exchanges in policies, beside the kinds of queues."""
 QUEUE_TYPE: Final = "x-queue-type"
 SUBSCRIPTION: Final = "x-subscription"
-"""The topic, the client and the selector of a subscription, on its queue; see `subscriptions`."""
+"""The topic, the client and the selector of a subscription (`queue_requests.Subscription`)."""
 JMS_PRIORITY: Final = "x-jms-priority"
 """True: a classic queue has the priorities of JMS, 0 to 9, and 4 is that of a message without one. The
-broker sets it on queues that it makes for JMS clients, whatever their kind; other kinds ignore it. It is not
-compared: clients may declare such a queue as a plain one."""
+broker sets it on queues of any kind that it makes for JMS clients. It is not compared: clients may declare
+such a queue as a plain one."""
 SUBSCRIPTION_FIELDS: Final[Mapping[str, type]] = {
     **dict.fromkeys(("topic", "container", "name"), str),
     **dict.fromkeys(("durable", "shared"), bool),
@@ -44,12 +42,8 @@ Merge = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The allowed values of a setting.
-
-    Attributes:
-        noun: ``text``, ``number``, ``flag`` or ``table``, for forms.
-        fault: of an argument.
-        policy_fault: the same for policies, which refuse in other words.
+    """The allowed values of a setting. `noun`: ``text``, ``number``, ``flag`` or ``table``, for forms.
+    `policy_fault`: as `fault`, in other words.
     """
 
     noun: str
@@ -70,19 +64,17 @@ class Setting:
     """One setting.
 
     Attributes:
-        argument: its name in declarations; None: it is not an argument of queues.
-        key: its name in policies; None: policies do not have it.
+        argument: its name in declarations; None: it has none.
+        key: its name in policies; None: it has none.
         kinds: the kinds of queue that have it, or `EXCHANGE`.
-        value: what it may be.
         attribute: of `QueueSettings`; None: it acts elsewhere, or has no effect.
         read: makes the value of that attribute.
-        merge: (policy's value, operator policy's value) -> the one that applies; likewise (value of the
-            policies, argument).
+        merge: of policy and operator policy, then of the result and the argument.
         operator: operator policies have it.
-        policy_wins: the kinds of queue of which policies go before the argument.
-        compared: a declaration of the existing queue must have the same value.
+        policy_wins: the kinds of queue for which policies override the argument.
+        compared: a redeclaration must have the same value.
         relaxed: likewise when a quorum queue is declared as a classic one and that is permitted.
-        offered: the page's forms suggest it: it acts, and is neither a field of its own nor the broker's.
+        offered: the page's forms suggest it.
     """
 
     argument: str | None
@@ -184,9 +176,7 @@ _AGE: Final = "must be a number above 0 and a unit of Y, M, D, h, m, s"
 
 
 def max_age_ms(text: str) -> int:
-    """Return how long a stream keeps messages, in ms. `text`: a number and a unit: ``7D``; a month has 30
-    days, a year 365. Raises `ValueError` if it is not of this form.
-    """
+    """Return an age such as ``7D`` in ms; a month has 30 days, a year 365. Raises `ValueError`."""
     if _MAX_AGE.fullmatch(text) is None:
         raise ValueError(f"{text!r} is no age: give a number above 0 and a unit of Y, M, D, h, m, s")
     return int(text[:-1]) * _AGE_UNITS_MS[text[-1]]
@@ -346,13 +336,13 @@ POLICY_KEYS: Final[Mapping[str, Setting]] = {each.key: each for each in SETTINGS
 
 
 def selector_in(arguments: Mapping[str, Any]) -> str | None:
-    """Of the checked arguments of a queue: the selector of the subscription that it is for."""
+    """Return the selector of the subscription in checked arguments of a queue."""
     subscription = arguments.get(SUBSCRIPTION)
     return None if subscription is None else subscription.get("selector")
 
 
 def plain(value: Any) -> Any:
-    """The value without its wire type: what is kept, shown and compared."""
+    """The value without its wire type, as it is stored, shown and compared."""
     match value:
         case bool() | None | str() | bytes():
             return value
@@ -369,7 +359,7 @@ def plain(value: Any) -> Any:
 
 
 def check(arguments: Mapping[str, Any], kind: QueueType, resource: str) -> None:
-    """Refuse bad values, and arguments of other kinds of queue: raises `InvalidArgument`."""
+    """Refuse bad values, and arguments of other kinds of queue. Raises `InvalidArgument`."""
     for name, value in arguments.items():
         setting = ARGUMENTS.get(name)
         if setting is None or kind not in setting.kinds:
@@ -388,9 +378,8 @@ def check(arguments: Mapping[str, Any], kind: QueueType, resource: str) -> None:
 
 
 def misspelt(arguments: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the first unknown argument that resembles a known one, and that one: ``x-max-lenght``.
-
-    Clients may declare queues with any argument; the log warns of a probable misspelling.
+    """Return the first unknown argument that resembles a known one, and that one, for a warning in the
+    log.
     """
     for name in arguments:
         meant = None if name in ARGUMENTS else closest(name, ARGUMENTS)
@@ -407,10 +396,9 @@ def assert_equivalent(
     *,
     relaxed: bool = False,
 ) -> None:
-    """Refuse a redeclaration with other x-arguments than the queue's.
-
-    Only what `kind`, that of the existing queue, has is compared; with `relaxed`, only settings that are so.
-    Integers of different widths are the same. Raises `Inequivalent` with RabbitMQ's text.
+    """Refuse a redeclaration with other x-arguments of the existing queue's `kind`; with `relaxed`, only
+    settings that are so. Integers of different widths are the same. Raises `Inequivalent` with RabbitMQ's
+    text.
     """
     for name, setting in ARGUMENTS.items():
         if kind not in setting.kinds or not setting.compared or (relaxed and not setting.relaxed):
@@ -432,5 +420,4 @@ def assert_equivalent(
 
 
 def inequivalent(name: str, resource: str, difference: str) -> Inequivalent:
-    """The refusal of a redeclaration that differs in one property or argument."""
     return Inequivalent(resource, f"inequivalent arg '{name}' for {resource}: {difference}")

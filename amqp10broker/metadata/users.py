@@ -1,7 +1,5 @@
-"""Users, their password records, tags, permissions and limits.
-
-Plain state: passwords are verified and access is decided in `auth`. Every change raises `Users.version`,
-which shows that a cached decision may be stale.
+"""Users, their password records, tags, permissions and limits: plain state. `auth` verifies passwords and
+decides access.
 """
 
 from __future__ import annotations
@@ -9,18 +7,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import InvalidArgument, NotFound
 from amqp10broker.metadata.patterns import check_pattern
-from amqp10broker.metadata.plan import UserLimits
+from amqp10broker.metadata.plan import Key, Record, UserLimits
 
 ALL: Final = ".*"
 
 
 class PasswordAlgorithm(StrEnum):
-    """How a password is kept; RabbitMQ's names are those of its definitions files."""
+    """How a password is kept, by the names of definitions files."""
 
     PLAIN = "plain"
     ARGON2ID = "argon2id"
@@ -31,7 +29,7 @@ class PasswordAlgorithm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScramRecord:
-    """The SCRAM-SHA-256 verifier of a password (RFC 5802, section 3); not the password."""
+    """The SCRAM-SHA-256 verifier of a password (RFC 5802, section 3)."""
 
     salt: bytes = field(repr=False)
     iterations: int
@@ -54,7 +52,7 @@ class PasswordRecord:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user. `password`: None: login with a password is not possible, other mechanisms may be."""
+    """A user. `password`: None: only other mechanisms can log it in."""
 
     name: str
     password: PasswordRecord | None = None
@@ -91,7 +89,10 @@ class Users:
     """All users and what they may do.
 
     Attributes:
+        version: grows with every change: a cached decision may be stale.
         granted: the permissions, by user and virtual host.
+        granted_topics: those for topic exchanges, by user, virtual host and exchange, which need not exist
+            yet.
         on_change: called after every change; must not raise.
     """
 
@@ -100,7 +101,12 @@ class Users:
         self.on_change: Callable[[], None] = lambda: None
         self.by_name: dict[str, User] = {}
         self.granted: dict[tuple[str, str], Permission] = {}
-        self._topic_permissions: dict[tuple[str, str, str], TopicPermission] = {}
+        self.granted_topics: dict[tuple[str, str, str], TopicPermission] = {}
+        self._tables: dict[str, dict[Any, Any]] = {
+            "user": self.by_name,
+            "permission": self.granted,
+            "topic_permission": self.granted_topics,
+        }
 
     def __iter__(self) -> Iterator[User]:
         return iter(list(self.by_name.values()))
@@ -118,42 +124,21 @@ class Users:
             raise NotFound(f"user '{name}'", f"no user '{name}'; add it first")
         return user
 
-    def put_user(self, user: User) -> None:
-        self.by_name[user.name] = user
-        self._changed()
-
-    def drop_user(self, name: str) -> None:
-        del self.by_name[name]
-        self._changed()
-
-    # --- permissions ------------------------------------------------------------------------------
-
     def permissions(self) -> list[tuple[str, str, Permission]]:
         """All permissions as (user, virtual host, permission)."""
         return [(*key, permission) for key, permission in self.granted.items()]
 
-    def put_permission(self, user: str, vhost: str, permission: Permission) -> None:
-        self.granted[user, vhost] = permission
-        self._changed()
-
-    def drop_permission(self, user: str, vhost: str) -> None:
-        del self.granted[user, vhost]
-        self._changed()
-
-    def topic_permission(self, user: str, vhost: str, exchange: str) -> TopicPermission | None:
-        return self._topic_permissions.get((user, vhost, exchange))
-
     def topic_permissions(self) -> list[tuple[str, str, str, TopicPermission]]:
         """All topic permissions as (user, virtual host, exchange, permission)."""
-        return [(*key, permission) for key, permission in self._topic_permissions.items()]
+        return [(*key, permission) for key, permission in self.granted_topics.items()]
 
-    def put_topic_permission(self, user: str, vhost: str, exchange: str, permission: TopicPermission) -> None:
-        """Restrict a user's routing keys at a topic exchange, which need not exist yet."""
-        self._topic_permissions[user, vhost, exchange] = permission
+    def put_entry(self, key: Key, record: Record) -> None:
+        """Put a user or a permission, by the key of its entry (`plan`)."""
+        self._tables[key[0]][_place(key)] = record
         self._changed()
 
-    def drop_topic_permission(self, user: str, vhost: str, exchange: str) -> None:
-        del self._topic_permissions[user, vhost, exchange]
+    def drop_entry(self, key: Key) -> None:
+        del self._tables[key[0]][_place(key)]
         self._changed()
 
     def _changed(self) -> None:
@@ -161,9 +146,11 @@ class Users:
         self.on_change()
 
 
+def _place(key: Key) -> str | Key:
+    return key[1] if key[0] == "user" else key[1:]
+
+
 def check_user_name(name: str) -> None:
-    """Refuse a name that no SASL mechanism could send. Raises `InvalidArgument` if the name is empty or holds
-    a NUL.
-    """
+    """Refuse a name that no SASL mechanism can send. Raises `InvalidArgument`."""
     if not name or "\0" in name:
         raise InvalidArgument(f"user '{name}'", f"user name {name!r} is empty or holds a NUL; give another")

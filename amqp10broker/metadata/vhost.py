@@ -1,8 +1,4 @@
-"""One virtual host: its queues by name, exchanges, bindings and policies.
-
-Virtual hosts share nothing with each other. This is plain state, changed by `Catalog.apply` alone. The rules
-of declarations are in `queue_requests` and `vhost_requests`.
-"""
+"""One virtual host: its queues, exchanges, bindings and policies, changed by `Catalog.apply` alone."""
 
 from __future__ import annotations
 
@@ -36,8 +32,8 @@ REPLIES_PREFIX: Final = f"{DIRECT_REPLY_TO}."
 
 
 class VirtualHost:
-    """A name space of queues and exchanges. `policies`: a change of them acts at once on the queues and
-    exchanges that they are for. `choose`: where routing, and the id of a stream, leave something to chance.
+    """A name space of queues and exchanges. `policies`: their changes apply at once. `choose`: the random
+    source of routing and of the ids of streams.
     """
 
     def __init__(
@@ -49,8 +45,8 @@ class VirtualHost:
         choose: Choose | None = None,
         find_reply_queue: Callable[[VirtualHost, str], DeclaredQueue | None] | None = None,
     ) -> None:
-        """Create an empty virtual host with the predeclared exchanges. `find_reply_queue`: finds a queue of
-        direct reply-to at another node whose announcement is pending.
+        """`find_reply_queue`: finds a queue of direct reply-to at another node whose announcement is
+        pending.
         """
         self.name = facts.name
         self.facts = facts
@@ -75,8 +71,8 @@ class VirtualHost:
         self._node_queue_type = node_queue_type
 
     def named(self) -> str:
-        """Its name, for a request: there may be another of that name as soon as this one is deleted. Raises
-        `NotFound` if it was deleted.
+        """Return its name for a request. Raises `NotFound` if it was deleted: there may be another of that
+        name.
         """
         if self.deleted:
             raise NotFound(f"vhost '{self.name}'", f"vhost {self.name} not found")
@@ -95,21 +91,21 @@ class VirtualHost:
         return (queue for queue in self.queues.values() if queue.type != VOLATILE)
 
     def counted(self) -> Counter[str]:
-        """The counters of its queues, including deleted ones and those of direct reply-to."""
+        """The counters of its queues, with deleted ones and those of direct reply-to."""
         total = self._gone.counted()
         for queue in self.queues.values():
             total.update(queue.counted())
         return total
 
     def given_up(self) -> Counter[tuple[str, str, str]]:
-        """Messages that its queues dropped, including deleted ones (`queues.queue_status.given_up`)."""
+        """Messages that its queues dropped, with deleted ones (`queues.queue_status.given_up`)."""
         total = self._gone.given_up()
         for queue in self.queues.values():
             total.update(given_up(queue.type, queue.handle.counters))
         return total
 
     def member_gone(self, queue: DeclaredQueue) -> None:
-        """This node has no member of a queue any more, and what that has counted is kept."""
+        """Retain the counters of a queue of which this node has no member any more."""
         self._gone.add(queue.type, queue.handle.counters, QueueConsumption())
 
     def __repr__(self) -> str:
@@ -131,8 +127,8 @@ class VirtualHost:
         return queue
 
     def for_connection(self, queue: DeclaredQueue, connection: object) -> DeclaredQueue:
-        """Check that a connection may use a queue at all. Raises `ResourceLocked` if another connection has
-        it exclusively, and `NotFound` if the node that has it cannot be reached.
+        """Check that a connection may use a queue. Raises `ResourceLocked` if another one has it exclusively,
+        and `NotFound` if its node cannot be reached.
         """
         if queue.owner is not None and queue.owner != connection:
             raise self.locked(queue.name)
@@ -146,16 +142,16 @@ class VirtualHost:
         headers: Headers = no_headers,
         properties: Headers = no_headers,
     ) -> tuple[list[DeclaredQueue], bool]:
-        """The queues that a message goes to, each once, and whether that may be remembered. `headers`: gives
-        what a headers exchange compares; called only if one is met. `properties`: gives its properties by
-        their AMQP 0-9-1 name, likewise.
+        """Return the queues that a message goes to, each once, and whether that may be cached. `headers`:
+        returns what a headers exchange compares; called only if one is met. `properties`: likewise, by AMQP
+        0-9-1 name.
         """
         names, cacheable = self.topology.route(exchange, keys, headers, properties)
         find = self.find
         return [queue for name in names if (queue := find(name)) is not None], cacheable
 
     def is_kept(self, binding: Binding) -> bool:
-        """Whether a binding between existing ends is durable: if both ends are."""
+        """Whether a binding is durable: if both ends are."""
         exchanges, destination = self.topology, binding.destination
         if not exchanges.lookup_exchange(binding.source).durable:
             return False
@@ -164,8 +160,8 @@ class VirtualHost:
         return self.queues[destination.name].lasting
 
     def default_type(self, *, lasting: bool = True) -> QueueType:
-        """Return the kind of a queue that is declared without one. `lasting`: it is durable, not exclusive,
-        not deleted automatically, and has a name of its own.
+        """Return the kind of a queue that is declared without one. `lasting`: it is durable, neither
+        exclusive nor auto-delete, and the client named it.
         """
         if not lasting:
             # Only a classic queue can be so; a default must not make such a request fail.
@@ -183,9 +179,7 @@ class VirtualHost:
     # --- changing, by `Catalog.apply` -------------------------------------------------------------
 
     def put_queue(self, spec: QueueSpec) -> bool:
-        """Begin to run a queue; its settings are made of the policies that there are now. Returns whether it
-        is new. One of the same name runs already, and has other members now.
-        """
+        """Begin to run a queue, or change the members of one that runs. Returns whether it is new."""
         there = self.queues.get(spec.name)
         if there is not None:
             there.members = spec.members
@@ -202,7 +196,7 @@ class VirtualHost:
         return True
 
     def drop_queue(self, name: str, *, farewell: bool) -> None:
-        """Forget a queue whose bindings are gone; with `farewell` it gets a `Delete`."""
+        """Forget a queue whose bindings are gone. `farewell`: it gets a `Delete`."""
         queue = self.queues.pop(name)
         self._gone.add(queue.type, queue.handle.counters, queue.consumption)
         if queue.owner is not None:
@@ -225,10 +219,9 @@ class VirtualHost:
                     queue.handle.post(Configure(queue.effective.settings))
         self.topology.refresh_alternates()
 
-    # --- direct reply-to: an address of a consumer, which is declared nowhere -------------------------
+    # --- direct reply-to --------------------------------------------------------------------------
 
     def add_volatile(self, name: str, owner: object, handle: QueueHandle) -> DeclaredQueue:
-        """Make a queue for direct reply-to, which lives as long as its consumer."""
         queue = DeclaredQueue(name, self.name, VOLATILE, False, owner, True, {}, handle)
         self.queues[name] = queue
         self._queue_changes += 1

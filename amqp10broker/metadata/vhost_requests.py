@@ -1,10 +1,8 @@
-"""Requests of administrators, and their plans: virtual hosts, limits, policies, parameters, users,
-permissions, the nodes of a cluster and the places of queues.
-"""
+"""Requests of administrators, and their plans: all but queues, exchanges and bindings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import Any
 
@@ -38,9 +36,7 @@ from amqp10broker.queues.machine_version import why_not
 
 @dataclass(frozen=True, slots=True)
 class PutUser:
-    """There shall be this user; all that was known of it before is replaced, but for its permissions. `new`:
-    there must be none of this name.
-    """
+    """Put a user in place of the one of its name, whose permissions stay. `new`: there must be none."""
 
     user: User
     new: bool = False
@@ -55,8 +51,8 @@ class PutUser:
 
 @dataclass(frozen=True, slots=True)
 class ChangeUser:
-    """Fields of a user shall be others. `changes`: by name. Limits are as `UserLimits.read` takes them: those
-    that are not named stay, and so does what is open already.
+    """Change fields of a user. `changes`: by name; limits as `UserLimits.read` takes them, those that are not
+    named stay.
     """
 
     name: str
@@ -72,8 +68,6 @@ class ChangeUser:
 
 @dataclass(frozen=True, slots=True)
 class DeleteUser:
-    """A user shall be gone, with its permissions."""
-
     name: str
 
     def plan(self, catalog: Catalog) -> Plan[None]:
@@ -83,7 +77,7 @@ class DeleteUser:
 
 @dataclass(frozen=True, slots=True)
 class SetPermission:
-    """A user shall have this permission in a virtual host; None: it shall not enter it any more."""
+    """Set a user's permission in a virtual host; None: it may not enter it any more."""
 
     user: str
     vhost: str
@@ -102,8 +96,6 @@ class SetPermission:
 
 @dataclass(frozen=True, slots=True)
 class SetTopicPermission:
-    """A user's routing keys at a topic exchange, which need not exist yet, shall be restricted."""
-
     user: str
     vhost: str
     exchange: str
@@ -112,7 +104,7 @@ class SetTopicPermission:
     def plan(self, catalog: Catalog) -> Plan[None]:
         catalog.lookup_vhost(self.vhost)
         catalog.users.lookup(self.user)
-        if catalog.users.topic_permission(self.user, self.vhost, self.exchange) == self.permission:
+        if catalog.users.granted_topics.get((self.user, self.vhost, self.exchange)) == self.permission:
             return Plan(None)
         key = ("topic_permission", self.user, self.vhost, self.exchange)
         return Plan(None, [Put(key, self.permission)])
@@ -120,7 +112,7 @@ class SetTopicPermission:
 
 @dataclass(frozen=True, slots=True)
 class ClearTopicPermission:
-    """The restriction at one exchange, with `exchange` None at all of the virtual host, shall be lifted."""
+    """Lift the restriction at one exchange; with `exchange` None at all of the virtual host."""
 
     user: str
     vhost: str
@@ -129,33 +121,19 @@ class ClearTopicPermission:
     def plan(self, catalog: Catalog) -> Plan[None]:
         catalog.lookup_vhost(self.vhost)
         catalog.users.lookup(self.user)
-        return Plan(
-            None,
-            forgets=[
-                ("topic_permission", user, vhost, exchange)
-                for user, vhost, exchange, _ in catalog.users.topic_permissions()
-                if (user, vhost) == (self.user, self.vhost) and self.exchange in (None, exchange)
-            ],
-        )
-
-
-# --- steps of the above ---------------------------------------------------------------------------
+        gone = [
+            key
+            for key in catalog.users.granted_topics
+            if key[:2] == (self.user, self.vhost) and self.exchange in (None, key[2])
+        ]
+        return Plan(None, forgets=[("topic_permission", *key) for key in gone])
 
 
 def permissions_of(users: Users, *, user: str | None = None, vhost: str | None = None) -> list[Key]:
     """The keys of all permissions of a user, or in a virtual host."""
-    return [
-        *(
-            ("topic_permission", whose, where, exchange)
-            for whose, where, exchange, _ in users.topic_permissions()
-            if user in (None, whose) and vhost in (None, where)
-        ),
-        *(
-            ("permission", whose, where)
-            for whose, where, _ in users.permissions()
-            if user in (None, whose) and vhost in (None, where)
-        ),
-    ]
+    keys: list[Key] = [("topic_permission", *key) for key in users.granted_topics]
+    keys += [("permission", *key) for key in users.granted]
+    return [key for key in keys if user in (None, key[1]) and vhost in (None, key[2])]
 
 
 def _put(users: Users, user: User) -> Plan[User]:
@@ -166,9 +144,7 @@ def _put(users: Users, user: User) -> Plan[User]:
 
 @dataclass(frozen=True, slots=True)
 class PutVhost:
-    """There shall be this virtual host; what is in it already stays. `new`: there must be none of this name.
-    No user has permissions in a new one.
-    """
+    """Put a virtual host; its content stays. `new`: there must be none of this name."""
 
     facts: VhostFacts
     new: bool = False
@@ -182,7 +158,7 @@ class PutVhost:
             raise InvalidArgument(f"vhost '{name}'", f"vhost name {name[:40]!r} must have 1 to 255 bytes")
         if facts.default_queue_type is not None:
             queue_type_of(facts.default_queue_type, f"vhost '{name}'")
-        there = catalog.find_vhost(name)
+        there = catalog.vhosts.get(name)
         if there is not None and there.facts == facts:
             return Plan(None)
         return Plan(None, [Put(("vhost", name), facts)])
@@ -190,9 +166,7 @@ class PutVhost:
 
 @dataclass(frozen=True, slots=True)
 class ChangeVhostLimits:
-    """Some limits of a virtual host shall be others; what is there already stays. `limits`: by name, as
-    `VhostLimits.read` takes them; those that are not named stay.
-    """
+    """Change limits of a virtual host, by name as `VhostLimits.read` takes them; the others stay."""
 
     vhost: str
     limits: Mapping[str, Any] = field(hash=False)
@@ -205,9 +179,8 @@ class ChangeVhostLimits:
 
 @dataclass(frozen=True, slots=True)
 class DeleteVhost:
-    """Delete a virtual host with its content; the answer is the number of deleted queues.
-
-    The caller closes the connections to it.
+    """Delete a virtual host with its content; the answer is the number of deleted queues. The caller closes
+    the connections to it.
     """
 
     name: str
@@ -220,13 +193,8 @@ class DeleteVhost:
         return Plan(vhost.declared, forgets=[*within, *permissions, *parameters, ("vhost", self.name)])
 
 
-# --- policies -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class SetPolicy:
-    """There shall be this policy, instead of the one of the same name; it acts at once."""
-
     vhost: str
     policy: Policy
 
@@ -243,8 +211,6 @@ class SetPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ClearPolicy:
-    """A policy shall be gone, and what it set counts no more, at once."""
-
     vhost: str
     name: str
     operator: bool = False
@@ -257,13 +223,10 @@ class ClearPolicy:
         )
 
 
-# --- what is kept as it is ------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class SetParameter:
-    """A value that means nothing to the broker shall be kept. `key`: of its entry: a ``parameter`` of a
-    plugin, a ``global_parameter``, or an ``unknown`` part of a definitions file.
+    """Store a value without a meaning to the broker. `key`: of its entry: a ``parameter`` of a plugin, a
+    ``global_parameter``, or an ``unknown`` part of a definitions file.
     """
 
     key: Key
@@ -275,8 +238,6 @@ class SetParameter:
 
 @dataclass(frozen=True, slots=True)
 class ClearParameter:
-    """A parameter of a plugin, or a global one, shall be forgotten."""
-
     key: Key
 
     def plan(self, catalog: Catalog) -> Plan[None]:
@@ -295,7 +256,7 @@ class ClearParameter:
 
 @dataclass(frozen=True, slots=True)
 class JoinNode:
-    """There shall be another node; the answer is what is known of it, its number first of all."""
+    """Add a node; the answer has its number."""
 
     name: str
     host: str
@@ -328,9 +289,7 @@ class JoinNode:
 @dataclass(frozen=True, slots=True)
 class NodeStarted:
     """Record a node's start: its address, the end of maintenance, and the end of what belonged to earlier
-    starts.
-
-    When this is applied at that node, the node has all earlier decisions.
+    starts. When this is applied at that node, the node has all earlier decisions.
     """
 
     name: str
@@ -341,7 +300,6 @@ class NodeStarted:
     machines: tuple[int, int] = (1, 1)
 
     def fits(self, catalog: Catalog) -> bool:
-        """Whether it carries out what the cluster uses."""
         return catalog.cluster is None or why_not(self.name, self.machines, catalog.cluster.version) is None
 
     def plan(self, catalog: Catalog) -> Plan[None]:
@@ -362,7 +320,7 @@ class NodeStarted:
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
-    """A node is gone, or cut off: what was to end with that start of it has ended (K7, M8)."""
+    """A node is gone, or cut off, and with it what belonged to that start of it (K7, M8)."""
 
     number: int
     incarnation: int
@@ -373,9 +331,8 @@ class NodeLost:
 
 @dataclass(frozen=True, slots=True)
 class ForgetNode:
-    """A node is a member no more, and what was at no other node is gone: durable classic queues, too (J7).
-
-    Its members of groups are removed by the groups.
+    """Remove a node, and what was at no other node: durable classic queues, too (J7). The groups remove its
+    members.
     """
 
     name: str
@@ -400,9 +357,8 @@ class SetDraining:
 
 @dataclass(frozen=True, slots=True)
 class RaiseMachines:
-    """Use the newest version of the replicated machines that every node supports.
-
-    A node that is down counts with the version of its last start. The version cannot be lowered.
+    """Use the newest version of the replicated machines that every node supports, those that are down by
+    their last start. It cannot be lowered.
     """
 
     def plan(self, catalog: Catalog) -> Plan[None]:
@@ -413,13 +369,13 @@ class RaiseMachines:
 
 
 def newest_of_all(catalog: Catalog) -> int:
-    """The newest version of the replicated machines that every node carries out; 0: there is no cluster."""
+    """The version of the replicated machines that every node supports; 0: there is no cluster."""
     return min((node.machines[1] for node in catalog.nodes.values()), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class SetClusterName:
-    """The cluster shall have another name; one node alone keeps it among the global parameters."""
+    """Rename the cluster; a node in none stores the name as a global parameter."""
 
     name: str
 
@@ -442,7 +398,7 @@ class SetMembers:
     members: tuple[int, ...]
 
     def plan(self, catalog: Catalog) -> Plan[bool]:
-        vhost = catalog.find_vhost(self.vhost)
+        vhost = catalog.vhosts.get(self.vhost)
         queue = None if vhost is None else vhost.find(self.name)
         if queue is None or queue.number != self.number:
             return Plan(False)
@@ -450,9 +406,6 @@ class SetMembers:
             return Plan(True)
         spec = replace(queue.spec, members=self.members)
         return Plan(True, [Put(("queue", self.vhost, self.name), spec, spec.lasting)])
-
-
-# --- steps of the above ---------------------------------------------------------------------------
 
 
 def _lookup(catalog: Catalog, name: str) -> NodeFacts:
@@ -475,10 +428,9 @@ def _ended_with(number: int, incarnation: int) -> Callable[[DeclaredQueue], bool
 
 
 def keys_of_queues_where(catalog: Catalog, gone: Callable[[DeclaredQueue], bool]) -> list[Key]:
-    def found() -> Iterator[Key]:
-        for vhost in catalog.vhosts.values():
-            names = [queue.name for queue in vhost if gone(queue)]
-            if names:
-                yield from keys_of_queues(vhost, names)
-
-    return list(found())
+    keys: list[Key] = []
+    for vhost in catalog.vhosts.values():
+        names = [queue.name for queue in vhost if gone(queue)]
+        if names:
+            keys += keys_of_queues(vhost, names)
+    return keys

@@ -1,8 +1,8 @@
 """The faults that a broker injects on request: the active ones, their targets, and what they hold back.
 
-`FaultySession` and `FaultyChannel` otherwise behave as usual: letters from queues are changed in `handle`,
-commands to queues in `take_commands`, frames to the client in `take_output`; the engines are not involved. A
-broker makes such parts in test mode only, so that in production no branch depends on it.
+In `FaultySession` and `FaultyChannel` messages from queues are changed in `handle`, commands to queues in
+`take_commands`, frames to the client in `take_output`; the engines are not involved. Only a broker in test
+mode makes such parts, so that in production no branch depends on faults.
 """
 
 from __future__ import annotations
@@ -52,12 +52,11 @@ OF_MAIL: Final = frozenset(
     {FaultKind.REJECT_PUBLISHES, FaultKind.HOLD_CONFIRMS, FaultKind.REDELIVER, FaultKind.PAUSE_QUEUE}
 )
 OF_BYTES: Final = frozenset({FaultKind.HOLD_BYTES, FaultKind.RESET_AFTER})
-"""Faults below sessions and channels: injected by the connection's stream (`runtime.observe.faults`).
-
-They are for whole connections, and do not name a queue or link.
+"""Injected by the connection's stream (`runtime.observe.faults`), for whole connections: they name no queue
+or link.
 """
 AT_ONCE: Final = frozenset({FaultKind.DETACH, FaultKind.END, FaultKind.CLOSE})
-"""Faults that are injected once, on what is there."""
+"""Injected once, on what is there."""
 
 
 @dataclass(eq=False, slots=True)
@@ -66,19 +65,18 @@ class Fault:
 
     Attributes:
         queue: a shell pattern for the queue, or the address of a link; None: any.
-        client: a shell pattern for the client's container-id or connection name; None: any.
+        client: a shell pattern for the container-id or connection name; None: any.
         link: a shell pattern for the link's name; None: any.
         most: how many messages or attaches it concerns, how much credit it leaves, or after how many frames
             it resets a connection; None: all, or no credit.
-        hits: how often it was injected: messages, commands, flows, attaches, links, sessions, connections,
-            reads and writes.
-        mail: publishes and other commands that are held, for their queues.
+        hits: how often it was injected.
+        mail: commands that are held, for their queues.
         effects: confirms that are held, for their publishers.
         watched: messages published since, with confirms that are held.
         flows: the last flow of each link whose credit was limited, as the broker made it.
         limits: up to which delivery-count each link was given credit.
-        frames: how many frames were sent to each connection since.
-        bytes: how many are held in either direction.
+        frames: sent to each connection since.
+        bytes: held in either direction.
         ahead: sessions and channels that a fault at once has not reached yet.
     """
 
@@ -106,7 +104,7 @@ class Fault:
         return self.client is None or fnmatchcase(client, self.client)
 
     def matches(self, link: str | None, *queues: str | None) -> bool:
-        """Return whether it applies to a link (None: a channel) and a queue that has any of these names."""
+        """Return whether it applies to a link (None: a channel) and a queue of any of these names."""
         if self.link is not None and (link is None or not fnmatchcase(link, self.link)):
             return False
         return self.queue is None or any(fnmatchcase(each, self.queue) for each in queues if each)
@@ -119,7 +117,7 @@ class Fault:
 
     @property
     def held(self) -> int:
-        """The number of messages, frames and bytes held back, and of sessions and channels to come."""
+        """What is held back, and sessions and channels to come."""
         mail = sum(len(each.ids) if isinstance(each, Publish) else 1 for _, each in self.mail)
         effects = sum(len(each.ids) for each in self.effects)
         return mail + effects + len(self.flows) + self.bytes + len(self.ahead)
@@ -181,7 +179,7 @@ class Faults:
         return fault.view()
 
     def lift(self, number: int) -> FaultView:
-        """End a fault, release what it has held back, and return it as it was. Raises `NotFound`."""
+        """End a fault, release what it holds, and return it as it was. Raises `NotFound`."""
         fault = self._on.pop(number, None)
         if fault is None:
             on = ", ".join(f"{each.number} ({each.kind})" for each in self._on.values()) or "none"
@@ -244,7 +242,7 @@ class Faults:
         return bool(self._on)
 
     def take_due(self, peer: PeerId) -> list[bytes]:
-        """Return flows that were held back, and are to be sent now."""
+        """Return flows that were held back, and are due."""
         return [frame for link, frame in self._due.pop(peer, ()) if link.attached]
 
     def posted(
@@ -270,7 +268,6 @@ class Faults:
         return left
 
     def _posted(self, fault: Fault, queue: str, handle: QueueHandle, command: Command) -> Sequence[Command]:
-        # Returns what a fault leaves of a command.
         if fault.kind is FaultKind.PAUSE_QUEUE:
             if not queue:  # it answers by itself (direct reply-to), or was deleted meanwhile
                 return (command,)
@@ -300,7 +297,6 @@ class Faults:
         )
 
     def _published(self, fault: Fault, queue: str, publish: Publish) -> Publish:
-        # Returns what a fault leaves of a publish.
         taken = fault.take(len(publish.ids))
         ids, publisher, settled = publish.ids[:taken], publish.publisher, publish.settled
         if fault.kind is FaultKind.HOLD_CONFIRMS:
@@ -338,8 +334,6 @@ _CREDIT: Final = frozenset({FaultKind.LIMIT_CREDIT})
 
 
 class FaultySession(BrokerSession):
-    """A session that injects faults."""
-
     def __init__(
         self, faults: Faults, channel: int, begin: Any, context: SessionContext, **rest: Any
     ) -> None:
@@ -430,7 +424,7 @@ class FaultySession(BrokerSession):
 
 
 class FaultyChannel(BrokerChannel):
-    """A channel that injects faults; those of links do not apply to it."""
+    """Faults of links do not apply to it."""
 
     def __init__(self, faults: Faults, number: int, context: ChannelContext) -> None:
         self._faults = faults

@@ -1,11 +1,11 @@
 """Samples of sessions, channels and their links and consumers, and events from two of them.
 
-The same state that `status` shows, read by the same rules (`why_link`, `why_channel`), without the sentences:
-samples are taken twenty times a second, and the sentences cost many times as much. Observers compare them,
-time some deliveries, and watch what has no credit: a connection's bytes, a queue's depth, the process.
+The state that `status` shows, by the same rules, without the sentences: samples are taken twenty times a
+second, and the sentences cost many times as much. Observers compare them, time some deliveries, and watch a
+connection's bytes, a queue's depth, the process.
 
-In all observers `now_ns` is the present by a monotonic clock, `ts_ns` the same by the wall clock, and `whole`
-emits the elapsed time up to now even without changes.
+`now_ns` is the present by a monotonic clock, `ts_ns` by the wall clock, and `whole` emits the elapsed time
+even without changes.
 """
 
 from __future__ import annotations
@@ -30,27 +30,24 @@ from amqp10broker.sessions.diagnosis.why_link import consumer_wait, publisher_wa
 
 UINT_MAX: Final = 0xFFFF_FFFF
 QUIET_NS: Final = 1_000_000_000
-"""An unchanged link has an event of its own so often, not at each observation."""
+"""An unchanged link has an event so often, not at each observation."""
 
 State = tuple[int, int, int, int, int]
-"""Number of the reason (`REASONS`) for a wait; link_credit, incoming_window, queue_credit, queue_depth."""
+"""Number of the reason of a wait (`REASONS`); link_credit, incoming_window, queue_credit, queue_depth."""
 
 NOTHING: Final[State] = (0, 0, 0, 0, 0)
 
 
 Emit = Callable[..., None]
-"""Takes the values of one event in the order of `observe.flow_events.FIELDS`, without waiting:
-`observe.flow_events.Ring.add`.
-"""
+"""Takes one event in the order of `flow_events.FIELDS`, without waiting: `flow_events.Ring.add`."""
 
 OnLink = Callable[[int, int, int, int, str, str], None]
-"""Called once per link when it is observed first: time, kind, channel, handle, name, address."""
+"""Called when a link is observed first: time, kind, channel, handle, name, address."""
 
 
 class Trail:
-    """The last observation of one link (AMQP 0-9-1: channel or consumer). `limit`: of its credit if that is
-    automatic, and the number of its reason; else None. `turn`: number of the observation that found it last,
-    so that the observer can find links that are gone.
+    """The last observation of one link (AMQP 0-9-1: channel or consumer). `limit`: of its credit and the
+    number of its reason; None: it is not automatic. `turn`: number of the last observation that found it.
     """
 
     __slots__ = ("_count", "_since_ns", "_state", "kind", "limit", "turn", "where")
@@ -73,7 +70,7 @@ class Trail:
     def see(
         self, emit: Emit, now_ns: int, ts_ns: int, count: int, state: State, *, whole: bool = False
     ) -> None:
-        """Emit an event with the state that held until now if something moved, or `whole`."""
+        """Emit an event with the state until now if something moved, or `whole`."""
         n = (count - self._count) & UINT_MAX
         elapsed = now_ns - self._since_ns
         if n == 0 and state == self._state and elapsed < QUIET_NS and not (whole and elapsed):
@@ -91,17 +88,15 @@ NUMBERS: Final[dict[Wait | None, int]] = {
     None: NO_REASON,
     **{wait: wait.number for wait in Wait},
 }
-"""The numbers of waits in flow events."""
 
 LIMIT_NUMBERS: Final[dict[Why, int]] = {why: int(LimitReason[why.name]) for why in Why}
-"""The numbers of the reasons of automatic limits in flow events."""
 
 LATER: Final[dict[int, int]] = {EventKind.LINK_IN: EventKind.CONFIRM, EventKind.LINK_OUT: EventKind.SETTLE}
-"""The kind of the latency events of each kind of link."""
+"""The kind of latency events by the kind of link."""
 
 
 class Sample(NamedTuple):
-    """A sample of a link, or of its counterpart in AMQP 0-9-1: publishing on a channel, or a consumer."""
+    """A sample of a link, or of publishing on a channel, or a consumer of AMQP 0-9-1."""
 
     part: Any
     kind: EventKind
@@ -156,7 +151,7 @@ def _handle(handle: int | None) -> int:
 
 
 def channel_samples(channel: BrokerChannel, around: WaitContext) -> Iterator[Sample]:
-    """Return samples of publishing on a channel, if it is used for that, and of its consumers."""
+    """Yield samples of publishing on a channel, if it is used for that, and of its consumers."""
     publishing = channel.publishing
     published = publishing.published
     if published or publishing.confirming or around.holds_reader or around.blocked_ms is not None:
@@ -177,7 +172,7 @@ def channel_samples(channel: BrokerChannel, around: WaitContext) -> Iterator[Sam
 
 
 def progress(part: object) -> tuple[int, int]:
-    """Return the numbers of deliveries that have come (or went), and of those that are done, modulo 2**32."""
+    """Return the numbers of deliveries that have come (or went), and that are done, modulo 2**32."""
     return _PROGRESS[type(part)](part)
 
 
@@ -240,7 +235,7 @@ class Latency:
         return bool(self._entries)
 
     def see(self, emit: Emit, now_ns: int, ts_ns: int, came: int, done: int, *, taking: bool) -> bool:
-        """Count deliveries (timed if `taking`), and emit an event for those done; return whether any came."""
+        """Count deliveries (timed if `taking`), and emit those done; return whether any came."""
         new = (came - self._came) & UINT_MAX
         gone = (done - self._done) & UINT_MAX
         self._came, self._done = came, done
@@ -262,12 +257,10 @@ class Latency:
 PROBE_WAKES_MAX: Final = 4
 """The most steps with deliveries in one probe."""
 PROBE_PARTS_MAX: Final = 4
-"""The most parts of one session or channel that are probed at a time; all of them in rotation."""
+"""The most parts of one session or channel that are probed at a time, in rotation."""
 
 
 class Observer:
-    """Observes one session or channel."""
-
     __slots__ = (
         "_channel",
         "_connection",
@@ -306,7 +299,7 @@ class Observer:
             self._see_first(sample, now_ns, progress(sample.part)[0])
 
     def observe(self, now_ns: int, ts_ns: int, around: Any, *, whole: bool = False) -> None:
-        """Emit the changes since the last observation; with `whole` the elapsed time even without changes."""
+        """Emit the changes since the last observation."""
         emit, parts = self._emit, self._parts
         self._turn = turn = self._turn + 1
         seen = 0
@@ -419,7 +412,6 @@ class QueueObserver:
         self.turn = 0
 
     def observe(self, now_ns: int, ts_ns: int, *, depth: int, unsettled: int, whole: bool = False) -> None:
-        """Emit the state since the last observation, if it has changed, or has held long."""
         elapsed = now_ns - self._since_ns
         quiet = depth == self._depth and unsettled == self._unsettled
         if quiet and (not elapsed or not (whole or elapsed >= QUIET_NS)):
@@ -433,7 +425,7 @@ class QueueObserver:
 
 
 class ProcessObserver:
-    """Observes memory and processor time of the broker."""
+    """Observes memory and processor time."""
 
     __slots__ = ("_emit", "_processor_ns", "_since_ns")
 
@@ -443,7 +435,6 @@ class ProcessObserver:
         self._processor_ns = processor_ns
 
     def observe(self, now_ns: int, ts_ns: int, *, rss_bytes: int, processor_ns: int) -> None:
-        """Emit the use of memory and processor since the last observation."""
         elapsed = now_ns - self._since_ns
         if not elapsed:
             return

@@ -1,16 +1,14 @@
-"""The definition of a flow event, of a run, and of the layout of their files; and the buffer of events.
+"""A flow event, a run, and the layout of their files; and the buffer of events.
 
 An event is a record of fixed size (`PACK`); its columns in Parquet have the same names and order. The meaning
-of a column depends on the kind of event (`EventKind`); a column that a kind does not mention is 0. A
-recording is a folder::
+of a column depends on the `EventKind`; a column that it does not mention is 0. A recording is a folder::
 
-    DIR/runs.parquet/RUN_ID.parquet               one row with the columns `RUN_FIELDS`
+    DIR/runs.parquet/RUN_ID.parquet               one row (`observe.recording.RunRecord`)
     DIR/events/run_id=RUN_ID/part-WRITER-NUMBER.parquet   zstd; WRITER: broker, clients
-    DIR/names/RUN_ID.jsonl                        names of the links (`observe.recording.runs`)
+    DIR/names/RUN_ID.jsonl                        names of the links (`observe.recording`)
 
-A file gets its name when it is complete; until then its name begins with ``_``, which readers ignore. A run
-id belongs to the one broker that created the folder of its events. Numpy and Arrow forms are derived from
-`FIELDS` where they are needed.
+The name of an incomplete file begins with ``_``, which readers ignore. A run id belongs to the one broker
+that created the folder of its events. Numpy and Arrow forms are derived from `FIELDS`.
 """
 
 from __future__ import annotations
@@ -24,20 +22,18 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.sessions.diagnosis.waits import Wait
 
 SCHEMA_VERSION: Final = 1
-"""Version of the layout, in the metadata of every file (`VERSION_KEY`)."""
+"""In the metadata of every file (`VERSION_KEY`)."""
 VERSION_KEY: Final = b"amqp10broker.observe.recording.version"
 
 EVENTS: Final = "events"
 """Folder of the event files, partitioned by run."""
 RUNS: Final = "runs.parquet"
 NAMES: Final = "names"
-"""Folder of the names of links, a file per run."""
 RUN_PARTITION: Final = "run_id="
 
 CHANNEL_HANDLE: Final = 1 << 31
-"""The first handle in AMQP 0-9-1, which has none of its own: the publishing side of a channel has this
-one, its consumers have the next ones. Handles of AMQP 1.0 are below, so that a handle determines the
-protocol.
+"""The first handle in AMQP 0-9-1, of the publishing side of a channel; its consumers have the next ones.
+Those of AMQP 1.0 are below, so that a handle determines the protocol.
 """
 
 
@@ -50,16 +46,15 @@ class EventKind(IntEnum):
 
     LINK_IN = 1
     """A link (0-9-1: a channel, handle `CHANNEL_HANDLE`) on which a client publishes. n: deliveries that
-    arrived. value_ns: elapsed. reason: why it waited during the elapsed time. link_credit: the client's
-    remaining credit. incoming_window: the remaining window of the session, from the client's view.
-    queue_credit: deliveries without confirmation. queue_depth: ready messages of its queue, 0 if it publishes
-    to an exchange.
+    arrived. value_ns: elapsed. reason: why it waited meanwhile. link_credit, incoming_window: what the client
+    has left. queue_credit: deliveries without confirmation. queue_depth: ready messages of its queue, 0 if it
+    publishes to an exchange.
     """
     LINK_OUT = 2
     """A link (0-9-1: a consumer, handle above `CHANNEL_HANDLE`) on which a client receives. n: deliveries
-    written. value_ns: elapsed. reason. link_credit: the broker's remaining credit. incoming_window: the
-    client's remaining window. queue_credit: deliveries that the queue may still make of the last grant.
-    queue_depth: ready messages of its queue.
+    written. value_ns: elapsed. reason. link_credit: what the broker has left. incoming_window: of the client,
+    likewise. queue_credit: deliveries that the queue may still make of the last grant. queue_depth: ready
+    messages of its queue.
     """
     CONFIRM = 3
     """n deliveries that queues confirmed, value_ns after they arrived: the broker's own confirm latency."""
@@ -74,8 +69,8 @@ class EventKind(IntEnum):
     CONNECTION_OUT = 8
     """bytes written to the socket; value_ns: elapsed; queue_depth: bytes that waited to be written."""
     QUEUE = 9
-    """queue_depth: ready messages of the queue with the number handle (in this run). n: unsettled. value_ns:
-    elapsed. `settings` of the run has the queues by number.
+    """queue_depth: ready messages of the queue with the number handle (in this run, by its `settings`). n:
+    unsettled. value_ns: elapsed.
     """
     DROPPED = 10
     """n events were lost since the last one of this kind: the recorder's buffers were full."""
@@ -84,19 +79,18 @@ class EventKind(IntEnum):
     CLIENT_RECEIVED = 12
     """A load generator: n messages (bytes of payload) received in the elapsed value_ns. channel likewise."""
     PROCESS = 13
-    """The broker's process. bytes: its resident memory at the end of the elapsed value_ns. n: ns of processor
+    """The broker's process. bytes: resident memory at the end of the elapsed value_ns. n: ns of processor
     time in it.
     """
     LIMIT = 14
-    """The limit of a link's credit is automatic, and is link_credit from now on; for a receiving client, the
-    messages requested from its queue at a time. reason: a `LimitReason`.
+    """The automatic limit of a link's credit is link_credit from now on; for a receiving client, the messages
+    requested from its queue at a time. reason: a `LimitReason`.
     """
 
 
 class LimitReason(IntEnum):
-    """The reason for an automatic limit of a link's credit (`EventKind.LIMIT`).
-
-    Numbers never change; members are named as those of `sessions.credit.Why`.
+    """Why an automatic limit of a link's credit has its value. Numbers never change; names are those of
+    `sessions.credit.Why`.
     """
 
     DEFAULT = 0
@@ -110,16 +104,16 @@ class LimitReason(IntEnum):
 
 
 NO_REASON: Final = 0
-"""The number of a link, a consumer or a channel that does not wait."""
+"""It does not wait."""
 NO_CREDIT: Final = 1
-"""The general reason of the waits of links without credit; events have its cases."""
+"""The general reason of links without credit; events have its cases."""
 
 REASONS: Final[Mapping[int, str]] = {
     NO_REASON: "none",
     NO_CREDIT: "no-credit",
     **{wait.number: wait.value for wait in Wait},
 }
-"""The reasons why a link, a consumer or a channel waits: codes by number."""
+"""Codes of the reasons of waits, by number."""
 
 _NUMBERS: Final = {code: number for number, code in REASONS.items()}
 GENERAL: Final[Mapping[int, int]] = {wait.number: _NUMBERS[wait.general] for wait in Wait}
@@ -130,10 +124,8 @@ NOT_HELD_UP: Final = frozenset({NO_REASON, *(GENERAL[wait.number] for wait in Wa
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column of an event.
-
-    Attributes:
-        parquet: the Arrow type in the file. Spark has no unsigned integers: larger values have a wider type.
+    """One column of an event. `parquet`: the Arrow type. Spark has no unsigned integers: larger values have a
+    wider type.
     """
 
     name: str
@@ -158,33 +150,7 @@ FIELDS: Final[tuple[Field, ...]] = (
 )
 
 PACK: Final = Struct("<" + "".join(field.code for field in FIELDS))
-"""Packs one event: the values of `FIELDS`, in order."""
-
-RUN_FIELDS: Final[tuple[tuple[str, str], ...]] = (
-    ("run_id", "string"),
-    ("benchmark", "string"),  # "sweep", "two_senders", ...; "broker" for a broker's own recording
-    ("case", "string"),  # the measured case; equal for all repetitions of all settings
-    ("repetition", "int32"),  # from 0; a broker counts those of one configuration in one recording
-    ("began_ns", "int64"),  # events before are warm-up
-    ("ended_ns", "int64"),  # null during the run: up to the last event
-    ("max_link_credit", "int64"),
-    ("max_incoming_window", "int64"),
-    ("max_queue_credit", "int64"),
-    ("message_size_bytes", "int64"),  # null if unknown, as the next ones
-    ("queue_type", "string"),
-    ("protocol", "string"),  # "amqp10", "amqp091"; null: unknown, or both ("protocols" in the settings)
-    ("publishers", "int32"),
-    ("consumers", "int32"),
-    ("rate_limit_per_s", "double"),  # null: unlimited
-    ("durable", "bool"),
-    ("sample_ms", "int64"),
-    ("events_dropped", "int64"),  # null during the run
-    ("broker_version", "string"),
-    ("python_version", "string"),
-    ("machine", "string"),
-    ("settings", "string"),  # all other settings, as a JSON object
-)
-"""Columns of a run: name and Arrow type."""
+"""Packs the values of `FIELDS`, in order."""
 
 CONFIGURATION: Final[tuple[str, ...]] = (
     "benchmark", "case", "protocol", "queue_type", "message_size_bytes", "publishers", "consumers",
@@ -203,10 +169,10 @@ EVENTS_MAX: Final = 65_536
 
 
 class EventRing:
-    """A bounded buffer of packed events that never blocks. `events_max`: capacity in events, 2 or more.
+    """A bounded buffer of packed events that never blocks. `events_max`: 2 or more.
 
-    When it is full, events are lost and counted. As soon as there is room again, an event of the kind
-    `DROPPED` with the count comes first, so that a reader finds the position and size of the gap.
+    When it is full, events are lost and counted. When there is room again, an event `DROPPED` comes first, so
+    that a reader finds the gap.
     """
 
     __slots__ = ("_buffer", "_capacity", "_pack", "_untold", "dropped", "offered", "waiting")
@@ -222,10 +188,8 @@ class EventRing:
         self.waiting = 0
 
     def add(self, ts_ns: int, *rest: int) -> None:
-        """Add an event, or count it as lost; the arguments are the columns of `schema.FIELDS`.
-
-        Raises:
-            struct.error: a value does not fit its column, or their number is wrong; nothing was added.
+        """Add an event, or count it as lost; the columns are `FIELDS`. Raises `struct.error` if a value does
+        not fit, or their number is wrong; nothing was added.
         """
         if self._untold and self.waiting < self._capacity - 1:
             self._tell(ts_ns)
@@ -240,7 +204,7 @@ class EventRing:
         self.waiting = at + 1
 
     def lose(self, events: bytes) -> None:
-        """Count events from `take_all` as lost, including the counts of their `DROPPED` events."""
+        """Count events from `take_all` as lost, with the counts of their `DROPPED` events."""
         kinds = events[_KIND_AT :: PACK.size]
         again = 0
         at = kinds.find(EventKind.DROPPED)
@@ -257,10 +221,7 @@ class EventRing:
         return taken
 
     def settle(self, ts_ns: int) -> None:
-        """Add an event for those lost, if there is room; call it when no event may follow.
-
-        `ts_ns` is as in `add`.
-        """
+        """Add an event for those lost, if there is room; call it when no event may follow."""
         if self._untold and self.waiting < self._capacity:
             self._tell(ts_ns)
 

@@ -1,7 +1,7 @@
 """Operations on users, permissions and virtual hosts.
 
-A missing user or virtual host raises `NotFound`, an entry of a document that is not valid `BadRequest`, and a
-pattern that is not valid `InvalidArgument`.
+A missing user or virtual host raises `NotFound`, an invalid entry of a document `BadRequest`, and an invalid
+pattern, name, password or limit `InvalidArgument`.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def _limits_said(whose: str, limits: Mapping[str, int]) -> str:
         "user add",
         "echo a-password | amqp10broker user add ann --tag management --password-file -",
         "user '{user}' added; it may do nothing yet, see 'amqp10broker permission set --help'",
-        description="Add a user, without permissions. The password is not given on the command line, "
-        "where others on this machine could see it.",
+        description="Add a user, without permissions. The password is not on the command line, where others "
+        "on this machine could see it.",
     ),
 )
 def add_user(
@@ -72,7 +72,7 @@ def add_user(
 ) -> Steps[dict[str, Any]]:
     """Add a user, without permissions.
 
-    Raises `PreconditionFailed` if the name exists, and `InvalidArgument` if name or password is not allowed.
+    Raises `PreconditionFailed` if the name exists.
     """
     wanted = User(user, _optional(caller, password), tuple(tags))
     added = yield from caller.change(PutUser(wanted, new=True))
@@ -88,10 +88,7 @@ def put_user(
         "as in a definitions document: password or password_hash, hashing_algorithm, tags, limits",
     ] = EMPTY,
 ) -> Steps[dict[str, Any]]:
-    """Add a user, or replace all of it except its permissions.
-
-    Raises `InvalidArgument` if name, password or a limit is not allowed.
-    """
+    """Add a user, or replace all of it except its permissions."""
     given = DefinitionEntry(f"user '{user}'", {**entry, "name": user})
     created = user not in caller.catalog.users
     try:
@@ -114,10 +111,7 @@ def put_user(
     ),
 )
 def change_password(caller: Caller, user: UserName, password: Password = None) -> Steps[None]:
-    """Give a user another password.
-
-    Raises `InvalidArgument` if the password is not allowed.
-    """
+    """Give a user another password."""
     caller.catalog.users.lookup(user)
     yield from caller.change(ChangeUser(user, {"password": _optional(caller, password)}))
 
@@ -170,7 +164,7 @@ def set_user_limits(
 ) -> Steps[dict[str, Any]]:
     """Limit connections and channels of a user.
 
-    Open connections stay open. Raises `InvalidArgument` if the limit does not exist, or is not an integer.
+    Open connections stay open.
     """
     changed = yield from caller.change(ChangeUser(user, {"limits": limits}))
     return changed.limits.as_dict()
@@ -323,8 +317,7 @@ def add_vhost(
 ) -> Steps[dict[str, Any]]:
     """Add a virtual host, in which no user has permissions yet.
 
-    Raises `PreconditionFailed` if the name exists, and `InvalidArgument` if the name is not allowed, or the
-    type is not a kind of queue.
+    Raises `PreconditionFailed` if the name exists.
     """
     facts = VhostFacts(name, description, tuple(tags), default_queue_type=default_queue_type)
     yield from caller.change(PutVhost(facts, new=True))
@@ -339,11 +332,8 @@ def put_vhost(
         dict[str, Any], "as in a definitions document: description, tags, default_queue_type, metadata"
     ] = EMPTY,
 ) -> Steps[dict[str, Any]]:
-    """Add a virtual host, or change its description; its content and limits stay.
-
-    Raises `InvalidArgument` if the name is not allowed, or the type is not a kind of queue.
-    """
-    there = caller.catalog.find_vhost(name)
+    """Add a virtual host, or change its description; its content and limits stay."""
+    there = caller.catalog.vhosts.get(name)
     try:
         facts = read_vhost(DefinitionEntry(f"vhost '{name}'", {**entry, "name": name}))
     except ConfigError as error:
@@ -366,9 +356,9 @@ def put_vhost(
 def delete_vhost(caller: Caller, name: Name) -> Steps[dict[str, Any]]:
     """Delete a virtual host with all that is in it, and close its connections.
 
-    Raises `NotFound` if it does not exist, and `PreconditionFailed` if it is protected from deletion.
+    Raises `PreconditionFailed` if it is protected.
     """
-    there = caller.catalog.find_vhost(name)
+    there = caller.catalog.vhosts.get(name)
     if there is not None and there.facts.metadata.get(PROTECTED):
         raise PreconditionFailed(
             f"vhost '{name}'",
@@ -407,8 +397,7 @@ def set_vhost_limits(
 ) -> Steps[dict[str, Any]]:
     """Limit connections and queues of a virtual host.
 
-    Existing objects stay, even if there are more than the limit. Raises `InvalidArgument` if the limit does
-    not exist, or is not an integer.
+    Existing objects stay, even if there are more than the limit.
     """
     changed = yield from caller.change(ChangeVhostLimits(_vhost(caller, vhost), limits))
     return changed.as_dict()

@@ -1,19 +1,8 @@
 """The management node of AMQP 1.0, which executes an operation for each request message.
 
-Requests and responses follow "HTTP over AMQP": ``to`` is the URI, ``subject`` the method or the status code,
-the body an amqp-value. This module is independent of links: the session passes whole messages, and sends
-requests to queues where an operation needs their answer. The status of a refusal depends on its class, with
-exceptions in `ManagementRoute.statuses`.
-
-========================  ==============================  =============================================
-``GET``, ``PUT``,         ``/queues/:queue``              describe; declare; delete
-``DELETE``
-``DELETE``                ``/queues/:queue/messages``     purge
-``PUT``, ``DELETE``       ``/exchanges/:exchange``        declare; delete
-``GET``, ``POST``         ``/bindings``                   find; bind
-``DELETE``                ``/bindings/:binding``          unbind
-``PUT``                   ``/auth/tokens``                renew the connection's token
-========================  ==============================  =============================================
+By "HTTP over AMQP" ``to`` is the URI, ``subject`` the method or the status code, the body an amqp-value. It
+is independent of links: the session passes whole messages, and sends requests to queues where an operation
+needs their answer.
 """
 
 from __future__ import annotations
@@ -65,8 +54,8 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 def to_plain(value: object) -> Any:
-    """Convert a decoded AMQP 1.0 value: integers of all widths become int, symbols become str. Raises
-    `BadRequest` if the type has no counterpart in AMQP 0-9-1's tables, by which all queues are declared.
+    """Convert a decoded value: integers of all widths become int, symbols str. Raises `BadRequest` if the
+    type has no counterpart in AMQP 0-9-1's tables, by which all queues are declared.
     """
     match value:
         case None | bool():
@@ -92,8 +81,8 @@ def to_plain(value: object) -> Any:
 
 
 def plain_table(value: object) -> dict[str, Any]:
-    """Convert a decoded map to a table. Raises `BadRequest` if it is not a map, has keys other than strings,
-    or values without a counterpart.
+    """Convert a decoded map. Raises `BadRequest` if it is none, or has other keys than strings, or values as
+    for `to_plain`.
     """
     if not isinstance(value, dict | Map):
         raise BadRequest("map", f"{shown(value)} is no map")
@@ -106,7 +95,7 @@ def plain_table(value: object) -> dict[str, Any]:
 
 
 def from_plain(value: object) -> Any:
-    """Convert a table's value for encoding: text becomes utf8, integers become long."""
+    """Convert a table's value for encoding: text becomes utf8, integers long."""
     match value:
         case None | bool() | bytes():
             return value
@@ -126,7 +115,6 @@ def from_plain(value: object) -> Any:
 
 
 def queue_map(queue: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the description of a queue to the types that clients expect."""
     return {
         **queue,
         "arguments": from_plain(queue["arguments"]),
@@ -168,14 +156,13 @@ STATUSES: Final[Statuses] = {
     FeatureDenied: 400,
     NotAllowed: 403,
 }
-"""Status of each refusal; the nearest class counts. `PermissionDenied` has none: it ends the session."""
+"""The nearest class counts. `PermissionDenied` has none: it ends the session."""
 
 # A missing end of a binding, and an impossible key or argument, are faults of the request's body.
 _BODY_FAULTS: Final[Statuses] = {NotFound: 400, InvalidArgument: 400}
 
 
 def status_of(error: RefusedError, exceptions: Statuses | None = None) -> int:
-    """Return the status of a refusal."""
     for cls in type(error).__mro__:
         for table in (exceptions or {}, STATUSES):
             if cls in table:
@@ -184,7 +171,7 @@ def status_of(error: RefusedError, exceptions: Statuses | None = None) -> int:
 
 
 def words_of(error: RefusedError, vhost: str, *, looked_at: bool) -> str:
-    """Return the text of a refusal: for some, RabbitMQ's text differs from that in AMQP 0-9-1."""
+    """Return the text of a refusal: RabbitMQ's differs for some from that in AMQP 0-9-1."""
     if isinstance(error, ReservedName):
         return f"{error.resource} in vhost '{vhost}' starts with reserved prefix '{RESERVED_PREFIX}'"
     if looked_at and isinstance(error, NotFound):
@@ -212,7 +199,7 @@ class ManagementRoute:
     statuses: Statuses = field(default_factory=dict)
 
     def run(self, caller: Caller, uri: Uri, body: Any) -> Steps[Any]:
-        """Execute a request, and return the result. Raises `RefusedError`."""
+        """Execute a request. Raises `RefusedError`."""
         arguments = self.take(uri, body)
         return perform(caller, self.operation, arguments) if self.operation else _offer(caller, **arguments)
 
@@ -226,9 +213,7 @@ def _offer(caller: Caller, token: bytes) -> Steps[None]:
 
 
 def route_of(method: str, uri: Uri) -> ManagementRoute:
-    """Return the route of a request. Raises `UnknownPath` if the path does not exist, and `MethodNotAllowed`
-    if it exists, but not with this method.
-    """
+    """Return the route. Raises `UnknownPath`, or `MethodNotAllowed` if the path has other methods."""
     path = f"/{'/'.join(uri.segments)}"
     methods = {each.method: each for each in ROUTES if _matches(each.path.split("/")[1:], uri.segments)}
     if not methods:
@@ -336,7 +321,7 @@ ROUTES: Final = (
     ),
     ManagementRoute("PUT", "/auth/tokens", "", _token),
 )
-"""The routes, in the order in which errors name their paths and methods."""
+"""In the order in which errors name their paths and methods."""
 
 
 MessageId = int | UUID | bytes | str | None
@@ -350,12 +335,8 @@ _HTTP_RESPONSE: Final = encode(Described(ULong(APPLICATION_PROPERTIES), {"http:r
 
 @dataclass(frozen=True, slots=True)
 class ManagementRequest:
-    """A decoded request.
-
-    Attributes:
-        to: the URI; empty if there is none, or it is not a string.
-        message_id: of any of its types, None if there is none.
-        body: the value of an amqp-value, or the bytes of data sections.
+    """A decoded request. `to`: empty: there is none, or it is not a string. `body`: the value of an
+    amqp-value, or the bytes of data sections.
     """
 
     method: str

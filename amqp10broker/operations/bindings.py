@@ -1,8 +1,9 @@
-"""Operations on exchanges and bindings, the URI of a management request, and its segment for a binding.
+"""Operations on exchanges and bindings, and the URI and the segment of a binding in a management request.
 
 The segment is ``src=<exchange>;dstq=<queue>;key=<key>;args=<hash>``, or ``dste=<exchange>``. Values are
 percent-encoded; the hash stands for the arguments and is empty without any. A missing permission raises
-`PermissionDenied`, a name with a line end `BadRequest`, a queue of another connection `ResourceLocked`.
+`PermissionDenied`, a name with a line end `BadRequest`, a queue of another connection `ResourceLocked`, a
+change of the default exchange or of a queue of direct replies `AccessRefused`.
 """
 
 from __future__ import annotations
@@ -45,23 +46,19 @@ _ALLOWED: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?]|%[0-9A-Fa-f]{2
 
 
 class UriError(ValueError):
-    """The text is not a valid URI of a management request; the message contains the place."""
+    """Not a valid URI of a management request; the message contains the place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Uri:
-    """A parsed URI. `segments`: of the path, still percent-encoded, since a segment may have structure of its
-    own.
-    """
+    """`segments`: of the path, still percent-encoded, since a segment may have a structure."""
 
     segments: tuple[str, ...]
     query: Mapping[str, str]
 
 
 def parse_uri(text: str) -> Uri:
-    """Parse path and query of a URI. Raises `UriError` if a character that must be percent-encoded, no path
-    that begins with a slash, a fragment, or a query that is not a list of ``name=value``.
-    """
+    """Parse path and query of a URI. Raises `UriError`."""
     end = _ALLOWED.match(text)
     assert end is not None  # it matches the empty text, too
     if end.end() != len(text):
@@ -82,9 +79,7 @@ def parse_uri(text: str) -> Uri:
 
 
 def percent_decoded(segment: str) -> str:
-    """Undo percent-encoding; ``+`` is a plus sign here, in a path. Raises `UriError` if a percent sign
-    without two hexadecimal digits, or bytes that are not UTF-8.
-    """
+    """Undo percent-encoding; ``+`` is a plus sign here, in a path. Raises `UriError`."""
     if re.search("%(?![0-9A-Fa-f]{2})", segment):
         raise UriError(f"bad percent sequence in '{segment}'; a literal '%' is %25")
     try:
@@ -113,10 +108,8 @@ def declare_exchange(
 ) -> Steps[dict[str, Any]]:
     """Make an exchange, unless it is there and as asked for.
 
-    Raises:
-        AccessRefused: it is the default exchange, or the name is reserved.
-        InvalidArgument: the type does not exist, or an argument is not valid.
-        Inequivalent: it exists with other properties.
+    Raises `AccessRefused` if the name is reserved, `InvalidArgument` if the type does not exist, or an
+    argument is not valid, and `Inequivalent` if it exists with other properties.
     """
     check_not_default(name)
     check_name("exchange", name)
@@ -142,8 +135,7 @@ def declare_exchange(
 def delete_exchange(caller: Caller, name: Name, if_unused: IfUnused = False) -> Steps[None]:
     """Delete an exchange with its bindings.
 
-    Raises `AccessRefused` if it is the default exchange, or one of the broker's own, and `InUse` if it has
-    bindings, and `if_unused` is set.
+    Raises `AccessRefused` if it is one of the broker's own, and `InUse` by `if_unused`.
     """
     check_name("exchange", name)
     check_not_default(name)
@@ -160,7 +152,7 @@ def delete_exchange(caller: Caller, name: Name, if_unused: IfUnused = False) -> 
 def get_exchange(caller: Caller, name: Name) -> dict[str, Any]:
     """Describe an exchange as in `list_exchanges`.
 
-    Raises `AccessRefused` if it is the default exchange, and `NotFound` if it does not exist.
+    Raises `NotFound`.
     """
     check_not_default(name)
     caller.may("any", "exchange", name)
@@ -217,11 +209,8 @@ def bind(
 ) -> Steps[dict[str, Any]]:
     """Bind a queue or an exchange to an exchange.
 
-    Raises:
-        AccessRefused: source or destination is the default exchange, or a queue of direct replies.
-        BadRequest: a name contains a line end, or there is not exactly one destination.
-        NotFound: source or destination does not exist.
-        InvalidArgument: the exchange cannot use this key or these arguments.
+    Raises `BadRequest` if there is not exactly one destination, `NotFound` if an end does not exist, and
+    `InvalidArgument` if the exchange cannot use this key or these arguments.
     """
     destination = _one_destination(destination_queue, destination_exchange)
     binding = Binding(source, destination, binding_key, arguments)
@@ -246,8 +235,7 @@ def unbind(
 ) -> Steps[None]:
     """Undo a bind.
 
-    Raises:
-        AccessRefused, BadRequest, ResourceLocked, PermissionDenied: as `bind`.
+    Raises as `bind`.
     """
     destination = _one_destination(destination_queue, destination_exchange)
     _check_change(caller, source, destination, binding_key)
@@ -261,8 +249,7 @@ def unbind_by_segment(
 ) -> Steps[None]:
     """Remove the binding of a path segment; a missing one is not an error.
 
-    Raises `BadRequest` if the segment is not valid, and `AccessRefused` if source or destination is the
-    default exchange, or a queue of direct replies.
+    Raises `BadRequest` if the segment is not valid.
     """
     named = parse_segment(segment)
     _check_change(caller, named.source, named.destination, named.binding_key)
@@ -316,7 +303,6 @@ def list_bindings(caller: Caller) -> list[dict[str, Any]]:
 
 
 def describe(binding: Binding) -> dict[str, Any]:
-    """Describe a binding for all front ends."""
     return {
         "source": binding.source,
         f"destination_{binding.destination.kind}": binding.destination.name,
@@ -338,8 +324,6 @@ def location(binding: Binding) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NamedBinding:
-    """The content of a binding's path segment."""
-
     source: str
     destination: Destination
     binding_key: str
@@ -347,7 +331,7 @@ class NamedBinding:
 
 
 def parse_segment(segment: str) -> NamedBinding:
-    """Decode a binding's path segment, still percent-encoded. Raises `BadRequest` if it is not valid."""
+    """Decode a binding's path segment. Raises `BadRequest`."""
     found = _SEGMENT.fullmatch(segment)
     try:
         if found is None:

@@ -1,7 +1,7 @@
-"""Operations on the cluster itself (status, name, members), and before and after the stop of a node.
+"""Operations on the cluster (status, name, members), and before and after the stop of a node.
 
-Columns, keys and refusals are RabbitMQ's where it has the same concept. A node in no cluster is shown as a
-cluster of one. A missing node raises `NotFound`; a failed check is a result with a line for each reason.
+Columns, keys and refusals are RabbitMQ's where it has the same concept. A node in no cluster is a cluster of
+one. A missing node raises `NotFound`; a failed check is a result with a line for each reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from amqp10broker.operations.members import (
     node_named,
     others,
     quorum_queues,
-    raft_row,
+    raft_rows,
     runs,
     shrink,
 )
@@ -32,7 +32,7 @@ from amqp10broker.operations.operation import Check, Command, Name, NodeName, Vh
 
 LOOK_AGAIN_S: Final = 0.25
 CHIEF_S: Final = 5.0
-"""Time limit of the wait for a leader of the metadata, without which a node cannot leave."""
+"""Time limit for a leader of the metadata, without which a node cannot leave."""
 NOT_DRAINED: Final = "not under maintenance"
 PRODUCT: Final = "amqp10broker"
 
@@ -65,11 +65,9 @@ def _forgotten(done: Document) -> str:
 async def cluster_status(caller: Caller) -> Document:
     """Show the members of the cluster, which of them run, and where they listen.
 
-    Returns:
-        ``cluster_name``, ``cluster_tags``, ``disk_nodes`` (all members), ``running_nodes``, ``versions`` (of
-            the broker, and the oldest and newest of the replicated machines that it supports), ``alarms``,
-            ``partitions`` (always empty: each group goes on where its majority is), ``listeners``,
-            ``maintenance_status`` and ``feature_flags`` (always empty).
+    ``disk_nodes`` has all members, ``versions`` those of the broker, and the oldest and newest of the
+    replicated machines that it supports; ``partitions`` (each group goes on where its majority is) and
+    ``feature_flags`` are empty.
     """
     cluster = caller.node.cluster
 
@@ -108,7 +106,7 @@ async def cluster_status(caller: Caller) -> Document:
 
 
 def without_leader(cluster: ClusterNode) -> Document:
-    """Return the quorum queues with a member here and without a leader, and their elections; {} if none."""
+    """Return the quorum queues here without a leader, and their elections; {}: none."""
     found = cluster.leaderless()
     if found is None:
         return {}
@@ -144,7 +142,7 @@ async def await_online_nodes(
 ) -> Document:
     """Wait until so many members of the cluster run.
 
-    Raises `PreconditionFailed` if the time-out.
+    Raises `PreconditionFailed` after the time-out.
     """
     cluster = caller.node.cluster
 
@@ -193,12 +191,7 @@ def has_reached_target_cluster_size(caller: Caller) -> Document:
 )
 async def metadata_store_status(caller: Caller) -> list[Document]:
     """Show how each member of the group that has the metadata stands."""
-    cluster = caller.node.cluster
-
-    named = names(caller)
-    states = await cluster.member_states(None, named)
-    found = [raft_row(named[number], state) for number, state in states.items()]
-    return sorted(found, key=lambda row: str(row["Node Name"]))
+    return await raft_rows(caller, None, names(caller))
 
 
 @operation(
@@ -222,7 +215,7 @@ def forget_cluster_node(caller: Caller, node: NodeName) -> Steps[Document]:
     """Take a node that does not run out of the cluster, for good.
 
     Returns ``{"node": name, "failed": [row]}``: queues of which its member could not be removed, as in
-    `shrink`; they do not prevent the removal. Raises `PreconditionFailed` if it runs.
+    `shrink`; they do not prevent it. Raises `PreconditionFailed` if it runs.
     """
     cluster = caller.node.cluster
     number = node_named(caller, node)
@@ -255,13 +248,9 @@ async def join_cluster(
 ) -> Document:
     """Have this node, which is alone, join a cluster; its own data is gone then, and clients are closed.
 
-    Returns:
-        ``{"node": name, "joined": bool}``; not joined: it is in that cluster already.
-
-    Raises:
-        BadRequest: the node's address is not known.
-        PreconditionFailed: it is this node, or cannot be reached; or this one is in a cluster with others.
-        Unavailable: the cluster cannot decide it now; nothing was changed.
+    Returns ``{"node": name, "joined": bool}``; not joined: it is in that cluster already. Raises `BadRequest`
+    if the node's address is not known, `PreconditionFailed` if it is this node, or cannot be reached, or this
+    one is not alone, and `Unavailable` if the cluster cannot decide it now.
     """
     cluster = caller.node.cluster
     named = names(caller)
@@ -293,8 +282,7 @@ async def join_cluster(
 async def reset(caller: Caller) -> Document:
     """Have this node leave its cluster and lose all its data; its process ends.
 
-    Its leaderships are handed over, and its members of quorum queues removed, before. Raises `Unavailable` if
-    there is no majority of the cluster; the node is still a member.
+    Raises `Unavailable` without a majority of the cluster; the node is still a member.
     """
     cluster = caller.node.cluster
     me = names(caller)[cluster.number]
@@ -354,11 +342,11 @@ METADATA: Final = {
     "virtual_host": "(not applicable)",
     "type": "process",
 }
-"""The group of the metadata where a check shows it among queues."""
+"""The group of the metadata among queues."""
 
 Checked = dict[str, Any]
-"""``{"result": "ok" | "error", "message": str, "queues": [{...}]}`` with RabbitMQ's keys: the message has a
-line for each of the queues for which the check fails; `queues` is absent on success.
+"""``{"result": "ok" | "error", "message": str, "queues": [{...}]}`` with RabbitMQ's keys: a line for each
+queue for which the check fails; `queues` is absent on success.
 """
 
 
@@ -370,7 +358,7 @@ line for each of the queues for which the check fails; `queues` is absent on suc
         "cluster drain",
         "",
         "the node is in maintenance: it accepts no clients and leads nothing; 'amqp10broker cluster revive' "
-        "ends that, and so does a restart",
+        "or a restart ends that",
         tool=True,
     ),
 )
@@ -445,7 +433,7 @@ async def check_leaders(
     """Fail if a quorum queue has no leader.
 
     For queues without a member here, requests are sent to their members. Raises `InvalidArgument` if the
-    pattern is not valid, and `NotFound` if the virtual host does not exist.
+    pattern is not valid.
     """
     cluster = caller.node.cluster
     check_bounded((pattern,), "queues")
@@ -513,7 +501,7 @@ def is_draining(caller: Caller, cluster: ClusterNode) -> bool:
 
 
 def critical_groups(caller: Caller, cluster: ClusterNode) -> Iterator[dict[str, str]]:
-    """Iterate over the groups with a member here that would lose their majority without this node."""
+    """Yield the groups here that would lose their majority without this node."""
     group = cluster.group(None)
     if group is not None and _needs(caller, cluster, group):
         yield METADATA

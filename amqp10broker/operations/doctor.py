@@ -1,8 +1,7 @@
-"""The checklists: `doctor` for production, evaluated on the facts of a node, and `upgrade-check`.
+"""The checklists: `doctor` for production, on the facts of a node, and `upgrade-check`.
 
-A fact that could not be determined leads to `State.UNKNOWN`, with the reason as evidence. `docs/operating.md`
-has a row for each check. `upgrade-check` finds what of clients, queues and policies another version of
-RabbitMQ changes.
+A fact that could not be determined gives `State.UNKNOWN`, with the reason as evidence. `docs/operating.md`
+has a row for each check.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from amqp10broker.operations.snapshot import Inspection, ListenerSeen, document
 from amqp10broker.queues.settings import DELIVERY_LIMIT, Overflow
 
 FILES_BESIDE: Final = 200
-"""Files of a broker beside those of connections and streams: journal, catalog, log, imported modules."""
+"""Files beside those of connections and streams: journal, catalog, log, imported modules."""
 FILES_OF_STREAM: Final = 2
 DAY_MS: Final = 86_400_000
 CERTIFICATE_WARN_MS: Final = 30 * DAY_MS
@@ -53,7 +52,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PeerSeen:
-    """The data that another node of the cluster reported.
+    """Data of another node of the cluster.
 
     Attributes:
         ahead_ms: lower bound by which its time is ahead of this node's; negative: behind. The duration of
@@ -67,8 +66,8 @@ class PeerSeen:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSeen:
-    """The cluster of a node. `down`: names of those that do not run, in the view of this node. `leaderless`:
-    the queues with a member at the node that have no leader.
+    """The cluster in the view of a node. `down`: nodes that do not run. `leaderless`: the queues here without
+    a leader.
     """
 
     me: str
@@ -82,20 +81,17 @@ class ClusterSeen:
 
     @property
     def alone(self) -> bool:
-        """Whether the node is the only one."""
         return len(self.nodes) < 2
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """Names of the nodes that have not answered."""
+        """Nodes that have not answered."""
         heard = {self.me, *(peer.name for peer in self.peers)}
         return tuple(name for name in self.nodes if name not in heard)
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts that the checks evaluate."""
-
     seen: Inspection
     cluster: ClusterSeen
     alarms: Mapping[str, tuple[str, ...]]
@@ -106,8 +102,6 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of a check."""
-
     check: str
     state: State
     evidence: str
@@ -115,11 +109,11 @@ class CheckResult:
 
 
 Found = tuple[State, str, str]
-"""The state, evidence and advice of a finding."""
+"""State, evidence and advice."""
 
 
 def findings(facts: Facts) -> list[CheckResult]:
-    """Evaluate all checks, and return the findings of those that apply, the worst first."""
+    """Evaluate all checks; returns the findings of those that apply, the worst first."""
     order = list(State)
     found = [CheckResult(name, *said) for name, check in CHECKS.items() if (said := check(facts)) is not None]
     return sorted(found, key=lambda each: order.index(each.state))
@@ -149,17 +143,16 @@ def _default_user(facts: Facts) -> Found:
         return _ok("there is no user 'guest'")
     if not guest:
         return _ok("the password of user 'guest' is not 'guest'")
-    to_do = "delete the user: amqp10broker user delete guest; or another password: user set-password guest"
+    to_do = "amqp10broker user delete guest, or user set-password guest"
     open_to = _outside(facts, "amqp", "http")
     if "guest" in rules.loopback_users:
         return _warn(
-            "user 'guest' has the password 'guest', and may log in from this machine: so may all that "
-            "comes over a proxy here",
+            "user 'guest' has the password 'guest' from this machine, and for what comes over a proxy here",
             to_do,
         )
     if not open_to:
-        return _warn("user 'guest' has the password 'guest'; only this machine can reach it", to_do)
-    return _bad(f"user 'guest' has the password 'guest', and can be reached at {_at(open_to)}", to_do)
+        return _warn("user 'guest' has the password 'guest' on only this machine", to_do)
+    return _bad(f"user 'guest' has the password 'guest' at {_at(open_to)}", to_do)
 
 
 def _anonymous_login(facts: Facts) -> Found:
@@ -169,21 +162,19 @@ def _anonymous_login(facts: Facts) -> Found:
         return _ok("SASL ANONYMOUS is off")
     to_do = 'set anonymous_login_user = "" in the configuration, and restart'
     if user in rules.loopback_users:
-        evidence = f"without a password one logs in as user '{user}', from this machine"
-        return _warn(f"{evidence}: so does all that comes over a proxy here", to_do)
+        evidence = f"user '{user}' needs no password from this machine"
+        return _warn(f"{evidence}, and for what comes over a proxy here", to_do)
     open_to = _outside(facts, "amqp")
     if not open_to:
-        return _warn(
-            f"without a password one logs in as user '{user}'; only this machine can reach it", to_do
-        )
-    return _bad(f"without a password one logs in as user '{user}', at {_at(open_to)}", to_do)
+        return _warn(f"user '{user}' needs no password on only this machine", to_do)
+    return _bad(f"user '{user}' needs no password at {_at(open_to)}", to_do)
 
 
 def _tls(facts: Facts) -> Found:
     plain = [each for each in _outside(facts, "amqp") if not each.tls]
     if not plain:
-        return _ok("no address for AMQP without TLS can be reached from elsewhere")
-    to_do = "give tls_certificate and tls_key, and bind the plain port to 127.0.0.1 or close it in a firewall"
+        return _ok("AMQP without TLS cannot be reached from elsewhere")
+    to_do = "set tls_certificate and tls_key, and bind the plain port to 127.0.0.1 or firewall it"
     if facts.seen.rules.plain_needs_tls:
         return _warn(f"messages can go unencrypted at {_at(plain)}; passwords cannot", to_do)
     return _bad(f"passwords and messages can go unencrypted at {_at(plain)}", to_do)
@@ -192,21 +183,21 @@ def _tls(facts: Facts) -> Found:
 def _http_api(facts: Facts) -> Found:
     open_to = _outside(facts, "http")
     if not open_to:
-        return _ok("no address of the HTTP API can be reached from elsewhere")
+        return _ok("the HTTP API cannot be reached from elsewhere")
     plain = [each for each in open_to if not each.tls]
     if plain:
         to_do = 'set http_tls, or http_host = "127.0.0.1", or serve with --no-http'
         return _bad(f"passwords of the HTTP API can go unencrypted at {_at(plain)}", to_do)
-    to_do = 'let a firewall say who may, or set http_host = "127.0.0.1"'
+    to_do = 'firewall it, or set http_host = "127.0.0.1"'
     return _warn(f"the HTTP API can be reached from elsewhere at {_at(open_to)}", to_do)
 
 
 def _metrics(facts: Facts) -> Found:
     open_to = _outside(facts, "metrics")
     if not open_to:
-        return _ok("no address of metrics can be reached from elsewhere")
-    to_do = "let a firewall say who may; or serve with --no-prometheus, and scrape /metrics of the HTTP API"
-    return _warn(f"metrics are told without a login at {_at(open_to)}", to_do)
+        return _ok("metrics cannot be reached from elsewhere")
+    to_do = "firewall them; or serve with --no-prometheus, and scrape /metrics of the HTTP API"
+    return _warn(f"metrics can be read without a login at {_at(open_to)}", to_do)
 
 
 def _certificates(facts: Facts) -> Found | None:
@@ -230,7 +221,7 @@ def _certificates(facts: Facts) -> Found | None:
                 state = State.BAD if left < CERTIFICATE_BAD_MS else State.WARN
                 said += f", in {left // DAY_MS} days"
             if state is not State.OK:
-                to_do.append("renew the certificate, and restart the broker, which reads it at its start")
+                to_do.append("renew the certificate, and restart the broker")
         if each.changed:
             state = min(state, State.WARN, key=list(State).index)
             said += "; the file was changed after the broker had read it"
@@ -247,7 +238,7 @@ def _open_files(facts: Facts) -> Found:
         return _ok("the process may open any number of files")
     used = "" if seen.files_open is None else f"{seen.files_open} files are open, and "
     evidence = f"{used}{seen.files_max} may be"
-    to_do = "raise the limit: LimitNOFILE= in the systemd unit, or ulimit -n; or lower connection_max"
+    to_do = "raise LimitNOFILE= in the systemd unit, or ulimit -n; or lower connection_max"
     if seen.files_open is not None and seen.files_open > FILES_FULL_SHARE * seen.files_max:
         return _bad(evidence, to_do)
     need = rules.connection_max + rules.http_connection_max + FILES_OF_STREAM * facts.streams + FILES_BESIDE
@@ -268,7 +259,7 @@ def _memory(facts: Facts) -> Found:
     if allowed is None:
         return _unknown(
             "the system does not say how much memory the process may use",
-            "give vm_memory_high_watermark as an amount, less than the machine has",
+            "set vm_memory_high_watermark to an amount below the machine's",
         )
     room = _size(allowed)
     if total is not None and allowed < total:
@@ -279,7 +270,7 @@ def _memory(facts: Facts) -> Found:
             "set vm_memory_high_watermark to an amount",
         )
     evidence = f"publishers are held back above {_size(limit)}; the process may use {room}"
-    to_do = "lower vm_memory_high_watermark (amqp10broker alarm memory-limit 0.6), or give memory"
+    to_do = "lower vm_memory_high_watermark (amqp10broker alarm memory-limit 0.6), or add memory"
     if limit >= allowed:
         return _bad(evidence, to_do)
     return _warn(evidence, to_do) if limit > MEMORY_WARN_SHARE * allowed else _ok(evidence)
@@ -288,7 +279,7 @@ def _memory(facts: Facts) -> Found:
 def _disk(facts: Facts) -> Found:
     seen = facts.seen
     if seen.node.data_dir is None:
-        return _ok("there is no data folder, so no disk is filled by queues")
+        return _ok("there is no data folder")
     disk = seen.node.resources.disk
     free, limit = disk.free_bytes, disk.resource.limit_bytes
     if free is None:
@@ -303,7 +294,7 @@ def _disk(facts: Facts) -> Found:
             f"{evidence}; no limit holds publishers back", "set one: amqp10broker alarm disk-limit 5GB"
         )
     evidence += f"; publishers are held back below {_size(limit)}"
-    to_do = "make room, or give the folder a bigger disk; see which queues are long: amqp10broker queue list"
+    to_do = "make room; see which queues are long: amqp10broker queue list"
     if free < limit:
         return _bad(evidence, to_do)
     return _warn(evidence, to_do) if free < max(2 * limit, DISK_LOW_BYTES) else _ok(evidence)
@@ -322,15 +313,15 @@ def _alarms(facts: Facts) -> Found:
 def _data_folder(facts: Facts) -> Found:
     folder = facts.seen.node.data_dir
     if folder is not None:
-        return _ok(f"what is durable is kept in {folder}")
+        return _ok(f"durable data are in {folder}")
     to_do = "start the broker with --data-dir"
     if facts.durable_queues:
         return _bad(
             f"{counted(facts.durable_queues, 'queue')} {'is' if facts.durable_queues == 1 else 'are'} "
-            "declared durable, and there is no data folder: all is in memory, and lost when the broker ends",
+            "declared durable, without a data folder: all is lost when the broker ends",
             to_do,
         )
-    return _warn("there is no data folder: all that is declared is lost when the broker ends", to_do)
+    return _warn("there is no data folder: all is lost when the broker ends", to_do)
 
 
 def _file_system(facts: Facts) -> Found:
@@ -347,18 +338,18 @@ def _file_system(facts: Facts) -> Found:
         return _ok(where)
     if kind in _IN_MEMORY:
         return _bad(
-            f"{where}: in memory, and lost with the machine's next start",
-            "give the broker a data folder on a disk",
+            f"{where}: in memory, lost with the machine's next start",
+            "use a folder on a disk",
         )
     if kind in _OF_CONTAINER:
-        return _bad(f"{where}: a layer of a container, which goes with the container", "mount a volume there")
+        return _bad(f"{where}: a layer of a container, which goes with it", "mount a volume there")
     if kind in _REMOTE or kind.startswith("fuse"):
         return _warn(
-            f"{where}: whether a sync is a sync, and a lock a lock, is up to another program",
+            f"{where}: syncs and locks depend on another program",
             "use a disk of this machine, or a block device",
         )
     return _unknown(
-        f"{where}: it is not known whether that keeps what is synced",
+        f"{where}, which may not store what is synced",
         "use ext4 or xfs on a disk of this machine",
     )
 
@@ -372,25 +363,24 @@ def _clock(facts: Facts) -> Found:
             State.BAD if ahead >= CLOCK_BAD_MS else State.WARN,
             (
                 f"the machine's clock was set since the start: it is {ahead / 1000:.1f} s {where} of the "
-                "time that the broker goes by"
+                "broker's time"
             ),
-            "have the clock kept right (chrony, systemd-timesyncd), and restart the broker",
+            "synchronise the clock (chrony, systemd-timesyncd), and restart the broker",
         )
     if clock.notes:
         return _warn(
             "; ".join(clock.notes),
-            "have all clocks kept right (chrony, systemd-timesyncd), and restart the node that is wrong",
+            "synchronise all clocks (chrony, systemd-timesyncd), and restart the node that is wrong",
         )
     if clock.synchronised is None:
         return _unknown(
             f"the clock was not set since the start; {clock.told_by}",
-            "see that something keeps it right: timedatectl",
+            "look with: timedatectl",
         )
     if not clock.synchronised:
         return _warn(
-            f"{clock.told_by}",
-            "have the clock kept right (chrony, systemd-timesyncd); in a virtual machine the host may do "
-            "so unseen",
+            clock.told_by,
+            "synchronise the clock (chrony, systemd-timesyncd); for a virtual machine the host may do so",
         )
     return _ok(f"the clock was not set since the start; {clock.told_by}")
 
@@ -404,8 +394,8 @@ def _version(facts: Facts) -> Found:
     if len(known) > 1:
         nodes = ", ".join(f"{name} {version}" for name, version in sorted(cluster.versions.items()))
         return _warn(
-            f"{told}; the nodes of the cluster have different versions: {nodes}",
-            "go on with the upgrade, node by node (docs/cluster.md)",
+            f"{told}; the nodes have different versions: {nodes}",
+            "upgrade the others, node by node (docs/cluster.md)",
         )
     return _ok(told)
 
@@ -444,7 +434,7 @@ def _cluster_quorum(facts: Facts) -> Found | None:
         shown += f", and {len(cluster.critical) - 5} more"
     return _bad(
         f"without node '{cluster.me}' these would lose their majority: {shown}",
-        "bring the other nodes back before this one is stopped; see amqp10broker queue quorum-status",
+        "start the other nodes before this one is stopped; see amqp10broker queue quorum-status",
     )
 
 
@@ -457,7 +447,7 @@ def _cluster_leaders(facts: Facts) -> Found | None:
     evidence = f"{found.queues} queues have no leader, {', '.join(found.names)} among them: {found.reason}"
     if found.stuck:
         return _bad(evidence, f"start {', '.join(found.missing)}")
-    return _warn(evidence, "wait: elections are under way; look again with 'cluster status'")
+    return _warn(evidence, "wait: elections are under way ('cluster status')")
 
 
 def _cluster_nodes(facts: Facts) -> Found | None:
@@ -473,11 +463,11 @@ def _cluster_nodes(facts: Facts) -> Found | None:
     if cluster.down:
         return _bad(
             f"{evidence}; not reached: {', '.join(cluster.down)}",
-            "start them, or forget those that will not come back: amqp10broker cluster forget-node",
+            "start them, or amqp10broker cluster forget-node",
         )
     if count % 2 == 0:
         return _warn(
-            f"{evidence}; an even number bears the loss of no more nodes than one less",
+            f"{evidence}; an even number survives no more losses than one less",
             "add a node, or take one out",
         )
     return _ok(evidence)
@@ -496,11 +486,9 @@ def _cluster_machines(facts: Facts) -> Found | None:
     shared = [names for names in homes.values() if len(names) > 1]
     if shared:
         told = "; ".join(f"{' and '.join(names)} run on one machine" for names in shared)
-        return _warn(told, "move nodes, so that no machine takes two with it")
+        return _warn(told, "move nodes to machines of their own")
     if unknown:
-        return _unknown(
-            f"not known {'; '.join(unknown)}", "ask again when all nodes run, and see to it by hand"
-        )
+        return _unknown(f"not known {'; '.join(unknown)}", "ask again when all nodes run")
     return _ok("each node is on a machine of its own")
 
 
@@ -519,7 +507,7 @@ def _cluster_clocks(facts: Facts) -> Found | None:
         return (
             State.BAD if worst >= CLOCK_BAD_MS else State.WARN,
             f"the times of the nodes differ from that of {cluster.me}: {told}",
-            "have all clocks kept right (chrony, systemd-timesyncd), and restart the node that is wrong",
+            "synchronise all clocks (chrony, systemd-timesyncd), and restart the node that is wrong",
         )
     if cluster.silent:
         return _unknown(
@@ -537,8 +525,8 @@ def _cluster_traffic(facts: Facts) -> Found | None:
     if not plain:
         return _ok("only this machine can reach the port for other nodes")
     return _warn(
-        f"what nodes say to each other is not encrypted at {_at(plain)}",
-        "give the nodes certificates: cluster_tls_cert_file, cluster_tls_ca_file",
+        f"traffic of nodes is not encrypted at {_at(plain)}",
+        "set cluster_tls_cert_file and cluster_tls_ca_file",
     )
 
 
@@ -601,16 +589,9 @@ async def doctor(
 ) -> dict[str, Any]:
     """Say what of this node is not as it should be in production.
 
-    Args:
-        by_itself: send no requests to other nodes; facts that need them are unknown then.
-
-    Returns:
-        ``{"node": name, "at_ms": int, "boot_id": str | None, "checks": [{"check", "state", "evidence",
-            "to_do"}]}``, the worst first; ``at_ms`` is the node's time, and nodes of one machine have the
-            same ``boot_id``.
-
-    Raises:
-        PermissionDenied: the caller is not an administrator.
+    `by_itself`: facts that need other nodes are unknown then. Returns ``{"node": name, "at_ms": int,
+    "boot_id": str | None, "checks": [{"check", "state", "evidence", "to_do"}]}``, the worst first; ``at_ms``
+    is the node's time, and nodes of one machine have the same ``boot_id``.
     """
     node = caller.node
     cluster = node.cluster
@@ -667,14 +648,8 @@ async def upgrade_check(
 ) -> dict[str, Any]:
     """Say which clients, queues and policies use what a version of RabbitMQ refuses or does otherwise.
 
-    Clients are those that are connected now, to any node.
-
-    Returns:
-        ``{"to": version, "findings": documents of `emulation.UpgradeFinding`, the worst first,
-            "quorum_queues": names}``.
-
-    Raises:
-        PermissionDenied: the caller is not an administrator.
+    Clients are those that are connected now, to any node. Returns ``{"to": version, "findings": documents of
+    `emulation.UpgradeFinding`, the worst first, "quorum_queues": names}``.
     """
     upgrade = Upgrade(to)
     for queue in caller.catalog:

@@ -1,26 +1,27 @@
 """Operations on the members and leaders of quorum queues, and on the one node of a stream.
 
-Refusals begin with RabbitMQ's word. On a node in no cluster each queue has one
-member, on that node. Operations on one queue raise `NotFound` if it does not exist, and `NotSupported` if it
-is not a quorum queue. A missing node raises `NotFound`, one that must run and does not `PreconditionFailed`,
-and a pattern that is not valid `InvalidArgument`.
+Refusals begin with RabbitMQ's word. On a node in no cluster each queue has one member, there. A missing queue
+or node raises `NotFound`, another kind of queue `NotSupported`, a node that must run and does not
+`PreconditionFailed`, and an invalid pattern `InvalidArgument`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple
+from operator import itemgetter
 from typing import Annotated, Any, Final
 
 from amqp10broker.cluster.membership import BalancedQueue, MemberRole, next_move
 from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed, RefusedError, Unavailable
 from amqp10broker.metadata.patterns import PatternSearch
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.operations.node import Caller, ClusterNode, MemberState
+from amqp10broker.operations.node import Caller, ClusterNode
 from amqp10broker.operations.operation import Check, Command, Found, Name, NodeName, operation
 from amqp10broker.raft.ids import node_of
 
 AGAIN_S: Final = 0.5
-"""Delay after which a change that met another one is tried once more."""
+"""After so long a change that met another one is tried once more."""
 TIMEOUT_S: Final = 5.0
 CHANGE_NOT_PERMITTED: Final = "cluster_change_not_permitted"
 TIMED_OUT: Final = "the operation timed out and may not have been completed"
@@ -59,13 +60,8 @@ def _deleted(given: Mapping[str, Any], result: Row) -> str:
 )
 async def quorum_status(caller: Caller, name: Name) -> list[Row]:
     """Show how each member of a quorum queue stands."""
-    cluster = caller.node.cluster
     queue = quorum_queue(caller, name)
-    named = names(caller)
-
-    states = await cluster.member_states(queue, member_nodes(queue))
-    found = [raft_row(named.get(number, f"node {number}"), each) for number, each in states.items()]
-    return sorted(found, key=lambda row: str(row["Node Name"]))
+    return await raft_rows(caller, queue, member_nodes(queue))
 
 
 @operation(
@@ -256,8 +252,7 @@ async def rebalance(
 ) -> list[Row]:
     """Hand leaderships over until no node has more than its share.
 
-    Returns ``[{"Node name": str, "Number of quorum queues": int, "Number of streams": int}]``. Raises
-    `PreconditionFailed` if one is under way already.
+    Raises `PreconditionFailed` if one is under way already.
     """
     cluster = caller.node.cluster
     queues = [] if kind == "stream" else _matching(caller, vhost_pattern, queue_pattern)
@@ -331,19 +326,12 @@ async def force_shrink_all(
     return await _each(chosen, act, errors_only)
 
 
-def raft_row(node: str, state: MemberState) -> Row:
-    """Format a member in the columns of RabbitMQ's `quorum_status` and `metadata_store_status`."""
-    return dict(
-        zip(
-            RAFT_COLUMNS,
-            (
-                *(node, state.state, state.membership, state.last_index, state.last_written),
-                *(state.last_applied, state.commit_index, state.snapshot_index, state.term),
-                state.machine_version,
-            ),
-            strict=True,
-        )
-    )
+async def raft_rows(caller: Caller, queue: DeclaredQueue | None, nodes: Collection[int]) -> list[Row]:
+    """Return the members of a group (None: of the metadata) in RabbitMQ's columns of `quorum_status`."""
+    named = names(caller)
+    states = await caller.node.cluster.member_states(queue, nodes)
+    rows = [(named.get(number, f"node {number}"), *astuple(each)) for number, each in states.items()]
+    return [dict(zip(RAFT_COLUMNS, row, strict=True)) for row in sorted(rows, key=itemgetter(0))]
 
 
 def change_not_permitted(queue: DeclaredQueue) -> PreconditionFailed:
@@ -353,7 +341,6 @@ def change_not_permitted(queue: DeclaredQueue) -> PreconditionFailed:
 
 
 def last_node(queue: DeclaredQueue) -> PreconditionFailed:
-    """Return the refusal to remove the last member."""
     return refused(queue, "last_node", LAST_NODE)
 
 
@@ -415,7 +402,7 @@ async def _rebalanced(caller: Caller, cluster: ClusterNode, queues: list[Declare
 
 
 def names(caller: Caller) -> dict[int, str]:
-    """Return the names of the cluster's nodes by number, of this one alone if it is in none."""
+    """Return the names of the cluster's nodes by number, or of this one."""
     nodes = caller.catalog.nodes.values()
     return {node.number: node.name for node in nodes} or {0: caller.node_name}
 
@@ -426,12 +413,12 @@ def runs(caller: Caller, number: int) -> bool:
 
 
 def others(caller: Caller, cluster: ClusterNode) -> list[int]:
-    """Return the other running nodes of the cluster."""
+    """Return the other running nodes."""
     return [number for number in names(caller) if number != cluster.number and runs(caller, number)]
 
 
 def node_named(caller: Caller, name: str) -> int:
-    """Return the number of a node; the part of the name behind an @ is ignored. Raises `NotFound`."""
+    """Return the number of a node; the part behind an @ is ignored. Raises `NotFound`."""
     known = {each: number for number, each in names(caller).items()}
     for each in (name, name.partition("@")[0]):
         if each in known:
@@ -459,14 +446,11 @@ def leader_number(caller: Caller, queue: DeclaredQueue) -> int | None:
 
 
 def member_nodes(queue: DeclaredQueue) -> tuple[int, ...]:
-    """Return the nodes where a quorum queue has a member."""
     return tuple(map(node_of, queue.members)) or (0,)
 
 
 def quorum_queue(caller: Caller, name: str) -> DeclaredQueue:
-    """Return a quorum queue. Raises `NotFound` if it does not exist, and `NotSupported` if it is of another
-    kind.
-    """
+    """Return a quorum queue. Raises `NotFound`, or `NotSupported` for another kind."""
     queue = caller.vhost.lookup(name)
     if not queue.kind.replicated:
         word = "not_quorum_queue" if queue.kind.replays else "classic_queue_not_supported"
@@ -476,7 +460,7 @@ def quorum_queue(caller: Caller, name: str) -> DeclaredQueue:
 
 
 def quorum_queues(caller: Caller) -> Iterator[DeclaredQueue]:
-    """Iterate over all quorum queues, by virtual host and name."""
+    """Yield all quorum queues, by virtual host and name."""
     queues: Iterable[DeclaredQueue] = caller.catalog
     return iter(
         sorted(
@@ -523,7 +507,7 @@ STREAM_COLUMNS: Final = (
 async def stream_status(caller: Caller, name: Name) -> list[dict[str, Any]]:
     """Show how a stream stands on its node.
 
-    Raises `NotFound` if it does not exist or its node is down, and `NotSupported` if it is not a stream.
+    Raises `NotFound` if its node is down, too.
     """
     cluster = caller.node.cluster
     stream = _stream(caller, name)

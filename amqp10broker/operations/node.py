@@ -1,4 +1,4 @@
-"""The interface of the running node for operations, their caller, and the steps in which they wait."""
+"""The running node, the caller of an operation, and the steps in which it waits."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GroupSeen:
-    """The members of a group, in the log of this node's member. `non_voters`: nodes with members that never
-    will.
-    """
+    """Members of a group by this node's log. `non_voters`: nodes with members that never will be."""
 
     voters: tuple[int, ...]
     promotable: tuple[int, ...] = ()
@@ -49,11 +47,11 @@ class GroupSeen:
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """The state of a member of a group; unknown values are None.
+    """A member of a group; unknown values are None.
 
     Attributes:
-        state: ``leader``, ``follower``, ``candidate``, ``pre_vote``, ``receive_snapshot``; ``noproc``: the
-            node has no such member, or it does not run.
+        state: ``leader``, ``follower``, ``candidate``, ``pre_vote``, ``receive_snapshot``; ``noproc``: there
+            is no such member, or it does not run.
         last_index, last_written: of its log; the second is durable.
     """
 
@@ -70,8 +68,8 @@ class MemberState:
 
 @dataclass(frozen=True, slots=True)
 class Leaderless:
-    """Quorum queues with a member at a node and without a known leader. `elections`: number of this node's
-    members that request votes now; the others wait.
+    """Quorum queues with a member here and without a known leader. `elections`: this node's members that
+    request votes now.
     """
 
     queues: int
@@ -83,7 +81,7 @@ class Leaderless:
 
     @property
     def reason(self) -> str:
-        """The reason and the progress, for display."""
+        """Reason and progress, for display."""
         clauses = []
         if self.stuck:
             clauses.append(
@@ -100,14 +98,14 @@ class Leaderless:
 
 
 class ClusterNode(ABC):
-    """The running node as a member of a cluster; here it is in none, and refuses what needs one."""
+    """The running node in a cluster; here it is in none, and refuses what needs one."""
 
     number = 0
     target_size = 1
     rebalancing = False
 
     def group(self, queue: DeclaredQueue | None) -> GroupSeen | None:
-        """Return the members of a queue's group, or of the metadata's (None); None: no member is here."""
+        """Return the members of a queue's group, or of the metadata's (None); None: none is here."""
         return GroupSeen((0,))
 
     def chief(self) -> int | None:
@@ -115,16 +113,16 @@ class ClusterNode(ABC):
         return None
 
     def leaderless(self) -> Leaderless | None:
-        """Return the quorum queues with a member here that have no leader; None: there are none."""
+        """Return the quorum queues here without a leader; None: there are none."""
         return None
 
     @abstractmethod
     def alarms(self) -> Mapping[int, Collection[str]]:
-        """Return the names of the present alarms by node; nodes without any may be left out."""
+        """Return the names of alarms by node; nodes without any may be left out."""
 
     @abstractmethod
     def listeners(self) -> Sequence[tuple[str, str, int]]:
-        """Return protocol (``amqp``, ``amqp/ssl``, ``clustering``), host and port of the listeners."""
+        """Return protocol (``amqp``, ``amqp/ssl``, ``clustering``), host and port of each."""
 
     async def add_member(
         self,
@@ -135,33 +133,28 @@ class ClusterNode(ABC):
         *,
         among_voters: bool = False,
     ) -> int:
-        """Add a member to a quorum queue, on a node that runs and has none, and return their number.
+        """Add a member on a node that runs and has none, and return their number.
 
-        Args:
-            among_voters: refuse it while the queue has a member that is still to become a voter.
-
-        Raises:
-            PreconditionFailed: another change is under way, or it cannot be made now.
-            Unavailable: it was not done in time, or there is no leader.
+        `among_voters`: refuse it while a member of the queue is still to become a voter. Raises
+        `PreconditionFailed` during another change, and `Unavailable` if it was not done in time, or there is
+        no leader.
         """
         raise _alone()
 
     async def delete_member(self, queue: DeclaredQueue, node: int, timeout_s: float) -> int:
-        """Remove the member on a node, which need not run, and return the number of those left.
-
-        Raises:
-            PreconditionFailed, Unavailable: as `add_member`; or it is the last.
+        """Remove the member on a node, which need not run, and return the number of those left. Raises as
+        `add_member`, and for the last.
         """
         raise _alone()
 
     async def transfer(self, queue: DeclaredQueue, node: int) -> None:
-        """Hand the leadership of a queue over to the member on a node. Raises `PreconditionFailed` if that
-        cannot lead, or leads, and `Unavailable` if there is no leader, or it still leads.
+        """Transfer the leadership. Raises `PreconditionFailed` if the node cannot lead, or leads, and
+        `Unavailable` if there is no leader, or it still leads.
         """
         raise _alone()
 
     async def shrink_to_here(self, queue: DeclaredQueue) -> None:
-        """Make this node's member the only one, by force: data that only other members have are lost. Raises
+        """Make this node's member the only one: what only other members have is lost. Raises
         `PreconditionFailed` if there is none here.
         """
         raise _alone()
@@ -170,9 +163,8 @@ class ClusterNode(ABC):
     async def member_states(
         self, queue: DeclaredQueue | None, nodes: Collection[int]
     ) -> Mapping[int, MemberState]:
-        """Return the states of the members on nodes, of a queue's group or the metadata's (None).
-
-        The requests are concurrent; ``state`` marks nodes that do not answer within a second.
+        """Return the states of the members on nodes, of a queue's group or the metadata's (None); ``state``
+        marks those without an answer within a second.
         """
 
     @abstractmethod
@@ -184,37 +176,32 @@ class ClusterNode(ABC):
         """Take the node back into service."""
 
     async def let_in_by(self, node: str) -> OfCluster:
-        """Request membership of another node's cluster for this one, which must be alone. Raises
-        `RefusedError` if nothing was changed.
-        """
+        """Join another node's cluster, if this node is alone. After `RefusedError` nothing has changed."""
         raise _alone()
 
     async def leave_by(self, node: int) -> None:
-        """Let another node remove this one from the cluster. Raises `RefusedError` if it is not decided in
-        time; this node is still a member.
-        """
+        """Let another node remove this one. Raises `RefusedError` if it is not decided in time."""
         raise _alone()
 
     @abstractmethod
     async def leave(self) -> None:
-        """Hand leaderships over, as far as others can take them within 2 s."""
+        """Transfer leaderships, as far as others can take them within 2 s."""
 
     def begin_anew(self, as_: OfCluster | None) -> None:
-        """Stop in order, delete all data, and then begin as a member, or, with None, end."""
+        """Stop in order, delete all data, and begin as a member, or, with None, end."""
         raise _alone()
 
     async def run_at(self, node: int, operation: str, given: Mapping[str, Any], vhost: str | None) -> Any:
-        """Execute an operation on another node, and return its result. Raises `RefusedError` if it refuses,
-        and `Unavailable` if it does not answer within 5 s.
+        """Execute an operation on another node. Raises `RefusedError`, or `Unavailable` after 5 s without an
+        answer.
         """
         raise _alone()
 
     async def run_at_each(
         self, nodes: Collection[int], operation: str, given: Mapping[str, Any], vhost: str | None
     ) -> Mapping[int, Any]:
-        """Execute an operation on other nodes concurrently, and return the results by node.
-
-        A node that refuses, or does not answer within 5 s, is left out.
+        """Execute an operation on other nodes concurrently; those that refuse it, or do not answer within 5
+        s, are left out.
         """
         return {}
 
@@ -228,32 +215,29 @@ def _alone() -> NotSupported:
 
 
 class TraceSink(Protocol):
-    """A receiver of the lines of a trace. `ended`: reason for which it accepts no more lines; None:
-    it does.
-    """
+    """Receives the lines of a trace; no method raises. `ended`: why it accepts no more; None: it does."""
 
     ended: str | None
 
     def write(self, number: int, peer: str, lines: Sequence[str]) -> None:
-        """Write lines of a connection, without its number and the time; must not raise."""
+        """Write lines of a connection, without its number and the time."""
 
     def put(self, lines: Sequence[str]) -> None:
-        """Write complete lines; must not raise."""
+        """Write complete lines."""
 
     def close(self, reason: str) -> None:
         """End the output with a reason."""
 
 
 class Node:
-    """The node to which the caller is connected; `runtime.admin.node` has the values.
+    """The node of the caller; `runtime.admin.node` has the values.
 
     After a `RefusedError` or a `ConfigError` nothing was changed; later failures are other `BrokerError`s.
 
     Attributes:
-        cluster: the node as a member of a cluster, or alone.
-        faults: on request of a test (`observe.faults`); None: the node is not in test mode.
-        now_ms: the broker's time, milliseconds since 1970.
-        set_limit: changes the threshold of an alarm; returns it in bytes, None if it is not known.
+        faults: on request of a test (`observe.faults`); None: not in test mode.
+        now_ms: the broker's time, since 1970.
+        set_limit: sets the threshold of an alarm; returns it in bytes, None if it is not known.
         clock_notes: faults of clocks, a sentence each.
         waiting: what clients of this node wait for, worst first, collected a few connections at a time.
         connections: those with numbers above the first argument, in order, at most so many; None: all.
@@ -298,10 +282,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A step of an operation, which the front end resumes with the reply to `ref`.
-
-    Without a queue the reply is a `Decided`; the front end handles no later input of its client before.
-    With one it is an `Answer`, for which the front end first posts `command` to `queue`.
+    """A step that is resumed with the reply to `ref`: without a queue a `Decided`, before which the front end
+    handles no input of its client; with one an `Answer`, for which it first posts `command` to `queue`.
     """
 
     ref: RequestRef
@@ -310,8 +292,8 @@ class Wait:
 
 
 Steps: TypeAlias = Generator[Wait | Awaitable[Any], Any, T]
-"""An operation under way. It is resumed with the reply to a `Wait`, or the result of an awaitable; a
-`RefusedError` of the latter is thrown into it. Awaitables come only where the caller has a node.
+"""An operation under way, resumed with the reply to a `Wait`, or the result of an awaitable, whose
+`RefusedError` is thrown into it. Awaitables come only where the caller has a node.
 """
 
 
@@ -320,16 +302,16 @@ class Caller:
     """The client and the context of an operation.
 
     Attributes:
-        access: the user's permissions; None: the machine's owner at the local socket, without restrictions.
-        connection: identity of the connection, the owner of exclusive queues; None: there can be none.
-        running: makes the running node; None if the front end does not offer it.
+        access: None: the machine's owner at the local socket, without restrictions.
+        connection: the owner of exclusive queues; None: there can be none.
+        running: makes the running node; None: the front end does not offer it.
         propose: sends requests to the catalog; None: the catalog decides at once.
         new_request: makes a reference at the front end's reply address.
-        new_name: makes a name for a queue that is declared without; None: it must have one.
-        passwords: makes records of passwords; None where they cannot be set.
-        offer_token: has another token of the client verified, and replies with a `Decided` if it is
-            accepted; None: tokens are not verified.
-        report: logs an operation that changes something: its name, its object, the text of its refusal.
+        new_name: names a queue that is declared without a name; None: it must have one.
+        passwords: None where they cannot be set.
+        offer_token: has another token of the client verified, and replies with a `Decided` if it is accepted;
+            None: tokens are not verified.
+        report: logs a change: the operation, its object, the text of its refusal.
     """
 
     catalog: Catalog
@@ -357,13 +339,12 @@ class Caller:
         return answer  # type: ignore[return-value]
 
     def ask(self, queue: QueueHandle, command: Callable[[RequestRef], Command]) -> Steps[Answer]:
-        """Send a command to a queue, and return its answer."""
         ref = self.new_request()
         answer: Answer = yield Wait(ref, queue, command(ref))
         return answer
 
     def may(self, permission: Literal["configure", "write", "read", "any"], kind: Kind, name: str) -> None:
-        """Check that the user has a permission, or any, on something; raises `PermissionDenied`."""
+        """Check a permission, or any; raises `PermissionDenied`."""
         if self.access is not None:
             getattr(self.access, permission)(kind, name)
 
@@ -373,7 +354,7 @@ class Caller:
             self.access.read_topic(exchange, routing_key)
 
     def may_administer(self, what: str) -> None:
-        """Check that the user is an administrator of the broker; raises `PermissionDenied`."""
+        """Check that the user is an administrator; raises `PermissionDenied`."""
         if self.access is not None and not self.is_administrator:
             raise PermissionDenied(
                 f"user '{self.access.user}'",
@@ -389,13 +370,11 @@ class Caller:
 
     @property
     def is_administrator(self) -> bool:
-        """Whether the user has the administrator tag; the machine's owner needs none."""
         if self.access is None:
             return True
         return ADMINISTRATOR in self.access.tags
 
     def sees(self, kind: Kind, name: str) -> bool:
-        """Return whether the user has any permission on it."""
         try:
             self.may("any", kind, name)
         except PermissionDenied:
@@ -403,8 +382,8 @@ class Caller:
         return True
 
     def for_use(self, queue: DeclaredQueue) -> DeclaredQueue:
-        """Return the queue, if this connection may use it. Raises `ResourceLocked` if another connection has
-        it exclusively, and `NotFound` if its node cannot be reached.
+        """Return the queue. Raises `ResourceLocked` if another connection has it exclusively, and `NotFound`
+        if its node cannot be reached.
         """
         if self.access is not None:
             self.vhost.for_connection(queue, self.connection)
@@ -418,8 +397,8 @@ ADMINISTRATOR = "administrator"
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The result of an operation that consists of lines until one side ends it. `begin`: starts writing into
-    a sink of the front end, and returns the answer that precedes the lines.
+    """A result of lines until one side ends it. `begin`: starts writing into a sink of the front end, and
+    returns the answer before the lines.
     """
 
     begin: Callable[[TraceSink], Any]
@@ -432,8 +411,8 @@ class Actor:
 
     Attributes:
         by: for the log.
-        access: the user's permissions; None: everything, or the caller has checked them.
-        types: arguments are typed by hand, and a slip in them is refused. Clients may declare queues with
+        access: None: everything, or the caller has checked it.
+        types: arguments are typed by hand, so that a slip in them is refused; clients may declare queues with
             any argument.
     """
 

@@ -1,6 +1,6 @@
-"""The registry of operations: a record stands as a decorator above the function that it describes.
+"""The registry of operations: a record is a decorator above the function that it describes.
 
-Command line, HTTP API, management over AMQP and help read `operations.OPERATIONS`.
+Command line, HTTP API, management over AMQP and help read it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The limits of an argument's value.
+    """The limits of a value.
 
     Attributes:
         secret: it must not be logged.
-        known: examples of values; others are allowed.
+        known: examples; others are allowed.
         keys: of a table, with their descriptions.
         bounds: the smallest and the largest integer.
-        word: a text that is allowed in place of an integer.
+        word: a text that is allowed instead of an integer.
     """
 
     secret: bool = False
@@ -67,12 +67,11 @@ Vhost = Annotated[str | None, "name of the virtual host; the caller's own if not
 NodeName = Annotated[str, "name of the node; what stands behind an @ does not matter"]
 Found = Annotated[str, "regular expression, found anywhere in the name"]
 EMPTY: Final[dict[str, Any]] = {}
-"""The default of a table."""
 
 
 def checked(noun: str, arguments: tuple[Argument, ...], given: Mapping[str, object]) -> dict[str, Any]:
-    """Check the arguments of an operation, and return them with defaults. Raises `BadRequest` if one is
-    unknown, of a wrong type, or missing.
+    """Return the arguments with defaults. Raises `BadRequest` if one is unknown, missing, or of a wrong
+    type.
     """
     known = {argument.name: argument for argument in arguments}
     for name, value in given.items():
@@ -112,7 +111,7 @@ def _fits(kind: Kind, value: object) -> bool:
 
 
 def shown(value: object) -> str:
-    """Format a value for an error text: like JSON, and never longer than a line."""
+    """Format a value for an error text: like JSON, in at most 100 characters."""
     if isinstance(value, bool):
         text = str(value).lower()
     elif isinstance(value, str):
@@ -132,10 +131,9 @@ NAME_BYTES_MAX: Final = 255
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return the name, if it is valid.
+    """Return the name. Raises `BadRequest` if it contains a line end, or is too long.
 
-    AMQP 0-9-1 drops line ends from names; over AMQP 1.0 they are refused, so that no name is silently
-    changed. Raises `BadRequest` if it contains a line end, or is too long.
+    AMQP 0-9-1 drops line ends from names; over AMQP 1.0 they are refused, so that no name changes silently.
     """
     if "\n" in name or "\r" in name:
         raise BadRequest(
@@ -150,14 +148,14 @@ def check_name(kind: str, name: str) -> str:
 
 
 def check_not_default(exchange: str) -> str:
-    """Return the name; raises `AccessRefused` for the default exchange, which cannot be changed."""
+    """Return the name; raises `AccessRefused` for the default exchange."""
     if exchange == "":
         raise AccessRefused("exchange ''", "operation not permitted on the default exchange")
     return exchange
 
 
 def check_not_reserved(kind: str, name: str) -> str:
-    """Return the name, if it does not begin as the broker's own names do. Raises `ReservedName`."""
+    """Return the name. Raises `ReservedName` if it begins as the broker's own."""
     if name.startswith(RESERVED_PREFIX):
         raise ReservedName(
             f"{kind} '{name}'", f"{kind} name '{name}' contains reserved prefix '{RESERVED_PREFIX}*'"
@@ -168,20 +166,20 @@ def check_not_reserved(kind: str, name: str) -> str:
 F = TypeVar("F", bound=Callable[..., Any])
 
 FOR_ADMINISTRATORS: Final = "the tag administrator"
-"""The permission of operations for users with that tag, and for the machine's owner at the local socket."""
+"""The permission of users with that tag, and of the machine's owner at the local socket."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The command of an operation on the command line.
+    """The command of an operation.
 
     Attributes:
-        words: it is written so: a group and a word, ``policy set``, or one word.
+        words: a group and a word, ``policy set``, or one word.
         example: its arguments in the example of its help.
         said: the sentence for people: a format string over arguments and result, or a function of both.
         columns: of a result of rows; without them `said` formats it.
-        description: for its own help; empty: that of the operation.
-        positional: arguments that are written without the name of an option, though they have a default.
+        description: of its own help; empty: that of the operation.
+        positional: arguments without the name of an option, though they have a default.
         tool: it has the exit codes and formats of RabbitMQ's tools for clusters.
     """
 
@@ -200,13 +198,12 @@ class Operation:
 
     Attributes:
         noun: the kind of its object.
-        permission: that the user needs. `FOR_ADMINISTRATORS` is checked before `run`, others by `run`.
-        help: a sentence: the first paragraph of the function's docstring.
+        permission: `FOR_ADMINISTRATORS` is checked before `run`, others by `run`.
+        help: a sentence: the first paragraph of the docstring.
         changes: it changes declarations or the cluster, and is logged.
-        at_node: describes the last argument, ``node``, which names the node that executes it, and is not for
-            `run`; empty: it does not have one.
+        at_node: describes a last argument, ``node``, that names the node which executes it; empty: there is
+            none.
         takes_s: how long it may take; 0: as long as others.
-        command: None: the command line has none.
         run: takes the caller and the arguments.
     """
 
@@ -222,8 +219,18 @@ class Operation:
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
-        """The arguments: the parameters of `run` behind the caller, and the node."""
         return _arguments_of(self.run, self.at_node)
+
+    def subject(self, given: Mapping[str, object]) -> str:
+        """Return the object of a call, for the log: the texts that it was given, without secrets."""
+        named = (
+            f"{argument.name}={shown(value)}"
+            for argument in self.arguments
+            if argument.kind is Kind.TEXT and not argument.check.secret
+            # A refused value may be of any type.
+            if isinstance(value := given.get(argument.name), str)
+        )
+        return f"{self.noun} {', '.join(named)}".rstrip()
 
     @property
     def line(self) -> str:
@@ -237,7 +244,7 @@ class Operation:
 
 
 REGISTERED: Final[list[Operation]] = []
-"""The operations of the modules that are imported; `operations.registry` imports all."""
+"""Those of the imported modules; `operations.registry` imports all."""
 
 
 def operation(
@@ -250,15 +257,12 @@ def operation(
     takes_s: float = 0,
     command: Command | None = None,
 ) -> Callable[[F], F]:
-    """Register the decorated function as an operation.
+    """Register the decorated function.
 
     Its parameters are the caller, and arguments annotated as ``Annotated[type, help]``, with a `Check` where
-    the type is not enough. It returns a result of plain Python values, and raises `RefusedError` if nothing
-    was changed. A function that waits for the catalog or a queue is a generator (`caller.Steps`). One that
-    takes time is a coroutine function, for front ends that can wait; so is one that waits for other nodes.
-
-    Args:
-        at_node: as in `Operation`.
+    the type is not enough. It returns plain values, and raises `RefusedError` if nothing was changed. A
+    function that waits for the catalog or a queue is a generator (`Steps`); one that takes time, or waits for
+    other nodes, a coroutine function, for front ends that can wait.
     """
 
     def register(run: F) -> F:

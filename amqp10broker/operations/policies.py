@@ -1,5 +1,5 @@
-"""Operations on policies of a virtual host, on parameters of plugins, which are stored without use, and on
-all definitions at once, as RabbitMQ's JSON document.
+"""Operations on policies, on parameters of plugins, which are stored without use, and on all definitions at
+once, as RabbitMQ's JSON document.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ ApplyTo = Annotated[str, "which of those whose name matches", Check(choices=APPL
     command=Command(
         "policy set",
         "short '^orders' '{\"max-length\": 100000}' --apply-to queues",
-        description="Set a policy: settings for the queues or exchanges whose name matches a pattern. It "
-        "acts at once, also on those that are there. Settings are those of queue arguments "
-        "without x-, and alternate-exchange.",
+        description="Set a policy: settings for all queues or exchanges whose name matches a pattern, at "
+        "once. Settings are queue arguments without x-, and alternate-exchange.",
     ),
 )
 def set_policy(
@@ -45,14 +44,10 @@ def set_policy(
 ) -> Steps[dict[str, Any]]:
     """Set a policy: settings for all queues or exchanges whose name matches.
 
-    Returns:
-        ``{"queues": int, "exchanges": int, "ineffective": [settings], "warnings": [sentences]}``: the number
-            of objects to which it applies now, its settings without effect on some of them, and settings that
-            act otherwise than they read.
-
-    Raises:
-        BadRequest: the name is empty.
-        InvalidArgument: the pattern, a setting or `apply_to` is not allowed.
+    Returns ``{"queues": int, "exchanges": int, "ineffective": [settings], "warnings": [sentences]}``: to how
+    many it applies now, its settings without effect on some of them, and those that act otherwise than they
+    read. Raises `BadRequest` if the name is empty, and `InvalidArgument` if the pattern, a setting or
+    `apply_to` is not allowed.
     """
     return _set(caller, Policy(_checked(name), pattern, definition, priority, apply_to))
 
@@ -72,8 +67,7 @@ def clear_policy(caller: Caller, name: Name) -> Steps[None]:
     command=Command(
         "policy set-operator",
         "bound '.*' '{\"max-length\": 1000000}'",
-        description="Set an operator policy: bounds of what policies and queue arguments set. It acts at "
-        "once.",
+        description="Set an operator policy: bounds of what policies and queue arguments set, at once.",
     ),
 )
 def set_operator_policy(
@@ -199,7 +193,7 @@ def clear_global_parameter(caller: Caller, name: Name) -> Steps[None]:
 
 
 ENTRIES_AT_ONCE: Final = 200
-"""Entries that are made in one step, which takes a millisecond or two."""
+"""Entries of one step, which takes a millisecond or two."""
 
 
 @operation(
@@ -209,7 +203,7 @@ async def export_definitions(caller: Caller) -> dict[str, Any]:
     """Export all definitions as one document for `import_definitions`.
 
     It is consistent, although it is made in steps. Passwords are exported as hashes, or left out where no
-    hashes can be made. Raises `PermissionDenied` if the caller is not an administrator.
+    hashes can be made.
     """
     passwords = caller.passwords
     conceal = passwords.exportable if passwords is not None else lambda record: None
@@ -232,8 +226,7 @@ def import_definitions(
     """Import a document, except for those exchanges, queues, bindings and policies that are refused.
 
     Returns ``{"loaded": {section: entries}, "skipped": [reasons], "unknown": [names]}``. Raises `BadRequest`
-    if the document is refused; the text contains the place, and `PermissionDenied` if the caller is not an
-    administrator.
+    if the document is refused; the text contains the place.
     """
     passwords = caller.passwords
     try:

@@ -1,7 +1,7 @@
 """Operations on queues: get, declare, delete, purge, list.
 
 A missing permission raises `PermissionDenied`, a name with a line end `BadRequest`, a queue of another
-connection `ResourceLocked`.
+connection `ResourceLocked`, a missing one `NotFound`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from amqp10broker.errors import (
     BadRequest,
@@ -19,7 +19,7 @@ from amqp10broker.errors import (
     NotSupported,
     Unavailable,
 )
-from amqp10broker.metadata.queue import DeclaredQueue, Owner
+from amqp10broker.metadata.queue import KINDS, DeclaredQueue, Owner
 from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
 from amqp10broker.operations.members import others
 from amqp10broker.operations.node import Caller, Steps
@@ -42,9 +42,9 @@ DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
 STREAM = "stream"
 FIRST_OFFSET = "first_offset"
 NEXT_OFFSET = "next_offset"
-"""Of a stream: of its oldest message, and of the next one that is published."""
+"""Of a stream: its oldest message, and the next one that is published."""
 DECLARATION_ID = "declaration_id"
-"""Of a stream: changes if it is deleted and declared again, so that its offsets mean other messages."""
+"""Of a stream: another one after it was deleted and declared again, and its offsets mean other messages."""
 VOLATILE_TYPE = "rabbit_volatile_queue"
 """The type of a queue for direct replies in answers."""
 
@@ -55,11 +55,7 @@ def get_queue(
     name: Name,
     for_use: Annotated[bool, "refused if another connection has it for itself"] = False,
 ) -> Steps[dict[str, Any]]:
-    """Describe a queue with its counts.
-
-    Raises `NotFound` if it does not exist, and `ResourceLocked` if another connection has it exclusively, and
-    `for_use` is set.
-    """
+    """Describe a queue with its counts."""
     caller.may("any", "queue", name)
     queue = caller.vhost.lookup(name)
     if for_use:
@@ -85,12 +81,8 @@ def declare_queue(
 ) -> Steps[dict[str, Any]]:
     """Make a queue, unless it is there and as asked for.
 
-    Raises:
-        BadRequest: the name is empty, and none is made here; or it contains a line end.
-        ReservedName: the name of a new queue is reserved.
-        Inequivalent: it exists with other properties.
-        InvalidArgument: an argument is not valid.
-        LimitExceeded: the virtual host has its maximum number of queues.
+    Raises `BadRequest` if the name is empty and none is made here, `ReservedName`, `Inequivalent` if it
+    exists with other properties, `InvalidArgument`, and `LimitExceeded` for the virtual host.
     """
     named = name != ""
     if not named:
@@ -139,13 +131,8 @@ def delete_queue(
 ) -> Steps[dict[str, Any]]:
     """Delete a queue with its messages.
 
-    Returns:
-        ``{"message_count": int}``, the messages that were ready.
-
-    Raises:
-        AccessRefused: it is a queue of direct replies.
-        InUse: it has consumers or messages, and the condition excludes that.
-        NotSupported: its kind does not support such a condition.
+    Returns ``{"message_count": int}``, the ready messages. Raises `AccessRefused` if it is a queue of direct
+    replies, `InUse` by a condition, and `NotSupported` if its kind does not support such a condition.
     """
     check_name("queue", name)
     check_not_direct_reply_to(name)
@@ -179,7 +166,7 @@ def delete_queue(
 def purge_queue(caller: Caller, name: Name) -> Steps[dict[str, Any]]:
     """Drop the ready messages of a queue.
 
-    Raises `NotFound` if it does not exist, and `NotSupported` if its kind cannot be purged.
+    Raises `NotSupported` if its kind cannot be purged.
     """
     caller.may("read", "queue", name)
     queue = caller.for_use(caller.vhost.lookup(name))
@@ -212,19 +199,11 @@ async def list_queues(
 ) -> list[dict[str, Any]]:
     """List queues of a virtual host.
 
-    The counts do not include commands on their way to a queue. In addition to `describe` there are
-    ``members``, ``online``, ``state``, ``owner`` (number of the connection that has it exclusively, at its
-    node), ``delivery_limit`` of a quorum queue, and of reachable queues ``messages_unsettled``,
-    ``messages_dlx``, ``messages_delayed``, ``single_active_consumer_tag``, ``publishers``, ``counters``,
-    ``full``, ``dead_lettered``, ``limits``, ``segments``, ``weight`` (`queue_status.QueueWeight`); and the
-    effect of policies: ``policy``, ``operator_policy``, ``effective_policy_definition``,
-    ``ineffective_policy_keys``. Counts are None if the leader does not answer.
-
-    Args:
-        counts: without it no request is sent to queues, and counts are None.
-
-    Raises:
-        BadRequest: both `online` and `offline`.
+    The counts do not include commands on their way to a queue. Besides `describe` there are ``members``,
+    ``online``, ``state``, ``owner`` (number of the connection that has it exclusively, at its node), of
+    reachable queues the figures of `queue_status`, and the effect of policies. Without `counts` no request is
+    sent to queues; counts are None then, and if the leader does not answer. Raises `BadRequest` for more than
+    one of `online`, `offline` and `local`.
     """
     if online + offline + local > 1:
         raise BadRequest("queue", "queues are listed online, offline or local: give one of them, or none")
@@ -258,36 +237,42 @@ def _chosen(caller: Caller, names: Sequence[str]) -> Iterable[DeclaredQueue]:
 def _listed(caller: Caller, queue: DeclaredQueue, *, known: bool) -> dict[str, Any]:
     # `known`: its counts are available here.
     figures = queue.handle.figures() if known else None
-    ready, consumers = (None, None) if figures is None else (figures.messages_ready, figures.consumers)
-    next_offset = None if figures is None else figures.next_offset
+    ready, consumers, next_offset = (
+        getattr(figures, name, None) for name in ("messages_ready", "consumers", "next_offset")
+    )
     described = describe(caller, queue, ready, consumers, next_offset=next_offset)
-    described["members"] = described["replicas"]
-    described["online"] = _online(caller, queue)
-    described["state"] = _state(caller, queue)
-    described["messages_unsettled"] = None
-    described["messages_dlx"] = None if figures is None else figures.messages_dlx
-    described["messages_delayed"] = None if figures is None else figures.messages_delayed
-    described["counters"] = {}
-    described["weight"] = None
-    described["single_active_consumer_tag"] = None if figures is None else figures.single_active_consumer_tag
-    described["owner"] = queue.owner.connection if isinstance(queue.owner, Owner) else None
+    described |= {
+        "members": described["replicas"],
+        "online": _online(caller, queue),
+        "state": _state(caller, queue),
+        **{name: getattr(figures, name, None) for name in _COUNTS},
+        "counters": {},
+        "weight": None,
+        "single_active_consumer_tag": getattr(figures, "single_active_consumer_tag", None),
+        "owner": queue.owner.connection if isinstance(queue.owner, Owner) else None,
+    }
     if queue.kind.replicated:
         described["delivery_limit"] = queue.effective.settings.delivery_limit
     if figures is not None:
-        described["messages_unsettled"] = figures.messages_unsettled
-        described["segments"] = figures.segments
-        described["publishers"] = figures.publishers
-        described["dead_lettered"] = dict(queue.handle.counters.dead_lettered)
-        described["full"] = figures.full
-        described["limits"] = None if figures.limits is None else asdict(figures.limits)
-        described["counters"] = queue.counted()
         weight = queue.handle.weight()
-        described["weight"] = None if weight is None else weight._asdict()
-    described["policy"] = queue.effective.policy
-    described["operator_policy"] = queue.effective.operator_policy
-    described["effective_policy_definition"] = dict(queue.effective.definition)
-    described["ineffective_policy_keys"] = list(queue.effective.ineffective)
-    return described
+        described |= {
+            "segments": figures.segments,
+            "publishers": figures.publishers,
+            "dead_lettered": dict(queue.handle.counters.dead_lettered),
+            "full": figures.full,
+            "limits": None if figures.limits is None else asdict(figures.limits),
+            "counters": queue.counted(),
+            "weight": None if weight is None else weight._asdict(),
+        }
+    return described | {
+        "policy": queue.effective.policy,
+        "operator_policy": queue.effective.operator_policy,
+        "effective_policy_definition": dict(queue.effective.definition),
+        "ineffective_policy_keys": list(queue.effective.ineffective),
+    }
+
+
+_COUNTS: Final = ("messages_unsettled", "messages_dlx", "messages_delayed")
 
 
 def _nodes(queue: DeclaredQueue) -> tuple[int, ...]:
@@ -349,11 +334,10 @@ def describe(
     *,
     next_offset: int | None = None,
 ) -> dict[str, Any]:
-    """Describe a queue for all front ends; ``leader`` of a queue without one is the last node that led it.
-
-    Clients need ``leader`` (RabbitMQ's one for Python fails without).
+    """Describe a queue for all front ends; ``leader``, without which RabbitMQ's client for Python fails, may
+    be the last one.
     """
-    kind = queue.kind
+    kind = KINDS[queue.type]
     of_stream: dict[str, Any] = {}
     if kind.replays:
         first = None if ready is None or next_offset is None else next_offset - ready

@@ -1,7 +1,7 @@
-"""Execution of operations for a caller, with the arguments of a front end.
+"""Executes operations for a caller.
 
 The front ends are the management node of AMQP 1.0 (`amqp_node`), the methods of AMQP 0-9-1
-(`sessions.amqp091.base`), and the HTTP API and the command line's local socket, which can wait for tasks
+(`sessions.amqp091.base`), and, where tasks can be waited for, the HTTP API and the local socket
 (`runtime.admin.admin`).
 """
 
@@ -14,12 +14,12 @@ from amqp10broker.errors import NotFound, PermissionDenied, RefusedError
 from amqp10broker.operations import accounts, bindings, cluster, doctor, members, policies, queues, running
 from amqp10broker.operations.members import node_named
 from amqp10broker.operations.node import Caller, Steps
-from amqp10broker.operations.operation import FOR_ADMINISTRATORS, REGISTERED, Kind, Operation, checked, shown
+from amqp10broker.operations.operation import FOR_ADMINISTRATORS, REGISTERED, Operation, checked
 
 _MODULES: Final = [
     module.__name__ for module in (queues, bindings, accounts, policies, running, cluster, members, doctor)
 ]
-"""The modules that register operations, in the order of the help."""
+"""In the order of the help."""
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
     each.name: each for each in sorted(REGISTERED, key=lambda each: _MODULES.index(each.run.__module__))
@@ -27,7 +27,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
 
 
 def perform(caller: Caller, name: str, given: Mapping[str, object]) -> Steps[Any]:
-    """Execute an operation, and return its result. Raises `RefusedError` if nothing was changed."""
+    """Execute an operation. Raises `RefusedError` if nothing was changed."""
     operation = OPERATIONS.get(name)
     if operation is None:
         raise NotFound(f"operation '{name}'", f"no operation '{name}'; there are {', '.join(OPERATIONS)}")
@@ -54,13 +54,5 @@ def perform(caller: Caller, name: str, given: Mapping[str, object]) -> Steps[Any
 
 
 def _report(caller: Caller, operation: Operation, given: Mapping[str, object], refusal: str | None) -> None:
-    if caller.report is None or not operation.changes:
-        return
-    named = (
-        f"{argument.name}={shown(value)}"
-        for argument in operation.arguments
-        if argument.kind is Kind.TEXT and not argument.check.secret
-        # A refused value may be of any type.
-        if isinstance(value := given.get(argument.name), str)
-    )
-    caller.report(operation.name, f"{operation.noun} {', '.join(named)}".rstrip(), refusal)
+    if caller.report is not None and operation.changes:
+        caller.report(operation.name, operation.subject(given), refusal)

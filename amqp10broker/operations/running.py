@@ -1,14 +1,12 @@
 """Operations on the running node: status, settings, alarms, connections, recordings, traces.
 
-A missing node, virtual host, connection, link or watch raises `NotFound`; operations on faults raise
+A missing node, virtual host, connection, link, watch or fault raises `NotFound`; operations on faults raise
 `NotSupported` unless the broker is in test mode.
 
 A resource alarm (memory, disk) is on as long as it has a cause: a measurement, an operator's order, or
 storage that cannot write. Publishers are held back while any alarm is on. `runtime.observe.resource_monitor`
-measures, and reads the clock.
-
-A measured alarm begins as RabbitMQ's does, memory above the watermark or free disk below the limit. It
-ends a twentieth of the limit further on, so that it does not flap around the limit itself.
+measures. A measured alarm begins as RabbitMQ's does, memory above the watermark or free disk below the limit,
+and ends a twentieth of the limit further on, so that it does not flap.
 """
 
 from __future__ import annotations
@@ -32,23 +30,21 @@ from amqp10broker.operations.snapshot import document
 CHECK_MS_MAX: Final = 1_000
 CHECK_MS_MIN: Final = 100
 FILLED_BYTES_PER_MS: Final = 250_000
-"""How fast memory or disk may fill: RabbitMQ's figure for its disk monitor, 250 MB/s."""
+"""How fast memory or disk may fill, as RabbitMQ's disk monitor assumes: 250 MB/s."""
 SLACK_DIVISOR: Final = 20
 """A measured alarm ends when this part of the limit is free again (5 %)."""
 TIGHT_PERCENT: Final = 80
-"""Memory is tight from this part of its limit on: what finds its own size grows no more."""
+"""From this part of its limit on memory is tight: automatic limits grow no more."""
 
 
 class Resource(StrEnum):
-    """What can run low. The values are RabbitMQ's words in connection.blocked."""
+    """What can run low, in RabbitMQ's words of connection.blocked."""
 
     MEMORY = "memory"
     DISK = "disk"
 
 
 class AlarmCause(StrEnum):
-    """Why an alarm is on."""
-
     MEASURED = "measured"
     BY_HAND = "by hand"
     STORAGE = "storage cannot write"
@@ -57,7 +53,7 @@ class AlarmCause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was measured, and against what. None: the system does not say, or there is no limit."""
+    """None: the system does not say, or there is no limit."""
 
     value_bytes: int | None
     """Memory: used by this process. Disk: free for it."""
@@ -72,7 +68,7 @@ class Change:
     cause: AlarmCause
     on: bool
     reading: Measurement | None
-    """What was measured; None if the cause is another."""
+    """None for a cause that is not measured."""
 
 
 @dataclass(slots=True)
@@ -84,9 +80,7 @@ class _AlarmState:
 
 
 class Alarms:
-    """Which alarms are on. `is_memory_tight`: the last measurement has found so much in use that the alarm is
-    near.
-    """
+    """The alarms that are on. `is_memory_tight`: the last measurement found the alarm near."""
 
     def __init__(self) -> None:
         self.is_memory_tight = False
@@ -99,11 +93,10 @@ class Alarms:
         return frozenset(resource.value for resource, state in self._states.items() if state.causes)
 
     def causes(self, resource: Resource) -> tuple[AlarmCause, ...]:
-        """Why it is on; empty if it is off."""
         return tuple(sorted(self._states[resource].causes))
 
     def since_ms(self, resource: Resource) -> int | None:
-        """When it began, as `now_ms` was then; None if it is off."""
+        """When it began, by `now_ms` then; None if it is off."""
         state = self._states[resource]
         return state.since_ms if state.causes else None
 
@@ -112,7 +105,7 @@ class Alarms:
         return AlarmCause.MEASURED in self._states[resource].causes
 
     def put(self, resource: Resource, cause: AlarmCause, *, on: bool, now_ms: int) -> bool:
-        """Add or take away one cause."""
+        """Add or take away one cause; return whether that changed it."""
         causes = self._states[resource].causes
         if (cause in causes) is on:
             return False
@@ -125,9 +118,8 @@ class Alarms:
         return True
 
     def judge(self, resource: Resource, reading: Measurement, now_ms: int) -> Change | None:
-        """Raise or clear the measured cause of one alarm.
-
-        Without a limit it is cleared. Without a measurement it stays as it is: nothing is known.
+        """Raise or clear the measured cause: without a limit it is cleared, without a measurement it
+        stays.
         """
         state = self._states[resource]
         if resource is Resource.MEMORY:
@@ -149,10 +141,8 @@ class Alarms:
         return Change(resource, AlarmCause.MEASURED, on, reading)
 
     def pause_ms(self, resource: Resource, reading: Measurement) -> int:
-        """How long until the resource has to be measured again.
-
-        The nearer the value is to where the alarm would begin, or end, the shorter: no longer than filling
-        that gap takes at `FILLED_BYTES_PER_MS`, within `CHECK_MS_MIN` and `CHECK_MS_MAX`.
+        """Return how long until the next measurement: no longer than it takes to fill the gap to where the
+        alarm would begin, or end, at `FILLED_BYTES_PER_MS`.
         """
         if reading.value_bytes is None or reading.limit_bytes is None:
             return CHECK_MS_MAX
@@ -177,9 +167,9 @@ def _is_tight(memory: Measurement) -> bool:
 
 
 CONNECTIONS_ASKED_FOR: Final = 100
-"""Connections per request to another node: some hundred KB."""
+"""Per request to another node: some hundred KB."""
 WAITING_ASKED_FOR: Final = 1_000
-"""Waiting things per request to another node: half a MB."""
+"""The same of waiting things: half a MB."""
 CLOSED_BY_OPERATOR: Final = "closed by an operator"
 CLIENTS_NODE: Final = "to which the client is connected; this one if not given"
 Watch = Annotated[int, "the number that watch-link gave"]
@@ -187,7 +177,7 @@ OfUser = Annotated[str | None, "only if it is of a connection of this user"]
 
 
 class FaultKind(StrEnum):
-    """The kinds of faults that a broker in test mode injects (docs/testing.md)."""
+    """Faults that a broker in test mode injects (docs/testing.md)."""
 
     REJECT_PUBLISHES = "reject-publishes"
     HOLD_CONFIRMS = "hold-confirms"
@@ -225,10 +215,7 @@ async def connections(
     after: Annotated[int, "only those here with greater numbers"] = 0,
     limit: Annotated[int | None, "so many of those here", Check(bounds=(1, 1_000_000))] = None,
 ) -> list[dict[str, Any]]:
-    """List connections of clients, as documents of `ConnectionView`, each with the name of its ``node``.
-
-    `limit`: maximum of those here; None: all.
-    """
+    """List connections of clients, as documents of `ConnectionView`, each with the name of its ``node``."""
     node = caller.node
     named = names(caller)
 
@@ -276,16 +263,10 @@ async def waiting(
 ) -> dict[str, Any]:
     """Show what waits, the longest first: why, for how long, and what to do.
 
-    Of each other node the list contains the first `WAITING_ASKED_FOR`, and the counts all.
-
-    Returns:
-        ``{"summary": {...}, "waiting": [{...}, ...], "unreached": [names], "nodes": int, "notes": [str],
-            "queues_without_leader": {...}}`` of `SummaryView` and `WaitingView`, each of these with the name
-            of its ``node``; the number of nodes; faults of their clocks; and `without_leader` of this one.
-            Nodes in ``unreached`` are not included.
-
-    Raises:
-        BadRequest: the choice is not valid.
+    Of each other node the list has the first `WAITING_ASKED_FOR`, and the counts all. Returns ``summary`` and
+    ``waiting``, documents of `SummaryView` and `WaitingView`, each of these with its ``node``; ``nodes``,
+    their number; ``unreached``, names of those that are not included; ``notes``, faults of clocks; and
+    ``queues_without_leader`` of this node. Raises `BadRequest` if the choice is not valid.
     """
     running = caller.node
     cluster, named = running.cluster, names(caller)
@@ -300,35 +281,26 @@ async def waiting(
     choose = chosen | {"longer_s": longer, "idle": idle, "limit": limit}
     summary, found = await running.waiting(choose, queues=queues)
     own = named[cluster.number]
-    counts, lines = document(summary), [document(each) | {"node": own} for each in found]
-    notes = [f"{own}: {note}" for note in running.clock_notes()]
-    lacking = without_leader(cluster)
+    answer: dict[str, Any] = {
+        "summary": document(summary),
+        "waiting": [document(each) | {"node": own} for each in found],
+        "unreached": [],
+        "nodes": 1,
+        "notes": [f"{own}: {note}" for note in running.clock_notes()],
+        "queues_without_leader": without_leader(cluster),
+    }
     if number is not None:
-        return {
-            "summary": counts,
-            "waiting": lines,
-            "unreached": [],
-            "nodes": 1,
-            "notes": notes,
-            "queues_without_leader": lacking,
-        }
+        return answer
     asked = others(caller, cluster)
     most = given | {"limit": min(limit or WAITING_ASKED_FOR, WAITING_ASKED_FOR)}
     told = await cluster.run_at_each(asked, "waiting", most, None)
     for each in told.values():
-        counts = _added(counts, each["summary"])
-        lines += each["waiting"]
-        notes += each.get("notes", ())
-    lines.sort(key=lambda line: (line["idle"], -(line["waits_for_s"] or 0.0)))
+        answer["summary"] = _added(answer["summary"], each["summary"])
+        answer["waiting"] += each["waiting"]
+        answer["notes"] += each.get("notes", ())
+    lines = sorted(answer["waiting"], key=lambda line: (line["idle"], -(line["waits_for_s"] or 0.0)))
     unreached = [name for each, name in named.items() if each != cluster.number and each not in told]
-    return {
-        "summary": counts,
-        "waiting": lines[:limit],
-        "unreached": unreached,
-        "nodes": len(named),
-        "notes": notes,
-        "queues_without_leader": lacking,
-    }
+    return answer | {"waiting": lines[:limit], "unreached": unreached, "nodes": len(named)}
 
 
 def _added(counts: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
@@ -450,10 +422,8 @@ def trace(
 ) -> dict[str, Any] | Lines:
     """Begin a trace into a file, or as lines that follow the answer; or end one of any kind.
 
-    Raises:
-        BadRequest: the file's name is not valid.
-        NotFound: there is nothing to trace, or no such trace.
-        NotAllowed: it is being traced already.
+    Raises `BadRequest` if the file's name is not valid, `NotFound` if there is nothing to trace, or no such
+    trace, and `NotAllowed` if it is being traced already.
     """
     node = caller.node
     if not on:
@@ -494,9 +464,8 @@ def watch_link(
 ) -> dict[str, Any]:
     """Record the frames of a link, or of a channel of AMQP 0-9-1, for its timeline.
 
-    Raises:
-        BadRequest: a link has no name, or a channel no number.
-        NotAllowed: it is ambiguous, or too many are watched.
+    Raises `BadRequest` if a link has no name, or a channel no number, and `NotAllowed` if it is ambiguous, or
+    too many are watched.
     """
     own = names(caller)[caller.node.cluster.number]
     return document(caller.node.watch_link(connection, link, channel, role)) | {"node": own}
@@ -551,8 +520,7 @@ def inject_fault(
 ) -> dict[str, Any]:
     """Commit a fault, in a broker in test mode.
 
-    Raises:
-        BadRequest: it is not valid, or there are too many.
+    Raises `BadRequest` if it is not valid, or there are too many.
     """
     faults = _faults(caller)
     name = caller.vhost.name if vhost is None else vhost
@@ -567,19 +535,13 @@ def inject_fault(
     command=Command("fault lift", "1", "fault {fault} is committed no more"),
 )
 def lift_fault(caller: Caller, fault: Annotated[int, "its number"]) -> dict[str, Any]:
-    """Commit a fault no more.
-
-    Raises `NotFound` if it does not exist.
-    """
+    """Commit a fault no more."""
     return document(_faults(caller).lift(fault))
 
 
 @operation("list-faults", "fault", changes=False, command=Command("fault list", ""))
 def list_faults(caller: Caller) -> list[dict[str, Any]]:
-    """List faults that are committed.
-
-    Raises `NotSupported` if the broker is not in test mode.
-    """
+    """List faults that are committed."""
     return [document(each) for each in _faults(caller).views()]
 
 
@@ -595,7 +557,7 @@ def _alarm_said(given: Mapping[str, Any], result: Any) -> str:
     name, on = given["name"], given["on"]
     if not on and name in result.get("alarms", ()):
         return (
-            f"the {name} alarm stays on, for another reason: 'amqp10broker status' says which; "
+            f"the {name} alarm stays on, for another reason: see 'amqp10broker status'; "
             f"'amqp10broker alarm {name}-limit' sets another limit"
         )
     return f"the {name} alarm is {'on' if on else 'off'}"
@@ -609,8 +571,8 @@ def _alarm_said(given: Mapping[str, Any], result: Any) -> str:
         "set",
         "max_link_credit 1000",
         "{name} is now {value}",
-        description="Change a flow control setting of a running broker. What it grants from then on follows "
-        "the new value; overrides of the configuration file still apply.",
+        description="Change a flow control setting of a running broker, for what it grants from then on; "
+        "overrides of the configuration file still apply.",
     ),
 )
 def set_flow(
@@ -657,9 +619,8 @@ def set_limit(
         "alarm set",
         "disk on",
         _alarm_said,
-        description="Raise a resource alarm by hand, or take that back. While one is on, publishers are held"
-        " back. An alarm that was measured ends when there is room again, or under another "
-        "limit.",
+        description="Raise a resource alarm by hand, or take that back. While one is on, publishers are held "
+        "back. A measured alarm ends when there is room again, or under another limit.",
     ),
 )
 def set_alarm(

@@ -1,8 +1,7 @@
-"""Views of the broker's state at one moment: immutable records, and their document for `amqp10broker status`.
+"""The broker's state at one moment, as immutable records, and their document for `amqp10broker status`.
 
-All front ends read these records, the command line through `document`. They are made between two awaits of a
-single-threaded program, so their values are consistent. A field that a protocol or a kind of queue does not
-have is None, and so is a fact that a node cannot determine about itself and its machine (`Inspection`).
+They are made between two awaits, so their values are consistent. None: a protocol or a kind of queue does not
+have the field, or a node cannot determine the fact (`Inspection`).
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class WaitView:
-    """The reason of a wait (`sessions.diagnosis.waits`). `waits`: the reason's code, None: it does not wait.
-    `waits_for_s`: duration, None if it does not wait or the duration is not known.
+    """Why something waits (`sessions.diagnosis.waits`). `waits`: a code; None: it does not wait.
+    `waits_for_s`: None: it does not wait, or the duration is not known.
     """
 
     waits: str | None = None
@@ -35,15 +34,15 @@ class LinkView:
     """A link of AMQP 1.0.
 
     Attributes:
-        handle: the client's, None: the client has detached the link.
-        address: of the source or target, None: the anonymous terminus.
-        queue: the queue's name, None: it has none, or any.
-        available: messages that the sending end has ready, None: it has not stated any.
+        handle: the client's; None: it has detached the link.
+        address: of the source or target; None: the anonymous terminus.
+        queue: None: it has none, or any.
+        available: messages that the sending end has ready; None: it has not stated any.
         pending: messages from the queue that are not written yet, of a receiver.
-        snd_settle_mode: that both ends agreed on; 1: all deliveries are sent settled.
+        snd_settle_mode: 1: all deliveries are sent settled.
         max_message_size: bytes that the receiving end accepts; 0: no limit.
         credit_limit: credit of a sender after a grant; of a receiver: messages requested from a queue.
-        credit_limit_why: reason of an automatic limit (`sessions.credit`); None: it is fixed.
+        credit_limit_why: why an automatic limit has its value (`sessions.credit`); None: it is fixed.
     """
 
     name: str
@@ -72,7 +71,7 @@ class LinkView:
 
 @dataclass(frozen=True, slots=True)
 class TransactionView:
-    """An open transaction of AMQP 1.0. `failed`: reason for which it can only be rolled back; None: it can be
+    """An open transaction of AMQP 1.0. `failed`: why it can only be rolled back; None: it can be
     committed.
     """
 
@@ -87,7 +86,7 @@ class TransactionView:
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """A session of AMQP 1.0; windows and ids are those of the specification, section 2.5.6."""
+    """A session of AMQP 1.0; windows and ids as in the specification, section 2.5.6."""
 
     channel: int
     incoming_window: int
@@ -108,8 +107,8 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerView:
-    """A consumer of AMQP 0-9-1. `prefetch`: limit of unacknowledged messages, 0: none. `timeout_ms`:
-    requested time limit of a delivery, None: none requested.
+    """A consumer of AMQP 0-9-1. `prefetch`: 0: no limit. `timeout_ms`: requested limit of a delivery; None:
+    none.
     """
 
     tag: str
@@ -126,8 +125,6 @@ class ConsumerView:
 
 @dataclass(frozen=True, slots=True)
 class ChannelView:
-    """A channel of AMQP 0-9-1."""
-
     number: int
     state: str
     confirm: bool
@@ -145,8 +142,6 @@ class ChannelView:
 
 @dataclass(frozen=True, slots=True)
 class OriginView:
-    """The origin of a client."""
-
     local: str = ""
     connected_at_ms: int = 0
     mechanism: str = ""
@@ -157,9 +152,8 @@ class OriginView:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionView:
-    """A connection of either protocol. `client`: of AMQP 0-9-1: connection_name, product and version, as far
-    as they are known; else empty. `node`: name of the node to which it is connected; empty: the node of the
-    request.
+    """A connection. `client`: of AMQP 0-9-1: known ones of connection_name, product and version. `node`: to
+    which it is connected; empty: the node of the request.
     """
 
     id: int
@@ -226,7 +220,7 @@ class WaitingView:
 
 @dataclass(frozen=True, slots=True)
 class SummaryView:
-    """The numbers of chosen things, and of those that wait. `idle_reasons`: of `reasons`, those of links and
+    """Numbers of chosen things, and of those that wait. `idle_reasons`: those of `reasons` of links and
     consumers that have nothing to do.
     """
 
@@ -248,8 +242,6 @@ class SummaryView:
 
 @dataclass(frozen=True, slots=True)
 class FlowView:
-    """The settings of flow control."""
-
     max_link_credit: int | str
     max_incoming_window: int | str
     max_queue_credit: int | str
@@ -270,8 +262,6 @@ class ResourceView:
 
 @dataclass(frozen=True, slots=True)
 class MemoryView:
-    """Used and total memory, and the alarm."""
-
     used_bytes: int | None
     total_bytes: int | None
     resource: ResourceView
@@ -279,8 +269,6 @@ class MemoryView:
 
 @dataclass(frozen=True, slots=True)
 class DiskView:
-    """Free disk space, its folder, and the alarm."""
-
     free_bytes: int | None
     path: str
     resource: ResourceView
@@ -288,8 +276,6 @@ class DiskView:
 
 @dataclass(frozen=True, slots=True)
 class ResourcesView:
-    """The resources that alarms watch."""
-
     memory: MemoryView
     disk: DiskView
 
@@ -312,8 +298,6 @@ class JournalView:
 
 @dataclass(frozen=True, slots=True)
 class RecordingView:
-    """The present recording of flow events."""
-
     folder: str
     run_id: str
     every_ms: int
@@ -329,8 +313,6 @@ class RecordingView:
 
 @dataclass(frozen=True, slots=True)
 class RecordingFailed:
-    """A recording that could not go on."""
-
     folder: str
     run_id: str
     reason: str
@@ -341,15 +323,13 @@ class RecordingFailed:
 
 @dataclass(frozen=True, slots=True)
 class RecordingsView:
-    """The present recording, and the last failure; None: there is none."""
-
     recording: RecordingView | None
     failed: RecordingFailed | None
 
 
 @dataclass(frozen=True, slots=True)
 class TraceView:
-    """A trace of frames. `ended`: reason of its end, None: it goes on."""
+    """A trace of frames. `ended`: why; None: it goes on."""
 
     what: str
     target: str
@@ -360,14 +340,13 @@ class TraceView:
 
 @dataclass(frozen=True, slots=True)
 class WatchView:
-    """A link of AMQP 1.0, or a channel or consumer of AMQP 0-9-1, with a record of its frames.
+    """A watched link of AMQP 1.0, or channel or consumer of AMQP 0-9-1.
 
     Attributes:
-        link: name of the link, or the consumer's tag; None: all of a channel.
-        address: of the source or target, None: the anonymous terminus.
-        queue: the queue's name, None: it has none, or any.
-        began_at_ns: the same by the wall clock, since 1970.
-        client: the client's name, such as its container-id; empty if it has none.
+        link: its name, or the consumer's tag; None: all of a channel.
+        address, queue: as in `LinkView`.
+        began_at_ns: `began_ns` by the wall clock, since 1970.
+        client: its name, such as the container-id; empty: none.
     """
 
     watch: int
@@ -386,8 +365,8 @@ class WatchView:
 
 @dataclass(frozen=True, slots=True)
 class FollowedView:
-    """A virtual host with all links and channels watched from their beginning on. `left_out`: number of those
-    that are not watched, because there were too many.
+    """A virtual host with all links and channels watched from their beginning on. `left_out`: those that are
+    not, because there were too many.
     """
 
     vhost: str
@@ -414,13 +393,13 @@ class SuspendedLinkView:
 
 @dataclass(frozen=True, slots=True)
 class FaultView:
-    """A fault that the broker injects on request (`observe.faults`).
+    """An injected fault (`observe.faults`).
 
     Attributes:
         queue: a pattern for queues, or addresses of links; None: any.
         client: a pattern for container-ids and connection names; None: any.
         link: a pattern for names of links; None: any.
-        count: number of messages, attaches or frames, or remaining credit; None: all, or no credit.
+        count: messages, attaches or frames, or remaining credit; None: all, or no credit.
         held: messages, confirms, flows and bytes that are held back; of one that is injected once, sessions
             and channels that it has not reached yet.
     """
@@ -438,12 +417,8 @@ class FaultView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """The broker itself.
-
-    Attributes:
-        data_dir: None: everything is in memory.
-        journal: None without a data folder.
-        recording: None: the broker does not record.
+    """The broker itself. None: `data_dir`: everything is in memory; `journal`: no data folder; `recording`:
+    it does not record.
     """
 
     container_id: str
@@ -467,9 +442,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class TotalsView:
-    """Sums of counters over all clients since the start, including those that are gone
-    (`sessions.counters`).
-    """
+    """Counters of all clients since the start, with those that are gone (`sessions.counters`)."""
 
     protocols: Mapping[str, Mapping[str, int | None]]
     vhosts: Mapping[str, Mapping[str, int | None]]
@@ -489,11 +462,11 @@ class BrokerView:
 
 
 _INLINE: Final = (WaitView, QueueStats, ResourceView)
-"""Records with fields that become those of the record that contains them."""
+"""Records whose fields become those of the record that contains them."""
 
 
 def document(view: Any) -> dict[str, Any]:
-    """Convert a record to values for JSON, field by field."""
+    """Convert a record to values for JSON."""
     result: dict[str, Any] = {}
     for name in view.__dataclass_fields__:
         value = getattr(view, name)
@@ -513,15 +486,8 @@ def _plain(value: Any) -> Any:
 
 
 def view_of(kind: Callable[..., T], told: Mapping[str, Any]) -> T:
-    """Restore a record from its `document` from another node.
-
-    Properties and arguments of clients that JSON cannot represent have become texts.
-
-    Args:
-        told: the document. Missing fields get their defaults, and additional ones are ignored.
-
-    Raises:
-        TypeError: a field is missing that has no default.
+    """Restore a record from a `document` of another node; what JSON cannot represent has become text. Missing
+    fields get their defaults, others are ignored. Raises `TypeError` if a field without default is missing.
     """
     fields: dict[str, Any] = {}
     for name, hint in _hints(kind).items():
@@ -558,9 +524,8 @@ class ListenerSeen:
 
 @dataclass(frozen=True, slots=True)
 class CertificateSeen:
-    """A file with certificates in its present state. `ends_at_ms`: when the first of its certificates
-    expires, since 1970; None: the file is not readable. `changed`: it was written after the broker had
-    started, and so after the broker had read it.
+    """`ends_at_ms`: when the first certificate in the file expires, since 1970; None: it is not readable.
+    `changed`: since the broker has read it.
     """
 
     setting: str
@@ -574,8 +539,8 @@ class ClockSeen:
     """The machine's clock.
 
     Attributes:
-        ahead_ms: difference to the time that the broker counts since its start, after a change of the clock.
-        synchronised: whether the system reports a synchronisation; None: it reports nothing.
+        ahead_ms: of the time that the broker counts since its start, after a change of the clock.
+        synchronised: None: the system does not report it.
         notes: faults of this clock, of other nodes' and of the time of queues, a sentence each.
     """
 
@@ -587,8 +552,6 @@ class ClockSeen:
 
 @dataclass(frozen=True, slots=True)
 class FileSystem:
-    """The file system of a folder."""
-
     type: str
     mounted_at: str
     total_bytes: int | None
@@ -596,7 +559,7 @@ class FileSystem:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The configuration of logins and limits. `http_connection_max`: of HTTP; 0: no HTTP."""
+    """The configuration of logins and limits. `http_connection_max`: 0: no HTTP."""
 
     passwords: bool
     plain_needs_tls: bool
@@ -614,10 +577,9 @@ class Inspection:
     """All facts that a node has by itself.
 
     Attributes:
-        guest: the user guest has the password guest; None: the user does not exist.
+        guest: the user guest has the password guest; None: there is no such user.
         files_max: limit of open files; None: any number.
-        file_system: of the data folder; None without one, too.
-        format: of the data folder; None without one.
+        file_system, format: of the data folder; None without one.
     """
 
     node: NodeView
@@ -637,8 +599,8 @@ class Inspection:
 
 
 def mount_of(path: str, mounts: str) -> tuple[str, str] | None:
-    """Return type and mount point of the file system of a path. `mounts`: content of
-    ``/proc/self/mountinfo``, proc_pid_mountinfo(5).
+    """Return type and mount point of the file system of a path. `mounts`: ``/proc/self/mountinfo``,
+    proc_pid_mountinfo(5).
     """
     best = None
     for at, kind in _mounts(mounts):

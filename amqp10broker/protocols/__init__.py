@@ -1,1 +1,1 @@
-"""The wire protocols and what they share."""
+"""The wire protocols."""

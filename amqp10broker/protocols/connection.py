@@ -1,8 +1,8 @@
-"""What both protocols share of a connection: its first bytes, idle time-outs, and bounds of unfinished input.
+"""The parts of a connection that both protocols share: its first bytes, idle time-outs, bounds of unfinished
+input.
 
-The eight bytes with which a client begins say what it speaks; one port serves both protocols. A client that
-says something else is told what it could say, and then the socket is closed (AMQP 1.0 part 2, section 2.2;
-AMQP 0-9-1 section 4.2.2).
+The first eight bytes of a client select the protocol. For others it gets a supported header, and then the
+socket is closed (AMQP 1.0 part 2, section 2.2; AMQP 0-9-1 section 4.2.2).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class WireProtocol(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What to do with a client's first bytes. `protocol`: speak this; None: send `reply` and close."""
+    """The decision on a client's first bytes. `protocol`: None: send `reply` and close."""
 
     protocol: WireProtocol | None
     reply: bytes = b""
 
 
 def answer(data: bytes) -> Greeting | None:
-    """Decide on a client's first bytes; None as long as there are too few of them."""
+    """Decide on a client's first bytes; None: there are too few of them."""
     header = data[:HEADER_BYTES]
     if len(header) < HEADER_BYTES:
-        # Bytes that can become no header need no waiting: an HTTP client hears from us at once.
+        # Bytes that cannot become a header are answered at once.
         return None if b"AMQP".startswith(header[:4]) else Greeting(None, SASL_HEADER)
     if header in (SASL_HEADER, AMQP_10_HEADER):
         return Greeting(WireProtocol.AMQP_10)
@@ -52,17 +52,15 @@ def answer(data: bytes) -> Greeting | None:
 
 # --- idle time-outs: part 2, section 2.4.5 -------------------------------------------------------
 
-# The tolerance for a sum of parts, in seconds.
 _ROUNDING_S: Final = 1e-6
 
 
 class IdleTimer:
     """Determines when to send an empty frame and when the peer has been silent for too long. `interval`:
-    seconds between two calls of `tick`; None when neither side has a time-out.
+    seconds between two calls of `tick`; None: neither side has a time-out.
 
-    The caller checks the time at intervals, so that a busy connection has no cost per frame. A process can be
-    held up, by a debugger or by the machine, while data of the peer waits to be read; so the time between two
-    checks counts as silence for no longer than a quarter of the time-out.
+    A process can be held up while data of the peer waits to be read; so the time between two calls counts as
+    silence for no longer than a quarter of the time-out.
     """
 
     __slots__ = ("_local", "_looked_at", "_received", "_remote", "_sent", "_sent_at", "_silence", "interval")
@@ -76,14 +74,14 @@ class IdleTimer:
         self._looked_at = now
         self._silence = 0.0
         self._sent_at = now
-        # A quarter of the peer's time-out: something is sent when nothing was for a quarter, noticed at most
-        # a quarter late, so that no silence of ours lasts longer than half of it.
+        # A silence of a quarter is noticed at most a quarter late, so that ours lasts no longer than half of
+        # the peer's time-out.
         choices = [part for part in (self._local / 4, self._remote / 4) if part > 0]
         self.interval = min(choices) if choices else None
 
     def tick(self, now: float, received: int, sent: int, *, listening: bool = True) -> tuple[bool, bool]:
-        """`listening`: we read from the socket; while we do not, the silence is ours. Returns whether to
-        send an empty frame now, and whether the peer's silence has lasted too long.
+        """Return whether to send an empty frame now, and whether the peer's silence has lasted too long.
+        `listening`: we read from the socket.
         """
         if received != self._received or not listening:
             self._received = received
@@ -99,7 +97,7 @@ class IdleTimer:
         return heartbeat, expired
 
 
-# --- bytes of what clients have begun and not finished, by connection, user and node -------------
+# --- bytes of unfinished input, by connection, user and node --------------------------------------
 
 
 class Budget:
@@ -114,7 +112,7 @@ class Budget:
         self.within = within
 
     def take(self, size: int) -> Budget | None:
-        """Hold so many bytes more; or return the budget that has not so many left, and hold none."""
+        """Hold more bytes; or return the budget that has too few left, and hold none."""
         if self.held_bytes + size > self.bytes_max:
             return self
         if self.within is not None and (short := self.within.take(size)) is not None:
@@ -128,22 +126,21 @@ class Budget:
             self.within.give_back(size)
 
     def leave(self) -> None:
-        """Whoever holds these bytes is gone, and the larger budget has all of them back."""
+        """Return all bytes to the larger budget, and leave it."""
         if self.within is not None:
             self.within.give_back(self.held_bytes)
             self.within = None
 
 
 class UserBudgets:
-    """Of one node: no user has more than half of it.
-
-    A message of the largest size fits always, with what its frames cost.
+    """The budgets of one node: a user has at most half of it, and a message of the largest size always
+    fits.
     """
 
     def __init__(self, node_bytes_max: int, message_bytes_max: int) -> None:
         self._user_bytes_max = max(node_bytes_max // 2, 2 * message_bytes_max)
         self._node = Budget(max(node_bytes_max, self._user_bytes_max), "on this node")
-        # Of users who have a connection: it holds its user's.
+        # A connection holds its user's.
         self._by_user: WeakValueDictionary[str, Budget] = WeakValueDictionary()
 
     def of(self, user: str) -> Budget:
@@ -154,17 +151,17 @@ class UserBudgets:
         return found
 
 
-# Credit counts deliveries and the window counts frames, and neither counts bytes: without this a client could
-# have begun a message of the largest size on each of its links.
+# Credit and window do not count bytes: without this a client could begin a message of the largest size on
+# each of its links.
 
 FRAME_BYTES: Final = 64
-"""The overhead of a stored frame beside its payload, so that empty ones are counted, too."""
+"""The overhead of a stored frame, so that empty ones count, too."""
 
 NO_LIMIT: Final = 2**63
 
 
 class Unfinished(Budget):
-    """The bound of one connection, shared by its sessions: stored payloads, and `FRAME_BYTES` for each."""
+    """The bound of one connection: stored payloads, and `FRAME_BYTES` for each."""
 
     __slots__ = ()
 
@@ -172,8 +169,8 @@ class Unfinished(Budget):
         super().__init__(bytes_max, "on this connection")
 
     def keep(self, payload_bytes: int) -> int:
-        """Count one more frame that is stored; return the size to release later. Raises `AmqpSessionError`
-        if it is too much: the session must be ended, which frees the parts of its links.
+        """Count a stored frame; return the size to release later. Raises `AmqpSessionError`: the end of the
+        session frees the parts of its links.
         """
         held = payload_bytes + FRAME_BYTES
         if (short := self.take(held)) is not None:

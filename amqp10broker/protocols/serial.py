@@ -1,7 +1,7 @@
 """Numbers of a fixed width, which both protocols have, and serial numbers of 32 bits.
 
-Arithmetic is that of RFC 1982 (part 2, section 2.8.10), for delivery-count, delivery-id and transfer-id. All
-results are in 0 .. 2**32 - 1 unless a function states another range.
+Their arithmetic is that of RFC 1982 (part 2, section 2.8.10), for delivery-count, delivery-id and
+transfer-id.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ class EncodeError(ValueError):
 
 
 class Integer(int):
-    """An int of a fixed width, ``class UByte(Integer, bits=8)``. Raises `EncodeError` for any other.
-
-    A decoder, which has read that many bits, calls ``int.__new__`` and skips the check.
+    """An int of a fixed width, ``class UByte(Integer, bits=8)``. Raises `EncodeError`. A decoder calls
+    ``int.__new__`` and skips the check.
     """
 
     __slots__ = ()
@@ -64,8 +63,8 @@ _MODULUS: Final = 0x1_0000_0000
 
 
 def add(serial: int, distance: int) -> int:
-    """Return the number `distance` steps after `serial`. RFC 1982 defines sums up to 2**31 - 1, but a
-    client may grant a credit or a window of 2**32 - 1, so any distance is taken modulo 2**32.
+    """Return the number `distance` steps after `serial`. RFC 1982 defines sums up to 2**31 - 1, but a client
+    may grant a credit or a window of 2**32 - 1, so any distance is taken modulo 2**32.
     """
     return (serial + distance) & MASK
 
@@ -78,14 +77,10 @@ def diff(a: int, b: int) -> int:
     return distance - _MODULUS if distance & _HALF else distance
 
 
-def less(a: int, b: int) -> bool:
-    return diff(a, b) < 0
-
-
 def limit_left(base: int, allowance: int, position: int) -> int:
-    """Return how much of an allowance is left, by the formula of link-credit (section 2.6.7) and of
-    remote-incoming-window (2.5.6): ``base + allowance - position``, not below 0 and a uint. The allowance may
-    be any uint: it is added to the signed distance between the two sequence numbers.
+    """Return the rest of an allowance, by the formula of link-credit (section 2.6.7) and of
+    remote-incoming-window (2.5.6): ``base + allowance - position``, a uint. The allowance may be any uint: it
+    is added to the signed distance between the two sequence numbers.
     """
     left = allowance - diff(position, base)
     if left > MASK:  # the peer has counted more than there was
@@ -94,9 +89,8 @@ def limit_left(base: int, allowance: int, position: int) -> int:
 
 
 def ranges(serials: Iterable[int]) -> list[tuple[int, int]]:
-    """Group serials into contiguous inclusive ranges in serial order, across the wrap.
-
-    All serials must be within 2**31 of each other.
+    """Group serials within 2**31 of each other into contiguous inclusive ranges in serial order, across the
+    wrap.
     """
     items = list(serials)
     if not items:

@@ -1,11 +1,10 @@
-"""An open WebSocket at the server's end, without I/O: messages in, AMQP's bytes out, and the reverse.
+"""An open WebSocket at the server's end, over the package `websockets`.
 
-AMQP is a stream of bytes here as over TCP: where a message begins and ends means nothing when it comes. What
-goes out are messages of whole AMQP frames. Framing, masks and the closing handshake are done by the package
-`websockets`; this says what becomes of them::
+Incoming messages are a stream of bytes, without a meaning of their ends; outgoing ones are whole AMQP
+frames::
 
     layer.receive(bytes of the socket)      # AMQP's bytes in them
-    layer.wrap(whole AMQP frames)           # bytes for the socket, with what the layer has to say by itself
+    layer.wrap(whole AMQP frames)           # bytes for the socket, with pongs and a close
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from websockets.protocol import OPEN, Protocol, Side
 from amqp10broker.protocols.connection import WireProtocol as Spoken
 
 MESSAGE_BYTES: Final = 65_536
-"""A message has more only if a single AMQP frame has."""
+"""Of a message, unless a single AMQP frame has more."""
 _BINARY: Final = 0x80 | Opcode.BINARY
 _SIZES_OF_16_BITS: Final = 126
 _SIZES_OF_64_BITS: Final = 127
@@ -29,20 +28,16 @@ _HEADER_BYTES: Final = 8
 _NOT_BINARY: Final = "AMQP comes in binary messages"
 
 Measure: TypeAlias = Callable[[bytes, int], int]
-"""Bytes of the AMQP frame, or protocol header, that begins at a place."""
+"""Bytes of the AMQP frame, or protocol header, at a position."""
 
 
 class WebSocketLayer:
-    """The server's end.
-
-    Attributes:
-        message_bytes_max: AMQP frames are sent together up to so many bytes.
-        pieces: messages, and fragments of them, in the last bytes that came.
-        fault: why the WebSocket was closed by us though the client had not asked for it; empty if it was not.
+    """The server's end. `pieces`: messages, and fragments of them, in the last bytes that came. `fault`: why
+    we closed the WebSocket; empty: we did not.
     """
 
     def __init__(self, piece_bytes_max: int) -> None:
-        """`piece_bytes_max`: of a message, or of one fragment of it, from the client."""
+        """`piece_bytes_max`: of a message or fragment from the client."""
         self._protocol = Protocol(Side.SERVER, max_size=(None, piece_bytes_max))
         self._measure: Measure = _amqp10
         self._pong = b""
@@ -57,7 +52,6 @@ class WebSocketLayer:
 
     @property
     def closed_by_client(self) -> bool:
-        """Whether the client's close has come: nothing comes behind it."""
         return self._protocol.close_rcvd is not None
 
     def speaks(self, protocol: Spoken) -> None:
@@ -66,7 +60,7 @@ class WebSocketLayer:
     # --- in ---------------------------------------------------------------------------------------
 
     def receive(self, data: bytes | memoryview) -> bytes:
-        """Take bytes of the socket; those of AMQP in them. After a close or a fault there are none."""
+        """Take bytes of the socket, and return AMQP's; none after a close or a fault."""
         protocol = self._protocol
         protocol.receive_data(data)
         frames = protocol.events_received()
@@ -88,7 +82,7 @@ class WebSocketLayer:
     # --- out --------------------------------------------------------------------------------------
 
     def wrap(self, data: bytes | bytearray | memoryview) -> bytes:
-        """Messages of AMQP frames, behind what the layer has to say by itself."""
+        """Return messages of AMQP frames, behind `take_output`."""
         pieces: list[bytes | bytearray | memoryview] = [self.take_output()]
         if len(data) > self.message_bytes_max:
             for part in whole_frames(bytes(data), self.message_bytes_max, self._measure):
@@ -107,7 +101,7 @@ class WebSocketLayer:
         return bool(self._pong or self._close)
 
     def take_output(self) -> bytes:
-        """What it has to say by itself: an answer to the last ping (RFC 6455, 5.5.3), a close."""
+        """Return an answer to the last ping (RFC 6455, 5.5.3), and a close."""
         data = self._pong + self._close
         self._pong = self._close = b""
         return data
@@ -121,7 +115,7 @@ class WebSocketLayer:
 
 
 def whole_frames(data: bytes, most: int, measure: Measure) -> Iterator[bytes | memoryview]:
-    """Cut AMQP frames into parts of whole ones. `most`: bytes of a part, unless one frame has more."""
+    """Cut AMQP frames into parts of whole ones, of at most `most` bytes unless one frame has more."""
     view = memoryview(data)
     begin = at = 0
     while at < len(data):

@@ -1,9 +1,8 @@
 """Commands that sessions and channels send to queues, and the effects that queues send back.
 
-A sender has a `PeerId`, under which the queue returns its effects. `PublisherRef`, `ConsumerRef` and
-`RequestRef` are values that are equal on every node and contain no object of the runtime. Records are not
-modified after they were sent; the four that are made per batch are not *declared* frozen, because that costs
-0.3 us instead of 0.1 each, which counts when every message goes to another queue.
+References are equal on every node and contain no object of the runtime. Records are not modified after they
+were sent; the four that are made per batch are not *declared* frozen, because that costs 0.3 us instead of
+0.1 each.
 """
 
 from __future__ import annotations
@@ -34,36 +33,30 @@ NO_BOUND: Final = 2**63
 
 
 class PeerId(NamedTuple):
-    """The id of a session, channel or other client of queues, valid on every node. Equal ids mean the same
-    client, also after encoding. Only its own node maps the id to a mailbox.
+    """A session, channel or other client of queues, on every node. Only its own node maps the id to a
+    mailbox.
     """
 
     node: int
-    """Number of its node, u32; 0: of a node that is in no cluster."""
+    """u32; 0: a node that is in no cluster."""
     incarnation: int
     """Start of that node, u32, growing."""
     session: int
-    """Number of the session in that start, u64."""
+    """Number in that start, u64."""
 
 
 class ConsumerRef(NamedTuple):
-    """A consuming link or AMQP 0-9-1 consumer."""
-
     reply_to: PeerId
     handle: int
     """Unique among the consumers, publishers and requests of its session, u64."""
 
 
 class PublisherRef(NamedTuple):
-    """A publishing link, or a channel that publishes to this queue."""
-
     reply_to: PeerId
     handle: int
 
 
 class RequestRef(NamedTuple):
-    """A request to a queue, which its `Answer` contains."""
-
     reply_to: PeerId
     handle: int
 
@@ -101,21 +94,17 @@ def tag_in(name: str) -> str:
 
 
 class DeliveryOutcome(Enum):
-    """The outcome of a delivery, independent of the protocol."""
-
     ACCEPT = auto()
     DISCARD = auto()
     DISCARD_FAILED = auto()
     """Dead-letter or drop the message, and count the attempt as failed."""
     REQUEUE = auto()
-    """Put the message back to its place."""
     REQUEUE_FAILED = auto()
-    """Put the message back to its place, and count the attempt as failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttachPublisher:
-    """Attach a link with this queue as its fixed target, which is notified of the queue's end."""
+    """Attach a link with this queue as its fixed target."""
 
     publisher: PublisherRef
 
@@ -129,8 +118,8 @@ class DetachPublisher:
 
 @dataclass(slots=True, eq=False)
 class Publish:
-    """Publish messages of one link, in order. `publisher`: receiver of the confirmation. `ids`: one number a
-    message, returned when it is confirmed. `settled`: the client wants no outcome; returned unchanged.
+    """Publish messages of one link, in order. `ids`: one number a message, returned when it is confirmed.
+    `settled`: the client wants no outcome; returned unchanged.
     """
 
     publisher: PublisherRef
@@ -141,27 +130,15 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Subscribe a link or an AMQP 0-9-1 consumer, without credit.
-
-    Refused with `SubscribeRefused` if it requests exclusive use and is not the first, or if another has
-    exclusive use.
-
-    Attributes:
-        settled: deliveries count as accepted when they are handed over.
-        exclusive: no other consumer may come as long as this one exists.
-        counted: false for fetches of single messages (basic.get), which do not matter for counts,
-            exclusiveness and auto-delete.
-        answer: send `Subscribed` on success.
-        priority: of all consumers with credit, those of the highest get messages.
-        timeout_ms: how long it may hold a delivery unsettled (quorum queues); None: as in the queue's
-            settings.
-        position: start position in a stream, in the form of `message.filters`; None: the default.
-        filters: the messages it wants, and its end in a stream; None: all. Volatile queues have none.
-        browse: it receives copies and takes no message; of a classic or a quorum queue. Such a consumer is
-            not `counted`.
-        shown: progress of a browser that goes on, from its last `Deliver`; empty: it begins.
-        enqueued_time: messages of a stream get the time at which they were written. Other queues do not store
-            it.
+    """Subscribe a link or an AMQP 0-9-1 consumer, without credit. Refused with `SubscribeRefused` if it or
+    another has exclusive use. `settled`: deliveries count as accepted when they are handed over. `counted`:
+    false for fetches of single messages (basic.get), which do not matter for counts, exclusiveness and
+    auto-delete, and for browsers. `priority`: of all consumers with credit, those of the highest get
+    messages. `timeout_ms`: how long it may hold a delivery (quorum queues); None: as in the queue's settings.
+    `position`: in a stream, in the form of `message.filters`. `filters`: the messages it wants, and its end
+    in a stream. `browse`: it receives copies and takes no message; of a classic or a quorum queue. `shown`:
+    progress of a browser that goes on, from its last `Deliver`. `enqueued_time`: messages of a stream get the
+    time at which they were written.
     """
 
     consumer: ConsumerRef
@@ -190,11 +167,10 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """Remove a consumer: unsettled deliveries get the outcome `delivery_outcome`, those that were never sent
-    are in `unsent`. `unsent`: keys that did not reach the client: requeued as if never delivered.
+    """Remove a consumer. `unsent`: keys that did not reach the client: requeued as if never delivered.
     `unsent_messages`: their messages; of a settled consumer's the queue may have no copy. `seen`: deliveries
-    that reached the session so far. Deliveries beyond them are still on their way, never reached the client
-    either, and are requeued in the same manner.
+    that reached the session so far; those beyond never reached the client either. `delivery_outcome`: of all
+    others.
     """
 
     consumer: ConsumerRef
@@ -206,17 +182,11 @@ class Unsubscribe:
 
 @dataclass(slots=True, eq=False)
 class Credit:
-    """Set a consumer's credit: ``credit := delivery_count + credit - own delivery-count``.
-
-    Always answered with one `CreditReply`. Deliveries end with the message that uses up the room, whatever
-    credit is left; `Deliver.spent` is set then, and further deliveries need another `Credit`.
-
-    Attributes:
-        delivery_count: deliveries that the session has sent to the client.
-        credit: counted from there.
-        drain: credit that cannot be used at once is forfeited.
-        seen: deliveries that reached the session so far; as in `Unsubscribe`.
-        room: bytes of contents, at least 1.
+    """Set a consumer's credit: ``credit := delivery_count + credit - own delivery-count``. Always answered
+    with one `CreditReply`. Deliveries end with the message that uses up `room`, in bytes of contents,
+    whatever credit is left; `Deliver.spent` is set then, and further deliveries need another `Credit`.
+    `delivery_count`: deliveries that the session has sent to the client, from which `credit` counts. `drain`:
+    credit that cannot be used at once is forfeited. `seen`: as in `Unsubscribe`.
     """
 
     consumer: ConsumerRef
@@ -229,11 +199,10 @@ class Credit:
 
 @dataclass(slots=True, eq=False)
 class Settle:
-    """Settle deliveries. Unknown keys are ignored. `keys`: of the deliveries; none: the client has settled
-    deliveries that the queue took back, and is alive. `annotations`: an encoded AMQP 1.0 map to merge into
-    the message-annotations (`modified`); empty: none. Queues that store messages as published ignore it.
-    `answer`: send `Settled` when the outcome cannot be lost any more. There is one for each such `Settle`, in
-    order, with all its keys, unknown ones included.
+    """Settle deliveries. Unknown keys are ignored; without keys the client has settled deliveries that the
+    queue took back, and is alive. `annotations`: an encoded AMQP 1.0 map to merge into the
+    message-annotations (`modified`); queues that store messages as published ignore it. `answer`: send
+    `Settled` when the outcome cannot be lost any more, in order, with all its keys.
     """
 
     consumer: ConsumerRef
@@ -246,16 +215,10 @@ class Settle:
 @dataclass(slots=True, eq=False)
 class GiveBack:
     """Return deliveries that were not sent to their places, after the client has lowered its credit.
-
     Deliveries beyond `seen` are requeued with them, and the session must not take them any more: accepted
     after a later raise of the credit, they would overtake those that were given back. There is no credit
-    until the next `Credit`.
-
-    Attributes:
-        keys: deliveries that reached the session and were not sent, as if they had never been made.
-        delivery_count: of the queue for this consumer from now on.
-        seen: deliveries that reached the session so far.
-        epoch: of every `Deliver` and `CreditReply` from now on.
+    until the next `Credit`. `delivery_count`: of the queue for this consumer from now on. `epoch`: of every
+    `Deliver` and `CreditReply` from now on.
     """
 
     consumer: ConsumerRef
@@ -275,16 +238,15 @@ class Inspect:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """Drop the ready messages, and return their number; those that consumers hold stay."""
+    """Drop the ready messages, and return their number."""
 
     request: RequestRef
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the queue with its messages, and notify all attached links. `request`: answered with the number
-    of ready messages that went, or the reason of a refusal. `if_unused`: only without consumers. `if_empty`:
-    only without ready messages.
+    """Delete the queue with its messages. `request`: answered with the number of ready messages that went, or
+    the reason of a refusal. `if_unused`: only without consumers. `if_empty`: only without ready messages.
     """
 
     request: RequestRef | None = None
@@ -294,7 +256,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """Change the settings of the queue. They apply to present messages, too."""
+    """Change the settings of the queue, also for present messages."""
 
     settings: QueueSettings
 
@@ -306,7 +268,7 @@ class Touch:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Apply the passing of time: expiries, time-outs of deliveries. Sent by the queue's own task only."""
+    """Apply the passing of time. Sent by the queue's own task only."""
 
 
 Change = (
@@ -331,17 +293,14 @@ TOUCH: Final = Touch()
 TICK: Final = Tick()
 
 ANSWERED_WHEN_GONE: Final = (Publish, AttachPublisher, DetachPublisher, Subscribe, Inspect, Purge, Delete)
-"""Commands that a deleted queue answers. All others are about consumers, which are notified that it is gone;
-applied to a queue that broke down they might meet the same fault again.
+"""Commands that a deleted queue answers. All others are about consumers, which are notified that it is gone.
 """
 
 T = TypeVar("T")
 
 
 def joined(commands: Iterable[T]) -> list[T | Publish]:
-    """Join consecutive publishes of one publisher to the same queue. They are equivalent for the queue, and
-    each command costs as much as some tens of messages.
-    """
+    """Join consecutive publishes of one publisher: each command costs as much as some tens of messages."""
     result: list[T | Publish] = []
     last: Publish | None = None
     ids: list[int] = []
@@ -379,8 +338,8 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Unconfirmed:
-    """The queue was deleted before it could take responsibility for published messages. `failed`: it was not
-    deleted by a command, but broke down.
+    """The queue was deleted before it could take responsibility for published messages. `failed`: because of
+    a fault.
     """
 
     publisher: PublisherRef
@@ -401,8 +360,6 @@ class PublishRejected:
 
 
 class Refusal(Enum):
-    """The reason why a queue refused a request."""
-
     IN_USE = "in use"
     NOT_EMPTY = "not empty"
     GONE = "gone"
@@ -412,8 +369,6 @@ class Refusal(Enum):
 
 
 class DeadLetterReason(StrEnum):
-    """The reason of a dead-lettering, as its record in the message contains it."""
-
     REJECTED = "rejected"
     EXPIRED = "expired"
     MAXLEN = "maxlen"
@@ -422,9 +377,8 @@ class DeadLetterReason(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class DeadLetters:
-    """Messages that the queue gave up, in queue order, for its dead-letter exchange at that time. They are
-    sent to no peer: `take_dead_letters` returns them to the queue's runtime. `exchange`: the queue's
-    dead-letter exchange, which need not exist. `routing_key`: instead of the messages' own; None keeps those.
+    """Messages that the queue gave up, in queue order, for its dead-letter exchange at that time, which need
+    not exist. `routing_key`: None keeps the messages' own.
     """
 
     reason: DeadLetterReason
@@ -435,11 +389,10 @@ class DeadLetters:
 
 @dataclass(slots=True, eq=False)
 class Deliver:
-    """Messages for a consumer, within its credit, in queue order. `keys`: the queue's numbers, for `Settle`.
-    `epoch`: of the last `GiveBack`; a session ignores deliveries of an older one. `spent`: the room of the
-    last `Credit` is used up: no more until the next, whatever credit is left. `again`: some may have been
-    handed out before, which their heads state. `shown`: progress of a browser of a quorum queue after these
-    (`Subscribe.shown`).
+    """Messages for a consumer, within its credit, in queue order. `epoch`: of the last `GiveBack`; a session
+    ignores deliveries of an older one. `spent`: the room of the last `Credit` is used up. `again`: some may
+    have been handed out before, which their heads state. `shown`: progress of a browser of a quorum queue
+    after these.
     """
 
     consumer: ConsumerRef
@@ -453,7 +406,7 @@ class Deliver:
 
 @dataclass(slots=True, eq=False)
 class Settled:
-    """The answer to a `Settle`: its outcome survives a restart, as far as messages of the queue do."""
+    """The outcome of a `Settle` survives a restart, as far as messages of the queue do."""
 
     consumer: ConsumerRef
     keys: Sequence[int]
@@ -461,9 +414,9 @@ class Settled:
 
 @dataclass(slots=True, eq=False)
 class CreditReply:
-    """The answer to one `Credit`, after the deliveries it caused. `delivery_count`: of the queue for this
-    consumer; a drain has advanced it. `credit`: what is left; 0 after a drain. `available`: number of ready
-    messages. `epoch`: of the last `GiveBack`; an answer of an older one is outdated.
+    """The answer to one `Credit`, after the deliveries it caused. `delivery_count`: of the queue; a drain has
+    advanced it. `credit`: what is left. `available`: number of ready messages. `epoch`: of the last
+    `GiveBack`; an answer of an older one is outdated.
     """
 
     consumer: ConsumerRef
@@ -510,7 +463,7 @@ class SubscribeRefused:
 
 @dataclass(frozen=True, slots=True)
 class ActiveChanged:
-    """The consumer became the single active consumer of its queue, or ceased to be it."""
+    """The consumer became the single active consumer, or ceased to be it."""
 
     consumer: ConsumerRef
     active: bool
@@ -518,7 +471,7 @@ class ActiveChanged:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """The consumer held deliveries for too long, and they were returned to the queue."""
+    """The consumer held deliveries for too long, and they were returned."""
 
     consumer: ConsumerRef
     keys: Sequence[int]
@@ -528,8 +481,7 @@ class TimedOut:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The answer to `Inspect`, `Purge` or `Delete`. `ready`: ready messages; for the others those that were
-    removed. `consumers`: those that are counted. `refused`: None: success. `next_offset`: of a stream: of the
-    next message that is published; those before it are ready.
+    removed. `refused`: None: success. `next_offset`: of a stream.
     """
 
     request: RequestRef

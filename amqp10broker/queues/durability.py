@@ -165,7 +165,6 @@ class LinkAdmission(Admission):
             self.on_room()
 
     def follow(self) -> None:
-        """Forget dropped batches, since another member leads now."""
         self._dropped.clear()
         if self._refuses:
             self._refuses = False
@@ -186,7 +185,7 @@ MachineT = TypeVar("MachineT", bound=QueueMachine)
 
 class EffectBatch(NamedTuple):
     """Effects to send. `dead`: dead letters to hand on at least once. `index`: of the last entry of a log
-    that made them; 0: of none.
+    that made them; 0: none.
     """
 
     effects: dict[PeerId, list[Effect]]
@@ -201,8 +200,8 @@ PublishEffects = Callable[[EffectBatch], None]
 
 class DurabilityBackend(Generic[MachineT]):
     """A backend without storage: effects are sent at once. `by_log`: commands are applied in `flush`, in the
-    order of a log; until then the backend holds them. `durable`: what it stores survives a restart.
-    `recovered`: the machine has its former state. `due_ms`: when `flush` must be called without a command.
+    order of a log. `durable`: what it stores survives a restart. `recovered`: the machine has its former
+    state. `due_ms`: when `flush` must be called without a command.
     """
 
     __slots__ = ("_publish", "admission", "due_ms", "durable", "queue", "recovered", "wake")
@@ -222,7 +221,7 @@ class DurabilityBackend(Generic[MachineT]):
 
     def recover(self, now_ms: int) -> Iterator[int]:
         """Recover the former state, when the journal has been read; yields bytes read, in steps. Raises
-        `StorageError` if it is damaged, or cannot be read; the broker must stop.
+        `StorageError`; the broker must stop.
         """
         return iter(())
 
@@ -235,11 +234,9 @@ class DurabilityBackend(Generic[MachineT]):
         """Write what was decided, and check what is durable."""
 
     def publish(self) -> None:
-        """Send the effects that may be sent."""
         self._publish(EffectBatch(self.queue.take_effects(), self.queue.take_dead_letters()))
 
-    def close(self) -> None:
-        """Release resources when the task ends."""
+    def close(self) -> None: ...
 
     # --- commits over several queues --------------------------------------------------------------
 
@@ -250,7 +247,7 @@ class DurabilityBackend(Generic[MachineT]):
 
     @property
     def starting(self) -> bool:
-        """Whether it cannot take part yet; the end of this is followed by a step."""
+        """Whether it cannot take part yet; a step follows the end of this."""
         return False
 
     def recover_parts(self) -> None:
@@ -270,7 +267,6 @@ class DurabilityBackend(Generic[MachineT]):
 
     @property
     def busy(self) -> bool:
-        """Whether there are effects that have not been sent."""
         return False
 
     @property
@@ -279,7 +275,6 @@ class DurabilityBackend(Generic[MachineT]):
         return False
 
     def deadline(self) -> int | None:
-        """Return when time has to pass for the queue, in ms (`QueueMachine.deadline`)."""
         due_ms: int | None = self.queue.deadline()
         return due_ms
 
@@ -291,18 +286,16 @@ class DurabilityBackend(Generic[MachineT]):
         return self.admission.with_waiting(self.queue.queue_status())
 
     def progress(self, *, busy: bool) -> QueueProgress:
-        """Return the reasons that keep the queue from going on."""
         return QueueProgress(busy)
 
-    def delete(self) -> None:
-        """Remove everything that is stored of a deleted queue; idempotent."""
+    def delete(self) -> None: ...
 
     def storage_failed(self) -> None:
         """Refuse publishes that are not safe, since storage has failed."""
 
     def abandon(self) -> list[Command]:
-        """Give up the machine after a fault; the queue stays down, and its records are for the next start.
-        Returns commands that were not applied, which the caller has to answer.
+        """Give up the machine after a fault; its records are for the next start. Returns commands that were
+        not applied, which the caller has to answer.
         """
         return []
 

@@ -36,8 +36,6 @@ from amqp10broker.storage.record import Record
 
 
 class RecordLog(Protocol):
-    """Records of the journal (`storage.journal.Journal`), and counters of needed bytes by file."""
-
     def append(
         self, group: int, kind: int, index: int, payload: Sequence[bytes], *, term: int = 0
     ) -> tuple[int, int, int]: ...
@@ -52,7 +50,7 @@ class RecordLog(Protocol):
 
 
 class Commits(Protocol):
-    """The journal of the node, which a task of it commits."""
+    """The journal of the node, as its committer serves it."""
 
     journal: Journal
 
@@ -63,35 +61,32 @@ class Commits(Protocol):
         """Call a function once when there is no shortage of room."""
 
     def write_early(self) -> int:
-        """Write appended records as far as possible now, and return the ticket up to which they are written.
-        `write_soon` must be called too, or they stay unsynced until the next request. Raises `StorageError`
-        if the journal cannot be written.
+        """Write appended records now as far as possible; return the ticket up to which they are written.
+        `write_soon` must be called too, or they stay unsynced until the next request. Raises `StorageError`.
         """
 
     def write_soon(self) -> None:
         """Request a sync soon, for records for which no client waits."""
 
-    def forget(self, group: int) -> None:
-        """Forget a queue that is gone."""
+    def forget(self, group: int) -> None: ...
 
     def abandoned(self, group: int) -> None:
         """Leave a failed queue's records to the next start: until then nothing is cleaned."""
 
-    def progress(self, *, busy: bool, waits: bool) -> QueueProgress:
-        """Return the reasons that keep a queue from going on."""
+    def progress(self, *, busy: bool, waits: bool) -> QueueProgress: ...
 
 
 EXTENT_BYTES_MAX: Final = 256 * 1024
-"""Records are not joined beyond this size: an extent is read as a whole."""
 DILUTION_MAX: Final = 8
-"""Records are not joined if more than so many bytes would have to be read for one of them."""
+"""Records are not joined if more bytes than so many times a record's would have to be read for it."""
 
 _FIRST: Final = attrgetter("first")
 
 
 class Extent:
     """Records of messages with consecutive positions. `length`: bytes to the end of the last one, with others
-    between. `weight`: of these, bytes that count for its messages. `size`: bytes of their contents.
+    between. `weight`: of these, bytes that count for its messages. `size`: bytes of their contents. `gone`:
+    removed ones, as bits.
     """
 
     __slots__ = ("count", "file", "first", "gone", "gone_count", "length", "offset", "size", "weight")
@@ -166,14 +161,15 @@ class Extents:
 
     def add(self, first: int, count: int, file: int, offset: int, length: int, size: int) -> None:
         extents = self._extents
-        self._journal.add_live(file, length)
         last = extents[-1] if extents else None
-        if last is not None and first < last.stop:
+        stop = -1 if last is None else last.stop
+        self._journal.add_live(file, length)
+        if first < stop:
             at = self._make_place(first, first + count)
             extents.insert(at, Extent(first, count, file, offset, length, size))
         elif (
             last is not None
-            and last.stop == first
+            and stop == first
             and last.file == file
             and offset + length - last.offset <= min(EXTENT_BYTES_MAX, DILUTION_MAX * (last.weight + length))
             and not last.gone_count
@@ -300,7 +296,7 @@ class Extents:
 
 
 def grows(positions: Sequence[int]) -> bool:
-    """Return whether positions of which the ends are as far apart as that are consecutive."""
+    """Return whether positions, of which the ends are that far apart, are consecutive."""
     return isinstance(positions, range) or positions == list(range(positions[0], positions[-1] + 1))
 
 
@@ -329,7 +325,6 @@ class Place(NamedTuple):
 
 
 Page = bytes | Place
-"""A page in memory, or in a file."""
 
 
 class Spool:
@@ -401,7 +396,7 @@ ENDED: Final = 4
 
 
 class _Record:
-    """A record in the journal, needed until the last of its entries is not."""
+    """A record, needed until the last of its entries is not."""
 
     __slots__ = ("entries", "file", "length")
 
@@ -412,8 +407,6 @@ class _Record:
 
 
 class _DurableLink:
-    """The live data of one link; `document` is None until its record was read."""
-
     __slots__ = ("document", "record", "tags")
 
     def __init__(self) -> None:
@@ -435,13 +428,12 @@ class ResumableLinksInJournal:
 
     def take(self, number: int, tags: Sequence[bytes]) -> None:
         """Record deliveries of a link that queues have accepted; to be called within the group of their
-        records. `tags`: of up to 255 octets; present ones are replaced by the new deliveries.
+        records. `tags`: of up to 255 octets; present ones are replaced.
         """
         if tags:
             self._take(number, tags, self._append(TAKEN, number, _packed(tags), len(tags)))
 
     def settle(self, number: int, tags: Iterable[bytes]) -> None:
-        """Forget deliveries of a link; unknown ones are ignored."""
         link = self._links.get(number)
         there = [] if link is None else [tag for tag in tags if tag in link.tags]
         if there:
@@ -456,7 +448,7 @@ class ResumableLinksInJournal:
             self._write_soon()
 
     def found(self) -> Iterator[tuple[int, bytes, Sequence[bytes]]]:
-        """Iterate over number, document and tags of each link, when all records were read."""
+        """Iterate over number, document and tags of each link."""
         for number, link in list(self._links.items()):
             if link.document is None:
                 self.end(number)  # or the next link of this number would have its deliveries

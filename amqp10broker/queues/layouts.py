@@ -49,7 +49,6 @@ def _read_messages(data: bytes, at: int) -> tuple[Sequence[Message], int]:
 
 
 def encode_settings(settings: QueueSettings) -> bytes:
-    """Encode settings as JSON without those that have their default."""
     given = {
         name: value.value if isinstance(value, Enum) else value
         for name, value in asdict(settings).items()
@@ -78,7 +77,6 @@ MESSAGES: Final = Varying(_write_messages, _read_messages)
 """A batch, behind its length; of no messages, the length 0."""
 SETTINGS: Final = as_bytes(encode_settings, decode_settings)
 SHOWN: Final = Many(U64, tuple)
-"""How far a browser was shown (`Deliver.shown`)."""
 _OUTCOME: Final = choice(c.DeliveryOutcome)
 _REFUSAL: Final = choice(c.Refusal)
 _LINK: Final = Fixed(
@@ -122,7 +120,6 @@ SUBSCRIPTION: Final[dict[str, Field]] = {
     "priority": I64,
     "timeout_ms": optional(U64),
 }
-"""The first fields of a `Subscribe`."""
 
 OF_SESSIONS: Final[dict[int, Layout[Any]]] = {
     1: Layout(c.Publish, _publish, publisher=PUBLISHER, settled=FLAG, ids=NUMBERS, messages=MESSAGES),

@@ -1,7 +1,7 @@
 """The base class of all queues' states, their effects, and the rotation of their consumers.
 
 A machine is changed by commands only, each with its time, and returns effects. The passing of time is a
-command too (`Tick`). So a machine can be driven by a log, and runs without a task.
+command too (`Tick`). So a machine can be driven by a log.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.queue_status import QueueCounters, QueueStats, QueueStatus, QueueWeight
 
 TURN_MAX: Final = 32
-"""Deliveries of a consumer's turn at most. Long turns make batches, and batches make deliveries cheap."""
+"""Long turns make batches, and batches make deliveries cheap."""
 
 _TURNS_PER_GRANT: Final = 8
 """A consumer's turn is an eighth of its grant: a small grant gets messages one by one in rotation with the
@@ -48,14 +48,12 @@ a turn: a message costs twice as much in a hundred parts of a batch, and five ti
 """
 
 SCAN_MAX: Final = 1_000
-"""Messages of one queue that all selecting and browsing consumers look at together before other tasks run:
-some milliseconds.
+"""Messages of one queue that all selecting and browsing consumers look at before other tasks run: some
+milliseconds.
 """
 
 
 class Taker(Protocol):
-    """A consumer of any kind of queue: its credit, its room in bytes, and the deliveries of its turn."""
-
     credit: int
     room: int
     turn: int
@@ -66,10 +64,10 @@ C = TypeVar("C", bound=Taker)
 
 
 class RoundRobin(OrderedDict[T, None]):
-    """Consumers in the order of rotation, from which any one can be removed at once."""
+    """Consumers in the order of rotation."""
 
     def turn_by(self, takers: Sequence[T], count: int) -> None:
-        """Rotate after these first ones got `count` messages one each: the one behind the last is next."""
+        """Rotate after these first ones got `count` messages one each."""
         for taker in takers[: count % len(takers) or len(takers)]:
             self.move_to_end(taker)
 
@@ -79,9 +77,9 @@ def turn_within(credit: int) -> int:
 
 
 def next_takers(ring: RoundRobin[C], ready: int) -> tuple[list[C], int, int]:
-    """Return the consumers that get messages next, one each in as many rounds as all of them have credit for.
-    `ready`: number of messages, at least 1. Returns consumers; messages for all of them together; bytes of
-    contents after which one may have no room.
+    """Return the consumers that get messages next, one each in as many rounds as all of them have credit for;
+    messages for all of them together; bytes of contents after which one may have no room. `ready`: number of
+    messages, at least 1.
     """
     size = len(ring)
     if size > _SHARED_OUT_MAX:
@@ -95,9 +93,7 @@ def next_takers(ring: RoundRobin[C], ready: int) -> tuple[list[C], int, int]:
 
 
 def turn_of(consumer: Taker, ring: Sized, ready: int, waiting: int) -> int:
-    """Return how many messages the first consumer of a ring gets now, where some consumers select. `ready`:
-    number of messages, at least 1.
-    """
+    """Return how many messages the first consumer of a ring gets now, where some consumers select."""
     if len(ring) == 1:
         return min(consumer.credit, ready)
     count = min(consumer.credit, consumer.turn, ready)
@@ -115,15 +111,13 @@ def that_fill(sizes: Iterable[int], room: int) -> int:
 
 
 class QueueConsumer(Protocol):
-    """A consumer of any kind of queue: the address, epoch and room of its deliveries."""
-
     ref: ConsumerRef
     epoch: int
     room: int
 
     @property
     def shown(self) -> Sequence[int]:
-        """Return its progress for `Deliver.shown`."""
+        """Progress for `Deliver.shown`."""
 
 
 class Outbox:
@@ -152,7 +146,6 @@ class Outbox:
         delivering[1].extend(messages)
 
     def deliver_again(self, consumer: QueueConsumer) -> None:
-        """Mark the gathered deliveries to a consumer as containing messages that were handed out before."""
         self._again[consumer] = None
 
     def flush(self, consumer: QueueConsumer) -> None:
@@ -181,11 +174,11 @@ class Outbox:
 
 class QueueMachine(ABC):
     """The state of one queue, changed by `apply` only, and by what a kind of queue adds for its store.
-    `failed`: it is gone because of a fault, which publishers are notified of.
+    `failed`: it is gone because of a fault.
     """
 
     def __init__(self, name: str, counters: QueueCounters | None = None) -> None:
-        """Create a queue without publishers. `counters`: continued from an earlier state; None: all are 0."""
+        """Create a queue without publishers. `counters`: continued from an earlier state."""
         self.name = name
         self.counters = counters or QueueCounters()
         self.deleted = False
@@ -202,18 +195,15 @@ class QueueMachine(ABC):
 
     @property
     def not_handed_out(self) -> int:
-        """Messages that are deleted with the queue, beside those that consumers hold."""
         return self.ready
 
     @property
     @abstractmethod
-    def unsettled(self) -> int:
-        """Messages handed out and not settled."""
+    def unsettled(self) -> int: ...
 
     @property
     @abstractmethod
-    def consumers(self) -> int:
-        """Links and AMQP 0-9-1 consumers that may get messages."""
+    def consumers(self) -> int: ...
 
     @property
     def publishers(self) -> int:
@@ -221,12 +211,10 @@ class QueueMachine(ABC):
         return len(self._publishers)
 
     @abstractmethod
-    def queue_status(self) -> QueueStatus:
-        """Return the state of its waiting messages and consumers, for reports."""
+    def queue_status(self) -> QueueStatus: ...
 
     @abstractmethod
-    def figures(self) -> QueueStats:
-        """Return the figures of the queue for `status`."""
+    def figures(self) -> QueueStats: ...
 
     def weight(self) -> QueueWeight | None:
         """Return the bytes of its messages; None: this kind of queue does not count them."""
@@ -234,13 +222,11 @@ class QueueMachine(ABC):
 
     @abstractmethod
     def apply(self, command: Any, now_ms: int) -> None:
-        """Apply a command; `take_effects` returns the effects. `now_ms`: wall clock. A time before that of
-        the last command counts as that.
-        """
+        """Apply a command. `now_ms`: wall clock. A time before that of the last command counts as that."""
 
     @abstractmethod
     def deadline(self) -> int | None:
-        """Return when the next `Tick` is due, in ms; 0: at once; None: no tick is due."""
+        """Return when the next `Tick` is due, in ms; 0: at once; None: never."""
 
     def has_room_for(self, messages: Sequence[Message]) -> bool:
         """Return whether it would accept all of these messages now, in one publish."""
@@ -251,14 +237,14 @@ class QueueMachine(ABC):
         return self._outbox.take()
 
     def take_dead_letters(self) -> list[DeadLetters]:
-        """Return the messages to be dead-lettered at most once since the last call, in order."""
+        """Return the messages to be dead-lettered at most once since the last call."""
         dead_letters = self._dead_letters[:]
         self._dead_letters.clear()
         return dead_letters
 
     def break_down(self, at_work: Iterable[object]) -> None:
         """End the queue because of a fault, after which its state cannot be trusted. `at_work`: commands
-        without effects so far: they are answered as too late, before the end of the queue is reported.
+        without effects so far, which are answered as too late.
         """
         self.take_effects()
         self.failed = self.deleted = True
@@ -313,7 +299,6 @@ class QueueMachine(ABC):
 
     @property
     def next_offset(self) -> int | None:
-        """The offset of the next message of a stream; None for other queues."""
         return None
 
     def _answer(self, request: RequestRef, count: int, refused: Refusal | None = None) -> Answer:

@@ -16,8 +16,6 @@ NEWEST = 1
 
 
 class NewerMachine(ValueError):
-    """A state or log has a version that this broker does not support."""
-
     def __init__(self, version: int) -> None:
         super().__init__(
             f"has machine version {version}, and this broker carries out versions {OLDEST} to {NEWEST}"
@@ -30,7 +28,7 @@ def carried_out() -> tuple[int, int]:
 
 
 def check(version: int) -> int:
-    """Return the version if this broker supports it. Raises `NewerMachine` if it does not."""
+    """Return the version. Raises `NewerMachine` if this broker does not support it."""
     if not OLDEST <= version <= NEWEST:
         raise NewerMachine(version)
     return version

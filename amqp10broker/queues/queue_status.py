@@ -1,9 +1,9 @@
 """Counters of queues, and reports on their waiting messages and consumers.
 
-Counters only grow while the broker runs. The queue's machine counts what it does with messages, once a batch.
-It does not count what consumers got, since it takes back messages that were handed out and not sent: each
-consumer counts what it has written and what its client settled, and the numbers of a queue are the sum over
-its consumers. Reports are made on request, from the state of the queue; all times are in ms of its clock.
+The queue's machine counts what it does with messages, once a batch. It does not count what consumers got,
+since it takes back messages that were handed out and not sent: each consumer counts what it has written and
+what its client settled, and the numbers of a queue are the sum over its consumers. All times are in ms of the
+queue's clock.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ CONSUMING: Final = (
 CONFIRMED: Final = "confirmed"
 
 GONE_MAX: Final = 512
-"""Deleted queues of which counters are separate, because commands sent before may still change them; older
-ones are a sum.
-"""
+"""Deleted queues of which counters are separate, because commands sent before may still change them."""
 
 _LOST_AS: Final = {
     DeadLetterReason.MAXLEN: "dropped",
@@ -45,9 +43,7 @@ AT_LEAST_ONCE: Final = "at_least_once"
 
 
 class Consumption:
-    """Counters of deliveries and their outcomes. `credit_requests`: requests of messages to the queue. For
-    metrics only, and not in `document`.
-    """
+    """Counters of deliveries and their outcomes. `credit_requests`: for metrics, and not in `document`."""
 
     __slots__ = (*CONSUMING, "credit_requests")
 
@@ -68,7 +64,6 @@ class Consumption:
 
     @property
     def decided(self) -> int:
-        """Deliveries that the client has settled."""
         return self.acknowledged + self.requeued + self.discarded
 
     def settled(self, delivery_outcome: DeliveryOutcome, deliveries: int) -> None:
@@ -89,8 +84,6 @@ class Consumption:
 
 
 class QueueConsumption:
-    """The counters of one queue's consumers: of those present, and the sum of those that are gone."""
-
     __slots__ = ("_gone", "_there")
 
     def __init__(self) -> None:
@@ -118,9 +111,8 @@ class QueueConsumption:
 
 class QueueCounters:
     """Counters of a queue's own decisions. `lost`: messages that it gave up, by reason, whether or not they
-    were dead-lettered. `given_up`: messages that it gave up, by reason and strategy. For metrics only, and
-    not in `document`. `settled_elsewhere`: of those of `AT_LEAST_ONCE`, the number that their targets have
-    confirmed. Likewise.
+    were dead-lettered. `given_up`: the same by reason and strategy; `settled_elsewhere`: of `AT_LEAST_ONCE`,
+    those that their targets have confirmed. Both for metrics only, and not in `document`.
     """
 
     __slots__ = ("dead_lettered", "given_up", "lost", "published", "rejected", "settled_elsewhere")
@@ -145,8 +137,6 @@ class QueueCounters:
 
 
 class QueuesGone:
-    """The counters of deleted queues: a sum, except for the last ones."""
-
     __slots__ = ("_given_up", "_last", "_sum")
 
     def __init__(self) -> None:
@@ -190,27 +180,21 @@ def tally(counters: QueueCounters, consumption: QueueConsumption) -> dict[str, i
 
 
 class Looking(NamedTuple):
-    """The progress of a consumer that selects or browses."""
-
     selects: bool
     looked_at: int
-    """Messages that it has looked at since it subscribed."""
     passed: int
-    """Messages of these that it was given."""
     rests: bool
     """It has credit, and has looked at all messages."""
 
 
 class ConsumerStatus(NamedTuple):
-    """A consumer in the view of its queue."""
-
     ref: ConsumerRef
     credit: int
     priority: int = 0
     held: int = 0
-    """Unsettled deliveries; 0 if they are sent settled."""
+    """0 if they are sent settled."""
     held_ms: int = 0
-    """Since when it holds the oldest of them; of a classic queue: since when it holds any."""
+    """Since when it holds the oldest of them; of a classic queue: any."""
     settled_ms: int | None = None
     silent: bool = False
     """It let a delivery time out, and has sent nothing since."""
@@ -218,20 +202,13 @@ class ConsumerStatus(NamedTuple):
     """It is the active one until it has settled its deliveries."""
     name: str = ""
     away: bool = False
-    """Its node is unreachable, and it gets nothing meanwhile."""
     looking: Looking | None = None
-    """None: it gets the first message."""
     browses: bool = False
-    """It receives copies, and takes no message."""
 
 
 class StreamReading(NamedTuple):
-    """A consumer of a stream."""
-
     position: int
-    """The offset that it looks at next."""
     end: int | None
-    """The first offset that it does not want; None: it wants all."""
     filtered: bool
     looked_at: int
     passed: int
@@ -261,7 +238,7 @@ class QueueStatus:
     readings: Mapping[ConsumerRef, StreamReading] = field(default_factory=dict)
     # Computed once for all consumers that may need it, of which there may be thousands.
     holders: list[ConsumerStatus] = field(init=False, repr=False, compare=False)
-    """Consumers with unsettled deliveries, the one with the most first."""
+    """The one with the most unsettled deliveries first."""
     _foremost: ConsumerStatus | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -286,16 +263,13 @@ class QueueStatus:
 
 
 class QueueProgress(NamedTuple):
-    """Reasons that keep a queue from going on. All times are in ms: since when."""
+    """Reasons that keep a queue from going on. Times are in ms: since when."""
 
     busy: bool = False
-    """It has commands that it has not applied yet."""
     recovering: bool = False
     """It waits until the journal, or its own log, has been read."""
     sync_ms: int | None = None
-    """It waits for a sync that is running."""
     full_ms: int | None = None
-    """It waits for room on a full disk."""
     unled_ms: int | None = None
     """The queue has no leader in the view of this node, or its node is unreachable."""
 
@@ -311,7 +285,7 @@ LOOKED_THROUGH_MAX: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class LengthLimits:
-    """The limits of a queue's length: ready messages, and bytes of them; None: any number."""
+    """None: any number."""
 
     messages: int | None
     bytes: int | None
@@ -320,9 +294,9 @@ class LengthLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """The figures of one queue; None: its kind does not have them. `messages_delayed`: waiting for their
-    time: of a quorum queue returned ones, of a classic one those that publishers delayed. `messages_dlx`: of
-    a quorum queue: dead letters that are not yet at their target. `limits`: None: there are none.
+    """The figures of one queue; None: its kind does not have them. `messages_delayed`: of a quorum queue
+    returned ones, of a classic one those that publishers delayed. `messages_dlx`: dead letters of a quorum
+    queue that are not yet at their target.
     """
 
     messages_ready: int = 0
@@ -341,20 +315,14 @@ class QueueStats:
 
 
 class QueueWeight(NamedTuple):
-    """Bytes of the contents of a queue's messages, as far as they are known without looking at each of many.
-    None: counting would take too long, or this kind of queue does not support it.
-    """
+    """Bytes of contents; None: counting would take too long, or this kind of queue does not support it."""
 
     ready: int | None
-    """Of waiting messages; of those that a start has found and no consumer has read yet, bytes in the
-    journal.
-    """
+    """Of those that a start has found and no consumer has read yet, bytes in the journal."""
     unsettled: int | None
-    """Bytes of messages that are handed out."""
     ready_in_memory: int | None = None
-    """Number of waiting messages that are in memory."""
     ready_bytes_in_memory: int | None = None
-    """Bytes of the waiting messages in memory. Unsettled ones are in memory too."""
+    """Unsettled ones are in memory too."""
 
 
 def few(parts: Iterable[Collection[T]]) -> Iterable[T] | None:
@@ -364,7 +332,6 @@ def few(parts: Iterable[Collection[T]]) -> Iterable[T] | None:
 
 
 def length_limits(settings: QueueSettings) -> LengthLimits | None:
-    """Return the limits of length of these settings; None: there are none."""
     most, most_bytes = settings.max_length, settings.max_length_bytes
     if most is None and most_bytes is None:
         return None

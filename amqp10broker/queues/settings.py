@@ -1,8 +1,4 @@
-"""The settings of a queue: limits, times, dead-lettering.
-
-The catalog makes them from the queue's arguments, its policy and its operator policy; a policy that changes
-makes another record, which the queue gets by `Configure` while it runs.
-"""
+"""The settings of a queue: limits, times, dead-lettering."""
 
 from __future__ import annotations
 
@@ -12,26 +8,21 @@ from typing import Final
 from amqp10broker.dataclass import dataclass
 
 DELIVERY_LIMIT: Final = 20
-"""Failed deliveries of a message of a quorum queue, unless argument or policy state another limit."""
+"""Failed deliveries of a message of a quorum queue."""
 
 CONSUMER_TIMEOUT_MS: Final = 1_800_000
-"""How long a consumer of a quorum queue may hold a delivery: half an hour."""
 
 CONSUMER_DISCONNECTED_TIMEOUT_MS: Final = 60_000
 """How long consumers of a quorum queue keep their deliveries while their node is unreachable."""
 
 
 class Overflow(StrEnum):
-    """The behavior of a full queue."""
-
     DROP_HEAD = "drop-head"
     REJECT_PUBLISH = "reject-publish"
     REJECT_PUBLISH_DLX = "reject-publish-dlx"
 
 
 class DeadLetterStrategy(StrEnum):
-    """How safely a quorum queue dead-letters messages."""
-
     AT_MOST_ONCE = "at-most-once"
     AT_LEAST_ONCE = "at-least-once"
 
@@ -50,24 +41,20 @@ class ConfirmWhen(StrEnum):
 
     SYNCED = "synced"
     WRITTEN = "written"
-    """It survives the end of the process; it is synced a moment later."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """Settings of one queue. None means no limit, never, or none.
-
-    Attributes:
-        max_priority: levels of a classic queue beside 0; as declared, no policy changes it.
-        default_priority: of a message without one, in such a queue; at most `max_priority`.
-        retry_min_ms: the wait of returned messages, multiplied by the number of failed deliveries.
-        confirm_when: of a classic queue; None: as the broker is configured.
-        priority_levels: of a quorum queue: 2, of which the high one gets two turns of three; with another
-            number the order is strict. This and what follows are rules of versions (`emulation.QUORUM`).
-        limit_counts_failed: `delivery_limit` counts failed attempts; false: all returns.
-        unlimited_returns_last: without `delivery_limit`, a returned message goes to the tail.
-        shows_no_failures: a redelivery without a failed attempt has ``x-delivery-count`` 0; false: none.
-        drops_next: a full queue drops the message that is next; false: one of the lowest priority.
+    """Settings of one queue. None means no limit, never, or none. `max_priority`: levels of a classic queue
+    beside 0; as declared, no policy changes it. `default_priority`: of a message without one, in such a
+    queue. `retry_min_ms`: the wait of returned messages, multiplied by the number of failed deliveries.
+    `confirm_when`: of a classic queue; None: as the broker is configured. `priority_levels`: of a quorum
+    queue: 2, of which the high one gets two turns of three; with another number the order is strict. This and
+    what follows are rules of versions (`emulation.QUORUM`). `limit_counts_failed`: `delivery_limit` counts
+    failed attempts; false: all returns. `unlimited_returns_last`: without `delivery_limit`, a returned
+    message goes to the tail. `shows_no_failures`: a redelivery without a failed attempt has
+    ``x-delivery-count`` 0; false: none. `drops_next`: a full queue drops the message that is next; false: one
+    of the lowest priority.
     """
 
     message_ttl_ms: int | None = None

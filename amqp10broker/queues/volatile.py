@@ -1,7 +1,6 @@
-"""The volatile queue of direct reply-to, with one consumer and no storage.
-
-A message is handed on if the consumer has credit, and dropped otherwise: at most once, as for a reply that no
-client waits for any more. Publishes are confirmed at once.
+"""The volatile queue of direct reply-to, with one consumer and no storage. A message is handed on if the
+consumer has credit, and dropped otherwise, as no client waits for it any more. Publishes are confirmed at
+once.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from amqp10broker.queues.queue_status import QueueStats, QueueStatus
 
 
 class VolatileQueue(QueueMachine):
-    """The replies to one requester; any client with the queue's name may send one."""
+    """The replies to one requester."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -149,8 +148,8 @@ class VolatileQueue(QueueMachine):
 
 
 class RelayedQueue(VolatileQueue):
-    """A volatile queue of another node of the cluster: published messages are forwarded to the requester's
-    node. Publishes are confirmed at once as well; messages may be lost on the way.
+    """A volatile queue of another node: published messages are forwarded to the requester's node, and may be
+    lost on the way.
     """
 
     def __init__(self, name: str, hand_on: Callable[[Publish], None]) -> None:

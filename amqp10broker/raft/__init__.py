@@ -1,8 +1,7 @@
 """Members of Raft groups: election, log, commitment. Pure.
 
 Messages, time and proposals go in (`core.Raft`); records to write, messages to send and entries to apply come
-out (`ready.Ready`), and `persisted` goes back in. `groups` has all members of a node, each with its log and
-machine. The package has no disk, queue or socket.
+out (`messages.Ready`), and `persisted` goes back in. `groups` has all members of a node.
 
 Sources: Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm" (2014), here "the paper";
 Ongaro, "Consensus: Bridging Theory and Practice" (2014), here "the dissertation".

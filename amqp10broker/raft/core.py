@@ -54,20 +54,20 @@ BACKWARD_MS: Final = 2_000
 ELECTION_SPREAD_MS: Final = 300
 """As much as this is added at random; twice as much after each attempt in vain."""
 PATIENCE_MAX: Final = 4
-"""How often it is doubled: an attempt each 5 s at most, unless answers take longer (`Raft._took_ms`)."""
+"""How often it is doubled: an attempt each 5 s at most, unless answers take longer."""
 ROUNDS_SPREAD: Final = 4
 """At random so many times as long as answers took, at least: attempts that meet in a round win nothing."""
 TOOK_MS_MAX: Final = 60_000
-"""An answer that took longer counts as one that took so long: it may be that questions were lost."""
+"""An answer that took longer counts as one that took so long: questions may have been lost."""
 YIELD_MS: Final = 1_000
 """As much longer waits a member that was started anew, and has voted for another, for that one."""
 
 
 class Raft(MemberState):
-    """One member of one group. `now_ms`: of a clock that never runs back; the same in all calls.
-    `random_source`: gives numbers from 0 to below 1. `commit_wait_ms`: how long the commit index may wait for
-    an append to go with, which saves a message where followers do not need it at once. `backward`: it shall
-    not lead: it takes over from no leader, and waits longer than others would.
+    """One member of one group. `now_ms`: of a clock that never runs back. `random_source`: gives numbers from
+    0 to below 1. `commit_wait_ms`: how long the commit index may wait for an append to go with, which saves a
+    message where followers do not need it at once. `backward`: it shall not lead: it takes over from no
+    leader, and waits longer than others would.
     """
 
     __slots__ = (
@@ -127,16 +127,18 @@ class Raft(MemberState):
 
     @property
     def deadline(self) -> int | None:
-        """When `tick` is due, in ms; None: nothing is awaited, and the group costs nothing."""
+        """When `tick` is due, in ms; None: nothing is awaited."""
         return self._due if self._leading is None else self._leading.deadline
 
     def matches(self) -> dict[int, int]:
-        """Up to where the log of each other member is known to be ours, durably; empty if not the leader."""
+        """Return up to where the log of each other member is known to be ours, durably; nothing if it does
+        not lead.
+        """
         return {} if self._leading is None else {to: peer.match for to, peer in self._leading.peers.items()}
 
     def point(self, index: int) -> Point:
-        """Return the Raft part of a snapshot of the state at this index. `index`: of an entry that was
-        applied; not before the last `compact`, and not while a snapshot of the leader's is being written.
+        """Return the Raft part of a snapshot of the state at this index, of an applied entry; not before the
+        last `compact`, and not while a snapshot of the leader's is being written.
         """
         term = self.log.term(index)
         assert term is not None, index
@@ -147,7 +149,7 @@ class Raft(MemberState):
     def propose(self, payloads: Sequence[bytes]) -> int:
         """Append commands; return the index of the first. It is committed when an entry of this index *and
         this term* is applied. Raises `NotLeader`; `NotReady`: nothing of its term is committed, or it is
-        handing over; `Full`: 64 MiB are not committed.
+        handing over; `Full`.
         """
         return self._must_lead().propose(payloads)
 
@@ -156,14 +158,12 @@ class Raft(MemberState):
 
     def change(self, change: Change, now_ms: int) -> int:
         """Begin a change of members, in force at once; it holds when it is committed. Raises as `propose`,
-        and `ChangeRefused` if the last change is not committed, or this one cannot be.
+        and `ChangeRefused`.
         """
         return self._must_lead().change(change, now_ms)
 
     def transfer(self, to: int, now_ms: int) -> None:
-        """Hand the leadership over; nothing is proposed meanwhile, 2 s at most. Raises as `propose`, and
-        `ChangeRefused` if `to` is no other voter that can be reached.
-        """
+        """Hand the leadership over; nothing is proposed meanwhile, 2 s at most. Raises as `change`."""
         self._must_lead().transfer_to(to, now_ms)
 
     def _must_lead(self) -> Leadership:
@@ -184,8 +184,8 @@ class Raft(MemberState):
             self._due = min(self._due, now_ms)
 
     def force_alone(self, now_ms: int) -> None:
-        """Make this member the only one of the group, when the others are lost for good, with their data. An
-        operator decides this, without a vote.
+        """Make this member the only one of the group, when the others are lost for good. An operator decides
+        this, without a vote.
         """
         self._follow(self.term + 1, None, now_ms)
         alone = CONFIG.encode(Configuration((self.me,)))
@@ -210,7 +210,6 @@ class Raft(MemberState):
             self._await_election(now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Time has come to `deadline`. Earlier calls do nothing."""
         if self._leading is not None:
             if not self._leading.tick(now_ms):
                 self._follow(self.term, None, now_ms)
@@ -246,7 +245,7 @@ class Raft(MemberState):
             self._after = None
 
     def snapshot_done(self, to: int, index: int | None) -> None:
-        """A state was sent to a member of `Ready.snapshots_to`. `index`: of it; None: it did not arrive."""
+        """A state was sent to a member of `Ready.snapshots_to`. `index`: None: it did not arrive."""
         if self._leading is not None:
             self._leading.snapshot_done(to, index)
 
@@ -541,7 +540,7 @@ class Raft(MemberState):
     # -- what is to be done
 
     def ready(self, now_ms: int) -> Ready | None:
-        """Return the output since the last call, None if there is none; once after all inputs of a step."""
+        """Return the output since the last call, if there is any; once after all inputs of a step."""
         log, leading = self.log, self._leading
         needing: tuple[int, ...] = ()
         if leading is not None and (leading.peers or leading.retry_due or leading.commit_due):
@@ -609,7 +608,7 @@ class Tally:
         self._denied: set[int] = set()
 
     def count(self, member: int, *, granted: bool) -> None:
-        """An answer, in place of an earlier one; that of a member that is no voter does not count."""
+        """An answer takes the place of an earlier one; that of a member that is no voter does not count."""
         if member in self.config.voters:
             now, before = (self._granted, self._denied) if granted else (self._denied, self._granted)
             now.add(member)

@@ -1,8 +1,7 @@
 """All members of a node, each the core, the log and the machine of one group.
 
-Nothing here waits. Each input (a proposal, messages, a durable write, time, the state of a node) goes to the
-core of a member and ends with `Member.advance`, which writes, sends and applies the output of the core. A
-group in which nothing happens costs nothing.
+Each input (a proposal, messages, a durable write, time, the state of a node) goes to the core of a member and
+ends with `Member.advance`, which writes, sends and applies the output of the core.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ Send = Callable[[int, int, bytes], object]
 """Sends a message to a node: node, group, bytes; or loses it."""
 
 LATER_MS: Final = 100
-"""After which `Groups.tick` does what was left for later."""
 
 MEMBERS_A_TURN: Final = 128
-"""So many members are told news of a node, or given their time, at once: some milliseconds. Thousands would
-hold up the node's heartbeats for so long that others take it for dead: news for all members there, and so
-on."""
+"""So many members get news of a node, or their time, at once: some milliseconds. Thousands would hold up the
+node's heartbeats for so long that others take it for dead: news for all members there, and so on.
+"""
 
 ELECTIONS_MAX: Final = 32
-"""So many members ask for votes at a time, and the others stand in line: with thousands at once each round
-takes longer than its time-out, and is asked again. The metadata's group goes first."""
+"""So many members ask for votes at a time: with thousands at once each round takes longer than its time-out,
+and is asked again. The metadata's group goes first.
+"""
 
 
 class GroupStore(LogStore, Protocol):
@@ -62,18 +61,17 @@ class GroupMachine(Protocol):
 
     @property
     def applied(self) -> int:
-        """Index of the last entry that was carried out."""
+        """Index of the last applied entry."""
 
     @property
     def version(self) -> int:
-        """By which version entries are carried out (`queues.machine_version`)."""
+        """By which version entries are applied (`queues.machine_version`)."""
 
     @property
     def newer(self) -> int:
-        """The version of the next entry, or state, if this broker does not carry it out; else 0."""
+        """The version of the next entry, or state, if this broker does not support it; else 0."""
 
-    def committed(self, index: int) -> None:
-        """Entries up to this one may be applied."""
+    def committed(self, index: int) -> None: ...
 
     def status(self, status: Status) -> None:
         """The member's role, term or leader is another, or it leads and is open now."""
@@ -83,7 +81,7 @@ class GroupMachine(Protocol):
 
 
 class Member:
-    """One member. `leads`: it leads, and has committed an entry of its own term: it takes proposals."""
+    """One member. `leads`: it has committed an entry of its own term: it takes proposals."""
 
     __slots__ = (
         "_again", "_first", "_runs", "_store", "config", "due", "group", "groups", "leads", "machine",
@@ -128,7 +126,7 @@ class Member:
 
     @property
     def new(self) -> bool:
-        """It is to lead a group that has had no leader."""
+        """Whether it is to lead a group that has had no leader."""
         return self._first and not self.raft.hard.term
 
     @property
@@ -179,7 +177,7 @@ class Member:
         self.stopped = True
         self.groups.remove(self.group)
 
-    def advance(self) -> None:
+    def advance(self, now_ms: int | None = None) -> None:
         self._again = True
         if self._runs:
             return
@@ -188,7 +186,7 @@ class Member:
         try:
             while self._again and not self.stopped:
                 self._again = False
-                ready = raft.ready(groups.now_ms())
+                ready = raft.ready(groups.now_ms() if now_ms is None else now_ms)
                 if ready is not None:
                     self._do(ready)
         finally:
@@ -213,16 +211,17 @@ class Member:
 
     def _durable(self, ticket: int) -> None:
         if not self.stopped:
-            self.raft.persisted(ticket, self.groups.now_ms())
-            self.advance()
+            now_ms = self.groups.now_ms()
+            self.raft.persisted(ticket, now_ms)
+            self.advance(now_ms)
 
 
 class Groups:
-    """See the module. `on_unknown`: called with node, group and message for a member that is not here; the
-    sender must come to suspect it (see `raft.core`). `lost`: other nodes with numbers up to this one are lost
-    for good: a group with members there is made that of this node alone when its member here begins (`cluster
-    force-standalone`). `elects`: members of queues that are not new may ask for votes: not while those of
-    this node begin, and have none to ask; call `on_deadline` then.
+    """All members of a node. `on_unknown`: called with node, group and message for a member that is not here;
+    the sender must come to suspect it (see `raft.core`). `lost`: other nodes with numbers up to this one are
+    lost for good: a group with members there is made that of this node alone when its member here begins
+    (`cluster force-standalone`). `elects`: members of queues that are not new may ask for votes: not while
+    those of this node begin; call `on_deadline` then.
     """
 
     def __init__(self, now_ms: Callable[[], int], send: Send) -> None:
@@ -273,7 +272,6 @@ class Groups:
         self.on_added(member.group)
 
     def remove(self, group: int) -> None:
-        """A member has stopped; twice is fine."""
         if self._members.pop(group, None) is not None:
             self._asked(group)
             self.on_removed(group)
@@ -288,8 +286,8 @@ class Groups:
     # --- what comes ---------------------------------------------------------------------------------
 
     def received(self, node: int, messages: Iterable[tuple[int, bytes]]) -> None:
-        """Messages have come from a node, all that came at once: each group works them off in one go.
-        `messages`: group and bytes. Raises `BadBytes` if one is none; those before it have been taken.
+        """Handle all messages that came at once from a node: each group works them off in one go. `messages`:
+        group and bytes. Raises `BadBytes` if one is none; those before it have been taken.
         """
         touched: dict[int, Member] = {}
         try:
@@ -342,7 +340,6 @@ class Groups:
 
     @property
     def deadline(self) -> int | None:
-        """When `tick` is due, in ms; None: nothing is awaited."""
         if self._notifications or self._may_ask:
             return self.now_ms()
         due = self._members_due()
@@ -357,7 +354,7 @@ class Groups:
         return heap[0][0] if heap else None
 
     def tick(self) -> None:
-        """Time has come to `deadline`; it may be due again at once (`MEMBERS_A_TURN`)."""
+        """Do what is due at `deadline`; it may be due again at once (`MEMBERS_A_TURN`)."""
         now_ms = self.now_ms()
         self._go_on_telling()
         if self._later and self._later_due <= now_ms:
@@ -414,7 +411,7 @@ class Groups:
             self._send(node_of(message.to), group, MESSAGE.encode(message))
 
     def noted(self, member: Member) -> None:
-        """The member may have another deadline, or other members."""
+        """Note that the member may have another deadline, or other members."""
         group = member.group
         if self._members.get(group) is not member:
             return

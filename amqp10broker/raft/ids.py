@@ -10,15 +10,14 @@ from __future__ import annotations
 from typing import Final
 
 SYSTEM_GROUP: Final = 0
-"""The group whose machine is the catalog."""
 
 NODE_MAX: Final = 2**32 - 1
 
 
 def member_id(node: int, serial: int = 0) -> int:
-    """The id of a member. `node`: where it is, 1 to `NODE_MAX`. `serial`: tells apart the members that a node
-    has had in a group, 0 to 2**32 - 1. 0: one of those with which the group began. One that was added to it
-    has another: it begins with nothing, and gets the state from the leader.
+    """Return the id of a member. `serial`: distinguishes the members that a node has had in a group. 0: one
+    of those with which the group began. One that was added to it has another: it begins with nothing, and
+    gets the state from the leader.
     """
     return node << 32 | serial
 

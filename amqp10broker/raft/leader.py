@@ -1,8 +1,7 @@
-"""The state of a member in every role, and the leader's part of it.
+"""The state of a member in every role, and the leader's part of it: the log, the leader, its followers.
 
 `Leadership` is created by a won election and dropped with the leadership, so a follower carries none of it.
-Messages go into the member's outbox; appends are made once a step (`replicate`). In this order: the log, the
-leader, its followers.
+Appends are made once a step (`replicate`).
 """
 
 from __future__ import annotations
@@ -41,10 +40,7 @@ _FIRST: Final = itemgetter(0)
 
 
 class MemberState:
-    """The common state of leader and followers (the paper, figure 2). `commit`: up to here the log is
-    committed, as far as it knows. `commit_wait_ms`: how long the commit index may wait for an append to go
-    with.
-    """
+    """The common state of leader and followers (the paper, figure 2)."""
 
     __slots__ = (
         "commit", "commit_wait_ms", "configs", "log", "me", "outbox", "suspected", "term", "vote",
@@ -68,7 +64,6 @@ class MemberState:
 
     @property
     def config(self) -> Configuration:
-        """The newest configuration, committed or not."""
         return self.configs.latest
 
     @property
@@ -105,7 +100,7 @@ class MemberState:
 
 class ConfigLog:
     """The configurations in the log, oldest first, back to the one in force at the last snapshot. One is in
-    force as soon as it is in the log, committed or not, and a truncation removes it.
+    force as soon as it is in the log, and a truncation removes it.
     """
 
     __slots__ = ("_entries",)
@@ -124,7 +119,7 @@ class ConfigLog:
         return self._entries[-1][0]
 
     def at(self, index: int) -> Configuration:
-        """In force when this was the last entry; not before the last `compact`."""
+        """Return that in force when this was the last entry; not before the last `compact`."""
         return next(config for first, config in reversed(self._entries) if first <= index)
 
     def append(self, index: int, config: Configuration) -> None:
@@ -135,7 +130,6 @@ class ConfigLog:
             self._entries.pop()
 
     def compact(self, index: int) -> None:
-        """Nothing before this index will be asked for."""
         config = self.at(index)
         self._entries = [(index, config), *(each for each in self._entries if each[0] > index)]
 
@@ -147,10 +141,10 @@ class LogView:
     """The log of one member as the core sees it: terms of all entries, as stretches, and the payloads of
     those that are not durable yet.
 
-    Writes are numbered by *tickets*. A durable ticket means that the whole log at its creation is durable. A
-    truncation makes that untrue for the removed entries, even if the same index and term come again later, so
-    it lowers the index of older tickets. `base`: index of the last entry that a snapshot covers; its term is
-    known, and nothing before it. `ticket`: the last one that was handed out; 0 if none.
+    A durable *ticket* means that the whole log at its creation is durable. A truncation makes that untrue for
+    the removed entries, even if the same index and term come again later, so it lowers the index of older
+    tickets. `base`: index of the last entry that a snapshot covers; its term is known, and nothing before it.
+    `ticket`: the last one that was handed out.
     """
 
     __slots__ = (
@@ -184,7 +178,7 @@ class LogView:
         return self._terms[-1][1]
 
     def term(self, index: int) -> int | None:
-        """The term of an entry; None if it is not there, or only in a snapshot."""
+        """Return the term of an entry; None if it is not there, or only in a snapshot."""
         if not self.base <= index <= self.last:
             return None
         terms = self._terms
@@ -193,7 +187,7 @@ class LogView:
         return terms[bisect_right(terms, index, key=_FIRST) - 1][1]
 
     def up_to_date(self, last_index: int, last_term: int) -> bool:
-        """A log that ends so has all that this one may have to keep (the paper, section 5.4.1)."""
+        """Whether a log that ends so has all that this one may have to keep (the paper, section 5.4.1)."""
         return (last_term, last_index) >= (self.last_term, self.last)
 
     def agreement(self, index: int, term: int) -> int:
@@ -210,8 +204,8 @@ class LogView:
         return min(index, self.base)
 
     def conflict(self, runs: Iterable[Run]) -> int | None:
-        """The first index of these consecutive entries at which the log has another entry, or none. `runs`:
-        the entry in front of them is in the log, as it is in theirs. Returns None if the log has them all.
+        """Return the first index of these consecutive entries at which the log has another entry, or none;
+        None if the log has them all. The entry in front of them is in the log, as it is in theirs.
         """
         for run in runs:
             if self.term(run.first) != run.term:
@@ -239,8 +233,8 @@ class LogView:
         self._lower(last)
 
     def entries(self, first: int, size: int) -> tuple[Run, ...]:
-        """Entries from `first` on, about `size` bytes of payloads, and one at least if there is one. `first`:
-        behind `base`, and at most one behind `last`.
+        """Return entries from `first` on, about `size` bytes of payloads, and one at least if there is one.
+        `first`: behind `base`, and at most one behind `last`.
         """
         if first <= self.stable:
             return _some(self._store.read(first, self.stable, size), first, size)
@@ -323,8 +317,7 @@ def _some(runs: Sequence[Run], first: int, size: int) -> tuple[Run, ...]:
 RETRY_MS: Final = 300
 """After this time without an answer, what was sent counts as lost."""
 RETRY_DOUBLED_MAX: Final = 2
-"""How often that is doubled, after each retry without an answer: a node that is slower gets less to do, not
-more."""
+"""How often that is doubled: a node that is slower gets less to do, not more."""
 SUSPICION_MS: Final = 1000
 """How long a leader goes on without a majority. Its node has waited as long before it suspected."""
 TRANSFER_MS: Final = 2000
@@ -345,7 +338,6 @@ class Leadership:
         self._member = member
         log = member.log
         self.first = log.last + 1
-        """Index of the first entry of its term."""
         self.peers = {
             peer: Progress(log.last + 1, alive=peer not in member.suspected)
             for peer in member.configs.latest.members
@@ -355,15 +347,15 @@ class Leadership:
         self._retries = 0
         """How many in a row."""
         self.commit_due: int | None = None
-        """When it is looked at whether what is committed is to be told without an entry."""
+        """When to look whether what is committed is to be sent without an entry."""
         self._untold_since: int | None = None
-        """Since when a follower that entries go to has not been told what is committed."""
+        """Since when a follower that entries go to does not have the commit index."""
         self._told_last = 0
         """Index of the last entry when `commit_due` was set."""
         self.quorum_due: int | None = None
         self.transfer: Transfer | None = None
         self.told = False
-        """The shell knows that it is open: its status is the same from then on."""
+        """The shell has the status that says it is open, which is the same from then on."""
         self._passing = False
         self._proposed: deque[tuple[int, int]] | None = None
         self._proposed_bytes = 0
@@ -377,13 +369,12 @@ class Leadership:
 
     @property
     def leaving(self) -> bool:
-        """It has been removed, and that is committed: it leads only until another does."""
+        """Whether it has been removed, and that is committed: it leads only until another does."""
         configs = self._member.configs
         return bool(self.peers) and not self._member.votes and configs.index <= self._member.commit
 
     @property
     def deadline(self) -> int | None:
-        """When `tick` is due; None if nothing is under way."""
         transfer = self.transfer
         retry_due, commit_due, quorum_due = self.retry_due, self.commit_due, self.quorum_due
         if retry_due is None and commit_due is None and quorum_due is None and transfer is None:
@@ -466,7 +457,7 @@ class Leadership:
             self.advance()
 
     def on_lost(self, sender: int) -> None:
-        """A follower does not know who leads: tell it."""
+        """Send to a follower that does not know its leader."""
         peer = self.peers.get(sender)
         if peer is not None and peer.alive and peer.flow is not Flow.SNAPSHOT:
             peer.probe()
@@ -505,7 +496,7 @@ class Leadership:
             self.quorum_due = now_ms + SUSPICION_MS
 
     def tick(self, now_ms: int) -> bool:
-        """What is due is done. False: the leadership ends, for want of a majority."""
+        """Do what is due. False: the leadership ends, for want of a majority."""
         if self.quorum_due is not None and self.quorum_due <= now_ms:
             return False
         if self.transfer is not None and self.transfer.due <= now_ms:
@@ -664,8 +655,6 @@ MESSAGE_BYTES: Final = 1 << 20
 
 
 class Flow(enum.Enum):
-    """How entries go to a follower."""
-
     PROBE = "probe"
     REPLICATE = "replicate"
     SNAPSHOT = "snapshot"
@@ -694,7 +683,6 @@ class Progress:
 
     @property
     def may_send(self) -> bool:
-        """The window has room, in `Flow.REPLICATE`."""
         return self._under_way is None or (
             len(self._under_way) < WINDOW_MESSAGES and self._under_way_bytes < WINDOW_BYTES
         )
@@ -716,7 +704,6 @@ class Progress:
         self.bare = bare
 
     def needs_snapshot(self) -> None:
-        """Whether the next entries are not in the log any more."""
         self._empty_window()
         self.flow = Flow.SNAPSHOT
 
@@ -735,7 +722,6 @@ class Progress:
         return advanced
 
     def replicate(self) -> None:
-        """It is known where the logs agree: at `match`."""
         self._empty_window()
         self.flow = Flow.REPLICATE
         self.next = self.match + 1

@@ -27,12 +27,11 @@ from amqp10broker.errors import BrokerError
 from amqp10broker.layout import BLOBS, FLAG, REST, U64, Field, Layout, Many, OneOf, choice, optional
 
 
-class RaftError(BrokerError):
-    """Any error of this room that is not a fault in its own code."""
+class RaftError(BrokerError): ...
 
 
 class NotLeader(RaftError):
-    """Another member leads, or none. `leader`: the member to ask; None if none is known."""
+    """Another member leads, or none."""
 
     def __init__(self, leader: int | None) -> None:
         super().__init__(
@@ -42,24 +41,25 @@ class NotLeader(RaftError):
 
 
 class NotReady(RaftError):
-    """This member leads, and accepts no proposals for the moment; the message gives the reason."""
+    """This member leads, and accepts no proposals for the moment."""
 
 
 class Full(RaftError):
-    """Uncommitted proposals have reached their bound; grant no credit until some are committed."""
+    """Uncommitted proposals have reached their bound."""
 
 
 class ChangeRefused(RaftError):
-    """A change of members or a transfer cannot begin; the message gives the reason."""
+    """A change of members or a transfer cannot begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The members of a group. Ids are 1 to 2**64 - 1, ascending; none stands twice."""
+    """The members of a group. Ids are 1 to 2**64 - 1, ascending; none stands twice. `learners` get the log;
+    they count for no majority and never stand for election.
+    """
 
     voters: tuple[int, ...]
     learners: tuple[int, ...] = ()
-    """They get the log; they count for no majority and never stand for election."""
 
     @property
     def majority(self) -> int:
@@ -95,7 +95,9 @@ Change = Add | Promote | Remove
 
 
 def changed(config: Configuration, change: Change) -> Configuration:
-    """The configuration after a change. Raises `ChangeRefused` if it changes nothing or leaves no voter."""
+    """Return the configuration after a change. Raises `ChangeRefused` if it changes nothing or leaves no
+    voter.
+    """
     member = change.member
     voters, learners = set(config.voters), set(config.learners)
     match change:
@@ -121,10 +123,8 @@ def changed(config: Configuration, change: Change) -> Configuration:
 
 
 class Kind(enum.IntEnum):
-    """The kind of an entry's payload."""
-
     EMPTY = 0
-    """Nothing: the first entry of a leader's term (the paper, section 8)."""
+    """The first entry of a leader's term (the paper, section 8)."""
     COMMAND = 1
     CONFIG = 2
 
@@ -133,7 +133,7 @@ class Run(NamedTuple):
     """Consecutive entries of one term and kind. A tuple, because one is made a proposal."""
 
     first: int
-    """Index of the first, 1 or more."""
+    """1 or more."""
     term: int
     kind: Kind
     payloads: tuple[bytes, ...]
@@ -144,19 +144,19 @@ class Run(NamedTuple):
         return self.first + len(self.payloads) - 1
 
     def since(self, index: int) -> Run:
-        """The part from this index on, which is at most `last`."""
+        """Return the part from this index on, which is at most `last`."""
         if index <= self.first:
             return self
         return run_of(index, self.term, self.kind, self.payloads[index - self.first :])
 
     def until(self, index: int) -> Run:
-        """The part up to this index, which is at least `first`."""
+        """Return the part up to this index, which is at least `first`."""
         if index >= self.last:
             return self
         return run_of(self.first, self.term, self.kind, self.payloads[: index - self.first + 1])
 
     def within(self, size: int) -> Run:
-        """As many of the first entries as these bytes hold, and one at least."""
+        """Return as many of the first entries as these bytes hold, and one at least."""
         if self.size <= size:
             return self
         total = count = 0
@@ -169,7 +169,6 @@ class Run(NamedTuple):
 
 
 def run_of(first: int, term: int, kind: Kind, payloads: tuple[bytes, ...]) -> Run:
-    """A run; its size is counted."""
     return Run(first, term, kind, payloads, sum(map(len, payloads)))
 
 
@@ -186,11 +185,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A state to begin with instead of the entries before it."""
-
     point: Point
     data: bytes
-    """The state, or whatever the shell finds it by; the room hands it on unread."""
+    """The state, or whatever the shell finds it by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,19 +196,16 @@ class Hard:
 
     term: int
     vote: int | None
-    """For whom this member voted in `term`."""
     commit: int
     """A hint, so that a start applies at once: at least this much is committed. Never written for itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """All that is durable of a member when it starts."""
-
     point: Point
     hard: Hard
     last: int
-    """Index of the last entry; that of `point` if there is none behind it."""
+    """That of `point` if there is no entry behind it."""
     terms: Sequence[tuple[int, int]] = ()
     """(first index, term) of each stretch of equal terms behind `point`, ascending."""
     configs: Sequence[tuple[int, Configuration]] = ()
@@ -219,9 +213,8 @@ class Stored:
 
 
 def new_group(config: Configuration) -> Stored:
-    """Return the initial state of each first member of a group; all start from the same. It counts as a
-    snapshot at index 1. So a member that is added later, and is empty, gets a snapshot first, and with it a
-    configuration: its log always has a known initial configuration.
+    """Return the initial state of each first member of a group. It counts as a snapshot at index 1. So a
+    member that is added later, and is empty, gets a snapshot first, and with it a configuration.
     """
     return Stored(Point(1, 0, config), Hard(0, None, 0), 1)
 
@@ -231,10 +224,10 @@ def new_member() -> Stored:
 
 
 class LogStore(Protocol):
-    """Where entries are that are durable."""
+    """Where the durable entries are."""
 
     def read(self, first: int, last: int, size: int, /) -> Sequence[Run]:
-        """Entries from index `first` on. `size`: bytes of payloads to read, about; one entry at least."""
+        """Return entries from index `first` on, about `size` bytes of payloads; one at least."""
 
 
 @dataclass(slots=True)
@@ -245,10 +238,9 @@ class Append:
     to: int
     term: int
     prev_index: int
-    """Index of the entry in front of the first."""
     prev_term: int
     commit: int
-    """The leader's commit index; it counts up to the last entry of this message only."""
+    """The leader's; it counts up to the last entry of this message only."""
     runs: tuple[Run, ...] = ()
 
 
@@ -264,12 +256,11 @@ class AppendAnswer:
     commit: int
     rejected: int | None = None
     match_term: int = 0
-    """If rejected: the term of the entry at `match`."""
 
 
 @dataclass(slots=True)
 class NewerTerm:
-    """To a leader of an older term: it leads no more."""
+    """To a leader of an older term."""
 
     sender: int
     to: int
@@ -294,8 +285,6 @@ class PreVote:
 
 @dataclass(slots=True)
 class PreVoteAnswer:
-    """Yes or no, and the term of the member that answers."""
-
     sender: int
     to: int
     term: int
@@ -305,7 +294,7 @@ class PreVoteAnswer:
 
 @dataclass(slots=True)
 class Vote:
-    """Vote for me (the paper, section 5.2)."""
+    """A question for a vote (the paper, section 5.2)."""
 
     sender: int
     to: int
@@ -316,7 +305,7 @@ class Vote:
 
 @dataclass(slots=True)
 class VoteAnswer:
-    """Yes or no; a yes is durable."""
+    """A yes is durable."""
 
     sender: int
     to: int
@@ -368,21 +357,22 @@ class Status:
     role: Role
     term: int
     leader: int | None
-    """As far as it is known; itself, if it leads."""
     open: bool
-    """It leads, and an entry of its own term is committed: it takes proposals, and what is applied from
-    then on may be told."""
+    """It leads, and an entry of its own term is committed: it takes proposals, and effects from then on may
+    be sent.
+    """
 
 
 class Ready(NamedTuple):
-    """Output to execute now. Returned once; all but `messages` in the order of the fields. A tuple, because
-    two are made an entry. Messages that depend on `Raft.persisted` are already held back: `messages` may be
-    sent at once, and may be lost, doubled and reordered.
+    """Output to execute now, in the order of the fields. A tuple, because two are made an entry. Messages
+    that depend on `Raft.persisted` are already held back: `messages` may be sent at once, and may be lost,
+    doubled and reordered.
     """
 
     ticket: int | None
-    """Of what is to be written: `hard`, `snapshot`, `entries`, all or nothing, behind what earlier tickets
-    hold. None: nothing is to be written."""
+    """Of what is to be written: `hard`, `snapshot`, `entries`, all or nothing, behind earlier tickets. None:
+    nothing.
+    """
     hard: Hard | None
     snapshot: Snapshot | None
     """Takes the place of the whole log. The machine takes the state when it is durable."""
@@ -393,7 +383,8 @@ class Ready(NamedTuple):
     """Entries up to this index may be applied; they are durable here. None: no more than before."""
     snapshots_to: tuple[int, ...]
     """Members that need a state: send each an `InstallSnapshot` by a way of its own, and call
-    `Raft.snapshot_done` in any case."""
+    `Raft.snapshot_done`.
+    """
     status: Status | None
     """If it has changed."""
 

@@ -11,8 +11,8 @@ null                               target: each message names one of the above i
 =================================  =================================================
 
 Segments of the first three are percent-encoded (RFC 3986). The name of a topic is not: JMS clients prepend
-``/topics/`` to the names that their programs use, unchanged. A name has no leading slash; with one it is
-an address, so that a program may give one of the first three as its topic's name.
+``/topics/`` to the names that their programs use. With a leading slash it is an address, so that a program
+may give one of the first three as its topic's name.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _BAD_PERCENT: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
 class BadAddress(ValueError):
-    """The string is not an address; the message has the fault and the correct form."""
+    """The string is not an address."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueAddress:
-    """A queue by name. `declare`: written as a bare name, which declares the queue if it does not exist."""
+    """`declare`: written as a bare name, which declares the queue if it does not exist."""
 
     queue: str
     declare: bool = False
@@ -50,8 +50,6 @@ class ExchangeAddress:
 
 @dataclass(frozen=True, slots=True)
 class TopicAddress:
-    """A topic by name; messages for it are published to `TOPIC_EXCHANGE`, with or without subscribers."""
-
     topic: str
 
 

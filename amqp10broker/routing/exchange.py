@@ -1,12 +1,11 @@
 """Exchanges, bindings, and the interface of a kind of exchange.
 
-A kind (direct, fanout, topic, ... or one of an installed package) is an `ExchangeType`: it stores the
-bindings of one exchange in a form that finds the matching ones quickly. `registry` makes one by name,
-`topology` owns all exchanges of a virtual host.
+A kind (direct, fanout, ... or one of an installed package) is an `ExchangeType`: it stores the bindings of
+one exchange in a form that finds the matching ones quickly.
 
-Values of arguments come from several APIs (AMQP 0-9-1 field tables, AMQP 1.0 maps, JSON), each with its own
-classes for numbers. Here only kind and content count: integers of any width are integers, text is text
-whether it came as `str` or as UTF-8 `bytes`; but an integer, a float and a boolean are never equal.
+Values of arguments come from several APIs, each with its own classes for numbers. Here only kind and content
+count: integers of any width are integers, text is text whether it came as `str` or as UTF-8 `bytes`; but an
+integer, a float and a boolean are never equal.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ from amqp10broker.errors import AccessRefused, Inequivalent, InvalidArgument
 _INT32_MIN: Final = -(2**31)
 _INT32_MAX: Final = 2**31 - 1
 
-# RabbitMQ's names of field types, by class name: the classes themselves belong to protocols, which routing
-# does not import.
+# RabbitMQ's names of field types, by class name: routing does not import protocols.
 _TYPE_NAMES: Final = {
     "Int8": "byte",
     "UInt8": "unsignedbyte",
@@ -43,10 +41,8 @@ _TYPE_NAMES: Final = {
 
 
 def canonical(value: object) -> object:
-    """Return a hashable form that is equal for two values exactly if they count as the same.
-
-    Text and integers are their own form, which makes the common comparisons the cheapest ones; everything
-    else becomes a tuple that begins with its kind.
+    """Return a hashable form that is equal for two values exactly if they count as the same: text and
+    integers themselves, everything else as a tuple that begins with its kind.
     """
     if isinstance(value, str):
         return str(value)
@@ -75,13 +71,12 @@ def canonical(value: object) -> object:
 
 
 def canonical_table(arguments: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
-    """The canonical form of a whole table, independent of the order of keys."""
     return tuple((str(key), canonical(arguments[key])) for key in sorted(arguments))
 
 
 def table_hash(arguments: Mapping[str, object], size_bytes: int) -> str:
-    """Return a hash of a table in base64url without padding, the same in every process and on every machine;
-    the empty text for an empty table.
+    """Return a hash of a table in base64url without padding, the same everywhere; empty for an empty
+    table.
     """
     if not arguments:
         return ""
@@ -92,7 +87,7 @@ def table_hash(arguments: Mapping[str, object], size_bytes: int) -> str:
 
 
 def hash64(value: object) -> int:
-    """Return a 64-bit hash of a value, the same in every process; equal values have equal hashes."""
+    """Return a 64-bit hash of a value, the same everywhere and for equal values."""
     form = canonical(value)
     if isinstance(form, str):
         content = form.encode("utf-8", "surrogatepass")
@@ -159,10 +154,10 @@ def plain_text(value: object) -> str:
 
 
 Headers = Callable[[], Mapping[str, object]]
-"""Returns a message's headers; called only by kinds that use them, so that they are decoded only then."""
+"""Returns a message's headers; called only by kinds that use them."""
 
 Choose = Callable[[int], int]
-"""Takes a count of at least 1 and returns an index below it; the source of randomness in routing."""
+"""Takes a count of at least 1 and returns a random index below it."""
 
 NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
@@ -188,7 +183,7 @@ class Binding:
     destination: Destination
     routing_key: str = ""
     arguments: Mapping[str, object] = field(default_factory=no_headers)
-    """Read-only, as given; compared by kind and content (`arguments.canonical`)."""
+    """Read-only; compared by kind and content (`canonical`)."""
     identity: tuple[object, ...] = field(init=False, repr=False)
     """Source, kind and name of the destination, key, canonical arguments or ``()``."""
     _hash: int = field(init=False, repr=False)
@@ -227,11 +222,7 @@ class Binding:
 
 
 class ExchangeType(Protocol):
-    """The bindings of one exchange, and their choice of destinations.
-
-    `add` and `remove` are called once for each binding, never twice for the same one; several bindings may
-    have the same destination.
-    """
+    """The bindings of one exchange, and their choice of destinations (`docs/exchange-types.md`)."""
 
     @property
     def cacheable(self) -> bool:
@@ -244,11 +235,9 @@ class ExchangeType(Protocol):
     def check_binding(self, binding: Binding) -> None:
         """Raise `InvalidArgument` if this kind of exchange cannot use a binding."""
 
-    def add(self, binding: Binding) -> None:
-        """Add a binding that was checked before."""
+    def add(self, binding: Binding) -> None: ...
 
-    def remove(self, binding: Binding) -> None:
-        """Remove a binding that was added."""
+    def remove(self, binding: Binding) -> None: ...
 
     def route(self, routing_key: str, headers: Headers, properties: Headers) -> Iterable[Destination]:
         """Return the destinations for a message, each once. `properties`: by their name in AMQP 0-9-1."""
@@ -263,11 +252,10 @@ class ExchangeSpec:
     name: str
     type: str = "direct"
     durable: bool = True
-    """It survives a restart of the broker."""
     auto_delete: bool = False
     """It is deleted with the last binding from it."""
     internal: bool = False
-    """Clients may not publish to it; stored but not enforced here."""
+    """Clients may not publish to it."""
     arguments: Mapping[str, object] = field(default_factory=no_headers, hash=False)
 
 
@@ -283,15 +271,13 @@ class Exchange:
     arguments: Mapping[str, object]
     table: ExchangeType
     alternate: str | None = None
-    """Name of the exchange for messages without a destination; it need not exist."""
+    """The exchange for messages without a destination; it need not exist."""
     exchange_destinations: int = 0
     """Number of bindings to exchanges; with none, one lookup in the table is the whole route."""
     published: int = 0
-    """Messages from publishers, or dead-lettered by queues; only grows, counted once a batch."""
+    """Messages from publishers, or dead-lettered by queues."""
     unroutable: int = 0
-    """The published messages that reached no queue."""
     returned: int = 0
-    """The unroutable messages that were returned to their publisher."""
 
     @property
     def spec(self) -> ExchangeSpec:
@@ -302,18 +288,13 @@ class Exchange:
     def counted(self) -> dict[str, int]:
         return {"published": self.published, "unroutable": self.unroutable, "returned": self.returned}
 
-    def count(self, messages: int, *, routed: bool) -> None:
-        self.published += messages
-        if not routed:
-            self.unroutable += messages
-
 
 NAME_BYTES_MAX: Final = 255
-"""The limit of an AMQP 0-9-1 short string; its clients could not receive a longer name."""
+"""The limit of an AMQP 0-9-1 short string."""
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
 RESERVED_PREFIX: Final = "amq."
 DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
-"""The pseudo-queue of an AMQP 0-9-1 client for replies; each real name begins with it and a dot."""
+"""The pseudo-queue for replies; each real name begins with it and a dot."""
 
 _CR_LF: Final = {ord("\r"): None, ord("\n"): None}
 
@@ -340,7 +321,7 @@ def check_length(what: str, name: str) -> None:
 
 
 def alternate_of(name: str, vhost: str, arguments: Mapping[str, object]) -> str | None:
-    """Return the name in ``alternate-exchange``. Raises `InvalidArgument` if it is not a text."""
+    """Return the alternate exchange. Raises `InvalidArgument`."""
     if ALTERNATE_EXCHANGE not in arguments:
         return None
     value = arguments[ALTERNATE_EXCHANGE]

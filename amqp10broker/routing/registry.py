@@ -6,8 +6,7 @@ type's name, its object an `ExchangeTypeFactory`::
     [project.entry-points."amqp10broker.exchange_types"]
     x-by-length = "my_package.exchanges:ByLength"
 
-Entry points are read at the first request for an unknown kind, and loaded at the first use of theirs, so
-that other brokers have no cost.
+Entry points are read at the first request for an unknown kind, and loaded at the first use of theirs.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ _NONE: Final[Mapping[Identity, Binding]] = {}
 
 
 class Destinations:
-    """Destinations in the order they were first named, each with the number of bindings that name it."""
+    """Destinations in the order of their first binding, each with the number of its bindings."""
 
     __slots__ = ("_counts", "_listed")
 
     def __init__(self) -> None:
         self._counts: dict[Destination, int] = {}
-        # Computed lazily: binding many queues to one key then costs no copy each time.
+        # Binding many queues to one key costs no copy each time.
         self._listed: tuple[Destination, ...] | None = None
 
     def __bool__(self) -> bool:
@@ -84,8 +83,6 @@ def _listed(found: Sequence[Destinations]) -> tuple[Destination, ...]:
 
 
 class Bindings:
-    """The bindings of a virtual host, by source, by destination or by both."""
-
     def __init__(self) -> None:
         self._by_source: dict[str, dict[Identity, Binding]] = {}
         self._by_destination: dict[Destination, dict[Identity, Binding]] = {}
@@ -116,13 +113,13 @@ class Bindings:
     def identified(
         self, source: str, kind: str, destination: str, routing_key: str, arguments: str
     ) -> Binding | None:
-        """Return a binding by its names and `Binding.arguments_identity`; None if there is none."""
+        """Return a binding by its names and `Binding.arguments_identity`."""
         if arguments:
             return self._with_arguments.get((source, kind, destination, routing_key, arguments))
         return self._by_source.get(source, _NONE).get((source, kind, destination, routing_key, ()))
 
     def find(self, source: str | None, destination: Destination | None) -> Iterator[Binding]:
-        """Yield the bindings with this source and this destination; None is any. Oldest first."""
+        """Yield the bindings with this source and destination, oldest first; None is any."""
         if source is None and destination is None:
             for group in self._by_source.values():
                 yield from group.values()
@@ -146,7 +143,7 @@ HASHES_MAX: Final = 2
 
 
 def words_of(key: str) -> list[str]:
-    """Split a key: the empty one has no words, ``a..b`` has an empty word in the middle."""
+    """Split a key: the empty one has no words."""
     return key.split(".") if key else []
 
 
@@ -194,36 +191,66 @@ class _TrieNode:
                 self.by_word = None
 
 
-class TopicExchange:
-    """Binding keys are patterns of words: `*` is any one word, `#` any number of words.
-
-    Words are separated by dots; the empty key has no words at all, so only the empty binding key and those
-    made of `#` match it. Patterns without wildcards are found by one dictionary lookup. The others are in a
-    tree with a word on each edge; only branches that still match the key are entered, so the cost depends on
-    the key's length and on the matches, not on the number of bindings.
-    """
+class AnyBinding:
+    """The base of kinds of exchange. Any binding is valid unless a kind has a `_fault_of` it."""
 
     cacheable = True
+    per_key = False
+
+    def check_binding(self, binding: Binding) -> None:
+        fault = self._fault_of(binding)
+        if fault is not None:
+            raise InvalidArgument(f"exchange '{binding.source}'", fault)
+
+    def _fault_of(self, binding: Binding) -> str | None:
+        return None
+
+
+class DirectExchange(AnyBinding):
     per_key = True
 
     def __init__(self) -> None:
-        self._exact: defaultdict[str, Destinations] = defaultdict(Destinations)
-        self._root = _TrieNode(loops=False)
-
-    def check_binding(self, binding: Binding) -> None:
-        hashes = words_of(binding.routing_key).count("#")
-        if hashes > HASHES_MAX:
-            raise InvalidArgument(
-                f"exchange '{binding.source}'",
-                f"Topic binding key '{binding.routing_key}' uses {hashes} '#' wildcards,"
-                f" at most {HASHES_MAX} are allowed",
-            )
+        self._by_key: defaultdict[str, Destinations] = defaultdict(Destinations)
 
     def add(self, binding: Binding) -> None:
-        key = binding.routing_key
-        words = words_of(key)
+        self._by_key[binding.routing_key].add(binding.destination)
+
+    def remove(self, binding: Binding) -> None:
+        found = self._by_key[binding.routing_key]
+        found.remove(binding.destination)
+        if not found:
+            del self._by_key[binding.routing_key]
+
+    def route(self, routing_key: str, headers: Headers, properties: Headers) -> tuple[Destination, ...]:
+        found = self._by_key.get(routing_key)
+        return found.listed() if found is not None else ()
+
+
+class TopicExchange(DirectExchange):
+    """Binding keys are patterns of words: `*` is any one word, `#` any number of words.
+
+    Words are separated by dots; the empty key has no words, so only the empty binding key and those made of
+    `#` match it. Patterns with wildcards are in a tree with a word on each edge; only branches that still
+    match the key are entered, so the cost does not depend on the number of bindings.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._root = _TrieNode(loops=False)
+
+    def _fault_of(self, binding: Binding) -> str | None:
+        hashes = words_of(binding.routing_key).count("#")
+        if hashes <= HASHES_MAX:
+            return None
+        return (
+            f"Topic binding key '{binding.routing_key}' uses {hashes} '#' wildcards,"
+            f" at most {HASHES_MAX} are allowed"
+        )
+
+    def add(self, binding: Binding) -> None:
+        words = words_of(binding.routing_key)
         if "*" not in words and "#" not in words:
-            self._exact[key].add(binding.destination)
+            super().add(binding)
             return
         node = self._root
         for word in words:
@@ -236,10 +263,7 @@ class TopicExchange:
         key = binding.routing_key
         words = words_of(key)
         if "*" not in words and "#" not in words:
-            found = self._exact[key]
-            found.remove(binding.destination)
-            if not found:
-                del self._exact[key]
+            super().remove(binding)
             return
         path: list[tuple[_TrieNode, str]] = []
         node = self._root
@@ -260,7 +284,7 @@ class TopicExchange:
             parent.cut(word)
 
     def route(self, routing_key: str, headers: Headers, properties: Headers) -> tuple[Destination, ...]:
-        exact = self._exact.get(routing_key)
+        exact = self._by_key.get(routing_key)
         if self._root.is_leaf():
             return exact.listed() if exact is not None else ()
         found = self._matching(words_of(routing_key))
@@ -338,7 +362,7 @@ def _wanted(binding: Binding) -> _Wanted:
     )
 
 
-class HeadersExchange:
+class HeadersExchange(AnyBinding):
     """The binding's arguments are compared with the message's headers; the routing key has no effect.
 
     ``x-match`` selects the rule: ``all`` (the default) and ``any`` ignore keys that begin with ``x-``,
@@ -346,27 +370,20 @@ class HeadersExchange:
     """
 
     cacheable = False
-    per_key = False
 
     def __init__(self) -> None:
         self._groups: dict[object, _Wanted] = {}
 
-    def check_binding(self, binding: Binding) -> None:
-        if X_MATCH not in binding.arguments:
-            return
-        mode = binding.arguments[X_MATCH]
+    def _fault_of(self, binding: Binding) -> str | None:
+        mode = binding.arguments.get(X_MATCH, "all")
         if type_name(mode) != "longstr":
-            problem = (
-                f"Invalid x-match field type {type_name(mode)} (value {plain_text(mode)}); expected longstr"
-            )
-        elif canonical(mode) not in _MODES:
-            problem = (
-                f"Invalid x-match field value '{plain_text(mode)}';"
-                " expected all, any, all-with-x, or any-with-x"
-            )
-        else:
-            return
-        raise InvalidArgument(f"exchange '{binding.source}'", problem)
+            given = f"{type_name(mode)} (value {plain_text(mode)})"
+            return f"Invalid x-match field type {given}; expected longstr"
+        if canonical(mode) in _MODES:
+            return None
+        return (
+            f"Invalid x-match field value '{plain_text(mode)}'; expected all, any, all-with-x, or any-with-x"
+        )
 
     def add(self, binding: Binding) -> None:
         group = canonical_table(binding.arguments)
@@ -407,17 +424,14 @@ def _lot(message_hash: int, own_hash: int, weight: int) -> float:
     return log(((mixed >> 11) + 0.5) / 2**53) / weight
 
 
-class ConsistentHashExchange:
-    """One destination by a hash, equal for equal keys in every process and after every restart.
+class ConsistentHashExchange(AnyBinding):
+    """One destination by a hash, equal for equal keys after every restart, too.
 
-    It shares by weight: the binding key is a positive integer. Each destination gets a score from the
-    message's hash and its own, scaled by its weight, and the best score wins ("weighted rendezvous"). A new
-    destination takes its share from the others, a removed one leaves its share to them, and no message moves
-    between two that stay. The hash is over the routing key, or the value that the exchange's arguments
-    ``hash-header`` or ``hash-property`` name.
+    Each destination gets a score from the message's hash and its own, scaled by its weight, which is its
+    binding key, and the best score wins ("weighted rendezvous"). So no message moves between two destinations
+    that stay. The hash is over the routing key, or the value that the exchange's arguments ``hash-header`` or
+    ``hash-property`` name.
     """
-
-    per_key = False
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
         self._header = _text_argument(arguments, HASH_HEADER)
@@ -431,15 +445,11 @@ class ConsistentHashExchange:
         # One entry for each destination: it, its hash, and the weight of its oldest binding.
         self._shares: list[tuple[Destination, int, int]] | None = None
 
-    def check_binding(self, binding: Binding) -> None:
+    def _fault_of(self, binding: Binding) -> str | None:
         key = binding.routing_key
         if not _INTEGER.fullmatch(key):
-            problem = f"The binding key must be an integer, not '{key}'"
-        elif int(key) < 1:
-            problem = "The binding key must be greater than 0"
-        else:
-            return
-        raise InvalidArgument(f"exchange '{binding.source}'", problem)
+            return f"The binding key must be an integer, not '{key}'"
+        return "The binding key must be greater than 0" if int(key) < 1 else None
 
     def add(self, binding: Binding) -> None:
         """A further binding of the same destination changes nothing while the first exists."""
@@ -482,20 +492,14 @@ def _text_argument(arguments: Mapping[str, object], name: str) -> str | None:
     return plain_text(value)
 
 
-class ModulusHashExchange:
+class ModulusHashExchange(AnyBinding):
     """The hash modulo the number of bindings: cheaper, but nearly every key moves when one changes. A queue
     that is bound three times gets three shares.
     """
 
-    cacheable = True
-    per_key = False
-
     def __init__(self) -> None:
         self._bindings: dict[Binding, None] = {}
         self._sorted: list[Destination] | None = None
-
-    def check_binding(self, binding: Binding) -> None:
-        """Any binding is valid; key and arguments only make bindings distinct."""
 
     def add(self, binding: Binding) -> None:
         self._bindings[binding] = None
@@ -516,15 +520,9 @@ class ModulusHashExchange:
         return (self._sorted[hash64(routing_key) % len(self._sorted)],)
 
 
-class FanoutExchange:
-    cacheable = True
-    per_key = False
-
+class FanoutExchange(AnyBinding):
     def __init__(self) -> None:
         self._destinations = Destinations()
-
-    def check_binding(self, binding: Binding) -> None:
-        """Any binding is valid; key and arguments only make bindings distinct."""
 
     def add(self, binding: Binding) -> None:
         self._destinations.add(binding.destination)
@@ -543,45 +541,16 @@ class LocalRandomExchange(FanoutExchange):
         super().__init__()
         self._choose = choose
 
-    def check_binding(self, binding: Binding) -> None:
-        """Requires a queue, and an empty key: a key would promise a choice that is not made."""
-        if binding.routing_key:
-            problem = f"Non empty binding '{binding.routing_key}' key not permitted"
-        elif binding.destination.kind != "queue":
-            problem = "Destination not found"
-        else:
-            return
-        raise InvalidArgument(f"exchange '{binding.source}'", problem)
+    def _fault_of(self, binding: Binding) -> str | None:
+        if binding.routing_key:  # which would promise a choice that is not made
+            return f"Non empty binding '{binding.routing_key}' key not permitted"
+        return None if binding.destination.kind == "queue" else "Destination not found"
 
     def route(self, routing_key: str, headers: Headers, properties: Headers) -> tuple[Destination, ...]:
         listed = self._destinations.listed()
         if len(listed) < 2:
             return listed
         return (listed[self._choose(len(listed))],)
-
-
-class DirectExchange:
-    cacheable = True
-    per_key = True
-
-    def __init__(self) -> None:
-        self._by_key: defaultdict[str, Destinations] = defaultdict(Destinations)
-
-    def check_binding(self, binding: Binding) -> None:
-        """Any binding is valid; arguments are stored, and only make bindings distinct."""
-
-    def add(self, binding: Binding) -> None:
-        self._by_key[binding.routing_key].add(binding.destination)
-
-    def remove(self, binding: Binding) -> None:
-        found = self._by_key[binding.routing_key]
-        found.remove(binding.destination)
-        if not found:
-            del self._by_key[binding.routing_key]
-
-    def route(self, routing_key: str, headers: Headers, properties: Headers) -> tuple[Destination, ...]:
-        found = self._by_key.get(routing_key)
-        return found.listed() if found is not None else ()
 
 
 _OWN: Final[Mapping[str, ExchangeTypeFactory]] = {
@@ -600,7 +569,7 @@ ENTRY_POINT_GROUP: Final = "amqp10broker.exchange_types"
 
 
 def _installed() -> Iterable[EntryPoint]:
-    # Imported here: it takes a broker a twentieth of its time to start, and hardly one needs it.
+    # Imported here: it takes a twentieth of the time to start.
     from importlib.metadata import entry_points
 
     return entry_points(group=ENTRY_POINT_GROUP)
@@ -630,8 +599,7 @@ class Registry:
         try:
             factory: ExchangeTypeFactory = entry_point.load()
         except Exception as error:
-            # Another package's import may raise anything; report it to the client instead of ending the
-            # broker.
+            # Another package's import may raise anything, which must not end the broker.
             raise PreconditionFailed(
                 f"exchange type '{name}'",
                 f"exchange type '{name}' cannot be loaded from {entry_point.value}:"

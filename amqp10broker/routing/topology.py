@@ -1,8 +1,8 @@
 """Exchanges and bindings of one virtual host: declaring, binding, deleting, and routing messages.
 
 Methods with the prefix ``plan_`` check the rules and change nothing; ``put_`` and ``drop_`` apply a plan
-without checks. Queues are only names here, and the caller has checked permissions. `version` grows with
-every change, so that a caller may cache a cacheable route until then.
+without checks. The caller has checked permissions. `version` grows with every change: until then a cacheable
+route holds.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ PREDECLARED: Final = (
     ("amq.rabbitmq.trace", "topic", True),
     ("amq.topic", "topic", False),
 )
-"""Name, type, and whether it is internal; all of them durable."""
+"""Name, type, and whether it is internal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What is deleted with an object, including exchanges that auto-delete themselves."""
+    """What is deleted with an object, also exchanges that auto-delete themselves."""
 
     bindings: tuple[Binding, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
@@ -106,9 +106,8 @@ class Topology:
         return exchange
 
     def plan_exchange(self, spec: ExchangeSpec) -> ExchangeSpec | None:
-        """Check a declaration; None if an equal exchange exists. Raises `PreconditionFailed` (unknown
-        type), `AccessRefused` (the default exchange, a new name with ``amq.``), `Inequivalent` and
-        `InvalidArgument`.
+        """Check a declaration; None if an equal exchange exists. Raises `PreconditionFailed` (unknown type),
+        `AccessRefused` (the default exchange, a new name with ``amq.``), `Inequivalent`, `InvalidArgument`.
         """
         name, arguments = stripped(spec.name), spec.arguments
         self._registry.factory(spec.type)
@@ -124,7 +123,7 @@ class Topology:
         check_length("exchange name", name)
         alternate_of(name, self.vhost, arguments)
         frozen = MappingProxyType(dict(arguments)) if arguments else NOTHING
-        # Checks the arguments only: the table is made when the plan is applied.
+        # Checks the arguments.
         self._registry.create(spec.type, frozen, self._choose)
         return replace(spec, name=name, arguments=frozen)
 
@@ -145,7 +144,7 @@ class Topology:
         self.version += 1
 
     def refresh_alternates(self) -> None:
-        """Apply changed policies. The default exchange never has one: it reports unroutable messages."""
+        """Apply changed policies, of which the default exchange has none."""
         for exchange in self._exchanges.values():
             if exchange.name == DEFAULT_EXCHANGE or ALTERNATE_EXCHANGE in exchange.arguments:
                 continue
@@ -155,9 +154,8 @@ class Topology:
                 self.version += 1
 
     def plan_delete_exchange(self, name: str, *, if_unused: bool = False) -> Removal | None:
-        """Return an exchange, its bindings, and the exchanges that auto-delete themselves then; None if it
-        does not exist. Raises `AccessRefused` (a predeclared name), `InUse` (`if_unused`, and something is
-        bound from it).
+        """Return what is deleted with an exchange; None if it does not exist. Raises `AccessRefused` (a
+        predeclared name), `InUse` (`if_unused`, and something is bound from it).
         """
         self._refuse_default(name)
         if name.startswith(RESERVED_PREFIX):
@@ -174,9 +172,8 @@ class Topology:
     # Bindings
 
     def plan_bind(self, binding: Binding) -> bool:
-        """Return whether a binding is new; an equal one changes nothing. Raises `AccessRefused` (the
-        default exchange on either side, a direct reply-to queue), `NotFound`, and `InvalidArgument` (not for
-        the exchange's kind).
+        """Return whether a binding is new. Raises `AccessRefused` (the default exchange on either side, a
+        direct reply-to queue), `NotFound`, and `InvalidArgument` (not for the exchange's kind).
         """
         self._refuse_unbindable(binding)
         source = self.lookup_exchange(binding.source)
@@ -206,16 +203,16 @@ class Topology:
         self.version += 1
 
     def plan_unbind(self, binding: Binding) -> Removal | None:
-        """Return a binding and the exchanges that auto-delete themselves without it; None if it does not
-        exist. Any binding that could be made once can be removed. Raises `AccessRefused` as `plan_bind`.
+        """Return what is deleted with a binding; None if it does not exist. Raises `AccessRefused` as
+        `plan_bind`.
         """
-        # A missing exchange or queue is not an error, in either method: the binding was deleted with it.
-        # Clients unbind when they tidy up, after the last unbind has deleted an auto-delete exchange.
+        # A missing exchange or queue is not an error: clients unbind when they tidy up, after the last unbind
+        # has deleted an auto-delete exchange.
         self._refuse_unbindable(binding)
         return self._removal([binding], ()) if binding in self.all_bindings else None
 
     def plan_queues_gone(self, names: Iterable[str]) -> Removal:
-        """Return the bindings of queues, and the exchanges that auto-delete themselves without them."""
+        """Return what is deleted with queues."""
         bindings: list[Binding] = []
         for name in names:
             bindings += self.all_bindings.find(None, Destination("queue", name))
@@ -223,7 +220,7 @@ class Topology:
 
     def bindings(self, source: str | None = None, destination: Destination | None = None) -> list[Binding]:
         """Oldest first. The binding of every queue to the default exchange is not stored; it is returned
-        only when the destination is given, before the others.
+        first when the destination is given.
         """
         found: list[Binding] = []
         if (
@@ -256,8 +253,7 @@ class Topology:
     ) -> tuple[tuple[str, ...], bool]:
         """Find the queues for a message: their names, each once, in a stable order; and whether the same
         exchange and keys lead there until `version` changes. `keys`: the routing key, then those of CC and
-        BCC. `headers` and `properties` return those by name, and are called only by kinds of exchange that
-        use them.
+        BCC.
         """
         table = exchange.table
         if exchange.name == DEFAULT_EXCHANGE:
@@ -304,7 +300,7 @@ class Topology:
                     elif destination.name not in seen:
                         seen.add(destination.name)
                         waiting.append(self._exchanges[destination.name])
-            # An exchange with any destination needs no alternate, even if that destination leads nowhere.
+            # An exchange with a destination needs no alternate, even if that leads nowhere.
             if not matched and current.alternate is not None and current.alternate not in seen:
                 alternate = self._exchanges.get(current.alternate)
                 if alternate is not None:

@@ -1,1 +1,1 @@
-"""The living room: every task, nursery, socket and timer of the broker."""
+"""Every task, nursery, socket and timer of the broker."""

@@ -1,17 +1,5 @@
-"""The broker: root nursery, order of start, order of stop.
-
-::
-
-    Broker nursery
-    |-- queues nursery             one task a queue; ends last
-    `-- service nursery
-        |-- connections nursery    one task a connection, see client_connection.py
-        |-- listeners              one task an address; end first
-        |-- HTTP                   one task a connection; ends with the listeners
-        `-- admin socket           for `amqp10broker status`
-
-Stopping is an order, not a cancellation: stop accepting; connections end (sessions give back what is
-unsettled, writers flush, close frames go out); queues end. A deadline cancels what does not follow.
+"""The broker: start and stop of its parts, in order, and as a process until a signal. README.md has the
+nurseries.
 """
 
 from __future__ import annotations
@@ -20,7 +8,10 @@ import os
 import platform
 import random
 import secrets
+import signal
 import socket
+import struct
+import sys
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
@@ -29,11 +20,11 @@ from typing import Any, Final, Self
 
 import trio
 
-from amqp10broker import __version__
+from amqp10broker import __version__, portable
 from amqp10broker.auth.login import Peer
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.config import Config
-from amqp10broker.errors import BrokerError, ConfigError, DamagedFile
+from amqp10broker.errors import BrokerError, ConfigError, DamagedFile, Stopped
 from amqp10broker.metadata.catalog import Catalog, at_once
 from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle, QueueSpec
 from amqp10broker.metadata.vhost import VirtualHost
@@ -43,17 +34,15 @@ from amqp10broker.protocols.connection import UserBudgets
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.routing.exchange import DIRECT_REPLY_TO
 from amqp10broker.runtime.admin.admin import serve_admin
-from amqp10broker.runtime.admin.node import Administered
+from amqp10broker.runtime.admin.node import Administered, ServingNode
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.cluster.cluster import Cluster
-from amqp10broker.runtime.cluster.cluster_node import ServingNode
 from amqp10broker.runtime.cluster.node_of_cluster import NodeOfCluster
-from amqp10broker.runtime.connections.connection_log import LogLimits
 from amqp10broker.runtime.connections.connections import Connections, Rights, SuspendedLinks
 from amqp10broker.runtime.connections.listener import SHUTTING_DOWN, Listener, Listeners
 from amqp10broker.runtime.connections.login import Logins, authenticator
 from amqp10broker.runtime.connections.sockets import BoundSockets, Stream, addresses_of, peer_text
-from amqp10broker.runtime.http.http_listener import HttpListener
+from amqp10broker.runtime.http.http_connection import HttpListener
 from amqp10broker.runtime.journal.bootstrap import (
     bootstrap,
     bootstrap_folder,
@@ -62,14 +51,14 @@ from amqp10broker.runtime.journal.bootstrap import (
 )
 from amqp10broker.runtime.journal.data import opened_data, pid_file
 from amqp10broker.runtime.journal.journal_task import opened_journal
-from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.log import Log, LogLimits
+from amqp10broker.runtime.mailbox import InlineQueue, ReplyRegistry
 from amqp10broker.runtime.observe.meters import ClockWatch, Meter, rss_bytes
 from amqp10broker.runtime.observe.recorder import Recordings
 from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
 from amqp10broker.runtime.observe.tracing import Tracing
 from amqp10broker.runtime.observe.watches import Watches
 from amqp10broker.runtime.queues.dead_letters import DeadLetterOffice
-from amqp10broker.runtime.queues.handles import InlineQueue, ReplyRegistry
 from amqp10broker.runtime.queues.queues import Queues
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.open import identity_of
@@ -77,27 +66,23 @@ from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.diagnosis.survey import EVERYTHING, Selection, overview
 
 QUEUES_WITHIN_S: Final = 2
-"""How long a node of a cluster waits for its quorum queues before it serves clients: of thousands, most begin
-and elect their leaders later, and a request to one that has not begun waits in its mailbox."""
+"""How long a node of a cluster waits for its quorum queues before it serves clients. Of thousands most elect
+their leaders later, and requests to them wait.
+"""
 
 _log = Log("amqp10broker.broker")
 
 
 class Broker(Administered):
-    """A broker inside a Trio program.
+    """A broker inside a Trio program: ``async with Broker(config) as broker:``. The addresses it listens on
+    are then in `broker.addresses`; leaving the block stops it in order.
 
-    Use as ``async with Broker(config) as broker:``; the addresses it listens on are then in
-    `broker.addresses`. Leaving the block stops it in order.
-
-    Attributes:
-        cluster: this node as one of a cluster; None if it has no name, and before the broker runs.
-        suspended: links of AMQP 1.0 that outlive their sessions, and their time.
+    `cluster`: this node as one of a cluster; None if it has no name, and before the broker runs. `suspended`:
+    links of AMQP 1.0 that outlive their sessions, and their time.
     """
 
     def __init__(self, config: Config | None = None, *, meter: Meter | None = None) -> None:
-        """Make a broker that does nothing yet. `config`: None for the defaults. `meter`: measures memory and
-        disk for the alarms; None for this machine's.
-        """
+        """Make a broker that does nothing yet. `meter`: measures memory and disk; None: this machine's."""
         self.config = config or Config()
         config = self.config
         self.container_id = config.container_id or config.node_name or f"amqp10broker@{socket.gethostname()}"
@@ -433,7 +418,7 @@ class Broker(Administered):
         self.resource_monitor.set_alarm("disk", on=on, cause=cause)
 
     def status(self, selection: Selection = EVERYTHING) -> dict[str, Any]:
-        """Return the status as one JSON-ready document, for `amqp10broker status` and embedding programs."""
+        """Return the status as one JSON-ready document."""
         return document(self.view(selection))
 
     def view(self, selection: Selection = EVERYTHING) -> BrokerView:
@@ -461,3 +446,63 @@ class Broker(Administered):
             suspended_links=self.resumable_links.suspended_views(),
             kept_links=len(self.resumable_links),
         )
+
+
+async def run_broker(config: Config, on_up: Callable[[Broker], None]) -> None:
+    """Run a broker until SIGTERM or SIGINT, then stop it in order. One that joins a cluster begins again.
+    `on_up`: called each time that it accepts connections. Raises `OSError` if the address cannot be used,
+    `AdminSocketError` if the place of the admin socket is unsafe, and `StorageError` if the data folder
+    cannot be used.
+    """
+    ask_for_short_slices()
+    with trio.open_signal_receiver(*portable.STOP_SIGNALS) as signals:
+        again = True
+        while again:
+            broker = Broker(config)
+            again = False
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_stop_on_signal, signals, broker)
+                    async with broker:
+                        if not broker.over.is_set():
+                            on_up(broker)
+                        await broker.over.wait()
+                    nursery.cancel_scope.cancel()
+            except* Stopped as stopped:
+                _log.info("not up", reason=str(stopped.exceptions[0]))
+            if broker.afterwards is not None:
+                assert config.data_dir is not None, "a node of a cluster has one"
+                broker.afterwards.carry_out(config.data_dir)
+                again = broker.afterwards.membership is not None
+
+
+async def _stop_on_signal(signals: AsyncIterator[int], broker: Broker) -> None:
+    async for number in signals:
+        _log.info("stopping", signal=signal.Signals(number).name)
+        broker.stop()
+        return
+
+
+SLICE_NS: Final = 100_000
+
+_SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
+
+
+_ATTRIBUTES: Final = struct.Struct("=IIQiIQQQ")
+"""`struct sched_attr` of Linux: size, policy, flags, nice, priority, runtime, deadline, period."""
+
+
+def ask_for_short_slices() -> None:
+    """Request short slices for this thread and its children, where supported (Linux 6.12).
+
+    A confirm waits until the helper that syncs has run, and then the broker again, and each until the slice
+    of another process is over, some milliseconds. A policy that an operator has set stays.
+    """
+    if sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER:
+        number = _SCHED_SETATTR.get(platform.machine())
+        if number is not None:
+            import ctypes  # milliseconds of the start of an embedded broker, which does not ask
+
+            nice = os.getpriority(os.PRIO_PROCESS, 0)
+            attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, 0, nice, 0, SLICE_NS, 0, 0)
+            ctypes.CDLL(None).syscall(ctypes.c_long(number), ctypes.c_int(0), attributes, ctypes.c_uint(0))

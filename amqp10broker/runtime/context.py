@@ -1,8 +1,6 @@
-"""The views of the broker for its parts: values, and a few methods.
-
-The broker (`broker.py`) is all of them, and passes itself to the parts that it creates. A part's constructor
-names the view that it uses; nothing else of the broker is reachable. Connections are numbers
-here, so that lower layers need not import them.
+"""The views of the broker for its parts: values, and a few methods. The broker (`broker.py`) is all of them,
+and passes itself to the parts that it creates, whose constructors name the view that they use. Connections
+are numbers here, so that lower layers need not import them.
 """
 
 from __future__ import annotations
@@ -14,11 +12,11 @@ from amqp10broker.config import Config
 from amqp10broker.metadata.catalog import Catalog, Propose
 from amqp10broker.protocols.connection import UserBudgets
 from amqp10broker.runtime.clock import WallClock
-from amqp10broker.runtime.connections.connection_log import LogLimits
 from amqp10broker.runtime.connections.login import Logins
 from amqp10broker.runtime.connections.sockets import Stream
 from amqp10broker.runtime.journal.journal_task import JournalTask
-from amqp10broker.runtime.queues.handles import ReplyRegistry
+from amqp10broker.runtime.log import LogLimits
+from amqp10broker.runtime.mailbox import ReplyRegistry
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession
@@ -26,9 +24,8 @@ from amqp10broker.sessions.context import MakeVolatile
 
 
 class BrokerContext:
-    """Attributes:
-    config: the present one; replaced as a whole when a setting changes.
-    alarms: names of those that are on; publishers are held back while there is any.
+    """`config`: the present one; replaced as a whole when a setting changes. `alarms`: names of those that
+    are on; publishers are held back while there is any.
     """
 
     catalog: Catalog

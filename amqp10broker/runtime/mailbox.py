@@ -1,43 +1,56 @@
-"""A task's mailbox, taken from in batches, and the steps that tasks run inline.
+"""Mailboxes of tasks, taken from in batches; the handles of queues and the registry of reply addresses, which
+put into them; and the steps that tasks run inline.
 
-The mailbox itself has no bound, because a task has one mailbox and many senders, each with a bound of its
-own. Where the protocol gives no bound (credit, windows), a counter at the sender's end does: in
-`session_task.py` `Bound` for the reader, `OutputBuffer` for sessions (table in README.md).
+The mailbox itself has no bound, because a task has one mailbox and many senders, each with a bound of its own
+(table in README.md).
 
-A task that waits for messages is woken by the scheduler a turn later, and the message of a client that waits
-for each confirm goes through four such turns: reader, session, queue, session. Each costs as much as its
-work. So a reader that read little calls `Mailbox.deliver`: the owners that get a message by it, and wait for
-one, run inline: in the reader's turn, one after the other and never one within another. Bulk input, and input
-on many connections, goes by tasks, so that messages of many senders become one batch, and no connection waits
-for the work of a big batch for others.
+A task that waits is woken by the scheduler a turn later, and the message of a client that waits for each
+confirm goes through four such turns: reader, session, queue, session. Each costs as much as its work. So a
+reader that read little calls `Mailbox.deliver`: the owners that get a message by it run inline, one after the
+other and never one within another. Bulk input, and input on many connections, goes by tasks, so that messages
+of many senders become one batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Any, Final, Generic, TypeVar
 
 import trio
 
+from amqp10broker.metadata.catalog import Decided
+from amqp10broker.metadata.queue import QueueCommand
+from amqp10broker.queues.commands import Command, Effect, PeerId, ReplyTo, joined
+from amqp10broker.queues.machine import QueueMachine
+from amqp10broker.queues.queue_status import (
+    UP_TO_DATE,
+    QueueCounters,
+    QueueProgress,
+    QueueStats,
+    QueueStatus,
+    QueueWeight,
+)
+from amqp10broker.queues.volatile import VolatileQueue
+from amqp10broker.sessions.amqp10.resumable_links import ResumableLink
+
 T = TypeVar("T")
 
 INLINE_STEPS_MAX: Final = 8
-"""Steps that run inline in one turn of a reader; later ones run in their own turn."""
+"""In one turn of a reader; later ones run in their own turn."""
 
 LITTLE_BYTES: Final = 2048
-"""A read of at most so much is delivered inline: a wave of some messages, a settlement, a flow."""
+"""A read of at most so much is delivered inline."""
 
 OTHERS_MAX: Final = 1
 """Reads of other connections between two of one: with more, tasks make batches of what all of them sent."""
 
 
 class InlineSteps:
-    """The mailboxes of a broker whose owners run inline next.
-
-    Attributes:
-        open: whether a message for an owner that waits has it run inline.
-        due: the mailboxes of those owners, each once.
-        reads: how many reads the connections of the broker have handled.
+    """The mailboxes of a broker whose owners run inline next. `open`: whether a message for an owner that
+    waits has it run inline. `due`: the mailboxes of those owners, each once. `reads`: how many reads the
+    connections of the broker have handled.
     """
 
     __slots__ = ("due", "open", "reads")
@@ -71,13 +84,8 @@ class InlineSteps:
 
 
 class Mailbox(Generic[T]):
-    """Messages for one task.
-
-    A list, and the task that waits for it. A memory channel of Trio does more, for many tasks and message by
-    message, and costs more.
-
-    Attributes:
-        most: the largest number of messages that ever waited; tests compare it with the table.
+    """Messages for one task: a list, and the task that waits for it. A memory channel of Trio does more, and
+    costs more. `most`: the largest number of messages that ever waited; tests compare it with the table.
     """
 
     __slots__ = ("_due", "_error", "_inline", "_messages", "_owner", "_step", "closed", "most")
@@ -127,14 +135,10 @@ class Mailbox(Generic[T]):
         return taken
 
     async def take_all(self, step: Callable[[list[T]], bool] | None = None) -> list[T]:
-        """Wait for a message, then take all that are there; none when cancelled.
-
-        Args:
-            step: handles messages inline while the owner waits. It returns False when the owner has to do
-                something that needs its task: then this returns, perhaps without messages. None: the owner
-                never runs inline.
-
-        Raises `trio.ClosedResourceError` if it is closed.
+        """Wait for a message, then take all that are there; none when cancelled. `step`: handles messages
+        inline while the owner waits; it returns False when the owner has to do something that needs its task:
+        then this returns, perhaps without messages. None: the owner never runs inline. Raises
+        `trio.ClosedResourceError` if it is closed.
         """
         if self.closed:
             raise trio.ClosedResourceError
@@ -150,7 +154,7 @@ class Mailbox(Generic[T]):
         return self.take_now()
 
     def take_now(self) -> list[T]:
-        """Take all messages without waiting, for a caller that works for the owner between its awaits."""
+        """Take all messages without waiting."""
         messages, self._messages = self._messages, []
         return messages
 
@@ -163,3 +167,161 @@ class Mailbox(Generic[T]):
         self.closed = True
         self._step = None
         return self.take_now()
+
+
+SENT_A_STEP_MAX: Final = 256
+"""Queues to which one step of a session or channel sends; others have the process between two steps: a
+message may go to thousands."""
+
+
+class BatchHandle(ABC):
+    @abstractmethod
+    def post_all(self, commands: list[Command]) -> None: ...
+
+    def post(self, command: Command) -> None:
+        self.post_all([command])
+
+
+class OwnQueue(BatchHandle):
+    down: str | None = None
+    """A queue of this node is there as long as the node is."""
+
+    @property
+    @abstractmethod
+    def queue(self) -> QueueMachine:
+        """The state machine. Reading it between two awaits of a single-threaded program is exact."""
+
+    @property
+    def ready(self) -> int:
+        return self.queue.ready
+
+    @property
+    def unsettled(self) -> int:
+        return self.queue.unsettled
+
+    @property
+    def counters(self) -> QueueCounters:
+        return self.queue.counters
+
+    def figures(self) -> QueueStats:
+        return self.queue.figures()
+
+    def weight(self) -> QueueWeight | None:
+        return self.queue.weight()
+
+
+class InlineQueue(OwnQueue):
+    """A queue without a task: commands are handled as they are put, and answered at once. For queues that
+    hold nothing (direct reply-to).
+    """
+
+    def __init__(
+        self, queue: VolatileQueue, reply_registry: ReplyRegistry, gone: Callable[[], None] = lambda: None
+    ) -> None:
+        self._reply_registry = reply_registry
+        self._queue = queue
+        self._gone = gone
+
+    @property
+    def queue(self) -> VolatileQueue:
+        return self._queue
+
+    def post_all(self, commands: list[Command]) -> None:
+        there = not self._queue.deleted
+        for command in commands:
+            self._queue.apply(command, 0)
+        self._reply_registry.post(self._queue.take_effects())
+        if there and self._queue.deleted:
+            self._gone()
+
+    def queue_status(self) -> QueueStatus:
+        return self._queue.queue_status()
+
+    def progress(self) -> QueueProgress:
+        return UP_TO_DATE
+
+
+UnsentCommands = list[tuple["BatchHandle", list[Command]]]
+"""Commands by queue, which later steps send."""
+
+
+def send_commands(given: list[QueueCommand]) -> None:
+    """Send commands to queues, those for the same queue as one, and publishes of one link in it as one: a
+    client that sends on several links in turns makes each message a publish of its own.
+    """
+    rest = begin_to_send(given)
+    while rest:
+        rest = send_more(rest)
+
+
+def begin_to_send(given: list[QueueCommand]) -> UnsentCommands:
+    """As `send_commands`, to `SENT_A_STEP_MAX` queues; what is left is for `send_more`, in later steps."""
+    if len(given) == 1:
+        handle, command = given[0]
+        handle.post(command)
+        return []
+    by_queue: dict[BatchHandle, list[Command]] = {}
+    for handle, command in given:
+        assert isinstance(handle, BatchHandle)
+        commands = by_queue.get(handle)
+        if commands is None:
+            by_queue[handle] = [command]
+        else:
+            commands.append(command)
+    return send_more(list(by_queue.items()))
+
+
+def send_more(unsent: UnsentCommands) -> UnsentCommands:
+    for queue, commands in unsent[:SENT_A_STEP_MAX]:
+        queue.post_all(commands if len(commands) == 1 else joined(commands))
+    return unsent[SENT_A_STEP_MAX:]
+
+
+EffectBox = Mailbox[Any] | ResumableLink
+"""What takes the answers of queues, by `put`."""
+
+
+class ReplyRegistry:
+    """The sessions, channels and others that may ask queues. `inline`: runs those inline that get
+    messages.
+    """
+
+    def __init__(self, *, node: int = 0, incarnation: int = 1) -> None:
+        """`incarnation`: which of its starts this is, from 1."""
+        self.node = node
+        self.incarnation = incarnation
+        self._sessions = count(1)
+        self._boxes: dict[PeerId, EffectBox] = {}
+        self.inline = InlineSteps()
+
+    def __len__(self) -> int:
+        return len(self._boxes)
+
+    def open(self, label: str, box: EffectBox | None = None) -> ReplyTo:
+        """Register a sender. `box`: where the answers go; None: answers are dropped."""
+        reply_to = ReplyTo(PeerId(self.node, self.incarnation, next(self._sessions)), label)
+        if box is not None:
+            self._boxes[reply_to.id] = box
+        return reply_to
+
+    def close(self, reply_to: ReplyTo) -> None:
+        self._boxes.pop(reply_to.id, None)
+
+    def tell(self, decided: Decided) -> None:
+        """Put an answer into the sender's mailbox; drop it if the sender was removed."""
+        box: Any = self._boxes.get(decided.ref.reply_to)
+        if box is not None:
+            box.put(decided)  # one that has requests decided takes it
+
+    def is_open(self, peer: PeerId) -> bool:
+        return peer in self._boxes
+
+    def post(self, effects: Mapping[PeerId, list[Effect]]) -> None:
+        """Put effects into the mailboxes of their receivers. A removed receiver takes nothing: its
+        `Unsubscribe`, with the count of seen deliveries, takes back the rest.
+        """
+        boxes = self._boxes
+        for reply_to, batch in effects.items():
+            box = boxes.get(reply_to)
+            if box is not None:
+                box.put(batch)

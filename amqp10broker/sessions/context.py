@@ -30,10 +30,8 @@ Key = tuple[str, bool]
 
 @dataclass(eq=False, slots=True)
 class LinkNames:
-    """The names of the links of one connection, over all its sessions.
-
-    A link is identified by its name, its direction and the two containers, and has one pair of ends. So the
-    end that was attached before is detached with `amqp:link:stolen`.
+    """The names of the links of one connection, over all its sessions. A link of a name and direction has one
+    end: the one attached before is detached with `amqp:link:stolen`.
     """
 
     _holders: dict[Key, tuple[SenderLink | ReceiverLink, ToSession]] = field(default_factory=dict)
@@ -66,20 +64,17 @@ def _key(link: SenderLink | ReceiverLink) -> Key:
 
 
 MakeVolatile = Callable[[VirtualHost, object, Callable[[str], None]], DeclaredQueue]
-"""Makes a queue for direct reply-to: in a virtual host, for a connection. The third argument is called with
-the name before the queue is made, and may refuse it.
+"""Makes a queue for direct reply-to: in a virtual host, for a connection. The third argument gets the name
+before the queue is made, and may refuse it.
 """
-
 
 OfferToken = Callable[[bytes, RequestRef], None]
-"""Has a token verified, for the whole connection. A `Decided` for the request follows when it was accepted;
-otherwise the connection is closed.
+"""Has a token verified. A `Decided` for the request follows when it was accepted, else the connection
+ends.
 """
-
 
 ToQueue = Callable[[QueueCommand], None]
 """Adds a command to those that are sent to queues at the end of the step."""
-
 
 OnUnroutable = Callable[[Sequence[Message]], None]
 
@@ -89,10 +84,8 @@ class EndpointContext:
     """What a session and a channel use of the broker.
 
     Attributes:
-        volatile: makes a queue without a task, for direct reply-to: it answers a command at once.
         moment: the time of the present step, set by the caller before each.
-        commits: carries out a transaction at several queues in one step; None: a session has no transactions,
-            a channel commits queue by queue.
+        commits: None: a session has no transactions, a channel commits queue by queue.
         on_unroutable: called with unroutable messages; must not raise.
     """
 
@@ -114,13 +107,8 @@ class EndpointContext:
 
 @dataclass(slots=True, kw_only=True)
 class SessionContext(EndpointContext):
-    """The context of one session.
-
-    Attributes:
-        to_session: puts a message into this session's mailbox.
-        offer_token: has another token of the client verified; None if that is not supported.
-        resumable_links: links that survive their sessions; None: not supported.
-        is_memory_tight: whether automatic limits must not grow.
+    """The context of one session. `offer_token`, `resumable_links`: None: not supported. `is_memory_tight`:
+    whether automatic limits must not grow.
     """
 
     container_id: str
@@ -137,24 +125,25 @@ class SessionContext(EndpointContext):
         """Return the flow settings for a link of this client with this address."""
         return self.config.flow_for(self.container_id, address)
 
+    def transacts(self, queue: DeclaredQueue) -> bool:
+        """Return whether a queue may take part in a commit."""
+        return self.commits is not None and self.commits.takes(queue.handle)
+
 
 class ClientLog(Protocol):
     """The log of a connection for its sessions and channels; it adds the connection, and bounds the rate."""
 
     def warning(self, event: str, **details: Any) -> LastError:
-        """Write a warning. `details`: `text` is the text that the client got, `queue` the queue concerned."""
+        """Write a warning. Of `details`, `text` is the text that the client got."""
 
     def noted(self, event: str, **details: Any) -> LastError:
         """Record an error for `status` only, without a log entry."""
 
-    def info(self, event: str, **details: Any) -> None:
-        """Write an entry that names the connection."""
+    def info(self, event: str, **details: Any) -> None: ...
 
 
 @dataclass(slots=True, kw_only=True)
 class ChannelContext(EndpointContext):
-    """The context of one channel."""
-
     capabilities: Collection[str]
     frame_max: int
 
@@ -177,19 +166,14 @@ class Outlet(Protocol):
         """The bytes of transfers or deliveries that may be made now."""
 
     def put(self, pieces: Sequence[bytes | memoryview], transfer_bytes: int = 0) -> None:
-        """Write bytes, in pieces; `transfer_bytes` of them are of transfers."""
+        """Write pieces; `transfer_bytes` of them are of transfers."""
 
     def want(self) -> None:
-        """Request one `WriterReady` as soon as there is room."""
+        """Request one `Notice.WRITER_READY` as soon as there is room."""
 
 
 class SessionEndpoint(ABC):
-    """One session or channel of one client.
-
-    Attributes:
-        moment: the time of the present step, set by the caller before each.
-        commands: for queues, not sent yet; `to_queue` adds one.
-    """
+    """One session or channel of one client. `commands`: for queues, not sent yet; `to_queue` adds one."""
 
     def __init__(self, moment: Moment) -> None:
         self.moment = moment
@@ -201,7 +185,7 @@ class SessionEndpoint(ABC):
         """Handle one message. Raises `AmqpError`, or `Amqp091Error` of a channel, to close the connection."""
 
     def handle_undelivered(self, message: SessionMessage) -> None:
-        """Handle a message that was still waiting at the end. A channel drops it."""
+        """Handle a message that was still waiting at the end."""
         return
 
     @property
@@ -238,8 +222,7 @@ class SessionEndpoint(ABC):
         return commands
 
     @abstractmethod
-    def counted(self) -> ClientCounters:
-        """Return its counters so far."""
+    def counted(self) -> ClientCounters: ...
 
     @abstractmethod
     def close(self) -> None:
@@ -247,8 +230,6 @@ class SessionEndpoint(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Drop the parts of a closed endpoint, which refer back to it, so that all are freed at once.
-
-        Otherwise, in a storm of sessions, the garbage collector would find hundreds of them together and stop
-        all other work while it frees them.
+        """Drop the parts of a closed endpoint, which refer back to it: otherwise, in a storm of sessions, the
+        garbage collector would find hundreds of them together and stop all other work.
         """

@@ -1,7 +1,6 @@
-"""What is counted of clients: of links, channels, sessions and connections, and in total. All only grow.
+"""What is counted of clients, once per batch: of links, channels, sessions and connections, and in total.
 
-Counted once per batch, and periods when they end, where the change is noticed anyway. The counts of a part
-that has ended are added to what it was part of.
+The counts of a part that has ended are added to what it was part of.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from amqp10broker.queues.queue_status import CONSUMING, Consumption
 PUBLISHING: Final = ("published", "confirmed", "rejected", "unroutable", "returned")
 
 FORGET_AT_LEAST: Final = 1_000
-"""The number of combinations of names from which on those of deleted objects are removed."""
+"""From so many combinations of names on those of deleted objects are removed."""
 
 
 class Whose(NamedTuple):
@@ -34,8 +33,7 @@ class CountedConsumer(Protocol):
 
     queue: DeclaredQueue
 
-    def counted(self) -> Consumption:
-        """Return its counts so far."""
+    def counted(self) -> Consumption: ...
 
 
 class ClientCounters(Consumption):
@@ -43,10 +41,9 @@ class ClientCounters(Consumption):
 
     Attributes:
         published: messages that the client sent and that were routed, also to no queue.
-        rejected: those for which it got a negative one: a queue was full or failed, or the address was bad.
-        returned: of these, those that the client got back (AMQP 0-9-1, mandatory).
-        published_settled: of those published, those for which the client wants no outcome. For metrics only,
-            as are the next ones.
+        rejected: a queue was full or failed, or the address was bad.
+        returned: of the unroutable, those that the client got back (AMQP 0-9-1, mandatory).
+        published_settled: of those published, those for which the client wants no outcome.
         copies: of messages that went to more than one queue, those beyond the first.
     """
 
@@ -73,7 +70,6 @@ class ClientCounters(Consumption):
                 self.of_type(queue_type).add(consumption)
 
     def of_type(self, queue_type: str) -> Consumption:
-        """Return the counts of consumers of queues of this kind, to be added to."""
         found = self.by_type.get(queue_type)
         if found is None:
             found = self.by_type[queue_type] = Consumption()
@@ -95,7 +91,7 @@ class ClientCounters(Consumption):
 
 
 class Totals:
-    """The counters since the start of connections that have ended, by protocol, virtual host and user."""
+    """The counters of connections that have ended."""
 
     __slots__ = ("_forget_at", "_gone")
 
@@ -118,7 +114,7 @@ class Totals:
         users: Container[str],
         vhosts: Container[str],
     ) -> tuple[dict[str, ClientCounters], ...]:
-        """Return the counters by protocol, by virtual host and by user, with those of present connections."""
+        """Return the counters by protocol, virtual host and user, with those of present connections."""
         self._forget(users, vhosts)
         sums: tuple[defaultdict[str, ClientCounters], ...] = tuple(
             defaultdict(ClientCounters) for _ in Whose._fields
@@ -150,9 +146,7 @@ _SIZES_APART_MAX: Final = 256
 
 
 class Histogram:
-    """A histogram with fixed bounds. `bounds`: upper ends of the buckets, ascending; larger values are in a
-    last bucket without an end.
-    """
+    """A histogram. `bounds`: upper ends of the buckets, ascending; a last bucket has no end."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -208,10 +202,8 @@ class MessageSizes:
 
 
 class Measures:
-    """The histograms of one connection, or of all; times are in ms. `receiver_credit_zero`: a client that
-    receives had granted no credit; the first is since its attach. `message_sizes`: of messages of the client:
-    AMQP 1.0 all sections, AMQP 0-9-1 the body. `transactions`: their number by end, as metrics name it:
-    committed, rolled-back, timed-out.
+    """The histograms of one connection, or of all; times are in ms. `message_sizes`: AMQP 1.0 all sections,
+    AMQP 0-9-1 the body. `transactions`: by end: committed, rolled-back, timed-out.
     """
 
     __slots__ = (
@@ -238,7 +230,7 @@ class Measures:
 
 
 class Moment:
-    """The present of a session or channel: its task sets it once per step, by the broker's clock."""
+    """The time of a session's or channel's present step, by the broker's clock."""
 
     __slots__ = ("measures", "ms")
 

@@ -1,10 +1,9 @@
 """A consumer's credit with its queue, for both protocols; and limits that adapt themselves (``auto``).
 
 A request names the queue's delivery-count up to the last *written* delivery, and the credit from there, so
-deliveries that wait here for the socket count against it. It is bounded in deliveries and in bytes. At most
-one request is under way, and each is answered. When deliveries go back to the queue, all credit goes with
-them; deliveries and answers that the queue made before it received the return bear an older epoch, and the
-queue has taken those deliveries back by itself.
+deliveries that wait here for the socket count against it. It is bounded in deliveries and bytes. At most one
+is under way. When deliveries go back to the queue, all credit goes with them; deliveries and answers made
+before that bear an older epoch, and the queue has taken those deliveries back by itself.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from amqp10broker.sessions.counters import ClientCounters
 
 
 class Mode(StrEnum):
-    """How a consumer gets messages; names the counter of written deliveries."""
+    """The name of the counter of written deliveries."""
 
     DELIVERED = "delivered"
     DELIVERED_SETTLED = "delivered_settled"
@@ -52,10 +51,9 @@ class QueueCredit:
 
     Attributes:
         in_flight: a request has no answer yet, or the answer has not been acted on.
-        returned: those that went back to the queue, or went with it, before they were written.
-        granted: deliveries that the queue may still make. Negative when it has made more before it received a
-            reduction.
-        forfeited: credit that the queue gave up with its last answer, which was to a drain.
+        returned: deliveries that went back to the queue, or went with it, unwritten.
+        granted: what the queue may still deliver; negative if it delivered more before a reduction.
+        forfeited: credit that the queue gave up with its last answer, to a drain.
     """
 
     queue: DeclaredQueue
@@ -112,8 +110,8 @@ class QueueCredit:
         self._to_queue((self.queue.handle, command))
 
     def request(self, wanted: int, most: int, *, drain: bool = False) -> None:
-        """Request deliveries, in place of the last request. `most`: the limit of the request, unless the
-        queue's kind has its own or permits more (`_more`).
+        """Request deliveries, in place of the last request. `most`: its limit, unless the queue's kind has
+        its own or permits more (`_more`).
         """
         waiting, seen = self.waiting, self.seen
         unsent_max = self.kind.unsent_max
@@ -150,9 +148,9 @@ class QueueCredit:
         return True
 
     def _more(self, most: int) -> int:
-        # For kinds of queues that answer after a write to their log, which would otherwise bound the rate to
-        # one request per sync. Twice the last request when half of that is written and nothing waits here, so
-        # that it stays `most` for a client that does not read; never more than the kind's multiple of it.
+        # For kinds of queues that answer after a write to their log, which would bound the rate to one
+        # request per sync. Twice the last request when half of that is written and nothing waits here: it
+        # stays `most` for a client that does not read.
         asked = self._asked
         if not self.waiting and self.granted <= asked // 2:
             asked *= 2
@@ -174,14 +172,14 @@ class QueueCredit:
     def leave(
         self, keys: Sequence[int], messages: Sequence[Message], delivery_outcome: DeliveryOutcome
     ) -> None:
-        """Leave the queue; return unsent deliveries, and settle all others with the verdict."""
+        """Leave the queue; return unsent deliveries, and settle all others with the outcome."""
         self.closed = True
         self.post(Unsubscribe(self.ref, keys, messages, self.seen, delivery_outcome))
 
     # --- from the queue ---------------------------------------------------------------------------
 
     def on_deliver(self, effect: Deliver) -> bool:
-        """Count deliveries; return whether they are to be accepted. If not, the queue has them again."""
+        """Count deliveries; return False if the queue has them again."""
         if effect.epoch != self.epoch or self.closed:
             return False
         deliveries = len(effect.keys)
@@ -242,7 +240,7 @@ class QueueCredit:
         return self.counters
 
     def retire(self, into: ClientCounters) -> None:
-        """Stop counting here: `into` takes over all counts, also those still to come. May be called twice."""
+        """Hand all counts, also those still to come, over to `into`. May be called twice."""
         if self.queue.consumption.leave(self.counted):
             into.consumed([self])
             self.counters = _Late(into, into.of_type(self.queue.type))
@@ -281,38 +279,25 @@ RETRY_MS_MAX: Final = 60_000
 
 
 class Why(StrEnum):
-    """Why an automatic limit has its value. The set is closed."""
+    """Why an automatic limit has its value (`docs/settings.md`)."""
 
     DEFAULT = "default"
-    """It is the default, which holds nothing up, or not enough."""
     GROWING = "growing"
-    """It was doubled, and the effect is being measured."""
     GROWN = "grown"
-    """It was doubled, and the rate rose."""
     NO_GAIN = "no-gain"
-    """Twice as much was tried without gain; it is tried again later."""
     CONFIRMS_SLOW = "confirms-slow"
-    """It was halved: confirms take much longer than before."""
     MEMORY_TIGHT = "memory-tight"
-    """It is the default again, because of memory or an alarm."""
     MESSAGES_BOUND = "messages-bound"
-    """It holds deliveries up, and auto_credit_max allows no more."""
     BYTES_BOUND = "bytes-bound"
-    """Messages are so large that auto_credit_max_bytes allows no more."""
 
 
 @dataclass(eq=False, slots=True)
 class AutoLimit:
-    """An automatic limit, with the reason of its present value.
+    """An automatic limit, from `_base` to `_most` messages of at most `_most_bytes` together.
 
     It grows only while the limit itself holds deliveries up: it is doubled, and remains so if the rate rises;
     else it goes back. It shrinks when messages take much longer than when its size was last confirmed, and
-    when memory is tight. It is judged by epochs of some round trips, 100 ms at least.
-
-    Attributes:
-        _base: the default, which it may always be.
-        _most: the largest limit.
-        _most_bytes: the most bytes of as many messages as the limit allows, by the size of those that came.
+    when memory is tight. It is judged by epochs of some round trips.
     """
 
     _base: int
@@ -369,7 +354,7 @@ class AutoLimit:
             self._change(top, Why.BYTES_BOUND, now_ms, 0)
 
     def resumed(self, now_ms: int, held_ms: int) -> None:
-        """Note that messages come again after only this limit had held them up for `held_ms`."""
+        """Note that messages come again after this limit alone had held them up for `held_ms`."""
         self._held_ms += held_ms
         self._rounds += 1
         self._round_ms = now_ms
@@ -391,7 +376,6 @@ class AutoLimit:
             self._judge(now_ms)
 
     def tighten(self, now_ms: int) -> None:
-        """Return to the default at once because memory is short."""
         if self.limit > self._base:
             self._change(self._base, Why.MEMORY_TIGHT, now_ms, 0)
             self._pause(now_ms)
@@ -466,9 +450,8 @@ class AutoLimit:
 class AutoCredit:
     """The automatic credit of one link on which a client publishes.
 
-    A client that is held up only by credit stops exactly where a grant ends. More credit would save the time
-    until it continues (the round trip of the grant, or confirms that must come first). A client that stops
-    elsewhere has nothing to send, or waits for its session's window.
+    A client that is held up only by credit stops exactly where a grant ends; more credit would save the time
+    until it continues. One that stops elsewhere has nothing to send, or waits for its session's window.
     """
 
     _credit: ReceiverCredit

@@ -1,7 +1,7 @@
 """Work at queues for callers without a session: publish one message, get some.
 
-A job posts to queues and receives their effects until it is done; then, or when it is given up, it must
-`end`. It does not wait itself: the caller has a mailbox.
+A job posts to queues and receives their effects until it is done. Then, or when it is given up, it must
+`end`.
 """
 
 from __future__ import annotations
@@ -54,12 +54,10 @@ FETCHED_AT_ONCE: Final = 200
 FETCHED_BYTES_MAX: Final = 64 * 1024 * 1024
 """The bytes of messages after which one job requests no more."""
 MESSAGE_BYTES: Final = 200
-"""The overhead of a message beside its head and body, in bytes: there may be many empty ones."""
+"""The overhead of a message in memory, in bytes: there may be many empty ones."""
 
 
 class BackgroundJob(ABC):
-    """Work at queues that ends with a result."""
-
     @property
     @abstractmethod
     def done(self) -> bool:
@@ -109,8 +107,9 @@ class PublishOne(BackgroundJob):
         message = (head, body)
         queues = routes.queues(route, extra_keys, lambda: routing_headers(message))
         self.routed = bool(queues)
-        route.exchange.count(1, routed=self.routed)
+        route.exchange.published += 1
         if not self.routed:
+            route.exchange.unroutable += 1
             route.exchange.returned += 1
         for queue in queues:
             ref = reply_to.publisher()
@@ -140,7 +139,7 @@ class PublishOne(BackgroundJob):
 
 
 class GetSome(BackgroundJob):
-    """Gets messages from the head of a queue, one after the other as with basic.get."""
+    """Gets messages from the head of a queue as with basic.get."""
 
     def __init__(
         self,
@@ -160,7 +159,7 @@ class GetSome(BackgroundJob):
         mode = Mode.GOT_SETTLED if delivery_outcome is DeliveryOutcome.ACCEPT else Mode.GOT
         ref = reply_to.consumer()
         self._credit = QueueCredit(queue, ref, to_queue, mode)
-        # Settled when all are there, whatever the decision: a caller that gives up has taken nothing.
+        # Settled when all are there: a caller that gives up has taken nothing.
         self._credit.post(Subscribe(ref, False, counted=False, name=reply_to.name_of("get")))
         self._ask()
 

@@ -1,13 +1,12 @@
 """The records that tasks send to each other, and the interface of commits at several queues.
 
-To a session or channel: `Frames` from the reader, lists of queue effects from queues, `Decided`, and the rest
-from the connection, its writer and the broker. To a queue: lists of `queues.commands`. Neither side changes a
-record after it was sent.
+Neither side changes a record after it was sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 from typing import Protocol
 
 from amqp10broker.config import Config
@@ -21,14 +20,20 @@ from amqp10broker.queues.commands import Effect, RequestRef
 
 @dataclass(eq=False, slots=True)
 class Frames:
-    """Frame bodies of one socket read, or a part of them, for one session."""
+    """Frame bodies of one socket read, or a part of them."""
 
     items: Sequence[object]
 
 
-@dataclass(frozen=True, slots=True)
-class WriterReady:
-    """The writer has room again for transfers of this session. At most one is under way."""
+class Notice(Enum):
+    """The messages without content."""
+
+    WRITER_READY = auto()
+    """The writer has room again. At most one is under way."""
+    ACCESS_CHANGED = auto()
+    """The user's permissions in the virtual host have changed."""
+    TRANSACTIONS_DUE = auto()
+    """A transaction has been open for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +43,12 @@ class ConfigChanged:
 
 @dataclass(frozen=True, slots=True)
 class AlarmChanged:
-    """Publishers are to be held back, or may continue."""
-
     on: bool
 
 
 @dataclass(frozen=True, slots=True)
-class AccessChanged:
-    """The user's permissions in the virtual host have changed."""
-
-
-@dataclass(frozen=True, slots=True)
 class LinkStolen:
-    """Another session has attached a link's name: of the connection, or, of a kept link, of its container."""
+    """Another session of the connection (for a kept link: of the container) has attached a link's name."""
 
     link: SenderLink | ReceiverLink
 
@@ -64,47 +62,33 @@ class LinkFree:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A commit is stored, or one that could not be done yet may be now (`sessions.messages`)."""
+    """A commit is stored, or one that was `NotYet` done may be possible now."""
 
     ref: RequestRef
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionsDue:
-    """A transaction has been open for too long."""
-
-
-@dataclass(frozen=True, slots=True)
 class Stop:
-    """Settle what is decided, return everything else, and end. `error` goes into an end frame.
-
-    Without `tell` no end frame is written: the connection is closing, or lost.
-    """
+    """Settle what is decided, return everything else, and end; with an end frame if `tell`."""
 
     tell: bool = False
     error: AmqpError | None = None
 
 
-WRITER_READY = WriterReady()
-ACCESS_CHANGED = AccessChanged()
-TRANSACTIONS_DUE = TransactionsDue()
-
 SessionMessage = (
     Frames
     | list[Effect]
     | Decided
-    | WriterReady
+    | Notice
     | ConfigChanged
     | AlarmChanged
-    | AccessChanged
     | LinkStolen
     | LinkFree
     | Committed
-    | TransactionsDue
     | Stop
 )
 ToSession = Callable[[SessionMessage], object]
-"""Puts a message into the mailbox of a session. One per session."""
+"""Puts a message into the mailbox of a session."""
 
 
 Part = QueueCommand
@@ -112,7 +96,6 @@ Part = QueueCommand
 
 
 def no_part_text(queue: DeclaredQueue) -> str:
-    """Return the error text for a queue that cannot take part in a commit."""
     name = f"queue '{queue.name}' in vhost '{queue.vhost}'"
     if queue.kind.name == "quorum":
         return (
@@ -133,7 +116,7 @@ class NoRoom(str):
 
 
 class NotYet(str):
-    """Why nothing was done: a queue that was declared just now, or is read after a start, is not ready."""
+    """Why nothing was done: a queue, declared just now or read after a start, is not ready."""
 
     __slots__ = ()
 
@@ -155,19 +138,12 @@ class QueueCommits(Protocol):
         ref: RequestRef | None = None,
         also: Callable[[], None] | None = None,
     ) -> str | None:
-        """Have all parts carried out in one step, after the commands before them.
+        """Carry out all parts in one step, after the commands `mail`, which are carried out in any case.
 
         The parts become visible together, and those stored on disk are all there after a restart, or none.
-
-        Args:
-            mail: commands to queues, in order; they are carried out in any case.
-            ref: `Committed` follows with it when everything is stored, unless it is `safe` at once; None: no
-                answer.
-            also: appends further records to those on disk; not called where none are.
-
-        Returns:
-            Why nothing was done; None: it is done.
+        `Committed` follows with `ref` when everything is stored, unless it is `safe` at once. `also` appends
+        further records to those on disk, if there are any. Returns why nothing was done; None: it is done.
         """
 
     def when_ready(self, parts: Sequence[Part], ref: RequestRef) -> None:
-        """Send `Committed` when parts that were `NotYet` done are worth another attempt."""
+        """Send `Committed` when another attempt at the parts is worth it."""

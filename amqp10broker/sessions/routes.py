@@ -1,9 +1,8 @@
 """Routing to queues: of published messages, with permission checks and a cache, and of dead letters.
 
-A publisher names the same exchange and key over and over. The permission, whether the exchange is internal,
-and the bound queues are determined once and cached until the virtual host's topology or the user's
-permissions change; both have a version. The heads of a batch of dead letters are few, mostly one, so their
-destination is determined once for each head.
+A publisher names the same exchange and key over and over: permission and bound queues are cached until the
+virtual host's topology or the user's permissions change; both have a version. The heads of a batch of dead
+letters are few, mostly one, so their destination is determined once for each head.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ from amqp10broker.queues.quorum.messages import DeadMessage
 from amqp10broker.routing.exchange import Exchange
 
 ROUTES_MAX: Final = 4096
-"""The most pairs of exchange and routing key that one publisher's cache holds."""
+"""The most routes that one publisher's cache holds."""
 
 HEADS_MAX: Final = 1024
-"""The most message heads that one publisher's routes cache together."""
+"""The most message heads that these cache together."""
 
 HEAD_BYTES_MAX: Final = 1024
 
@@ -50,8 +49,8 @@ Headers = Callable[[], Mapping[str, object]]
 
 @dataclass(eq=False, slots=True)
 class Route:
-    """The route of one exchange and key; `queues` is None if they depend on the message. `stamp`: versions of
-    the topology and of the user's permissions by which it was found.
+    """The route of one exchange and key. `queues`: None if they depend on the message. `stamp`: versions of
+    the topology and of the user's permissions.
     """
 
     exchange: Exchange
@@ -73,13 +72,7 @@ class Routes:
     _heads_count: int = 0
 
     def find(self, exchange: str, routing_key: str) -> Route:
-        """Return the route, from the cache if possible.
-
-        Raises:
-            NotFound: the exchange does not exist.
-            PermissionDenied: the user may not publish there, or not with this key.
-            AccessRefused: the exchange is internal.
-        """
+        """Return the route. Raises `NotFound`, `PermissionDenied`, or `AccessRefused` (internal exchange)."""
         vhost = self._vhost
         stamp = (vhost.version, self._access.changes.version)
         key = (exchange, routing_key)
@@ -108,7 +101,7 @@ class Routes:
         return fresh
 
     def remember(self, route: Route, properties: bytes, head: bytes) -> None:
-        """Cache the head made of a message's properties; too many, with unique ids, are dropped."""
+        """Cache the head made of a message's properties."""
         if len(properties) > HEAD_BYTES_MAX:
             return
         if self._heads_count >= HEADS_MAX:
@@ -142,16 +135,17 @@ _HEAD: Final = itemgetter(0)
 
 
 class Fate(NamedTuple):
-    """The destination of messages with one head."""
+    """The destination of messages with one head. `cycles`: queues that do not get them, because they came
+    from there without an action of a client.
+    """
 
     head: bytes
     queues: Sequence[DeclaredQueue]
     cycles: Sequence[DeclaredQueue]
-    """Queues that do not get the messages because these came from there without an action of a client."""
 
 
 class Judge:
-    """Determines where messages go that leave one queue for one reason at one time."""
+    """Where messages go that leave one queue for one reason at one time."""
 
     __slots__ = ("_dying", "_fates", "_vhost", "exchange")
 
@@ -162,11 +156,11 @@ class Judge:
         self._fates: dict[bytes, Fate] = {}
 
     def fates(self, messages: Iterable[Message]) -> Iterator[tuple[Fate, list[Message]]]:
-        """Iterate over messages by fate, in order; empty without the exchange or a bound queue."""
+        """Count messages, and iterate over them by fate, in order."""
         for head, run in groupby(messages, _HEAD):
             fate = self._fates.get(head)
             if fate is not None:
-                yield fate, [(fate.head, content) for _, content in run]
+                yield self._counted(fate, [(fate.head, content) for _, content in run])
                 continue
             dead = self._dying.of(head)
             letters = [(dead.head, content) for _, content in run]
@@ -175,10 +169,17 @@ class Judge:
                 if len(self._fates) >= REMEMBERED_MAX:
                     self._fates.clear()
                 self._fates[head] = fate
-                yield fate, letters
+                yield self._counted(fate, letters)
                 continue
             for letter in letters:
-                yield self._fate(dead, letter)[0], [letter]
+                yield self._counted(self._fate(dead, letter)[0], [letter])
+
+    def _counted(self, fate: Fate, letters: list[Message]) -> tuple[Fate, list[Message]]:
+        if self.exchange is not None:
+            self.exchange.published += len(letters)
+            if not fate.queues:
+                self.exchange.unroutable += len(letters)
+        return fate, letters
 
     def _fate(self, dead: DeadLettered, letter: Message) -> tuple[Fate, bool]:
         if self.exchange is None:
@@ -194,12 +195,12 @@ class Judge:
 
 
 class Routed(NamedTuple):
-    """The destinations of the messages of one batch."""
+    """The destinations of a batch: queues with their messages in order, and the names of those in
+    `Fate.cycles`.
+    """
 
     to: list[tuple[DeclaredQueue, list[Message]]]
-    """Each queue once, with its messages in the order in which they left."""
     cycles: Sequence[str]
-    """Names of queues that did not get some message because it came from there."""
 
 
 def route_dead_letters(vhost: VirtualHost, queue: str, letters: DeadLetters, now_ms: int) -> Routed:
@@ -210,7 +211,6 @@ def route_dead_letters(vhost: VirtualHost, queue: str, letters: DeadLetters, now
     to: dict[DeclaredQueue, list[Message]] = {}
     dropped: dict[str, None] = {}
     for fate, run in judge.fates(letters.messages):
-        judge.exchange.count(len(run), routed=bool(fate.queues))
         for target in fate.queues:
             messages = to.get(target)
             if messages is None:
@@ -223,9 +223,8 @@ def route_dead_letters(vhost: VirtualHost, queue: str, letters: DeadLetters, now
 
 
 # The queue releases a few dead messages at a time; `Forwarding` publishes them with confirms. A message that
-# is unroutable, refused, or not confirmed in time is sent again to the queues that have not taken it, so a
-# target queue may get a message twice, and out of order. No state survives a restart: the queue releases
-# again what was not settled.
+# is unroutable, refused, or not confirmed in time is sent again to the queues that have not taken it, so one
+# may get it twice, and out of order. After a restart the queue releases again what was not settled.
 
 RETRY_MS: Final = 180_000
 """The time to wait for a confirm: RabbitMQ's `dead_letter_worker_publisher_confirm_timeout`."""
@@ -237,16 +236,14 @@ Post = tuple[DeclaredQueue, Publish]
 
 
 class DeadLetterTarget(NamedTuple):
-    """The destination of a queue's dead letters; a policy may change it at any time."""
-
     exchange: str
     routing_key: str | None
 
 
 @dataclass(eq=False, slots=True)
 class _Outstanding:
-    """One message that is not done. `waiting`: target queues that have not answered, with the number it has
-    there. `former`: the same of queues that are not bound any more, and need not answer.
+    """One message that is not done. `waiting`: target queues that have not answered, with its number there.
+    `former`: the same of queues that are not bound any more.
     """
 
     letter: DeadMessage
@@ -263,7 +260,6 @@ class _Outstanding:
         return bool(self.refused) or not self.waiting
 
     def may_go(self, version: int) -> bool:
-        # Whether a changed topology or room in a queue may permit it to be sent.
         if not self.stuck:
             return False
         return self.routed_at != version or any(not queue.handle.figures().full for queue in self.refused)
@@ -304,7 +300,7 @@ class Forwarding:
         return self._publish(fresh, vhost, now_ms)
 
     def confirmed(self, effect: Confirmed) -> list[int]:
-        """Handle the confirm of a target queue; return the keys of messages that are done."""
+        """Return the keys of messages that are done."""
         done: list[int] = []
         for outstanding, queue in self._answered(effect):
             if outstanding.former.pop(queue, None) is None:
@@ -340,7 +336,7 @@ class Forwarding:
         return posts, done
 
     def deadline(self) -> int | None:
-        """Return when `due` has work, in milliseconds of wall clock; None if it has none at present."""
+        """Return when `due` has work."""
         look_ms = self._looked_ms + LOOK_MS
         return min(
             (min(each.due_ms, look_ms) if each.stuck else each.due_ms for each in self._outstanding.values()),
@@ -366,7 +362,7 @@ class Forwarding:
             for number in (*gone.waiting.values(), *gone.former.values()):
                 del self._sent[number]
         if not self._outstanding:
-            # Target queues come and go, so their references must not accumulate.
+            # References to queues that come and go must not accumulate.
             self._refs.clear()
             self._queues.clear()
 
@@ -382,8 +378,6 @@ class Forwarding:
                 judge = judges[(reason, each.died_ms)] = Judge(vhost, cause)
             ((fate, (letter,)),) = judge.fates((message,))
             self.unrouted += not fate.queues and not each.taken
-            if judge.exchange is not None:
-                judge.exchange.count(1, routed=bool(fate.queues))
             each.due_ms, each.routed_at = now_ms + self.retry_ms, vhost.version
             for queue, number in self._numbered(each, fate.queues).items():
                 numbers, messages = to.setdefault(queue, ([], []))
@@ -395,8 +389,8 @@ class Forwarding:
         ]
 
     def _numbered(self, each: _Outstanding, queues: Iterable[DeclaredQueue]) -> dict[DeclaredQueue, int]:
-        # Queues to which a message still has to go. One that has not answered retains its number, so that an
-        # answer to the first attempt counts, too, however late it is.
+        # Queues to which a message still has to go. One that has not answered retains its number, so that a
+        # late answer to the first attempt counts, too.
         before = each.waiting | each.former
         each.waiting, each.refused = {}, set()
         for queue in queues:

@@ -37,7 +37,6 @@ class CatalogLog(EntryLog):
         self._ahead = self.changes
 
     def holds_journal(self) -> bool:
-        """Return whether something must be durable before the journal is written."""
         return self._ahead > self.durable_changes
 
     def mark(self) -> None:
@@ -53,8 +52,8 @@ def open_catalog_log(
     disk: Disk, folder: DataFolder, part: FolderInventory, when_written: Callable[[], None] = lambda: None
 ) -> CatalogLog:
     """Read the catalog's log of a data folder that this process holds; make an empty one if the folder is
-    new. Raises `DamagedFile` if the file is not as it was written, or missing from a folder that had one, and
-    `StorageFailed` if it may not be on the disk.
+    new. Raises `DamagedFile` as `is_there` or if the file is damaged, and `StorageFailed` if it may not be on
+    the disk.
     """
     log = CatalogLog(disk, folder.catalog, part, when_written)
     if is_there(disk, folder, part):

@@ -1,8 +1,4 @@
-"""Check of all files of a data folder without a broker.
-
-The checks are those of a start: which files there must be (`inventory`, `sequence`), whether each is as it
-was written (`reader`), and whether the records of the catalog and of streams are valid. Nothing is changed.
-"""
+"""Check of all files of a data folder without a broker, by the rules of a start. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -23,11 +19,10 @@ from amqp10broker.storage.stream_files import FOLDER, Segments, folder_of, part_
 
 
 class Contents(Protocol):
-    """The interpretation of the records, which their writers provide."""
+    """The interpretation of the records."""
 
     @property
-    def streams(self) -> Collection[int]:
-        """Numbers of the declared streams."""
+    def streams(self) -> Collection[int]: ...
 
     def declare(self, path: str, entries: Iterable[tuple[Key, Value]]) -> None:
         """Receive the catalog's entries. Raises `StorageError` if a start would be refused because of one."""
@@ -44,9 +39,9 @@ class Checked:
     path: str
     bytes: int
     records: int
-    """Number of records read: all, or those before the torn tail or the fault."""
+    """All records, or those before the torn tail or the fault."""
     torn: Torn | None = None
-    """An end that was not written whole when power or process went, which the next start cuts off."""
+    """An end that was not written whole, which the next start cuts off."""
     fault: StorageError | None = None
 
 
@@ -65,9 +60,8 @@ def missing_files(disk: Disk, folder: DataFolder) -> Iterator[StorageError]:
 
 
 def check_folder(disk: Disk, folder: DataFolder, contents: Contents) -> Iterator[Checked]:
-    """Read everything, and yield a result for each file, missing ones included, and for other faults.
-    `contents`: decodes the records. Leftovers of streams that are not declared are not read, since the next
-    start removes them.
+    """Read everything, and yield a result for each file and each other fault. Leftovers of streams that are
+    not declared are not read, since the next start removes them.
     """
     return _Check(disk, folder, contents).run()
 
@@ -183,9 +177,9 @@ CATALOG: Final = Naming(16, Purpose.CATALOG, gapless=False)
 
 def accept_folder(disk: Disk, folder: DataFolder) -> Iterator[str]:
     """Set each inventory entry to the present state of its file, durably; yield a clause for each loss. For
-    an operator without a copy of what got lost. Files are not touched: one that is damaged inside stays so,
-    and a start reports where. Raises `DamagedFile` if the catalog is missing, which is needed to interpret
-    the other files, and `StorageError` if a file cannot be read, or the inventory cannot be written.
+    an operator without a copy of what got lost. Files are not touched: a start reports one that is damaged
+    inside. Raises `DamagedFile` if the catalog is missing, and `StorageError` if a file cannot be read, or
+    the inventory cannot be written.
     """
     part = folder.inventory.part("catalog")
     if catalog_log.is_there(disk, folder, part):

@@ -1,8 +1,5 @@
-"""The system calls of storage.
-
-All of storage uses `Disk`, so that a test can replace it by a disk that fails the n-th call or loses power
-between two of them (`tests/support/disks.py`). Errors are the system's `OSError`; the callers convert them to
-`StorageError` with the file's name.
+"""The system calls of storage. Errors are the system's `OSError`, which the callers convert to `StorageError`
+with the file's name.
 """
 
 from __future__ import annotations
@@ -46,14 +43,13 @@ _fallocate: Final = _find_fallocate()
 
 
 class Disk:
-    """The files of the operating system, by path and by descriptor; tests have others, of the same methods.
-    Every method may raise `OSError`.
+    """The files of the operating system, by path and by descriptor. Every method may raise `OSError`. Tests
+    replace it by a disk that fails the n-th call or loses power between two of them
+    (`tests/support/disks.py`).
     """
 
     def create(self, path: str) -> int:
-        """Make a new file, for its owner only, and open it for reading and writing. Raises `FileExistsError`
-        if it exists.
-        """
+        """Make a new file, for its owner only. Raises `FileExistsError` if it exists."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY, FILE_MODE)
 
     def open(self, path: str, *, write: bool = False) -> int:
@@ -118,7 +114,7 @@ class Disk:
         raise OSError(code, os.strerror(code))
 
     def sync(self, fd: int) -> None:
-        """Make the content and size of a file durable, or the names in a folder."""
+        """Make a file durable, or the names in a folder."""
         sync_file(fd)
 
     def size(self, fd: int) -> int:
@@ -128,7 +124,6 @@ class Disk:
         os.replace(old, new)
 
     def unlink(self, path: str) -> None:
-        """Remove a file's name; the space returns when no descriptor is open."""
         os.unlink(path)
 
     def list_folder(self, path: str) -> list[str]:
@@ -138,7 +133,7 @@ class Disk:
         return os.path.isdir(path)
 
     def make_folder(self, path: str) -> None:
-        """Make a folder, for its owner only, in an existing folder. Raises `FileExistsError` if it exists."""
+        """Make a folder, for its owner only. Raises `FileExistsError` if it exists."""
         os.mkdir(path, FOLDER_MODE)
 
     def remove_folder(self, path: str) -> None:
@@ -161,7 +156,6 @@ class Disk:
 
 
 def sync_folder(disk: Disk, path: str) -> None:
-    """Make the names in a folder durable."""
     fd = disk.open_folder(path)
     try:
         disk.sync(fd)
@@ -183,7 +177,7 @@ _NAMES_MAX: Final = 10_000
 
 
 class Scratch:
-    """A file that is appended to and read, and removed when it is closed. All methods may raise `OSError`."""
+    """A file that is appended to and read, and removed when it is closed."""
 
     def __init__(self, disk: Disk, folder: str) -> None:
         self._disk = disk

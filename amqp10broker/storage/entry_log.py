@@ -1,14 +1,12 @@
 """A durable key-value map in one file of changes, rewritten when most of it is out of date.
 
-Values are JSON, which this module does not interpret (`catalog_log` and `inventory` have such a file each). A
-record is one atomic change: entries that are put, keys that are forgotten, or both. The present entries are
-in memory as well, as the bytes of the file, so that it can be rewritten at any time.
+Values are JSON. A record is one atomic change. The present entries are in memory as the bytes of the file, so
+that it can be rewritten at any time.
 
 A change is written when it is made, so it survives the process; it survives a loss of power when the
 descriptors of `fds_to_sync` have been synced, and nothing that depends on it may be confirmed before. A
 rewritten file stands aside and gets every change as the old one does, until a sync has covered both; then it
-takes the old one's name, which the next sync makes durable together with what is only in the new one. So no
-caller waits for the disk.
+takes the old one's name, which the next sync makes durable. So no caller waits for the disk.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from amqp10broker.storage.logfile import LogFile
 from amqp10broker.storage.record import HEADER_BYTES, FileHeader, FileReader, KnownFile, Purpose, Record
 
 ASIDE: Final = ".new"
-"""Suffix of a file that is being rewritten; it counts when it has the other's name."""
+"""Suffix of a file that is being rewritten."""
 
 PUT: Final = 1
 """Kind of a record of entries: a line ``[key,value]`` for each."""
@@ -36,7 +34,7 @@ CHANGE: Final = 3
 """Kind of a record of both: a line ``[key,value]`` for each entry, and ``[key]`` for each key that goes."""
 
 ALLOCATED_BYTES: Final = 256 * 1024
-"""Bytes allocated for changes behind the end of the file."""
+"""Room for changes behind the end of the file."""
 
 SPARE_BYTES: Final = 1024 * 1024
 """The file is rewritten when it is longer than twice its live bytes by more than this."""
@@ -50,16 +48,15 @@ Value = Any
 
 
 class EntryLog:
-    """The entries of one file. `durable_changes`: number of the last change known to survive a loss of power.
-    `reader`: of the opened file; None before. `when_written`: called after each change that has been written,
-    which has to be synced. `trouble`: why the last write failed. `failed`: why nothing can be written any
-    more: the broker must stop.
+    """The entries of one file. `durable_changes`: number of the last change that survives a loss of power.
+    `reader`: of the opened file. `when_written`: called after each change that has been written, which has to
+    be synced. `trouble`: why the last write failed. `failed`: why nothing can be written any more: the broker
+    must stop.
     """
 
     def __init__(
         self, disk: Disk, path: str, purpose: Purpose, when_written: Callable[[], None] = lambda: None
     ) -> None:
-        """Create an empty log without a file; call `open` or `make` next."""
         self.path = path
         self.changes = 0
         self.durable_changes = 0
@@ -121,8 +118,8 @@ class EntryLog:
         self.when_written()
 
     def forget(self, keys: Sequence[Key]) -> None:
-        """Remove entries atomically; missing keys are ignored. If that cannot be written now, it is written
-        with the next change, or by `flush`.
+        """Remove entries atomically. If that cannot be written now, it is written with the next change, or by
+        `flush`.
         """
         gone = [key for key in dict.fromkeys(keys) if key in self._live]
         if not gone:
@@ -195,8 +192,8 @@ class EntryLog:
             raise
 
     def when_durable(self, told: Callable[[], None]) -> None:
-        """Call a function once when all changes so far survive a loss of power. It is called by `synced`, in
-        the order of these calls; never, if storage fails.
+        """Call a function once when all changes so far survive a loss of power, in the order of these calls;
+        never, if storage fails.
         """
         self._waiting.append((self.changes, told))
 
@@ -206,7 +203,7 @@ class EntryLog:
             waiting.popleft()[1]()
 
     def fds_to_sync(self) -> list[int]:
-        """Return the descriptors to sync, to make all written changes durable; call `synced` then."""
+        """Return the descriptors to sync; call `synced` then."""
         file = self._opened
         if self.trouble is not None:
             try:
@@ -265,7 +262,6 @@ class EntryLog:
 
     @property
     def live_bytes(self) -> int:
-        """About the size of the file if it were rewritten."""
         return HEADER_BYTES + self._live_bytes
 
     def close(self) -> None:
@@ -275,7 +271,7 @@ class EntryLog:
             self.let_go()
 
     def let_go(self) -> None:
-        """Close the file without a sync; idempotent."""
+        """Close the file without a sync."""
         self._give_up_aside()
         self._close_folder()
         if self._file is not None:
@@ -392,7 +388,7 @@ class EntryLog:
         self._rewrite()
 
     def open(self, known: KnownFile | None = None) -> None:
-        """Open the existing file: read it, cut a torn end off, sync it. Raises `DamagedFile`."""
+        """Read the existing file, cut a torn end off, and sync it. Raises `DamagedFile`."""
         self.remove_aside()
         reader = self.read(known)
         assert reader.header is not None

@@ -15,12 +15,8 @@ A folder with an interrupted creation is finished by the next start; the three f
 that has any of them and no format was changed by other programs. Nothing is ever written into a folder with
 other things in it.
 
-A folder of another format is refused unchanged: nothing was released that wrote one.
-
-The inventory: which files the data folder must have, and how much of each was synced.
-
-It detects missing files, and missing ends of files. Each file of the journal and of the streams, and
-that of the catalog, has an entry here: its id and a lower bound of its durable bytes. Entries are true after
+The inventory detects missing files, and missing ends of files. Each file of the journal and of the streams,
+and that of the catalog, has an entry: its id and a lower bound of its durable bytes. Entries are true after
 any crash or loss of power:
 
 - An entry is made when header and name of the file are durable, and in a commit before, or with, which
@@ -68,7 +64,7 @@ class Inventory(EntryLog):
         return reader
 
     def part(self, name: str) -> FolderInventory:
-        """Return the entries of a folder, by its path in the data folder: ``journal``, ``streams/7``."""
+        """Return the entries of a folder: ``journal``, ``streams/7``."""
         return FolderInventory(self, name, self._parts.setdefault(name, {}))
 
     def parts(self, above: str) -> list[str]:
@@ -76,7 +72,7 @@ class Inventory(EntryLog):
 
 
 class FolderInventory:
-    """The inventory's entries of one folder. `known`: the files that must exist, by name."""
+    """The inventory's entries of one folder. `known`: files that must exist, by name."""
 
     def __init__(self, inventory: Inventory, folder: str, known: dict[str, KnownFile]) -> None:
         self.known = known
@@ -103,7 +99,6 @@ class FolderInventory:
         return self._inventory.changes
 
     def when_durable(self, told: Callable[[], None]) -> None:
-        """Call a function when all changes so far survive a loss of power, at once if they do."""
         if self.is_durable(self._inventory.changes):
             told()
         else:
@@ -113,7 +108,6 @@ class FolderInventory:
         return self._inventory.durable_changes >= change
 
     def sync(self) -> None:
-        """Make all changes durable, which blocks. Raises `StorageError` if they may not be durable."""
         self._inventory.sync()
 
 
@@ -165,8 +159,7 @@ class DataFolder:
 def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: bool = False) -> DataFolder:
     """Open a data folder for this process, and make it if there is none, in an existing folder. `holder`:
     this process for others: "process 123". Raises `FolderInUse`; `DamagedFile` if its format or inventory is
-    missing or damaged; `StorageError` if it cannot be made or opened, is something else, or has another
-    format.
+    missing or damaged; `StorageError` if it cannot be opened, is something else, or has another format.
     """
     with _told(path, "the data folder cannot be used"):
         _make_folder(disk, path)
@@ -197,9 +190,8 @@ def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: b
 
 
 def inspect_data_folder(disk: Disk, path: str, *, without_inventory: bool = False) -> DataFolder:
-    """Open a data folder for reading, without any change; it need not be writable. Raises `FolderInUse` if a
-    broker has it, so that its files change while they are read, and `StorageError` if there is no data
-    folder, or it has another format.
+    """Open a data folder for reading, without any change. Raises `FolderInUse` if a broker has it, and
+    `StorageError` if there is no data folder, or it has another format.
     """
     with _told(path, "the data folder cannot be read"):
         if not disk.is_folder(path):
@@ -221,7 +213,7 @@ def inspect_data_folder(disk: Disk, path: str, *, without_inventory: bool = Fals
 
 def remove_contents(disk: Disk, path: str) -> None:
     """Remove the broker's files from a data folder that no broker uses; the folder stays. Raises
-    `StorageError` if something cannot be removed. The folder counts as damaged then.
+    `StorageError` if something cannot be removed; the folder counts as damaged then.
     """
     with _told(path, "it cannot be emptied"):
         there = disk.list_folder(path)

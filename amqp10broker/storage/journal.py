@@ -3,10 +3,9 @@
 A record belongs to a *group*, a queue's number. `append` collects it and returns a *ticket*; `write` writes
 collected records; when the descriptors of `fds_to_sync` have been synced, `synced` makes the tickets durable.
 Publishes that must survive a loss of power are not confirmed before; those that need only survive the process
-may be when they are written, and `write_early` waits for no sync. The journal neither waits nor reads a
-clock: `runtime/journal/journal_task.py` calls it in the right order.
+may be when they are written (`write_early`). `runtime/journal/journal_task.py` calls the journal.
 
-Three rules make the files readable after a loss of power (`reader` and `sequence` rely on them):
+Three rules make the files readable after a loss of power (`record` and `logfile` rely on them):
 
 - One commit writes records to one file. The next file is made, header only, in the commit that fills the one
   before; records go there when both are durable.
@@ -17,11 +16,10 @@ Three rules make the files readable after a loss of power (`reader` and `sequenc
 
 On a full disk records must still be appended to make room: settlements, and the live records of the oldest
 file. So room is allocated behind the end, the *reserve*, and the next file is made in advance. Appends that
-do not free room must be admitted first (`admits`): during a `shortage` they would use the reserve.
+free no room must be admitted first.
 
-Space is reclaimed from the oldest file on. The queues count the bytes of each file that they still need
-(`add_live`, `add_dead`); `to_clean` returns the oldest file when cleaning pays, the queues append its live
-records again, and `drop` removes it when those are durable.
+Space is reclaimed from the oldest file on. The queues count the bytes of each file that they still need; when
+cleaning pays they append the live records of the oldest file again, and `drop` removes it.
 """
 
 from __future__ import annotations
@@ -41,16 +39,15 @@ from amqp10broker.storage.logfile import JOURNAL, FolderSurvey, LogFile, go_on, 
 from amqp10broker.storage.record import HEADER_BYTES, FileHeader, FileReader, Purpose, Record, Torn
 
 FILE_BYTES_MAX: Final = 32 * 1024 * 1024
-"""A file that has grown to this takes no further record. Less than the disk alarm leaves free (50 MB), since
-otherwise there would be no room to clean a file during an alarm.
+"""Size of a file that takes no further record. Less than the disk alarm leaves free (50 MB), since otherwise
+there would be no room to clean a file during an alarm.
 """
 
 ALLOCATED_AT_ONCE: Final = 8
-"""Beyond the reserve, this share of a file is allocated at a time."""
 
 RESERVE_BYTES_MIN: Final = 1024 * 1024
 """A journal shorter than its maximum reserve has a reserve as long as itself, and at least this: no more than
-that can be settled or cleaned, and an empty folder takes little of a disk.
+that can be settled or cleaned.
 """
 
 NEXT_BYTES: Final = 64 * 1024
@@ -60,12 +57,12 @@ GROUP_BEGINS: Final = 253
 """A record of the journal's own: records up to the next `GROUP_ENDS` count together, or not at all."""
 
 GROUP_ENDS: Final = 254
-"""With index 1 the records since `GROUP_BEGINS` count; with 0 they do not."""
+"""With index 1 the records since `GROUP_BEGINS` count."""
 
 _KIND: Final = attrgetter("kind")
 
 OPEN_FILES_MAX: Final = 64
-"""Open descriptors of files that are only read; beyond that the least recently used are closed."""
+"""Open descriptors of files that are only read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +71,12 @@ class RecoveryResult:
     records: int
     bytes: int
     torn: Torn | None
-    """The end that was cut off the last file."""
     torn_path: str | None
 
 
 class Journal:
-    """The journal of one node, usable after `recover` has been iterated to its end. `found`: result of
-    recovery; None before. `shortage`: why the reserve is not whole, or there is no room for a refused append
-    beside it; None if there is, or no reserve.
+    """The journal of one node, usable after `recover` has been iterated to its end. `shortage`: why the
+    reserve is not whole, or there is no room for a refused append beside it; None if there is, or no reserve.
     """
 
     def __init__(
@@ -93,9 +88,9 @@ class Journal:
         file_bytes_max: int = FILE_BYTES_MAX,
         reserve_bytes: int = 0,
     ) -> None:
-        """Create a journal without opening any file. `folder`: a folder of its own, which must exist. `part`:
-        the folder's part of the inventory, which must be synced before each `synced`, with `remove_dropped`
-        afterwards. `reserve_bytes`: maximum of the reserve; 0: none.
+        """Create a journal without opening any file. `folder`: must exist. `part`: of the inventory; it must
+        be synced before each `synced`, with `remove_dropped` afterwards. `reserve_bytes`: maximum of the
+        reserve; 0: none.
         """
         self.shortage: DiskFull | None = None
         self.durable = 0
@@ -161,8 +156,7 @@ class Journal:
     @contextmanager
     def together(self) -> Iterator[None]:
         """Append the records of a block atomically: after a loss of power all of them exist, or none. The
-        block must not await. A group lies in one file, between two records of the journal's own. Recovery
-        holds its records back until its end, and drops them if there is none.
+        block must not await. A group lies in one file, and recovery drops it if its end is missing.
         """
         self.append(0, GROUP_BEGINS, 0, ())
         self._together = True
@@ -176,7 +170,7 @@ class Journal:
 
     def admits(self, size: int, last: int) -> bool:
         """Return whether records that free no room may be appended without using the reserve. `size`: their
-        approximate bytes, plus those that were admitted before and not yet appended. `last`: how many of them
+        approximate bytes, with those that were admitted before and not yet appended. `last`: how many of them
         are new. If there is no room, there is a shortage until there is.
         """
         filling = self._filling
@@ -201,20 +195,18 @@ class Journal:
 
     @property
     def unsynced_bytes(self) -> int:
-        """Bytes that a loss of power could destroy, including those that wait to be written."""
+        """Bytes that a loss of power could destroy."""
         collected = sum(file.collected_bytes for file in self._pending) if self._pending else 0
         return collected + self._current.end - self._current.synced
 
     @property
     def at_rest(self) -> bool:
-        """Whether the next commit has no file to begin or to remove. Collected records do not count: they
-        wait for a requested commit.
-        """
+        """Whether the next commit has no file to begin or to remove."""
         return not (self._pending or self._dropped or self._leaving)
 
     def mark(self) -> None:
-        """Record the synced position in the inventory, so that damage before it, or loss, can be detected. A
-        failure is ignored, since the records themselves are safe.
+        """Record the synced position in the inventory, to detect damage or loss before it. A failure is
+        ignored, since the records themselves are safe.
         """
         try:
             self._claim(self._current)
@@ -222,9 +214,9 @@ class Journal:
             return
 
     def write(self) -> int | None:
-        """Write collected records, as far as they belong into one file. Returns the ticket that will be
-        durable when `fds_to_sync` is synced, possibly durable already; None: there is nothing to sync. Raises
-        `DiskFull` if the rest is still collected; repeat when there is room.
+        """Write collected records, as far as they belong into one file. Returns the ticket that is durable
+        when `fds_to_sync` is synced; None: there is nothing to sync. Raises `DiskFull` if the rest is still
+        collected; repeat when there is room.
         """
         assert not self._syncing, "a sync is under way: it would be taken to cover this as well"
         current = self._advance()
@@ -254,8 +246,8 @@ class Journal:
 
     def write_early(self) -> int:
         """Write collected records for the current file, also during a sync; they count for the sync of the
-        next `write`. Those for the next file wait for `write`, as does a group that has not ended. Returns
-        the ticket up to which everything has been written. Raises `DiskFull` if all is still collected.
+        next `write`. Those for the next file wait, as does a group that has not ended. Returns the ticket up
+        to which everything has been written. Raises `DiskFull` if all is still collected.
         """
         current = self._current
         if not self._together:
@@ -294,7 +286,7 @@ class Journal:
 
     def read_run(self, file: int, offset: int, length: int) -> list[Record]:
         """Return consecutive records of any groups, with one system call. `length`: bytes to the end of the
-        last. Raises `DamagedFile` if the content is not what was written.
+        last. Raises `DamagedFile`.
         """
         return self._to_read(file).read_run(offset, length)
 
@@ -311,7 +303,7 @@ class Journal:
         """Return the oldest file, if it is full and cleaning it pays: no byte in it is live, or more than
         half of all bytes are dead and two files are full. During a shortage: more than half of the bytes of
         the oldest files are dead, and the copies fit into the remaining room. To clean, append its live
-        records again, count them as dead here and live there, then `drop` it.
+        records again, then `drop` it.
         """
         oldest = next(iter(self._files))
         full = self._current.number - oldest
@@ -341,10 +333,9 @@ class Journal:
         return False
 
     def drop(self, file: int, *, after: int | None = None) -> None:
-        """Remove the oldest file as soon as it is safe. `after`: the ticket that must be durable first; None:
-        all that was appended, which is required if a record is dead only because of a later one, as in quorum
-        queues: without the later one the earlier one would be missing. 0: at once. Raises `ValueError` if it
-        is another file, not full, or has live bytes.
+        """Remove the oldest file as soon as it is safe. `after`: the ticket that must be durable first, 0: at
+        once; None: all that was appended, which is required if a record is dead only because of a later one,
+        as in quorum queues. Raises `ValueError` if it is another file, not full, or has live bytes.
         """
         if file != next(iter(self._files)) or file >= self._current.number:
             raise ValueError(f"file {file} is not the oldest full file")
@@ -359,7 +350,6 @@ class Journal:
         self.remove_dropped()
 
     def remove_dropped(self) -> None:
-        """Remove dropped files as far as possible; call this after each sync."""
         while self._dropped and self._dropped[0][0] <= self.durable:
             _, file = self._dropped.popleft()
             self._leaving.append((self._part.forget([file.name]), file))
@@ -384,10 +374,9 @@ class Journal:
         return len(self._files) + len(self._dropped) + len(self._leaving)
 
     def recover(self) -> Iterator[Sequence[Record]]:
-        """Read all records, oldest first, in batches; afterwards the journal can be used, and `found` is set.
-        Every record counts as dead until `add_live`. A record may come twice, when the broker stopped after
-        cleaning had copied it: the later one is the copy. Raises `DamagedFile` if a record is not what was
-        written; nothing was changed.
+        """Read all records, oldest first, in batches; `found` is set then. Every record counts as dead until
+        `add_live`. A record may come twice, when the broker stopped after cleaning had copied it. Raises
+        `DamagedFile` if a record is not what was written; nothing was changed.
         """
         assert self.found is None, "recover once"
         found = survey(self._disk, self._folder, JOURNAL, self._part.known)

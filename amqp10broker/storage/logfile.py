@@ -1,9 +1,8 @@
 """Files of records that are appended to and read at the same time, and the numbered files of a folder.
 
 Records are collected in memory with fixed offsets, and `write` writes them in one call. A failed write leaves
-the file as it was and everything collected; the next `write` puts the same bytes at the same places. After a
+the file as it was and everything collected; the next one puts the same bytes at the same places. After a
 sync, `synced_to` must be called; the next record is then preceded by a marker (`record.encode_marker`).
-Errors of the system raise `StorageError`, and `DiskFull` if the call can be repeated when there is room.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class LogFile:
-    """One file: `written` bytes on disk, and records collected behind them. `written`: bytes that the system
-    has been given; 0: the file is not made. `synced`: bytes that are known to be durable; 0 as long as the
-    header and the name are not. `allocated`: bytes before this can be written even if the disk is full.
+    """One file. `written`: bytes that the system has been given; 0: the file is not made. `synced`: bytes
+    that are known to be durable; 0 as long as the header and the name are not. `allocated`: bytes before this
+    can be written even if the disk is full.
     """
 
     __slots__ = (
@@ -53,9 +52,7 @@ class LogFile:
     )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str, header: FileHeader, *, size: int = 0, synced: int = 0) -> None:
-        """Describe a file without opening it. `size`: end of its last record; 0 if the file has to be made.
-        `synced`: bytes that are durable.
-        """
+        """Describe a file without opening it. `size`: end of its last record; 0: it has to be made."""
         self.path = path
         self.header = header
         self.number = header.number
@@ -87,7 +84,7 @@ class LogFile:
         return KnownFile(self.header.file_id, self.synced)
 
     def fileno(self) -> int:
-        """Return the descriptor, for a sync; opens the file if it is closed."""
+        """Return the descriptor; opens the file if it is closed."""
         if self._fd is None:
             try:
                 self._fd = self._disk.open(self.path, write=True)
@@ -96,9 +93,7 @@ class LogFile:
         return self._fd
 
     def make(self) -> None:
-        """Make the file with its header; before `write`, the file and its folder must be synced, and
-        `synced_to` called.
-        """
+        """Make the file with its header, which must be synced with the folder before `write`."""
         assert not self.written
         header = self.header.encode()
         try:
@@ -118,7 +113,7 @@ class LogFile:
             raise self._failed("its folder cannot be synced", error) from error
 
     def sync(self) -> None:
-        """Wait until written records are durable. After a failure another sync cannot help."""
+        """Make written records durable. After a failure another sync cannot help."""
         try:
             self._disk.sync(self.fileno())
         except OSError as error:
@@ -167,7 +162,6 @@ class LogFile:
         return offset
 
     def mark(self) -> None:
-        """Collect a marker if more is synced than the last one recorded."""
         if self.synced > self._marked:
             self._marked = self.synced
             marker = encode_marker(self.header, self.end, self.synced)
@@ -220,7 +214,7 @@ class LogFile:
         self.synced = max(self.synced, size)
 
     def read(self, offset: int) -> bytes:
-        """Return the payload of a record, on disk or collected. Raises `DamagedFile`."""
+        """Return the payload of a record, written or collected. Raises `DamagedFile`."""
         if offset >= self.written:
             return self._read_collected(offset)
         data = self._read(offset, min(_GUESS_BYTES, self.written - offset))
@@ -235,8 +229,8 @@ class LogFile:
         return records[0].payload
 
     def read_run(self, offset: int, length: int) -> list[Record]:
-        """Return consecutive records. Raises `DamagedFile` if they are not what was written. `length`: bytes
-        up to the end of the last record, with markers and records of other groups between.
+        """Return consecutive records. `length`: bytes up to the end of the last record, with markers and
+        records of other groups between. Raises `DamagedFile`.
         """
         end = offset + length
         data = self._read(offset, min(end, self.written) - offset) if offset < self.written else b""
@@ -251,9 +245,9 @@ class LogFile:
         return records
 
     def read_some(self, offset: int, size: int) -> list[Record]:
-        """Return whole written records from an offset on: about `size` bytes, one record at least. Raises
-        `DamagedFile` if they are not what was written. `offset`: beginning of a record, or of a marker before
-        it; nothing is found at the end of the written bytes, or before a marker there.
+        """Return whole written records from an offset on: about `size` bytes, one record at least. `offset`:
+        beginning of a record, or of a marker before it; nothing is found at the end of the written bytes, or
+        before a marker there. Raises `DamagedFile`.
         """
         left = self.written - offset
         while left > 0:
@@ -307,7 +301,7 @@ class LogFile:
 
 
 def go_on(disk: Disk, reader: FileReader) -> LogFile:
-    """Open a file for appending after a reader has read all its batches; a torn tail is cut off, durably."""
+    """Open a file for appending after a reader has read all its batches; a torn tail is cut off durably."""
     assert reader.header is not None
     file = LogFile(disk, reader.path, reader.header, size=reader.end)
     if reader.torn is not None:
@@ -345,7 +339,6 @@ class Naming:
         return f"{number:0{self.digits}}{_SUFFIX}"
 
     def number(self, name: str) -> int | None:
-        """Return the number in a name; None if it is another file."""
         found = re.fullmatch(rf"(\d{{{self.digits}}})\{_SUFFIX}", name)
         return None if found is None else int(found[1])
 
@@ -368,7 +361,6 @@ class SequenceFile:
         return self.known is not None and self.known.gap
 
     def reader(self, disk: Disk, naming: Naming) -> FileReader:
-        """Open the file for reading; raises as `FileReader`."""
         return FileReader(
             disk, self.path, purpose=naming.purpose, number=self.number, last=self.last, known=self.known
         )
@@ -383,8 +375,8 @@ class FolderSurvey:
 
 
 def survey(disk: Disk, folder: str, naming: Naming, known: Mapping[str, KnownFile]) -> FolderSurvey:
-    """Survey the names in a folder, and its last file. `known`: files that must exist, by name. Raises
-    `StorageError` if there is something else in the folder, or it cannot be read.
+    """Survey the files of a folder. `known`: those that must exist, by name. Raises `StorageError` if there
+    is something else in the folder, or it cannot be read.
     """
     there = _numbers(disk, folder, naming)
     must = {number: each for name, each in known.items() if (number := naming.number(name)) is not None}

@@ -12,14 +12,11 @@ Record, 29 bytes and its payload::
 xored with the record's offset, so that a record of another file, or at another place of this one, is never
 taken for a good one. Kind 0 is never written: zeros are not a record.
 
-A *marker* is a record of kind `MARKER` with the synced length of the file when it was appended, by which
-`reader` distinguishes a torn tail from damage. Its payload is the file's id, so that markers can be found
-behind a place that cannot be read.
-
-The reader of all files: records in batches from front to back, and the decision where they end.
+A *marker* is a record of kind `MARKER` with the synced length of the file when it was appended, as its index.
+Its payload is the file's id, so that markers can be found behind a place that cannot be read.
 
 A bad record is damage and raises, except at the end of the last file of a sequence, where it may be the torn
-tail that a loss of power leaves (`why_damaged` distinguishes them). Writers observe these rules:
+tail that a loss of power leaves (`why_damaged`). Writers observe these rules:
 
 - A header is synced, and its name in the folder, before the first record is written behind it.
 - Before the first record is written to a file, all files before it in the sequence are synced.
@@ -42,7 +39,6 @@ from amqp10broker.storage.disk import Disk
 MAGIC: Final = b"\x8aA10LOG\n"
 VERSION: Final = 1
 MARKER: Final = 255
-"""The kind of markers; kinds of the users of a file are 1 to 254."""
 
 _HEADER: Final = struct.Struct(">8sHHQQI")
 _HEADER_SUMMED: Final = struct.Struct(">8sHHQQ")
@@ -56,7 +52,7 @@ OFFSET_MASK: Final = 0xFFFF_FFFF
 
 
 class Purpose(enum.IntEnum):
-    """The purpose of a file; a file of one purpose is never read as one of another."""
+    """A file of one purpose is never read as one of another."""
 
     JOURNAL = 1
     CATALOG = 2
@@ -66,7 +62,7 @@ class Purpose(enum.IntEnum):
 
 
 class Record(NamedTuple):
-    """A record and its position. A tuple, because a start reads millions of them."""
+    """A record and its position; a tuple, because a start reads millions of them."""
 
     group: int
     kind: int
@@ -76,14 +72,13 @@ class Record(NamedTuple):
     file: int
     offset: int
     length: int
-    """Bytes in the file: `RECORD_BYTES` and the payload's."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
     purpose: int
     number: int
-    """Its number in a sequence of files; 0 for a file outside of one."""
+    """0 for a file outside of a sequence."""
     file_id: int
     version: int = VERSION
 
@@ -94,7 +89,6 @@ class FileHeader:
 
     @property
     def id_bytes(self) -> bytes:
-        """The file's id in the form of markers."""
         return self.file_id.to_bytes(8, "big")
 
     def encode(self) -> bytes:
@@ -122,13 +116,12 @@ def encode_head(
 
 
 def encode_marker(header: FileHeader, offset: int, synced: int) -> bytes:
-    """Encode a whole marker at an offset: all bytes of the file before `synced` are synced."""
+    """Encode a marker at an offset: all bytes of the file before `synced` are synced."""
     payload = header.id_bytes
     return encode_head(header.seed, offset, 0, MARKER, synced, (payload,)) + payload
 
 
 def is_record(data: bytes, at: int, seed: int, offset: int, *, length: int | None = None) -> bool:
-    """Return whether there is a whole record with the right checksum at a place."""
     if at + RECORD_BYTES > len(data) or not data[at + 12]:
         return False
     told: int
@@ -144,10 +137,9 @@ BRING_BACK: Final = (
     "bring the file back, or restore the data folder from a copy; or give up for good what is missing, with: "
     "amqp10broker storage accept DIR"
 )
-"""Advice for a missing file, or a missing end of one."""
 
 CHUNK_BYTES: Final = 1 << 20
-"""Size of a read: a batch has so many bytes, or one record if that is longer."""
+"""Size of a read: a batch has so many bytes, or one record."""
 
 
 class KnownFile(NamedTuple):
@@ -162,7 +154,7 @@ class KnownFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """The end of the last file, which was not written whole. It contains nothing that was ever synced."""
+    """The end of the last file, which was not written whole. Nothing in it was ever synced."""
 
     offset: int
     bytes: int
@@ -170,8 +162,8 @@ class Torn:
 
 class FileReader:
     """A reader of one file. `header`: None if the file was made and then lost before anything was in it.
-    `size`: bytes when it was opened. `end`: of the last good record read so far, 0 without a header.
-    `synced`: so many bytes were durable: a fault before is damage, not a torn end.
+    `end`: of the last good record read so far, 0 without a header. `synced`: a fault before this offset is
+    damage, not a torn end.
     """
 
     def __init__(
@@ -184,10 +176,9 @@ class FileReader:
         last: bool,
         known: KnownFile | None = None,
     ) -> None:
-        """Open a file and read its header. `number`: the expected number in the header; None for any. `last`:
-        the file is the last of its sequence, so that its tail may be torn. Raises `DamagedFile` if its header
-        is not right, or it is another file, and `StorageError` if it cannot be read, or a newer version has
-        written it.
+        """Open a file and read its header. `number`: the expected one; None for any. `last`: of its sequence,
+        so that its tail may be torn. Raises `DamagedFile` if its header is wrong, and `StorageError` if it
+        cannot be read, or a newer version has written it.
         """
         self.path = path
         self.size = 0
@@ -316,8 +307,8 @@ class FileReader:
 
 
 def parse(data: bytes, offset: int, header: FileHeader) -> tuple[list[Record], int, bool]:
-    """Parse the records at the start of some bytes. Returns the records without markers; the bytes that they
-    and the markers take; and whether the rest may be the beginning of a record, and not a fault.
+    """Parse the records at the start of some bytes. Returns them without markers; the bytes that they and the
+    markers take; and whether the rest may be the beginning of a record, and not a fault.
     """
     records: list[Record] = []
     view = memoryview(data)
@@ -364,8 +355,8 @@ def why_damaged(data: bytes, offset: int, header: FileHeader) -> str | None:
     """Return the sign of damage at a bad record as a clause; None if it is a torn tail.
 
     When the power goes, any part of what was written since the last sync may be missing: the file may be
-    shorter, and any sector of it may hold zeros. That is a *torn tail*: nothing of it was confirmed, and
-    it is cut off. Anything else is *damage*, and must never be cut off silently. Three signs show damage:
+    shorter, and any sector of it may hold zeros. That is a *torn tail*, which is cut off. Anything else is
+    *damage*, and must never be cut off silently. Three signs show damage:
 
     1. A marker behind the place records a sync beyond it.
     2. The record there would be right with another length: its length is wrong and all else is whole.

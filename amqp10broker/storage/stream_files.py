@@ -1,13 +1,11 @@
 """Segments of a stream as files in a folder of its own.
 
-A segment's file is named after its first offset, which is also its number. Files are made and removed in
-order, and have entries in the inventory from when they are durable to when they are removed: so a missing
-file is detected, and one that comes back after a loss of power is removed again. The records contain the
-offset that comes next.
+A segment's file is numbered by its first offset. Files are made and removed in order, and have entries in the
+inventory from when they are durable to when they are removed: so a missing file is detected, and one that
+comes back after a loss of power is removed again.
 
-A deleted stream loses its entries, and then its folder is renamed, which is atomic; the rest of such a folder
-is removed by the next start (`remove_leftovers`). Each step waits until the one before is durable, without
-blocking a caller.
+A deleted stream loses its entries, and then its folder is renamed, which is atomic; the next start removes
+the rest of such a folder. Each step waits until the one before is durable, without blocking a caller.
 """
 
 from __future__ import annotations
@@ -40,7 +38,6 @@ OPEN_MAX: Final = 8
 """Open files of a stream beside the one that is written to."""
 
 FOLDER: Final = "streams"
-"""The folder of all streams, in the data folder."""
 _DELETED: Final = ".deleted"
 
 
@@ -75,8 +72,8 @@ def remove_leftovers(disk: Disk, streams: str, numbers: Iterable[int], inventory
 @dataclass(eq=False)
 class FileShelf:
     """The segments of one stream, each a file. Methods that write raise `DiskFull` if nothing has changed and
-    the call can be repeated. `_part`: of the inventory (`part_of`), which must be synced with the stream.
-    `_on_torn`: called with a file after its torn end was cut off at the start.
+    the call can be repeated. `_part`: of the inventory, which must be synced with the stream. `_on_torn`:
+    called with a file after its torn end was cut off at the start.
     """
 
     _disk: Disk
@@ -97,7 +94,7 @@ class FileShelf:
 
     def recover(self) -> Iterator[tuple[int, int, Sequence[Record]]]:
         """Iterate over the existing records in steps: first offset of a segment, its size as far as it has
-        been read, and its next records, which may be none. Torn ends have been cut off at the end.
+        been read, and its next records, which may be none.
         """
         found = survey(self._disk, self._folder, STREAM, self._part.known)
         if found.missing:
@@ -137,8 +134,8 @@ class FileShelf:
             return  # the entries are as true as before
 
     def prepare(self, first: int) -> list[int]:
-        """Begin a new segment with this first offset; all before it must be durable. Returns descriptors to
-        sync before `synced` and then `roll`; none if that has been done.
+        """Begin a new segment; all before it must be durable. Returns descriptors to sync before `synced` and
+        then `roll`; none if that has been done.
         """
         if self._next is None:
             self._next = LogFile(
@@ -178,7 +175,6 @@ class FileShelf:
         return position, self._newest.end - position
 
     def mark(self) -> None:
-        """Record the durable length, itself durably before long."""
         if self._newest is not None:
             try:
                 self._part.put({self._newest.name: self._newest.known})
@@ -271,8 +267,8 @@ class FileShelf:
 
 
 class Segments:
-    """A reader of a stream's segments in order, which checks that each goes on where the last ended.
-    `following`: offset of the next message; None before the first.
+    """A reader of a stream's segments, which checks that each goes on where the last ended. `following`:
+    offset of the next message; None before the first.
     """
 
     def __init__(self, number: int) -> None:

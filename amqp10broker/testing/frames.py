@@ -19,8 +19,7 @@ from amqp10broker.observe.frames.records import Record, RecordedFrame, first_lin
 from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp10.performatives import Open
 from amqp10broker.runtime.observe.tracing import FILE_BYTES_MAX
-from amqp10broker.tools.lint.findings import RULES, Finding
-from amqp10broker.tools.lint.lint import Lint
+from amqp10broker.tools.lint import RULES, Finding, Lint
 from amqp10broker.tools.upgrade import RecordedUses
 
 # Connections with stored frames; the oldest are dropped.

@@ -12,12 +12,12 @@ from amqp10broker.protocols.amqp091.properties import decode_properties
 from amqp10broker.protocols.amqp10.performatives import Attach, Open
 
 _PROPERTIES_AT = HEADER.size + 12
-"""Where the properties of a content header frame begin: behind class, weight and size."""
+"""Of a content header frame: behind class, weight and size."""
 _NORMAL = 4
 
 
 class _Client:
-    """What frames have shown of a client. `of`: see `Upgrade.use`. `to`: by channel, the quorum queue of the
+    """What frames have shown of a client. `of`: for `Upgrade.use`. `to`: by channel, the quorum queue of the
     message that follows, None if it goes elsewhere. `quorum`: by channel, a quorum queue that it consumes.
     """
 
@@ -31,7 +31,7 @@ class RecordedUses:
     """Processes the frames of any number of connections, and reports uses to an `Upgrade`."""
 
     def __init__(self, upgrade: Upgrade, quorum_queues: Collection[str] = ()) -> None:
-        """`quorum_queues`: names of those known beside the queues that the frames declare."""
+        """`quorum_queues`: known beside the queues that the frames declare."""
         self._upgrade = upgrade
         self._quorum = set(quorum_queues)
         self._clients: dict[int, _Client] = {}

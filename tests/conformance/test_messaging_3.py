@@ -344,7 +344,6 @@ def test_an_anonymous_terminus_declares_what_an_attach_would() -> None:
     assert "state=accepted" in script.do("C> TRANSFER h=0 to=new")[0]
     assert "state=accepted" in script.do("C> TRANSFER h=0 to=/queues/new")[0]
     declared = script.world.vhost.find("new")
-    assert declared is not None
     assert (declared.durable, declared.type) == (True, "classic")
     assert script.do("count new") == ["= ready=2 unsettled=0"]
 
@@ -569,7 +568,6 @@ def test_a_bare_name_declares_the_queue(terminus: str) -> None:
     script.do(f"C> ATTACH h=1 {terminus}=orders")
     script.do("C> DETACH h=1 closed=true")
     declared = script.world.vhost.find("orders")
-    assert declared is not None
     assert declared.durable
 
 

@@ -25,13 +25,7 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueDeclareOk,
 )
 from amqp10broker.queues.commands import DELETE
-from tests.support.channel_world import (
-    World,
-    WorldChannel,
-    bodies,
-    contents,
-    properties_of,
-)
+from tests.support.channel_world import World, WorldChannel, bodies, contents, properties_of
 from tests.support.declaring import set_permission
 
 
@@ -161,7 +155,6 @@ def test_forged_addresses_of_a_requester_reach_nobody(channel: WorldChannel) -> 
     asked = server.call(BasicGet("q", no_ack=True))
     assert isinstance(asked, Content)
     address = properties_of(asked).reply_to
-    assert address is not None
     forged = [f"{address}.x", f"{address}x", address[:-1]]
     server.publish(address, b"answer", headers={"CC": [address, *forged]})
     assert bodies(channel.take()) == [b"answer"]

@@ -344,7 +344,6 @@ def test_close_of_the_client_carries_its_error() -> None:
         frame(Close(error=Error(condition=Symbol("amqp:not-found"), description="x")))
     )
     assert isinstance(event, Close)
-    assert event.error is not None
     assert event.error.condition == "amqp:not-found"
 
 
@@ -405,7 +404,6 @@ def test_a_silent_peer_is_given_up_after_our_time_out_and_not_before() -> None:
     """ "If the threshold is exceeded, then a peer SHOULD try to gracefully close the connection"."""
     timer = IdleTimer(local_ms=60_000, remote_ms=None, now=0.0)
     interval = timer.interval
-    assert interval is not None
     expired_at = next(step * interval for step in range(1, 20) if timer.tick(step * interval, 0, 0)[1])
     assert 60.0 <= expired_at <= 60.0 + 2 * interval
 
@@ -442,7 +440,6 @@ def test_two_ends_of_the_engine_open_a_connection() -> None:
     one, other = _opened_pair()
     assert (one.state, other.state) == (S.OPENED, S.OPENED)
     assert (one.frame_size_max, other.frame_size_max) == (4096, 1024)
-    assert one.remote_open is not None
     assert one.remote_open.container_id == "broker"
 
 

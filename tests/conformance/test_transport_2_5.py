@@ -10,15 +10,7 @@ import pytest
 from amqp10broker.protocols.amqp10.credit import OutgoingWindow
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpSessionError, Condition
 from amqp10broker.protocols.amqp10.link import SessionEnded
-from amqp10broker.protocols.amqp10.performatives import (
-    Attach,
-    Begin,
-    Detach,
-    Disposition,
-    End,
-    Flow,
-    Target,
-)
+from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Detach, Disposition, End, Flow, Target
 from amqp10broker.protocols.amqp10.session import SESSION_TRANSITIONS, Session, SessionInput, SessionState
 from tests.support.engine import read_all
 from tests.support.script import ScriptRunner

@@ -187,7 +187,6 @@ def test_a_refused_attach_of_the_client_end_is_reported() -> None:
     ends.server.links.refuse(attaching.link, AmqpLinkError("amqp:not-found", "no such thing"))
     events = ends.step()[0]
     detached = [event for event in events if isinstance(event, LinkDetached)]
-    assert detached[0].error is not None
     assert detached[0].error.condition == "amqp:not-found"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.protocols.serial import add, diff, less, ranges
+from amqp10broker.protocols.serial import add, diff, ranges
 from tests.support.script import ScriptRunner
 
 LAST = 4_294_967_295
@@ -209,9 +209,7 @@ def test_serial_numbers_follow_rfc_1982() -> None:
     assert add(LAST, 1) == 0
     assert diff(0, LAST) == 1
     assert diff(LAST, 0) == -1
-    assert less(LAST, 0)
-    assert not less(0, LAST)
-    assert less(0, 2**31 - 1)
+    assert diff(0, 2**31 - 1) < 0
     assert ranges([LAST - 1, LAST, 0, 3]) == [(LAST - 1, 0), (3, 3)]
     assert ranges([]) == []
     assert ranges([5, 3, 4, 9]) == [(3, 5), (9, 9)]

@@ -171,7 +171,6 @@ class Client091:
         """basic.get of a request; its reply-to is what `reply_to_last` answers."""
         method, properties, body = self.channel.basic_get(queue, auto_ack=True)
         assert method is not None
-        assert properties is not None
         self._replies = properties.reply_to or ""
         return _show_delivery("request", method, properties, body)
 

@@ -113,7 +113,6 @@ def without_limit(place: Place) -> list[str]:
     with quorum_queue(place, **{"x-delivery-limit": -1}) as channel:
         publish(channel, None, None)
         got = get(channel)
-        assert got is not None
         channel.basic_nack(got[0], requeue=True)
         channel.queue_declare(QUEUE, passive=True)
         return get_all(channel)
@@ -123,10 +122,8 @@ def count_after_nack(place: Place) -> object:
     with quorum_queue(place) as channel:
         publish(channel, None)
         got = get(channel)
-        assert got is not None
         channel.basic_nack(got[0], requeue=True)
         again = get(channel)
-        assert again is not None
         return again[2].get("x-delivery-count")
 
 
@@ -253,7 +250,6 @@ if URL is not None:
 
     @pytest.mark.parametrize("row", EXPECTED)
     def test_rabbitmq_4_3_behaves_as_its_row_says(row: str) -> None:
-        assert URL is not None
         scenario, seen = EXPECTED[row]
         assert scenario(Place.from_url(URL, None)) == seen[VERSIONS.index("4.3")]
 

@@ -10,6 +10,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess, broker, queue, shared_broker, start_broker
 from tests.support.browser import chromium, pages
 from tests.support.cluster_process import cluster, shared_cluster
+from tests.support.command_line import CommandLine
 from tests.support.deadline import deadline
 from tests.support.jms import jms
 from tests.support.pika_client import channel, connect, connection
@@ -51,3 +52,8 @@ def clients() -> Iterator[Any]:
 def client(broker: BrokerProcess, clients: Any) -> ProtonClient:
     connected: ProtonClient = clients(broker)
     return connected
+
+
+@pytest.fixture
+def run(broker: BrokerProcess) -> CommandLine:
+    return CommandLine(broker)

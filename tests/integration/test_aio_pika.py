@@ -12,9 +12,7 @@ import aiormq
 import pytest
 from aio_pika import Message
 from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
-from aio_pika.exceptions import (
-    MessageProcessError,
-)
+from aio_pika.exceptions import MessageProcessError
 from aio_pika.patterns import RPC
 
 from tests.support.broker_process import BrokerProcess
@@ -119,7 +117,6 @@ def test_a_robust_connection_comes_back_with_its_topology(broker: BrokerProcess,
             assert await inbox.get() == b"before"
             back = asyncio.Event()
             connection.reconnect_callbacks.add(lambda *_: back.set())
-            assert connection.transport is not None
             below: Any = connection.transport.connection
             await below.close(ConnectionError("lost"))
             await back.wait()

@@ -85,7 +85,6 @@ def test_properties_and_headers_of_every_type(client: Client, channel: Channel, 
     channel.declare_queue(queue, exclusive=True)
     channel.publish(b"body", queue, headers=headers, properties=PROPERTIES)
     received = channel.get(queue, no_ack=True)
-    assert received is not None
     assert received.body == b"body"
     assert received.properties == PROPERTIES
     assert received.headers == headers
@@ -138,15 +137,12 @@ def test_requeue_and_reject(channel: Channel, queue: str) -> None:
     for text in (b"a", b"b"):
         channel.publish(text, queue)
     first = channel.get(queue)
-    assert first is not None
     assert (first.body, first.redelivered) == (b"a", False)
     channel.reject(first, requeue=True)
     again = channel.get(queue)
-    assert again is not None
     assert (again.body, again.redelivered) == (b"a", True)
     channel.reject(again, requeue=False)
     last = channel.get(queue)
-    assert last is not None
     assert last.body == b"b"
     channel.acknowledge(last)
     assert channel.get(queue) is None
@@ -201,7 +197,6 @@ def test_a_transaction(client: Client, queue: str) -> None:
     assert channel.get(queue) is None
     channel.commit()
     message = channel.get(queue)
-    assert message is not None
     assert message.body == b"b"
     channel.acknowledge(message)
     channel.commit()
@@ -229,7 +224,6 @@ def test_routing(
         with pytest.raises(Unroutable):
             channel.publish(b"no", "no", exchange=queue)
     message = channel.get(queue, no_ack=True)
-    assert message is not None
     assert message.body == b"yes"
     assert channel.get(queue) is None
 
@@ -239,5 +233,4 @@ def test_a_body_of_many_frames(channel: Channel, queue: str) -> None:
     body = b"\x00\x01\xff" * 400_000
     channel.publish(body, queue, properties={"content_encoding": "binary"})
     message = channel.get(queue, no_ack=True)
-    assert message is not None
     assert message.body == body

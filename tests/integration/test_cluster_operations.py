@@ -435,9 +435,7 @@ def test_queues_grow_by_themselves(tmp_path: Path) -> None:
         declare(nodes, "wanted", 1)
         run(nodes, "b", "policy", "set", "p", "^wanted$", '{"target-group-size": 4}')
         nodes.wait_until(
-            lambda: [kind for _, kind in states(nodes, "wanted").values()] == ["voter"] * 4,
-            "four voters",
-            20,
+            lambda: [kind for _, kind in states(nodes, "wanted").values()] == ["voter"] * 4, "four voters", 20
         )
         declare(nodes, "free", 1, at="b")
         assert len(states(nodes, "free")) == 1

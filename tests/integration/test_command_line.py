@@ -204,7 +204,6 @@ def test_trace_shows_frames_while_the_broker_runs(broker: BrokerProcess, tmp_pat
         text=True,
     )
     try:
-        assert process.stderr is not None
         assert process.stderr.readline() == "tracing user guest until ctrl-C\n"
         file = tmp_path / "trace.txt"
         assert run(broker, "frames", "trace", "127.0.0.1", "on", "--file", str(file)).startswith(
@@ -241,7 +240,6 @@ def test_lint_looks_at_frames_while_the_broker_runs(broker: BrokerProcess) -> No
         text=True,
     )
     try:
-        assert process.stderr is not None
         assert process.stderr.readline() == "looking at peer 127.0.0.1 for 600 s\n"
         with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port, heartbeat=0)):
             pass

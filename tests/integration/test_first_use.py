@@ -65,7 +65,6 @@ def ports_in(file: Path, process: subprocess.Popen[str]) -> dict[str, Any]:
 def test_without_a_command_it_serves_and_prints_five_lines() -> None:
     """Where it listens with the login, the page, that all is in memory, and how to go on."""
     with started(AMQP10BROKER_PORT="0") as process:
-        assert process.stdout is not None
         lines = [process.stdout.readline().rstrip("\n") for _ in range(5)]
         url = lines[0].rpartition(" ")[2]
         with pika.BlockingConnection(pika.URLParameters(url)) as connection:
@@ -118,7 +117,6 @@ def test_a_block_runs_a_broker_for_blocking_code() -> None:
         with pika.BlockingConnection(pika.URLParameters(one.url)) as connection:
             connection.channel().basic_publish("", "orders", b"tea")
         message = one.get("orders", within_s=5)
-        assert message is not None
         assert message.body == b"tea"
         request = urllib.request.Request(f"{one.http_url}/api/queues", headers={"authorization": GUEST})
         with urllib.request.urlopen(request, timeout=60) as answer:

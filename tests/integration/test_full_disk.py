@@ -140,7 +140,6 @@ def _consume(broker: BrokerProcess, connect: Connected, kind: str, count: int) -
 
 def _left(broker: BrokerProcess, kind: str) -> int:
     found = broker.queue(kind)
-    assert found is not None
     return int(found["messages_ready"]) + int(found["messages_unsettled"])
 
 

@@ -11,13 +11,7 @@ from random import Random
 
 import pytest
 
-from amqp10broker.protocols.amqp10.performatives import (
-    Accepted,
-    Close,
-    End,
-    Flow,
-    Transfer,
-)
+from amqp10broker.protocols.amqp10.performatives import Accepted, Close, End, Flow, Transfer
 from tests.support.rawframes import (
     AMQP_HEADER,
     SASL_HEADER,

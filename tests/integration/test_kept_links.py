@@ -135,14 +135,11 @@ def receive_some(peer: Peer, taken: list[int]) -> bool:
         if not due and not told & peer.unsettled.keys():
             break
         got = peer.socket.next()
-        assert got is not None
         frame = got.body
         if isinstance(frame, Disposition):
             for delivery_id in range(frame.first, (frame.last or frame.first) + 1):
                 peer.unsettled.pop(peer.ids[delivery_id], None)
         elif isinstance(frame, Transfer):
-            assert frame.delivery_tag is not None
-            assert frame.delivery_id is not None
             due -= 1
             peer.ids[frame.delivery_id] = frame.delivery_tag
             if frame.settled:

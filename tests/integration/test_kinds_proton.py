@@ -22,12 +22,7 @@ def from_the_first(receiver: Link) -> None:
 
 
 class Scene:
-    """One queue of a kind, and a client.
-
-    Attributes:
-        address: of the queue.
-        keeps: nothing that a consumer does takes a message away.
-    """
+    """One queue of a kind, and a client; of one that `keeps`, no consumer takes a message away."""
 
     def __init__(self, kind: str, name: str, channel: BlockingChannel, client: ProtonClient) -> None:
         self.kind, self.name, self.client, self.channel = kind, name, client, channel

@@ -77,7 +77,6 @@ def publish(broker: BrokerProcess) -> None:
         "", "q", b"x", Properties(headers={"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"})
     )
     method, _, _ = channel.basic_get("q")
-    assert method is not None
     channel.basic_ack(method.delivery_tag)
     connection.close()
 

@@ -9,18 +9,12 @@ from typing import Any
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.support.broker_process import BrokerProcess
 from tests.support.command_line import CommandLine
 from tests.support.pika_client import get_all, put
 
 pytestmark = pytest.mark.integration
 
 SetPolicy = Callable[..., str]
-
-
-@pytest.fixture
-def run(broker: BrokerProcess) -> CommandLine:
-    return CommandLine(broker)
 
 
 @pytest.fixture

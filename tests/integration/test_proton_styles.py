@@ -9,9 +9,7 @@ import pytest
 from proton import Delivery, Message, Timeout
 from proton.handlers import MessagingHandler, TransactionHandler
 from proton.reactor import Container
-from proton.utils import (
-    BlockingConnection,
-)
+from proton.utils import BlockingConnection
 
 from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.cluster_process import free_ports
@@ -184,7 +182,6 @@ def test_event_driven_client_ends_when_an_operator_closes_its_connection(
     thread.start()
     assert handler.opened.wait(20)
     connection = broker.connection(handler.container_id)
-    assert connection is not None
     broker.ask("close-connection", id=connection["id"], reason="tidy up")
     thread.join(20)
     assert not thread.is_alive()

@@ -247,7 +247,6 @@ def test_direct_reply_to(
     options = ConsumerOptions(ConsumerSettleStrategy.DirectReplyTo)
     consumer = requester.consumer(message_handler=handler, consumer_options=options)
     address = consumer.address
-    assert address is not None
     name = address.removeprefix("/queues/")
     assert name.startswith("amq.rabbitmq.reply-to.")
     shown = management.request(None, address, "GET", [200]).body

@@ -164,8 +164,6 @@ def test_the_server_is_configured_as_the_image_of_rabbitmq(image: dict[str, str]
         ["rabbitmq-server"], env=image, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as server:
         try:
-            assert server.stdout is not None
-            assert server.stderr is not None
             assert server.stdout.readline() == "Server startup complete\n"
             assert "mqtt.allow_anonymous (MQTT is not served)" in server.stderr.readline()
             login = pika.PlainCredentials("ann", "secret")

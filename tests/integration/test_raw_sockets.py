@@ -14,11 +14,7 @@ from typing import Any
 import pytest
 from proton import Delivery
 
-from amqp10broker.protocols.amqp10.performatives import (
-    Begin,
-    Open,
-    SaslOutcome,
-)
+from amqp10broker.protocols.amqp10.performatives import Begin, Open, SaslOutcome
 from tests.support import rawframes as raw
 from tests.support.broker_process import BrokerProcess
 

@@ -80,7 +80,6 @@ def test_the_commands_of_the_readme_work_from_top_to_bottom(home: Path) -> None:
 
 
 def listening_port(broker: subprocess.Popen[str]) -> int:
-    assert broker.stderr is not None
     for line in broker.stderr:
         found = re.search(r'"addresses": "127\.0\.0\.1:(\d+)', line)
         if found:

@@ -18,9 +18,9 @@ import trio.testing
 
 from amqp10broker import syncing
 from amqp10broker.errors import StorageFailed
+from amqp10broker.runtime.broker import SLICE_NS
 from amqp10broker.runtime.journal import journal_task as syncer_module
 from amqp10broker.runtime.journal.journal_task import Committer, Syncer, open_syncer
-from amqp10broker.runtime.run import SLICE_NS
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.folder import open_data_folder
 from amqp10broker.storage.journal import Journal

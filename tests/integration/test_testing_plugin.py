@@ -603,7 +603,6 @@ def test_a_broker_ends_with_the_tests_that_were_killed() -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=REPOSITORY, text=True
     )
-    assert parent.stdout is not None
     with parent.stdout:
         port = int(parent.stdout.readline())
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S):

@@ -77,9 +77,7 @@ class Restarting(RuleBasedStateMachine):
 
     # --- what happens -----------------------------------------------------------------------------
 
-    @rule(
-        kinds=st.lists(st.sampled_from([LOST, *SAFE.values()]), min_size=1, max_size=30),
-    )
+    @rule(kinds=st.lists(st.sampled_from([LOST, *SAFE.values()]), min_size=1, max_size=30))
     def publish(self, kinds: list[bytes]) -> None:
         numbers = list(range(self.next, self.next + len(kinds)))
         self.next += len(kinds)

@@ -85,13 +85,11 @@ class JournalMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.syncing is not None and self.syncing[1])
     @rule()
     def sync_one(self) -> None:
-        assert self.syncing is not None
         self.world.disk.sync(self.syncing[1].pop(0))
 
     @precondition(lambda self: self.syncing is not None)
     @rule()
     def finish(self) -> None:
-        assert self.syncing is not None
         ticket, fds = self.syncing
         for fd in fds:
             self.world.disk.sync(fd)
@@ -523,10 +521,8 @@ class QueueToSpark(RuleBasedStateMachine):
         try:
             self._step(rows_max)
         except PowerLoss:
-            assert fault is not None
             self.crash(seed, fault[0] == "power")
         except SpoolError:
-            assert fault is not None
             assert fault[0] == "fail"
             assert self.disk.fail.keys() & range(len(self.disk.calls)), "an error without a failing disk"
             if self.query is not None:
@@ -547,7 +543,6 @@ class QueueToSpark(RuleBasedStateMachine):
     @rule()
     def write_down_a_batch_without_rows(self) -> None:
         """As Spark does when a watermark has moved: the offset before is then that of the newest segment."""
-        assert self.query is not None
         self.ends.append(self.ends[-1])
         self.query.commit(self.ends[-2])
 
@@ -575,8 +570,6 @@ class QueueToSpark(RuleBasedStateMachine):
 
     def _plan(self, rows_max: int | None) -> None:
         """latestOffset; the end is written down; the batch before the last is committed."""
-        assert self.query is not None
-        assert self.initial is not None
         start = self.ends[-1] if self.ends else self.initial
         end = self.query.latest(start, rows_max)
         if end == start:
@@ -588,8 +581,6 @@ class QueueToSpark(RuleBasedStateMachine):
 
     def _run(self) -> None:
         """Plan and read the batch that is written down and not done."""
-        assert self.query is not None
-        assert self.initial is not None
         number = len(self.ends) - 1
         start = self.ends[-2] if number else self.initial
         spool = self.query.spool

@@ -105,7 +105,6 @@ class Peer:
 
     def hear(self) -> list[object]:
         bodies = self.script.world.clients["C"].bodies
-        assert bodies is not None
         arrived = bodies[self.heard : self.life.hears]
         self.heard += len(arrived)
         return [decode_composite(body)[0] for body in arrived]
@@ -141,12 +140,7 @@ def _name(state: State) -> str:
 
 @dataclass
 class Sender(Peer):
-    """Sends messages, and forgets one when its outcome is known and settled.
-
-    Attributes:
-        waiting: messages that are to be sent.
-        done: those whose outcome is known.
-    """
+    """Sends messages, and forgets one when its outcome is known and settled."""
 
     waiting: list[int] = field(default_factory=list)
     done: list[int] = field(default_factory=list)
@@ -275,7 +269,6 @@ class Receiver(Peer):
     def _take(self, frame: Transfer) -> None:
         tag, delivery_id = frame.delivery_tag, frame.delivery_id
         assert tag is not None
-        assert delivery_id is not None
         self.ids[delivery_id] = tag
         if frame.resume:
             known = self.unsettled.get(tag, NotOurs.ABSENT)

@@ -18,7 +18,7 @@ from amqp10broker.cluster import hello, reply_queues
 from amqp10broker.cluster.remote_queue import messages as link_codec
 from amqp10broker.layout import BadBytes, Codec, Field, Fixed, Layout, Many, OneOf, Varying
 from amqp10broker.message.filters.filters import Filters, from_amqp10
-from amqp10broker.message.filters.stream import AtTime, BloomFilter, First, Interval, Last, Next, Offset
+from amqp10broker.message.filters.stream import AtTime, BloomFilter, Interval, Offset, OffsetWord
 from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.queues import commands as c
 from amqp10broker.queues import commands as e
@@ -79,7 +79,15 @@ VARYING: dict[Varying, st.SearchStrategy[Any]] = {
     | st.just(from_amqp10({Symbol("f"): SQL}).filters)
     | st.builds(
         Filters,
-        st.sampled_from((First(), Last(), Next(), Offset(7), AtTime(1234), Interval(600_000), None)),
+        st.sampled_from(
+            (
+                *OffsetWord,
+                Offset(7),
+                AtTime(1234),
+                Interval(600_000),
+                None,
+            )
+        ),
         st.none() | st.just(BloomFilter(("a", "b"), True)),
         st.none(),
         st.none() | st.integers(0, 99),

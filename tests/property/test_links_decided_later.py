@@ -23,12 +23,7 @@ from tests.unit.sessions.test_links_decided_later import REPLIES, TEMPORARY, Slo
 LINKS = 3
 TERMINI = ("source=q-{name}", "target=q-{name}", "target=anonymous", TEMPORARY, REPLIES)
 
-STEPS = st.tuples(
-    st.integers(0, LINKS - 1),
-    st.sampled_from(TERMINI),
-    st.integers(0, 4),
-    st.integers(0, 2),
-)
+STEPS = st.tuples(st.integers(0, LINKS - 1), st.sampled_from(TERMINI), st.integers(0, 4), st.integers(0, 2))
 """Which link; what it attaches to if detached; what it sends if attached; how many decisions come then."""
 
 

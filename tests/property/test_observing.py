@@ -29,12 +29,7 @@ STEPS = (
 
 @dataclass
 class Client:
-    """What the client has done.
-
-    Attributes:
-        sent: deliveries of its own.
-        taken: those that it has settled.
-    """
+    """What the client has sent, and which deliveries it has settled."""
 
     sent: int = 0
     taken: int = 0
@@ -63,10 +58,7 @@ class Session:
     def look(self, *, after_ns: int = 10, whole: bool = False) -> None:
         self.seen.now_ns += after_ns
         self.observer.observe(
-            self.seen.now_ns,
-            self.seen.now_ns,
-            WaitContext(writer_blocked=self.world.blocked),
-            whole=whole,
+            self.seen.now_ns, self.seen.now_ns, WaitContext(writer_blocked=self.world.blocked), whole=whole
         )
 
     def do(self, step: str) -> None:
@@ -175,10 +167,7 @@ def test_a_channel_is_told_whole(steps: list[str]) -> None:
     def look(*, whole: bool = False) -> None:
         seen.now_ns += 10
         observer.observe(
-            seen.now_ns,
-            seen.now_ns,
-            WaitContext(reader_credit=channel.credit.credit),
-            whole=whole,
+            seen.now_ns, seen.now_ns, WaitContext(reader_credit=channel.credit.credit), whole=whole
         )
 
     for step in steps:

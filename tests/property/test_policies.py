@@ -21,9 +21,7 @@ from tests.support.handles import IdleHandle
 NAMES = st.sampled_from(["a", "ab", "b", "abc"])
 PATTERNS = st.sampled_from(["a", "^a", "b", "^b$", ".*", "c$", "no"])
 DEFINITIONS = st.dictionaries(
-    st.sampled_from(["max-length", "expires", "message-ttl", "delivery-limit"]),
-    st.integers(1, 3),
-    min_size=1,
+    st.sampled_from(["max-length", "expires", "message-ttl", "delivery-limit"]), st.integers(1, 3), min_size=1
 )
 ALTERNATES = st.builds(lambda name: {ALTERNATE_EXCHANGE: name}, NAMES)
 

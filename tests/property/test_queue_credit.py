@@ -418,7 +418,6 @@ def test_bounds_are_kept_nothing_granted_is_taken_back_and_nothing_is_stuck(
 ) -> None:
     """Each grant ends no earlier than the last (`CreditLoop` checks it), and no client is stuck."""
     loop = CreditLoop(phases[0][0], most=most, most_bytes=most_bytes)
-    assert loop.auto is not None
     auto = loop.auto.auto
     highest = BASE
     for conditions, ms in phases:

@@ -257,7 +257,6 @@ class Life:
         self.settled: set[int] = set()
         self.world.settle_down(lambda: self.world.leader() is not None)
         leader = self.world.leader()
-        assert leader is not None
         leader.work(Subscribe(self.consumer, False))
         self.world.settle_down(self.world.even)
 

@@ -628,7 +628,6 @@ class QuorumQueueMachine(RuleBasedStateMachine):
                 if letters.reason is DeadLetterReason.EXPIRED:
                     assert self.timed
                 if letters.reason is DeadLetterReason.DELIVERY_LIMIT:
-                    assert self.settings.delivery_limit is not None
                     assert self.acquired[number] > self.settings.delivery_limit
                 self.check_counts(number, message)
         assert not dead & self.finished
@@ -703,7 +702,6 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         elif able and not self.timed:
             # The one that is quiescing holds something.
             holder = self.queue.parts()[1].activity.holder
-            assert holder is not None
             assert holder.unsettled
 
 

@@ -251,7 +251,6 @@ class Selecting(RuleBasedStateMachine):
     @rule()
     def clean(self) -> None:
         """The oldest file of the journal goes; what lives in it is written again."""
-        assert self.store is not None
         self.store.flush()
         oldest = min(self.log.files)
         if oldest < max(self.log.files):
@@ -263,7 +262,6 @@ class Selecting(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         """What is persistent and was not decided on is there again, in its place."""
-        assert self.store is not None
         self.store.flush()
         self.log = self.log.reopened()
         self.store = ClassicStore(7, self.log, Spool(MemoryScratch))
@@ -317,7 +315,6 @@ class Selecting(RuleBasedStateMachine):
                 entry = self.entries[number]
                 if letters.reason == "expired":
                     assert entry.ready
-                    assert entry.expiry is not None
                     assert entry.expiry <= self.now
                 elif letters.reason == "maxlen":
                     lowest = min(each.level for each in self.entries if each.ready)

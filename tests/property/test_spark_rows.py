@@ -93,12 +93,7 @@ BODIES = st.one_of(
 )
 MESSAGES = st.builds(
     lambda body, properties, application, annotations, header: Message(
-        body[0],
-        properties,
-        application,
-        header=header,
-        message_annotations=annotations,
-        kind=body[1],
+        body[0], properties, application, header=header, message_annotations=annotations, kind=body[1]
     ),
     BODIES,
     PROPERTIES,

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from amqp10broker.message.amqp10 import decode_head
 from amqp10broker.message.convert import data_section
 from amqp10broker.message.filters.filters import Filters, from_amqp10
-from amqp10broker.message.filters.stream import AtTime, BloomFilter, First, Last, Next, Offset, OffsetSpec
+from amqp10broker.message.filters.stream import AtTime, BloomFilter, Offset, OffsetSpec, OffsetWord
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
@@ -154,7 +154,6 @@ class StreamMachine(RuleBasedStateMachine):
         self.kept_from = self.log.first_offset
 
     def _commit(self) -> None:
-        assert self.writing is not None
         writing, self.writing = self.writing, None
         self.log.commit(writing)
         self.queue.commit(self.now_ms)
@@ -194,7 +193,7 @@ class StreamMachine(RuleBasedStateMachine):
 
     @rule(
         position=st.one_of(
-            st.sampled_from([None, First(), Last(), Next()]),
+            st.sampled_from([None, OffsetWord.FIRST, OffsetWord.LAST, OffsetWord.NEXT]),
             st.builds(Offset, st.integers(0, 300)),
             st.builds(AtTime, st.integers(900, 3000)),
         ),
@@ -231,9 +230,9 @@ class StreamMachine(RuleBasedStateMachine):
         first, end = self.log.first_offset, self.log.committed
         there = [offset for offset in self.chunks if first <= offset < end]
         match position:
-            case First():
+            case OffsetWord.FIRST:
                 return first
-            case Last():
+            case OffsetWord.LAST:
                 return max(there, default=end)
             case Offset(number):
                 return min(max(number, first), end)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.observe.timeline.channel_ring import NAMES, ChannelMark, ChannelRing
+from amqp10broker.observe.timeline import CHANNEL_NAMES, ChannelMark, ChannelRing
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import AckRun, ContentOpened, PublishRun
 from amqp10broker.sessions.amqp091 import consuming as consumers
@@ -25,7 +25,7 @@ from tests.support import channel_world
 
 COUNTED = ("unacknowledged", "global_prefetch", "channel_unacknowledged", "unconfirmed")
 """What moves with frames alone."""
-LOOKED_AT = tuple(name for name in NAMES if name not in COUNTED)
+LOOKED_AT = tuple(name for name in CHANNEL_NAMES if name not in COUNTED)
 
 
 class Witness:
@@ -44,7 +44,7 @@ class Witness:
         self.ring = ChannelRing(service, consumer, self.mark, clock.__next__, type_of)
         # The number of the step that is compared first, of the one that comes next, and what was at the end.
         self.first = self.next = 0
-        self.last = dict(zip(NAMES, self.ring.before(0), strict=True))
+        self.last = dict(zip(CHANNEL_NAMES, self.ring.before(0), strict=True))
 
     def mark(self) -> ChannelMark:
         """As `runtime/observe/watches.py` reads a running channel; nothing waits for sockets here."""
@@ -112,10 +112,10 @@ class Witness:
         self.settle()
         ring, first = self.ring, self.next
         ring.turn_over()
-        before = dict(zip(NAMES, ring.before(self.first), strict=True))
+        before = dict(zip(CHANNEL_NAMES, ring.before(self.first), strict=True))
         frames = iter(self.frames)
         for number, (_, link, step, record) in enumerate(ring.steps(self.first, 10_000), self.first):
-            values = dict(zip(NAMES, step, strict=True))
+            values = dict(zip(CHANNEL_NAMES, step, strict=True))
             shown = ring.shown(record)
             if shown["direction"] is None:
                 assert {name: values[name] for name in COUNTED} == {name: before[name] for name in COUNTED}
@@ -141,7 +141,7 @@ class Witness:
             self._compare_marks(before)
 
     def _compare_marks(self, shown: dict[str, Any]) -> None:
-        assert shown == dict(zip(NAMES, self.ring.before(self.ring.next), strict=True))
+        assert shown == dict(zip(CHANNEL_NAMES, self.ring.before(self.ring.next), strict=True))
         assert shown["reader_credit"] == self.channel.credit.credit
         if self.consumer is not None:
             credit = self.consumer.credit

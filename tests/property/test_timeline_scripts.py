@@ -15,8 +15,7 @@ import pytest
 
 from amqp10broker.observe.frames.link_state import Direction, ObservedConnection
 from amqp10broker.observe.frames.records import FrameSplitter
-from amqp10broker.observe.timeline.channel_ring import Taps
-from amqp10broker.observe.timeline.ring import NAMES, FrameRing
+from amqp10broker.observe.timeline import LINK_NAMES, FrameRing, Taps
 from amqp10broker.operations.snapshot import LinkView, SessionView
 from amqp10broker.sessions.diagnosis.waits import WaitContext
 from amqp10broker.sessions.diagnosis.why_link import session_view
@@ -61,7 +60,7 @@ class Watched:
         engine.output.tap = Taps(list(self.rings.values())) if self.rings else None
 
     def _compare(self, ring: FrameRing, view: SessionView, shown: LinkView) -> None:
-        replayed = dict(zip(NAMES, ring.before(ring.next), strict=True))
+        replayed = dict(zip(LINK_NAMES, ring.before(ring.next), strict=True))
         expected = {name: getattr(view, name) for name in OF_SESSION}
         expected |= {name: getattr(shown, name) for name in OF_LINK}
         assert {name: replayed[name] for name in expected} == expected, list(ring.records(ring.first))

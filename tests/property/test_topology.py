@@ -259,7 +259,7 @@ def test_tree_routes_as_the_naive_matcher(
         table.remove(leaving)
         kept.remove(leaving)
     assert table._root.is_leaf()
-    assert not table._exact
+    assert not table._by_key
 
 
 @given(bound, keys)

@@ -247,7 +247,7 @@ class KeptCatalogs(RuleBasedStateMachine):
 
     def vhost(self, name: str) -> VirtualHost:
         """The virtual host, made if it is not there."""
-        return self.catalog.find_vhost(name) or add_vhost(self.catalog, name)
+        return self.catalog.vhosts.get(name) or add_vhost(self.catalog, name)
 
     @rule(orderly=flags)
     def restart(self, orderly: bool) -> None:
@@ -272,7 +272,7 @@ class KeptCatalogs(RuleBasedStateMachine):
     @rule(name=vhosts)
     def delete_vhost(self, name: str) -> None:
         """With all that is in it; its queues may end later."""
-        vhost = self.catalog.find_vhost(name)
+        vhost = self.catalog.vhosts.get(name)
         if vhost is not None:
             self.handles += [queue.handle for queue in vhost]
             delete_vhost(self.catalog, name)
@@ -286,11 +286,10 @@ class KeptCatalogs(RuleBasedStateMachine):
     def end_a_queue_of_before(self, queue: str) -> None:
         """It takes nothing from the next of its name."""
         for handle in self.handles:
-            declared = self.catalog.find_vhost("v")
+            declared = self.catalog.vhosts.get("v")
             there = None if declared is None else declared.find(queue)
             self.catalog.propose(QueueEnded("v", queue, handle))
             if there is not None and there.handle is not handle:
-                assert declared is not None
                 assert declared.find(queue) is there
 
     @rule(name=vhosts, queue=st.sampled_from(QUEUES), durable=flags, auto_delete=flags, exclusive=flags)

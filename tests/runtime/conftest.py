@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from trio.testing import MockClock
 
 from amqp10broker.runtime.broker import Broker
 from tests.support.http_user import HttpUser, http_user
-from tests.support.logins import verify_passwords_at_once
 from tests.support.trioclient import running_broker
 from tests.support.virtual_time import wait_for_syncs
 
@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 MODULES = (
     "broker",
     "observe.meters",
-    "connections.connection_log",
+    "log",
     "queues.dead_letters",
     "journal.bootstrap",
     "connections.client_connection",
@@ -80,5 +80,20 @@ def log(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
     recorder = LogRecorder()
     for module in MODULES:
         monkeypatch.setattr(f"amqp10broker.runtime.{module}._log", recorder)
-    monkeypatch.setattr("amqp10broker.runtime.connections.connection_log._limits_log", recorder)
+    monkeypatch.setattr("amqp10broker.runtime.log._limits_log", recorder)
     return recorder
+
+
+@pytest.fixture(autouse=True)
+def verify_passwords_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that jumps when all tasks wait would jump while a thread works: so they wait for it themselves.
+
+    The thread is a real one, for which Trio's clock and the broker's state are not there.
+    """
+
+    async def run_meanwhile(work: Callable[[], Any]) -> Any:
+        await trio.lowlevel.checkpoint()
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(work).result()
+
+    monkeypatch.setattr("amqp10broker.runtime.connections.login.run_slow", run_meanwhile)

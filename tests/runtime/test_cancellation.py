@@ -135,7 +135,6 @@ async def run_once(
 
         def cancel() -> None:
             if scope == "connection":
-                assert connection._outer is not None
                 connection._outer.cancel_scope.cancel()
             elif scope == "reading":
                 connection.reading.cancel()
@@ -190,8 +189,6 @@ async def check_messages(broker: Broker, bystander: Client, confirmed: set[int],
 
 
 def count_tasks(broker: Broker) -> int:
-    assert broker._queues is not None
-    assert broker._connections_nursery is not None
     return len(broker._queues.child_tasks) + len(broker._connections_nursery.child_tasks)
 
 
@@ -270,7 +267,6 @@ async def test_pre_settled_deliveries_survive_a_cancelled_queue_answer(
             await settle_down()
 
             def cancel(connection: Connection10 = connection) -> None:
-                assert connection._outer is not None
                 connection._outer.cancel_scope.cancel()
 
             def chosen(task: trio.lowlevel.Task, connection: Connection10 = connection) -> bool:

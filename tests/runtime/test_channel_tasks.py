@@ -105,8 +105,6 @@ def belongs_to(task: trio.lowlevel.Task, connection: ConnectionTask091) -> bool:
 
 
 def count_tasks(broker: Broker) -> int:
-    assert broker._queues is not None
-    assert broker._connections_nursery is not None
     return len(broker._queues.child_tasks) + len(broker._connections_nursery.child_tasks)
 
 
@@ -136,7 +134,6 @@ async def run_once(role: str, scope: str, at: int, log: Any, direct: bool) -> bo
 
         def cancel() -> None:
             if scope == "connection":
-                assert connection._outer is not None
                 connection._outer.cancel_scope.cancel()
             else:
                 connection.reading.cancel()

@@ -15,7 +15,7 @@ from amqp10broker.config import Config
 from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.cluster.cluster import Cluster
-from amqp10broker.runtime.queues.handles import ReplyRegistry
+from amqp10broker.runtime.mailbox import ReplyRegistry
 from amqp10broker.runtime.queues.queue_task import RemoteQueue
 
 SPEC = QueueSpec("/", "q", "classic", True, False, {}, number=7, home=1)
@@ -29,7 +29,7 @@ async def started(tmp_path: Path, nursery: trio.Nursery) -> Cluster:
     config = Config(node_name="b", cluster_secret_file=str(secret))
     broker = SimpleNamespace(
         config=config,
-        catalog=SimpleNamespace(node_name=str, find_vhost=lambda name: None),
+        catalog=SimpleNamespace(node_name=str, vhosts={}),
         resource_monitor=SimpleNamespace(),
         reply_registry=ReplyRegistry(node=2),
         clock=WallClock(),

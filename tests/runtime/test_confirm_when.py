@@ -105,7 +105,6 @@ class Confirming(Node):
             publishers["written"].publish([5 * self.number])
             self.number += 1
             await publishers["written"].confirmed.wait()
-            assert broker.journal_task is not None
             self.risked += broker.journal_task.journal.unsynced_bytes > 0
             self.ended_at = trio.current_time()
             raise PowerLoss(0)

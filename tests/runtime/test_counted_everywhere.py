@@ -205,12 +205,7 @@ CASES = (
         SENT,
         {"x-max-length": 1},
     ),
-    Case(
-        "a message expires",
-        lambda scene: scene.publish(expiration="50"),
-        later,
-        queue={"expired": 1},
-    ),
+    Case("a message expires", lambda scene: scene.publish(expiration="50"), later, queue={"expired": 1}),
     Case(
         "a message expires, and is dead-lettered",
         lambda scene: scene.publish(expiration="50"),

@@ -14,15 +14,7 @@ from amqp10broker.protocols.amqp10.performatives import Attach, Disposition, Hea
 from amqp10broker.protocols.amqp10.types import Described, Long, Symbol, ULong
 from amqp10broker.runtime.broker import Broker
 from tests.support.declaring import declare
-from tests.support.rawframes import (
-    attach_receiver,
-    attach_sender,
-    body_of,
-    credit,
-    frame,
-    message,
-    transfer,
-)
+from tests.support.rawframes import attach_receiver, attach_sender, body_of, credit, frame, message, transfer
 from tests.support.trioclient import Client, connect, settle_down
 from tests.support.trioclient091 import connect091
 

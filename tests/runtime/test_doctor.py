@@ -44,10 +44,7 @@ async def test_a_broker_as_it_comes_is_not_one_for_production(verify_passwords_a
     )
     assert said["default-user"] == (
         "warn",
-        (
-            "user 'guest' has the password 'guest', and may log in from this machine: so may all that "
-            "comes over a proxy here"
-        ),
+        ("user 'guest' has the password 'guest' from this machine, and for what comes over a proxy here"),
     )
     assert said["data-folder"][0] == "bad"
     assert said["data-folder"][1].startswith("3 queues are declared durable")
@@ -145,8 +142,8 @@ async def test_a_clock_that_was_set_since_the_start_is_told(
     async with Broker(quiet_config()) as broker:
         for set_ms, state, said in (
             (0, "ok", "was not set since the start"),
-            (1_500, "warn", "1.5 s ahead of the time"),
-            (-40_000, "bad", "40.0 s behind of the time"),
+            (1_500, "warn", "1.5 s ahead of the broker's time"),
+            (-40_000, "bad", "40.0 s behind of the broker's time"),
         ):
             monkeypatch.setattr(node, "_wall_ms", lambda set_ms=set_ms: broker.clock.now_ms() + set_ms)
             found = (await doctor(broker))["clock"]

@@ -50,13 +50,7 @@ LIFE_S = 90.0
 
 
 class Client:
-    """Posts to one queue, as a session does.
-
-    Attributes:
-        confirmed: numbers.
-        refused: numbers of publishes that were not taken.
-        got: deliveries by key.
-    """
+    """Posts to one queue, as a session does; notes publishes confirmed and refused, and deliveries by key."""
 
     def __init__(self, queue: DeclaredQueue) -> None:
         self.mailbox: Mailbox[SessionMessage] = Mailbox()
@@ -181,12 +175,10 @@ async def test_a_queue_that_is_not_durable_keeps_nothing(folder: str) -> None:
         client = queue_of(broker, durable=False)
         client.publish(1)
         await client.listen(until=1)
-        assert broker.journal_task is not None
         assert broker.journal_task.journal.live_bytes == 0
 
 
 def hold_syncs(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> trio.Event:
-    assert broker.journal_task is not None
     release = trio.Event()
     real = broker.journal_task.committer._sync
 
@@ -241,7 +233,6 @@ async def test_a_failed_sync_tells_publishers_and_stops_the_broker(
 
     async def life() -> None:
         async with broker_on(folder) as broker:
-            assert broker.journal_task is not None
             client = queue_of(broker)
             client.publish(1)
             await client.listen(until=1)
@@ -265,7 +256,6 @@ async def test_a_full_disk_raises_the_alarm_and_goes_on_when_there_is_room(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with broker_on(folder) as broker:
-        assert broker.data is not None
         client = queue_of(broker)
         client.publish(1)
         await client.listen(until=1)
@@ -352,7 +342,6 @@ async def test_a_classic_queue_that_failed_may_be_deleted_and_its_messages_with_
         client = queue_of(broker)
         client.publish(1, 2)
         await client.listen(until=2)
-        assert broker.journal_task is not None
         assert broker.journal_task.journal.live_bytes > 0
         client.queue.handle.fail()  # type: ignore[attr-defined]
         assert broker.journal_task.journal.live_bytes > 0
@@ -386,7 +375,6 @@ async def test_a_quorum_queue_that_failed_may_be_deleted_and_the_journal_is_clea
             break_quorum_queues(patch)
             client.publish(1)
             await client.listen(until=2)
-        assert broker.journal_task is not None
         assert broker.journal_task._abandoned
         assert broker.journal_task.journal.live_bytes > 0
         client.queue.handle.post(DELETE)
@@ -400,7 +388,6 @@ async def test_the_journal_is_cleaned_while_a_queue_lives_in_it(
 ) -> None:
     monkeypatch.setattr("amqp10broker.runtime.journal.journal_task.journal_sizes", files_of(2000))
     async with broker_on(folder) as broker:
-        assert broker.journal_task is not None
         stays = queue_of(broker, "stays")
         stays.publish(*range(5))
         await stays.listen(until=5)
@@ -475,7 +462,6 @@ async def test_the_configuration_says_how_long_files_are_and_how_many_dead_lette
     """Also of a quorum queue that comes from the disk."""
     for _ in range(2):
         async with broker_on(folder, journal_file_bytes=1024**2, dead_letter_prefetch=7) as broker:
-            assert broker.journal_task is not None
             assert broker.journal_task.journal._file_bytes_max == 1024**2
             client = queue_of(broker, arguments={"x-queue-type": "quorum"})
             client.publish(1)

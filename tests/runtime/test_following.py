@@ -33,9 +33,7 @@ async def test_links_are_watched_from_the_turn_of_their_attach_on(broker: Broker
     assert shown(await ask(broker, "follow-links")) == []
     client = await connect(broker).open()
     await client.send(
-        attach_sender(0, "/queues/q", name="in"),
-        attach_receiver(1, "/queues/q", name="out"),
-        credit(1, 5),
+        attach_sender(0, "/queues/q", name="in"), attach_receiver(1, "/queues/q", name="out"), credit(1, 5)
     )
     await client.idle()
     await client.send(transfer(0, 0, b"body"))

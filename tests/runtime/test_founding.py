@@ -58,7 +58,6 @@ def names(catalog: Catalog) -> set[str]:
 def test_its_queues_wait_for_the_other_nodes_of_the_list(tmp_path: Path) -> None:
     """F7: its users do not, and there is no guest beside those of a file."""
     catalog = founder(tmp_path, configured(tmp_path, cluster_nodes=NODES))
-    assert catalog.cluster is not None
     assert catalog.cluster.queues_due
     assert names(catalog) == set()
     assert [user.name for user in catalog.users] == ["orders"]
@@ -71,14 +70,12 @@ def test_a_founder_that_waits_for_no_other_declares_all_at_once(
     tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     catalog = founder(tmp_path, configured(tmp_path, **settings))
-    assert catalog.cluster is not None
     assert not catalog.cluster.queues_due
     assert names(catalog) == {"defined", "configured"}
 
 
 def test_without_a_configuration_nothing_is_due(tmp_path: Path) -> None:
     catalog = founder(tmp_path, Config(cluster_nodes=NODES))
-    assert catalog.cluster is not None
     assert not catalog.cluster.queues_due
 
 

@@ -119,7 +119,6 @@ async def _seat_on_a_full_disk(broker: Broker, node: Node, kind: Kind) -> Seat:
 
 async def _exhaust(broker: Broker) -> None:
     """Use up what was allocated beside the reserve, with something that stays."""
-    assert broker.journal_task is not None
     await broker.journal_task.recovered.wait()
     journal = broker.journal_task.journal
     disk = broker.journal_task._disk
@@ -145,7 +144,6 @@ def test_a_publish_larger_than_the_reserve_takes_nothing_of_it(node: Node, kind:
     transient = large // 5 if kind is CLASSIC else 0
 
     async def body(broker: Broker) -> None:
-        assert broker.journal_task is not None
         seat = _seat(broker, kind)
         seat.publish(COUNT)
         assert await _confirmed(seat) == COUNT
@@ -217,7 +215,6 @@ def test_a_file_system_that_does_not_say_its_size_has_files_of_the_usual_length(
     monkeypatch.setattr(node.disk, "total_bytes", lambda path: 0)
 
     async def body(broker: Broker) -> None:
-        assert broker.journal_task is not None
         assert broker.journal_task.journal._file_bytes_max == 32 * 1024 * 1024
 
     _life(body)
@@ -241,7 +238,6 @@ def test_a_stream_is_read_and_its_publishers_wait(node: Node) -> None:
 def test_what_is_consumed_on_a_full_disk_makes_room_for_what_waits(node: Node) -> None:
 
     async def body(broker: Broker) -> None:
-        assert broker.journal_task is not None
         journal = broker.journal_task.journal
         seat = _seat(broker, QUORUM)
         while journal.files < 5:

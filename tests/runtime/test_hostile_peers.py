@@ -98,7 +98,6 @@ def test_whatever_a_node_sends_others_are_well_and_it_comes_back(
     def check(hostile: Node, b: Node, c: Node) -> None:
         for purpose, data in sent:
             link = hostile.peers._link(2, purpose)
-            assert link is not None
             link.put([data])
 
     trio.run(between, check, clock=trio.testing.MockClock(autojump_threshold=0))
@@ -174,7 +173,6 @@ async def test_answer_that_is_none_ends_the_connection_and_the_wait(
         async def answer_badly() -> None:
             await b.until("asked", 1, "for ever")
             link = b.peers._link(1, LETTERS)
-            assert link is not None
             link.put(encode(FrameKind.RESPONSE, 1, [body]))
 
         nursery.start_soon(answer_badly)

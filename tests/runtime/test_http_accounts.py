@@ -12,8 +12,8 @@ import trio
 from amqp10broker.api import calls
 from amqp10broker.operations import policies
 from amqp10broker.routing.exchange import Binding, Destination
+from amqp10broker.runtime.admin.node import ServingNode
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.cluster.cluster_node import ServingNode
 from amqp10broker.runtime.http import http_connection
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import bind, declare, remove
@@ -294,7 +294,7 @@ async def test_definitions_come_as_a_file_of_a_form(broker: Broker, user: HttpUs
     ).encode()
     kind = "multipart/form-data; boundary=b"
     assert (await user.ask("POST", "/definitions", form, content_type=kind)).status == 204
-    assert broker.catalog.find_vhost("v") is not None
+    assert broker.catalog.vhosts.get("v") is not None
     other = await user.ask("POST", "/definitions", b"--b--\r\n", content_type=kind)
     assert (other.status, other.json["reason"]) == (400, "the form has no field 'file'")
 

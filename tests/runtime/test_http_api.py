@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from amqp10broker.api.calls import EndpointCall
+from amqp10broker.api.endpoints import ROUTES
 from amqp10broker.api.messages import HttpResponse
-from amqp10broker.api.table import ROUTES
 from amqp10broker.auth.login import Peer
 from amqp10broker.config import Config
 from amqp10broker.emulation import UNSET

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from amqp10broker.observe.timeline import ring as rings
+from amqp10broker.observe import timeline as rings
 from amqp10broker.protocols.amqp091.methods import (
     BasicConsume,
     BasicConsumeOk,
@@ -22,15 +22,7 @@ from amqp10broker.protocols.amqp10.performatives import Open, SaslOutcome
 from amqp10broker.runtime.broker import Broker
 from tests.support.declaring import declare
 from tests.support.http_user import HttpUser, add_login, http_user
-from tests.support.rawframes import (
-    attach_receiver,
-    attach_sender,
-    begin,
-    credit,
-    login,
-    open_frame,
-    transfer,
-)
+from tests.support.rawframes import attach_receiver, attach_sender, begin, credit, login, open_frame, transfer
 from tests.support.trioclient import Client, connect, running_broker, settle_down
 from tests.support.trioclient091 import connect091
 

@@ -21,7 +21,6 @@ LIVE = "/live?interval=1000"
 
 def lives(broker: Broker) -> http_api.Lives:
     api = broker.http._api
-    assert api is not None
     return api._lives
 
 

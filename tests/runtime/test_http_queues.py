@@ -94,6 +94,17 @@ async def test_what_is_wrong_with_a_declaration_is_told(broker: Broker, user: Ht
     }
 
 
+async def test_numbers_that_json_lacks_are_shown_as_text(broker: Broker, user: HttpUser) -> None:
+    """A client of AMQP may declare with NaN or an infinity, and every list with that queue is still there."""
+    declare(broker.catalog, "/", "q", arguments={"x-own": float("nan"), "x-list": [float("-inf"), 1.5]})
+    shown = {"x-own": "nan", "x-list": ["-inf", 1.5], "x-queue-type": "classic"}
+    assert (await user.get("/queues/%2F/q"))["arguments"] == shown
+    for path in ("/queues", "/definitions"):
+        found = await user.get(path)
+        [queue] = found if isinstance(found, list) else found["queues"]
+        assert queue["arguments"]["x-own"] == "nan"
+
+
 async def test_permissions_are_those_of_amqp(broker: Broker) -> None:
     """Who has none in a virtual host does not see it; who has some sees all its queues."""
     for name in ("q", "secret"):

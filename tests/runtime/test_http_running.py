@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 import trio
 
-from amqp10broker.api.table import Looks
+from amqp10broker.api.endpoints import Looks
 from amqp10broker.config import FlowSettings
 from amqp10broker.emulation import UNSET
 from amqp10broker.metadata.queue import DeclaredQueue

@@ -294,7 +294,6 @@ async def test_connection_of_a_client_that_never_reads_can_be_ended(
         while True:
             await flooder.send(flow(0, echo=True) * 1000)
     task = flooder.task
-    assert task is not None
     assert any(session.output.overfull for session in task.parts.values())
     task.crash(Fault("on purpose"))
     await trio.sleep(CLOSE_WAIT_S + 1)
@@ -309,7 +308,6 @@ async def test_connection_of_a_client_that_ended_its_session_and_never_reads_can
     waits to give it."""
     flooder = await connect(broker, pair=partial(pipe_pair, 65_536)).open()
     task = flooder.task
-    assert task is not None
     (session,) = task.parts.values()
     while not (session.reads.full if reader_waits else session.output.overfull):
         await flooder.send(flow(0, echo=True) * PORTION)

@@ -95,7 +95,6 @@ async def test_a_second_connection_of_a_container_that_wants_to_be_alone_is_refu
         second, answer = await opened(broker, *desired, container_id="c")
         assert (answer.properties or {})["amqp:connection-establishment-failed"] is True
         error = (await second.expect(Close)).error
-        assert error is not None
         assert error.condition == "amqp:invalid-field"
         assert error.info == {"invalid-field": "container-id"}
         assert error.description == "container-id 'c' is in use in vhost '/', for one connection only"

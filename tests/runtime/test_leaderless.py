@@ -90,7 +90,6 @@ def test_queues_wait_until_the_node_has_begun_its_queues() -> None:
     seen.lose_leaders()
     seen.elects = False
     found = seen.queues.found()
-    assert found is not None
     assert found.reason == "3 elect one, when this node has begun all its queues"
 
 
@@ -99,6 +98,5 @@ def test_queues_without_a_majority_say_which_nodes_they_lack() -> None:
     seen.lose_leaders()
     seen.suspected = {2, 3}
     found = seen.queues.found()
-    assert found is not None
     assert (found.queues, found.stuck, found.missing) == (3, 3, ("b", "c"))
     assert found.reason == "3 have no majority without b, c: start these nodes"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from amqp10broker.runtime.connections.connection_log import BURST, KEYS_MAX, PERIOD_S, LogLimits
+from amqp10broker.runtime.log import BURST, KEYS_MAX, PERIOD_S, LogLimits
 from tests.runtime.conftest import LogRecorder
 
 

@@ -33,7 +33,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Target,
 )
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.connections.connection_log import BURST, PERIOD_S
+from amqp10broker.runtime.log import BURST, PERIOD_S
 from tests.runtime.conftest import LogRecorder
 from tests.support import rawframes as raw
 from tests.support.trioclient import Client, connect, running_broker, settle_down

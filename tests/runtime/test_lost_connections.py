@@ -132,8 +132,7 @@ async def test_settled_consumer_loses_nothing_that_was_not_sent(
     publisher = await filled(broker)
     client = await connect(broker).open()
     await client.send(
-        flow(0, incoming_window=window),
-        attach_receiver(0, "q", snd_settle_mode=SenderSettleMode.SETTLED),
+        flow(0, incoming_window=window), attach_receiver(0, "q", snd_settle_mode=SenderSettleMode.SETTLED)
     )
     await client.until(Attach)
     await client.send(credit(0, 20, incoming_window=window))

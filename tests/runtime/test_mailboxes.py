@@ -1,7 +1,7 @@
 """Mailboxes under load: how full they became, against the bounds that are documented.
 
 A mailbox's channel has no bound of its own, so the bound of each sender is checked here: the reader's
-share (`READS_MAX`), one `WriterReady`, one letter a queue and wake, and for queues one letter a
+share (`READS_MAX`), one `WRITER_READY`, one letter a queue and wake, and for queues one letter a
 session and wake, all of them within what credit and windows allow to be outstanding.
 """
 
@@ -19,8 +19,7 @@ from amqp10broker.protocols.amqp10.performatives import Accepted, Attach, Dispos
 from amqp10broker.queues.commands import JOINED_MAX, TICK, Command, Publish, PublisherRef
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections.session_task import READS_MAX, Bound, OutputBuffer
-from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.runtime.queues.handles import BatchHandle, send_commands
+from amqp10broker.runtime.mailbox import BatchHandle, Mailbox, send_commands
 from tests.support.askers import new_asker
 from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, flow, transfer
 from tests.support.trioclient import Client, connect, pipe_pair, queue_counts, settle_down

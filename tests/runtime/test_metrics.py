@@ -16,8 +16,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from amqp10broker.metadata.users import Permission
-from amqp10broker.observe.metrics import table
-from amqp10broker.observe.metrics.table import Form, wanted
+from amqp10broker.observe import metrics as table
+from amqp10broker.observe.metrics import Form, wanted
 from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicCancel,
@@ -30,6 +30,7 @@ from amqp10broker.protocols.amqp091.methods import (
 from amqp10broker.protocols.amqp10.performatives import Attach
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.http import http_api
+from amqp10broker.runtime.observe import metrics_source
 from tests.support import panels
 from tests.support import rawframes as raw
 from tests.support.declaring import add_vhost, declare, declare_exchange, delete_vhost, remove, set_permission
@@ -371,7 +372,7 @@ async def test_below_the_port_of_the_api_metrics_need_a_login(broker: Broker) ->
 async def test_a_scrape_of_many_queues_leaves_others_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that goes on by a millisecond with each look at it: a turn has a few steps."""
     now = iter(range(10**9))
-    monkeypatch.setattr(http_api, "perf_counter", lambda: next(now) / 1000)
+    monkeypatch.setattr(metrics_source, "perf_counter", lambda: next(now) / 1000)
     async with running_broker() as broker:
         for number in range(500):
             declare(broker.catalog, "/", f"q{number}")

@@ -527,7 +527,6 @@ async def test_bytes_that_cannot_be_understood_end_one_connection(
         await trio.sleep(2)
         b.log.clear()
         link = a.peers._link(2, RAFT)
-        assert link is not None
         link.put([sent])
         await b.until("disconnected", 1, RAFT)
         assert b.peers.connected(1, LETTERS)

@@ -32,12 +32,7 @@ async def test_open_begin_attach_and_transfer_in_one_write_are_all_answered(brok
     """A client may send everything before it has read anything: nothing is lost, order is kept."""
     client = connect(broker)
     await client.send(
-        login(),
-        open_frame(),
-        begin(),
-        attach_sender(0, "q"),
-        transfer(0, 0, b"one"),
-        transfer(0, 1, b"two"),
+        login(), open_frame(), begin(), attach_sender(0, "q"), transfer(0, 0, b"one"), transfer(0, 1, b"two")
     )
     got = await client.idle()
     kinds = [type(each.body) for each in got]

@@ -40,7 +40,6 @@ class Publisher:
             if isinstance(body, Flow) and body.handle is None:
                 continue
             if isinstance(body, Flow):
-                assert body.delivery_count is not None
                 assert body.link_credit == LIMIT
                 self.grants.append(body.delivery_count)
                 self.credit = body.delivery_count + body.link_credit - self.sent

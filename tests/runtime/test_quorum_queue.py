@@ -128,7 +128,6 @@ async def test_a_consumer_that_reads_gets_thousands_of_messages_a_sync(folder: s
         publisher = client_of(broker)
         publisher.publish(*range(9_000))
         await publisher.hear(Confirmed)
-        assert broker.journal_task is not None
         before = broker.journal_task.committer.commits
         consumer = await connect(broker).open(channels=0)
         await consumer.send(begin(0, incoming_window=100_000), attach_receiver(0, "q"), credit(0, 100_000))
@@ -263,7 +262,6 @@ async def test_nobody_hears_before_the_disk_has_it(folder: str, monkeypatch: pyt
         client = client_of(broker)
         client.publish(0)
         await client.hear(Confirmed)
-        assert broker.journal_task is not None
         gate = trio.Event()
         sync = broker.journal_task.committer._sync
 
@@ -293,7 +291,6 @@ async def test_a_broker_stops_while_the_end_of_a_queue_is_not_durable(
         client, other = client_of(broker), client_of(broker, "other")
         client.subscribe()
         await client.hear(CreditReply)
-        assert broker.journal_task is not None
         gate = trio.Event()
         sync = broker.journal_task.committer._sync
 
@@ -341,7 +338,6 @@ async def test_publishers_hear_when_nothing_can_be_kept(folder: str, monkeypatch
             client = client_of(broker)
             client.publish(0)
             await client.hear(Confirmed)
-            assert broker.journal_task is not None
 
             async def broken(fds: list[int]) -> None:
                 raise StorageFailed("journal", "the sync failed", "look at the disk")
@@ -395,7 +391,6 @@ async def test_space_comes_back_while_old_messages_stay(folder: str, monkeypatch
             keys = list(worker.deliveries())[before:]
             worker.queue.handle.post(Settle(worker.consumer, keys, DeliveryOutcome.ACCEPT))
         await trio.testing.wait_all_tasks_blocked(0.1)
-        assert broker.journal_task is not None
         assert broker.journal_task.journal.size_bytes < 100_000
     async with broker_on(folder) as broker:
         again = client_of(broker)

@@ -17,13 +17,9 @@ import trio
 from amqp10broker.errors import BrokerError
 from amqp10broker.observe.flow import Observer
 from amqp10broker.observe.flow_events import NO_REASON, PACK, EventKind, EventRing
-from amqp10broker.observe.recording.runs import LinkName, RecordingError, numbered
+from amqp10broker.observe.recording import LinkName, RecordingError, numbered
 from amqp10broker.operations.snapshot import document
-from amqp10broker.protocols.amqp091.methods import (
-    ChannelClose,
-    QueueDeclare,
-    QueueDeclareOk,
-)
+from amqp10broker.protocols.amqp091.methods import ChannelClose, QueueDeclare, QueueDeclareOk
 from amqp10broker.protocols.amqp10.performatives import Attach
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe import flow_sampler, recorder
@@ -168,7 +164,6 @@ async def record(broker: Broker, every_ms: int = 50, run_id: str | None = "r") -
 async def looked(broker: Broker) -> None:
     """Wait until everything was looked at once more. How long that takes depends on how long looks take."""
     recorder = broker.recordings.recorder
-    assert recorder is not None
     looks = recorder._looks
     enough = looks.count + 2  # the first may be under way
     while looks.count < enough:  # noqa: ASYNC110 (looks tell nobody that they are over)
@@ -281,7 +276,6 @@ async def test_the_run_begins_when_the_helper_is_there(helper: Helper) -> None:
         status = document(broker.recordings.view())
         await trio.sleep(1)
         await broker.recordings.stop()
-    assert status is not None
     assert helper.notes()["began_ns"] == status["began_ns"] >= helper.rows[0]["began_ns"]
     assert (helper.rows[0]["sample_ms"], helper.rows[0]["run_id"]) == (50, "r")
 
@@ -344,7 +338,6 @@ async def test_a_channel_that_ends_during_a_look_is_not_probed(
     monkeypatch.setattr(flow_sampler, "TURN_NS", 0)
     await record(broker, 50)
     recorder = broker.recordings.recorder
-    assert recorder is not None
     (channel,) = client.task.parts.values()
     original = FlowSampler._look_at_queues
     ends = trio.Event()
@@ -428,7 +421,6 @@ async def test_runs_that_follow_each_other_faster_than_they_are_written_lose_eve
             await publish(client, number, 1)
             broker.set_flow("max_link_credit", 100 + number, source="test")
         under_way = broker.recordings.recorder
-        assert under_way is not None
         waiting = sum(len(payload) for kind, payload, _ in under_way._backlog if kind == EVENTS)
         assert waiting <= 2_000
         helper.run_inline.set()

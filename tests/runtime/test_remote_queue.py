@@ -39,7 +39,7 @@ from amqp10broker.queues.settings import DEFAULTS
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.cluster.node_queues import NodeQueues
 from amqp10broker.runtime.cluster.peers import Peers
-from amqp10broker.runtime.queues.handles import ReplyRegistry
+from amqp10broker.runtime.mailbox import ReplyRegistry
 from amqp10broker.runtime.queues.queue_task import QueueTask, RemoteQueue
 from amqp10broker.sessions.diagnosis.idle import idle_wait
 from amqp10broker.sessions.diagnosis.waits import Wait
@@ -103,13 +103,7 @@ class Box:
 
 
 class Cluster:
-    """Two nodes: the queue is at 1, a session at 2.
-
-    Attributes:
-        task: the queue.
-        remote: the queue, as node 2 has it.
-        box: the session's mailbox.
-    """
+    """Two nodes: the queue is at 1 (and `remote` as node 2 has it), a session with its mailbox at 2."""
 
     def __init__(self) -> None:
         self.line = Line()

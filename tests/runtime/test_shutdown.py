@@ -201,7 +201,6 @@ async def test_error_inside_the_block_stops_in_order_and_comes_out() -> None:
     while isinstance(error, BaseExceptionGroup):
         (error,) = error.exceptions
     assert isinstance(error, Mine)
-    assert client is not None
     assert type((await client.rest())[-1].body) is Close
 
 

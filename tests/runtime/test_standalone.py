@@ -84,8 +84,7 @@ def of_cluster(path: Path) -> None:
         store = SystemStore(data.catalog_log)
         store.write(
             ready(
-                hard=Hard(4, member_id(1), 1),
-                entries=(run_of(2, 4, Kind.COMMAND, (transaction.encode(),)),),
+                hard=Hard(4, member_id(1), 1), entries=(run_of(2, 4, Kind.COMMAND, (transaction.encode(),)),)
             ),
             lambda: None,
         )
@@ -102,18 +101,15 @@ def test_all_that_the_folder_has_is_a_group_of_one_in_another_cluster(tmp_path: 
         return True
 
     done = force_standalone(str(path), confirmed)
-    assert done is not None
     assert "cluster of one, with 1 queues" in done
     assert "lost for good: a, c" in told[0]
     assert "queue 'theirs' in vhost '/'" in told[0]
     with opened(path) as data:
         membership = data.membership
-        assert membership is not None
         assert membership.cluster not in ("", "old")
         assert (membership.number, membership.name, membership.members) == (2, "b", MEMBERS[1:2])
         assert data.lost == 3 + UNHEARD_OF
         store = SystemStore(data.catalog_log)
-        assert store.stored is not None
         assert store.stored.point.config.members == (member_id(2),)
         assert (store.stored.last, store.stored.hard.term) == (store.stored.point.index, 0)
         entries = dict(store.machine.entries())

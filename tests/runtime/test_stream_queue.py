@@ -14,7 +14,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from amqp10broker.errors import DamagedFile
-from amqp10broker.message.filters.stream import First
+from amqp10broker.message.filters.stream import OffsetWord
 from amqp10broker.queues.commands import (
     DELETE,
     Answer,
@@ -35,8 +35,7 @@ from amqp10broker.queues.stream.durability import StreamBackend
 from amqp10broker.queues.stream.log import MemoryShelf, Shelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.runtime.clock import WallClock
-from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.runtime.queues.handles import ReplyRegistry
+from amqp10broker.runtime.mailbox import Mailbox, ReplyRegistry
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.storage.stream_files import FileShelf, folder_of
 from tests.support.disks import SimDisk
@@ -109,7 +108,8 @@ class Running:
 
     def read(self, credit: int = 100) -> ConsumerRef:
         ref = self.address.consumer()
-        commands: list[Command] = [Subscribe(ref, True, position=First()), Credit(ref, 0, credit, False, 0)]
+        subscribe = Subscribe(ref, True, position=OffsetWord.FIRST)
+        commands: list[Command] = [subscribe, Credit(ref, 0, credit, False, 0)]
         self.stream.post_all(commands)
         return ref
 

@@ -20,7 +20,7 @@ from amqp10broker.client import trio as client
 from amqp10broker.client.errors import NotAcceptedError
 from amqp10broker.client.message import Message
 from amqp10broker.errors import ConfigError
-from amqp10broker.observe.telemetry import export, spans
+from amqp10broker.observe import telemetry as observed
 from amqp10broker.protocols.amqp091.content import Content
 from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
@@ -251,9 +251,7 @@ async def test_a_session_that_is_not_traced_is_of_the_usual_kind(found: Spans) -
 
 def test_a_broker_that_tells_nobody_imports_nothing_of_it() -> None:
     """It would take a third of a second, and 30 MB."""
-    look = (
-        "import amqp10broker.runtime.run, sys; print(*(name for name in sys.modules if 'telemetry' in name))"
-    )
+    look = "import amqp10broker.runtime.broker, sys; print(*(m for m in sys.modules if 'telemetry' in m))"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"
 
@@ -279,8 +277,8 @@ async def test_an_exporter_that_hangs_holds_up_nobody(
 ) -> None:
     """Messages go on, the stop takes no longer than it may, and what is lost is told once and counted."""
     found.exporter = hanging = Hanging()
-    monkeypatch.setattr(export, "WAITING_MAX", 5)
-    monkeypatch.setattr(export, "BATCH_MAX", 1)
+    monkeypatch.setattr(observed, "WAITING_MAX", 5)
+    monkeypatch.setattr(observed, "BATCH_MAX", 1)
     monkeypatch.setattr(telemetry, "FINISH_S", 0.01)
     try:
         async with traced() as broker, amqp10(broker) as connection:
@@ -310,8 +308,8 @@ async def test_a_receiver_that_comes_back_is_told(found: Spans, log: LogRecorder
         def shutdown(self) -> None:
             """Nothing is held."""
 
-    queue = export.SpanQueue(Exporter(), telemetry._tell_of_spans)
-    tracer = export.provider(export.resource("s", "1", "n"), 1.0, queue).get_tracer("test")
+    queue = observed.SpanQueue(Exporter(), telemetry._tell_of_spans)
+    tracer = observed.provider(observed.resource("s", "1", "n"), 1.0, queue).get_tracer("test")
     for count in (2, 3, 4):
         for _ in range(count):
             tracer.start_span("x").end()
@@ -341,7 +339,7 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 
 async def test_spans_that_are_open_are_bounded(found: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a client that settles nothing, too; those beyond are counted as lost."""
-    monkeypatch.setattr(spans, "OPEN_MAX", 3)
+    monkeypatch.setattr(observed, "OPEN_MAX", 3)
     async with traced() as broker, amqp10(broker) as connection:
         sender = await connection.sender("/queues/orders")
         for _ in range(6):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.observe.timeline import ring as rings
+from amqp10broker.observe import timeline as rings
 from amqp10broker.protocols.amqp091.methods import (
     BasicCancel,
     BasicConsume,

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from amqp10broker.observe.flow_events import EVENTS
-from amqp10broker.observe.recording.runs import NotARecording
+from amqp10broker.observe.recording import NotARecording
 from amqp10broker.tools.analysis.cells import read_events
 from amqp10broker.tools.analysis.follow import WINDOWS, SecondWindow, follow, line_of, windowed, windows_of
 from amqp10broker.tools.analysis.report import ProgressLines

@@ -34,13 +34,7 @@ COUNT: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A broker.
-
-    Attributes:
-        url: with user and password.
-        channel: pika's, with confirms.
-        prefix: of names that are free.
-    """
+    """A broker: its URL, pika's channel with confirms, and the prefix of names that are free."""
 
     url: str
     channel: BlockingChannel

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp10broker.observe.flow_events import CHANNEL_HANDLE, FIELDS, NO_CREDIT, NO_REASON, PACK, EventKind
-from amqp10broker.observe.recording.runs import (
+from amqp10broker.observe.recording import (
     EventWriter,
     LinkName,
     NamesFile,
@@ -22,8 +22,14 @@ from amqp10broker.observe.recording.runs import (
 )
 from amqp10broker.sessions.diagnosis.waits import Wait
 from amqp10broker.tools.analysis.recommend import Aim
-from amqp10broker.tools.analysis.report import ProgressLines, analyse, find_recording, look_for_waits
-from amqp10broker.tools.analysis.tables import LinkWait, name_waits
+from amqp10broker.tools.analysis.report import (
+    LinkWait,
+    ProgressLines,
+    analyse,
+    find_recording,
+    look_for_waits,
+    name_waits,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,7 +7,7 @@ from typing import Any
 
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.queues.commands import PeerId, ReplyTo
-from amqp10broker.runtime.queues.handles import EffectBox, ReplyRegistry
+from amqp10broker.runtime.mailbox import EffectBox, ReplyRegistry
 
 _SESSIONS = count(1)
 

@@ -226,7 +226,6 @@ class BrokerProcess:
         return "\n".join([*(json.dumps(entry) for entry in self.log[-30:]), *self._not_json])
 
     def _read_log(self) -> None:
-        assert self._process.stderr is not None
         with self._process.stderr as stream:
             for line in stream:
                 with self._notifications:

@@ -45,14 +45,12 @@ from amqp10broker.queues.commands import Command, Effect, PeerId
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.routing.exchange import DIRECT_REPLY_TO
 from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
-from amqp10broker.sessions.amqp091.publishing import CreditFlowSettings, CreditSender
 from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.messages import Frames, SessionMessage
 from tests.support.askers import new_asker
-from tests.support.client_log import ClientLog
 from tests.support.handles import MachineHandle
-from tests.support.surroundings import make_catalog
+from tests.support.surroundings import ClientLog, make_catalog
 
 BUDGET_BYTES = 65_536
 ALL_CAPABILITIES = frozenset({"consumer_cancel_notify", "publisher_confirms", "basic.nack"})
@@ -75,12 +73,7 @@ def deliver(effects: dict[PeerId, list[Effect]]) -> None:
 
 
 class QueueBox(MachineHandle[ClassicQueue]):
-    """A queue and its letters.
-
-    Attributes:
-        letters: put and not worked off.
-        stalled: `World.rest` leaves its letters where they are.
-    """
+    """A queue and its letters that are not worked off; `World.rest` leaves those of a `stalled` one."""
 
     def __init__(self, spec: QueueSpec, forget: Callable[[QueueBox], None]) -> None:
         super().__init__(
@@ -292,9 +285,6 @@ class WorldChannel:
         config = world.config
         self.reply_to = new_asker(f"connection {id(connection)}, channel {self.number}")
         CHANNELS[self.reply_to.id] = self
-        self.credit = CreditSender(
-            CreditFlowSettings(config.credit_flow_initial, config.credit_flow_more_after)
-        )
         context = ChannelContext(
             catalog=world.catalog,
             vhost=world.vhost,
@@ -311,6 +301,7 @@ class WorldChannel:
             log=connection.log,
         )
         self.service = BrokerChannel(self.number, context)
+        self.credit = self.service.credit
 
     # --- the broker's end -------------------------------------------------------------------------
 
@@ -347,9 +338,9 @@ class WorldChannel:
         unwanted, service.unwanted = service.unwanted, None
         if unwanted is not None:
             self.connection.reader.discard(unwanted)
-        received = service.received
-        if received.unreturned >= received.more_after and not service.publishing.blocked:
-            self.credit.credit += received.take_grant()
+        credit = self.credit
+        if credit.unreturned >= credit.more_after and not service.publishing.blocked:
+            credit.give_back()
         if service.state is ChannelState.CLOSED and not self.letters and not self.inbox:
             self.stop()
         return budget - self.room

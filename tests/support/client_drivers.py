@@ -19,7 +19,7 @@ import trio
 
 from amqp10broker.client import blocking
 from amqp10broker.client import trio as on_trio
-from amqp10broker.client.links import ReceiverBase, SenderBase
+from amqp10broker.client.core import LinkBase
 
 Connect = Callable[..., Any]
 """As `blocking.connect`."""
@@ -41,7 +41,7 @@ class Face:
 
         def call(*arguments: Any, **named: Any) -> Any:
             result = run(partial(method, *arguments, **named), trio_token=self._token)
-            return Face(result, self._token) if isinstance(result, SenderBase | ReceiverBase) else result
+            return Face(result, self._token) if isinstance(result, LinkBase) else result
 
         return call
 

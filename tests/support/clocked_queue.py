@@ -10,12 +10,7 @@ from amqp10broker.queues.quorum.queue import QuorumQueue
 
 
 class ClockedQueue:
-    """Stands where a world has a queue that is given commands alone.
-
-    Attributes:
-        now_ms: the time of the next command.
-        queue: the machine itself.
-    """
+    """Stands where a world has a queue that is given commands alone; `now_ms` is the time of the next."""
 
     def __init__(self, spec: QueueSpec) -> None:
         self.now_ms = 1_000

@@ -44,12 +44,7 @@ _AGAIN_S: Final = 0.1
 
 
 class ClusterClient(threading.Thread, ABC):
-    """One client.
-
-    Attributes:
-        losses: why its connections were lost.
-        failure: what went wrong, other than a lost connection.
-    """
+    """One client: why its connections were lost, and as `failure` what else went wrong."""
 
     def __init__(
         self, nodes: Sequence[Listening], name: str, notes: TotalQueue, seed: int = 0, *, steady: bool = False

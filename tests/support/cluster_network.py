@@ -63,21 +63,12 @@ class ClusterNetwork:
 
 
 class CutCluster(ClusterProcess):
-    """A cluster on such a network; there is no ``run-cluster`` above its nodes.
-
-    Attributes:
-        network: between them.
-    """
+    """A cluster on such a network; there is no ``run-cluster`` above its nodes."""
 
     network: ClusterNetwork
 
     def __init__(
-        self,
-        directory: Path,
-        nodes: int = 3,
-        options: Iterable[str] = (),
-        *,
-        small_disks: bool = False,
+        self, directory: Path, nodes: int = 3, options: Iterable[str] = (), *, small_disks: bool = False
     ) -> None:
         self._small_disks = small_disks
         super().__init__(directory, nodes, options)

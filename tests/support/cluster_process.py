@@ -51,13 +51,7 @@ _one_command: Final = threading.Lock()
 
 
 class ClusterNode:
-    """One node.
-
-    Attributes:
-        name: of the node and of its folder.
-        folder: its data, command line, process number and log.
-        host, port: where clients connect.
-    """
+    """One node; its folder has its data, command line, process number and log."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self.name = folder.name
@@ -204,11 +198,7 @@ class ClusterNode:
 
 
 class ClusterProcess:
-    """Nodes of ``amqp10broker run-cluster``, as long as the ``with`` block lasts.
-
-    Attributes:
-        nodes: in order of their ports.
-    """
+    """Nodes of ``amqp10broker run-cluster``, in order of their ports, while the ``with`` block lasts."""
 
     def __init__(self, directory: Path, nodes: int = 3, options: Iterable[str] = ()) -> None:
         self.folder = directory / "cluster"

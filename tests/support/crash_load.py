@@ -48,11 +48,7 @@ def connected(broker: Listening) -> Iterator[BlockingConnection]:
 
 
 class Client(threading.Thread):
-    """One client. `stop` asks it to end; losing the connection ends it anyway.
-
-    Attributes:
-        failure: what went wrong, other than a lost connection.
-    """
+    """One client. `stop` asks it to end; a lost connection ends it anyway, and is not a `failure`."""
 
     def __init__(self, broker: BrokerProcess, seed: int) -> None:
         super().__init__(daemon=True)

@@ -160,13 +160,7 @@ class CuttingProxy:
 
 
 class _Way:
-    """One direction of one connection.
-
-    Attributes:
-        number: which.
-        source, target: its ends.
-        left: bytes until it is lost; None: never.
-    """
+    """One direction of one connection; `left` is the bytes until it is lost, None for never."""
 
     def __init__(self, number: int, source: socket.socket, target: socket.socket, left: int | None) -> None:
         self.number = number

@@ -20,12 +20,7 @@ class FakeRecord(NamedTuple):
 
 
 class FakeLog:
-    """As `storage.journal.Journal`, as far as stores use it.
-
-    Attributes:
-        files: number -> records.
-        live: number -> bytes that somebody needs.
-    """
+    """As `storage.journal.Journal`, as far as stores use it: records, and bytes in use, by file number."""
 
     def __init__(self, records_max: int = 8) -> None:
         self.files: dict[int, list[FakeRecord]] = {1: []}

@@ -78,7 +78,6 @@ def exact_quantile(folder: Path, run_id: str, kind: EventKind, share: float, spa
             """,
             [run_id, int(kind), span[1], span[2], share],
         ).fetchone()
-    assert found is not None
     return int(found[0])
 
 

@@ -19,13 +19,7 @@ M = TypeVar("M", bound=QueueMachine)
 
 
 class IdleHandle:
-    """A queue that takes letters and does nothing.
-
-    Attributes:
-        letters: what it was told.
-        ready: messages, as it says.
-        unsettled: likewise.
-    """
+    """A queue that takes letters and does nothing; its counts are those that a test sets."""
 
     def __init__(self) -> None:
         self.letters: list[Command] = []
@@ -51,11 +45,7 @@ class IdleHandle:
 
 
 class MachineHandle(Generic[M]):
-    """All of a queue's handle but where its letters go.
-
-    Attributes:
-        queue: the state machine.
-    """
+    """All of a queue's handle but where its letters go."""
 
     def __init__(self, queue: M) -> None:
         self.queue = queue

@@ -13,25 +13,19 @@ import h11
 import trio
 from trio.testing import memory_stream_pair
 
+from amqp10broker.api.live import Difference
 from amqp10broker.auth.login import Peer
 from amqp10broker.metadata.users import Permission
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.http.http_listener import HttpListener
+from amqp10broker.runtime.http.http_connection import HttpListener
 from tests.support.declaring import add_user, set_permission
-from tests.support.live import applied
 
 PEER = "127.0.0.1:50000"
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """An answer.
-
-    Attributes:
-        status: of HTTP.
-        headers: names in lower case.
-        body: bytes.
-    """
+    """An answer; the names of its headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -104,12 +98,7 @@ class HttpUser:
 
 
 class Events:
-    """Server-sent events, as they come.
-
-    Attributes:
-        values: what stands at each path, put together of what came.
-        comments: how many came.
-    """
+    """Server-sent events, put together at each path as they come."""
 
     def __init__(self, stream: trio.abc.Stream, engine: h11.Connection) -> None:
         self._stream = stream
@@ -177,3 +166,22 @@ async def http_user(
         async with ours:
             yield HttpUser(ours, login, prefix)
         nursery.cancel_scope.cancel()
+
+
+def applied(value: Any, change: Difference) -> Any:
+    """Apply a difference to a value, which is not changed: the page does the same."""
+    if "to" in change:
+        return change["to"]
+    if "rows" in change:
+        rows = (
+            list(value)
+            if "order" not in change
+            else [each[0] if isinstance(each, list) else value[each] for each in change["order"]]
+        )
+        for place, inner in change["rows"].items():
+            rows[int(place)] = applied(rows[int(place)], inner)
+        return rows
+    made = {name: each for name, each in value.items() if name not in change["gone"]}
+    for name, inner in change["members"].items():
+        made[name] = applied(value.get(name), inner)
+    return made

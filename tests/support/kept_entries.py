@@ -29,13 +29,7 @@ class Host:
 
 
 class KeptEntries:
-    """Keeps entries as text, as a file would.
-
-    Attributes:
-        by_key: what is kept.
-        calls: kind and keys of each call, in order.
-        full: refuse to put.
-    """
+    """Keeps entries as text, as a file would; refuses to put while it is `full`."""
 
     def __init__(self) -> None:
         self.by_key: dict[Key, str] = {}
@@ -62,11 +56,7 @@ class KeptEntries:
 
 
 class Watched(Catalog):
-    """A catalog whose plans are looked at.
-
-    Attributes:
-        log: what was applied: puts and forgets, in order.
-    """
+    """A catalog whose plans are looked at; `log` has the puts and forgets that were applied, in order."""
 
     def __init__(self, start_queue: StartQueue) -> None:
         self.log: list[tuple[list[Put], list[Key]]] = []

@@ -11,11 +11,7 @@ from amqp10broker.queues.commands import RequestRef
 
 
 class Slow:
-    """A `metadata.catalog.Propose` that decides when it is told to.
-
-    Attributes:
-        proposed: what waits, in order.
-    """
+    """A `metadata.catalog.Propose` that decides when a test calls for it, what was `proposed` first first."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.proposed: deque[tuple[CatalogRequest[Any], RequestRef]] = deque()

@@ -22,13 +22,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A fault.
-
-    Attributes:
-        name: with its number.
-        plant: puts it in, for one test.
-        seed: one that finds it soon; another will be found when it no longer does.
-    """
+    """A fault; `seed` finds it soon: choose another one when it no longer does."""
 
     name: str
     plant: Plant

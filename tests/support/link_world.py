@@ -81,13 +81,7 @@ class _Handle(IdleHandle):
 
 
 class Publisher:
-    """A link that publishes.
-
-    Attributes:
-        outstanding: ids that have no answer, with what they are.
-        confirmed: what was confirmed.
-        refused: what was not taken.
-    """
+    """A link that publishes: ids that have no answer, what was confirmed, what was not taken."""
 
     def __init__(self, node: Node, ref: PublisherRef) -> None:
         self.ref = ref
@@ -216,11 +210,7 @@ class Consumer:
 
 
 class Watcher(Consumer):
-    """A link that browses.
-
-    Attributes:
-        shown: bodies, in order, without those that it gave back.
-    """
+    """A link that browses; `shown` is without what it gave back."""
 
     def __init__(self, node: Node, ref: ConsumerRef) -> None:
         self.shown: list[bytes] = []
@@ -323,12 +313,7 @@ class Session:
 
 
 class Disk:
-    """A member's: a `Room` and its journal.
-
-    Attributes:
-        full: it takes no publishes.
-        refused: how often it has refused some.
-    """
+    """A member's: a `Room` and its journal; while `full` it refuses publishes, and counts them."""
 
     durable = 0
     reserve = True

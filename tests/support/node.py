@@ -20,7 +20,7 @@ from trio.testing import MockClock
 from amqp10broker.cli.serve import leaves
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError, StorageError, StorageFailed
-from amqp10broker.message.filters.stream import First
+from amqp10broker.message.filters.stream import OffsetWord
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.queue_requests import DeleteQueue
@@ -86,10 +86,7 @@ QUORUM: Final = Kind(
     arguments=(("x-delivery-limit", 1_000_000),),
 )
 STREAM: Final = Kind(
-    "stream",
-    keeps_transient=True,
-    keeps_all=True,
-    arguments=(("x-stream-max-segment-size-bytes", 1500),),
+    "stream", keeps_transient=True, keeps_all=True, arguments=(("x-stream-max-segment-size-bytes", 1500),)
 )
 KINDS: Final = (CLASSIC, QUORUM, STREAM)
 
@@ -165,7 +162,7 @@ class Seat:
         self.history.consumed = True
         if self.consumer is None:
             self.consumer = self.here.consumer()
-            self.handle.post(Subscribe(self.consumer, False, position=First()))
+            self.handle.post(Subscribe(self.consumer, False, position=OffsetWord.FIRST))
         self.handle.post(Credit(self.consumer, self.granted, credit, True, self.granted))
         self.granted += credit
 
@@ -194,7 +191,7 @@ class Seat:
     async def look(self) -> list[int]:
         """All that is there, in order; it is given back."""
         consumer = self.here.consumer()
-        self.handle.post(Subscribe(consumer, False, position=First()))
+        self.handle.post(Subscribe(consumer, False, position=OffsetWord.FIRST))
         self.handle.post(Credit(consumer, 0, ALL, True, 0))
         found: list[int] = []
         while True:
@@ -304,7 +301,6 @@ class Node:
                     await self._compare(broker, look=steps == 0 or rng.random() < 0.7)
                     await self._work(broker, rng, steps)
                 nursery.cancel_scope.cancel()
-            assert broker.journal_task is not None
             journal = broker.journal_task.journal
             if journal.durable == journal.ticket:
                 # In order, and the disk was not full: all that was decided is durable.

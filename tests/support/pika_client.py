@@ -88,12 +88,7 @@ class Delivered:
 
 
 class Inbox:
-    """A consumer that keeps what it is given.
-
-    Attributes:
-        tag: its consumer tag.
-        messages: all of them, in order.
-    """
+    """A consumer that keeps the messages that it is given, in order."""
 
     def __init__(self, channel: BlockingChannel, queue: str, **options: Any) -> None:
         self.channel = channel
@@ -142,7 +137,6 @@ def get_all(channel: BlockingChannel, queue: str) -> list[str]:
         method, _, body = channel.basic_get(queue, auto_ack=True)
         if method is None:
             return texts
-        assert body is not None
         texts.append(body.decode())
 
 

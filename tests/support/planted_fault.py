@@ -40,7 +40,6 @@ class _Finder(MetaPathFinder):
         if fullname != self._module:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
-        assert spec is not None
         assert spec.origin is not None
         spec.loader = loader = _Loader(fullname, spec.origin)
         loader.changes = self._changes

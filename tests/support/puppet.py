@@ -30,11 +30,7 @@ class Box(Protocol):
 
 
 class Puppet:
-    """The puppet's strings.
-
-    Attributes:
-        queue: the queue's name.
-    """
+    """The puppet's strings."""
 
     def __init__(self, queue: str, box: Box, letters: deque[Command]) -> None:
         self.queue = queue

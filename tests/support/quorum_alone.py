@@ -16,13 +16,7 @@ GROUP = 7
 
 
 class Alone:
-    """Reads the journal, and goes on; a `GroupMachine`.
-
-    Attributes:
-        queue: the machine.
-        store: its part of the journal.
-        member: of its group.
-    """
+    """Reads the journal, and goes on; a `GroupMachine`."""
 
     def __init__(
         self,

@@ -111,15 +111,7 @@ class Journal(SmallJournal):
 
 
 class Node:
-    """One node with its member.
-
-    Attributes:
-        number: of it.
-        me: its member.
-        keeper: of its queue.
-        leads: as the keeper says it.
-        usable: the machine version of the cluster.
-    """
+    """One node with its member; `leads` is the keeper's, `usable` the cluster's machine version."""
 
     def __init__(self, world: World, me: int, journal: Journal) -> None:
         self.world = world
@@ -346,7 +338,7 @@ class World:
 
     def compare(self, node: Node) -> None:
         """Equal state bytes at equal index, whatever the members went through."""
-        index, queue = node.store.applied, node.backend.queue
+        index, queue = node.store.point.index, node.backend.queue
         assert index >= node.applied, "what was applied is not applied any more"
         node.applied = index
         state = encode_snapshot(queue)
@@ -390,7 +382,9 @@ class World:
 
     def even(self) -> bool:
         ends = {node.store.last for node in self.nodes.values()}
-        return len(ends) == 1 and all(node.store.applied == node.store.last for node in self.nodes.values())
+        return len(ends) == 1 and all(
+            node.store.point.index == node.store.last for node in self.nodes.values()
+        )
 
     def bodies(self, node: Node) -> dict[int, bytes]:
         indexes = sorted(node.backend.queue.live_indexes())

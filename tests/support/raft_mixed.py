@@ -75,8 +75,6 @@ class Process:
             ChildProcessError: the process has ended at it: the crate has found something that cannot be.
         """
         stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
         stdin.write(json.dumps(command).encode() + b"\n")
         stdin.flush()
         line = stdout.readline()
@@ -86,8 +84,6 @@ class Process:
         return answer
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()

@@ -44,12 +44,7 @@ MUTANTS = (
     Mutant(
         "01_own_vote_before_durable",
         "votes are asked for before the own one is durable",
-        (
-            _core(
-                "self._late.append(Vote(self.me",
-                "self.outbox.append(Vote(self.me",
-            ),
-        ),
+        (_core("self._late.append(Vote(self.me", "self.outbox.append(Vote(self.me"),),
         "vote_only_when_durable",
     ),
     Mutant(
@@ -78,12 +73,7 @@ MUTANTS = (
     Mutant(
         "04_append_answered_early",
         "an append is answered before it is durable",
-        (
-            _core(
-                "self._late.append(AppendAnswer(",
-                "self.outbox.append(AppendAnswer(",
-            ),
-        ),
+        (_core("self._late.append(AppendAnswer(", "self.outbox.append(AppendAnswer("),),
         "answer_only_when_durable",
     ),
     Mutant(
@@ -110,8 +100,7 @@ MUTANTS = (
         "entries are cut off although term and index agree",
         (
             _core(
-                "first = log.conflict(append.runs)",
-                "first = append.runs[0].first if append.runs else None",
+                "first = log.conflict(append.runs)", "first = append.runs[0].first if append.runs else None"
             ),
         ),
         "truncation_of_what_agrees",
@@ -152,9 +141,7 @@ MUTANTS = (
         "logs are compared by length only",
         (
             Patch(
-                "leader",
-                "(last_term, last_index) >= (self.last_term, self.last)",
-                "last_index >= self.last",
+                "leader", "(last_term, last_index) >= (self.last_term, self.last)", "last_index >= self.last"
             ),
         ),
         "length_and_term",
@@ -274,8 +261,7 @@ MUTANTS = (
         "a snapshot carries the latest configuration, not that at its index",
         (
             _core(
-                "return Point(index, term, self.configs.at(index))",
-                "return Point(index, term, self.config)",
+                "return Point(index, term, self.configs.at(index))", "return Point(index, term, self.config)"
             ),
         ),
         "removal_that_is_not_committed",

@@ -67,7 +67,6 @@ def load(name: str, source: str, real: str) -> ModuleType:
         __import__(name)
         return sys.modules[name]
     spec = spec_from_loader(name, loader=None)
-    assert spec is not None
     module = module_from_spec(spec)
     sys.modules[name] = module
     exec(compile(source, f"<{name}>", "exec"), module.__dict__)

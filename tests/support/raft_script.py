@@ -105,11 +105,7 @@ def point(of: Any) -> str:
 
 
 class ScriptRunner:
-    """Runs one script.
-
-    Args:
-        room: the code.
-    """
+    """Runs one script."""
 
     def __init__(self, room: Room) -> None:
         self.room = room

@@ -52,7 +52,6 @@ class BrokerProcess:
             raise AssertionError(f"the broker did not start: {self.other_lines}") from None
 
     def _read_log(self, ports: queue.Queue[int]) -> None:
-        assert self._process.stderr is not None
         for line in self._process.stderr:
             try:
                 entry = json.loads(line)

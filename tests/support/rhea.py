@@ -40,12 +40,7 @@ def run_rhea(program: str, *arguments: str, ca: str | None = None) -> dict[str, 
     command, environment = _command(program, *arguments)
     known = {} if ca is None else {"NODE_EXTRA_CA_CERTS": ca}
     done = subprocess.run(
-        command,
-        env={**environment, **known},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_WAIT_S,
+        command, env={**environment, **known}, capture_output=True, text=True, check=False, timeout=_WAIT_S
     )
     assert done.returncode == 0, done
     return dict(line.split("\t") for line in done.stdout.splitlines())
@@ -58,8 +53,6 @@ class AskedRhea:
         command, environment = _command("asked.cjs")
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
 
     def __call__(self, javascript: str) -> Any:

@@ -20,11 +20,7 @@ RELEASED = "state=released"
 
 
 class Scene:
-    """One client C with a session on channel 0. Every method that talks to the broker returns its lines.
-
-    Attributes:
-        script: runs lines; see `tests.support.script`.
-    """
+    """One client C with a session on channel 0. Every method that talks to the broker returns its lines."""
 
     def __init__(self, *queues: str) -> None:
         self.script = ScriptRunner()

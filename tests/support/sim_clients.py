@@ -37,7 +37,7 @@ from amqp10broker.queues.commands import (
     SubscribeRefused,
     Unconfirmed,
 )
-from amqp10broker.runtime.queues.handles import ReplyRegistry
+from amqp10broker.runtime.mailbox import ReplyRegistry
 from amqp10broker.sessions.credit import QueueCredit
 from tests.support.cluster_history import TotalQueue
 from tests.support.crash_history import make_body

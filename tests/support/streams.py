@@ -7,7 +7,7 @@ from itertools import chain
 
 from amqp10broker.message.convert import data_section
 from amqp10broker.message.filters.filters import Filters
-from amqp10broker.message.filters.stream import First, OffsetSpec
+from amqp10broker.message.filters.stream import OffsetSpec, OffsetWord
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.queues.commands import (
     TICK,
@@ -27,7 +27,7 @@ from amqp10broker.queues.stream.queue import StreamQueue
 from tests.support.askers import new_asker
 
 NOW_MS = 1_000_000
-FIRST = First()
+FIRST = OffsetWord.FIRST
 HEAD = make_head(None, None, "", "s")
 
 
@@ -100,7 +100,6 @@ class Bench:
 
     def commit(self) -> None:
         """The disk has done what it was asked for."""
-        assert self._writing is not None
         writing, self._writing = self._writing, None
         self.log.commit(writing)
         self.queue.commit(self.now_ms)

@@ -8,14 +8,13 @@ from typing import Any
 from amqp10broker.auth.authorise import Access, CatalogGrants
 from amqp10broker.config import Config
 from amqp10broker.metadata.catalog import VHOST, Catalog, at_once
-from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.queue import DeclaredQueue, LastError
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
 from amqp10broker.sessions.context import LinkNames, MakeVolatile, SessionContext
 from amqp10broker.sessions.messages import ToSession
-from tests.support.client_log import ClientLog
 from tests.support.declaring import add_user, set_permission
 
 
@@ -63,3 +62,25 @@ def make_context(
         resumable_links=resumable_links,
         to_session=to_session,
     )
+
+
+class ClientLog:
+    """As `runtime.log.ConnectionLog`; keeps level, event and fields of each entry."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[str, str, dict[str, Any]]] = []
+
+    def warning(self, event: str, **details: Any) -> LastError:
+        self.entries.append(("warning", event, details))
+        return LastError("2026-11-22T08:38:47Z", event, details)
+
+    def noted(self, event: str, **details: Any) -> LastError:
+        self.entries.append(("noted", event, details))
+        return LastError("2026-11-22T08:38:47Z", event, details)
+
+    def info(self, event: str, **details: Any) -> None:
+        self.entries.append(("info", event, details))
+
+    def of(self, level: str) -> list[tuple[str, dict[str, Any]]]:
+        """Event and fields of each entry of a level."""
+        return [(event, fields) for each, event, fields in self.entries if each == level]

@@ -20,8 +20,7 @@ from amqp10broker.observe.frames.records import (
     listening_line,
 )
 from amqp10broker.protocols.connection import WireProtocol
-from amqp10broker.tools.lint.findings import Finding
-from amqp10broker.tools.lint.lint import Lint
+from amqp10broker.tools.lint import Finding, Lint
 
 SECOND_NS = 1_000_000_000
 

@@ -272,7 +272,6 @@ async def settle_down() -> None:
 
 def queue_counts(broker: Broker, name: str) -> tuple[int, int]:
     found = broker.catalog.lookup_vhost("/").find(name)
-    assert found is not None
     return found.handle.ready, found.handle.unsettled
 
 

@@ -119,10 +119,7 @@ class WebSocketStream:
 
 
 async def over_websocket(
-    broker: Broker,
-    *,
-    pair: Callable[[], tuple[Any, Any]] = memory_stream_pair,
-    request: bytes | None = None,
+    broker: Broker, *, pair: Callable[[], tuple[Any, Any]] = memory_stream_pair, request: bytes | None = None
 ) -> Client:
     """A client over a WebSocket at the port of AMQP; its stream is a `WebSocketStream`."""
     client = connect(broker, pair=pair)

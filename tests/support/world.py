@@ -77,10 +77,10 @@ from amqp10broker.sessions.context import LinkNames
 from amqp10broker.sessions.diagnosis.waits import WaitContext
 from amqp10broker.sessions.diagnosis.why_link import session_view
 from amqp10broker.sessions.messages import (
-    WRITER_READY,
     AlarmChanged,
     ConfigChanged,
     Frames,
+    Notice,
     SessionMessage,
 )
 from tests.support.askers import new_asker
@@ -192,7 +192,8 @@ class WorldSession:
     def __init__(self, client: Client, service: BrokerSession, reply_to: ReplyTo) -> None:
         self.client = client
         self.service = service
-        self.letters: deque[SessionMessage] = deque([WRITER_READY])  # to begin with: the begin is written
+        # To begin with, the begin is written.
+        self.letters: deque[SessionMessage] = deque([Notice.WRITER_READY])
         self.over = False
         client.world.sessions[reply_to.id] = self
 
@@ -229,7 +230,7 @@ class WorldSession:
     def want(self) -> None:
         """The writer has sent it all and says so."""
         if not self.client.blocked:
-            self.letters.append(WRITER_READY)
+            self.letters.append(Notice.WRITER_READY)
 
     def stop(self) -> None:
         """The session is over: what it has goes back."""
@@ -528,7 +529,6 @@ class Client:
         shown = show_message(content)
         session.received.append(shown.partition(" ")[0].removeprefix("body="))
         if not frame.settled:
-            assert frame.delivery_id is not None
             session.unsettled.append(frame.delivery_id)
         self.note(channel, f"{line} last part: {shown}" if begun else f"{line} {shown}")
 
@@ -574,10 +574,7 @@ class World:
         running = self.queues[name] = WorldQueue(
             self,
             ClassicQueue(
-                name,
-                durable=queue.durable,
-                settings=queue.settings,
-                selector=selector_in(queue.arguments),
+                name, durable=queue.durable, settings=queue.settings, selector=selector_in(queue.arguments)
             ),
         )
         return running
@@ -676,7 +673,7 @@ class World:
         client = self.clients[label]
         client.blocked = False
         for session in client.sessions.values():
-            session.letters.append(WRITER_READY)
+            session.letters.append(Notice.WRITER_READY)
         self.settle()
 
     def living_sessions(self) -> Iterable[WorldSession]:

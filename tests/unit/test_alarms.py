@@ -98,11 +98,7 @@ def test_near_a_limit_it_is_measured_more_often(value: int | None, pause_ms: int
     assert Alarms().pause_ms(MEMORY, Measurement(value, None)) == CHECK_MS_MAX
 
 
-@given(
-    st.sampled_from([MEMORY, DISK]),
-    st.integers(0, 10_000),
-    st.lists(st.integers(0, 12_000), max_size=30),
-)
+@given(st.sampled_from([MEMORY, DISK]), st.integers(0, 10_000), st.lists(st.integers(0, 12_000), max_size=30))
 def test_no_sequence_of_measurements_makes_an_alarm_flap(
     resource: Resource, limit: int, values: list[int]
 ) -> None:

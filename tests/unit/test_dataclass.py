@@ -149,7 +149,7 @@ def test_no_field_of_a_frozen_one_is_set_or_deleted() -> None:
 
 COMPILE_ALL = """
 import sys
-import amqp10broker.cli.main, amqp10broker.runtime.cluster.cluster, amqp10broker.runtime.run
+import amqp10broker.cli.main, amqp10broker.runtime.cluster.cluster, amqp10broker.runtime.broker
 from amqp10broker.dataclass import _Later
 classes = {
     value

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from amqp10broker.api.endpoints import ROUTES
 from amqp10broker.api.front import Tag
-from amqp10broker.api.table import ROUTES
 
 TESTS = Path(__file__).parents[1]
 DOCS = TESTS.parent / "docs"

@@ -44,10 +44,7 @@ def amqp091(size: int) -> bytes:
     return b"\x03\x00\x01" + (size - 8).to_bytes(4, "big") + bytes(size - 8) + b"\xce"
 
 
-@given(
-    st.lists(st.binary(max_size=60), max_size=12),
-    st.data(),
-)
+@given(st.lists(st.binary(max_size=60), max_size=12), st.data())
 def test_bytes_are_the_same_however_messages_fragments_and_reads_cut_them(
     parts: list[bytes], data: st.DataObject
 ) -> None:

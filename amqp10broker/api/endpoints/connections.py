@@ -49,7 +49,6 @@ _PROTOCOLS: Final = {"AMQP 1.0": PROTOCOL_10}
 
 @route("GET", "/connections", "/vhosts/{vhost}/connections")
 async def list_connections(call: EndpointCall) -> HttpResponse:
-    """List connections: all for monitoring users, else the user's own."""
     return await listed(call, await described(call, await _seen(call), partial(_connection, call)))
 
 
@@ -95,7 +94,6 @@ async def list_sessions(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/vhosts/{vhost}/channels", "/channels")
 async def list_channels(call: EndpointCall) -> HttpResponse:
-    """List channels: all for monitoring users, else the user's own."""
     found = list(_channels(await _seen(call)))
     return await listed(call, await described(call, found, lambda each: _channel(call, *each)))
 
@@ -198,7 +196,6 @@ def _consumer_object(
 
 
 def peer_details(connection: ConnectionView) -> dict[str, Any]:
-    """Return the short form of a connection for other objects."""
     peer_host, peer_port = _address(connection.peer)
     return {"name": _name(connection), "peer_host": peer_host, "peer_port": peer_port}
 

@@ -66,9 +66,8 @@ async def delete_exchange(call: EndpointCall) -> HttpResponse:
     return NO_CONTENT
 
 
-def exchange_of(call: EndpointCall, value: str = "name") -> Exchange:
-    """Return the exchange that a value of the path names."""
-    found = call.vhost().topology.find_exchange(exchange_name(call, value))
+def exchange_of(call: EndpointCall) -> Exchange:
+    found = call.vhost().topology.find_exchange(exchange_name(call))
     if found is None:
         raise not_found()
     return found
@@ -102,10 +101,9 @@ def _object(call: EndpointCall, vhost: VirtualHost, exchange: Exchange) -> dict[
 
 
 def properties_key(binding: Binding) -> str:
-    """Return the key of a binding among those with the same two ends.
-
-    Its routing key, form-encoded, and if there are arguments a tilde and a hash of them; a tilde alone
-    stands for neither. Clients take it from a list, and encode it once more for a path.
+    """Return the key of a binding among those with the same two ends: its routing key, form-encoded, and if
+    there are arguments a tilde and a hash of them; a tilde alone stands for neither. Clients take it from a
+    list, and encode it once more for a path.
     """
     # Distinguishes a tilde in a routing key from the separator.
     key = quote_plus(binding.routing_key, safe="").replace("~", "%7E")
@@ -115,7 +113,6 @@ def properties_key(binding: Binding) -> str:
 
 
 def location(binding: Binding) -> str:
-    """Return the binding's location relative to the path of its creation."""
     return f"{quote(binding.destination.name, safe='')}/{quote(properties_key(binding), safe='')}"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
-from amqp10broker.api.calls import NO_CONTENT, EndpointCall, is_node, route
+from amqp10broker.api.calls import NO_CONTENT, EndpointCall, check_here, is_node, route
 from amqp10broker.api.endpoints.connections import every_connection
 from amqp10broker.api.front import JSON_TYPES, Tag
 from amqp10broker.api.live import EVENT_HEADERS, EVENT_TYPES, Following
@@ -56,7 +56,7 @@ async def overview(call: EndpointCall) -> HttpResponse:
     if not call.has(Tag.MONITORING):
         seen = [each for each in seen if each.user == call.user.name]
     shown: dict[str, Any] = {
-        **_versions(node, call.broker_api.catalog.rules),
+        **_versions(node, catalog.rules),
         "product_name": "amqp10broker",
         "product_version": node.version,
         "node": call.broker_api.node_name,
@@ -110,13 +110,13 @@ def _clients(call: EndpointCall) -> Counter[str]:
 @route("GET", "/nodes", tag=Tag.MONITORING)
 async def list_nodes(call: EndpointCall) -> HttpResponse:
     """List all nodes; of others than this one only whether they run."""
-    return call.listed([await _node(call, name) for name in await _names(call)])
+    return call.listed([await _node(call, name) for name in _names(call)])
 
 
 @route("GET", "/nodes/{node}", tag=Tag.MONITORING)
 async def get_node(call: EndpointCall) -> HttpResponse:
     name = call.values["node"]
-    if name not in await _names(call):
+    if name not in _names(call):
         raise not_found()
     shown = await _node(call, name)
     if call.request.query.get("memory") == "true" and name == call.broker_api.node_name:
@@ -127,15 +127,13 @@ async def get_node(call: EndpointCall) -> HttpResponse:
 @route("GET", "/nodes/{node}/memory", tag=Tag.MONITORING)
 async def get_memory(call: EndpointCall) -> HttpResponse:
     """Return the memory use in bytes: of this process only its resident size is known."""
-    if call.values["node"] != call.broker_api.node_name:
-        raise not_found()
+    check_here(call)
     return call.shown({"memory": _memory(call.broker_api.node())})
 
 
 @route("GET", "/nodes/{node}/memory/relative", tag=Tag.MONITORING)
 async def get_relative_memory(call: EndpointCall) -> HttpResponse:
-    if call.values["node"] != call.broker_api.node_name:
-        raise not_found()
+    check_here(call)
     shares = dict.fromkeys(_CATEGORIES, 0)
     return call.shown({"memory": {**shares, "other_system": 100, "total": 100}})
 
@@ -170,8 +168,8 @@ async def extensions(call: EndpointCall) -> HttpResponse:
 @route("DELETE", "/reset", "/reset/{node}", tag=Tag.ADMINISTRATOR)
 async def reset(call: EndpointCall) -> HttpResponse:
     """Forget all samples: rates and histories start anew."""
-    if call.values.get("node", call.broker_api.node_name) != call.broker_api.node_name:
-        raise not_found()
+    if "node" in call.values:
+        check_here(call)
     call.broker_api.samples.forget()
     return NO_CONTENT
 
@@ -179,9 +177,8 @@ async def reset(call: EndpointCall) -> HttpResponse:
 # --- nodes ----------------------------------------------------------------------------------------
 
 
-async def _names(call: EndpointCall) -> list[str]:
-    nodes = call.broker_api.catalog.nodes
-    return sorted(nodes) if nodes else [call.broker_api.node_name]
+def _names(call: EndpointCall) -> list[str]:
+    return sorted(call.broker_api.catalog.nodes) or [call.broker_api.node_name]
 
 
 async def _node(call: EndpointCall, name: str) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """The files of the management page, and metrics as text for Prometheus: what is not JSON.
 
 The page is readable without a login; its data comes from the API, with one. Its paths are relative, so that
-it works below a prefix, and behind a proxy that adds one. Metrics are for monitoring users; a separate port
-has them without a login.
+it works below a prefix. Metrics are for monitoring users; a separate port has them without a login.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from urllib.parse import quote
 from amqp10broker.api.calls import EndpointCall
 from amqp10broker.api.front import Endpoint, HttpRoute, Tag
 from amqp10broker.api.messages import HttpRequest, HttpResponse, PageFile, not_found
-from amqp10broker.observe.metrics.table import TYPES, Form, wanted
+from amqp10broker.observe.metrics import TYPES, Form, wanted
 
 INDEX: Final = "index.html"
 FOLDERS: Final = ("", "js/", "js/views/")
@@ -43,7 +42,6 @@ _HEADERS: Final = (
 
 
 def kind_of(name: str) -> str | None:
-    """Return the type of a file; None if it is not part of the page."""
     return KINDS.get(name[name.rfind(".") :])
 
 
@@ -67,7 +65,6 @@ async def get_index(call: EndpointCall) -> HttpResponse:
 
 
 async def get_file(folder: str, call: EndpointCall) -> HttpResponse:
-    """Return a file of the page; `folder` ends with a slash."""
     return await _answer(call, folder + call.values["file"])
 
 

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, ListQuery, described, route, written
+from amqp10broker.api.endpoints.users import vhost_of
 from amqp10broker.api.front import Tag, check_tag
 from amqp10broker.api.messages import (
     HttpResponse,
@@ -136,8 +137,7 @@ async def delete_parameter(call: EndpointCall) -> HttpResponse:
         limits = dict.fromkeys(vhost.facts.limits.as_dict(), -1)
         await call.administer("set-vhost-limits", vhost.name, limits=limits)
     elif component == OPERATOR_COMPONENT:
-        reason = "operator policies are deleted at /operator-policies"
-        raise bad_request(reason)
+        raise bad_request("operator policies are deleted at /operator-policies")
     else:
         await call.administer("clear-parameter", vhost.name, component=component, name=name)
     return NO_CONTENT
@@ -242,8 +242,7 @@ async def enable_feature(call: EndpointCall) -> HttpResponse:
     name = call.values["name"]
     if name in _FLAGS:
         return NO_CONTENT
-    reason = f"unsupported: there is no feature flag '{name}'; all features are enabled"
-    raise bad_request(reason)
+    raise bad_request(f"unsupported: there is no feature flag '{name}'; all features are enabled")
 
 
 @route("GET", "/deprecated-features")
@@ -355,7 +354,7 @@ async def get_definitions(call: EndpointCall) -> HttpResponse:
 @route("GET", "/definitions/{vhost}", tag=Tag.ADMINISTRATOR)
 async def get_definitions_of_vhost(call: EndpointCall) -> HttpResponse:
     """Return the document of one virtual host; it can be imported into another one."""
-    vhost = _vhost(call)
+    vhost = vhost_of(call)
     document = await call.administer("export-definitions")
     facts = next(each for each in document["vhosts"] if each["name"] == vhost.name)
     header = {key: value for key, value in document.items() if isinstance(value, str)}
@@ -390,7 +389,7 @@ async def post_definitions(call: EndpointCall) -> HttpResponse:
 
 @route("POST", "/definitions/{vhost}", tag=Tag.ADMINISTRATOR, forms=("multipart/form-data",))
 async def post_definitions_of_vhost(call: EndpointCall) -> HttpResponse:
-    vhost = _vhost(call)
+    vhost = vhost_of(call)
     document = _document(call)
     within: dict[str, Any] = {
         part: [
@@ -404,13 +403,6 @@ async def post_definitions_of_vhost(call: EndpointCall) -> HttpResponse:
 
 def _imported(report: dict[str, Any]) -> HttpResponse:
     return HttpResponse.of_json(report) if report["skipped"] else NO_CONTENT
-
-
-def _vhost(call: EndpointCall) -> VirtualHost:
-    found = call.broker_api.catalog.find_vhost(call.values["vhost"])
-    if found is None:
-        raise not_found()
-    return found
 
 
 async def _offered(call: EndpointCall, document: dict[str, Any]) -> HttpResponse:

@@ -66,7 +66,6 @@ Row = Mapping[str, Any]
 
 
 def static(row: Row) -> dict[str, Any]:
-    """Return the columns that do not change with every message."""
     shown = {key: row[key] for key in DECLARED}
     shown |= {
         "node": row["leader"],
@@ -141,14 +140,9 @@ def _bytes(row: Row) -> dict[str, int]:
     return {key: value for key, value in shown.items() if value is not None}
 
 
-def details(row: Row) -> dict[str, Any]:
-    """Return the columns that lists leave out."""
-    return {"single_active_consumer_tag": row["single_active_consumer_tag"]}
-
-
 @route("GET", "/queues", "/queues/{vhost}")
 async def list_queues(call: EndpointCall) -> HttpResponse:
-    return await _listed(call)
+    return await _listed(call, detailed=False)
 
 
 @route("GET", "/queues/detailed")
@@ -156,7 +150,7 @@ async def list_queues_in_detail(call: EndpointCall) -> HttpResponse:
     return await _listed(call, detailed=True)
 
 
-async def _listed(call: EndpointCall, *, detailed: bool = False) -> HttpResponse:
+async def _listed(call: EndpointCall, *, detailed: bool) -> HttpResponse:
     known = []
     for vhost in call.vhosts():
         known += await described(call, sorted(vhost, key=lambda each: each.name), _known)
@@ -222,7 +216,7 @@ async def act_on_queue(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/users/{user}/queues")
 async def list_queues_of_user(call: EndpointCall) -> HttpResponse:
-    """List the exclusive queues of a user's connections; the declaring user of other queues is not stored."""
+    """List the exclusive queues of a user's connections; the declaring user of others is not stored."""
     user = call.values["user"]
     if user != call.user.name and not call.has(Tag.ADMINISTRATOR):
         raise not_authorised("User not authorised to access object")
@@ -235,7 +229,6 @@ async def list_queues_of_user(call: EndpointCall) -> HttpResponse:
         if isinstance(queue.owner, Owner) and (queue.owner.node, queue.owner.connection) in owners
     ]
     known.sort(key=lambda item: (item["vhost"], item["name"]))
-
     return await listed(call, known, partial(_objects, call))
 
 
@@ -255,9 +248,8 @@ async def _users_of(call: EndpointCall, queue: DeclaredQueue) -> dict[str, Any]:
     return shown
 
 
-def queue_of(call: EndpointCall, value: str = "name") -> DeclaredQueue:
-    """Return the queue that a value of the path names."""
-    queue = call.vhost().queues.get(call.values[value])
+def queue_of(call: EndpointCall) -> DeclaredQueue:
+    queue = call.vhost().queues.get(call.values["name"])
     if queue is None or queue.kind.volatile:
         raise not_found()
     return queue
@@ -272,15 +264,7 @@ async def _owners(call: EndpointCall) -> dict[tuple[int, int], ConnectionView]:
 
 
 def _known(queue: DeclaredQueue) -> dict[str, Any]:
-    return {
-        "name": queue.name,
-        "vhost": queue.vhost,
-        "type": queue.type,
-        "durable": queue.durable,
-        "auto_delete": queue.auto_delete,
-        "exclusive": queue.exclusive,
-        "arguments": dict(queue.arguments),
-    }
+    return {**{key: getattr(queue, key) for key in DECLARED}, "arguments": dict(queue.arguments)}
 
 
 async def _objects(
@@ -292,7 +276,7 @@ async def _objects(
     asked = not without and (wanted is None or not STATIC.issuperset(wanted))
     rows: dict[tuple[str, str], Row] = {}
     for vhost in dict.fromkeys(item["vhost"] for item in items):
-        if call.broker_api.catalog.find_vhost(vhost) is None:
+        if call.broker_api.catalog.vhosts.get(vhost) is None:
             continue
         names = [item["name"] for item in items if item["vhost"] == vhost]
         for row in await call.administer("list-queues", vhost, names=names, counts=asked):
@@ -302,7 +286,8 @@ async def _objects(
         return [static(row) for row in found]
     if totals:
         return [_totals(row) for row in found]
-    return [static(row) | _rated(call, row) | (details(row) if detailed else {}) for row in found]
+    more = ("single_active_consumer_tag",) if detailed else ()
+    return [static(row) | _rated(call, row) | {key: row[key] for key in more} for row in found]
 
 
 def _rated(call: EndpointCall, row: Row) -> dict[str, Any]:
@@ -335,7 +320,6 @@ async def get_status(call: EndpointCall) -> HttpResponse:
 
 @route("POST", "/queues/quorum/{vhost}/{name}/replicas/add", tag=Tag.ADMINISTRATOR)
 async def add_member(call: EndpointCall) -> HttpResponse:
-    """Add a member to a quorum queue, on a node; an existing one stays."""
     queue, node = queue_of(call), _node_of_body(call)
     membership = text(call.body, "membership", "promotable")
     await call.administer("add-member", queue.vhost, name=queue.name, node=node, membership=membership)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
-from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, listed, route
+from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, check_here, listed, route
 from amqp10broker.api.front import FORM_TYPE, Tag, form_credentials
 from amqp10broker.api.messages import (
     HttpResponse,
@@ -26,7 +27,7 @@ from amqp10broker.errors import NotFound, PreconditionFailed
 from amqp10broker.metadata.entry_codec import permission_entry, topic_permission_entry, user_entry
 from amqp10broker.metadata.users import PasswordAlgorithm, User
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.observe.metrics.gather import PROTOCOLS
+from amqp10broker.observe.metrics import PROTOCOLS
 from amqp10broker.operations.accounts import PROTECTED
 
 _LIMITS: Final = (("max-connections", "max-channels"), "users")
@@ -75,7 +76,6 @@ async def delete_user(call: EndpointCall) -> HttpResponse:
 
 @route("POST", "/users/bulk-delete", tag=Tag.ADMINISTRATOR)
 async def delete_users(call: EndpointCall) -> HttpResponse:
-    """Delete several users; unknown names are ignored."""
     body = call.body
     require(body, "users")
     names = body["users"]
@@ -166,7 +166,7 @@ async def put_topic_permission(call: EndpointCall) -> HttpResponse:
     exchange = text(body, "exchange", "")
     if exchange and call.vhost().topology.find_exchange(exchange) is None:
         raise bad_request(f"no exchange '{exchange}' in vhost '{vhost}': declare it first")
-    there = call.broker_api.catalog.users.topic_permission(user, vhost, exchange)
+    there = call.broker_api.catalog.users.granted_topics.get((user, vhost, exchange))
     patterns = {name: text(body, name, "") for name in ("write", "read")}
     await call.administer("set-topic-permissions", vhost, user=user, exchange=exchange, **patterns)
     return CREATED if there is None else NO_CONTENT
@@ -222,7 +222,6 @@ def limit_name(call: EndpointCall, known: Sequence[str], whose: str) -> str:
 
 
 def limit_given(call: EndpointCall, known: Sequence[str], whose: str) -> dict[str, int]:
-    """Return the limit that the path names, with the value in the body."""
     name, body = limit_name(call, known, whose), call.body
     require(body, "value")
     return {name: integer(body, "value", 0)}
@@ -237,7 +236,7 @@ def _user(call: EndpointCall) -> User:
 
 def _both(call: EndpointCall) -> tuple[str, str]:
     user, vhost = call.values["user"], call.values["vhost"]
-    if user not in call.broker_api.catalog.users or call.broker_api.catalog.find_vhost(vhost) is None:
+    if user not in call.broker_api.catalog.users or call.broker_api.catalog.vhosts.get(vhost) is None:
         raise bad_request("vhost_or_user_not_found")
     return user, vhost
 
@@ -294,7 +293,7 @@ async def login(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/auth/attempts/{node}", tag=Tag.MONITORING)
 async def list_attempts(call: EndpointCall) -> HttpResponse:
-    _here(call)
+    check_here(call)
     return call.listed(
         [
             {
@@ -311,13 +310,13 @@ async def list_attempts(call: EndpointCall) -> HttpResponse:
 @route("GET", "/auth/attempts/{node}/source", tag=Tag.MONITORING)
 async def list_attempts_by_source(call: EndpointCall) -> HttpResponse:
     """Return an empty list: attempts are not counted by address and user, as is RabbitMQ's default."""
-    _here(call)
+    check_here(call)
     return call.listed([])
 
 
 @route("DELETE", "/auth/attempts/{node}", "/auth/attempts/{node}/source", tag=Tag.ADMINISTRATOR)
 async def forget_attempts(call: EndpointCall) -> HttpResponse:
-    _here(call)
+    check_here(call)
     call.broker_api.attempts.clear()
     return NO_CONTENT
 
@@ -328,11 +327,6 @@ async def hash_password(call: EndpointCall) -> HttpResponse:
     salt = call.broker_api.random(4)
     digest = hashlib.sha256(salt + call.values["password"].encode()).digest()
     return HttpResponse.of_json({"ok": base64.b64encode(salt + digest).decode()})
-
-
-def _here(call: EndpointCall) -> None:
-    if call.values["node"] != call.broker_api.node_name:
-        raise not_found()
 
 
 _VHOST_LIMITS: Final = (("max-connections", "max-queues"), "virtual hosts")
@@ -348,13 +342,13 @@ async def list_vhosts(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/vhosts/{vhost}", tag=Tag.ADMINISTRATOR)
 async def get_vhost(call: EndpointCall) -> HttpResponse:
-    return call.shown(_vhost_object(call, _vhost(call)))
+    return call.shown(_vhost_object(call, vhost_of(call)))
 
 
 @route("PUT", "/vhosts/{vhost}", tag=Tag.ADMINISTRATOR)
 async def put_vhost(call: EndpointCall) -> HttpResponse:
     name, body = call.values["vhost"], call.body
-    there = call.broker_api.catalog.find_vhost(name)
+    there = call.broker_api.catalog.vhosts.get(name)
     metadata: dict[str, Any] = {} if there is None else dict(there.facts.metadata)
     if PROTECTED in body:
         metadata[PROTECTED] = flag(body, PROTECTED, False)
@@ -380,7 +374,7 @@ async def put_vhost(call: EndpointCall) -> HttpResponse:
 @route("DELETE", "/vhosts/{vhost}", tag=Tag.ADMINISTRATOR)
 async def delete_vhost(call: EndpointCall) -> HttpResponse:
     try:
-        await call.administer("delete-vhost", name=_vhost(call).name)
+        await call.administer("delete-vhost", name=vhost_of(call).name)
     except PreconditionFailed as refusal:
         raise RequestRefused(
             HTTPStatus.PRECONDITION_FAILED, "precondition_failed", refusal.description
@@ -388,20 +382,28 @@ async def delete_vhost(call: EndpointCall) -> HttpResponse:
     return NO_CONTENT
 
 
-@route("POST", "/vhosts/{vhost}/deletion/protection", tag=Tag.ADMINISTRATOR)
-async def protect(call: EndpointCall) -> HttpResponse:
-    return await _protect(call, True)
+async def protect(protected: bool, call: EndpointCall) -> HttpResponse:
+    vhost = vhost_of(call)
+    facts = vhost.facts
+    entry: dict[str, Any] = {
+        "metadata": {**facts.metadata, PROTECTED: protected},
+        "description": facts.description,
+        "tags": list(facts.tags),
+    }
+    if facts.default_queue_type is not None:
+        entry["default_queue_type"] = facts.default_queue_type
+    await call.administer("put-vhost", name=vhost.name, entry=entry)
+    return NO_CONTENT
 
 
-@route("DELETE", "/vhosts/{vhost}/deletion/protection", tag=Tag.ADMINISTRATOR)
-async def unprotect(call: EndpointCall) -> HttpResponse:
-    return await _protect(call, False)
+for _method, _protected in (("POST", True), ("DELETE", False)):
+    route(_method, "/vhosts/{vhost}/deletion/protection", tag=Tag.ADMINISTRATOR)(partial(protect, _protected))
 
 
 @route("POST", "/vhosts/{vhost}/start/{node}", tag=Tag.ADMINISTRATOR)
 async def start(call: EndpointCall) -> HttpResponse:
     """Accept the request without effect: virtual hosts always run on all nodes."""
-    _vhost(call)
+    vhost_of(call)
     if call.values["node"] != call.broker_api.node_name:
         raise bad_request(f"there is no node '{call.values['node']}' here")
     return NO_CONTENT
@@ -416,34 +418,21 @@ async def list_vhost_limits(call: EndpointCall) -> HttpResponse:
 @route("PUT", "/vhost-limits/{vhost}/{name}", tag=Tag.ADMINISTRATOR)
 async def put_vhost_limit(call: EndpointCall) -> HttpResponse:
     limits = limit_given(call, *_VHOST_LIMITS)
-    await call.administer("set-vhost-limits", _vhost(call).name, limits=limits)
+    await call.administer("set-vhost-limits", vhost_of(call).name, limits=limits)
     return NO_CONTENT
 
 
 @route("DELETE", "/vhost-limits/{vhost}/{name}", tag=Tag.ADMINISTRATOR)
 async def delete_vhost_limit(call: EndpointCall) -> HttpResponse:
     await call.administer(
-        "set-vhost-limits", _vhost(call).name, limits={limit_name(call, *_VHOST_LIMITS): -1}
+        "set-vhost-limits", vhost_of(call).name, limits={limit_name(call, *_VHOST_LIMITS): -1}
     )
     return NO_CONTENT
 
 
-async def _protect(call: EndpointCall, protected: bool) -> HttpResponse:
-    vhost = _vhost(call)
-    facts = vhost.facts
-    entry: dict[str, Any] = {
-        "metadata": {**facts.metadata, PROTECTED: protected},
-        "description": facts.description,
-        "tags": list(facts.tags),
-    }
-    if facts.default_queue_type is not None:
-        entry["default_queue_type"] = facts.default_queue_type
-    await call.administer("put-vhost", name=vhost.name, entry=entry)
-    return NO_CONTENT
-
-
-def _vhost(call: EndpointCall) -> VirtualHost:
-    found = call.broker_api.catalog.find_vhost(call.values["vhost"])
+def vhost_of(call: EndpointCall) -> VirtualHost:
+    """Return the virtual host that the path names, whether or not the user sees it."""
+    found = call.broker_api.catalog.vhosts.get(call.values["vhost"])
     if found is None:
         raise not_found()
     return found

@@ -1,1 +1,1 @@
-"""The two ends of the links from a node to queues at other nodes, or replicated ones."""
+"""Links from a node to queues at other nodes, and to replicated ones."""

@@ -4,16 +4,16 @@ Deliveries that never reached the node count as `missed`: the queue has them in 
 and the sessions do not.
 
 Browsers are neither in the log nor in the replicated state. Their node stores the subscription of each, its
-last request and its position; each new leader gets all of that first (`LinkBrowsers.anew`). Messages lost on
-the way are shown again, because they were not counted. Between the two ends browsers have epochs of their
-own, which grow with each `GiveBack` and each renewal, so that late answers are dropped.
+last request and its position, and sends them to each new leader (`LinkBrowsers.anew`). Lost messages are
+shown again, because they were not counted. Between the two ends browsers have epochs of their own, which grow
+with each `GiveBack` and each renewal, so that late answers are dropped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, Self
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.serial import MASK
@@ -43,42 +43,32 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.selecting import encoded
 
 
+@dataclass(slots=True, eq=False)
 class RemoteConsumer:
-    """A consumer of this node.
-
-    Attributes:
-        seen: deliveries of the present epoch that its session has.
-        selects: it gets some messages only; the queue answers a drain when the search has ended.
-        held: deliveries that it has not settled.
+    """A consumer of this node. `seen`: deliveries of the present epoch that its session has. `selects`: the
+    queue answers a drain when the search has ended. `held`: deliveries that it has not settled.
     """
 
-    __slots__ = (
-        "active",
-        "cancelled",
-        "counted",
-        "draining",
-        "epoch",
-        "held",
-        "missed",
-        "seen",
-        "selects",
-        "settled",
-    )
+    settled: bool
+    counted: bool
+    selects: bool
+    draining: bool = False
+    cancelled: bool = False
+    seen: int = 0
+    missed: int = 0
+    epoch: int = 0
+    held: int = 0
+    active: bool | None = None
 
-    def __init__(self, command: Subscribe) -> None:
-        self.settled = command.settled
-        self.counted = command.counted
-        self.selects = encoded(command.filters) is not None
-        self.draining = self.cancelled = False
-        self.seen = self.missed = self.epoch = self.held = 0
-        self.active: bool | None = None
+    @classmethod
+    def of(cls, command: Subscribe) -> Self:
+        return cls(command.settled, command.counted, encoded(command.filters) is not None)
 
     @property
     def gone(self) -> bool:
         return self.cancelled and (self.held <= 0 or self.settled)
 
     def note(self, command: Credit | Settle | GiveBack | Cancel) -> None:
-        """Count a command of its session."""
         match command:
             case Credit():
                 self.draining = command.drain and self.selects
@@ -91,7 +81,7 @@ class RemoteConsumer:
                 self.cancelled = True
 
     def counts(self, effect: Deliver | CreditReply | ActiveChanged | TimedOut) -> bool:
-        """Count an effect for its session; return whether the session gets it."""
+        """Count an effect; return whether the session gets it."""
         match effect:
             case Deliver():
                 if self.cancelled or effect.epoch != self.epoch:
@@ -107,7 +97,6 @@ class RemoteConsumer:
         return True
 
     def delivery_count(self, count: int) -> int:
-        """Return the queue's delivery count as the session counts."""
         return (count - self.missed) & MASK
 
 
@@ -115,7 +104,7 @@ class RemoteConsumers(dict[ConsumerRef, RemoteConsumer]):
     __slots__ = ()
 
     def as_counted(self, command: Command) -> Command:
-        """Return a command with the queue's numbers: missed deliveries count as seen there."""
+        """Return a command with the queue's numbers."""
         if isinstance(command, Credit | GiveBack):
             consumer = self.get(command.consumer)
             missed = 0 if consumer is None else consumer.missed
@@ -125,37 +114,34 @@ class RemoteConsumers(dict[ConsumerRef, RemoteConsumer]):
         return command
 
     def without_missed(self, reply: CreditReply) -> CreditReply:
-        """Return a reply with the numbers of its session."""
+        """Return a reply with the session's numbers."""
         consumer = self[reply.consumer]
         if not consumer.missed:
             return reply
         return replace(reply, delivery_count=consumer.delivery_count(reply.delivery_count))
 
 
+@dataclass(slots=True, eq=False)
 class HeldByConsumer:
-    __slots__ = ("_cancelled", "_settled", "asked", "count", "epoch", "seen")
-
-    def __init__(self, command: Subscribe) -> None:
-        self.seen = 0
-        self._settled = command.settled
-        self._cancelled = False
-        self.count = 0
-        self.asked = 0
-        self.epoch = 0
+    _settled: bool
+    _cancelled: bool = False
+    seen: int = 0
+    count: int = 0
+    asked: int = 0
+    epoch: int = 0
 
     @property
     def gone(self) -> bool:
-        """Whether it is cancelled, holds nothing, and every `Settle` that asked has its answer."""
+        """Whether it is cancelled, holds nothing, and awaits no `Settled`."""
         return self._cancelled and not self.asked and (self._settled or self.count <= 0)
 
     def note(self, command: Command) -> None:
-        """A letter of its session."""
         match command:
             case Settle():
                 self.count -= len(command.keys)
                 self.asked += command.answer
             case GiveBack():
-                # What is still on its way went back, too.
+                # Deliveries on their way went back, too.
                 self.count -= self.seen - command.seen + len(command.keys)
                 self.seen, self.epoch = command.seen, command.epoch
             case Cancel():
@@ -165,13 +151,13 @@ class HeldByConsumer:
 
 
 def drop_gone(consumers: dict[ConsumerRef, Any], ref: ConsumerRef) -> None:
-    """Forget a consumer of which neither the queue nor the session says anything any more."""
+    """Forget a consumer that neither the queue nor the session refers to any more."""
     if consumers[ref].gone:
         del consumers[ref]
 
 
 class HomeUsers:
-    """The consumers and publishers at one node of a queue at another one only, as both ends count them."""
+    """The consumers and publishers of a queue at another node only, as both ends count them."""
 
     __slots__ = ("consumers", "publishers")
 
@@ -182,7 +168,7 @@ class HomeUsers:
     def note(self, command: Command) -> None:
         match command:
             case Subscribe():
-                self.consumers[command.consumer] = HeldByConsumer(command)
+                self.consumers[command.consumer] = HeldByConsumer(command.settled)
             case Settle() | GiveBack() | Cancel():
                 held = self.consumers.get(command.consumer)
                 if held is not None:
@@ -198,7 +184,7 @@ class HomeUsers:
                 return
 
     def counts(self, effect: Effect) -> bool:
-        """Count an effect; return whether it is for one of them."""
+        """Count an effect; return whether it is for one of these."""
         match effect:
             case Deliver() | Settled():
                 held = self.consumers.get(effect.consumer)
@@ -226,13 +212,9 @@ class HomeUsers:
 
 @dataclass(slots=True, eq=False)
 class _Browser:
-    """The state of one browser.
-
-    Attributes:
-        since_ms: since when that waits for a leader; None: a leader has it.
-        asked: its last `Credit`; None: it has none, for a drain or a `GiveBack` has used it up.
-        room: bytes of it that are left.
-        quiet: the answer of this epoch is dropped, because the session has one.
+    """The state of one browser. `since_ms`: since when it waits for a leader; None: it does not. `asked`: its
+    last `Credit`, if no drain or `GiveBack` has used it up. `room`: bytes of it that are left. `quiet`: the
+    answer of this epoch is dropped, because the session has one.
     """
 
     subscribed: Subscribe
@@ -266,8 +248,8 @@ class LinkBrowsers(dict[ConsumerRef, _Browser]):
         return getattr(command, "consumer", None) in self
 
     def ask(self, command: Command, since_ms: int | None) -> Command | Settled | None:
-        """Handle a request of a browser. Returns the request for the leader, or the answer if the leader is
-        not needed. `since_ms`: it waits for a leader from now on, in ms; None: there is one.
+        """Return the request for the leader, or the answer if the leader is not needed. `since_ms`: it waits
+        for a leader from now on; None: there is one.
         """
         if isinstance(command, Subscribe):
             self[command.consumer] = _Browser(command, since_ms)
@@ -285,7 +267,6 @@ class LinkBrowsers(dict[ConsumerRef, _Browser]):
                 browser.wire += 1
                 return replace(command, messages=(), epoch=browser.wire)
             case Settle():
-                # Nothing is decided: nobody has to hear of it.
                 return Settled(command.consumer, command.keys) if command.answer else None
             case _:
                 del self[command.consumer]
@@ -294,9 +275,7 @@ class LinkBrowsers(dict[ConsumerRef, _Browser]):
     # --- to a leader ------------------------------------------------------------------------------
 
     def anew(self) -> tuple[list[Command], list[CreditReply]]:
-        """Return the requests for a leader without browsers, and the answers that no leader gives any
-        more.
-        """
+        """Return the requests for a new leader, and the answers that no leader gives any more."""
         commands: list[Command] = []
         answers: list[CreditReply] = []
         for ref, browser in self.items():
@@ -323,17 +302,15 @@ class LinkBrowsers(dict[ConsumerRef, _Browser]):
         return commands, answers
 
     def waiting_since(self) -> int | None:
-        """Time of the oldest request without a leader, in ms; None if there is none."""
         return min((each.since_ms for each in self.values() if each.since_ms is not None), default=None)
 
     def late(self, since_ms: int) -> list[ConsumerRef]:
-        """Those that have waited for a leader since then, or for longer."""
         return [ref for ref, each in self.items() if each.since_ms is not None and each.since_ms <= since_ms]
 
     # --- from the leader --------------------------------------------------------------------------
 
     def heard(self, effect: Effect) -> Effect | None:
-        """Return the effect for the session of a browser; None if there is none."""
+        """Return the effect for the session of a browser, or None."""
         match effect:
             case Deliver():
                 browser = self[effect.consumer]
@@ -352,7 +329,7 @@ class LinkBrowsers(dict[ConsumerRef, _Browser]):
         browser.seen += count
         browser.count = (browser.count + count) & MASK
         if deliver.shown:
-            # What was given back and waits there still is behind this.
+            # Messages that were given back and wait there still are behind this.
             browser.shown = deliver.shown
             browser.back.clear()
         browser.room = 0 if deliver.spent else browser.room - sum(len(each[1]) for each in deliver.messages)

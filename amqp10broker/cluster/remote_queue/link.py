@@ -1,5 +1,4 @@
-"""A node's end of the link to a replicated queue: commands of its sessions, stored until the queue has
-executed them.
+"""A node's end of the link to a replicated queue: it stores commands until the queue has executed them.
 
 ::
 
@@ -8,12 +7,11 @@ executed them.
         └── node lost ────────┤   └── LeaderIs (again) ────┤
         └── node lost, LeaderIs (no_more) ─────────────────┘
 
-`leader`, `_asked_ms` and `lost_ms` say which it is. Commands are numbered and stored in each state, and sent
-while the link is open; `RemoteEffects` brings effects to sessions, and the number up to which commands are
-dropped. A lost link reports its position to the next leader (`ResumeRemote`), and continues behind the last
-executed command. Effects that the old leader could not send are rebuilt (`CatchUp`), so sessions notice only
-the delay: the queue's state gives deliveries, credit and activity, the number of the last executed command
-gives confirms, and what follows from neither, the queue has stored (`RemoteResumed.kept`).
+Commands are numbered and stored in each state, and sent while the link is open. A lost link reports its
+position to the next leader (`ResumeRemote`), and continues behind the last executed command. Effects that the
+old leader could not send are rebuilt (`CatchUp`), so sessions notice only the delay: the queue's state gives
+deliveries, credit and activity, the number of the last executed command gives confirms, and the queue has
+stored the others (`RemoteResumed.kept`).
 
 The size of a link is bounded by link credit, one request of a consumer, and settlements of its deliveries. If
 the connection is crowded (`LinkPort.crowded`), commands wait here, confirms are late, and credit is withheld.
@@ -86,17 +84,15 @@ BATCH_MAX: Final = 64
 """Commands of a backlog that go in one batch."""
 
 
+@dataclass(slots=True, eq=False)
 class NumberedCommand:
-    """One numbered command. `done`: it needs no answer any more. `epoch`: of its consumer, for a `Credit`."""
+    """`done`: it needs no answer any more. `epoch`: of its consumer, for a `Credit`."""
 
-    __slots__ = ("command", "done", "epoch", "number", "since_ms")
-
-    def __init__(self, number: int, command: Command, since_ms: int) -> None:
-        self.number = number
-        self.command = command
-        self.since_ms = since_ms
-        self.epoch = 0
-        self.done = False
+    number: int
+    command: Command
+    since_ms: int
+    epoch: int = 0
+    done: bool = False
 
     @property
     def waits(self) -> bool:
@@ -108,12 +104,8 @@ _NO_COMMANDS: Final[deque[NumberedCommand]] = deque()
 
 
 class NumberedCommands:
-    """Commands in order, with consecutive numbers.
-
-    Attributes:
-        next: number of the next command.
-        sent: number of the last one that was sent to the present leader.
-        timed: commands that are given up if no leader is found in time, in order.
+    """Commands in order, with consecutive numbers. `sent`: number of the last one sent to the present leader.
+    `timed`: those that are given up if no leader is found in time, in order.
     """
 
     __slots__ = ("_commands", "next", "sent", "timed")
@@ -132,7 +124,6 @@ class NumberedCommands:
 
     @property
     def first(self) -> int:
-        """The number of the first command, or of the next one if there is none."""
         return self._commands[0].number if self._commands else self.next
 
     @property
@@ -148,7 +139,7 @@ class NumberedCommands:
         return numbered
 
     def batch(self) -> Sequence[NumberedCommand]:
-        """Return the next commands to send, at least one, which count as sent from now on."""
+        """Return the next commands to send, at least one, and count them as sent."""
         at = self.sent + 1 - self.first
         stop = min(at + BATCH_MAX, len(self._commands))
         batch = [self._commands[index] for index in range(at, stop)] if at else list(self._commands)[:stop]
@@ -156,7 +147,7 @@ class NumberedCommands:
         return batch
 
     def drop_until(self, number: int) -> None:
-        """Remove commands up to a number, which were executed."""
+        """Remove the commands up to a number, which were executed."""
         kept, timed = self._commands, self.timed
         while kept and kept[0].number <= number:
             kept.popleft().done = True
@@ -164,7 +155,7 @@ class NumberedCommands:
             del timed[: next((at for at, each in enumerate(timed) if not each.done), len(timed))]
 
     def take_publishes(self) -> list[Publish]:
-        """Remove all publishes; commands behind them get the numbers of those in front."""
+        """Remove all publishes, and renumber the commands behind them."""
         publishes: list[Publish] = []
         number, others = self.first, deque[NumberedCommand]()
         for each in self._commands:
@@ -187,11 +178,8 @@ class NumberedCommands:
 
 @dataclass(eq=False)
 class CatchUp:
-    """One answer to `ResumeRemote`.
-
-    Attributes:
-        out: the effects.
-        available: messages that wait in the queue; None: the answer does not say.
+    """The effects of one answer to `ResumeRemote`. `available`: messages that wait in the queue; None: not
+    known.
     """
 
     _queue: str
@@ -204,7 +192,7 @@ class CatchUp:
     _answers: dict[RequestRef, Answer] = field(default_factory=dict, init=False)
 
     def effects(self, commands: Iterable[NumberedCommand]) -> EffectsBySession:
-        """Return all effects. `commands`: those that have no answer, executed or not."""
+        """`commands`: those without an answer, executed or not."""
         resumed, consumers = self._resumed, self._consumers
         drained = [reply for reply in map(self._take_kept, cast("list[StoredEffect]", resumed.kept)) if reply]
         for ref, facts in resumed.consumers.items():
@@ -238,7 +226,7 @@ class CatchUp:
             if facts_of is not None:
                 self._bring_up_to_date(ref, consumer, facts_of, asks=ref in asking)
             elif ref not in subscribing and not resumed.deleted:
-                # One that was cancelled and holds nothing any more is unknown there; any other was lost.
+                # A cancelled consumer that holds nothing is unknown there; any other was lost.
                 del consumers[ref]
                 if not consumer.cancelled:
                     add_effect(self.out, ref.reply_to, QueueDown(ref, self._queue))
@@ -317,13 +305,13 @@ class CatchUp:
 
 
 ASK_AGAIN_MS: Final = 1_000
-"""`ResumeRemote` is said again when it has no answer for so long."""
+"""When `ResumeRemote` is sent again without an answer."""
 NO_LEADER_MS: Final = 30_000
-"""So long does one who subscribes, fetches, purges or deletes wait for a leader (RabbitMQ: 65 s a member)."""
+"""How long a subscribe, fetch, purge or delete request waits for a leader (RabbitMQ: 65 s a member)."""
 NO_COUNTS_MS: Final = 5_000
-"""So long does a question about counts; then they are 0. An election is over before that."""
+"""How long a request for counts waits; then they are 0. An election is over before that."""
 LAST_WORDS_MS: Final = 5_000
-"""So long does a link to a queue that was deleted wait for what the queue still says."""
+"""How long a link to a deleted queue waits for the queue's last effects."""
 
 
 @dataclass(slots=True, eq=False)
@@ -331,8 +319,8 @@ class QueueLink:
     """The client's end of one link.
 
     Attributes:
-        leader: number of the node that leads it; None: none is known.
-        last_leader: number of the present or last leader's node; None: not known.
+        leader: node of the leader; None: none is known.
+        last_leader: node of the present or last leader.
         lost_ms: since when the link is not open; None: it is.
         full_ms: since when the leader's disk is full, and publishes wait here; None: they do not.
     """
@@ -370,12 +358,12 @@ class QueueLink:
 
     @property
     def unled_ms(self) -> int | None:
-        """Since when letters wait for a leader; None: they do not."""
+        """Since when commands wait for a leader; None: they do not."""
         return self.lost_ms if self.leader is None or self._asked_ms is not None else None
 
     @property
     def kept(self) -> int:
-        """NumberedCommands that have no answer yet, and publishes that are to become some."""
+        """How many commands have no answer yet."""
         return len(self._commands) + len(self._held)
 
     @property
@@ -420,7 +408,7 @@ class QueueLink:
             asked.append(said)
 
     def _ask_for_browsers(self, asked: Sequence[Command]) -> None:
-        # Ask the leader, if it is still there: else browsers come anew, and nothing is lost.
+        # Without a leader browsers ask anew later, and nothing is lost.
         if asked and self.lost_ms is None:
             assert self.leader is not None
             self._port.send(self.leader, self.group, Browse(self._token, asked))
@@ -447,7 +435,7 @@ class QueueLink:
                 elif not consumer.counted:
                     self._commands.timed.append(numbered)
             case Subscribe():
-                self._consumers[command.consumer] = RemoteConsumer(command)
+                self._consumers[command.consumer] = RemoteConsumer.of(command)
                 self._commands.timed.append(numbered)
             case Unsubscribe():
                 consumer = self._consumers.pop(command.consumer, None)
@@ -476,8 +464,7 @@ class QueueLink:
             commands = [self._consumers.as_counted(each.command) for each in batch]
             message = LetterBatch(self._token, batch[0].number, self.heard, commands)
             if not self._port.send(self.leader, self.group, message):
-                # What was not sent is as good as lost: the connection will be reported lost.
-                return
+                return  # the connection will be reported lost
 
     def _ask(self, now_ms: int, *, idle: bool = False) -> None:
         used = self._commands or self._consumers or self._publishers or self._browsers
@@ -498,7 +485,6 @@ class QueueLink:
     # --- where the leader is ----------------------------------------------------------------------
 
     def leader_is(self, node: int, leader: LeaderIs) -> None:
-        """A node announces itself as the leader."""
         if self.ended or leader.term < self.term:
             return
         if leader.no_more:
@@ -529,7 +515,7 @@ class QueueLink:
                 self.end()
 
     def _lose(self) -> None:
-        # What is told under the token so far, and came late, is not for the next leadership.
+        # Late effects under the present token are not for the next leadership.
         self._token = self._token + 1 & MASK
         self._asked_ms = None
         if self.lost_ms is None:
@@ -622,7 +608,7 @@ class QueueLink:
         ref = effect.consumer
         consumer = self._consumers.get(ref)
         if type(effect) is CreditReply and (consumer is None or consumer.active is not False):
-            self.available = effect.available  # otherwise that says nothing of the queue
+            self.available = effect.available  # of an inactive consumer it is not the queue's
         if consumer is None:
             return effect if ref in self._browsers or type(effect) is TimedOut else None
         if not consumer.counts(effect):
@@ -681,7 +667,7 @@ class QueueLink:
         if self._end_ms is not None and not self._commands:
             self.end()
 
-    # --- who waits no longer ----------------------------------------------------------------------
+    # --- time -------------------------------------------------------------------------------------
 
     @property
     def deadline_ms(self) -> int | None:
@@ -723,8 +709,7 @@ class QueueLink:
         for ref in self._browsers.late(now_ms - self.wait_ms) if self._browsers else ():
             del self._browsers[ref]
             add_effect(out, ref.reply_to, SubscribeRefused(ref, self.queue, Refusal.NO_LEADER))
-        if late:
-            self._commands.timed = [each for each in self._commands.timed if each.waits]
+        self._commands.timed = [each for each in self._commands.timed if each.waits]
         if out:
             self._port.tell(out)
 
@@ -738,7 +723,7 @@ class QueueLink:
                 if consumer is None:
                     return
                 add_effect(out, ref.reply_to, SubscribeRefused(ref, self.queue, Refusal.NO_LEADER))
-                # One that is carried out late leaves no consumer.
+                # If it is executed late, it leaves no consumer.
                 self._put(Unsubscribe(ref, (), (), consumer.seen, DeliveryOutcome.REQUEUE), now_ms)
             case Inspect() | Purge() | Delete():
                 request = command.request
@@ -784,13 +769,11 @@ class QueueLink:
     def _clear(self) -> None:
         self._commands.clear()
         self._held.clear()
-        self._consumers.clear()
-        self._browsers.clear()
-        self._publishers.clear()
-        self._refused.clear()
+        for known in (self._consumers, self._browsers, self._publishers, self._refused):
+            known.clear()
 
     def _forgotten(self) -> None:
-        # The queue has no state of the link: what waits cannot be answered any more.
+        # The queue has no state of the link: waiting commands have no answer any more.
         out: EffectsBySession = {}
         waiting = [*(numbered.command for numbered in self._commands), *self._held]
         refuse(

@@ -1,8 +1,7 @@
 """A queue's end of its links: commands of nodes in, effects for their sessions out.
 
-`LinkServer` belongs to a member of a replicated queue and works while that leads; `HomeLinkServer` to a queue
-at one node. A link gets effects only after it has resumed under this leader and on this connection: the
-queue's state has the effects that it missed.
+A link gets effects only after it has resumed under this leader and on this connection: the queue's state has
+the effects that it missed.
 """
 
 from __future__ import annotations
@@ -44,24 +43,21 @@ from amqp10broker.queues.quorum.durability import QuorumInLog
 
 Effects = Mapping[PeerId, list[Effect]]
 PostAll = Callable[[list[QuorumCommand]], None]
-"""Puts commands into the queue's mailbox, in order: they are proposed if the member leads."""
 
 
+@dataclass(slots=True, eq=False)
 class _Link:
-    """A link that has resumed. `done`: number of the last letter whose execution the node has learned of."""
+    """A link that has resumed. `done`: the last reported number of an executed command."""
 
-    __slots__ = ("done", "incarnation", "index", "token")
-
-    def __init__(self, incarnation: int, token: int, done: int, index: int) -> None:
-        self.incarnation = incarnation
-        self.token = token
-        self.done = done
-        self.index = index
+    incarnation: int
+    token: int
+    done: int
+    index: int
 
 
 @dataclass(slots=True, eq=False)
 class LinkServer:
-    """One replicated queue's. `term`: since which term this member leads; None: it does not."""
+    """The links of a member of a replicated queue. `term`: since which it leads; None: it does not."""
 
     _group: int
     _backend: QuorumInLog
@@ -69,12 +65,11 @@ class LinkServer:
     _port: LinkPort
     term: int | None = None
     _links: dict[int, _Link] = field(default_factory=dict, init=False)
-    # Node and incarnation -> number of the last letter that was put into the queue's mailbox.
+    # Node and incarnation -> number of the last command that was put into the queue's mailbox.
     _posted: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
-    # Node and incarnation -> whether it was suspected when that was put into the mailbox last; the queue
-    # may not have carried it out yet.
+    # Node and incarnation -> whether the last command in the mailbox about it was a suspicion.
     _said: dict[tuple[int, int], bool] = field(default_factory=dict, init=False)
-    # Nodes that wait for their answer until such letters, or the end of a suspicion, are carried out.
+    # Nodes that wait for their answer until such commands are executed.
     _asking: dict[int, ResumeRemote] = field(default_factory=dict, init=False)
     # Nodes that have had browsers since this member leads.
     _browsed: set[int] = field(default_factory=set, init=False)
@@ -161,11 +156,8 @@ class LinkServer:
     # --- from links ---------------------------------------------------------------------------------
 
     def resume(self, node: int, resume: ResumeRemote) -> None:
-        """Answer a node's request for the state of its link.
-
-        The answer waits for the earlier commands in the log (`ConsumerFacts.missed`), for the end of a
-        suspicion, since the queue gives a suspected node's consumers nothing, and for the commit of the
-        state.
+        """Answer a node when the earlier commands of its link are executed (`ConsumerFacts.missed`), its
+        suspicion has ended, since the queue delivers nothing to a suspected node, and the state is committed.
         """
         if self.term is None:
             return
@@ -215,7 +207,6 @@ class LinkServer:
         self._post_all([Letters(*key, first, last, batch.heard, commands)])
 
     def browse(self, node: int, browse: Browse) -> None:
-        """Handle requests of a node's browsers, which are in no log: a new link sends them again."""
         if self.term is None:
             return
         link = self._links.get(node)
@@ -234,10 +225,8 @@ class LinkServer:
     # --- room -----------------------------------------------------------------------------------------
 
     def refused(self, node: int, incarnation: int, first: int) -> None:
-        """Drop the commands of a link from one on, because there is no room for its publishes.
-
-        The node sends them again without the publishes: its settlements make room, and must not wait behind
-        them.
+        """Drop the commands of a link from one on, because there is no room for its publishes. The node sends
+        them again without the publishes: its settlements make room, and must not wait behind them.
         """
         self._full = True
         self._posted[node, incarnation] = first - 1
@@ -264,7 +253,7 @@ class LinkServer:
                 self.resume(node, resume)
 
     def tell(self, effects: Effects, index: int) -> None:
-        """Send the effects of entries up to this one; 0: effects that are in no log, of a deleted queue."""
+        """Send the effects of entries up to this one; 0: of a deleted queue, in no log."""
         links = self._links
         machine = self._backend.queue
         self._answer_those_who_ask()
@@ -273,11 +262,11 @@ class LinkServer:
         by_node: dict[int, dict[PeerId, list[Effect]]] = {}
         for peer, told in effects.items():
             link = links.get(peer.node)
-            # What came of entries whose state the link has been told is no news.
+            # The link has the state of these entries already.
             if link is None or link.incarnation != peer.incarnation:
                 continue
             if index and index <= link.index:
-                # Browsers are in no state. What is for those of before the link bears an older epoch.
+                # Browsers are in no state. Effects for those of before the link bear an older epoch.
                 told = [each for each in told if getattr(each, "consumer", None) in machine.browsers.by_ref]
             if told:
                 by_node.setdefault(peer.node, {})[peer] = told
@@ -291,17 +280,14 @@ class LinkServer:
 
 
 class _Visitor(HomeUsers):
-    """A node whose sessions use the queue."""
-
     __slots__ = ("done",)
     done: int
 
 
 @dataclass(slots=True, eq=False)
 class HomeLinkServer:
-    """One queue's that is at this node only.
-
-    A node that cannot be reached has lost its connection to the queue: what its consumers held comes back.
+    """The links of a queue that is at this node only. Deliveries to a node that cannot be reached return to
+    the queue.
     """
 
     _group: int
@@ -331,12 +317,11 @@ class HomeLinkServer:
             self._post_all(commands)
 
     def node_changed(self, node: int) -> None:
-        """See `LinkServer`: one that is suspected has lost its connection to the queue."""
+        """A suspected node has lost its connection to the queue."""
         if node in self._port.suspected:
             self.node_down(node)
 
     def resume(self, node: int, resume: ResumeRemote) -> None:
-        """A node was away, and begins anew: there is nothing to resume."""
         self.node_down(node)
 
     def received(self, node: int, batch: LetterBatch) -> None:
@@ -349,7 +334,6 @@ class HomeLinkServer:
         self._post_all(list(batch.commands))
 
     def tell(self, effects: Effects, index: int = 0) -> None:
-        """Send the effects of commands to sessions of this node and of others."""
         here = self._port.node
         by_node: dict[int, dict[PeerId, list[Effect]]] = {}
         for peer, told in effects.items():

@@ -1,9 +1,4 @@
-"""All links of a node, the dispatch of frames and connection events to them, and `HomeLink`.
-
-That is the link to a queue that is at one other node only: a classic queue or a stream. Commands are sent at
-once. Both ends reset when the connection is lost: unconfirmed publishes are not taken, consumers end, and
-callers get the error that the queue's node is down (docs/adr/0049), until the home announces the queue again.
-"""
+"""All links of a node, and the dispatch of frames and connection events to them."""
 
 from __future__ import annotations
 
@@ -56,8 +51,8 @@ from amqp10broker.queues.commands import (
 )
 
 OPENING_MS: Final = 5_000
-"""How long commands wait for a queue that was just declared here, or whose home has just come to life: it is
-announced a moment later."""
+"""How long commands wait for the announcement of a queue that was just declared, or whose home has just
+started."""
 
 
 class _State(Enum):
@@ -68,8 +63,12 @@ class _State(Enum):
 
 @dataclass(slots=True, eq=False)
 class HomeLink:
-    """See the module. `down_ms`: since when it cannot be reached; None: it can. `full_ms`: None: publishes
-    wait at its node, not here.
+    """The link to a queue that is at one other node only: a classic queue or a stream.
+
+    Commands are sent at once. Both ends reset when the connection is lost: unconfirmed publishes are not
+    taken, consumers end, and callers get the error that the queue's node is down (docs/adr/0049), until the
+    home announces the queue again. `down_ms`: since when it cannot be reached; None: it can. `full_ms`: None:
+    publishes wait at its node.
     """
 
     full_ms: ClassVar[None] = None
@@ -100,7 +99,7 @@ class HomeLink:
 
     @property
     def consumers(self) -> int:
-        """Consumers of this node, with those that were cancelled and hold something still."""
+        """Consumers of this node, with cancelled ones that hold deliveries."""
         return len(self._users.consumers)
 
     @property
@@ -144,9 +143,9 @@ class HomeLink:
         if node != self.home or self.ended:
             return
         if self._state is _State.UP:
-            self._fall()  # it has begun anew, and knows of nothing that was before
+            self._fall()  # it has begun anew
         if self._lost:
-            # It may not have noticed that this node was away: what it has of it is to go.
+            # It may not have noticed that this node was away, and must reset its end.
             self._port.send(node, self.group, ResumeRemote(0, 0, 0, 1, {}))
         self._state, self._lost = _State.UP, False
         self.down_ms = None
@@ -156,7 +155,6 @@ class HomeLink:
             self._send([*attached, *waiting])
 
     def node_alive(self, node: int) -> None:
-        """A node is alive, and about to be connected."""
         if node == self.home and not self.ended and self._state is _State.DOWN:
             self._state, self._opening_ms, self.down_ms = _State.OPENING, self._port.now_ms(), None
             self._port.stir(self.group)
@@ -182,7 +180,7 @@ class HomeLink:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` is due; None: it need not be called."""
+        """When `tick` is due; None: never."""
         return self._opening_ms + OPENING_MS if self._state is _State.OPENING and not self.ended else None
 
     def tick(self) -> None:
@@ -299,7 +297,6 @@ class QueueLinks:
     # --- queues -------------------------------------------------------------------------------------
 
     def add_client(self, client: Client) -> None:
-        """Sessions of this node may ask a queue from now on."""
         self.clients[client.group] = client
         leader = self._leaders.get(client.group)
         if leader is not None:
@@ -310,40 +307,35 @@ class QueueLinks:
         self._leaders.pop(group, None)
 
     def leader_of(self, group: int) -> int | None:
-        """Return the last known leader node of a queue; None if there is none."""
         known = self._leaders.get(group)
         return None if known is None else known[0]
 
     # --- from other nodes ---------------------------------------------------------------------------
 
     def received(self, node: int, frame: PeerFrame) -> None:
-        """Handle a frame of a kind in `messages.BODIES`. Raises `BadBytes` if it is malformed; its
-        connection must end.
-        """
+        """Handle a frame of a kind in `messages.BODIES`. Raises `BadBytes`."""
         self._take(node, frame.group, decode(frame))
 
     def _take(self, node: int, group: int, message: LinkMessage) -> None:
         match message:
-            case LetterBatch():
-                server = self.servers.get(group)
-                if server is not None:
-                    server.received(node, message)
-            case Browse():
-                server = self.servers.get(group)
-                if isinstance(server, LinkServer):
-                    server.browse(node, message)
-            case RemoteEffects():
+            case RemoteEffects() | RemoteResumed():
                 client = self.clients.get(group)
-                if client is not None:
+                if client is None:
+                    return
+                if isinstance(message, RemoteEffects):
                     client.told(node, message)
-            case ResumeRemote():
-                server = self.servers.get(group)
-                if server is not None:
-                    server.resume(node, message)
-            case RemoteResumed():
-                client = self.clients.get(group)
-                if client is not None:
+                else:
                     client.resumed(node, message)
+            case LetterBatch() | Browse() | ResumeRemote():
+                server = self.servers.get(group)
+                if server is None:
+                    return
+                if isinstance(message, LetterBatch):
+                    server.received(node, message)
+                elif isinstance(message, ResumeRemote):
+                    server.resume(node, message)
+                elif isinstance(server, LinkServer):
+                    server.browse(node, message)
             case LeaderIs():
                 known = self._leaders.get(group)
                 if message.no_more and known == (node, LeaderIs(message.term)):
@@ -370,14 +362,12 @@ class QueueLinks:
             end.node_down(node)
 
     def suspect(self, node: int) -> None:
-        """Suspect a node, whatever the state of its connections."""
         self.port.suspected |= {node}
         for client in list(self.clients.values()):
             client.node_down(node)
         self._changed(node)
 
     def heard(self, node: int, incarnation: int) -> None:
-        """End the suspicion of a node, which may have restarted."""
         port = self.port
         port.suspected -= {node}
         port.incarnations[node] = max(incarnation, port.incarnations.get(node, 0))
@@ -391,7 +381,7 @@ class QueueLinks:
                 client.leader_is(node, said)
 
     def know(self, nodes: Mapping[int, int]) -> None:
-        """Set the nodes of the cluster, each with the last start that is known of it; 0: none."""
+        """Set the nodes of the cluster, each with its last known start; 0: none."""
         port = self.port
         before = port.incarnations
         port.incarnations = {
@@ -409,7 +399,7 @@ class QueueLinks:
     # --- time ---------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Time has passed: a few times a second while links are stirred. Those at rest cost nothing."""
+        """Call it a few times a second while links are stirred."""
         port = self.port
         now_ms = port.now_ms()
         stirred, port.stirred = port.stirred, {}

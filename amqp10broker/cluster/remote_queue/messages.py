@@ -1,8 +1,8 @@
 """The messages between the two ends of a link, and their bytes.
 
-A link leads from all sessions of one start of a node to one queue. Its commands are numbered from 1 in one
-sequence, so that the queue executes each once under any leader. Within a node the records are passed by
-reference and must not be changed. `LinkPort` is the node to its links.
+A link leads from all sessions of one start of a node to one queue. Its commands are numbered from 1, so that
+the queue executes each once under any leader. Within a node the records are passed by reference and must not
+be changed.
 """
 
 from __future__ import annotations
@@ -41,13 +41,8 @@ from amqp10broker.queues.quorum.selecting import OF_CONSUMERS
 
 @dataclass(slots=True, eq=False)
 class LetterBatch:
-    """Consecutively numbered commands.
-
-    Attributes:
-        token: of the last `ResumeRemote`, u32.
-        commands: at least one.
-        first: number of the first, u64.
-        heard: index of the last entry whose effects the node has, u64.
+    """Consecutively numbered commands, at least one. `token`: of the last `ResumeRemote`. `first`: number of
+    the first command. `heard`: index of the last entry whose effects the node has.
     """
 
     token: int
@@ -62,8 +57,8 @@ class LetterBatch:
 
 @dataclass(slots=True, eq=False)
 class Browse:
-    """Requests of browsers of a quorum queue, in order; not in a log, so neither numbered nor repeated.
-    `token`: of the last `ResumeRemote`, u32. `commands`: at least one.
+    """Requests of browsers of a quorum queue, at least one; not in a log, so neither numbered nor
+    repeated.
     """
 
     token: int
@@ -75,12 +70,10 @@ class ResumeRemote:
     """A node has found the leader of the queue, and reports its position.
 
     Attributes:
-        token: of this attempt, u32; later messages carry it.
-        incarnation: which start of the node it is, u32.
-        heard: index of the last entry whose effects it has, u64; 0: of none.
-        first: number of the first letter that it keeps, u64: all before are done.
-        seen: of each consumer that lives there, the deliveries of the present epoch that its session had,
-            as the queue counts them, u64.
+        token: of this attempt; later messages carry it.
+        heard: index of the last entry whose effects it has; 0: of none.
+        first: number of the first command that it stores: all before are done.
+        seen: of each consumer, the deliveries of the present epoch that its session had, as the queue counts.
     """
 
     token: int
@@ -95,13 +88,12 @@ class RemoteResumed:
     """The answer to `ResumeRemote`: the part of the queue's state that concerns the node.
 
     Attributes:
-        index: of the entry whose state it is: what comes of later ones is told as it happens.
+        index: of the entry whose state it is; the effects of later ones follow.
         deleted: the queue is gone.
         consumers: all that exist at the node.
-        last: number of the last letter that was carried out; all answers of those before are in the state,
-            or in `kept`.
-        kept: effects that the state cannot give again, which the node has not heard, in order.
-        deliveries: what its consumers were handed out and have not seen, in order.
+        last: number of the last executed command; all answers up to it are in the state, or in `kept`.
+        kept: effects that do not follow from the state and that the node has not had, in order.
+        deliveries: of its consumers that their sessions have not had, in order.
     """
 
     token: int
@@ -115,13 +107,8 @@ class RemoteResumed:
 
 @dataclass(slots=True, eq=False)
 class RemoteEffects:
-    """Effects for the sessions of a node.
-
-    Attributes:
-        token: of the `ResumeRemote` that they follow.
-        index: of the entry that made them, u64; 0 of a queue that has no log.
-        done: number of the last letter that was carried out, u64.
-        effects: by session, in order.
+    """Effects for the sessions of a node. `index`: of the entry that made them; 0: the queue has no log.
+    `done`: number of the last executed command.
     """
 
     token: int
@@ -135,10 +122,10 @@ class LeaderIs:
     """The sender leads the queue and accepts commands.
 
     Attributes:
-        term: since which term, u64; 0 of a queue that stays where it is.
-        again: it missed letters, or the link's token is unknown: `ResumeRemote` must be sent again.
+        term: since which term; 0: the queue is at one node only.
+        again: it missed commands, or the link's token is unknown: `ResumeRemote` must be sent again.
         no_more: the sender does not lead the queue any more.
-        full: its disk is: it takes all but publishes, which stay where they are until the next `LeaderIs`.
+        full: its disk is full: publishes stay in their links until the next `LeaderIs`.
     """
 
     term: int
@@ -175,7 +162,6 @@ def _letters(token: int, first: int, heard: int, commands: Sequence[Command]) ->
 
 
 def is_browsers(command: Command) -> bool:
-    """Whether a browser of a quorum queue may send this command."""
     return command.browse if isinstance(command, Subscribe) else isinstance(command, OF_CONSUMERS)
 
 
@@ -234,18 +220,16 @@ BODIES: Final[Mapping[FrameKind, Layout[Any]]] = {
     ),
     FrameKind.LEADER_IS: Layout(LeaderIs, term=U64, again=FLAG, no_more=FLAG, full=FLAG),
 }  # fmt: skip
-"""The frames of links."""
 _KINDS: Final = {layout.record: kind for kind, layout in BODIES.items()}
 
 
 def encode(message: LinkMessage) -> tuple[FrameKind, list[bytes]]:
-    """Return the kind and the body of the frame for a message, the body in pieces."""
     kind = _KINDS[type(message)]
     return kind, BODIES[kind].pieces(message)
 
 
 def decode(frame: PeerFrame) -> LinkMessage:
-    """Return the message in a frame of a kind in `BODIES`. Raises `BadBytes` if the body is not valid."""
+    """The inverse of `encode`. Raises `BadBytes`."""
     message: LinkMessage = BODIES[frame.kind].decode(frame.body)
     return message
 
@@ -254,22 +238,21 @@ WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes that may wait for the connection to one node before commands stay in their links."""
 
 SendFrame = Callable[[int, FrameKind, int, Sequence[bytes]], bool]
-"""Sends a frame: node, kind, group, body; False: there is no connection."""
+"""(node, kind, group, body) -> False if there is no connection."""
 
 
 @dataclass(eq=False)
 class LinkPort:
-    """See the module.
+    """A node, as its links use it.
 
     Attributes:
         connected: other nodes to which there is a connection.
-        incarnations: the last known start of each node of the cluster, this one among them; 0: none is known.
+        incarnations: the last known start of each node of the cluster; 0: none is known.
         stirred: queues whose links have deadlines, or had.
         on_stirred: called when the first of them begins to wait.
-        send_frame: sends a frame to another node.
         waiting_bytes: returns the bytes that wait for the connection to a node.
         tell: delivers effects to sessions of this node.
-        now_ms: milliseconds of a clock that never runs back.
+        now_ms: a clock that never runs back.
         deliver: takes a message of this node to itself.
     """
 
@@ -296,13 +279,13 @@ class LinkPort:
         return node != self.node and self.waiting_bytes(node) > WAITING_BYTES_MAX
 
     def stir(self, group: int) -> None:
-        """Note that the link to this queue has a deadline from now on, or another."""
+        """Note that the link to this queue has a new deadline."""
         if not self.stirred:
             self.on_stirred()
         self.stirred[group] = None
 
     def send(self, node: int, group: int, message: LinkMessage) -> bool:
-        """Send a message to a node, within this one as the same record; False: there is no connection."""
+        """Send a message to a node; False: there is no connection."""
         if node == self.node:
             self.deliver(node, group, message)
             return True
@@ -328,8 +311,8 @@ def refuse(
     why: Refusal,
     answered: Container[object] = (),
 ) -> None:
-    """Add the answers to commands that the queue does not execute: it is gone, or cannot be reached.
-    `answered`: requests that have an answer already.
+    """Add the answers to commands that the queue does not execute. `answered`: requests that have an answer
+    already.
     """
     gone = why is Refusal.GONE
     for command in commands:

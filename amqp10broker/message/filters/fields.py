@@ -1,8 +1,7 @@
 """Fields of a message that filters use, and the reader of their values.
 
-A filter reads few values of very many messages. So the reader walks over the encoded sections and builds
-only the values that are needed: a message has been checked when it was published, and its properties
-usually begin with the same bytes. A message that is encoded otherwise is decoded as a whole.
+A filter reads few values of very many messages. So the reader walks over the encoded sections and builds only
+the values that are needed. A message that is encoded in an unusual way is decoded as a whole.
 """
 
 from __future__ import annotations
@@ -23,10 +22,8 @@ from amqp10broker.protocols.amqp10.performatives import Header, Properties
 
 
 class FilterError(ValueError):
-    """A filter cannot be used, and the reply to the attach leaves it out; the message has the reason, for the
-    log. No other error comes of reading a filter, so functions do not list it. `reason`: a clause: "is 4097
-    characters long; 4096 are allowed". `position`: of the character in the text of an SQL filter, from 0;
-    None without one.
+    """A filter cannot be used. Functions do not list it: reading a filter raises nothing else. `reason`: a
+    clause: "is 4097 characters long; 4096 are allowed". `position`: in the text of an SQL filter, from 0.
     """
 
     def __init__(self, reason: str, position: int | None = None) -> None:
@@ -36,7 +33,6 @@ class FilterError(ValueError):
 
 
 def shown(value: Any) -> str:
-    """Show the beginning of a value that a client gave."""
     return repr(value)[:100]
 
 
@@ -51,7 +47,7 @@ HEADER: Final[Mapping[str, Callable[[Header], Any]]] = {
     DELIVERY_MODE: lambda header: "PERSISTENT" if header.durable else "NON_PERSISTENT",
     REDELIVERED: lambda header: False,  # streams do not redeliver messages
 }
-"""Fields of the header, by their names in JMS, and how each is read; only selectors use them."""
+"""Fields of the header for selectors, by their names in JMS."""
 
 PROPERTIES: Final = tuple(field.name.replace("_", "-") for field in fields(Properties))
 """The fields of the properties section in their order (part 3, section 3.2.4)."""
@@ -67,7 +63,7 @@ class Section(Enum):
 class MessageField:
     section: Section
     name: str
-    """In the header one of `HEADER`, in properties one of `PROPERTIES`, in application-properties any key."""
+    """One of `HEADER`, one of `PROPERTIES`, or any key of application-properties."""
 
 
 ABSENT: Final = object()
@@ -81,8 +77,7 @@ _STRING8: Final = 0xA1
 _STRING32: Final = 0xB1
 _UUID: Final = 0x98
 
-# How to walk over a value: the width of its content, or the width of its size field below zero. Only a
-# described value has neither.
+# How to walk over a value: the width of its content, or that of its size field below zero.
 _SIZE8: Final = -1
 _SIZE32: Final = -4
 _DESCRIBED: Final = -9
@@ -108,12 +103,8 @@ _READERS_UUID_AS_BINARY: Final = [
 
 
 class FieldReader:
-    """Reads certain fields of messages.
-
-    Args:
-        absent: stands for an absent application property. An absent field of the properties section is
-            None, as a null one is.
-        uuid_as_binary: return a UUID as its sixteen bytes.
+    """Reads certain fields of messages. `absent`: stands for an absent application property; an absent field
+    of the properties section is None, as a null one is.
     """
 
     __slots__ = (
@@ -219,7 +210,6 @@ class FieldReader:
                 pos = start + _number(bare[pos + 1 : start], "big")
                 slot = application.get(bare[start:pos])
             else:
-                # The specification allows strings only; a symbol is another key.
                 pos = skip(bare, pos)
             code = bare[pos]
             if slot is not None:

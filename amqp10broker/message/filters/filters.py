@@ -2,15 +2,14 @@
 
 Three independent stages: the first and last offset, the chunks to read (`stream`), and the messages of these
 to deliver: an SQL filter, a selector or property filters. In AMQP 1.0 they are entries of the source's
-filter-set, and the reply contains those that are in place; an invalid, unknown or duplicate entry is left
-out. In AMQP 0-9-1 they are arguments of basic.consume, without message filters and without an end. For a
-stream at another node they become an encoded filter-set, whatever the consumer's protocol.
+filter-set; an invalid, unknown or duplicate entry is not in place. In AMQP 0-9-1 they are arguments of
+basic.consume. For a stream at another node they become an encoded filter-set.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 from uuid import UUID
 
 from amqp10broker.dataclass import dataclass
@@ -21,12 +20,10 @@ from amqp10broker.message.filters.sql_parser import KINDS, TEXT
 from amqp10broker.message.filters.stream import (
     AtTime,
     BloomFilter,
-    First,
     Interval,
-    Last,
-    Next,
     Offset,
     OffsetSpec,
+    OffsetWord,
 )
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import decode, encode
@@ -66,7 +63,7 @@ class FieldTest:
     passes: Callable[[Any], bool]
     """Takes the value in the message, or `ABSENT`."""
     required: bytes = b""
-    """Bytes that the encoding of every passing value contains; empty if none are known."""
+    """Bytes that the encoding of every passing value contains."""
 
 
 _MESSAGE_ID: Final = (ULong, Byte, Short, Int, Long, UUID, bytes, str)
@@ -117,7 +114,6 @@ def parse_application_properties(value: Any) -> dict[MessageField, FieldTest]:
 
 
 def _entries(value: Any) -> dict[Any, Any]:
-    # Keys that a dict cannot distinguish are not all strings, nor all symbols.
     if not isinstance(value, dict):
         raise FilterError(f"the value must be a map from names to values, not {shown(value)}")
     if not 1 <= len(value) <= ENTRIES_MAX:
@@ -158,7 +154,7 @@ SQL: Final = "amqp:sql-filter"
 SELECTOR: Final = "apache.org:selector-filter:string"
 SELECTOR_CODE: Final = 0x0000_468C_0000_0004
 SQL_NAME: Final = "sql-filter"
-"""The name that the SQL filter must have in the filter-set; others may have any."""
+"""The name that the SQL filter must have in the filter-set."""
 
 _CODES: Final = {
     0x173: PROPERTIES,
@@ -175,16 +171,12 @@ _OF_MESSAGES: Final = (
 )
 """Three kinds of message filters, which exclude each other."""
 
-
 SEARCHED_BYTES_MAX: Final = 2048
-"""Messages with more bytes after the annotations are not searched for required bytes: the search would mostly
-cover the body.
-"""
-
+"""Longer messages are not searched for required bytes: the search would mostly cover the body."""
 
 ALIKE_MAX: Final = 64
-"""The most sets of application-properties, of 260 bytes each at most, with remembered results. When there are
-more, and they did not come four times each on average, the filter stops remembering.
+"""The most sets of application-properties with remembered results. When there are more, and they did not come
+four times each on average, the filter stops remembering.
 """
 
 _SHORT_PROPERTIES: Final = b"\x00\x53\x73\xc0"
@@ -192,11 +184,8 @@ _SHORT_APPLICATION: Final = b"\x00\x53\x74\xc1"
 
 
 class MessageFilter:
-    """A predicate on messages.
-
-    Many messages have the same application-properties, byte for byte. A filter of application-properties
-    alone decides on them once, which costs a fifth of reading and comparing. `entries`: of the filter-set
-    that it was made of; another node makes the same filter of them.
+    """A predicate on messages. Many have the same application-properties: a filter of these alone decides on
+    them once. `entries`: of the filter-set that it was made of; another node makes the same filter of them.
     """
 
     __slots__ = ("_alike", "_known", "_read", "_required", "_run", "_uses_time", "entries")
@@ -209,17 +198,14 @@ class MessageFilter:
         uses_time: bool = False,
         required: bytes = b"",
     ) -> None:
-        """`uses_time`: `run` takes the time in milliseconds behind the values. `required`: bytes that a
-        passing message contains.
-        """
+        """`uses_time`: `run` takes the time in ms behind the values."""
         self.entries: Mapping[Symbol, Described] = {}
         self._read = reader.read
         self._run = run
         self._uses_time = uses_time
         self._required = required
         self._known: dict[bytes, bool] | None = {} if reader.of_application and not uses_time else None
-        self._alike = 0
-        """Number of messages that `_known` has decided on since it was empty."""
+        self._alike = 0  # messages that `_known` has decided on since it was empty
 
     @classmethod
     def of_sql(cls, sql: SqlFilter) -> MessageFilter:
@@ -243,7 +229,7 @@ class MessageFilter:
         return bool(self.matching((message,), now_ms))
 
     def matching(self, messages: Sequence[Message], now_ms: int) -> list[int]:
-        """Return the positions of the messages that pass, counted from 0."""
+        """Return the positions of the messages that pass."""
         read, run, required = self._read, self._run, self._required
         if self._uses_time:
             return [place for place, message in enumerate(messages) if run((*read(message), now_ms)) is True]
@@ -287,11 +273,11 @@ class MessageFilter:
 @dataclass(frozen=True, slots=True)
 class Filters:
     offset: OffsetSpec | None = None
-    """None stands for `offset_spec.Next` here."""
+    """None stands for `OffsetWord.NEXT`."""
     bloom: BloomFilter | None = None
     messages: MessageFilter | None = None
     end: int | None = None
-    """The first offset that is not wanted: the consumer is complete there, whatever is published later."""
+    """The first offset that is not wanted."""
 
     def matches(self, message: Message, now_ms: int) -> bool:
         return self.messages is None or self.messages.matches(message, now_ms)
@@ -312,18 +298,15 @@ class RefusedFilter:
 
 @dataclass(frozen=True, slots=True)
 class FilterSet:
-    """The result of reading a filter-set."""
-
     filters: Filters
     in_place: dict[Symbol, Described]
-    """The entries that are in place, as they were sent: for the reply."""
+    """The entries that are in place, for the reply."""
     refused: tuple[RefusedFilter, ...]
 
 
 def from_amqp10(filter_set: Mapping[Any, Any] | Map | None, *, of_stream: bool = True) -> FilterSet:
-    """Read the filter field of a source (part 3, section 3.5.8). Never raises: an entry that cannot be used
-    is refused, and all others are in place. `of_stream`: False for any other queue, where only message
-    filters can be in place.
+    """Read the filter field of a source (part 3, section 3.5.8). Never raises. `of_stream`: False for any
+    other queue, where only message filters can be in place.
     """
     parsed: dict[str, Any] = {}
     in_place: dict[Symbol, Described] = {}
@@ -334,8 +317,7 @@ def from_amqp10(filter_set: Mapping[Any, Any] | Map | None, *, of_stream: bool =
             parsed[sort] = _PARSERS[sort](value.value)
             in_place[name] = value
         except FilterError as error:
-            selects = isinstance(value, Described) and value.descriptor in (SELECTOR, SELECTOR_CODE)
-            refused.append(RefusedFilter(str(name)[:100], str(error), selects))
+            refused.append(RefusedFilter(str(name)[:100], str(error), is_selector(value)))
     messages: MessageFilter | None = None
     tests: dict[MessageField, FieldTest] = {}
     for sort, content in parsed.items():
@@ -355,8 +337,12 @@ def from_amqp10(filter_set: Mapping[Any, Any] | Map | None, *, of_stream: bool =
     return FilterSet(filters, in_place, tuple(refused))
 
 
+def is_selector(value: object) -> TypeGuard[Described]:
+    return isinstance(value, Described) and value.descriptor in (SELECTOR, SELECTOR_CODE)
+
+
 def _checked_sort(name: Any, value: Any, before: Collection[str], *, of_stream: bool) -> str:
-    # Which filter an entry is, if it may be there with those before it.
+    # Returns which filter an entry is, if it may be there with those before it.
     if not isinstance(name, Symbol):
         raise FilterError("the name of a filter is a symbol")
     if not isinstance(value, Described):
@@ -421,7 +407,6 @@ _PARSERS: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 _TIME_MAX_MS: Final = 2**63 - 1
-"""The last time that a timestamp can represent."""
 
 
 def encode_wanted(filters: Filters) -> bytes:
@@ -457,12 +442,8 @@ def _add(entries: dict[Symbol, Any], sort: str, value: Any) -> None:
 
 def _offset(spec: OffsetSpec) -> Any:
     match spec:
-        case First():
-            return "first"
-        case Last():
-            return "last"
-        case Next():
-            return "next"
+        case OffsetWord():
+            return spec.value
         case Offset(offset):
             return ULong(offset)
         case AtTime(time_ms):

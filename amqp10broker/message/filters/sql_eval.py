@@ -1,11 +1,8 @@
 """Compiles the tree of an SQL filter to closures, and the selectors of JMS, which have a lexer of their own.
 
-Three values are True, False and None, which is *unknown*, and also the value of a null. Any other value
-counts as unknown where a condition is needed. The types of AMQP fall into four kinds: booleans, numbers
-(integers, floating point and times alike), texts (strings, symbols, characters) and binaries (with UUIDs
-among them). Values of different kinds are never equal, less or greater: all comparisons of them are False,
-`<>` too. A closure takes the list of the values of the expression's fields, with the time behind them if
-UTC() occurs.
+None is *unknown*, as is any value that is not a boolean where a condition is needed. All comparisons of
+values of different kinds (`KINDS`) are False, `<>` too. A closure takes the list of the values of the
+expression's fields, with the time behind them if UTC() occurs.
 """
 
 from __future__ import annotations
@@ -44,16 +41,15 @@ from amqp10broker.message.filters.sql_parser import (
 
 # --- LIKE ----------------------------------------------------------------------------------------
 #
-# ``_`` stands for one character, ``%`` for any number of them; an escape character makes them literal. A
-# pattern is cut at its ``%`` into segments of fixed length. The first and the last have their places at the
+# A pattern is cut at its ``%`` into segments of fixed length. The first and the last have their places at the
 # ends of the text; each of the others is searched from the end of the one before it, because the nearest
 # place is as good as any. So nothing is ever tried twice, and no pattern makes the search explode.
 
 Matcher = Callable[[str], bool]
 
 _STEPS_MAX: Final = 100_000
-"""A search by regular expression takes at most text times segment steps, of about 3 ns. Beyond this number,
-which only malice reaches, another search takes one step per character, of about 200 ns.
+"""A search by regular expression takes at most text times segment steps. Beyond this number, which only
+malice reaches, another search takes one step per character.
 """
 
 
@@ -65,7 +61,6 @@ class _Segment:
     def __init__(self, characters: list[str | None]) -> None:
         self.length = len(characters)
         self.text = None if None in characters else "".join(map(str, characters))
-        """The segment itself, if it contains no ``_``."""
         self._characters = characters
         self._pattern = re.compile(
             "".join("." if character is None else re.escape(character) for character in characters), re.DOTALL
@@ -101,7 +96,6 @@ class _Segment:
 
 
 def compile_like(pattern: str, escape: str | None) -> Matcher:
-    """`escape`: makes the next character literal; None: no character does."""
     segments = [_Segment(characters) for characters in _split(pattern, escape)]
     first, *others, last = segments if len(segments) > 1 else (*segments, segments[0])
     match [segment.text for segment in segments]:
@@ -170,21 +164,20 @@ def _split(pattern: str, escape: str | None) -> list[list[str | None]]:
 
 # --- bytes that every message that passes contains -----------------------------------------------
 #
-# Most filters compare a field with a text. A search for some bytes in a message costs a fraction of reading
-# its fields, so that the many messages that a selective filter rejects cost little.
+# A search for some bytes in a message costs a fraction of reading its fields, so that the many messages that
+# a selective filter rejects cost little.
 
 
 def text_bytes(value: str | bytes) -> bytes:
-    """Return the encoding of a text or binary in a message; empty if it is too short to be searched for.
-
-    A single character is too short: a value of the type char equals it, and is encoded otherwise.
+    """Return the encoding of a text or binary in a message; empty for a single character: a value of the type
+    char equals it, and is encoded otherwise.
     """
     content = value.encode() if isinstance(value, str) else value
     return content if len(value) > 1 else b""
 
 
 def required_by(expression: ast.Expression) -> bytes:
-    """Return the longest text or binary that an expression requires in a field; empty if none."""
+    """Return the longest text or binary that an expression requires in a field."""
     conditions = expression.operands if isinstance(expression, ast.And) else (expression,)
     found = [b""]
     for condition in conditions:
@@ -221,13 +214,11 @@ _MIRRORED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": 
 class SqlFilter:
     fields: tuple[MessageField, ...]
     uses_time: bool
-    """Whether the expression contains UTC()."""
     required: bytes
-    """Bytes that the properties of a passing message contain somewhere; empty if none are known."""
+    """Bytes that the properties of a passing message contain somewhere."""
     run: Run
-    """Takes the fields' values, null and absent being None and a UUID being bytes, and the time in
-    milliseconds if `uses_time`; returns True for a message that passes, and any other value for one that
-    does not.
+    """Takes the fields' values, null and absent being None and a UUID being bytes, and the time in ms if
+    `uses_time`; returns True for a message that passes.
     """
 
 
@@ -472,10 +463,9 @@ _ARITHMETIC: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 # --- selectors -----------------------------------------------------------------------------------
 #
-# The language is the conditional expression of SQL-92 of Jakarta Messaging 3.1, section 3.8. Its keywords are
-# case-insensitive and its names are those of Java, and of JMS header fields. Beyond the specification a name
-# may contain dots, or be anything between double quotes; a list of IN may have any values; and the field of a
-# message is also ``amqp.subject`` and the like, which clients write that translate selectors themselves.
+# The language of Jakarta Messaging 3.1, section 3.8. Beyond the specification a name may contain dots, or be
+# anything between double quotes; a list of IN may have any values; and the field of a message is also
+# ``amqp.subject`` and the like, which clients write that translate selectors themselves.
 
 KEYWORDS: Final = frozenset(
     {"AND", "OR", "NOT", "BETWEEN", "LIKE", "ESCAPE", "IN", "IS", "NULL", "TRUE", "FALSE"}

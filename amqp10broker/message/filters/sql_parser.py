@@ -48,11 +48,10 @@ class TokenKind(Enum):
 class Token:
     kind: TokenKind
     value: str | int | float | bytes | bool | tuple[str | None, str]
-    """The text of a keyword or symbol; the value of a literal; of an identifier, the part before the dot,
-    None without one, and the name.
+    """The text of a keyword or symbol; the value of a literal; of an identifier, the part before the dot and
+    the name.
     """
     position: int
-    """Of its first character in the text, from 0."""
 
 
 KEYWORDS: Final = frozenset(
@@ -60,12 +59,9 @@ KEYWORDS: Final = frozenset(
 )
 
 RESERVED: Final = KEYWORDS | {"EXISTS", "LOWER", "UPPER", "LEFT", "RIGHT", "SUBSTRING", "DATE", "NAN", "INF"}
-"""Reserved words of the specification, in whatever case: a property with such a name is written in brackets.
-The set also makes ``and`` an error, because it is not a keyword.
-"""
+"""In whatever case: a property with such a name is written in brackets. So ``and`` is an error."""
 
-# One regular expression finds all tokens, and never looks back further than one token, so the time is linear
-# in the text.
+# Never looks back further than one token, so the time is linear in the text.
 _WORD: Final = "[A-Za-z_][A-Za-z0-9_]*"
 _TOKEN: Final = re.compile(
     rf"""
@@ -94,8 +90,8 @@ def tokens_of(
     make: Callable[[re.Match[str], int], Token],
     no_token: Callable[[str], str],
 ) -> list[Token]:
-    """Return the tokens of an expression, and one of kind END behind them. `make` takes a match that is not
-    space, and its position; `no_token` makes the error for a character with which no token begins.
+    """Return the tokens of an expression, and one of kind END. `make` takes a match that is not space, and
+    its position; `no_token` makes the error for a character with which no token begins.
     """
     if len(text) > CHARACTERS_MAX:
         raise FilterError(f"the expression is {len(text)} characters long; {CHARACTERS_MAX} are allowed")
@@ -166,7 +162,7 @@ def _no_token(character: str) -> str:
 
 BOOLEAN: Final = 1
 NUMBER: Final = 2
-"""Integers, floating-point numbers and times alike: 10 equals 10.0."""
+"""Integers, floating-point numbers and times: 10 equals 10.0."""
 TEXT: Final = 3
 BINARY: Final = 4
 UNIQUE_ID: Final = 5
@@ -186,9 +182,7 @@ KINDS: Final[Mapping[type, int]] = {
     bytes: BINARY,
     UUID: UNIQUE_ID,
 }
-"""By the class of the value. Null, decimals and compound values have no kind. The lookup by class, not by
-`isinstance`, prevents True from being 1.
-"""
+"""By the class of the value, so that True is not 1. Null, decimals and compound values have no kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +197,7 @@ class Identifier:
 
 @dataclass(frozen=True, slots=True)
 class Utc:
-    """The time of the evaluation, in milliseconds since 1970."""
+    """The time of the evaluation, in ms since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +247,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """AND between two or more: a chain of them is one node, which bounds the tree's depth."""
+    """A chain of them is one node, which bounds the tree's depth."""
 
     operands: tuple[Expression, ...]
 
@@ -291,7 +285,7 @@ _MULTIPLICATIVE: Final = 6
 _SIGN: Final = 7
 _PRIMARY: Final = 8
 _OPEN: Final = 0
-"""The level of a parenthesis: weaker than all operators, so that nothing is reduced across it."""
+"""A parenthesis: nothing is reduced across it."""
 
 _BINARY: Final = {
     "OR": _OR,
@@ -320,7 +314,7 @@ _PROPERTIES: Final = {name.replace("-", "_"): name for name in PROPERTIES}
 class _Operand:
     node: Expression
     level: int
-    """The binding strength of its outermost operator."""
+    """Of its outermost operator."""
     bare: bool = False
 
 
@@ -341,7 +335,7 @@ class _List:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The differences between the languages. `field`: takes the part before a name's dot, the name, and its
+    """The differences between the languages. `field`: takes the part before a name's dot, the name, its
     position.
     """
 
@@ -365,8 +359,8 @@ class _Parser:
         self._operands: list[_Operand] = []
         self._operators: list[_Operator] = []
         self._lists: list[_List] = []
+        # Of each BETWEEN that is being read, whether NOT stands before it.
         self._betweens: list[bool] = []
-        """Of each BETWEEN that is being read, whether NOT stands before it."""
 
     def parse(self) -> Expression:
         while True:
@@ -577,12 +571,11 @@ class _Parser:
 
 def _combine(operator: _Operator, left: _Operand, right: Expression, dialect: Dialect) -> Expression:
     # The level distinguishes a chain from one in parentheses, which stays a separate tree.
-    if operator.level == _OR:
-        chain = left.node.operands if isinstance(left.node, Or) and left.level == _OR else (left.node,)
-        return Or((*chain, right))
-    if operator.level == _AND:
-        chain = left.node.operands if isinstance(left.node, And) and left.level == _AND else (left.node,)
-        return And((*chain, right))
+    if operator.level in (_OR, _AND):
+        kind = Or if operator.level == _OR else And
+        chained = isinstance(left.node, kind) and left.level == operator.level
+        before = children(left.node) if chained else (left.node,)
+        return kind((*before, right))
     if operator.level == _COMPARISON:
         return Comparison(operator.text, left.node, right)
     return Arithmetic(dialect.divide if operator.text == "/" else operator.text, left.node, right)

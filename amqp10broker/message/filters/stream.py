@@ -6,6 +6,8 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from enum import StrEnum
 from functools import lru_cache
 from operator import itemgetter
 from struct import Struct
@@ -34,22 +36,16 @@ from amqp10broker.protocols.amqp10.types import Long, Symbol, Timestamp
 # so long ago                 string or symbol: ``10m``      long string: ``10m``
 # ==========================  =============================  ==========================
 #
-# The opener of the stream resolves an interval, because nothing here has a clock.
+# The opener of the stream resolves an interval.
 
 
-@dataclass(frozen=True, slots=True)
-class First:
+class OffsetWord(StrEnum):
+    FIRST = "first"
     """The first message that the stream still has."""
-
-
-@dataclass(frozen=True, slots=True)
-class Last:
+    LAST = "last"
     """The first message of the last chunk."""
-
-
-@dataclass(frozen=True, slots=True)
-class Next:
-    """The first message that is published from now on; the default."""
+    NEXT = "next"
+    """The first message that is published from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +57,9 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The chunk that contains a point in time: it may have earlier messages."""
+    """The chunk that contains a point in time, in ms since 1970: it may have earlier messages."""
 
     time_ms: int
-    """The time in milliseconds since 1970-01-01T00:00:00Z."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +67,9 @@ class Interval:
     duration_ms: int
 
 
-OffsetSpec: TypeAlias = First | Last | Next | Offset | AtTime | Interval
+OffsetSpec: TypeAlias = OffsetWord | Offset | AtTime | Interval
 
-_WORDS: Final[dict[str, OffsetSpec]] = {"first": First(), "last": Last(), "next": Next()}
-
-# Eighteen digits are more than the age of the universe in seconds; without a bound, a text of megabytes would
-# be read as a number.
+# Without a bound a text of megabytes would be read as a number.
 _INTERVAL: Final = re.compile("([0-9]{1,18})([YMDhms])")
 _SECOND_MS: Final = 1000
 _DAY_MS: Final = 24 * 3600 * _SECOND_MS
@@ -119,7 +111,6 @@ def from_amqp10(value: Any) -> OffsetSpec:
 
 
 def end_from_amqp10(value: Any) -> int:
-    """Read the value of a filter ``amqp10broker:stream-end-offset``: the first offset that is not wanted."""
     if type(value) in _INTEGERS_10 and value >= 0:
         return int(value)
     raise FilterError(
@@ -128,7 +119,7 @@ def end_from_amqp10(value: Any) -> int:
 
 
 def from_amqp091(value: Any, type_name: Callable[[object], str]) -> OffsetSpec:
-    """Read a consumer argument ``x-stream-offset``. Raises `FilterError`, with what is allowed."""
+    """Read a consumer argument ``x-stream-offset``."""
     kind = type(value)
     spec: OffsetSpec | None = None
     if kind is t091.Timestamp:
@@ -147,19 +138,17 @@ def from_amqp091(value: Any, type_name: Callable[[object], str]) -> OffsetSpec:
 
 
 def _from_text(text: str) -> OffsetSpec | None:
-    word = _WORDS.get(text)
-    if word is not None:
-        return word
+    with suppress(ValueError):
+        return OffsetWord(text)
     found = _INTERVAL.fullmatch(text)
     return None if found is None else Interval(int(found[1]) * _UNITS_MS[found[2]])
 
 
 # --- the filter of a chunk -----------------------------------------------------------------------
 #
-# A publisher gives a message a filter value (annotation or header ``x-stream-filter-value``). The writer of a
-# chunk stores the different values of its messages as a Bloom filter in the chunk's head, and a consumer that
-# names values reads only chunks that may contain one of them. It receives whole chunks, and checks the values
-# of the messages itself. The filter is stored on disk, so its form is fixed:
+# A publisher gives a message a filter value (annotation or header ``x-stream-filter-value``). A chunk's head
+# has the values of its messages as a Bloom filter, and a consumer that names values reads only chunks that
+# may contain one of them. It checks the values of the messages itself. The filter's form on disk is fixed:
 #
 # * nothing at all: no message of the chunk has a filter value;
 # * otherwise `size_bytes` (16 to 255, argument ``x-stream-filter-size-bytes``) bytes. The highest bit of the
@@ -167,13 +156,10 @@ def _from_text(text: str) -> OffsetSpec | None:
 #   the number of hashes k, 1 to 16. The rest is m bits, bit i being bit i % 8, counted from the lowest, of
 #   byte 1 + i // 8. A value sets the bits (a + j * b) % m for j from 0 to k - 1, where a and b are the two
 #   halves, little-endian, of the 16-byte BLAKE2b hash (RFC 7693, no key) of its UTF-8; b is made odd.
-#
-# k depends on the number of values, so that a chunk with few values is seldom read in vain.
 
 SIZE_BYTES_MIN: Final = 16
 SIZE_BYTES_MAX: Final = 255
 SIZE_BYTES_DEFAULT: Final = 16
-"""RabbitMQ's default size of a chunk's filter."""
 
 X_STREAM_FILTER_VALUE: Final = "x-stream-filter-value"
 
@@ -184,9 +170,8 @@ _NAME: Final = X_STREAM_FILTER_VALUE.encode()
 
 
 def filter_value(message: Message) -> str | None:
-    """None for none, one that is not a string, or an empty one, which counts as none in RabbitMQ."""
+    """None for none, one that is not a string, or an empty one, as in RabbitMQ."""
     head = message[0]
-    # Most messages have no such annotation, and searching the bytes for its name is the fastest check.
     if _NAME not in head:
         return None
     if head[0]:
@@ -201,9 +186,7 @@ def _filter_value(head: bytes) -> str | None:
 
 
 def chunk_filter(values: Iterable[str | None], size_bytes: int = SIZE_BYTES_DEFAULT) -> bytes:
-    """Make the filter of a chunk: empty, or `size_bytes` bytes. `values`: the filter values of its messages,
-    None for a message without one; repetitions do not matter. `size_bytes`: 16 to 255.
-    """
+    """Make the filter of a chunk. `values`: of its messages, None for one without."""
     assert SIZE_BYTES_MIN <= size_bytes <= SIZE_BYTES_MAX
     distinct = set(values)
     unfiltered = None in distinct
@@ -224,7 +207,7 @@ def chunk_filter(values: Iterable[str | None], size_bytes: int = SIZE_BYTES_DEFA
 
 @lru_cache(maxsize=_CACHE_ENTRIES)
 def _hash(value: str) -> tuple[int, int]:
-    # A filter value may come from AMQP 0-9-1; its codec stores bytes that are not UTF-8 as surrogates.
+    # The codec of AMQP 0-9-1 stores bytes that are not UTF-8 as surrogates.
     content = value.encode("utf-8", "surrogateescape")
     digest = hashlib.blake2b(content, digest_size=16, usedforsecurity=False).digest()
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little") | 1
@@ -232,13 +215,15 @@ def _hash(value: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class BloomFilter:
+    """Chunks that may contain a message with one of the values are read, and if `match_unfiltered`, those
+    with a message without one.
+    """
+
     values: tuple[str, ...]
-    """Chunks that may contain a message with one of these are read."""
     match_unfiltered: bool = False
-    """So are those that contain a message without a filter value."""
 
     def may_match(self, chunk: bytes) -> bool:
-        """Return whether to read a chunk. Never False for one that contains a wanted message."""
+        """Return whether to read a chunk, by its filter."""
         if not chunk:
             return self.match_unfiltered
         first = chunk[0]
@@ -256,14 +241,12 @@ class BloomFilter:
 
 # --- heads of stored and delivered messages ------------------------------------------------------
 #
-# A stream stores the encoding of AMQP 1.0. The annotation ``x-stream-offset`` of a delivery contains its
-# offset, which no two messages share. So stored heads end where the eight bytes of the offset belong:
-# thousands of messages still share one, and a delivery only appends them. An ``x-stream-offset`` that a
-# publisher wrote is removed. On request a delivery also has the time of writing in ``x-opt-enqueued-time``:
-# one time for a chunk, so a head is made once for all messages of a chunk that share one.
+# A stream stores the encoding of AMQP 1.0. Stored heads end where the eight bytes of the offset, in
+# annotation ``x-stream-offset``, belong: thousands of messages share one, and a delivery only appends them.
+# On request a delivery also has the time of writing in ``x-opt-enqueued-time``, which a chunk has one of.
 
 X_OPT_ENQUEUED_TIME: Final = Symbol("x-opt-enqueued-time")
-# Eight bytes with no shorter encoding, so that the place for any offset is as long.
+# Eight bytes with no shorter encoding.
 _PLACEHOLDER: Final = Long(2**63 - 1)
 _ANY_OFFSET: Final = bytes(OFFSET_BYTES)
 _NO_TIME: Final = Timestamp(0)
@@ -282,13 +265,12 @@ def kept(messages: Sequence[Message]) -> list[Message]:
 
 
 def delivered(messages: Sequence[Message], offset: int) -> list[Message]:
-    """Return stored messages as delivered, the first one with this offset, the others without a gap."""
+    """Return stored messages as delivered, from this offset on without a gap."""
     pack = _pack_offset
     return [(head + pack(number), content) for number, (head, content) in enumerate(messages, start=offset)]
 
 
 def delivered_with_time(messages: Sequence[Message], offsets: Iterable[int], time_ms: int) -> list[Message]:
-    """`time_ms`: when they were written, in milliseconds since 1970."""
     pack = _pack_offset
     middle = _pack_time(time_ms) + _OFFSET_KEY
     heads = {head: _timed_start(head) + middle for head in set(map(_HEAD, messages))}

@@ -1,10 +1,9 @@
-"""The state of one connection as its frames show it: sessions, windows, links, credit, deliveries.
+"""The state of one connection as its frames show it: sessions, windows, links, credit, deliveries; of AMQP
+0-9-1 channels, consumers, deliveries and confirms.
 
-Of AMQP 0-9-1 these are channels, consumers, deliveries and confirms.
-
-The frames of both directions are the input, in the order in which the broker received and sent them; state
-and events are the output. Only the specification's arithmetic is used, so that frames of any broker will do.
-A delivery counts when the broker begins to send it, or has received it whole (part 2, section 2.6.7).
+Frames of both directions are the input, in the order in which the broker received and sent them; state and
+events the output. Only the specification's arithmetic is used, so that frames of any broker will do. A
+delivery counts when the broker begins to send it, or has received it whole (part 2, section 2.6.7).
 """
 
 from __future__ import annotations
@@ -16,28 +15,7 @@ from dataclasses import field
 from typing import Any, Final, Literal, Self
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.protocols.amqp091.methods import (
-    BasicAck,
-    BasicCancel,
-    BasicCancelOk,
-    BasicConsume,
-    BasicConsumeOk,
-    BasicDeliver,
-    BasicGet,
-    BasicGetEmpty,
-    BasicGetOk,
-    BasicNack,
-    BasicPublish,
-    BasicRecover,
-    BasicRecoverAsync,
-    BasicReject,
-    ChannelClose,
-    ChannelCloseOk,
-    ChannelFlow,
-    ChannelOpen,
-    ConfirmSelect,
-    TxSelect,
-)
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp10.credit import SenderCredit
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
@@ -54,7 +32,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 from amqp10broker.protocols.serial import MASK, add, diff, limit_left
 
 Direction = Literal["in", "out"]
-"""Direction of a frame: to the broker, or from it."""
+"""To the broker, or from it."""
 Span = tuple[int, int]
 """The first and the last delivery-id of a range."""
 OTHER: Final[dict[Direction, Direction]] = {"in": "out", "out": "in"}
@@ -62,8 +40,8 @@ OTHER: Final[dict[Direction, Direction]] = {"in": "out", "out": "in"}
 
 @dataclass(eq=False, slots=True)
 class ObservedWindow:
-    """The transfers of one direction of a session: transfer-id of the next one, and how many the receiver's
-    window allows; None: unknown.
+    """The transfers of one direction of a session. `left`: how many the receiver's window allows; None:
+    unknown.
     """
 
     next_id: int = 0
@@ -86,10 +64,10 @@ class ObservedLink:
 
     Attributes:
         direction: of its deliveries: "in" if the client sends.
-        terminus: the client's target if the client sends, else its source.
+        terminus: the client's target if it sends, else its source.
         address: of the terminus; a dynamic one is known from the broker's attach on.
         handles: by the direction of the frames that name it.
-        attached: both sides have attached.
+        attached: by both sides.
         ended: a side has detached, or the session has ended.
         recorded: all frames since the attach are known.
         unsettled: delivery-ids.
@@ -125,7 +103,7 @@ class ObservedLink:
 
 @dataclass(frozen=True, slots=True)
 class BeginObserved:
-    """A side has sent begin; `answered`: as the second one."""
+    """A side has sent begin; `answered`: as the second one, here and below."""
 
     session: ObservedSession
     answered: bool
@@ -133,7 +111,7 @@ class BeginObserved:
 
 @dataclass(frozen=True, slots=True)
 class AttachObserved:
-    """A side has sent attach; `answered`: as the second one."""
+    """A side has sent attach."""
 
     session: ObservedSession
     link: ObservedLink
@@ -151,7 +129,7 @@ class FlowObserved:
 
 @dataclass(frozen=True, slots=True)
 class TransferObserved:
-    """One transfer frame of a delivery; `begins`, `ends`: it is the first frame, the last."""
+    """One transfer frame of a delivery; `begins`, `ends`: the first, the last."""
 
     session: ObservedSession
     link: ObservedLink
@@ -172,7 +150,7 @@ class DispositionObserved:
 
 @dataclass(frozen=True, slots=True)
 class DetachObserved:
-    """A side has sent detach; `answered`: as the second one."""
+    """A side has sent detach."""
 
     session: ObservedSession
     link: ObservedLink
@@ -181,7 +159,7 @@ class DetachObserved:
 
 @dataclass(frozen=True, slots=True)
 class EndObserved:
-    """A side has sent end; `answered`: as the second one."""
+    """A side has sent end."""
 
     session: ObservedSession
     answered: bool
@@ -347,7 +325,7 @@ class ObservedSession:
     def named(
         self, direction: Direction, role: bool, spans: Iterable[Span]
     ) -> list[tuple[ObservedLink, set[int]]]:
-        """Return the unsettled deliveries that a disposition of this direction and role names, by link."""
+        """Return the unsettled deliveries that a disposition names, by link."""
         sender = OTHER[direction] if role == Role.RECEIVER else direction
         found = []
         for link in self.links[sender].values():
@@ -362,7 +340,7 @@ class ObservedSession:
     def settle(
         self, direction: Direction, role: bool, spans: Iterable[Span], *, settled: bool
     ) -> list[tuple[ObservedLink, set[int]]]:
-        """Apply a disposition of deliveries with ids in these ranges; return what it names, as `named`."""
+        """Apply a disposition of deliveries in these ranges; return what it names, as `named`."""
         found = self.named(direction, role, spans)
         if settled:
             for link, numbers in found:
@@ -379,7 +357,6 @@ class ObservedConnection:
         self._sessions: dict[tuple[Direction, int], ObservedSession] = {}
 
     def session(self, direction: Direction, channel: int) -> ObservedSession | None:
-        """Return the session of frames of this direction and channel."""
         return self._sessions.get((direction, channel))
 
     def sessions(self) -> list[ObservedSession]:
@@ -399,7 +376,7 @@ class ObservedConnection:
             session.add(link)
 
     def apply(self, direction: Direction, channel: int, body: Any) -> list[LinkEvent]:
-        """Apply a frame; return what it changes. `body`: its performative; others have no effect."""
+        """Apply a frame; return what it changes."""
         session = self._sessions.get((direction, channel))
         match body:
             case Open():
@@ -437,12 +414,12 @@ def _ids(first: int, count: int) -> range | list[int]:
     return [(first + offset) & MASK for offset in range(count)]
 
 
-Settlement = BasicAck | BasicNack | BasicReject
+Settlement = methods.BasicAck | methods.BasicNack | methods.BasicReject
 
 
 @dataclass(eq=False, slots=True)
 class ObservedConsumer:
-    """One consumer, or, with empty `tag` and `queue`, all deliveries of a channel by basic.get. `tag`: empty
+    """A consumer, or, with empty `tag` and `queue`, all deliveries of a channel by basic.get. `tag`: empty
     until consume-ok if the broker chooses it. `recorded`: its consume is known.
     """
 
@@ -486,28 +463,30 @@ class ObservedChannel:
     def received(self, method: Any) -> Iterator[ChannelEvent]:
         """Apply a method of the client."""
         match method:
-            case ConfirmSelect() if not self.confirms:
+            case methods.ConfirmSelect() if not self.confirms:
                 self.confirms, self.published = True, 0
-            case TxSelect():
+            case methods.TxSelect():
                 self.transacts = True
-            case BasicPublish():
+            case methods.BasicPublish():
                 self.published += 1
                 if self.confirms:
                     self.unconfirmed[self.published] = None
-            case BasicConsume():
+            case methods.BasicConsume():
                 consumer = ObservedConsumer(method.queue, method.consumer_tag, method.no_ack)
                 if method.no_wait:
                     self.consumers[consumer.tag] = consumer
                 else:
                     self._asked.append(consumer)
                 yield ConsumerAsked(self, consumer)
-            case BasicCancel() if method.no_wait:
+            case methods.BasicCancel() if method.no_wait:
                 yield from self._end_consumer(method.consumer_tag, by_broker=False)
-            case BasicGet():
+            case methods.BasicGet():
                 self._gets.append(method.no_ack)
-            case BasicAck() | BasicNack() | BasicReject():
-                yield from self._settle(self.named(method), gives_back=not isinstance(method, BasicAck))
-            case BasicRecover() | BasicRecoverAsync():
+            case methods.BasicAck() | methods.BasicNack() | methods.BasicReject():
+                yield from self._settle(
+                    self.named(method), gives_back=not isinstance(method, methods.BasicAck)
+                )
+            case methods.BasicRecover() | methods.BasicRecoverAsync():
                 yield from self._settle(list(self.unsettled), gives_back=True)
             case _:
                 pass
@@ -515,27 +494,27 @@ class ObservedChannel:
     def sent(self, method: Any) -> Iterator[ChannelEvent]:
         """Apply a method of the broker."""
         match method:
-            case BasicConsumeOk() if self._asked:
+            case methods.BasicConsumeOk() if self._asked:
                 consumer = self._asked.popleft()
                 consumer.tag = method.consumer_tag
                 self.consumers[consumer.tag] = consumer
-            case BasicDeliver() if method.consumer_tag in self.consumers:
+            case methods.BasicDeliver() if method.consumer_tag in self.consumers:
                 consumer = self.consumers[method.consumer_tag]
                 yield self._deliver(consumer, method.delivery_tag, consumer.no_ack)
-            case BasicGetOk():
+            case methods.BasicGetOk():
                 no_ack = self._gets.popleft() if self._gets else False
                 yield self._deliver(self.getter, method.delivery_tag, no_ack)
-            case BasicGetEmpty() if self._gets:
+            case methods.BasicGetEmpty() if self._gets:
                 self._gets.popleft()
-            case BasicAck() | BasicNack():
+            case methods.BasicAck() | methods.BasicNack():
                 numbers = _covered(self.unconfirmed, method.delivery_tag, method.multiple)
                 for number in numbers:
                     del self.unconfirmed[number]
-                yield MessagesConfirmed(self, numbers, isinstance(method, BasicNack))
-            case BasicCancel() | BasicCancelOk():
-                by_broker = isinstance(method, BasicCancel)
+                yield MessagesConfirmed(self, numbers, isinstance(method, methods.BasicNack))
+            case methods.BasicCancel() | methods.BasicCancelOk():
+                by_broker = isinstance(method, methods.BasicCancel)
                 yield from self._end_consumer(method.consumer_tag, by_broker=by_broker)
-            case ChannelFlow():
+            case methods.ChannelFlow():
                 self.stopped = not method.active
             case _:
                 pass
@@ -560,8 +539,6 @@ class ObservedChannel:
 
 @dataclass(frozen=True, slots=True)
 class ChannelOpened:
-    """The client opens a channel."""
-
     channel: ObservedChannel
 
 
@@ -592,7 +569,7 @@ class ConsumerEnded:
 
 @dataclass(frozen=True, slots=True)
 class MessageDelivered:
-    """The broker delivers a message; `no_ack`: it is settled."""
+    """`no_ack`: it is settled."""
 
     channel: ObservedChannel
     consumer: ObservedConsumer
@@ -631,7 +608,7 @@ ChannelEvent = (
 
 
 class ObservedChannels:
-    """The channels of one connection, by number."""
+    """The channels of one connection."""
 
     def __init__(self) -> None:
         self.by_number: dict[int, ObservedChannel] = {}
@@ -641,16 +618,16 @@ class ObservedChannels:
         return self.by_number.setdefault(number, ObservedChannel(number, recorded=False))
 
     def apply(self, direction: Direction, number: int, method: Any) -> list[ChannelEvent]:
-        """Apply a frame; return what it changes. `method`: others than those of channels have no effect."""
+        """Apply a frame; return what it changes."""
         if not number:
             return []
-        if isinstance(method, ChannelOpen):
+        if isinstance(method, methods.ChannelOpen):
             channel = self.by_number[number] = ObservedChannel(number)
             return [ChannelOpened(channel)]
         channel = self.channel(number)
-        if isinstance(method, ChannelClose | ChannelCloseOk):
+        if isinstance(method, methods.ChannelClose | methods.ChannelCloseOk):
             answered, channel.ended = channel.ended, True
-            if isinstance(method, ChannelCloseOk):
+            if isinstance(method, methods.ChannelCloseOk):
                 del self.by_number[number]
             return [ChannelEnded(channel, answered)]
         if channel.ended:

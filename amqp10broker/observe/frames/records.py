@@ -1,9 +1,8 @@
-"""Recordings of frames, as described in `docs/frames.md`, and the reader of frames that makes them.
+"""Recordings of frames (`docs/frames.md`), and the reader of frames that makes them.
 
 The first line identifies the format. Each further line, a JSON document, is about one connection: recording
 begins; a link or consumer that existed by then; a frame; or its end. Contents of messages and all secrets are
-omitted. The reader parses the bytes of one direction a second time, so that the connection's engine has no
-cost.
+omitted. The bytes of one direction are parsed a second time, so that the connection's engine has no cost.
 """
 
 from __future__ import annotations
@@ -91,7 +90,6 @@ def _fields_10(composite: Any) -> list[str]:
 
 
 def show(value: Any) -> str:
-    """Return any value inside a performative as text."""
     if is_dataclass(value) and hasattr(value, "DESCRIPTOR"):
         inside = " ".join(_fields_10(value))
         return f"{type(value).__name__.lower()}({inside})" if inside else type(value).__name__.lower()
@@ -118,14 +116,14 @@ SECRET: Final = frozenset(kind for kind, _ in SECRETS)
 
 
 def describe_header(content_header: bytes) -> str:
-    """Return the payload of a content header frame as text. Raises `AmqpHardError` if it cannot be read."""
+    """Return the payload of a content header frame as text. Raises `AmqpHardError`."""
     body_size = int.from_bytes(content_header[4:_PROPERTIES_AT], "big")
     properties = _fields(decode_properties(content_header[_PROPERTIES_AT:]))
     return f"header body-size={body_size} {' '.join(properties)}".rstrip()
 
 
 def describe_method(method: Method) -> str:
-    """Return a method with the fields that are set, by the specification's names."""
+    """Return a method, as `describe_performative`."""
     return f"{method.NAME} {' '.join(_fields(method))}".rstrip()
 
 
@@ -167,10 +165,10 @@ class TracedFrame:
 
     Attributes:
         channel: -1 if it is not a frame.
-        body: the performative or method; None if there is none, or none that can be read.
-        data: the bytes up to the payload of a transfer or the content of a body frame, without secrets; empty
-            for SASL frames, and for unreadable bytes, since any of them may be a password.
-        said: text shown instead of the body, if there is none or `data` is incomplete.
+        body: the performative or method; None: there is none that can be read.
+        data: the bytes before the payload of a transfer or the content of a body frame, without secrets;
+            empty for SASL frames, and for unreadable bytes, since any of them may be a password.
+        said: text instead of the body, if there is none or `data` is incomplete.
     """
 
     channel: int = -1
@@ -182,7 +180,7 @@ class TracedFrame:
 
     @property
     def text(self) -> str:
-        """Return the frame as one readable line, without secrets."""
+        """The frame as one readable line, without secrets."""
         if self.said is not None:
             return self.said
         if self.body is None:
@@ -201,7 +199,7 @@ class TracedFrame:
 
 
 class FrameSplitter:
-    """Finds the frames in one direction's bytes, beginning between two frames. `rest`: bytes already received
+    """Finds the frames in one direction's bytes, from between two frames on. `rest`: bytes already received
     that belong to the first frame.
     """
 
@@ -319,7 +317,7 @@ ARROWS: Final[dict[Direction, str]] = {"in": "<-", "out": "->"}
 
 
 class NoFrames(BrokerError):
-    """The text is not a recording of frames."""
+    """Not a recording of frames."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(f"line {line} of the recording of frames: {reason}")
@@ -327,8 +325,8 @@ class NoFrames(BrokerError):
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """The recording of a connection begins. `begins`: no byte has been received so far; otherwise the state
-    before is unknown.
+    """The recording of a connection begins. `begins`: no byte has been received so far; else the state before
+    is unknown.
     """
 
     at_ns: int
@@ -368,9 +366,8 @@ class KnownLink:
 
 @dataclass(frozen=True, slots=True)
 class RecordedFrame:
-    """A recorded frame, without the content of messages.
-
-    `at_ns` is in nanoseconds since 1970: when its last byte was read, or when it was passed to the writer.
+    """A recorded frame, without the content of messages. `at_ns`: since 1970, when its last byte was read, or
+    it was passed to the writer.
     """
 
     at_ns: int
@@ -450,8 +447,8 @@ def _line(connection: int, at_ns: int, **fields: Any) -> str:
 def read_lines(lines: Iterable[str]) -> Iterator[Record]:
     """Yield the records of a recording, in order.
 
-    An incomplete last line is ignored: the broker ended while it wrote. Raises `NoFrames` if the lines are
-    not a recording, or of another version, or one is damaged.
+    An incomplete last line is ignored: the broker ended while it wrote. Raises `NoFrames` if it is not a
+    recording, or of another version, or damaged.
     """
     reading = _RecordReader()
     broken: NoFrames | None = None

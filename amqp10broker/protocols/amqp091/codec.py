@@ -1,7 +1,6 @@
 """Strings, field tables (sections 4.2.5.3 to 4.2.5.5) and methods of AMQP 0-9-1 as bytes.
 
-The letters of field types are those that RabbitMQ and every client in use agree on, which are not all those
-of the specification's grammar:
+The letters of field types are RabbitMQ's, which are not all those of the specification's grammar:
 
 | Python | letter | Python | letter |
 |---|---|---|---|
@@ -15,11 +14,10 @@ of the specification's grammar:
 | None | V | list, dict | A, F |
 
 The numbers and byte arrays are subclasses of int, float and bytes: they compare and hash by value alone
-(``Int8(1) == Int64(1) == 1``); the class determines the encoding. A plain int is encoded as I if it fits,
-otherwise as l.
+(``Int8(1) == Int64(1) == 1``). A plain int is encoded as I if it fits, otherwise as l.
 
-Readers take the whole buffer and a position and return the value with the position behind it. The end of the
-buffer is checked once, at the end of a table: a field that runs over it is found there at the latest.
+Readers return the value with the position behind it. A field that runs over the end of the buffer is found at
+the end of its table.
 """
 
 from __future__ import annotations
@@ -37,13 +35,11 @@ from amqp10broker.protocols.amqp091.errors import DecodeError
 from amqp10broker.protocols.serial import Binary32, EncodeError, Integer
 
 DEPTH_MAX: Final = 32
-"""How many tables and arrays may enclose a value. Real messages use two or three; the limit prevents hostile
-ones from exhausting the stack of the recursive readers. It is half that of AMQP 1.0, so that every table can
-be converted.
+"""How many tables and arrays may enclose a value: hostile messages must not exhaust the stack of the readers.
+It is half that of AMQP 1.0, so that every table can be converted.
 """
 
 Table: TypeAlias = dict[str, Any]
-"""A field table: values as in the list above."""
 
 
 class Int8(Integer, bits=8, signed=True):
@@ -81,13 +77,11 @@ class Timestamp(Integer, bits=64):
 
 
 class Float32(Binary32):
-    """32-bit floating point, letter f, rounded."""
-
     __slots__ = ()
 
 
 class ByteArray(bytes):
-    """Bytes that are not text, letter x; plain bytes are encoded as a long string that is not UTF-8."""
+    """Letter x; plain bytes are encoded as a long string."""
 
     __slots__ = ()
 
@@ -110,7 +104,7 @@ _FAULTS: Final = (IndexError, struct.error, UnicodeDecodeError)
 
 
 def encode_shortstr(text: str) -> bytes:
-    """Encode a short string; raise `EncodeError` if longer than 255 bytes."""
+    """Raises `EncodeError` above 255 bytes."""
     content = text.encode("utf-8", "surrogateescape")
     if len(content) > 255:
         raise EncodeError(f"a short string has at most 255 bytes, not {len(content)}")
@@ -118,7 +112,6 @@ def encode_shortstr(text: str) -> bytes:
 
 
 def decode_shortstr(data: bytes, pos: int) -> tuple[str, int]:
-    """Decode a short string; return it and the position behind it. Raises `DecodeError`."""
     if pos >= len(data):
         raise DecodeError(f"short string cut off at byte {pos}")
     stop = pos + 1 + data[pos]
@@ -136,7 +129,6 @@ def encode_longstr(value: str | bytes) -> bytes:
 
 
 def decode_longstr(data: bytes, pos: int) -> tuple[bytes, int]:
-    """Decode a long string; return its content and the position behind it. Raises `DecodeError`."""
     start = pos + 4
     stop = start + int.from_bytes(data[pos:start], "big")
     if stop > len(data) or start > len(data):
@@ -148,7 +140,6 @@ def decode_longstr(data: bytes, pos: int) -> tuple[bytes, int]:
 
 
 def decode_table(data: bytes, pos: int) -> tuple[Table, int]:
-    """Decode a field table from its length on; return it and the position behind it. Raises `DecodeError`."""
     try:
         return _read_table(data, pos, 0)
     except _FAULTS:
@@ -167,7 +158,7 @@ def _read_table(data: bytes, pos: int, depth: int) -> tuple[Table, int]:
         key = data[start:pos].decode()
         kind = data[pos]
         pos += 1
-        # The commonest kinds, inline: a third of the time of a table is the call of a reader.
+        # The commonest kinds are inline, without the call of a reader.
         if kind == 0x53:  # S
             start = pos + 4
             pos = start + _U32(data, pos)[0]
@@ -208,7 +199,7 @@ def _check_room(data: bytes, pos: int, end: int, depth: int) -> None:
 
 
 Reader = Callable[[bytes, int, int], tuple[Any, int]]
-"""Takes data, the position behind the letter, and how many tables and arrays enclose the value."""
+"""(data, position behind the letter, number of enclosing tables and arrays) -> value, position behind it."""
 
 
 def _number(kind: type[int | float], layout: str) -> Reader:
@@ -246,22 +237,25 @@ def _read_unknown(data: bytes, pos: int, depth: int) -> tuple[Any, int]:
     raise DecodeError(f"unknown field type 0x{data[pos - 1]:02x} at byte {pos - 1}")
 
 
+_NUMBERS: Final[Mapping[str, tuple[type[int | float], str]]] = {
+    "b": (Int8, ">b"),
+    "B": (UInt8, ">B"),
+    "s": (Int16, ">h"),
+    "u": (UInt16, ">H"),
+    "I": (Int32, ">i"),
+    "i": (UInt32, ">I"),
+    "l": (Int64, ">q"),
+    "f": (Float32, ">f"),
+    "d": (float, ">d"),
+    "T": (Timestamp, ">Q"),
+}
 _BY_LETTER: Final[dict[str, Reader]] = {
+    **{letter: _number(kind, layout) for letter, (kind, layout) in _NUMBERS.items()},
     "t": lambda data, pos, depth: (data[pos] != 0, pos + 1),
-    "b": _number(Int8, ">b"),
-    "B": _number(UInt8, ">B"),
-    "s": _number(Int16, ">h"),
-    "u": _number(UInt16, ">H"),
-    "I": _number(Int32, ">i"),
-    "i": _number(UInt32, ">I"),
-    "l": _number(Int64, ">q"),
     "L": _number(Int64, ">q"),
-    "f": _number(Float32, ">f"),
-    "d": _number(float, ">d"),
     "D": _read_decimal,
     "S": _read_longstr,
     "x": _read_byte_array,
-    "T": _number(Timestamp, ">Q"),
     "V": lambda data, pos, depth: (None, pos),
     "A": lambda data, pos, depth: _read_array(data, pos, depth + 1),
     "F": lambda data, pos, depth: _read_table(data, pos, depth + 1),
@@ -313,13 +307,13 @@ def _writer_for(value: Any) -> Writer:
     raise EncodeError(f"{type(value).__name__} has no field type in AMQP 0-9-1")
 
 
-def _packed(layout: str, letter: bytes) -> Writer:
-    pack = struct.Struct(f">c{layout}").pack
-    return lambda value, depth: pack(letter, value)
+def _packed(letter: str) -> Writer:
+    code, pack = letter.encode(), struct.Struct(f">c{_NUMBERS[letter][1][1:]}").pack
+    return lambda value, depth: pack(code, value)
 
 
-_write_int32: Final = _packed("i", b"I")
-_write_int64: Final = _packed("q", b"l")
+_write_int32: Final = _packed("I")
+_write_int64: Final = _packed("l")
 
 
 def _write_byte_array(value: bytes, depth: int) -> bytes:
@@ -341,22 +335,13 @@ def _write_array(items: list[Any] | tuple[Any, ...], depth: int) -> bytes:
 
 
 _WRITERS: Final[dict[type, Writer]] = {
+    **{kind: _packed(letter) for letter, (kind, _) in _NUMBERS.items()},
     bool: lambda value, depth: b"t\x01" if value else b"t\x00",
     str: lambda value, depth: b"S" + encode_longstr(value),
     bytes: lambda value, depth: b"S" + encode_longstr(value),
     ByteArray: _write_byte_array,
     bytearray: _write_byte_array,
     int: lambda value, depth: (_write_int32 if -(2**31) <= value < 2**31 else _write_int64)(value, depth),
-    Int8: _packed("b", b"b"),
-    UInt8: _packed("B", b"B"),
-    Int16: _packed("h", b"s"),
-    UInt16: _packed("H", b"u"),
-    Int32: _write_int32,
-    UInt32: _packed("I", b"i"),
-    Int64: _write_int64,
-    Timestamp: _packed("Q", b"T"),
-    float: _packed("d", b"d"),
-    Float32: _packed("f", b"f"),
     Decimal: _write_decimal,
     type(None): lambda value, depth: b"V",
     list: _write_array,
@@ -384,12 +369,10 @@ def plain(value: Any) -> Any:
 
 # --- methods -------------------------------------------------------------------------------------
 #
-# A class of `methods` has its fields and, in its decorator, a type for each; "-" marks a reserved field,
-# which the class does not have. Both functions of a class are compiled when they are first used.
+# The functions of a class of `methods` are compiled from its decorator at their first use.
 
 M = TypeVar("M", bound="Method")
 Decoder = Callable[[bytes, int], tuple["Method", int]]
-"""Reads the arguments of a method: buffer and position; returns the method and the position after it."""
 
 _INTEGERS: Final = {
     "octet": Struct(">B"),
@@ -405,11 +388,13 @@ _NAMES: Final[dict[str, Any]] = {
     **{f"decode_{name}": globals()[f"decode_{name}"] for name in _TEXTS},
 }
 _EMPTY: Final = {"short": b"\x00\x00", "bit": b"\x00", "shortstr": b"\x00", "longstr": b"\x00\x00\x00\x00"}
-"""What is written for reserved fields; no definition reserves another type."""
+"""The encodings of reserved fields; no definition reserves another type."""
 
 
 class Method:
-    """A method. `TYPES`: of the arguments, separated by spaces, with "-" in front of reserved ones."""
+    """A method. `TYPES`: of the arguments, separated by spaces, with "-" before those that are reserved and
+    no fields.
+    """
 
     __slots__ = ()
 
@@ -434,7 +419,6 @@ METHODS: Final[dict[bytes, type[Method]]] = {}
 def method(
     name: str, class_id: int, method_id: int, types: str = "", *, content: bool = False
 ) -> Callable[[type[M]], type[M]]:
-    """Make a class a dataclass, and a method with this name (``queue.declare``) and these numbers."""
 
     def make(cls: type[M]) -> type[M]:
         cls.NAME, cls.CLASS_ID, cls.METHOD_ID = name, class_id, method_id
@@ -456,7 +440,7 @@ DECODERS: Final = _Decoders()
 
 
 def method_name(class_id: int, method_id: int) -> str | None:
-    """Return the name of a method, as ``queue.declare``; None if the numbers are unknown."""
+    """Return a name such as ``queue.declare``, or None."""
     cls = METHODS.get(class_id.to_bytes(2, "big") + method_id.to_bytes(2, "big"))
     return None if cls is None else cls.NAME
 
@@ -466,9 +450,8 @@ def _index(cls: type[Method]) -> bytes:
 
 
 def _arguments(cls: type[Method]) -> Iterator[tuple[str, list[str | None]]]:
-    """Give the arguments in order: a type, and the names that share it; None for a reserved one.
-
-    Neighbouring bits, up to eight, share an octet (section 4.2.5.2); no method has more.
+    """Yield a type, and the names that share it; None for a reserved one. Neighbouring bits share an octet
+    (section 4.2.5.2).
     """
     names = iter(fields(cls))
     named = [

@@ -1,8 +1,7 @@
 """One AMQP 0-9-1 connection, the server's end: section 2.2.4 of the specification, and 2.3.5 for its frames.
 
-Bytes go in (`receive`) and events come out; commands go in and bytes come out (`take_output`). It begins
-behind the protocol header, negotiates, and then passes on the items for channels unchanged: a channel is only
-a number here. Passwords and secrets do not appear in reprs, so not in logs either.
+Bytes go in (`receive`), from behind the protocol header on, and events come out; commands go in and bytes
+come out (`take_output`). A channel is only a number here. Passwords and secrets do not appear in reprs.
 """
 
 from __future__ import annotations
@@ -69,9 +68,9 @@ from amqp10broker.protocols.connection import Budget
 # --- frames --------------------------------------------------------------------------------------
 
 CONTENT_BYTES_MAX: Final = 512 * 1024 * 1024
-"""The default limit of a body; a larger one is not collected."""
+"""The default limit of a body."""
 
-# Method frames cached per connection; a publisher with more routing keys than this does not repeat itself.
+# Method frames cached per connection.
 _LAYOUTS_MAX: Final = 4096
 
 _NO_LIMIT: Final = 2**32
@@ -86,7 +85,6 @@ class _Batch:
         self.tails: dict[int, tuple[PublishLayout, PublishRun] | AckRun] = {}
 
     def publishes(self, layout: PublishLayout) -> PublishRun:
-        # The run that the next message of a layout belongs to.
         tail = self.tails.get(layout.channel)
         if type(tail) is tuple and tail[0] is layout:
             return tail[1]
@@ -99,7 +97,6 @@ class _Batch:
         return run
 
     def acks(self, channel: int) -> AckRun:
-        # The run that the next ack of a channel belongs to.
         tail = self.tails.get(channel)
         if type(tail) is AckRun:
             return tail
@@ -117,16 +114,12 @@ class _Batch:
 
 
 class FrameReader:
-    """Cuts a byte stream into frames and assembles contents.
-
-    A publisher repeats itself: the method frame, the content header and the header of the body frame are the
-    same bytes for all messages of one layout. The reader learns them, and reads many such messages with one
-    comparison; everything else goes frame by frame.
+    """Cuts a byte stream into frames and assembles contents. It learns the bytes of each publisher's frames,
+    and reads many such messages with one comparison.
 
     Attributes:
-        frame_max: bytes, the largest frame allowed; 0 for no limit. Eight more are tolerated, as RabbitMQ
-            does.
-        singly_max: the most frames of no learned layout that are read in one call.
+        frame_max: bytes of the largest frame; 0 for no limit. Eight more are tolerated, as in RabbitMQ.
+        singly_max: the most frames without a learned layout that are read in one call.
         more: whether the last call left bytes for the next one, because of `singly_max`.
         fault: why no more can be read; the connection must be closed with it.
     """
@@ -145,21 +138,21 @@ class FrameReader:
         self.singly_max = sys.maxsize
         self.more = False
         self.frames = 0
-        # One message of the largest size always fits, with the overhead of its frames.
+        # A message of the largest size always fits, with the overhead of its frames.
         self.unfinished = Budget(max(unfinished_bytes_max, 2 * content_bytes_max), "on this connection")
         self._contents: dict[int, PendingContent] = {}
         # Contents with a header that has come in this call.
         self._announced: list[tuple[int, PendingContent]] = []
         self._layouts: dict[bytes, PublishLayout] = {}
-        # Bytes not read yet, and how many are needed to read on: a long frame is joined once, not per call.
+        # Bytes not read yet, and how many are needed to read on: a long frame is joined once.
         self._pieces: list[bytes] = []
         self._held = 0
         self._need = 0
 
     def feed(self, data: bytes, *, stop_after_first: bool = False) -> list[Item]:
-        """Return the items that are now complete, within `singly_max`, in the order of their channel.
-        Publishes and acks of one channel are joined across those of others, never across a frame on channel
-        0. `stop_after_first`: for phases in which a frame changes what the bytes behind it mean. Raises
+        """Return the complete items, within `singly_max`, in the order of their channel. Publishes and acks
+        of one channel are joined across those of others, never across a frame on channel 0.
+        `stop_after_first`: for phases in which a frame changes the meaning of the bytes behind it. Raises
         `AmqpHardError`, after the items before the fault were returned and `fault` was set.
         """
         self._raise_fault()
@@ -195,7 +188,7 @@ class FrameReader:
         return any(not content.discarded for content in self._contents.values())
 
     def discard(self, opened: ContentOpened) -> None:
-        """Drop a content that is not wanted. Without effect if it has become complete meanwhile."""
+        """Drop a content that is still incomplete."""
         if self._contents.get(opened.channel) is opened.content:
             self.unfinished.give_back(opened.content.held)
             opened.content.discard()
@@ -209,7 +202,7 @@ class FrameReader:
         return b"".join(self._pieces)
 
     def take_rest(self) -> bytes:
-        """Return the bytes not read; if there is a fault, the faulty frame is the first of them."""
+        """Return the unread bytes, a faulty frame first."""
         rest = self.unread
         self._pieces.clear()
         return rest
@@ -223,8 +216,7 @@ class FrameReader:
         return (stop, stop) if stop <= len(buf) else (0, stop)
 
     def _read(self, buf: bytes, batch: _Batch) -> tuple[int, int]:
-        # Reads whole frames: all, if `singly_max` allows. Returns where reading stopped, and which position
-        # must be reached to read on.
+        # Returns where reading stopped, and which position must be reached to read on.
         end = len(buf)
         pos = 0
         layout: PublishLayout | None = None  # of the last message, if no other frame came after it
@@ -290,7 +282,7 @@ class FrameReader:
         return pos, pos + HEADER_BYTES
 
     def _read_frame(self, buf: bytes, pos: int, batch: _Batch) -> int:
-        # Returns where the frame ends; if that is behind the bytes, nothing was done.
+        # Returns where the frame ends; behind the bytes: nothing was done.
         kind, channel, size = HEADER.unpack_from(buf, pos)
         stop: int = pos + size + FRAME_OVERHEAD
         self._check_header(kind, channel, size)
@@ -352,7 +344,7 @@ class FrameReader:
             run.bodies.append(content.take_body())
 
     def _check_header(self, kind: int, channel: int, size: int) -> None:
-        # Refuses a frame that cannot become valid before all of it is here.
+        # Refuses an invalid frame before all of it is here.
         if kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT):
             raise AmqpHardError(ReplyCode.FRAME_ERROR, f"type {kind}, {size} octets payload, unknown type")
         if self.frame_max and size > self.frame_max:
@@ -411,7 +403,7 @@ def _count(item: Item) -> int:
 
 @dataclass(eq=False, slots=True)
 class ChannelItems:
-    """Items for one channel, in order. The channel checks that the first is channel.open."""
+    """Items for one channel, which checks that the first is channel.open."""
 
     channel: int
     items: list[Item]
@@ -435,22 +427,18 @@ ConnectionEvent = (
     | ConnectionCloseOk
     | ConnectionFailed
 )
-"""Methods of the client: answer start-ok and secure-ok with `secure`, `tune` or `fail`, open with `open_ok`
-or `fail`, then `receive` the rest; answer update-secret with `update_secret_ok`; end the channels before
-`close_ok`, the answer to close; after close-ok write the rest, and close the socket.
+"""Answer start-ok and secure-ok with `secure`, `tune` or `fail`, open with `open_ok` or `fail`, then
+`receive` the rest; update-secret with `update_secret_ok`; close, after the end of the channels, with
+`close_ok`; after close-ok write the rest, and close the socket.
 """
 
 
 CHANNEL_MAX: Final = 65535
-"""The largest number that the wire allows, for a connection without another limit."""
-
-
-# --- the connection ------------------------------------------------------------------------------
 
 
 class ConnectionState(Enum):
-    """The state of the negotiation. In AUTHENTICATING and OPEN_RECEIVED the owner has to act, in the other
-    states before RUNNING the client.
+    """In START, AUTHENTICATING and OPEN_RECEIVED the owner has to act, in the other states before RUNNING the
+    client.
     """
 
     START = auto()
@@ -485,19 +473,11 @@ class ConnectionInput(Enum):
 _S = ConnectionState
 _I = ConnectionInput
 
-_TALKING: Final = (
-    _S.STARTING,
-    _S.AUTHENTICATING,
-    _S.SECURING,
-    _S.TUNING,
-    _S.OPENING,
-    _S.OPEN_RECEIVED,
-    _S.RUNNING,
-)
+_CLOSED: Final = (_S.CLOSE_RECEIVED, _S.CLOSING, _S.END)
+_TALKING: Final = [state for state in _S if state is not _S.START and state not in _CLOSED]
 
-# A pair that is absent is refused: from the client it is a 504, from our owner a fault of ours. The client
-# may close whenever it may send at all; with our close on its way already, its close is answered and has no
-# other effect.
+# An absent pair is refused: from the client it is a 504, from our owner a fault of ours. With our close on
+# its way, the client's close is only answered.
 CONNECTION_TRANSITIONS: Final[dict[tuple[ConnectionState, ConnectionInput], ConnectionState]] = {
     (_S.START, _I.SEND_START): _S.STARTING,
     (_S.STARTING, _I.RECEIVE_START_OK): _S.AUTHENTICATING,
@@ -516,7 +496,6 @@ CONNECTION_TRANSITIONS: Final[dict[tuple[ConnectionState, ConnectionInput], Conn
 }
 
 _OWNERS_TURN: Final = (_S.START, _S.AUTHENTICATING, _S.OPEN_RECEIVED)
-_CLOSED: Final = (_S.CLOSE_RECEIVED, _S.CLOSING, _S.END)
 
 _RECEIVED: Final[dict[type[Method], ConnectionInput]] = {
     ConnectionStartOk: _I.RECEIVE_START_OK,
@@ -533,10 +512,10 @@ class Connection091:
     """The server's end of one connection.
 
     Attributes:
-        frame_max: bytes, the largest frame in either direction; 0 for no limit.
-        channel_max: how many channels may be open at one time. The owner counts them, and does not check
-            their numbers: so does RabbitMQ, and clients choose numbers freely.
-        heartbeat_s: seconds of silence after which the other side is taken for half dead; 0 for never.
+        frame_max: bytes of the largest frame in either direction; 0 for no limit.
+        channel_max: how many channels may be open at one time. As in RabbitMQ the owner counts them, and
+            clients choose numbers freely.
+        heartbeat_s: the negotiated heartbeat; 0 for none.
     """
 
     def __init__(
@@ -572,7 +551,7 @@ class Connection091:
     # --- bytes in ---------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> list[ConnectionEvent]:
-        """Take bytes from the socket, the first of them behind the protocol header.
+        """Take bytes from the socket.
 
         A fault of the client becomes a `ConnectionFailed` event, the last of its batch. Bytes that came while
         the owner has to act are retained: call this without bytes after the answer, and read no more from the
@@ -613,7 +592,6 @@ class Connection091:
                 if self.state is ConnectionState.CLOSING:
                     self._receive_closing(data, events)
                 return
-            # One frame at a time: each may change what the bytes after it mean.
             items = self.reader.feed(data, stop_after_first=True)
             data = b""
             if not items:
@@ -678,12 +656,11 @@ class Connection091:
                 self._write(ConnectionCloseOk())
             events.append(method)
 
-    # --- orders of the owner ----------------------------------------------------------------------
+    # --- commands of the owner --------------------------------------------------------------------
 
     def start(
         self,
         mechanisms: Sequence[str],
-        locales: Sequence[str] = ("en_US",),
         server_properties: Mapping[str, Any] | None = None,
     ) -> None:
         self._move(ConnectionInput.SEND_START)
@@ -693,7 +670,7 @@ class Connection091:
                 version_minor=9,
                 server_properties=dict(server_properties or {}),
                 mechanisms=" ".join(mechanisms).encode(),
-                locales=" ".join(locales).encode(),
+                locales=b"en_US",
             )
         )
 
@@ -713,7 +690,7 @@ class Connection091:
         self._write(ConnectionOpenOk())
 
     def blocked(self, reason: str) -> bool:
-        """Notify the client that its publishes are not read; return False if it does not support that."""
+        """Notify the client that its publishes are not read; False: it does not support that."""
         return self._notify(ConnectionBlocked(cut_reply_text(reason)))
 
     def unblocked(self) -> bool:
@@ -733,7 +710,7 @@ class Connection091:
         self.state = ConnectionState.END
 
     def fail(self, error: Amqp091Error) -> None:
-        """Close for a fault; without effect on a connection that is closing already."""
+        """Close for a fault, if the connection is not closing already."""
         if self.state not in _CLOSED:
             self._send_close(error)
 
@@ -751,7 +728,7 @@ class Connection091:
         self._move(ConnectionInput.SEND_CLOSE)
         self.fault = error
         self._write(ConnectionClose(int(error.code), error.reply_text, error.class_id, error.method_id))
-        # The faulty frame is the first of the rest, and may be one that does not count: skip it.
+        # The faulty frame is the first of the rest; `ClosingReader` skips it.
         self._early.insert(0, self.reader.take_rest())
 
     def _move(self, moved_by: ConnectionInput) -> None:
@@ -779,11 +756,11 @@ def _check_negotiated(name: str, value: int, minimum: int, maximum: int) -> None
     )
 
 
-# The peer may have sent much before it received our close, so frames are skipped without being stored,
-# however long they are; reading ends when the bytes are not frames any more.
-
-
 class ClosingReader:
+    """Skips the frames that the peer has sent before it received our close, without storing them, until the
+    bytes are not frames any more.
+    """
+
     __slots__ = ("_deaf", "_rest", "_skip")
 
     def __init__(self) -> None:
@@ -792,7 +769,6 @@ class ClosingReader:
         self._deaf = False
 
     def feed(self, data: bytes) -> list[ConnectionClose | ConnectionCloseOk]:
-        """Take bytes in, return the methods among them that count."""
         found: list[ConnectionClose | ConnectionCloseOk] = []
         if self._skip >= len(data):
             self._skip -= len(data)

@@ -1,9 +1,8 @@
 """Frames and contents of AMQP 0-9-1 (sections 2.3.5 and 2.3.5.2): their encoding, and parts of their reader.
 
-The reader (`connection.FrameReader`) makes items: whole methods and whole contents, adjacent ones joined, one
-per run of frames, not per message. Each has its ``channel``. A content is a method, a content header, and
-body frames up to the announced size; frames of other channels may come in between, but a frame of the same
-channel that does not continue the content is an error.
+The reader (`connection.FrameReader`) makes items: methods and whole contents, adjacent ones joined. A content
+is a method, a content header, and body frames up to the announced size; frames of other channels may come in
+between.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from amqp10broker.protocols.amqp091.methods import (
 )
 
 HEADER: Final = Struct(">BHI")
-"""type, channel, bytes of the payload; the payload and the end octet follow."""
+"""type, channel, bytes of the payload."""
 HEADER_BYTES: Final = 7
 FRAME_OVERHEAD: Final = 8
 END: Final = bytes((FRAME_END,))
 
 FRAME_MIN_SIZE: Final = 8192
-"""The size that every peer must accept, before tune, too: RabbitMQ's since 4.1 (specification: 4096)."""
+"""The size that every peer must accept: RabbitMQ's since 4.1 (specification: 4096)."""
 
 HEARTBEAT: Final = HEADER.pack(FRAME_HEARTBEAT, 0, 0) + END
 
 CONTENT_HEADER: Final = Struct(">HHQ")
-"""class, weight (always 0), body size: the payload of a content header before the property flags."""
+"""class, weight (always 0), body size; the property flags follow."""
 CONTENT_HEADER_BYTES: Final = 12
 CONTENT_HEADER_BYTES_MIN: Final = CONTENT_HEADER_BYTES + 2
 CONTENT_START: Final = Struct(">BHIHHQ")
@@ -54,7 +53,6 @@ def method_frame(channel: int, method: Method) -> bytes:
 
 
 def content_header_frame(channel: int, properties: bytes, body_bytes: int) -> bytes:
-    """Encode the content header of class basic, with properties as `encode_properties` writes them."""
     head = CONTENT_START.pack(
         FRAME_HEADER, channel, CONTENT_HEADER_BYTES + len(properties), BASIC_CLASS, 0, body_bytes
     )
@@ -62,7 +60,7 @@ def content_header_frame(channel: int, properties: bytes, body_bytes: int) -> by
 
 
 def body_pieces(channel: int, body: bytes, frame_max: int) -> list[bytes | memoryview]:
-    """Return the frames of a body, in pieces that are not copied; none for an empty one."""
+    """Return the frames of a body in pieces; none for an empty one."""
     room = frame_max - FRAME_OVERHEAD if frame_max else len(body)
     if len(body) <= room:
         return [HEADER.pack(FRAME_BODY, channel, len(body)), body, END] if body else []
@@ -101,9 +99,8 @@ class MethodFrame:
 
 @dataclass(eq=False, slots=True)
 class PublishRun:
-    """Whole basic.publish of one channel that followed each other with equal arguments. `immediate`:
-    unsupported by RabbitMQ since 2011; the channel refuses it. `properties`: of each message the bytes of its
-    content header behind the body size: flags and values, not decoded.
+    """Adjacent basic.publish of one channel with equal arguments. `immediate`: the channel refuses it, as
+    RabbitMQ since 2011. `properties`: of each message the bytes of its content header behind the body size.
     """
 
     channel: int
@@ -163,21 +160,20 @@ _ACK_ROW: Final = Struct(">11sQ2s")
 _ACK_ENDS: Final = {b"\x00" + END: False, b"\x01" + END: True}
 
 PREFIX_BYTES_MAX: Final = 2048
-"""The longest prefix that is learned: with thousands of layouts, longer ones would use much memory."""
+"""The longest prefix that is learned, to bound the memory of thousands of layouts."""
 
 _unpack_header = HEADER.unpack_from
 _unpack_content = CONTENT_START.unpack_from
 
-# The number of messages compared first; four times as many each time all were alike, so that fewer bytes are
-# read in vain than with success.
+# The number of messages compared first; four times as many each time all were alike, so that few bytes are
+# read in vain.
 _FIRST_ROWS: Final = 4
 
 
 @dataclass(eq=False, slots=True)
 class PublishLayout:
-    """A method frame of basic.publish that was read, with the bytes before the body of its last message:
-    method frame, content header, header of the body frame. A message with the same arguments, properties and
-    body size begins with the same bytes and has the same length.
+    """A method frame of basic.publish, with the bytes before the body of its last message: a message with the
+    same arguments, properties and body size begins with the same bytes and has the same length.
     """
 
     channel: int
@@ -190,8 +186,8 @@ class PublishLayout:
 
     def read(self, buf: bytes, pos: int, head_at: int, frame_limit: int, body_limit: int) -> int:
         """Read a message whose body is one frame, behind the method frame, and learn from it. Returns where
-        it ends; behind the end of the bytes: how many are needed to read on; 0: it is not such a message, or
-        malformed.
+        it ends; behind the end of the bytes: how many are needed to read on; 0: it is malformed, or not such
+        a message.
         """
         end = len(buf)
         kind, channel, size, class_id, weight, body_bytes = _unpack_content(buf, head_at)
@@ -208,7 +204,7 @@ class PublishLayout:
         body_at = head_stop + HEADER_BYTES
         stop: int = body_at + body_bytes + 1
         if stop > end:
-            # A header with a wrong end octet is reported when it is here: its body may never come.
+            # A header with a wrong end octet is reported without its body, which may never come.
             if head_stop > end:
                 return head_stop
             if buf[head_stop - 1] != FRAME_END:
@@ -228,7 +224,7 @@ class PublishLayout:
         return stop
 
     def read_rows(self, buf: bytes, pos: int, end: int, run: PublishRun) -> int:
-        """Add the messages at `pos` that are like the last one; return where the first other byte is."""
+        """Add the messages at `pos` that are like the last one; return where they end."""
         row = self._row
         if row is None:
             row = self._row = Struct(f"{self.body_at}s{self.stride - self.body_at - 1}sc")
@@ -255,7 +251,7 @@ class PublishLayout:
 
 
 def is_ack(buf: bytes, pos: int, end: int) -> bool:
-    """Whether a whole basic.ack frame with bit octet 0 or 1 begins there; its payload has the right size."""
+    """Whether a whole basic.ack frame with bit octet 0 or 1 begins there, given the size of its payload."""
     stop = pos + ACK_BYTES
     return (
         buf.startswith(ACK, pos + HEADER_BYTES)
@@ -266,7 +262,7 @@ def is_ack(buf: bytes, pos: int, end: int) -> bool:
 
 
 def read_acks(buf: bytes, pos: int, end: int, run: AckRun) -> int:
-    """Add the basic.ack frames with bit octet 0 or 1 at `pos`; return where the first other byte is."""
+    """Add the basic.ack frames with bit octet 0 or 1 at `pos`; return where they end."""
     head = buf[pos : pos + 11]
     ends = _ACK_ENDS
     count = _FIRST_ROWS
@@ -285,12 +281,12 @@ def read_acks(buf: bytes, pos: int, end: int, run: AckRun) -> int:
 
 
 PIECE_BYTES: Final = 64
-"""The overhead of a stored frame beside its bytes, so that empty frames are counted, too."""
+"""The overhead of a stored frame, so that empty ones count, too."""
 
 
 @dataclass(eq=False, slots=True)
 class PendingContent:
-    """A content of a channel that is not complete yet. `properties`: None before the content header."""
+    """An incomplete content of a channel. `properties`: None before the content header."""
 
     method: Method
     layout: PublishLayout | None = None
@@ -301,7 +297,7 @@ class PendingContent:
     _pieces: list[bytes] = field(default_factory=list)
 
     def header(self, payload: bytes) -> int:
-        """Take the content header; return the body size. Raises `AmqpHardError` (505 or 501)."""
+        """Take the content header; return the body size."""
         if self.properties is not None:
             raise self.unexpected()
         if len(payload) < CONTENT_HEADER_BYTES_MIN:
@@ -324,7 +320,6 @@ class PendingContent:
         return int(size)
 
     def body(self, payload: bytes) -> None:
-        """Take a body frame. Raises `AmqpHardError` (505 header expected, 501 body too long)."""
         if self.properties is None:
             raise self.unexpected()
         if len(payload) > self.remaining:
@@ -361,7 +356,7 @@ class PendingContent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContentOpened:
-    """A content that was announced and is not complete yet: the channel may discard it now."""
+    """A content that was announced and is incomplete: the channel may discard it now."""
 
     channel: int
     method: Method
@@ -371,11 +366,10 @@ class ContentOpened:
 Item = MethodFrame | PublishRun | AckRun | Content | ContentOpened | ContentTooLarge | Heartbeat
 
 
-# --- messages for clients: basic.deliver, basic.get-ok and basic.return with content -------------
-#
-# A head holds redelivered flag, exchange, routing key and properties as these methods and the content header
-# write them (`message` defines its layout), so they are sliced, not decoded. The bytes that are equal for
-# messages of one consumer with equal heads and body sizes are made once.
+# --- messages for clients: basic.deliver, basic.get-ok and basic.return with content -------------  A head
+# has redelivered flag, exchange, routing key and properties in the encoding of these methods and of the
+# content header (`message` defines its layout), so they are sliced. The bytes that are equal for messages of
+# one consumer with equal heads and body sizes are made once.
 
 _DELIVER: Final = b"\x00\x3c\x00\x3c"
 _GET_OK: Final = b"\x00\x3c\x00\x47"
@@ -393,20 +387,20 @@ DEAD_LETTERED: Final = 2
 HIDDEN_KEYS: Final = 4
 """Flag: before these come routing keys that are not sent to clients, and their length in four bytes."""
 
-# A longer body is passed on beside its frame header and end octet: copying it costs more than two pieces.
+# A longer body is a piece of its own: copying it costs more.
 _WHOLE_BODY_BYTES_MAX: Final = 1024
 
-# Heads cached per consumer, and structs; if they are more, they do not repeat.
+# Heads cached per consumer, and structs.
 _LAYOUTS_MAX: Final = 1024
 
-# A longer head is not cached: it mostly does not repeat, and a consumer's cache must stay small.
+# A longer head is not cached: it mostly does not repeat.
 _LAYOUT_BYTES_MAX: Final = 1024
 
 Pack = Callable[[bytes, int, bytes, bytes, bytes], bytes]
 
 
 def split(head: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return the parts of a head: bit octet for redelivered; exchange and routing key; properties."""
+    """Return the parts of a head: redelivered bit; exchange and routing key; properties."""
     end = _NAMES_AT + 1 + head[_NAMES_AT]
     end += 1 + head[end]
     bit = b"\x01" if head[_FLAGS_AT] & REDELIVERED else b"\x00"
@@ -414,7 +408,7 @@ def split(head: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def properties_end(head: bytes) -> int:
-    """Return where the properties in a head end: bytes behind them are not sent to clients."""
+    """Return where the properties in a head end; the rest is not sent to clients."""
     flags = head[_FLAGS_AT]
     end = len(head)
     if flags & DEAD_LETTERED:
@@ -437,8 +431,8 @@ class DeliverEncoder:
     def encode(
         self, first_tag: int, messages: Iterable[tuple[bytes, bytes]], out: list[bytes | memoryview]
     ) -> None:
-        """Write deliveries. `first_tag`: delivery tag of the first message; the others follow without a gap.
-        `out`: is extended by the frames, in order; a piece may be less than a frame.
+        """Append deliveries to `out`, in pieces that may be less than a frame. `first_tag`: delivery tag of
+        the first.
         """
         tag = first_tag
         last: bytes | None = None
@@ -511,7 +505,6 @@ def get_ok_frames(
 
 
 def return_frames(channel: int, code: int, text: str, message: tuple[bytes, bytes], frame_max: int) -> bytes:
-    """Encode basic.return with its content. The code is 312 if unroutable."""
     head, body = message
     _, names, properties = split(head)
     arguments = (_RETURN, code.to_bytes(2, "big"), encode_shortstr(text), names)

@@ -13,7 +13,7 @@ from amqp10broker.protocols.amqp091.errors import AmqpChannelError, ReplyCode
 C = TypeVar("C")
 K = TypeVar("K")
 
-# A run grows no longer, because its gaps are only freed with the whole of it.
+# The gaps of a run are only freed with the whole of it.
 _RUN_TAGS_MAX: Final = 256
 
 _GONE: Final[Any] = object()
@@ -21,7 +21,7 @@ _GONE: Final[Any] = object()
 
 @dataclass(slots=True)
 class Taken(Generic[C, K]):
-    """Deliveries of one consumer that are no longer outstanding, ascending by tag."""
+    """Deliveries of one consumer that were taken, ascending by tag."""
 
     consumer: C
     tags: Sequence[int]
@@ -58,10 +58,8 @@ class _Run(Generic[C, K]):
 
 
 class Unacked(Generic[C, K]):
-    """The deliveries that wait for basic.ack, basic.nack or basic.reject, by delivery tag.
-
-    Tags grow by one, and adjacent ones mostly belong to one consumer: they are stored as runs, so that a run
-    is added, and acknowledged, at once. The channel determines the meaning of keys and consumers.
+    """The deliveries that wait for basic.ack, basic.nack or basic.reject, by delivery tag. Adjacent ones of
+    one consumer are a run, which is added, and acknowledged, at once.
     """
 
     __slots__ = ("_firsts", "_runs", "outstanding")
@@ -80,7 +78,7 @@ class Unacked(Generic[C, K]):
         return run is not None and tag < run.stop and run.keys[tag - run.first] is not _GONE
 
     def add(self, first_tag: int, consumer: C, keys: Sequence[K]) -> None:
-        """Add deliveries. Tags are higher than all before, and follow `first_tag` without a gap."""
+        """Add deliveries with consecutive tags, higher than all before."""
         self.outstanding += len(keys)
         if self._runs:
             last = self._runs[-1]
@@ -98,9 +96,8 @@ class Unacked(Generic[C, K]):
             self._firsts.append(first_tag)
 
     def ack(self, tag: int, multiple: bool) -> list[Taken[C, K]]:
-        """Take the deliveries that a basic.ack, nack or reject is about, ascending by tag. With `multiple`,
-        tag 0 stands for all. Raises `AmqpChannelError` (406) if the tag is not outstanding; nothing was
-        taken.
+        """Take the deliveries of a basic.ack, nack or reject, ascending by tag. With `multiple`, tag 0 stands
+        for all. Raises `AmqpChannelError` (406) if the tag is not outstanding.
         """
         if multiple and tag == 0:
             return self._take(0, self._runs[-1].stop) if self._runs else []
@@ -120,9 +117,7 @@ class Unacked(Generic[C, K]):
         return [Taken(run.consumer, (tag,), [key])]
 
     def ack_run(self, tags: Sequence[tuple[int, bool]], taken: list[Taken[C, K]]) -> None:
-        """Take the deliveries of several basic.ack, as `ack`; after an error, those before it are in
-        `taken`.
-        """
+        """Take the deliveries of several basic.ack; after an error, those before it are in `taken`."""
         position = 0
         while position < len(tags):
             tag, multiple = tags[position]
@@ -143,22 +138,19 @@ class Unacked(Generic[C, K]):
     def restore(self, taken: Sequence[Taken[C, K]]) -> None:
         for part in taken:
             for tag, key in zip(part.tags, part.keys, strict=True):
-                self._restore_one(tag, part.consumer, key)
+                index = bisect_right(self._firsts, tag)
+                run = self._runs[index - 1] if index else None
+                if run is not None and tag < run.stop:
+                    assert run.keys[tag - run.first] is _GONE, f"delivery tag {tag} is outstanding"
+                    run.keys[tag - run.first] = key
+                    run.left += 1
+                else:
+                    self._runs.insert(index, _Run(tag, part.consumer, [key]))
+                    self._firsts.insert(index, tag)
+                self.outstanding += 1
 
     def take_all(self) -> list[Taken[C, K]]:
         return self.ack(0, True)
-
-    def _restore_one(self, tag: int, consumer: C, key: K) -> None:
-        index = bisect_right(self._firsts, tag)
-        run = self._runs[index - 1] if index else None
-        if run is not None and tag < run.stop:
-            assert run.keys[tag - run.first] is _GONE, f"delivery tag {tag} is outstanding"
-            run.keys[tag - run.first] = key
-            run.left += 1
-        else:
-            self._runs.insert(index, _Run(tag, consumer, [key]))
-            self._firsts.insert(index, tag)
-        self.outstanding += 1
 
     def _whole(self, first: int, stop: int) -> bool:
         index = bisect_right(self._firsts, first) - 1
@@ -205,11 +197,10 @@ class Confirm(NamedTuple):
 
 
 class ConfirmTracker:
-    """The messages that still wait for their queues, and the confirms to send.
+    """The messages that wait for their queues, and the confirms to send.
 
-    The messages that wait are in a window of one byte each, by sequence number: a batch is marked with one
-    slice, and the smallest that waits is found by a search for a byte. Confirms are collected until `take`,
-    which merges them as RabbitMQ does.
+    The messages are in a window of one byte each, by sequence number: a batch is marked with one slice, and
+    the smallest that waits is found by a search for a byte. `take` merges confirms as RabbitMQ does.
     """
 
     __slots__ = ("_base", "_counts", "_window", "acked", "acks", "nacked", "nacks")
@@ -232,8 +223,8 @@ class ConfirmTracker:
         return self._window.count(_WAITING)
 
     def published(self, seq: int, queues: int, count: int = 1) -> None:
-        """Add messages that were routed. `seq`: sequence number of the first; must be `next_seq`. `queues`:
-        how many queues each went to; with 0 it is confirmed at once.
+        """Add routed messages. `seq`: sequence number of the first, `next_seq`. `queues`: to how many queues
+        each went; with 0 it is confirmed at once.
         """
         assert seq == self.next_seq, f"sequence number {seq} where {self.next_seq} is next"
         if queues == 0:
@@ -246,7 +237,7 @@ class ConfirmTracker:
                 self._counts[one] = queues
 
     def confirmed(self, seqs: Sequence[int]) -> None:
-        """Note that a queue has taken messages, or was deleted; those that another rejected are ignored."""
+        """Note that a queue has taken messages, or was deleted; rejected ones are ignored."""
         if not self._counts and (run := _as_range(seqs)) is not None:
             start = run.start - self._base
             stop = run.stop - self._base
@@ -277,8 +268,8 @@ class ConfirmTracker:
             self.nacks.append(seq)
 
     def take(self) -> list[Confirm]:
-        """Return the confirms to send now: nacks singly, one ack for all up to the first message that waits
-        or was nacked just now, the other acks singly.
+        """Return the confirms to send: nacks singly, one ack for all up to the first message that waits or
+        was nacked just now, the other acks singly.
         """
         if not self.acks and not self.nacks:
             return []

@@ -1,14 +1,13 @@
 """Reply codes of AMQP 0-9-1 and the exceptions that carry them (specification, section 1.6; 4.10).
 
-The class of an exception determines its scope; the fields are sent to the peer::
+The class of an exception determines its scope. Raise the narrowest one::
 
     Amqp091Error
     |-- AmqpChannelError       soft: the channel is closed (channel.close)
     `-- AmqpHardError          hard: the connection is closed (connection.close)
         `-- DecodeError        502: bytes that are not arguments, a field table or properties
 
-A reply text is sent as ``<NAME> - <text>``, which clients show to their users. Raise the narrowest class; the
-connection engine and the channel handle each where frames come in.
+A reply text is sent as ``<NAME> - <text>``.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from enum import IntEnum
 from typing import Final
 
 REPLY_TEXT_BYTES_MAX: Final = 255
-"""The limit of a reply text, which is a short string."""
+"""The limit of a short string."""
 
 
 class ReplyCode(IntEnum):
@@ -43,9 +42,7 @@ class ReplyCode(IntEnum):
 
 
 class Amqp091Error(Exception):
-    """A fault to report to the peer. `queue`: the one concerned, for the log, where the method does not
-    name it.
-    """
+    """A fault; the fields are sent to the peer. `queue`: for the log, where the method does not name it."""
 
     def __init__(
         self, code: ReplyCode, text: str, class_id: int = 0, method_id: int = 0, *, queue: str | None = None
@@ -59,7 +56,7 @@ class Amqp091Error(Exception):
 
     @property
     def reply_text(self) -> str:
-        """Name and text, at most 255 bytes; a longer one is cut and ends with ``...``."""
+        """Name and text, cut to 255 bytes."""
         return cut_reply_text(f"{self.code.name} - {self.text}")
 
 

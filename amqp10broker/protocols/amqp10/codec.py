@@ -1,9 +1,8 @@
 """Values of the AMQP 1.0 type system on the wire (part 1, section 1.6): `decode`, `skip`, and `encode`.
 
-Reading is strict, since the bytes are untrusted: anything that is not exactly an encoding of the
-specification raises `DecodeError` with the byte offset, and no allocation depends on an unchecked count. A
-reader takes the buffer, the position after the constructor, the end of the enclosing value and the nesting
-depth; it returns the value and the position after it. A skipper returns the position only.
+Anything that is not exactly an encoding of the specification raises `DecodeError`, and no allocation depends
+on an unchecked count. A reader takes the buffer, the position after the constructor, the end of the enclosing
+value and the nesting depth; it returns the value and the position after it. A skipper returns the position.
 """
 
 from __future__ import annotations
@@ -49,9 +48,8 @@ _SIZE_COUNT32: Final = struct.Struct(">II").unpack_from
 
 
 def decode(data: bytes, pos: int = 0, end: int | None = None) -> tuple[Any, int]:
-    """Read one value; return it, as described in `types`, and the position after it. `end`: of the
-    enclosing frame or value. Raises `DecodeError` if the bytes do not encode one, or it is nested deeper than
-    `DEPTH_MAX`.
+    """Return one value, as described in `types`, and the position after it. `end`: of the enclosing frame or
+    value.
     """
     if end is None:
         end = len(data)
@@ -61,7 +59,7 @@ def decode(data: bytes, pos: int = 0, end: int | None = None) -> tuple[Any, int]
 
 
 def type_name(data: bytes, pos: int, end: int) -> str:
-    """Return the name of the type of the value at `pos`, for a message: ``uint``."""
+    """Return the name of the type of the value at `pos`, for an error."""
     if pos >= end:
         return "nothing"
     code = data[pos]
@@ -86,7 +84,6 @@ def _read_unknown(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int
 
 
 def _decode_constant(value: Any) -> Reader:
-    # For width 0, where the constructor is the whole value.
     def read(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
         return value, pos
 
@@ -108,7 +105,6 @@ def _number(kind: type[int | float], layout: str, name: str = "") -> Reader:
 
 
 def _one_byte(kind: type[int], *, signed: bool) -> Reader:
-    # All 256 values are made in advance.
     name = kind.__name__.lower()
     values = tuple(kind(n - 256 if signed and n > 127 else n) for n in range(256))
 
@@ -152,7 +148,7 @@ def _read_char(data: bytes, pos: int, end: int, depth: int) -> tuple[Char, int]:
 
 
 def extent8(data: bytes, pos: int, end: int, what: str) -> tuple[int, int]:
-    """Return start and stop of the content of a variable-width value with a one-byte size."""
+    """Return start and stop of the content behind a one-byte size."""
     if pos >= end:
         raise truncated(what, pos)
     stop = pos + 1 + data[pos]
@@ -184,7 +180,7 @@ def _not_utf8(pos: int, error: UnicodeDecodeError) -> DecodeError:
 
 
 def _read_string8(data: bytes, pos: int, end: int, depth: int) -> tuple[str, int]:
-    # The bounds are checked inline: strings are the most frequent values of all.
+    # The bounds are checked inline: strings are the most frequent values.
     if pos >= end:
         raise truncated("string", pos)
     start = pos + 1
@@ -205,8 +201,7 @@ def _read_string32(data: bytes, pos: int, end: int, depth: int) -> tuple[str, in
         raise _not_utf8(pos, error) from None
 
 
-# Symbols come from small sets (capabilities, annotation keys, outcomes); 1024 of at most 255 bytes are
-# cached.
+# Symbols come from small sets (capabilities, annotation keys, outcomes).
 @lru_cache(maxsize=1024)
 def _symbol(content: bytes) -> Symbol:
     return str.__new__(Symbol, content, "ascii")
@@ -237,7 +232,7 @@ def _read_symbol32(data: bytes, pos: int, end: int, depth: int) -> tuple[Symbol,
 
 
 def open8(data: bytes, pos: int, end: int, what: str) -> tuple[int, int, int]:
-    """Return start and stop of the items of a compound with one-byte size and count, and the count."""
+    """Return start and stop of the items behind a one-byte size and count, and the count."""
     if pos + 2 > end:
         raise truncated(what, pos)
     stop = pos + 1 + data[pos]
@@ -258,7 +253,7 @@ def open32(data: bytes, pos: int, end: int, what: str) -> tuple[int, int, int]:
 
 
 def check_room(what: str, pos: int, stop: int, count: int, depth: int) -> None:
-    """Refuse a compound that cannot hold its items, at one byte each at least, or is nested too deeply."""
+    """Refuse a compound that is too short for its items, or nested too deeply."""
     if count > stop - pos:
         raise DecodeError(f"{what} of {count} items at offset {pos} has only {stop - pos} bytes")
     if depth >= DEPTH_MAX:
@@ -303,7 +298,7 @@ def _pairs(data: bytes, pos: int, stop: int, count: int, depth: int) -> dict[Any
 
 
 def distinct(keys: list[Any], pos: int) -> bool:
-    """Return whether a dict can distinguish the keys. Refuses keys that are the same in AMQP too."""
+    """Return whether a dict can distinguish the keys. Refuses keys that are equal in AMQP."""
     try:
         if len(set(keys)) == len(keys):
             return True
@@ -365,8 +360,7 @@ def array_head(data: bytes, pos: int, stop: int, count: int, depth: int) -> tupl
     return tuple(descriptors), code, pos
 
 
-# The tables. Type name, least width of the content in bytes, reader; then how to skip it, where
-# reading would cost more.
+# Type name, least width of the content in bytes, reader.
 _TABLE: Final[dict[int, tuple[str, int, Reader]]] = {
     0x00: ("described value", -1, _read_described),
     0x40: ("null", 0, _decode_constant(None)),
@@ -423,9 +417,7 @@ Skipper = Callable[[bytes, int, int, int], int]
 
 
 def skip(data: bytes, pos: int = 0, end: int | None = None) -> int:
-    """Walk over one value and return the position after it. Accepts and refuses exactly the same bytes as
-    `decode`: texts and the uniqueness of map keys are checked too.
-    """
+    """Return the position after a value. Accepts the same bytes as `decode`, texts and map keys included."""
     if end is None:
         end = len(data)
     elif end > len(data):
@@ -480,7 +472,7 @@ def _skip_items(data: bytes, pos: int, stop: int, count: int, depth: int) -> int
     for _ in range(count):
         if pos >= stop:
             raise truncated("list", pos)
-        # As `_skip`, inline. An item of fixed width may run over the end here: that is found below.
+        # As `_skip`, inline. An item of fixed width that runs over the end is found below.
         code = data[pos]
         pos += 1
         pos = pos + widths[code] if widths[code] >= 0 else _SKIPPERS[code](data, pos, stop, depth)
@@ -489,7 +481,7 @@ def _skip_items(data: bytes, pos: int, stop: int, count: int, depth: int) -> int
 
 
 def _skip_pairs(data: bytes, pos: int, stop: int, count: int, depth: int) -> int:
-    # Keys are built after all, since they must differ; values are walked over.
+    # Keys are built, since they must differ.
     if count & 1:
         raise DecodeError(f"map at offset {pos} has an odd count of {count}")
     check_room("map", pos, stop, count, depth)
@@ -538,7 +530,7 @@ _SKIPPERS[0xD1] = _skip_compound(open32, "map", _skip_pairs)
 _SKIPPERS[0xE0] = _skip_compound(open8, "array", _skip_array)
 _SKIPPERS[0xF0] = _skip_compound(open32, "array", _skip_array)
 
-# The width of content without invalid values, or -1 where a skipper must check it.
+# The width of content without invalid values; -1: a skipper must check it.
 _OPAQUE_WIDTHS: Final = [
     width if width >= 0 and code < 0xA0 and TYPE_NAMES[code] != "char" and code != 0x56 else -1
     for code, width in enumerate(WIDTHS_MIN)

@@ -1,12 +1,11 @@
 """Composite types: their encoders and decoders, compiled from the fields of a class (part 1, section 1.4).
 
-A class of `performatives` has its fields and, in its decorator, a type for each: a row of `FIELD_TYPES`, or a
-role, which is a set of composites (`define_role`). Both functions of a class are compiled when they are first
-used: a table of fields costs a start nothing, and a frame is read without a loop over fields.
+A class of `performatives` has, in its decorator, a type for each field: a row of `FIELD_TYPES`, or a role,
+which is a set of composites (`define_role`). Its functions are compiled at their first use: a start has no
+cost, and a frame is read without a loop over fields.
 
-A type has a reader per constructor byte, which accepts one AMQP type and null, so that the check has no extra
-cost. Numbers are plain int. A reader of a field trusts the list around it: one that runs over its end is
-found when the whole list has been read.
+A type has a reader per constructor byte, so that its check has no extra cost. Numbers are plain int. A reader
+that runs over the end of the list around it is found when the whole list has been read.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from amqp10broker.protocols.amqp10.types import Array, Byte, Int, Long, Map, Sho
 
 
 class WrongType(Exception):
-    """A field has a constructor of another type. The composite adds the field's name."""
+    """A field has a constructor of another type."""
 
     def __init__(self, pos: int) -> None:
         super().__init__(pos)
@@ -75,7 +74,7 @@ def _integer(layout: str) -> Reader:
 
 
 def _read_map(reader: Reader) -> Reader:
-    # As dict: the keys are symbols or binaries, which a dict can hold.
+    # The keys are symbols or binaries, which a dict can hold.
     def read(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
         value, stop = reader(data, pos, end, depth)
         if type(value) is Map:
@@ -108,7 +107,7 @@ FAULTS: Final = (WrongType, IndexError, struct.error)
 
 
 def _write_symbols(value: Iterable[str], depth: int = 0) -> bytes:
-    """Encode a field with multiple="true" (section 1.4): one symbol as itself, otherwise an array."""
+    """Encode a field with multiple="true" (section 1.4)."""
     if isinstance(value, str):
         return write_symbol(value)
     symbols = tuple(value)
@@ -130,7 +129,7 @@ def _write_fields(value: Mapping[Any, Any], depth: int = 0) -> bytes:
 
 
 def _write_message_id(value: Any) -> bytes:
-    """Part 3, section 3.2.11-14. Signed integers keep their type, so that ids are returned as they came."""
+    """Part 3, section 3.2.11-14. Signed integers retain their type, so that ids are returned as they came."""
     if isinstance(value, str):
         return write_string(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -184,8 +183,7 @@ FIELD_TYPES: Final = {
     "symbols": FieldType(_SYMBOLS, _write_symbols, "symbol or array of symbol"),
     "map": FieldType(_MAP, encoder.write_map, "map"),
     "fields": FieldType(_MAP, _write_fields, "map"),
-    # Part 3, section 3.2.4 has no signed integers, but programs in Go write an int, which is a long, and
-    # RabbitMQ takes them.
+    # Part 3, section 3.2.4 has no signed integers, but programs in Go write a long, and RabbitMQ accepts it.
     "message-id": _field_type(
         (*_MESSAGE_ID_CODES, *_SIGNED_CODES), _write_message_id, "ulong, uuid, binary or string"
     ),
@@ -202,7 +200,7 @@ Decoder = Callable[[bytes, int, int, int], tuple[C, int]]
 
 
 class Composite:
-    """A composite: a list of fields, whose types are in `TYPES`, separated by spaces, with a descriptor."""
+    """A described list of fields. `TYPES`: of the fields, separated by spaces."""
 
     __slots__ = ()
 
@@ -212,19 +210,18 @@ class Composite:
     TYPES: ClassVar[str]
 
     def encode(self) -> bytes:
-        """Return the described list, without trailing fields that are absent or have their default."""
+        """Return the encoding, without trailing fields that are absent or have their default."""
         cls = type(self)
         cls.encode = _compile_encoder(cls)  # type: ignore[method-assign, assignment]  # compiled
         return self.encode()
 
 
 COMPOSITES: Final[list[type[Composite]]] = []
-"""The classes of all composites."""
 
 
 @dataclass_transform(kw_only_default=True)
 def composite(name: str, descriptor: int, types: str = "") -> Callable[[type[T]], type[T]]:
-    """Make a class a dataclass, and a composite with this descriptor, as name and as code."""
+    """Make a class a dataclass and a composite with this descriptor, as name and as code."""
 
     def make(cls: type[T]) -> type[T]:
         cls.NAME, cls.DESCRIPTOR, cls.TYPES = name, descriptor, types
@@ -236,7 +233,7 @@ def composite(name: str, descriptor: int, types: str = "") -> Callable[[type[T]]
 
 
 def define_role(name: str, composites: Any) -> None:
-    """Add the type of fields that take one of these composites: a class, or a union of classes."""
+    """Add a field type for a composite, or a union of composites."""
     decoders: Decoders[Any] = Decoders(get_args(composites) or (composites,))
 
     def read(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
@@ -251,7 +248,7 @@ def define_role(name: str, composites: Any) -> None:
 
 
 class Decoders(dict[int | str, Decoder[C]], Generic[C]):
-    """The decoders of some composites by descriptor, as code and as name; the first use compiles one."""
+    """Decoders by descriptor, as code and as name; the first use compiles one."""
 
     def __init__(self, classes: Sequence[type[Composite]]) -> None:
         self._classes = {key: cls for cls in classes for key in (cls.DESCRIPTOR, cls.NAME)}
@@ -263,7 +260,6 @@ class Decoders(dict[int | str, Decoder[C]], Generic[C]):
 
 
 def read_descriptor(data: bytes, pos: int, end: int) -> tuple[int | str, int]:
-    """Return the descriptor at `pos` as code or name, and the position after it."""
     if pos + 1 < end and data[pos] == 0x53:
         return data[pos + 1], pos + 2
     descriptor, after = decode(data, pos, end)
@@ -274,7 +270,7 @@ def read_descriptor(data: bytes, pos: int, end: int) -> tuple[int | str, int]:
 
 
 def write_composite(value: Any) -> bytes:
-    """Encode a composite in a field; refuse all else, above all a str, which has its own `encode`."""
+    """Encode a composite in a field; refuse all else, such as a str, which has its own `encode`."""
     if not isinstance(value, Composite):
         raise EncodeError(f"{value!r} is not a composite")
     return value.encode()
@@ -381,7 +377,6 @@ def _open_fields(data: bytes, pos: int, end: int, name: str, limit: int) -> tupl
 def _fault(
     error: Exception, data: bytes, start: int, stop: int, name: str, spec: list[tuple[str, str]]
 ) -> DecodeError:
-    """Find the offending field by walking from `start`, where the first field is."""
     if not isinstance(error, WrongType) or error.pos >= stop:
         return DecodeError(f"the fields of {name} at offset {start} end too early")
     index, pos = 0, start

@@ -1,8 +1,6 @@
-"""One AMQP 1.0 connection end, in either role: part 2, sections 2.3 and 2.4, with the SASL layer of part 5,
-section 5.3.
+"""One AMQP 1.0 connection end, in either role: part 2, sections 2.3 and 2.4, and SASL (part 5, section 5.3).
 
-Bytes go in (`receive`) and events come out; commands go in and bytes come out (`take_output`). The frames of
-each session are passed on unchanged.
+Bytes go in (`receive`) and events come out; commands go in and bytes come out (`take_output`).
 """
 
 from __future__ import annotations
@@ -72,15 +70,14 @@ def encode_frame(channel: int, body: bytes, frame_type: int = TYPE_AMQP) -> byte
 class FrameReader:
     """Cuts a byte stream into frames, grouped by channel, and decodes their performatives.
 
-    A publisher repeats one transfer layout; only delivery-id and tag change. The reader learns each layout
-    (see `transfer.TransferLayout`), reads later frames of it with one struct, and joins adjacent ones into a
-    `TransferRun`. Other frames are decoded by the generated tables.
+    It learns the layout of each transfer (`link.TransferLayout`), reads later frames of it with one struct,
+    and joins adjacent ones into a `TransferRun`.
 
     Attributes:
         frame_size_max: bytes; a longer frame is a framing error.
-        singly_max: the most frames of no learned layout that are read in one call.
+        singly_max: the most frames without a learned layout that are read in one call.
         more: whether the last call left whole frames for the next one, because of `singly_max`.
-        fault: why no more can be read; the connection must be closed with its condition.
+        fault: why no more can be read; the connection must be closed with it.
     """
 
     def __init__(self) -> None:
@@ -96,11 +93,10 @@ class FrameReader:
         self._begun: tuple[TransferLayout, TransferRun] | None = None
 
     def read(self, data: bytes, *, stop_after_first: bool = False) -> list[tuple[int, list[object]]]:
-        """Return the bodies of all frames that are now complete, within `singly_max`, as ``(channel,
-        items)``. Items of one channel are in order; frames of different channels may be regrouped, but never
-        across open, begin, end or close, each of which is a group of its own. `stop_after_first`: for the
-        phases in which a frame changes what the bytes behind it mean (SASL outcome, open). Raises
-        `DecodeError`, after the frames before the fault were returned and `fault` was set.
+        """Return the bodies of all complete frames, within `singly_max`, as ``(channel, items)``. Frames of
+        different channels may be regrouped, but never across open, begin, end or close, each of which is a
+        group of its own. `stop_after_first`: for phases in which a frame changes the meaning of the bytes
+        behind it. Raises `DecodeError`, after the frames before the fault were returned and `fault` was set.
         """
         if self.fault is not None:
             raise self.fault
@@ -293,9 +289,7 @@ accepts its server's value, which is half of 1000 for a broker with the least se
 
 
 class ConnectionState(Enum):
-    """Section 2.4.6, with the SASL layer's phases before it. Pipelined states are those of a client that does
-    not wait: it may be OPEN_PIPE or OPEN_SENT before our answers have reached it.
-    """
+    """Section 2.4.6, with the SASL layer's phases before it."""
 
     START = auto()
     SASL_HEADER_SENT = auto()
@@ -330,8 +324,8 @@ class ConnectionInput(Enum):
 _S = ConnectionState
 _I = ConnectionInput
 
-# Section 2.4.6. A pair that is absent is refused: the connection is closed. The rows are the same for both
-# roles: a server is moved by RECEIVE_ before SEND_, a client the other way round.
+# Section 2.4.6. An absent pair closes the connection. A server is moved by RECEIVE_ before SEND_, a client
+# the other way round.
 CONNECTION_TRANSITIONS: Final[dict[tuple[ConnectionState, ConnectionInput], ConnectionState]] = {
     (_S.START, _I.SEND_SASL_HEADER): _S.SASL_HEADER_SENT,
     (_S.START, _I.RECEIVE_SASL_HEADER): _S.SASL_NEGOTIATING,
@@ -360,8 +354,8 @@ _READING_HEADER: Final = (_S.START, _S.SASL_HEADER_SENT, _S.SASL_DONE, _S.HEADER
 
 
 class Connection:
-    """One connection end. `frame_size_max`: bytes, the largest frame that the peer takes; 4294967295 if it
-    set no limit. `fault`: why we closed the connection, None before a fault.
+    """One connection end. `frame_size_max`: bytes of the largest frame that the peer takes. `fault`: why we
+    closed the connection.
     """
 
     def __init__(
@@ -373,7 +367,7 @@ class Connection:
         mechanisms: tuple[str, ...] = (),
         frames_singly_max: int = sys.maxsize,
     ) -> None:
-        """`frame_size_max`: bytes, the largest frame we take, at least 512."""
+        """`frame_size_max`: bytes of the largest frame that we take, at least 512."""
         self.server = server
         self.state = ConnectionState.START
         self.remote_open: Open | None = None
@@ -400,9 +394,9 @@ class Connection:
     def receive(self, data: bytes) -> list[ConnectionEvent]:
         """Take bytes from the socket.
 
-        A fault of the peer becomes a `ConnectionFailed` event, the last of its batch; bytes after it are
-        discarded. Bytes of a phase that waits for an answer of the owner (SASL outcome, open) are retained:
-        call `receive` without bytes after the answer, and as long as there is `more`.
+        A fault of the peer becomes a `ConnectionFailed` event, the last of its batch. Bytes that came while
+        the owner has to act (SASL outcome, open) are retained: call `receive` without bytes after the answer,
+        and as long as there is `more`.
         """
         events: list[ConnectionEvent] = []
         if self.state is ConnectionState.END:
@@ -418,7 +412,7 @@ class Connection:
 
     @property
     def more(self) -> bool:
-        """Whether `receive` has left frames for its next call, so that one call does not take long."""
+        """Whether `receive` has left frames for its next call."""
         return self.frames.more and self.state is ConnectionState.OPENED
 
     @property
@@ -431,7 +425,7 @@ class Connection:
 
     def _receive(self, data: bytes, events: list[ConnectionEvent]) -> None:
         while self._is_in(_READING_HEADER):
-            # A client that does not wait has sent its header behind the frame we answered.
+            # A client that does not wait has sent its header behind the last frame.
             self._head += self.frames.take_rest() + data
             data = b""
             if len(self._head) < len(HEADER_AMQP):
@@ -497,7 +491,7 @@ class Connection:
         raise AmqpConnectionError(Condition.FRAMING_ERROR, text)
 
     def _on_early(self, channel: int, item: object, events: list[ConnectionEvent]) -> None:
-        # For the phases before the connection is open, and after close was sent.
+        # Before the connection is open, and after close was sent.
         match item:
             case Close() if self.state is not ConnectionState.SASL_NEGOTIATING:
                 self._on_close(item, events)
@@ -505,10 +499,7 @@ class Connection:
                 return
             case SaslMechanisms() if not self.server:
                 self._choose(item)
-            case SaslInit() if self._sasl_awaited is SaslInit:
-                self._sasl_awaited = None
-                events.append(item)
-            case SaslResponse() if self._sasl_awaited is SaslResponse:
+            case SaslInit() | SaslResponse() if self._sasl_awaited is type(item):
                 self._sasl_awaited = None
                 events.append(item)
             case SaslChallenge() if not self.server:
@@ -596,7 +587,7 @@ class Connection:
         self._write_sasl(SaslChallenge(challenge=challenge))
 
     def sasl_outcome(self, code: int, additional_data: bytes | None = None) -> None:
-        """Server: send the outcome, a `SaslCode`; 0 lets the client continue, others end the connection."""
+        """Send the outcome, a `SaslCode`; all but 0 end the connection."""
         self._write_sasl(SaslOutcome(code=code, additional_data=additional_data))
         self._move(ConnectionInput.SASL_OK if code == 0 else ConnectionInput.SASL_FAILED)
 
@@ -655,7 +646,7 @@ class Connection:
         self.state = ConnectionState.END
 
     def fail(self, fault: AmqpError) -> None:
-        """Close because of a fault, and notify the peer as well as the phase allows."""
+        """Close because of a fault, and notify the peer if the phase allows it."""
         self.fault = fault
         if self.state in (ConnectionState.OPENED, ConnectionState.CLOSE_RECEIVED):
             self.close(fault)

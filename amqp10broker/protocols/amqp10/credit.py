@@ -1,8 +1,8 @@
 """Link credit (part 2, section 2.6.7) and session windows (section 2.5.6).
 
-The receiver of a link *sets* the credit, never adds to it, and counts it from a delivery-count, so that
-grants and deliveries that cross on the wire are not counted twice. The sender computes ``link-credit(snd) :=
-delivery-count(rcv) + link-credit(rcv) - delivery-count(snd)``.
+The receiver *sets* the credit, counted from a delivery-count, so that grants and deliveries that cross on the
+wire are not counted twice: ``link-credit(snd) := delivery-count(rcv) + link-credit(rcv) -
+delivery-count(snd)``.
 """
 
 from __future__ import annotations
@@ -33,34 +33,27 @@ class Spent(Enum):
     NEVER_GRANTED = auto()
     USED_UP = auto()
     SET_TO_ZERO = auto()
-    """By a flow, when some was left."""
     REVOKED = auto()
-    """By a flow that lowers it to less than was sent already, when some was left."""
+    """By a flow that lowers it to less than was sent already."""
     DRAINED = auto()
     STALE_FLOW = auto()
-    """It was ended before, and a flow meant to grant some; but nothing is left of its grant."""
+    """A flow granted some again, but nothing is left of its grant."""
 
 
 class Grant(NamedTuple):
-    """A flow of the receiver that sets a credit, and its effect."""
+    """A flow of the receiver that sets a credit. `before`, `left`: the credit before and after it."""
 
     delivery_count: int
     link_credit: int
     drain: bool
     before: int
-    """Deliveries that might be started before it."""
     left: int
-    """Deliveries that might be started after it."""
 
 
 @dataclass(eq=False, slots=True)
 class SenderCredit:
-    """The sending end: how many deliveries may be started.
-
-    Attributes:
-        delivery_count: sequence number, +1 for each delivery started or given up by drain.
-        spent: the cause that ended the credit, if it is 0.
-        granted: the last flow after which there was credit, None before the first.
+    """The sending end: how many deliveries may be started. `spent`: the cause that ended the credit, if it is
+    0. `granted`: the last flow after which there was credit.
     """
 
     delivery_count: int = INITIAL_DELIVERY_COUNT
@@ -75,8 +68,8 @@ class SenderCredit:
     _large: bool = False
 
     def set(self, delivery_count: int | None, link_credit: int, *, drain: bool) -> None:
-        """Apply the credit of a flow. `delivery_count`: None stands for our initial value: the receiver has
-        not seen our attach yet (2.7.4).
+        """Apply the credit of a flow. `delivery_count`: None: the receiver has not seen our attach yet
+        (2.7.4).
         """
         base = INITIAL_DELIVERY_COUNT if delivery_count is None else delivery_count
         limit = (base + link_credit) & MASK
@@ -103,12 +96,11 @@ class SenderCredit:
             self.spent = Spent.STALE_FLOW
 
     def _is_large_grant(self, base: int, link_credit: int, limit: int) -> bool:
-        # Whether a credit of 2**31 and more is one, and not a negative number of a signed 32-bit client.
-        # Every uint is a legal grant. But proton counts credit in a signed integer that goes below 0 when its
-        # user takes back more than is left (stop while deliveries are under way), and writes -n as 2**32 - n.
-        # Then n is at most the number that it has received; a limit that was in its flow before is not a new
-        # grant; and 2**32 - 1 is the one large number that people write, and is taken literally. A client
-        # that has once made a large grant beyond doubt is taken literally from then on.
+        # Whether a credit of 2**31 and more is one, and not a negative number: proton counts credit in a
+        # signed integer that goes below 0 when its user takes back more than is left (stop while deliveries
+        # are under way), and writes -n as 2**32 - n. Then n is at most the number that it has received, and a
+        # limit that was in its last flow is not a new grant. People write 2**32 - 1, which is taken
+        # literally. So are all grants of a client that has once made a large one beyond doubt.
         if not self._large:
             below_zero = _MODULUS - link_credit
             received = diff(base, INITIAL_DELIVERY_COUNT)
@@ -121,7 +113,7 @@ class SenderCredit:
         self.link_credit -= deliveries
 
     def forfeit(self) -> None:
-        """End a drain: advance the delivery-count by the credit that is left, which becomes 0."""
+        """End a drain: advance the delivery-count by the rest of the credit."""
         if self.link_credit or self.spent is not Spent.DRAINED:
             self.forfeited = self.link_credit
         if self.granted is not None:
@@ -139,11 +131,9 @@ class ReceiverCredit:
     withholds credit from the links that feed it, and from no others.
 
     Attributes:
-        link_credit: the number that the peer may still send, as of the last grant.
-        limit: grants are topped up to this; 0 leaves granting to the application.
+        limit: 0 leaves granting to the application.
         granted: ``(delivery_count, link_credit)`` of a grant not yet sent to the peer, or None.
-        jumped: credits that the sender has given up since then, by a flow with a higher delivery-count than
-            it has sent.
+        jumped: credits that the sender has given up since the last grant, by a higher delivery-count.
     """
 
     delivery_count: int
@@ -157,7 +147,7 @@ class ReceiverCredit:
 
     @property
     def withheld(self) -> bool:
-        """Whether credit is due by its level but held back because too much is outstanding."""
+        """Whether credit is due by its level, but too much is outstanding."""
         return self.link_credit <= self.limit // 2 and self.outstanding >= self.limit > 0
 
     @property
@@ -165,9 +155,8 @@ class ReceiverCredit:
         return self.link_credit > 0 or self._tolerated > 0
 
     def grant(self, link_credit: int) -> None:
-        """Set the credit, counted from the present delivery-count.
-
-        Deliveries that a smaller credit no longer covers may be on the wire already, and are tolerated.
+        """Set the credit from the present delivery-count. Deliveries that a smaller credit no longer covers
+        may be on the wire already, and are tolerated.
         """
         self._tolerated = max(0, self._tolerated + self.link_credit - link_credit)
         self.link_credit = link_credit
@@ -185,9 +174,9 @@ class ReceiverCredit:
         self.top_up()
 
     def receive(self, deliveries: int) -> int:
-        """Count deliveries in, with top-ups as if they came one by one: batches must not change the grants.
-        So a batch that crosses the half-way mark is granted at the mark, and the rest counts against the new
-        grant. Returns how many the credit covered.
+        """Count deliveries in, with top-ups as if they came one by one: a batch that crosses the half-way
+        mark is granted at the mark, and the rest counts against the new grant. Returns how many the credit
+        covered.
         """
         left = deliveries
         limit = self.limit
@@ -221,30 +210,24 @@ class ReceiverCredit:
         self.top_up()
 
     def top_up(self) -> None:
-        """Grant if the rule allows it now; also called after a change of the limit."""
+        """Grant if the rule allows it; also after a change of the limit."""
         if self.link_credit <= self.limit // 2 and self.outstanding < self.limit:
             self.grant(self.limit)
 
 
-# Session windows (section 2.5.6) count frames, not messages: a message cut into five frames uses five. Each
-# side has both directions, because a session is bidirectional while a link is not.
+# Session windows (section 2.5.6) count frames, not messages.
 
-# "The outgoing-window ... MAY (depending on policy) be decremented" (2.5.6): how many transfers we
-# send is decided by credit and by the peer's window, so our own is left at the largest value.
+# "The outgoing-window ... MAY (depending on policy) be decremented" (2.5.6): credit and the peer's window
+# decide how many transfers we send.
 OUTGOING_WINDOW: Final = 0xFFFF_FFFF
 
 INITIAL_OUTGOING_ID: Final = 0
 
 
 class IncomingWindow:
-    """How many transfer frames the peer may send us.
-
-    The window is opened to its full size again when half of it is used. While it is held closed (an alarm), a
-    margin of frames that were already on their way is tolerated.
-
-    Attributes:
-        next_incoming_id: transfer-id expected next; None until the peer's begin arrived.
-        flow_due: the window was re-opened or closed and the peer has not been notified.
+    """How many transfer frames the peer may send us. The window is opened to its full size again when half of
+    it is used. While it is held closed (an alarm), a margin of frames that were already on their way is
+    tolerated. `flow_due`: it was re-opened or closed and the peer has not been notified.
     """
 
     __slots__ = ("_margin", "closed", "flow_due", "left", "next_incoming_id", "size")
@@ -262,13 +245,11 @@ class IncomingWindow:
         return self.left if self.left > 0 else 0
 
     def allowance(self) -> int:
-        """How many frames may still come without a violation, -1 for no limit: only a window held closed
-        can be violated.
-        """
+        """How many frames may still come; -1: no limit, because only a window held closed can be violated."""
         return max(0, self.left + self._margin) if self.closed else -1
 
     def count(self, frames: int) -> int | None:
-        """Count frames in; return None when all fit, else how many did before the window was violated."""
+        """Count frames in; return None if all fit, else how many do."""
         violation = None
         if self.closed and frames > self.allowance():
             frames = violation = self.allowance()
@@ -294,7 +275,6 @@ class IncomingWindow:
         )
 
     def close(self) -> None:
-        """Hold the window closed from now on; frames already sent to us are tolerated."""
         if not self.closed:
             self.closed = True
             # Frames granted under a larger size may be on their way as well.
@@ -319,9 +299,7 @@ class IncomingWindow:
 
 @dataclass(eq=False, slots=True)
 class OutgoingWindow:
-    """How many transfer frames we may send. `remote_outgoing_window`: frames the peer may still send by its
-    own statement; shown, never enforced.
-    """
+    """How many transfer frames we may send. `remote_outgoing_window`: the peer's, only shown."""
 
     next_outgoing_id: int = INITIAL_OUTGOING_ID
     initial_outgoing_id: int = field(init=False)

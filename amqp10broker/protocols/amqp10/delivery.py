@@ -1,11 +1,9 @@
 """Deliveries of one link: part 2, sections 2.6.12 to 2.6.14.
 
-A message larger than a frame is sent as several transfers: all but the last have `more`, the first has
-delivery-id and tag, and no other transfer of the same link comes between them.
-
 When a link is attached again, each end sends its unsettled deliveries as a map from delivery-tag to state;
 `resume_as_sender` and `resume_as_receiver` implement the table of section 2.6.13. An incomplete map does not
-determine tags that it does not have: they stay as they are until it is attached with a complete one (2.7.3).
+determine tags that it does not have: they stay as they are until the link is attached with a complete one
+(2.7.3).
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 from amqp10broker.protocols.amqp10.types import Described
 
 DELIVERY_TAG_BYTES_MAX: Final = 32
-"""Section 2.8.7: "a delivery-tag can be up to 32 octets of binary data"."""
+"""Section 2.8.7."""
 
 Parts = tuple[bytes, bytes]
 """A message to send: the part that the sender writes anew, and the part that it must not change."""
@@ -43,8 +41,7 @@ Parts = tuple[bytes, bytes]
 @dataclass(eq=False, slots=True)
 class PartialDelivery:
     """A multi-frame delivery of the peer that has begun and not ended. `resumed`: its first transfer has the
-    resume flag; later ones may omit it. `txn_id`: the transaction to which it belongs; None: it does not
-    belong to one.
+    resume flag; later ones may omit it. `txn_id`: its transaction, or None.
     """
 
     delivery_id: int
@@ -59,7 +56,7 @@ class PartialDelivery:
 
     @classmethod
     def of(cls, first: Transfer) -> Self:
-        """Begin a delivery. Raises if its first transfer lacks a field that only the first can have."""
+        """Raises if the first transfer lacks a field that only it can have."""
         if first.delivery_id is None:
             raise AmqpSessionError(
                 Condition.INVALID_FIELD, "delivery-id is not set on the first transfer of a delivery"
@@ -83,7 +80,7 @@ class PartialDelivery:
         )
 
     def check_continuation(self, transfer: Transfer) -> None:
-        """Raise `AmqpLinkError` for a continuation that contradicts the first frame (2.7.5)."""
+        """Raises `AmqpLinkError` if a continuation contradicts the first frame (2.7.5)."""
         for name, given, first in (
             ("delivery-id", transfer.delivery_id, self.delivery_id),
             ("delivery-tag", transfer.delivery_tag, self.tag),
@@ -116,7 +113,7 @@ class PartialDelivery:
 
 @dataclass(eq=False, slots=True)
 class DeliveryBatch:
-    """Deliveries handed to a sender link that were not sent yet. `keys`: the application's numbers."""
+    """Deliveries that a sender link has yet to send. `keys`: the application's numbers."""
 
     keys: Sequence[int]
     messages: Sequence[Parts]
@@ -147,7 +144,7 @@ class DeliveryBatch:
 
 @dataclass(eq=False, slots=True)
 class ResumedDelivery:
-    """A delivery from before the link was attached that is to be resumed (2.6.13)."""
+    """A delivery to resume (2.6.13)."""
 
     key: int
     message: Parts = (b"", b"")
@@ -161,8 +158,8 @@ class ResumedDelivery:
 
 @dataclass(eq=False, slots=True)
 class OutgoingDelivery:
-    """A multi-frame delivery of ours that has begun and not ended. `resumed`: the parameters of one that is
-    resumed; None: it is new. `txn_id`: the transaction in which it is acquired; None: in none.
+    """A multi-frame delivery of ours that has begun and not ended. `txn_id`: the transaction in which it is
+    acquired.
     """
 
     delivery_id: int
@@ -181,7 +178,6 @@ class OutgoingDelivery:
         self._left = [memoryview(part) for part in self.message if part]
 
     def abort(self) -> None:
-        """Give the delivery up: only the abort is still sent."""
         self.aborted = True
         self._left.clear()
         self.size_bytes = self.position
@@ -205,13 +201,11 @@ Pending = deque[object]
 
 
 UNSETTLED_ENTRIES_MAX: Final = 4096
-"""The most entries that an unsettled map of the peer may have."""
 
 State = Received | Accepted | Rejected | Released | Modified | Declared | TransactionalState | None
 """The state of an unsettled delivery at one end; None: it is only unsettled."""
 
 UnsettledMap = Mapping[bytes, State]
-"""Delivery-tag -> state, in the order in which the deliveries were made."""
 
 _STATES: Final = (Received, Accepted, Rejected, Released, Modified, Declared, TransactionalState)
 _OUTCOMES: Final = (Accepted, Rejected, Released, Modified)
@@ -222,16 +216,16 @@ class NotOurs(Enum):
 
 
 class Resume(Enum):
+    """CONTENT: with its content, from the receiver's position on. OUTCOME: without content, and settled."""
+
     CONTENT = auto()
-    """With its content, from the receiver's position on, and then as any delivery."""
     OUTCOME = auto()
-    """Without content, and settled: both have an outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
     """A delivery that the sender must resume. `state`: where the content begins (`Received`; None: at its
-    beginning), or the outcome. `apply`: the outcome is the receiver's, and new to us: act on it.
+    beginning), or the outcome. `apply`: the outcome is the receiver's: act on it.
     """
 
     tag: bytes
@@ -245,9 +239,10 @@ class SenderPlan:
     """A sender's treatment of its unsettled deliveries.
 
     Attributes:
-        unknown: tags that the receiver does not have and that have no decision: it never got them, or forgot
-            them. Return them without a failed attempt.
-        settled: tags that the receiver does not have and that have an outcome: remove them.
+        unknown: without an outcome, and the receiver does not have them: return them without a failed
+            attempt.
+        settled: with an outcome, and the receiver does not have them: remove them.
+        open: not determined by an incomplete map.
     """
 
     resumed: list[Resumed] = field(default_factory=list)
@@ -258,9 +253,9 @@ class SenderPlan:
 
 @dataclass(slots=True)
 class ReceiverPlan:
-    """A receiver's treatment of its unsettled deliveries. `awaited`: tag -> our state, of deliveries that the
-    sender will resume: our map in the answer. `open`: tags that an incomplete map does not determine: retain
-    them, and include them in our map.
+    """A receiver's treatment of its unsettled deliveries. `awaited`: our state of deliveries that the sender
+    will resume: our map in the answer. `open`: not determined by an incomplete map: retain them, and include
+    them in our map.
     """
 
     awaited: dict[bytes, State] = field(default_factory=dict)
@@ -272,19 +267,18 @@ class Arrival(Enum):
     """The meaning of a transfer with resume=true to its receiver."""
 
     IGNORED = auto()
-    """Not in our map: its credit is used, nothing else (2.7.5)."""
+    """Not in our map: only its credit is used (2.7.5)."""
     CONTINUED = auto()
     """Its content follows, from our position on."""
     SETTLED = auto()
-    """The sender has our outcome: remove the delivery. It was acted on before, and is not again."""
+    """The sender has our outcome: remove the delivery."""
     ABORTED = auto()
-    """The sender gave it up: drop our part of it."""
     REPEATED = auto()
-    """We have an outcome and the sender does not: send it again, and take no content."""
+    """The sender does not have our outcome: send it again, and take no content."""
 
 
 def unsettled_map(attach: Attach) -> dict[bytes, State]:
-    """Return the peer's map; empty if it sent none. Raises `AmqpLinkError` if it is invalid."""
+    """Return the peer's map; empty if it sent none. Raises `AmqpLinkError`."""
     given: dict[Any, Any] = attach.unsettled or {}
     if len(given) > UNSETTLED_ENTRIES_MAX:
         raise AmqpLinkError(
@@ -329,9 +323,7 @@ def _no_state(tag: bytes, reason: str) -> AmqpLinkError:
 
 
 def resume_as_sender(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bool = False) -> SenderPlan:
-    """Tags that only the receiver has are ignored: our map shows it that we do not have them. `ours`: an
-    outcome is one that we have acted on.
-    """
+    """Tags that only the receiver has are ignored: our map shows it that we do not have them."""
     plan = SenderPlan()
     for tag, known in ours.items():
         decided = isinstance(known, _OUTCOMES)
@@ -349,9 +341,7 @@ def resume_as_sender(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bo
 
 
 def resume_as_receiver(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bool = False) -> ReceiverPlan:
-    """Tags that only the sender has are not in our map: it sends them anew, or forgets them. `ours`:
-    `Received` states how much of a delivery is here, an outcome was acted on.
-    """
+    """Tags that only the sender has are not in our map: it sends them anew, or forgets them."""
     plan = ReceiverPlan()
     for tag, known in ours.items():
         if tag in theirs:
@@ -362,7 +352,6 @@ def resume_as_receiver(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: 
 
 
 def on_resumed(known: State | NotOurs, *, settled: bool, aborted: bool) -> Arrival:
-    """Classify a transfer with resume=true, by our state of its tag."""
     if isinstance(known, NotOurs):
         return Arrival.IGNORED
     if aborted:

@@ -1,7 +1,6 @@
-"""Values to bytes: the writing half of the AMQP 1.0 codec (part 1, section 1.6).
+"""The writing half of the AMQP 1.0 codec (part 1, section 1.6).
 
-Every writer returns the whole encoding, constructor first, in the fewest bytes the type allows.
-`codec.encode` encodes values of any type; the named writers serve fields of a fixed type (`performatives`).
+Every writer returns the whole encoding, constructor first, in the fewest bytes that the type allows.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from amqp10broker.protocols.amqp10.types import (
 )
 
 Writer = Callable[[Any, int], bytes]
-"""Takes a value and the number of values that enclose it."""
+"""(value, number of values that enclose it) -> encoding."""
 
 NULL: Final = b"\x40"
 TRUE: Final = b"\x41"
@@ -50,11 +49,11 @@ _UINT: Final = struct.Struct(">BI").pack
 _ULONG: Final = struct.Struct(">BQ").pack
 _BYTE: Final = struct.Struct(">Bb").pack
 
-# Encodings of 0 .. 255, looked up rather than packed: most ids, windows and credits are small.
+# Most ids, windows and credits are small.
 _SMALL_UINTS: Final = (b"\x43", *(bytes((0x52, n)) for n in range(1, 256)))
 _SMALL_ULONGS: Final = (b"\x44", *(bytes((0x53, n)) for n in range(1, 256)))
 
-# The exceptions of struct and of comparison for a value of a wrong type or range.
+# The exceptions for a value of a wrong type or range.
 _BAD: Final = (struct.error, TypeError, OverflowError)
 
 
@@ -63,9 +62,8 @@ def misfit(value: object, name: str) -> EncodeError:
 
 
 def encode(value: Any) -> bytes:
-    """Encode a value of `types`, or a composite, in the fewest bytes that its type allows; a plain int is a
-    long, a tuple a list, an instance of a subclass as of the nearest base. Raises `EncodeError` if it has no
-    encoding.
+    """Encode a value of `types`, or a composite; a plain int is a long, a tuple a list, an instance of a
+    subclass as of the nearest base. Raises `EncodeError`.
     """
     return write_any(value, 0)
 
@@ -245,8 +243,8 @@ def _array_body(value: Array, depth: int) -> bytes:
 
 
 def array_of(items: Iterable[Any]) -> Array:
-    """Make an array of values of one AMQP type, at least one, with the narrowest constructor that holds
-    all. Described ones must have equal descriptors. Raises `EncodeError` if there is none, or they differ.
+    """Make an array of values of one AMQP type and descriptor, at least one, with the narrowest constructor
+    that holds all. Raises `EncodeError`.
     """
     values = tuple(items)
     descriptors: list[Any] = []
@@ -259,14 +257,14 @@ def array_of(items: Iterable[Any]) -> Array:
     for family in _FAMILIES:
         if codes and codes <= set(family):
             widest = max(family.index(code) for code in codes)
-            # A constructor of width 0 stands for one value only; take the next one, which all items fit.
+            # A constructor of width 0 stands for one value only.
             while family[widest] in _CONSTANTS and family[-1] not in _CONSTANTS:
                 widest += 1
             return Array(family[widest], values, tuple(descriptors))
     raise EncodeError("the items of an array are of one AMQP type, and at least one")
 
 
-# The constructors of each type that has several, narrow to wide: each holds all values of those before it.
+# The constructors of each type, narrow to wide: each holds all values of those before it.
 _FAMILIES: Final = (
     (0x40,),
     (0x41, 0x42, 0x56),
@@ -302,7 +300,7 @@ def _packed(layout: str) -> Writer:
 
 
 def _item(writer: Writer, code: int, kinds: type | tuple[type, ...] = object) -> Writer:
-    """Write values of some classes without their constructor, which has to fit `code`."""
+    """Write values without their constructor, which has to fit `code`."""
 
     def write(value: Any, depth: int) -> bytes:
         if not isinstance(value, kinds):
@@ -314,7 +312,7 @@ def _item(writer: Writer, code: int, kinds: type | tuple[type, ...] = object) ->
             return encoded[1:]
         if code not in (0xB0, 0xB1, 0xB3, 0xD0, 0xD1, 0xF0):
             raise TypeError
-        # Sizes and counts of four bytes each, although the writer used one.
+        # Sizes and counts have four bytes here.
         if code < 0xC0:
             return (len(encoded) - 2).to_bytes(4, "big") + encoded[2:]
         return struct.pack(">II", len(encoded) + 1, encoded[2]) + encoded[3:]

@@ -1,6 +1,6 @@
 """Error conditions of AMQP 1.0 and the exceptions that carry them (part 2, section 2.8.14-18).
 
-The class of an exception determines its scope; the fields are sent to the peer::
+The class of an exception determines its scope. Raise the narrowest one::
 
     AmqpError
     |-- AmqpConnectionError        the connection is closed with the condition (close.error)
@@ -9,8 +9,6 @@ The class of an exception determines its scope; the fields are sent to the peer:
     |-- AmqpLinkError              one link is detached (detach.error)
     `-- AmqpDeliveryError          one delivery is rejected (rejected.error)
     EncodeError                    a fault of ours: a value that the wire cannot carry
-
-Raise the narrowest one; the engine handles each where frames come in.
 """
 
 from __future__ import annotations
@@ -22,8 +20,6 @@ from amqp10broker.protocols.serial import EncodeError as EncodeError
 
 
 class Condition:
-    """Names of the error conditions, in their encoded form."""
-
     INTERNAL_ERROR: Final = "amqp:internal-error"
     NOT_FOUND: Final = "amqp:not-found"
     UNAUTHORIZED_ACCESS: Final = "amqp:unauthorized-access"
@@ -55,7 +51,7 @@ class Condition:
 
 
 class AmqpError(Exception):
-    """A fault to report to the peer."""
+    """A fault; the fields are sent to the peer."""
 
     def __init__(self, condition: str, description: str = "", info: Mapping[str, Any] | None = None) -> None:
         super().__init__(f"{condition}: {description}" if description else condition)
@@ -69,8 +65,6 @@ class AmqpConnectionError(AmqpError):
 
 
 class DecodeError(AmqpConnectionError):
-    """The bytes cannot be read as AMQP 1.0 (types, performatives or frames)."""
-
     def __init__(self, description: str, condition: str = Condition.DECODE_ERROR) -> None:
         super().__init__(condition, description)
 

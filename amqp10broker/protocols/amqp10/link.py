@@ -1,13 +1,7 @@
 """Links (part 2, section 2.6): the state of a link end, and the events that the engine reports to its owner.
 
-A link is a one-way route between two nodes; each peer holds one end. `SenderLink` is the end from which
-deliveries leave, `ReceiverLink` the end at which they arrive; the broker's end depends on the client's role.
-
-Session events come from `session.Session.receive` and `session.Session.pump`, connection events from
-`connection.Connection.receive`. All of them are made once per batch or more rarely, except that a message of
-many frames makes one `DeliveriesReceived` of its own.
-
-Fast paths for the transfer performative (part 2, section 2.7.5), both ways.
+Events are made once per batch or more rarely, except that a message of many frames has its own
+`DeliveriesReceived`.
 
 A `TransferLayout` is the common part of a sender's transfers, learned from one and checked, byte for byte, on
 every later one; a `TransferHead` is one sender link's frame head. Delivery-id, delivery-tag and payload vary.
@@ -89,7 +83,7 @@ def handles_of(items: Sequence[object]) -> set[int] | None:
 
 
 def by_link(runs: Sequence[TransferRun]) -> list[TransferRun]:
-    """Group the transfers by link, in the order of each link, and merged where they are alike."""
+    """Group the transfers by link, merged where they are alike."""
     result: list[TransferRun] = []
     last: dict[int, TransferRun] = {}
     for run in runs:
@@ -123,15 +117,12 @@ class TransferLayout:
 
 
 LIST32: Final = TransferLayout(Struct(">I").unpack_from, b"", b"", 1 << 62, 0, 0, None, None, None)
-"""The entry of a short key for frames that use a list32: the reader looks again with the longer key."""
+"""The entry of a short key for frames with a list32: the reader looks again with the longer key."""
 
 
 def learn(buf: bytes, pos: int, transfer: Transfer, payload_pos: int) -> dict[bytes, TransferLayout] | None:
-    """Return the layout of a transfer frame just decoded, under the keys by which the reader finds it.
-
-    Only a complete, ordinary delivery is worth a layout: with delivery-id and tag, `more` false, no state but
-    a transaction, and none of resume, aborted, rcv-settle-mode. Each transaction has a layout of its own,
-    which takes the place of the one before.
+    """Return the layout of a transfer frame just decoded, under the keys by which the reader finds it. Only a
+    complete, ordinary delivery has one. Each transaction has a layout of its own, in place of the one before.
     """
     if (
         transfer.more
@@ -226,7 +217,7 @@ class TransferHead:
 
 
 def delivery_tag(key: int) -> bytes:
-    """Return the tag of a delivery key: 4 bytes big-endian, 8 above 2**32 - 1."""
+    """Return the tag of a key: 4 bytes big-endian, 8 above 2**32 - 1."""
     return key.to_bytes(4 if key <= 0xFFFF_FFFF else 8, "big")
 
 
@@ -257,9 +248,8 @@ class LinkInput(Enum):
     RECEIVE_DETACH = auto()
 
 
-# Sections 2.6.3 to 2.6.6. A pair that is absent is refused: from the peer it is an error of the session (a
-# handle used as it must not be), from ourselves a broken invariant. The table is the same for both roles, and
-# does not cover deliveries, which the session handles.
+# Sections 2.6.3 to 2.6.6, for both roles. An absent pair is refused: from the peer it is an error of the
+# session, from ourselves a broken invariant.
 LINK_TRANSITIONS: Final[dict[tuple[LinkState, LinkInput], LinkState]] = {
     (LinkState.DETACHED, LinkInput.SEND_ATTACH): LinkState.ATTACH_SENT,
     (LinkState.DETACHED, LinkInput.RECEIVE_ATTACH): LinkState.ATTACH_RECEIVED,
@@ -280,7 +270,7 @@ class Link:
     """The state common to both kinds of end.
 
     Attributes:
-        remote_handle: the peer's number in frames it sends; None until its attach arrived.
+        remote_handle: the peer's; None until its attach arrived.
         peer_max_message_size: bytes the peer takes; 0 for no limit.
         address: of the node at our end; None for an anonymous terminus, and for a coordinator.
     """
@@ -351,7 +341,8 @@ class ReceiverLink(Link):
 
     Attributes:
         max_message_size: bytes we take; 0 for no limit.
-        manages: the client sends requests of management: in whole frames, and a fault ends the session.
+        manages: the client sends management requests: in whole frames, and a fault ends the session.
+        looks_ahead: its owner gets `DeliveryBegun`.
         resumes: its owner handles deliveries that the peer resumes; else they are ignored.
     """
 
@@ -385,10 +376,8 @@ class LinkAttached:
 
 @dataclass(frozen=True, slots=True)
 class LinkDetached:
-    """A link has ended: by the peer, or by the engine because the peer broke a rule of the link.
-
-    When the peer detached, answer with `Session.detach`. When `fault` is set the engine has sent the detach
-    already, and `unsent` has key and message of each delivery that was never begun.
+    """A link has ended: by the peer (answer with `Session.links.detach`), or, with a `fault`, by the engine,
+    which has sent the detach; then `unsent` has key and message of each delivery that was never begun.
     """
 
     link: SenderLink | ReceiverLink
@@ -400,10 +389,9 @@ class LinkDetached:
 
 @dataclass(frozen=True, slots=True)
 class LinkFlowed:
-    """The peer sent its link state. Session fields and credit have been applied already.
-
-    On a sender link the owner answers `echo` and `drain` (`Session.send_flow`, `Session.drained`), since only
-    it has the number of available deliveries; on a receiver link the engine has answered.
+    """The peer sent its link state, which the engine has applied. On a sender link the owner answers `echo`
+    and `drain` (`Session.send_flow`, `Session.drained`), since only it has the number of available
+    deliveries.
     """
 
     link: SenderLink | ReceiverLink
@@ -412,10 +400,7 @@ class LinkFlowed:
 
 @dataclass(eq=False, slots=True)
 class DeliveriesReceived:
-    """Complete deliveries on a receiver link, in order. One per run: a plain slotted class.
-
-    `txn_id` identifies the transaction to which they belong; None: they do not belong to one.
-    """
+    """Complete deliveries on a receiver link, in order. `txn_id`: their transaction, or None."""
 
     link: ReceiverLink
     delivery_ids: Sequence[int]
@@ -428,9 +413,8 @@ class DeliveriesReceived:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryBegun:
-    """The first of several transfers of a delivery has come, with this payload, on a link that `looks_ahead`.
-
-    Refuse the delivery now if the sender may not send it: the rest is not stored then.
+    """The first of several transfers of a delivery has come, on a link that `looks_ahead`. Refuse the
+    delivery now if the sender may not send it: the rest is not stored then.
     """
 
     link: ReceiverLink
@@ -439,9 +423,8 @@ class DeliveryBegun:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResumed:
-    """The peer has resumed a delivery on a receiver link that `resumes`; its content is not taken.
-
-    It has used its credit. Pass its delivery-id to `receiving.Inbound.note_unsettled` if it is to be settled.
+    """The peer has resumed a delivery on a receiver link that `resumes`: it has used its credit, and its
+    content is not taken. Pass its delivery-id to `Inbound.note_unsettled` if it is to be settled.
     """
 
     link: ReceiverLink
@@ -453,8 +436,8 @@ class DeliveryResumed:
 
 @dataclass(eq=False, slots=True)
 class DeliveriesUpdated:
-    """The peer's disposition reached deliveries that we sent. `keys`: the application's numbers, ascending by
-    delivery-id. `settled`: the peer has settled; the deliveries are gone from the unsettled map.
+    """The peer's disposition reached deliveries that we sent. `keys`: the application's numbers. `settled`:
+    the peer has settled; the deliveries are gone from the unsettled map.
     """
 
     link: SenderLink
@@ -476,9 +459,8 @@ class DeliveriesSettled:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """The session is over: by the peer's end, or by the engine because the peer broke a rule.
-
-    When the peer ended, answer with `Session.end`. When `fault` is set the engine has sent the end.
+    """The session is over: by the peer's end (answer with `Session.end`), or, with a `fault`, by the engine,
+    which has sent the end.
     """
 
     error: Error | None
@@ -528,7 +510,7 @@ class BeginReceived:
 
 @dataclass(eq=False, slots=True)
 class FramesReceived:
-    """Bodies of frames for one session, in order; `ended` when an end is the last of them."""
+    """Bodies of frames for one session; `ended`: an end is the last of them."""
 
     channel: int
     items: list[object]
@@ -537,10 +519,7 @@ class FramesReceived:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFailed:
-    """The peer broke a rule of the connection; the engine has written an error as far as possible.
-
-    Write the result of `take_output`, then close the socket.
-    """
+    """The peer broke a rule of the connection. Write the result of `take_output`, then close the socket."""
 
     fault: AmqpError
 

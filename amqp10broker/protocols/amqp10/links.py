@@ -1,7 +1,5 @@
-"""The links of one session (part 2, sections 2.6.1 to 2.6.6) and their deliveries (2.5.6, 2.6.7 and 2.7.5).
-
-`Outbound` makes transfer frames of messages, `Inbound` whole messages of transfer frames. `Links` has the
-handles.
+"""The links of one session (part 2, sections 2.6.1 to 2.6.6) and their deliveries (2.5.6, 2.6.7 and
+2.7.5).
 """
 
 from __future__ import annotations
@@ -71,7 +69,7 @@ _QUANTUM_FRAMES: Final = 128
 
 
 class Outbound:
-    """The sending half of a session; `unsettled` has link and key by delivery-id."""
+    """Makes transfer frames of messages; `unsettled` has link and key by delivery-id."""
 
     def __init__(self, window: OutgoingWindow, output: Output, channel: int, frame_size_max: int) -> None:
         self._window = window
@@ -103,13 +101,15 @@ class Outbound:
         return 0, 0, None
 
     def _send_next(self, link: SenderLink, entry: DeliveryBatch, left: int, budget: int) -> tuple[int, int]:
-        # Returns bytes and deliveries of the next batch that are written in this round.
+        # Returns bytes and deliveries written.
         limit = min(left, self._window.remote_incoming_window, link.credit.link_credit, _QUANTUM_FRAMES)
         if limit <= 0 or budget <= 0:
             return 0, 0
         spent, sent = self._send_whole(link, entry, limit, budget)
         if sent == 0:
-            spent, sent = self._send_large(link, entry), 1
+            key, message = entry.keys[entry.position], entry.messages[entry.position]
+            spent, sent = self._begin_large(link, key, message, settled=link.settled, txn_id=link.txn_id), 1
+            entry.position += 1
         if sent == left:
             link.pending.popleft()
         return spent, sent
@@ -118,21 +118,10 @@ class Outbound:
         # Returns bytes written. A resumed delivery needs credit as any.
         if budget <= 0 or self._window.remote_incoming_window == 0 or link.credit.link_credit <= 0:
             return 0
-        self._check_size(link, entry.message)
+        spent = self._begin_large(link, entry.key, entry.message, settled=entry.settled, resumed=entry)
         link.pending.popleft()
         link.resuming -= 1
-        delivery_id = self.next_delivery_id
-        self.next_delivery_id = (delivery_id + 1) & MASK
-        link.credit.spend(1)
-        if not entry.settled:
-            self.unsettled[delivery_id] = (link, entry.key)
-        link.partial = OutgoingDelivery(delivery_id, entry.key, entry.message, entry)
-        return self._send_piece(link)
-
-    def _check_size(self, link: SenderLink, message: Parts) -> None:
-        size = len(message[0]) + len(message[1])
-        if link.peer_max_message_size and size > link.peer_max_message_size:
-            raise message_too_large(size, link.peer_max_message_size)
+        return spent
 
     def _send_whole(self, link: SenderLink, batch: DeliveryBatch, limit: int, budget: int) -> tuple[int, int]:
         # Up to the first that does not fit one frame.
@@ -182,20 +171,29 @@ class Outbound:
                 self._output.tap.sent_run(link, first_id, sent, bytes(pieces[begins_at]))
         return spent, sent
 
-    def _send_large(self, link: SenderLink, batch: DeliveryBatch) -> int:
-        key, message = batch.keys[batch.position], batch.messages[batch.position]
-        self._check_size(link, message)
+    def _begin_large(
+        self,
+        link: SenderLink,
+        key: int,
+        message: Parts,
+        *,
+        settled: bool,
+        resumed: ResumedDelivery | None = None,
+        txn_id: bytes | None = None,
+    ) -> int:
+        size = len(message[0]) + len(message[1])
+        if link.peer_max_message_size and size > link.peer_max_message_size:
+            raise message_too_large(size, link.peer_max_message_size)
         delivery_id = self.next_delivery_id
         self.next_delivery_id = (delivery_id + 1) & MASK
-        batch.position += 1
         link.credit.spend(1)
-        if not link.settled:
+        if not settled:
             self.unsettled[delivery_id] = (link, key)
-        link.partial = OutgoingDelivery(delivery_id, key, message, txn_id=link.txn_id)
+        link.partial = OutgoingDelivery(delivery_id, key, message, resumed, txn_id)
         return self._send_piece(link)
 
     def _send_piece(self, link: SenderLink) -> int:
-        # Returns the bytes of one frame of the multi-frame delivery under way.
+        # Returns the bytes of one frame of `link.partial`.
         partial = link.partial
         assert partial is not None
         performative = Transfer(
@@ -239,7 +237,7 @@ class Outbound:
         self._enqueue(link)
 
     def queue_resumed(self, link: SenderLink, deliveries: Sequence[ResumedDelivery]) -> None:
-        """Hand deliveries over that are to be resumed, before any other of the link."""
+        """Hand over deliveries to resume, before any other of the link."""
         link.pending.extend(deliveries)
         link.resuming += len(deliveries)
         self._enqueue(link)
@@ -268,9 +266,9 @@ class Outbound:
             self.turns.append(link)
 
     def pump(self, budget_bytes: int) -> tuple[int, list[PumpEvent], tuple[SenderLink, AmqpLinkError] | None]:
-        """Write transfers of the links in rotation, as far as windows and budget allow, up to a marker: its
-        owner writes frames there. Call again until no event is returned. Returns bytes of transfers, events,
-        and a link that must be detached because its next delivery is larger than its peer takes.
+        """Write transfers of the links in rotation, as far as windows and budget allow, up to a marker.
+        Returns bytes of transfers, events, and a link that must be detached because its next delivery is
+        larger than its peer takes.
         """
         written = 0
         events: list[PumpEvent] = []
@@ -297,7 +295,7 @@ class Outbound:
         return written, events, None
 
     def close(self) -> None:
-        """Stop sending after our end, which no transfer may follow (2.5.5)."""
+        """Stop sending: no transfer may follow our end (2.5.5)."""
         self._closed = True
         for link in self.turns:
             link.queued = False
@@ -322,7 +320,7 @@ class Outbound:
 
 
 class Inbound:
-    """The receiving half of a session; `unsettled` has deliveries received and not settled by us."""
+    """Makes messages of transfer frames; `unsettled` has deliveries received and not settled by us."""
 
     __slots__ = ("_unfinished", "_window", "grants", "unsettled")
 
@@ -335,10 +333,10 @@ class Inbound:
     def take_run(
         self, link: ReceiverLink, run: TransferRun, events: list[SessionEvent]
     ) -> TransferRun | None:
-        """Take a run of complete deliveries, or, within a partial one, its end. Returns the part that is to
-        be taken after the owner has acted on `events`: behind the end of a partial delivery, or from a
-        delivery-id on that is in flight. Raises `AmqpLinkError` (deliveries before the fault are in
-        `events`), and `AmqpSessionError` if the first delivery-id is in flight.
+        """Take a run of complete deliveries, or, within a partial one, its end. Returns the part to take
+        after the owner has acted on `events`: behind the end of a partial delivery, or from a delivery-id on
+        that is in flight. Raises `AmqpLinkError` (deliveries before the fault are in `events`), and
+        `AmqpSessionError` if the first delivery-id is in flight.
         """
         if link.partial is not None:
             # The first transfer of the run is the last of a delivery that has begun.
@@ -391,13 +389,13 @@ class Inbound:
         return rest
 
     def note_unsettled(self, delivery_id: int, link: ReceiverLink) -> None:
-        """Note that a delivery waits to be settled by us. Raises `AmqpSessionError` if its id is in use."""
+        """Note a delivery that we have to settle. Raises `AmqpSessionError` if its id is in flight."""
         if delivery_id in self.unsettled:
             raise _in_flight(delivery_id)
         self.unsettled[delivery_id] = link
 
     def _note_first_unsettled(self, ids: Sequence[int], link: ReceiverLink) -> int:
-        # Returns how many are noted: those before the first that is in flight.
+        # Returns how many are noted: those before the first in flight.
         unsettled = self.unsettled
         before = len(unsettled)
         # With setdefault a delivery-id that is in flight stays with its link.
@@ -496,12 +494,11 @@ class Inbound:
         self.note_grant(link)
 
     def top_up(self, link: ReceiverLink) -> None:
-        """Grant if the link's rule allows it now, as after a change of its limit."""
         link.credit.top_up()
         self.note_grant(link)
 
     def note_grant(self, link: ReceiverLink) -> None:
-        """Send a new grant of the link, if there is one, with the next output."""
+        """Send a new grant, if there is one, with the next output."""
         if link.credit.granted is not None:
             self.grants[link] = None
 
@@ -538,7 +535,7 @@ def part_of_run(run: TransferRun, first: int, stop: int) -> TransferRun:
 
 
 def check_settled(link: ReceiverLink, settled: bool) -> None:
-    """Raise `AmqpLinkError` if a delivery's settled flag contradicts the link's mode (2.8.2)."""
+    """Raises `AmqpLinkError` if a delivery's settled flag contradicts the link's mode (2.8.2)."""
     mode = link.snd_settle_mode
     if (mode == SenderSettleMode.UNSETTLED and settled) or (mode == SenderSettleMode.SETTLED and not settled):
         raise AmqpLinkError(
@@ -588,9 +585,7 @@ class Links:
         desired_capabilities: tuple[Symbol, ...] | None = None,
         properties: Any = None,
     ) -> SenderLink | ReceiverLink:
-        """Attach a link on our initiative. `credit_limit`: credit is topped up to it, 0 leaves it to
-        `grant`.
-        """
+        """`credit_limit`: credit is topped up to it; 0 leaves it to `Session.grant`."""
         handle = next(number for number in range(self.handle_max + 2) if number not in self.by_handle)
         link: SenderLink | ReceiverLink
         link = SenderLink(name, handle) if role == Role.SENDER else ReceiverLink(name, handle)
@@ -601,27 +596,14 @@ class Links:
             link.credit.limit = credit_limit
             link.max_message_size = max_message_size
         self.by_handle[handle] = link
-        self._output.write(
-            Attach(
-                name=name,
-                handle=handle,
-                role=role,
-                snd_settle_mode=snd_settle_mode,
-                rcv_settle_mode=rcv_settle_mode,
-                source=source,
-                target=target,
-                initial_delivery_count=link.credit.delivery_count if role == Role.SENDER else None,
-                max_message_size=max_message_size or None,
-                desired_capabilities=desired_capabilities,
-                properties=properties,
-            )
-        )
+        attach = _attach_of(link, source, target, max_message_size, properties)
+        attach.desired_capabilities = desired_capabilities
+        self._output.write(attach)
         return link
 
     def on_attach(self, attach: Attach, events: list[SessionEvent]) -> None:
-        """Handle the peer's attach, which requests a link or answers ours. Raises `AmqpConnectionError`
-        (the handle is larger than we allowed) and `AmqpSessionError` (it is in use, by a link that we did not
-        detach).
+        """Raises `AmqpConnectionError` if the handle is larger than we allowed, and `AmqpSessionError` if it
+        is in use by a link that we did not detach.
         """
         if attach.handle > self.handle_max:
             raise AmqpConnectionError(
@@ -649,8 +631,7 @@ class Links:
         self._new_link(attach, events)
 
     def _new_link(self, attach: Attach, events: list[SessionEvent]) -> None:
-        # The peer's own number is free on our side as long as only the peer attaches; using it makes traces
-        # readable.
+        # The same handle on both sides makes traces readable.
         handle = attach.handle
         while handle in self.by_handle:
             handle += 1
@@ -710,21 +691,18 @@ class Links:
         properties: Any = None,
         unsettled: Mapping[bytes, State] | None = None,
     ) -> bool:
-        """Answer the peer's attach; the first credit of a receiver link follows at once.
-
-        Args:
-            credit_limit: receiver links: credit is topped up to it, 0 leaves it to `grant`.
-            unsettled: our map; if it does not fit a frame of the peer only its first entries are sent. None:
-                no earlier state exists here, which is sent as an empty map if the peer has sent a map.
+        """Answer the peer's attach; the first credit of a receiver link follows at once. `credit_limit`: as
+        of `attach`. `unsettled`: our map; None: no earlier state exists here, which is sent as an empty map
+        if the peer has sent a map. Returns whether the whole map is sent: if it does not fit a frame, its
+        first entries are.
         """
         link.move(LinkInput.SEND_ATTACH)
         link.snd_settle_mode = snd_settle_mode
         link.rcv_settle_mode = rcv_settle_mode
-        initial_delivery_count = None
         asked = link.remote_attach
         assert asked is not None
         resuming = bool(asked.unsettled) or asked.incomplete_unsettled
-        # It is answered, and must not use memory as long as the link lives.
+        # It must not use memory as long as the link lives.
         asked.unsettled = None
         if type(link) is ReceiverLink:
             link.address = getattr(target, "address", None)
@@ -732,24 +710,13 @@ class Links:
             link.credit.limit = credit_limit
         else:
             link.address = getattr(source, "address", None)
-            initial_delivery_count = link.credit.delivery_count
-        answer = Attach(
-            name=link.name,
-            handle=link.handle,
-            role=type(link) is ReceiverLink,
-            snd_settle_mode=snd_settle_mode,
-            rcv_settle_mode=rcv_settle_mode,
-            source=source,
-            target=target,
-            unsettled={} if resuming and unsettled is None else None,
-            initial_delivery_count=initial_delivery_count,
-            max_message_size=max_message_size or None,
-            offered_capabilities=offered_capabilities,
-            properties=properties,
-        )
+        answer = _attach_of(link, source, target, max_message_size, properties)
+        answer.offered_capabilities = offered_capabilities
         if unsettled is not None:
             answer.unsettled = dict(unsettled)
             self._cut(answer)
+        elif resuming:
+            answer.unsettled = {}
         self._output.write(answer)
         self._start(link)
         return not answer.incomplete_unsettled
@@ -768,21 +735,14 @@ class Links:
         attach = link.remote_attach
         assert attach is not None
         attach.unsettled = None
-        snd_mode, rcv_mode = attach.snd_settle_mode, attach.rcv_settle_mode
+        if attach.snd_settle_mode in _SND_MODES:
+            link.snd_settle_mode = attach.snd_settle_mode
+        if attach.rcv_settle_mode in _RCV_MODES:
+            link.rcv_settle_mode = attach.rcv_settle_mode
+        # "the local terminus is null": source where we send, target where we receive
         sender = type(link) is SenderLink
-        self._output.write(
-            Attach(
-                name=link.name,
-                handle=link.handle,
-                role=not sender,
-                snd_settle_mode=snd_mode if snd_mode in _SND_MODES else SenderSettleMode.MIXED,
-                rcv_settle_mode=rcv_mode if rcv_mode in _RCV_MODES else ReceiverSettleMode.FIRST,
-                # "the local terminus is null": source where we send, target where we receive
-                source=None if sender else attach.source,
-                target=attach.target if sender else None,
-                initial_delivery_count=link.credit.delivery_count if sender else None,
-            )
-        )
+        source, target = (None, attach.target) if sender else (attach.source, None)
+        self._output.write(_attach_of(link, source, target))
         self._detach(link, error, closed=True)
         self._on_fault(link, error, True)
 
@@ -828,8 +788,7 @@ class Links:
 
     def drop(self, link: SenderLink | ReceiverLink) -> list[tuple[int, Parts]]:
         """Remove a link and its deliveries without a frame. Returns those that were handed over and not
-        begun, and one that was begun settled and not finished: its receiver discards it, and no outcome will
-        come.
+        begun, and one that was begun settled and not finished, because its receiver discards it.
         """
         if type(link) is ReceiverLink:
             self._in.drop(link)
@@ -846,6 +805,28 @@ class Links:
         self.by_remote.clear()
 
 
+def _attach_of(
+    link: SenderLink | ReceiverLink,
+    source: Any,
+    target: Any,
+    max_message_size: int = 0,
+    properties: Any = None,
+) -> Attach:
+    sender = type(link) is SenderLink
+    return Attach(
+        name=link.name,
+        handle=link.handle,
+        role=not sender,
+        snd_settle_mode=link.snd_settle_mode,
+        rcv_settle_mode=link.rcv_settle_mode,
+        source=source,
+        target=target,
+        initial_delivery_count=link.credit.delivery_count if sender else None,
+        max_message_size=max_message_size or None,
+        properties=properties,
+    )
+
+
 _SND_MODES: Final = frozenset(SenderSettleMode)
 _RCV_MODES: Final = frozenset(ReceiverSettleMode)
 
@@ -853,20 +834,15 @@ _RCV_MODES: Final = frozenset(ReceiverSettleMode)
 def _bad_attach(attach: Attach) -> AmqpLinkError | None:
     # Why an attach is invalid whatever it requests; None if it is valid.
     if not attach.role and attach.initial_delivery_count is None:
-        return AmqpLinkError(
-            Condition.INVALID_FIELD, "initial-delivery-count must be set when the role of attach is sender"
-        )
-    if attach.snd_settle_mode not in _SND_MODES:
-        return AmqpLinkError(
-            Condition.INVALID_FIELD, f"snd-settle-mode {attach.snd_settle_mode} is none of 0, 1, 2"
-        )
-    if attach.rcv_settle_mode not in _RCV_MODES:
-        return AmqpLinkError(
-            Condition.INVALID_FIELD, f"rcv-settle-mode {attach.rcv_settle_mode} is none of 0, 1"
-        )
-    if attach.unsettled:
+        text = "initial-delivery-count must be set when the role of attach is sender"
+    elif attach.snd_settle_mode not in _SND_MODES:
+        text = f"snd-settle-mode {attach.snd_settle_mode} is none of 0, 1, 2"
+    elif attach.rcv_settle_mode not in _RCV_MODES:
+        text = f"rcv-settle-mode {attach.rcv_settle_mode} is none of 0, 1"
+    else:
         try:
             unsettled_map(attach)
         except AmqpLinkError as fault:
             return fault
-    return None
+        return None
+    return AmqpLinkError(Condition.INVALID_FIELD, text)

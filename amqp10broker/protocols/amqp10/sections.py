@@ -1,8 +1,7 @@
-"""Message sections: part 3, section 3.2. Where each begins and ends, without decoding the body.
+"""Message sections (part 3, section 3.2): where each begins and ends, without decoding the body.
 
-A message is header, delivery-annotations, message-annotations (the annotated part, which nodes may rewrite),
-then properties, application-properties, body (the bare message, which must not be changed), then footer.
-Order, count and well-formedness are checked.
+Header, delivery-annotations and message-annotations may be rewritten by nodes; properties,
+application-properties and body are the bare message, which must not be changed; then comes the footer.
 """
 
 from __future__ import annotations
@@ -29,44 +28,33 @@ from amqp10broker.protocols.amqp10.performatives import (
 from amqp10broker.protocols.amqp10.types import Symbol, ULong
 
 SECTIONS_MAX: Final = 10_000
-"""RabbitMQ's limit; only data and amqp-sequence may be repeated at all."""
+"""RabbitMQ's limit; only data and amqp-sequence may be repeated."""
 
 _LIST: Final = frozenset((0x45, 0xC0, 0xD0))
 _MAP: Final = frozenset((0xC1, 0xD1))
 _BINARY: Final = frozenset((0xA0, 0xB0))
 
-_CONSTRUCTORS: Final = {
-    HEADER: _LIST,
-    DELIVERY_ANNOTATIONS: _MAP,
-    MESSAGE_ANNOTATIONS: _MAP,
-    PROPERTIES: _LIST,
-    APPLICATION_PROPERTIES: _MAP,
-    DATA: _BINARY,
-    AMQP_SEQUENCE: _LIST,
-    AMQP_VALUE: None,
-    FOOTER: _MAP,
-}
-
-SECTION_CODES: Final[Mapping[str, int]] = {
-    "amqp:header:list": HEADER,
-    "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
-    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
-    "amqp:properties:list": PROPERTIES,
-    "amqp:application-properties:map": APPLICATION_PROPERTIES,
-    "amqp:data:binary": DATA,
-    "amqp:amqp-sequence:list": AMQP_SEQUENCE,
-    "amqp:amqp-value:*": AMQP_VALUE,
-    "amqp:footer:map": FOOTER,
-}
+_SECTIONS: Final = (
+    (HEADER, "amqp:header:list", _LIST),
+    (DELIVERY_ANNOTATIONS, "amqp:delivery-annotations:map", _MAP),
+    (MESSAGE_ANNOTATIONS, "amqp:message-annotations:map", _MAP),
+    (PROPERTIES, "amqp:properties:list", _LIST),
+    (APPLICATION_PROPERTIES, "amqp:application-properties:map", _MAP),
+    (DATA, "amqp:data:binary", _BINARY),
+    (AMQP_SEQUENCE, "amqp:amqp-sequence:list", _LIST),
+    (AMQP_VALUE, "amqp:amqp-value:*", None),
+    (FOOTER, "amqp:footer:map", _MAP),
+)
+_CONSTRUCTORS: Final = {code: constructors for code, _, constructors in _SECTIONS}
+SECTION_CODES: Final[Mapping[str, int]] = {name: code for code, name, _ in _SECTIONS}
 _SMALL_DESCRIPTOR: Final = b"\x00\x53"
 _BODY: Final = (DATA, AMQP_SEQUENCE, AMQP_VALUE)
 
 
 @dataclass(eq=False, slots=True)
 class Sections:
-    """Byte ranges within one message; a section that is absent is None. `properties`: decoded, because there
-    are rules about its fields; None if absent. `bare`: where the bare message and the footer begin; they run
-    to the end, and may be empty.
+    """Byte ranges within one message; None: the section is absent. `properties`: decoded, because there are
+    rules about its fields. `bare`: where the bare message begins.
     """
 
     header: tuple[int, int] | None = None
@@ -76,8 +64,8 @@ class Sections:
 
 
 def locate(payload: bytes, found: Sections | None = None) -> Sections:
-    """Find the sections of a message and check their order and form. The body may be absent, although 3.2
-    requires one: JMS's plain Message, go-amqp and other clients send none. Raises `DecodeError`.
+    """Find the sections of a message and check their order, count and form. The body may be absent, although
+    3.2 requires one: JMS's plain Message, go-amqp and other clients send none. Raises `DecodeError`.
     """
     found = found or Sections()
     end = len(payload)
@@ -128,7 +116,7 @@ def _descriptor(payload: bytes, pos: int, end: int) -> tuple[int, int]:
     if payload[pos] != 0:
         raise DecodeError(f"failed to parse message: no section begins at byte {pos}")
     descriptor, pos = decode(payload, pos + 1, end)
-    # Section 1.3.3 of part 1: a symbol or a ulong; a string or another number describes no section.
+    # Section 1.3.3 of part 1: a symbol or a ulong.
     if isinstance(descriptor, Symbol):
         code = SECTION_CODES.get(descriptor)
     else:

@@ -1,9 +1,8 @@
-"""One AMQP 1.0 session end, in either role: part 2, sections 2.5 and 2.6. It drives the other parts of the
-engine.
+"""One AMQP 1.0 session end, in either role: part 2, sections 2.5 and 2.6.
 
-Frame bodies go in (`receive`); events and frames (`take_output`) come out. An `AmqpLinkError` raised while
-a link's frame is handled detaches that link, an `AmqpSessionError` ends the session, and an
-`AmqpConnectionError` leaves `receive` for the owner, which must close the connection.
+Frame bodies go in (`receive`); events and frames (`take_output`) come out. An `AmqpLinkError` detaches the
+link, an `AmqpSessionError` ends the session, and an `AmqpConnectionError` leaves `receive` for the owner,
+which must close the connection.
 """
 
 from __future__ import annotations
@@ -46,18 +45,16 @@ FIELDS_BYTES: Final = 65_536
 """The size counted for a held frame with fields of any length."""
 
 PLAIN_BYTES: Final = 448
-"""The size counted for a flow or a detach without such fields: on a connection that attaches thousands of
-links together, each may have one.
-"""
+"""The size counted for a flow or a detach without such fields: each of thousands of links may have one."""
 
 
 class HeldFrames:
     """Frames for links that their owners cannot accept yet, in order.
 
-    Everything for the handle of a held link waits, also an attach that takes its handle or name again: it has
-    another meaning before the link is attached than after. Of a link that is already attached, deliveries and
-    flows pass, but its detach, and frames behind that, wait. A frame is held after it has been counted
-    against the session's window; the size is bounded together with the connection's incomplete deliveries.
+    Everything for the handle of a held link waits, also an attach that takes its handle or name again. Of a
+    link that is already attached, deliveries and flows pass, but its detach, and frames behind that, wait.
+    Frames count against the session's window first; their size is bounded with the connection's incomplete
+    deliveries.
     """
 
     __slots__ = ("_unfinished", "by_remote")
@@ -138,7 +135,7 @@ class SessionState(Enum):
     END_SENT = auto()
     END_RECEIVED = auto()
     DISCARDING = auto()
-    """We ended with an error; everything but the peer's end is discarded."""
+    """We ended with an error: all but the peer's end is discarded."""
 
 
 class SessionInput(Enum):
@@ -179,13 +176,10 @@ class Session:
         unfinished: Unfinished | None = None,
         on_fault: OnFault = lambda link, error, refused: None,
     ) -> None:
-        """Make an unmapped session end.
-
-        Args:
-            frame_size_max: bytes of the largest frame that the *peer* takes.
-            unfinished: bounds the incomplete deliveries of all sessions of this connection; None: no bound.
-            on_fault: called with each error sent to the peer, its link (None: the session has ended with it),
-                and whether that link's attach was refused.
+        """Make an unmapped session end. `frame_size_max`: bytes of the largest frame that the *peer* takes.
+        `unfinished`: bounds the incomplete deliveries of the connection; None: no bound. `on_fault`: called
+        with each error sent to the peer, its link (None: the session's), and whether that link's attach was
+        refused.
         """
         self.channel = channel
         self.state = SessionState.UNMAPPED
@@ -200,7 +194,7 @@ class Session:
         self.held = HeldFrames(unfinished)
         self.inbound = Inbound(self.incoming, unfinished)
         self.outbound = Outbound(self.outgoing, output, channel, frame_size_max)
-        self.settling = Settling(channel, output, self.inbound.unsettled, self.outbound.unsettled)
+        self.settling = Settling(output, self.inbound.unsettled, self.outbound.unsettled)
         self.links = Links(channel, handle_max, output, self.inbound, self.outbound, self.settling, on_fault)
 
     # --- queries of the owner ---------------------------------------------------------------------
@@ -215,7 +209,7 @@ class Session:
         return len(self.inbound.unsettled) + len(self.outbound.unsettled)
 
     def take_output(self) -> list[bytes | memoryview]:
-        """Return the bytes to write now, dispositions (collected until this call) first."""
+        """Return the bytes to write, the dispositions collected until now first."""
         self._flush()
         output = self.output
         pieces, output.pieces = output.pieces, []
@@ -223,7 +217,7 @@ class Session:
 
     # --- begin and end ----------------------------------------------------------------------------
 
-    def begin(self, *, properties: Any = None) -> None:
+    def begin(self) -> None:
         answer = self.state is SessionState.BEGIN_RECEIVED
         self._move(SessionInput.SEND_BEGIN)
         self.output.write(
@@ -233,7 +227,6 @@ class Session:
                 incoming_window=self.incoming.advertised,
                 outgoing_window=OUTGOING_WINDOW,
                 handle_max=self.links.handle_max,
-                properties=properties,
             )
         )
         self.incoming.flow_due = False
@@ -269,14 +262,12 @@ class Session:
         return self._each(self.held.release(link), self._on_link_frame)
 
     def receive_each(self, items: Sequence[object]) -> Iterator[SessionEvent]:
-        """Handle frame bodies of this session in order, and yield each event at once.
+        """Handle frame bodies in order, and yield each event at once.
 
         The owner must act on an event before it requests the next, so that its action (answer an attach,
         refuse a message) takes effect on the frames behind. A fault comes after the events of the frames
-        before it, and only if the owner has not ended the link or the session by then.
-
-        Raises:
-            AmqpConnectionError: the peer broke a rule with the connection as its scope.
+        before it, and only if the owner has not ended the link or the session by then. Raises
+        `AmqpConnectionError`.
         """
         return self._each(items, self._handle)
 
@@ -299,7 +290,7 @@ class Session:
             rest, self._rest = self._rest, None
             yield from events
             if rest is not None:
-                # One by one: how many can go together would have to be determined anew after each.
+                # One by one: how many can go together changes with each.
                 ones = [part_of_run(rest, at, at + 1) for at in range(len(rest.delivery_ids))]
                 yield from self._each(ones, self._on_link_frame)
             if faulty is not None and faulty[0].attached and not self.ended:
@@ -469,10 +460,10 @@ class Session:
         flow.properties = properties
         self.output.write(flow)
 
-    def drained(self, link: SenderLink, *, available: int, properties: Any = None) -> None:
+    def drained(self, link: SenderLink, *, available: int) -> None:
         """End a drain: forfeit the remaining credit and notify the peer in one flow."""
         link.credit.forfeit()
-        self.send_flow(link, available=available, drain=True, properties=properties)
+        self.send_flow(link, available=available, drain=True)
 
     def grant(self, link: ReceiverLink, credit: int, *, drain: bool = False, echo: bool = False) -> None:
         link.credit.grant(credit)
@@ -492,11 +483,9 @@ class Session:
         # The order: outcomes, then grants, then the session's own window.
         if self.state not in (SessionState.MAPPED, SessionState.END_RECEIVED):
             # No frame may follow our end (2.5.5).
-            self.settling.of_received.waiting.clear()
-            self.settling.of_sent.waiting.clear()
+            self.settling.waiting.clear()
             return
-        if self.settling.of_received.waiting or self.settling.of_sent.waiting:
-            self.settling.flush()
+        self.settling.flush()
         if self.state is SessionState.END_RECEIVED:
             return
         for link in self.inbound.grants:
@@ -516,7 +505,7 @@ class Session:
     # --- deliveries out ---------------------------------------------------------------------------
 
     def pump(self, budget_bytes: int) -> tuple[int, list[PumpEvent]]:
-        """Write transfers, see `sending.Outbound.pump`. Call again until no event is returned."""
+        """Write transfers, see `Outbound.pump`. Call again until no event is returned."""
         written, events, failed = self.outbound.pump(budget_bytes)
         if failed is not None:
             link, fault = failed

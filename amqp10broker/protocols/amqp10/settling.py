@@ -1,6 +1,4 @@
-"""Settlement: part 2, sections 2.6.12 and 2.7.6. Outcomes from both sides, for both directions; and the
-errors that several parts of the engine raise.
-"""
+"""Settlement: part 2, sections 2.6.12 and 2.7.6; and the output and errors of several parts of the engine."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.protocols.serial import MASK, diff, ranges
 
 DESCRIPTION_BYTES_MAX: Final = 1024
-"""Longer descriptions are cut: they repeat data of the peer, and an error has to fit a frame."""
+"""Longer ones are cut: they repeat data of the peer, and an error has to fit a frame."""
 
 
 def message_too_large(size: int, limit: int) -> AmqpLinkError:
@@ -75,27 +73,25 @@ def _cut(text: str) -> str:
 
 
 class FrameTap(Protocol):
-    """An observer of one session's frames: called in the order in which they take effect; must not raise.
-
-    It is called where the engine counts frames, in the engine's own batches: a run of a thousand transfers is
-    one call. A tap that reads the bytes of a connection again would have a cost for each frame.
+    """An observer of one session's frames, in the order in which they take effect; must not raise. A run of a
+    thousand transfers is one call.
     """
 
     def received(self, item: object) -> None:
         """Handle a frame body of the peer, or a run of them, before the session does."""
 
     def sent(self, frame: bytes) -> None:
-        """Handle a frame without payload that was written."""
+        """Handle a written frame without payload."""
 
     def sent_run(self, link: SenderLink, first_id: int, deliveries: int, head: bytes) -> None:
-        """Handle deliveries of one frame each that were written."""
+        """Handle written deliveries of one frame each."""
 
     def sent_piece(self, link: SenderLink, delivery_id: int, head: bytes, *, first: bool, last: bool) -> None:
         """Handle a written frame of a delivery that takes several."""
 
 
 class Output:
-    """Collects the bytes of one channel. `frame_tail`: what follows the size in every frame's header."""
+    """Collects the bytes of one channel. `frame_tail`: the bytes behind the size in every frame's header."""
 
     __slots__ = ("frame_size_max", "frame_tail", "pieces", "tap")
 
@@ -119,9 +115,8 @@ class Output:
                 self.tap.sent(frame)
 
 
-# Clients that settle message by message send the same frame again and again with another delivery-id; it is
-# read by a learned layout as transfers are (`link.py`). Outcomes that we decide are collected during a
-# batch and written once, as ranges.
+# Clients that settle message by message send the same frame with another delivery-id: it is read by a learned
+# layout, as transfers are (`link.py`).
 
 Outcome = Accepted | Rejected | Released | Modified
 
@@ -146,8 +141,8 @@ class DispositionRun:
 
 @dataclass(eq=False, slots=True)
 class DispositionLayout:
-    """The common part of the dispositions of one client. `head_bytes`: of the whole frame. `last_code`: None
-    where `last` is absent or null.
+    """The common part of a client's dispositions. `head_bytes`: of the whole frame. `last_code`: None where
+    `last` is absent or null.
     """
 
     unpack_from: Callable[..., tuple[Any, ...]]
@@ -158,7 +153,7 @@ class DispositionLayout:
     disposition: Disposition
 
     def read(self, buf: bytes, pos: int) -> tuple[int, int] | None:
-        """Return the inclusive id range of the frame at `pos`, or None when it is of another layout."""
+        """Return the inclusive id range of the frame at `pos`; None: it is of another layout."""
         last_code = self.last_code
         if last_code is None:
             size, first, suffix = self.unpack_from(buf, pos)
@@ -175,7 +170,7 @@ class DispositionLayout:
 def learn(
     buf: bytes, pos: int, disposition: Disposition, stop: int
 ) -> dict[bytes, TransferLayout | DispositionLayout] | None:
-    """Return the layout of a disposition frame just decoded, under the keys by which the reader finds it."""
+    """Return the layout of a disposition frame, as `link.learn`."""
     body = pos + 8
     head = buf[body : body + 4]
     if head == b"\x00\x53\x15\xc0":
@@ -211,24 +206,26 @@ def learn(
     return learned
 
 
-class Settlements:
-    """Outcomes decided during a batch, to be written as few dispositions.
-
-    Rejected goes first, then released, then accepted and the rest, as RabbitMQ writes them. Ids of all links
-    of the session are combined. `waiting`: ids that are not written yet, by state.
+class Settling:
+    """The outcomes of a session's deliveries. Those decided during a batch are written as few dispositions:
+    rejected, then released, then the rest, as RabbitMQ writes them. `waiting`: ids to write, by role, rank,
+    settled flag and encoded state.
     """
 
-    __slots__ = ("_channel", "_order", "_role", "waiting")
+    __slots__ = ("_output", "_received", "_sent", "waiting")
 
-    def __init__(self, channel: int, role: bool) -> None:
-        self._channel = channel
-        self._role = role
-        self.waiting: dict[tuple[int, bool, bytes], list[int]] = {}
+    def __init__(
+        self, output: Output, received: dict[int, ReceiverLink], sent: dict[int, tuple[SenderLink, int]]
+    ) -> None:
+        self._output = output
+        self._received = received
+        self._sent = sent
+        self.waiting: dict[tuple[bool, int, bool, bytes], list[int]] = {}
 
-    def add(self, delivery_ids: Sequence[int], state: State | None, *, settled: bool) -> None:
+    def add(self, role: bool, delivery_ids: Sequence[int], state: State | None, *, settled: bool) -> None:
         if not delivery_ids:
             return
-        key = (_RANKS.get(type(state), 2), settled, NULL if state is None else state.encode())
+        key = (role, _RANKS.get(type(state), 2), settled, NULL if state is None else state.encode())
         ids = self.waiting.get(key)
         if ids is None:
             self.waiting[key] = list(delivery_ids)
@@ -236,45 +233,29 @@ class Settlements:
             ids.extend(delivery_ids)
 
     def take(self) -> list[bytes]:
-        """Encode and remove the collected outcomes: one frame for each contiguous range."""
+        """Encode and remove the outcomes, received deliveries first: one frame for each contiguous range."""
         frames: list[bytes] = []
-        for (_, settled, state), ids in sorted(self.waiting.items(), key=lambda entry: entry[0][0]):
+        for key, ids in sorted(self.waiting.items(), key=lambda entry: (not entry[0][0], entry[0][1])):
             first, last = ids[0], ids[-1]
-            # The usual case, with a cheap test. A client may have used an id again before its outcome was
+            # A cheap test for the usual case. A client may have used an id again before its outcome was
             # written.
             in_order = last - first == len(ids) - 1 and ids == list(range(first, last + 1))
             spans = [(first, last)] if in_order else ranges(ids)
-            frames.extend(self._frame(first, last, settled, state) for first, last in spans)
+            frames.extend(self._frame(first, last, key) for first, last in spans)
         self.waiting.clear()
         return frames
 
-    def _frame(self, first: int, last: int, settled: bool, state: bytes) -> bytes:
+    def _frame(self, first: int, last: int, key: tuple[bool, int, bool, bytes]) -> bytes:
+        role, _, settled, state = key
         fields = (
-            (TRUE if self._role else FALSE)
+            (TRUE if role else FALSE)
             + write_uint(first)
             + (write_uint(last) if last != first else NULL)
             + (TRUE if settled else FALSE)
             + state
         )
         body = b"\x00\x53\x15" + write_compound(0xC0, 0xD0, 5, fields)
-        return (8 + len(body)).to_bytes(4, "big") + b"\x02\x00" + self._channel.to_bytes(2, "big") + body
-
-
-class Settling:
-    __slots__ = ("_output", "_received", "_sent", "of_received", "of_sent")
-
-    def __init__(
-        self,
-        channel: int,
-        output: Output,
-        received: dict[int, ReceiverLink],
-        sent: dict[int, tuple[SenderLink, int]],
-    ) -> None:
-        self._output = output
-        self._received = received
-        self._sent = sent
-        self.of_received = Settlements(channel, Role.RECEIVER)
-        self.of_sent = Settlements(channel, Role.SENDER)
+        return (8 + len(body)).to_bytes(4, "big") + self._output.frame_tail + body
 
     def on_run(self, run: DispositionRun, events: list[SessionEvent]) -> None:
         role, settled = run.role, run.settled
@@ -311,26 +292,24 @@ class Settling:
             pop = self._received.pop
             for delivery_id in delivery_ids:
                 pop(delivery_id, None)
-        self.of_received.add(delivery_ids, state, settled=settled)
+        self.add(Role.RECEIVER, delivery_ids, state, settled=settled)
 
     def settle_sent(self, delivery_ids: Sequence[int], state: Outcome | None) -> None:
-        """Settle deliveries that we sent, after the peer stated their outcome without settling."""
+        """Settle deliveries that we sent, of which the peer has stated the outcome without settling."""
         pop = self._sent.pop
         for delivery_id in delivery_ids:
             pop(delivery_id, None)
-        self.of_sent.add(delivery_ids, state, settled=True)
+        self.add(Role.SENDER, delivery_ids, state, settled=True)
 
     def tell_sent(self, link: SenderLink, keys: Collection[int], state: Outcome) -> list[int]:
-        """Send the state of deliveries that we sent and the peer has not settled; it still has to."""
+        """Send the state of unsettled deliveries that we sent; the peer still has to settle."""
         ids = [number for number, (owner, key) in self._sent.items() if owner is link and key in keys]
-        self.of_sent.add(ids, state, settled=False)
+        self.add(Role.SENDER, ids, state, settled=False)
         return ids
 
     def flush(self) -> None:
-        if self.of_received.waiting:
-            self._output.extend(self.of_received.take())
-        if self.of_sent.waiting:
-            self._output.extend(self.of_sent.take())
+        if self.waiting:
+            self._output.extend(self.take())
 
 
 def _known(unsettled: dict[int, Any], first: int, last: int) -> Iterable[int]:

@@ -1,11 +1,8 @@
 """Python values for the AMQP 1.0 types that Python lacks (part 1, section 1.6).
 
 The codec maps null, boolean, string, binary, double, uuid, list and map to None, bool, str, bytes, float,
-UUID, list and dict. Every other AMQP type has a class here. The numbers and texts are subclasses of int,
-float and str: they compare and hash by value alone, so ``UInt(1) == ULong(1) == 1`` and ``Symbol("a") ==
-"a"``. The class determines the encoding.
-
-A plain Python int is encoded as long, a float as double, a str as string.
+UUID, list and dict. Every other AMQP type has a class here, a subclass of int, float or str if it can be:
+they compare and hash by value alone, so ``UInt(1) == ULong(1) == 1`` and ``Symbol("a") == "a"``.
 """
 
 from __future__ import annotations
@@ -16,13 +13,11 @@ from typing import Any, ClassVar, Final, Self
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.serial import Binary32, EncodeError, Integer
 
-# How many values may enclose another one. Real messages use fewer than ten; the limit keeps hostile
-# ones from exhausting the stack of the recursive readers and writers.
+# How many values may enclose another one: hostile messages must not exhaust the stack of the readers.
 DEPTH_MAX: Final = 64
 
 # Items of width 0 (null, true, uint0, list0 ...) cost no bytes, so an array of 2**32 - 1 of them would fit in
-# ten. Real messages have no such arrays: booleans go with constructor 0x56. The limit bounds the allocation
-# that four bytes can cause to 0.5 kB.
+# ten. Real messages have no such arrays: booleans have constructor 0x56.
 ZERO_WIDTH_ITEMS_MAX: Final = 64
 
 
@@ -98,8 +93,7 @@ class Float(Binary32):
 
 @dataclass(frozen=True, slots=True)
 class _Decimal:
-    # An IEEE 754-2008 decimal in its encoded form: the broker passes decimals on and never computes with
-    # them.
+    # An IEEE 754-2008 decimal in its encoded form, since nothing computes with it.
     raw: bytes
 
     WIDTH: ClassVar[int]
@@ -124,14 +118,14 @@ class Decimal128(_Decimal):
     WIDTH: ClassVar[int] = 16
 
 
-# Slotted and not frozen, since a frozen one costs three times as much to build; treat it as frozen
-# all the same.
+# Not frozen, since a frozen one costs three times as much to build.
 @dataclass(slots=True, unsafe_hash=True)
 class Described:
-    """A value and the descriptor that determines its meaning (section 1.3.1)."""
+    """A value and its descriptor (section 1.3.1): a `Symbol`, or a `ULong` of which the upper 32 bits are a
+    vendor id.
+    """
 
     descriptor: Any
-    """A `Symbol`, or a `ULong` of which the upper 32 bits are a vendor id; any other value is reserved."""
     value: Any
 
 
@@ -140,15 +134,13 @@ class Array:
     """Values that share one constructor (section 1.6.24). Build one with `codec.array_of` unless the code
     matters.
 
-    The constructor is stored as it was read, so that an empty array retains its type.
+    The constructor, such as 0xA3 for sym8, is stored as it was read, so that an empty array retains its type.
+    `descriptors`: of every item, outermost first; usually none or one.
     """
 
     constructor: int
-    """The format code of every item, such as 0xA3 for sym8."""
     items: tuple[Any, ...] = ()
-    """The items, without their descriptors; arrays if this is an array of arrays."""
     descriptors: tuple[Any, ...] = ()
-    """Descriptors of every item, outermost first; usually none or one."""
 
     def __len__(self) -> int:
         return len(self.items)
@@ -159,14 +151,11 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """A map with keys that a dict cannot distinguish (section 1.6.23).
-
-    Decoding gives a dict wherever it can. It gives this when two keys are equal in Python and differ in AMQP
-    (uint 1 and ulong 1, string "a" and symbol "a"), or when a key cannot be hashed (a list).
+    """A map whose keys a dict cannot distinguish (section 1.6.23): two are equal in Python and differ in AMQP
+    (uint 1 and ulong 1, string "a" and symbol "a"), or one cannot be hashed (a list).
     """
 
     pairs: tuple[tuple[Any, Any], ...] = ()
-    """Keys with values in the order of the wire."""
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -175,7 +164,7 @@ class Map:
         return self.pairs
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the value of the key that is equal and of the same Python type, else `default`."""
+        """Return the value of the key that is equal and of the same type."""
         for other, value in self.pairs:
             if type(other) is type(key) and other == key:
                 return value

@@ -1,1 +1,0 @@
-"""The classic queue: first in, first out, in memory or on disk."""

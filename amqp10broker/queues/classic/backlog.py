@@ -5,8 +5,7 @@ messages. The head, up to `HEAD_MESSAGES_MAX` messages or `HEAD_BYTES_MAX` bytes
 much if pages are in memory), consists of objects. Messages behind a full head gather in the tail, which is
 given to the store page by page; a page is loaded when the head is used up.
 
-The store also keeps messages that must survive a restart (`Store.keep`); the one of a durable queue is in
-`durability`. In memory pages are packed: a million messages of 100 bytes take 110 MB, as objects twice that.
+In memory pages are packed: a million messages of 100 bytes take 110 MB, as objects twice that.
 """
 
 from __future__ import annotations
@@ -24,16 +23,14 @@ from amqp10broker.queues.commands import NO_BOUND
 from amqp10broker.queues.machine import that_fill
 
 PAGE_MESSAGES_MAX: Final = 4096
-"""Messages of one page: enough that a page costs little, few enough to load it at once."""
+"""Enough that a page costs little, few enough to load it at once."""
 PAGE_BYTES_MAX: Final = 1024 * 1024
-"""A page is closed when it has so many bytes of content."""
 
 Handle = object
-"""A page's handle, opaque to all but its store."""
 
 DELAYED: Final = 256
-"""The level, for stores, of messages that wait for their time; priorities end at 255. Such messages have
-positions of their own until they join the level of their priority.
+"""The level, for stores, of messages that wait for their time; priorities end at 255. They have positions of
+their own until they join the level of their priority.
 """
 
 
@@ -53,8 +50,7 @@ class _Packed(NamedTuple):
 
 class Store:
     """The store of one classic queue, here in memory. Positions are numbers in one priority level. `durable`:
-    messages given to `keep` survive a restart. If not, `keep` is never called. `in_memory`: pages are stored
-    in memory.
+    messages given to `keep` survive a restart; if not, it is never called.
     """
 
     durable = False
@@ -72,7 +68,7 @@ class Store:
     ) -> int:
         """Store messages with consecutive positions; they are safe when the returned ticket is. `expiries`:
         ms of wall clock, 0: never. None: no message expires. `moved`: former positions in `DELAYED`, which
-        are removed atomically: a restart finds the messages here or there, never in both.
+        are removed atomically: a restart finds the messages here or there.
         """
         raise AssertionError("nothing survives in memory")
 
@@ -107,25 +103,21 @@ class Store:
     def look_delayed(
         self, handle: Handle
     ) -> tuple[Sequence[int], Sequence[Message], Sequence[int] | None, Sequence[int]]:
-        """Return positions, messages, expiries and due times of a page of `DELAYED` that is kept."""
+        """Return positions, messages, expiries and due times of a page of `DELAYED`."""
         raise AssertionError("nothing survives in memory")
 
-    def drop_page(self, handle: Handle) -> None:
-        """Remove a page, which will not be read again."""
+    def drop_page(self, handle: Handle) -> None: ...
 
 
 HEAD_MESSAGES_MAX: Final = 16_384
 HEAD_BYTES_MAX: Final = 4 * 1024 * 1024
 HEADS_IN_MEMORY: Final = 30
-"""Factor for stores with pages in memory: packing saves half of it and costs a tenth of a message's way,
-which shorter backlogs do not need.
-"""
+"""Factor for stores with pages in memory: packing saves half of it and costs a tenth of a message's way."""
 
 
 _CONTENT: Final = itemgetter(1)
 _LAST: Final = attrgetter("last")
 _SHORT: Final = 64
-"""Up to so many messages in the middle of the head are looked up one by one, more by iterating."""
 _PACK_AGAIN: Final = 4
 """A packed page of which only this part is left is packed anew: removed messages take room until then."""
 
@@ -142,13 +134,15 @@ class Window(NamedTuple):
     positions: Sequence[int]
     messages: Sequence[Message]
     expiries: Sequence[int] | None
-    """Expiries, 0: never; None: no message expires, or expiries are stored elsewhere."""
+    """0: never; None: no message expires, or expiries are stored elsewhere."""
     again: bool
     """Some may have been handed out before."""
 
 
 class Page:
-    """Messages in the store. `positions`: None: consecutive. `ranks`: places in the page; None: all."""
+    """Messages in the store. `positions`: None: consecutive. `ranks`: places in the page; None: all.
+    `may_expire`: some may have a time to live; used after a restart only.
+    """
 
     def __init__(
         self,
@@ -160,7 +154,6 @@ class Page:
         may_expire: bool = False,
         positions: list[int] | None = None,
     ) -> None:
-        """Describe a page. `may_expire`: some may have a time to live; used after a restart only."""
         self.first = first
         self.positions = positions
         self.ranks: list[int] | None = None
@@ -191,7 +184,7 @@ class Page:
 
 
 class Backlog:
-    """The messages of one level not delivered. `counting`: `size` is kept: only a limit of bytes needs it."""
+    """The messages of one level. `counting`: `size` is maintained: only a limit of bytes needs it."""
 
     __slots__ = (
         "_head", "_head_expiries", "_head_first", "_head_positions", "_head_size", "_level", "_looked",
@@ -242,7 +235,6 @@ class Backlog:
             self.size = sum(page.size for page in pages)
 
     def extend(self, messages: Sequence[Message], expiries: Sequence[int] | None) -> None:
-        """Append messages. `expiries`: ms, 0: never; None: no message expires."""
         count = len(messages)
         size = content_bytes(messages)
         if self._tail or self._pages or self._head_is_full() or not self._head_ends_at_next():
@@ -324,7 +316,7 @@ class Backlog:
         self, count: int, room: int = NO_BOUND
     ) -> tuple[Sequence[int], list[Message], Sequence[int] | None, int]:
         """Take the first messages, at least one. `room`: bytes of contents; the message that uses it up is
-        the last. Returns positions, messages, expiries, and the bytes of contents.
+        the last. Returns positions, messages, expiries, and bytes of contents.
         """
         head = self._head or self._refill()
         here = min(count, len(head))

@@ -111,7 +111,6 @@ class Consumers:
         return len(self._counted)
 
     def may_join(self, *, exclusive: bool) -> bool:
-        """Return whether another consumer may subscribe, with or without exclusive use."""
         # A consumer with exclusive use is the only one.
         other = next(iter(self._counted.values()), None)
         return other is None or not (exclusive or other.exclusive)
@@ -176,7 +175,7 @@ class Consumers:
             ring[consumer] = None
 
     def rest(self, consumer: ClassicConsumer, *, in_vain: bool) -> None:
-        """Suspend the first of the top ring, which has credit left but has looked through all messages."""
+        """Suspend the first of the top ring, which has looked through all messages."""
         self.leave_ring(consumer)
         self._resting[consumer] = in_vain
 
@@ -198,7 +197,6 @@ class Consumers:
             del self.rings[consumer.priority]
 
     def top_ring(self) -> RoundRobin[ClassicConsumer]:
-        """Return the ring of the highest priority, which must not be empty."""
         return next(iter(self.rings.values()))
 
     def had_turns(self, takers: Sequence[ClassicConsumer], count: int) -> None:
@@ -221,7 +219,6 @@ class Consumers:
 # matches. The places of messages that match beyond its credit are remembered.
 
 WINDOW_MAX: Final = 128
-"""Messages that are examined in one batch."""
 
 
 def has_more(waiting: ReadyMessages, cursor: Cursor) -> bool:
@@ -243,7 +240,6 @@ class Search:
     def __init__(
         self, waiting: ReadyMessages, cursor: Cursor, count: int, room: int, budget: int, now_ms: int
     ) -> None:
-        """Search a queue. `room`: bytes of contents; the message that uses it up is the last."""
         self._waiting = waiting
         self._cursor = cursor
         self._count = count

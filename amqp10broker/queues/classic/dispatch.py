@@ -20,7 +20,7 @@ from amqp10broker.queues.queue_status import AT_MOST_ONCE, DISABLED, QueueCounte
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
 
 DROPPED_MAX: Final = 4096
-"""Messages that are dropped in one step when a limit was lowered; each may have to be dead-lettered."""
+"""Messages that are dropped in one step when a limit was lowered."""
 
 
 class Disposal:
@@ -114,9 +114,7 @@ class Disposal:
         return waiting.count + delayed.count, waiting.size + delayed.size
 
     def make_room(self) -> None:
-        """Drop messages beyond the limits from the head, at most `DROPPED_MAX`. Delayed messages count as
-        behind the others.
-        """
+        """Drop messages beyond the limits from the head; delayed messages count as behind the others."""
         settings, waiting = self.settings, self._waiting
         self.unfinished = False
         if settings.overflow is not Overflow.DROP_HEAD or not is_limited(settings):
@@ -222,9 +220,9 @@ _HEAD: Final = itemgetter(0)
 def expiries_of(
     messages: Sequence[Message], queue_ttl_ms: int | None, now_ms: int
 ) -> tuple[Sequence[int] | None, bool]:
-    """Return the expiry of each newly published message, in ms; 0: never; None instead of a list: no message
-    expires. The smaller of the queue's and the message's time to live counts. Returns the expiries, and
-    whether some message requests a delay (`dues_of`).
+    """Return the expiry of each newly published message, in ms, 0: never; None: no message expires. The
+    smaller of the queue's and the message's time to live counts. Returns also whether some message requests a
+    delay.
     """
     ttls: dict[bytes, int | None] = {}
     delays = False
@@ -291,9 +289,9 @@ class Serving:
         self.delivered_ms: int | None = None
 
     def serve(self, now_ms: int, *, to_the_end: bool = False) -> None:
-        """Hand out ready messages while any consumer has credit. `to_the_end`: do not stop early, since
-        remaining credit will be forfeited. Otherwise this ends when many messages have expired and more have
-        to: `ReadyMessages.next_expiry` is due then, so that other tasks run before the next call.
+        """Hand out ready messages while any consumer has credit. `to_the_end`: remaining credit will be
+        forfeited. Otherwise this ends when many messages have expired and more have to:
+        `ReadyMessages.next_expiry` is due then, so that other tasks run before the next call.
         """
         waiting, consumers = self._waiting, self._consumers
         if consumers.looking:

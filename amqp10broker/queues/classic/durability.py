@@ -50,9 +50,8 @@ DELIVERED: Final = 3
 
 
 class MessagesHead(NamedTuple):
-    """The head of the payload of `MESSAGES`. `level`: as in `store`, with one for delayed messages.
-    `expiries`, `dues`: of each message; None: none expires, or is delayed. `moved`: former positions of these
-    messages as delayed ones; None: they were not delayed.
+    """The head of the payload of `MESSAGES`. `level`: with one for delayed messages. `expiries`, `dues`:
+    None: no message expires, or is delayed. `moved`: former positions of these messages as delayed ones.
     """
 
     level: int
@@ -65,7 +64,6 @@ class MessagesHead(NamedTuple):
 COLUMN: Final = maybe(NUMBERS)
 HEAD: Final = Layout(MessagesHead, level=U16, messages=U32, expiries=COLUMN, dues=COLUMN, moved=COLUMN)
 _PLAIN: Final = Struct("<HI3x")
-"""`HEAD` without columns, as of almost all records."""
 REMOVED: Final = row(U16, Many(row(U64, U64)))
 """Level, and runs of positions that are gone: the first, and the one behind the last."""
 
@@ -95,7 +93,7 @@ def runs_of(positions: Sequence[int]) -> list[tuple[int, int]]:
 
 
 RECORD_MESSAGES_MAX: Final = 8192
-"""Messages of one record: a larger publish becomes several."""
+"""A larger publish becomes several records."""
 
 _BUCKET: Final = 256
 """Number of consecutive delayed messages for which a start remembers the first due time only."""
@@ -105,15 +103,13 @@ _FIRST: Final = attrgetter("first")
 
 @dataclass(frozen=True, slots=True)
 class JournalPage:
-    """Messages that are read back from the journal."""
-
     level: int
     first: int
     count: int
 
 
 class _Read:
-    """A record of messages, decoded once for all parts of it that are wanted."""
+    """A record of messages, decoded once for all wanted parts of it."""
 
     __slots__ = ("_at", "_lengths", "_messages", "first", "head", "payload")
 
@@ -181,7 +177,6 @@ class ClassicStore(Store):
     in_memory = False
 
     def __init__(self, group: int, log: RecordLog, spool: Spool) -> None:
-        """Create an empty store. `group`: the queue's number, never used before."""
         self.group = group
         self.live = 0
         self._log = log
@@ -381,9 +376,7 @@ class ClassicStore(Store):
         return records
 
     def relocate(self, file: int) -> Iterator[None]:
-        """Append again the live records of a file that will be removed. Yields after some records each, so
-        that other tasks can run.
-        """
+        """Append again the live records of a file that will be removed, in steps."""
         for number, level in list(self._levels.items()):
             for extent in level.extents.of_file(file):
                 if file not in level.extents.files:
@@ -508,7 +501,7 @@ def _add_run(pages: list[Page], number: int, run: range, size: int, level: _Leve
 
 
 MakeQueue = Callable[[ClassicQueue | None], ClassicQueue]
-"""Makes an empty machine, with the settings and counters of one that failed, if it is given."""
+"""Makes an empty machine, with the settings and counters of one that failed."""
 
 
 class ClassicInJournal(DurabilityBackend[ClassicQueue]):

@@ -1,7 +1,6 @@
 """The classic queue: first in, first out.
 
-`ready` holds the waiting messages in levels of priority, and those that wait for their time; a message that
-comes back returns to its exact place. `consumers` decides the rotation; `dispatch` hands out, settles and
+`ready` holds the waiting messages; `consumers` decides the rotation; `dispatch` hands out, settles and
 removes. Messages that must survive a restart are given to the store, and confirmed when they are safe. Each
 command contains the time in ms of wall clock; the queue's time stands still while the clock is set back.
 """
@@ -73,13 +72,12 @@ from amqp10broker.queues.selecting import Select, selection
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
 
 PLAIN_HEADS_MAX: Final = 256
-"""Heads that a queue remembers as plain."""
 
 _HEAD: Final = itemgetter(0)
 
 
 DUE_MAX: Final = 1024
-"""Due messages that are handled in one step, so that other tasks run before the next."""
+"""Due messages that are handled in one step."""
 
 
 class ClassicQueue(QueueMachine):

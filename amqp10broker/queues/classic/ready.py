@@ -3,8 +3,7 @@
 The key of a message is its position in its level times the number of levels, plus the level. A message that
 comes back goes to its old place: each level is a heap of returned messages and a backlog. Returned messages
 are before the backlog, except for those that a selecting consumer took from the middle. Messages expire at
-the head of their level only, as in RabbitMQ: one that expires early behind one that does not stays until it
-is first.
+the head of their level only, as in RabbitMQ.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from amqp10broker.queues.queue_status import QueueWeight, few
 
 
 class Cursor:
-    """The progress of one consumer, which looks at each message once. `at`: by level, the highest
-    priority first: everything before this position was looked at. `behind`: by level: heaps of earlier
-    positions, of which some may be empty by now.
+    """The progress of one consumer, which looks at each message once. `at`: by level, the highest priority
+    first: everything before this position was looked at. `behind`: by level: heaps of earlier positions, of
+    which some may be empty by now.
     """
 
     __slots__ = ("at", "behind", "looked_at", "passed", "takes", "wanted")
@@ -83,7 +82,6 @@ class Level:
 
     @property
     def returned_is_first(self) -> bool:
-        """Whether the first message is a returned one, of which there must be some."""
         return not self.backlog.count or self.returned[0][0] < self.backlog.first_position()
 
     def window(self, position: int, most: int) -> Window | None:
@@ -163,7 +161,7 @@ class ReadyMessages:
 
     @property
     def size(self) -> int:
-        """Bytes of the contents of ready messages, if `counting`."""
+        """Bytes of contents, if `counting`."""
         return self._returned_size + sum([level.backlog.size for level in self.levels])
 
     def weigh(self) -> QueueWeight:
@@ -180,8 +178,8 @@ class ReadyMessages:
         return QueueWeight(every + sum(back), None, here + len(back), here_bytes + sum(back))
 
     def by_level(self, messages: Sequence[Message]) -> Iterator[tuple[Level, Sequence[int] | None]]:
-        """Sort the messages of one publish into levels. Yields a level and the indexes of its messages in
-        order; None: all of them.
+        """Sort messages into levels. Yields a level and the indexes of its messages in order; None: all of
+        them.
         """
         if self.width == 1:
             yield self.levels[0], None
@@ -217,16 +215,16 @@ class ReadyMessages:
             self._returned_size += len(message[1])
 
     def let_go(self) -> None:
-        """Stop sorting returned messages, since no consumer looks through the queue any more."""
+        """Stop sorting returned messages."""
         for level in self.levels:
             level.ordered = False
 
     def take(
         self, count: int, now_ms: int, room: int = NO_BOUND
     ) -> tuple[Sequence[int], list[Message], Sequence[Keyed], int]:
-        """Take the next messages in order, at most `count`, which are ready. `room`: bytes of contents; the
-        message that uses it up is the last. Returns keys, messages, (key, message) of those that had expired,
-        and bytes of contents. Fewer than `count` only if some had expired, or the room is used up.
+        """Take the next messages in order, at most `count`, which are ready. `room`: as in `Backlog.take`.
+        Returns keys, messages, (key, message) of those that had expired, and bytes of contents. Fewer than
+        `count` only if some had expired, or the room is used up.
         """
         level = self._first_level()
         keys: Sequence[int] = ()
@@ -321,7 +319,6 @@ class ReadyMessages:
         return list(zip(keys, [window.messages[place] for place in places], strict=True))
 
     def drop_head(self) -> Keyed:
-        """Take the first message of the lowest level that has one, to make room."""
         for level in reversed(self.levels):
             if level.count:
                 return self._take_from(level, 1)[0]
@@ -372,7 +369,6 @@ PAGE_MESSAGES: Final = 128
 PAGE_BYTES: Final = 32 * 1024
 
 _RUN_MAX: Final = 2**31
-"""Positions that a store is notified of in one range."""
 
 _BEFORE: Final = struct.Struct("<QQ")
 
@@ -383,15 +379,15 @@ class Delayed(NamedTuple):
     when_ms: int
     position: int
     expiry: int
-    """Time of its expiry in ms; 0: never."""
+    """In ms; 0: never."""
     message: Message
 
 
 class _DelayedPage(NamedTuple):
     when_ms: int
-    """Due time of its first message, or a lower bound."""
+    """Of its first message, or a lower bound."""
     position: int
-    """Position of its first message, or a lower bound."""
+    """Of its first message, or a lower bound."""
     handle: Handle
     messages: int
     size: int
@@ -401,8 +397,8 @@ class DelayedMessages:
     """Messages for later delivery, in order of the times when they may be delivered, or expire if that is
     earlier. The soonest are objects, at most `SOON_MESSAGES_MAX` of them and `SOON_BYTES_MAX` bytes. Beyond
     that, the later half goes to the store in pages of a few messages, each behind its time and position; a
-    page is loaded when its first message is due, and what is later than all others in memory is stored again.
-    So memory holds some thousands and a line for each page, whatever the order of arrival.
+    page is loaded when its first message is due. So memory holds some thousands and a line for each page,
+    whatever the order of arrival.
     """
 
     __slots__ = ("_first", "_pages", "_soon", "_soon_size", "_store", "count", "next", "size")

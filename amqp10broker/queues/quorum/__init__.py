@@ -1,1 +1,0 @@
-"""The quorum queue: a deterministic machine for a log of commands."""

@@ -1,13 +1,9 @@
-"""Storage for the messages of a quorum queue. The queue's state holds only their indexes.
+"""The messages of a quorum queue, of which the state holds only the indexes; in pages for reading, and in the
+journal.
 
-`PagedBodies` stores messages in pages of 4096 consecutive indexes, of which a few are lists of messages and
-all others packed bytes in a spool. An index has at most one message, and the indexes of new messages only
-grow.
-
-The messages of a durable quorum queue, in pages for reading and in the journal for recovery.
-
-A queue adds and removes messages while it applies an entry; the entry's record holds them. So these changes
-are collected, and applied to the index of the journal then (`placed`).
+An index has at most one message, and the indexes of new messages only grow. A queue adds and removes messages
+while it applies an entry; the entry's record holds them. So these changes are collected, and applied to the
+index of the journal then (`JournalBodies.placed`).
 """
 
 from __future__ import annotations
@@ -113,7 +109,7 @@ class _BodyPage:
 
 
 class PagedBodies:
-    """A store of messages in pages, which are packed while they are not in use."""
+    """A store of messages in pages, of which all but a few are packed bytes in a spool."""
 
     def __init__(self, spool: Spool | None = None) -> None:
         self._spool = spool or _IN_MEMORY
@@ -247,8 +243,8 @@ class _Put(NamedTuple):
 
 
 class JournalBodies(PagedBodies):
-    """`PagedBodies` with the places of its messages in the journal. `recovering`: entries are applied again.
-    Messages may be missing, since their present record comes later in the journal.
+    """`PagedBodies` with the places of its messages in the journal. `recovering`: entries are applied again,
+    and messages may be missing, since their present record comes later in the journal.
     """
 
     def __init__(self, journal: RecordLog, spool: Spool | None = None) -> None:
@@ -347,7 +343,7 @@ class JournalBodies(PagedBodies):
                 for first, end in ranges_of(sorted(each)):
                     self._extents.remove(first, end)
         self._noted.clear()
-        return ranges_of(sorted(unplaced))
+        return ranges_of(sorted(unplaced)) if unplaced else []
 
     def relocated(self, file: int, places: Sequence[BodyPlace]) -> None:
         for place in places:
@@ -369,8 +365,8 @@ class JournalBodies(PagedBodies):
         self._end += length
 
     def in_file(self, file: int) -> Iterator[tuple[int, int]]:
-        """Iterate over runs (first, end) of at most `RELOCATED_MAX` messages of a file, until it has none.
-        The caller must relocate each run before the next.
+        """Iterate over runs (first, end) of a file, which the caller must relocate before the next, until it
+        has none.
         """
         while not self._abandoned and (extents := self._extents.of_file(file)):
             run = next(extents[0].live_runs())

@@ -1,39 +1,34 @@
-"""Commands of a quorum queue beside those of `queues.commands`, from its runtime and from its dead-lettering.
+"""The commands of a quorum queue, the entries of its log, and its records in the journal.
 
 Everything that changes the state of a quorum queue is a command, the passing of time included: these commands
 are its log, and the same log makes the same state. Commands that change nothing (`Inspect`, `Touch`) are in
 no entry: they are answered between two of them, in the order in which they were sent.
 
-The entries of a quorum queue's log: the commands, time and first index of messages of a step.
+An entry has the commands, time and first index of messages of a step, so that a message can be read again
+without decoding the commands. Every message has an index, whether the queue accepts it or not: indexes are
+known before a command is applied. Equal commands make equal bytes on every node.
 
-An entry records where its messages begin, so that a message can be read again without decoding the commands.
-Every message of an entry has an index, `first` and those behind it, whether the queue accepts it or not:
-indexes are known before a command is applied. Commands contain the `PeerId` and handle of their sender, so
-that equal commands make equal bytes on every node. Commands without effect are omitted.
-
-The records of quorum queues in the journal.
+The records, kinds 16 to 47, with integers in little-endian:
 
 ==============  ======================  =========================================================
-kind            index                   payload, integers little-endian
+kind            index                   payload
 ==============  ======================  =========================================================
-`EMPTY`,        of the entry in its     ``applied u64``; then of `COMMANDS`: places of messages and
-`COMMANDS`,     group's log; the        what `queues.quorum.commands` makes; of `CONFIG`:
-`CONFIG`        record's term is its    `raft.messages.CONFIG`
+`EMPTY`,        of the entry in its     ``applied u64``, of the last entry that the queue had
+`COMMANDS`,     group's log; the        applied then: what a start may apply again while it reads;
+`CONFIG`        record's term is its    of `COMMANDS`: `PLACES` and `encode_commands`; of `CONFIG`:
+                                        `raft.messages.CONFIG`
 `HARD`          0                       `raft.messages.HARD`
 `STATE`         of the last entry       `raft.messages.POINT`, then what `queues.quorum.snapshot` makes
                 in it
-`RELOCATED`     of the first message;   places of messages; batches of messages
+`RELOCATED`     of the first message;   `PLACES`; batches of messages
                 the record's term is
                 what was applied
 `STAGED`        number of the transfer  as `RELOCATED`, of a state that the leader sends
 `INSTALLED`     of the last entry       ``transfer u64``, then as `STATE`: all that is staged of the
                 in it                   transfer, and this, take the place of all there was
-`BEGINS`        0: it has nothing yet;  ``member u64``: a member that was added to the group begins.
-                1: repeated             Written for these only
+`BEGINS`        0: it has nothing yet;  ``member u64``: a member that was added to the group begins
+                1: repeated
 ==============  ======================  =========================================================
-
-`applied` is the index of the last entry that the queue had applied when the record was appended: what a
-start may apply again while it reads. The group decides on the entries behind that.
 
 An entry with an index not above that of the entry before, and with another term, takes the place of
 that one, and all behind it go. With the same term it is the same entry, appended again because its file was
@@ -42,13 +37,9 @@ cleaned. Whatever is needed behind a state stands behind its record.
 Staged records of one transfer do not count before its `INSTALLED`, nor when records of another one follow
 them.
 
-Places (`PLACES`) list the messages of the record, which can be found so without decoding commands.
-
 A node may have had another member of the group before. Records before the `BEGINS` of a member that was
 added belong to that one; but before a repeated one (after cleaning), messages are its own.
 Behind it stand term and vote again, and the state.
-
-Kinds 16 to 47 are the quorum queues'.
 """
 
 from __future__ import annotations
@@ -97,17 +88,11 @@ from amqp10broker.raft.messages import POINT, Kind
 
 @dataclass(slots=True, eq=False)
 class Letters:
-    """A batch of commands of the sessions of one node.
-
-    The node numbers its commands to the queue from 1. The batch is applied only if its first number is the
-    next one; otherwise it is ignored without effects, as a repetition or because earlier ones are missing.
-
-    Attributes:
-        incarnation: of this start of the node.
-        last: number of the last one; ``first - 1``: there is none, and the batch contains `heard` only.
-        heard: index of the last entry of which the node has the effects.
-        commands: in order; their count may differ from the numbers, since publishes are joined. A command
-            that is not of a session of this node and start is not applied.
+    """A batch of commands of the sessions of one node, which numbers them from 1. It is applied only if its
+    first number is the next one; otherwise it is a repetition, or earlier ones are missing. `last`: ``first -
+    1``: the batch contains `heard` only: the index of the last entry of which the node has the effects.
+    `commands`: their count may differ from the numbers, since publishes are joined. A command that is not of
+    a session of this node and start is not applied.
     """
 
     node: int
@@ -130,8 +115,6 @@ class NodeSuspect:
 
 @dataclass(frozen=True, slots=True)
 class NodeBack:
-    """A suspected node is reachable again: its consumers go on."""
-
     node: int
     incarnation: int
 
@@ -139,8 +122,7 @@ class NodeBack:
 @dataclass(frozen=True, slots=True)
 class NodeGone:
     """A node went away, or began again: its consumers and publishers are removed as if their connections had
-    been lost, and the numbers of its commands are forgotten. Later commands of it are not applied.
-    `incarnation`: this start and those before; consumers and publishers of a later one stay.
+    been lost, and the numbers of its commands are forgotten. `incarnation`: this start and those before.
     """
 
     node: int
@@ -156,17 +138,15 @@ class SessionGone:
 
 @dataclass(frozen=True, slots=True)
 class DlxSettle:
-    """Dead messages have been accepted by all their target queues. `keys`: from `QuorumQueue.take_dlx`;
-    unknown ones are ignored.
-    """
+    """Dead messages have been accepted by all their target queues; unknown keys are ignored."""
 
     keys: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class RaiseVersion:
-    """The entries behind this one in the log are encoded and applied by another machine version. It is an
-    entry by itself. `version`: from now on; a lower one than before changes nothing.
+    """The entries behind this one in the log are encoded and applied by another machine version, if it is a
+    higher one. It is an entry by itself.
     """
 
     version: int
@@ -187,14 +167,12 @@ class SearchResult:
 
 @dataclass(slots=True, eq=False)
 class Selected:
-    """The leader's search results for consumers that select."""
-
     looks: Sequence[SearchResult]
 
 
 @dataclass(slots=True, eq=False)
 class SelectedInLevels(Selected):
-    """The same for a queue with another number of priorities than two, whose cursors are as much longer."""
+    """The same with another number of priorities than two, whose cursors are as much longer."""
 
 
 QuorumChange = (
@@ -211,7 +189,7 @@ class Browsing:
 
 @dataclass(frozen=True, slots=True)
 class BrowsersGone:
-    """A node lost contact with this member: its browsers are gone, and it attaches those that exist anew."""
+    """A node lost contact with this member: it attaches its browsers anew."""
 
     node: int
     incarnation: int
@@ -252,12 +230,10 @@ def _join_letters(result: list[QuorumCommand], letters: Letters) -> None:
 
 
 class BodyPlace(NamedTuple):
-    """The position of a run of messages in an entry."""
-
     first: int
     messages: int
     at: int
-    """Offset of the batch from the start of the entry."""
+    """From the start of the entry."""
     length: int
 
 
@@ -276,7 +252,6 @@ class EntryCommands:
 
 
 FILTERS: Final = as_bytes(lambda filters: encoded(filters) or b"", lambda data: data or None)
-"""Those of a consumer that selects; the others of a `Subscribe` concern no quorum queue."""
 _NODE: Final[dict[str, Field]] = {"node": U32, "incarnation": U32}
 _LETTERS: Final[dict[str, Field]] = _NODE | {"first": U64, "last": U64, "heard": U64}
 _LETTERS_TAG: Final = 17
@@ -318,11 +293,11 @@ _ENTRY: Final[Layout[EntryCommands]] = Layout(EntryCommands, now_ms=U64, first=U
 
 
 def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, first: int, version: int = 1) -> Encoded:
-    """Encode commands as one entry. `commands`: in order. Commands without effect are omitted. `version`: the
-    machine version in the log at this place, not the newest of this broker. All versions write alike so far.
-    Raises `NewerMachine` if this broker does not support the version.
+    """Encode commands as one entry, without those that change nothing. `version`: the machine version in the
+    log at this place. All versions write alike so far. Raises `NewerMachine`.
     """
-    machine_version.check(version)
+    if version != machine_version.NEWEST:
+        machine_version.check(version)
     pieces = [b""]
     places: list[BodyPlace] = []
     count, _, end = _encode_all(commands, pieces, places, _HEAD.size, first)
@@ -359,13 +334,12 @@ def _encode_all(
 
 
 def decode_commands(payload: bytes) -> EntryCommands:
-    """Decode an entry of `encode_commands`. Raises `BadBytes` if the payload is not a valid entry."""
     return _ENTRY.decode(payload)
 
 
 def entry_head(payload: bytes, at: int) -> tuple[int, int, int]:
     """Return the time, first index and raised version of the entry at an offset. The version is 0 for all
-    entries but those of a `RaiseVersion`, which stand alone. Raises `BadBytes` if the entry is cut off.
+    entries but those of a `RaiseVersion`, which stand alone. Raises `BadBytes`.
     """
     try:
         now_ms, first, _ = _HEAD.unpack_from(payload, at)

@@ -51,13 +51,13 @@ SIZE_BITS: Final = 32
 _SIZE_MASK: Final = (1 << SIZE_BITS) - 1
 
 _OLD_RANKS_MAX: Final = 64
-"""Outdated ranks that may be kept, beside as many as there are consumers."""
+"""Outdated ranks beside as many as there are consumers."""
 
 
 class ConsumerSelection:
     """A consumer's selection, and its progress. `at`: by line of `ReadyIndexes.lines`, and of
     `selecting.Again`, the key before which everything was looked at. `ends`: of a drain: the keys up to which
-    it must have looked; None: no drain is under way.
+    it must have looked.
     """
 
     __slots__ = ("_filter", "at", "ends", "looked_at", "passed", "wanted")
@@ -83,9 +83,9 @@ class QuorumConsumer:
     """A consumer's state in its queue. `counted`: false for a fetch of one message. `timeout_ms`: None: as in
     the queue's settings. `room`: bytes of contents it may have now; used up, there is no credit either.
     `unsettled`: index -> ``delivery time in ms << 32 | size``, in order of delivery; of a settled consumer
-    only what may still be on its way. `silent`: it let a delivery time out and has sent nothing since; it
-    gets nothing. `given_up`: suspended for so long that its deliveries were returned: another may be the
-    active one. `selection`: None: it gets the first message.
+    only what may still be on its way. `silent`: it let a delivery time out and has sent nothing since.
+    `given_up`: suspended for so long that its deliveries were returned. `selection`: None: it gets the first
+    message.
     """
 
     shown: Final = ()
@@ -161,7 +161,6 @@ class ConsumerRotation(dict[int, RoundRobin[QuorumConsumer]]):
         return sum(each.credit for group in self.values() for each in group)
 
     def first(self) -> RoundRobin[QuorumConsumer]:
-        """Return those of the highest priority; there must be at least one consumer."""
         return self[max(self)] if len(self) > 1 else next(iter(self.values()))
 
     def add(self, consumer: QuorumConsumer) -> None:
@@ -180,8 +179,7 @@ class ConsumerRotation(dict[int, RoundRobin[QuorumConsumer]]):
 
 class Activity:
     """The choice of the single active consumer. The candidates are in a heap: of thousands of consumers that
-    come and go together, none is compared with all the others. `holder`: the active or quiescing consumer;
-    None if there is no candidate.
+    come and go together, none is compared with all the others. `holder`: the active or quiescing consumer.
     """
 
     __slots__ = ("_all", "_changed", "_ranks", "holder")
@@ -194,9 +192,7 @@ class Activity:
         heapify(self._ranks)
 
     def rank(self, consumer: QuorumConsumer) -> None:
-        """Update a consumer's rank: one that is not the holder is new, can be active again, or has other
-        credit. Outdated ranks are removed when they come first or become too many.
-        """
+        """Update a consumer's rank. Outdated ranks are removed when they come first or become too many."""
         if consumer is self.holder or not consumer.counted:
             return
         heappush(self._ranks, (*_rank(consumer), consumer))
@@ -258,7 +254,7 @@ def _rank(consumer: QuorumConsumer) -> tuple[int, int, int]:
 
 StoredEffect = PublishRejected | Answer | TimedOut | CreditReply
 """Effects that neither the state nor the number of the last command replaces. A `CreditReply` to a drain of a
-consumer that selects is one, since it comes when the search has ended.
+consumer that selects comes when the search has ended.
 """
 
 
@@ -274,9 +270,9 @@ class NodeLink:
 @dataclass(frozen=True, slots=True)
 class ConsumerFacts:
     """The state of a consumer for its node. `missed`: deliveries that never reached the node and have been
-    returned, because of a time-out or because the node was away for too long. They are included in
-    `delivery_count`. The node adds them to `seen` and `delivery_count` of its commands for this consumer from
-    now on, also of those that it sends again, and subtracts them from `CreditReply.delivery_count`.
+    returned. They are included in `delivery_count`. The node adds them to `seen` and `delivery_count` of its
+    commands for this consumer from now on, also of those that it sends again, and subtracts them from
+    `CreditReply.delivery_count`.
     """
 
     delivery_count: int
@@ -289,9 +285,8 @@ class ConsumerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """The state that a node needs to go on with a new leader, or after it lost contact. `last`: number of the
-    last of its commands that was applied; later ones have to be sent again. `deliveries`: deliveries that it
-    has missed, one `Deliver` for each consumer that has any.
+    """The state that a node needs to go on with a new leader, or after it lost contact. `last`: of its
+    commands, the last that was applied. `deliveries`: that it has missed.
     """
 
     last: int
@@ -351,7 +346,6 @@ _ASKERS: Final[Mapping[type, Callable[[Any], PeerId]]] = {
 
 
 def is_of(command: QuorumCommand, node: int, incarnation: int) -> bool:
-    """Return whether a command is of a session of this incarnation of a node."""
     if type(command) is Delete and command.request is None:
         return False
     asker = _ASKERS.get(type(command))

@@ -43,9 +43,9 @@ from amqp10broker.queues.selecting import encoded
 
 class QuorumConsumers:
     """All consumers of one queue. `timeout_at`, `give_up_at`: lower bounds of the times, in ms, at which a
-    delivery has been held, or an unreachable node been away, for too long; None: never. `unused_since`: when
-    the last consumer went or the last message was fetched. `suspects`: unreachable nodes, by number and
-    incarnation -> since when; None: for so long that the deliveries of their consumers were returned.
+    delivery has been held, or an unreachable node been away, for too long. `unused_since`: when the last
+    consumer went or the last message was fetched. `suspects`: unreachable nodes, by number and incarnation ->
+    since when; None: for so long that the deliveries of their consumers were returned.
     """
 
     def __init__(self, name: str, messages: Messages, outbox: Outbox, links: NodeLinks, now_ms: int) -> None:
@@ -112,8 +112,8 @@ class QuorumConsumers:
         self.serve()
 
     def give_up(self) -> None:
-        """Return the deliveries of nodes that were away for too long, and compute when this is due again.
-        They do not count as failed, since the nodes may only be cut off; those that were sent settled stay.
+        """Return the deliveries of nodes that were away for too long. They do not count as failed, since the
+        nodes may only be cut off; those that were sent settled stay.
         """
         limit = self._messages.settings.consumer_disconnected_timeout_ms
         now = self._messages.now_ms
@@ -153,8 +153,8 @@ class QuorumConsumers:
         self._find_give_up()
 
     def lose(self, is_gone: Callable[[PeerId], bool]) -> None:
-        """Remove the consumers of lost sessions and return their deliveries, as for lost connections. The
-        lease of an unused queue begins anew: while the node was away, no client of it could use the queue.
+        """Remove the consumers of lost sessions and return their deliveries. The lease of an unused queue
+        begins anew: while the node was away, no client of it could use the queue.
         """
         lost = [each for each in self.by_ref.values() if is_gone(each.ref.reply_to)]
         held = sorted(item for each in lost if not each.settled for item in each.unsettled.items())
@@ -553,7 +553,7 @@ class QuorumConsumers:
 
     def beyond(self, ref: ConsumerRef, seen: int) -> tuple[Deliver | None, int]:
         """Return the deliveries that a consumer's node has not seen, and how many were taken back since:
-        without the session's knowledge, these are the oldest, since those that it has seen go first.
+        these are the oldest, since those that it has seen go first.
         """
         consumer = self.by_ref[ref]
         count = max(0, consumer.handed_out - seen)

@@ -1,9 +1,9 @@
 """Durability backends of quorum queues: in memory, or the log of a Raft group, with its time.
 
 Without a data folder effects are sent at once. With one, the commands of a step are proposed to the group as
-one entry, which is applied when it is committed (for a group of one: durable), and its effects are sent then.
-Further entries are proposed meanwhile. A leader applies with effects; a follower applies without effects or
-counters, a few entries at a time, since no client waits for it.
+one entry, which is applied when it is committed, and its effects are sent then. Further entries are proposed
+meanwhile. A follower applies without effects or counters, a few entries at a time, since no client waits for
+it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ AHEAD_MS_MAX: Final = 1_000
 
 class Clocks:
     """The clock differences as one node measures them. A node's time advances evenly from its start
-    (`runtime.clock`), so a difference is constant. As in NTP (RFC 5905) a measurement is a round trip, and
-    the difference is known within half of it: a heartbeat that is worked off late makes the bound wide, and
-    not the clock wrong. `correction_ms`: the correction of this node's clock
+    (`runtime.clock`), so a difference is constant. As in NTP (RFC 5905) it is known within half a round trip:
+    a late heartbeat makes the bound wide, and not the clock wrong. `correction_ms`: of this node's clock
     where it leads: 0 if the clocks of most nodes are near it. Of two that differ the one behind is taken for
     right: what expires too early is lost.
     """
@@ -55,8 +54,8 @@ class Clocks:
         self._measured: dict[int, tuple[int, int]] = {}
 
     def heard(self, node: int, ahead_ms: int, within_ms: int = 0) -> None:
-        """Another node's clock is so much ahead of this one's, give or take `within_ms`; below 0: behind. A
-        measurement that is less exact than the last one counts only if it contradicts that.
+        """Another node's clock is so much ahead of this one's, give or take `within_ms`. A measurement that
+        is less exact than the last one counts only if it contradicts that.
         """
         last_ms, last_within_ms = self._measured.get(node, (0, math.inf))
         if within_ms <= last_within_ms or abs(ahead_ms - last_ms) > within_ms:
@@ -75,7 +74,6 @@ class Clocks:
         self.correction_ms = _beyond(known[(len(known) - 1) // 2], AHEAD_MS_MAX)
 
     def notes(self, named: Mapping[int, str]) -> dict[str, str]:
-        """Return a sentence for each problem, by its subject."""
         found = {
             f"clock of {name}": f"the clock of node {name} is {difference(ahead_ms)} this node's"
             for node, name in sorted(named.items())
@@ -110,7 +108,6 @@ class LogTime:
     __slots__ = ("_clock_ms", "_node", "_time_ms")
 
     def __init__(self, node: Clocks, time_ms: int = 0, clock_ms: int = NEVER) -> None:
-        """Begin to lead. `clock_ms`: the leader's clock; left out by a member that does not lead."""
         self._node = node
         self._time_ms = time_ms
         self._clock_ms = clock_ms
@@ -136,27 +133,16 @@ class LogTime:
 
 
 APPLIED_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Size of entries that are applied in one step: a member that catches up with many lets other tasks run
-between.
-"""
+"""Size of entries that are applied in one step, so that other tasks run between."""
 
 LATE_ENTRIES: Final = 16
 LATE_BYTES: Final = 4096
-"""Number, and bytes, of committed entries that a follower accumulates before it applies them. More would
-delay other work.
-"""
+"""Number, and bytes, of committed entries that a follower accumulates before it applies them."""
 
 RETRY_MS: Final = 100
-"""Interval after which a leader tries again what it could not propose."""
 
 
 _WITH_COPIES: Final = frozenset((GiveBack, Unsubscribe))
-"""Commands that may contain messages of which there is a copy here."""
-
-
-def _is_farewell(command: Command) -> bool:
-    # The catalog has forgotten the queue.
-    return isinstance(command, Delete) and command.request is None
 
 
 def _published(commands: Sequence[QuorumCommand]) -> int:
@@ -211,8 +197,8 @@ class QuorumInMemory(DurabilityBackend[QuorumQueue]):
 
 
 class QuorumInLog(QuorumInMemory):
-    """The backend with a replicated log, which decides the order of commands. `member`: this node's member of
-    the group, while it takes part.
+    """The backend with a replicated log, which decides the order of commands. `member`: None while this
+    node's member of the group takes no part.
     """
 
     by_log: ClassVar[bool] = True
@@ -232,9 +218,8 @@ class QuorumInLog(QuorumInMemory):
         on_ahead: Callable[[QuorumInLog], None] = lambda _: None,
     ) -> None:
         """Create the backend of a queue that `recover` fills. `begin`: starts this node's member of the
-        group, when the log has been read. `usable`: returns the machine version of the cluster, which all
-        members support; 0: not known. `on_ahead`: called when this member leads and the time of the log is
-        ahead of its clock.
+        group, when the log has been read. `usable`: returns the machine version that all members support; 0:
+        not known. `on_ahead`: called when this member leads and the time of the log is ahead of its clock.
         """
         super().__init__(queue, wake, publish, commits)
         self.admission = LinkAdmission(commits, wake)
@@ -254,16 +239,16 @@ class QuorumInLog(QuorumInMemory):
         self._early = 0
         """Entries up to this one were carried out before they were committed (`catch_up`)."""
         self._done: list[tuple[int, dict[tuple[int, int], int]]] = []
-        """While that is so: how far the letters of nodes were carried out, by entry."""
+        """How far the letters of nodes were carried out meanwhile, by entry."""
         self._wanted: list[int] = []
-        """Members that get the state when it is so no more."""
+        """Members that get the state afterwards."""
         self._failed = False
         self._leads = False
         self._late = self._hurries = False
         """Committed entries are applied later; or soon, because of their size."""
         self._late_bytes = 0
         self._looked = 0
-        """Index of the last entry with a result for selecting consumers."""
+        """The last entry with a result for selecting consumers."""
         self._waiting: list[QuorumCommand] = []
         self._waits_since_ms: int | None = None
         self._questions: list[tuple[int, list[QuorumCommand]]] = []
@@ -291,7 +276,7 @@ class QuorumInLog(QuorumInMemory):
 
     @property
     def applied(self) -> int:
-        return self._store.applied
+        return self._store.point.index
 
     @property
     def version(self) -> int:
@@ -324,7 +309,7 @@ class QuorumInLog(QuorumInMemory):
         recovered.limit_as(self.queue)
         self.queue = recovered
         self.recovered = True
-        self._committed = self._store.applied
+        self._committed = self._store.point.index
         if not self.queue.deleted:
             self.member = self._begin(self)
             if self._store.alone:
@@ -337,10 +322,12 @@ class QuorumInLog(QuorumInMemory):
         for command in commands:
             if type(command) is Configure:
                 self._settings = command.settings  # the catalog notifies every member
-        if self._snapshots is not None and any(map(_is_farewell, commands)):
-            # The queue is forgotten, and its number never reused: no member waits for others to agree.
+        forgotten = (type(each) is Delete and each.request is None for each in commands)
+        if self._snapshots is not None and any(forgotten):
+            # The catalog has forgotten the queue, and its number is never reused: no member waits for others
+            # to agree.
             super()._decide([DELETE], now_ms)
-            self._note(self._store.applied)
+            self._note()
             return
         if self._waiting:
             waiting, self._waiting = self._waiting, []
@@ -358,7 +345,7 @@ class QuorumInLog(QuorumInMemory):
                 self._questions.append((store.last, commands))
             else:
                 super()._decide(commands, now_ms)
-                self._note(store.applied)
+                self._note()
         else:
             self._raise_version(now_ms)  # before commands that may need it
             if self._append(self._without_copies(commands), now_ms):
@@ -405,7 +392,7 @@ class QuorumInLog(QuorumInMemory):
             first = store.tail[0].index
             for at in range(max(before + 1, first), index + 1):
                 self._late_bytes += len(store.tail[at - first].payload)
-        enough = self._late_bytes >= LATE_BYTES or index - store.applied >= LATE_ENTRIES
+        enough = self._late_bytes >= LATE_BYTES or index - store.point.index >= LATE_ENTRIES
         if enough and not self._hurries:
             self._hurries = True
             # The leader waits for records of the same step, which are written and answered first.
@@ -444,7 +431,7 @@ class QuorumInLog(QuorumInMemory):
             self._on_lead(False)
 
     def ahead_ms(self, now_ms: int) -> int:
-        """Return by how much the log's time is ahead of this node's clock; 0 if it does not lead."""
+        """Return by how much the log's time is ahead of this node's clock."""
         return self._time.ahead_ms(now_ms) if self._leads and not self.queue.deleted else 0
 
     def _lead(self, now_ms: int) -> None:
@@ -459,7 +446,7 @@ class QuorumInLog(QuorumInMemory):
             # Changed while no member led, or never set: a group of several begins without settings.
             self._decide([Configure(self._settings)], now_ms)
         # Dead letters of the former leader are offered now, since no entry may come for long.
-        self._note(self._store.applied)
+        self._note()
 
     def _raise_version(self, now_ms: int) -> None:
         # From the next entry on, if all members support a newer version.
@@ -469,7 +456,7 @@ class QuorumInLog(QuorumInMemory):
 
     def _look(self, now_ms: int) -> None:
         # Not before the last result has been applied.
-        if self._looked <= self._store.applied and not self._waiting:
+        if self._looked <= self._store.point.index and not self._waiting:
             selected = self.queue.look(self.queue.browsers.scan_max)
             if selected is not None and self._propose(selected, now_ms):
                 self._looked = self._store.last
@@ -513,7 +500,7 @@ class QuorumInLog(QuorumInMemory):
         self._applied = []
         if self._failed:
             return
-        while (entry := self._apply_next(self._committed, now_ms)) is not None:
+        while self._behind and (entry := self._apply_next(self._committed, now_ms)) is not None:
             size += len(entry.payload)
             if size > APPLIED_BYTES_MAX:
                 self.wake()
@@ -521,7 +508,7 @@ class QuorumInLog(QuorumInMemory):
         if queue.deleted:
             # Commands behind the deletion are too late.
             super()._decide(self._under_way(), now_ms)
-            self._note(store.applied)
+            self._note()
         elif not self._leads and self.member is not None and self.member.leads and not self._behind:
             self._lead(now_ms)
         if self._leads and not queue.deleted:
@@ -536,16 +523,16 @@ class QuorumInLog(QuorumInMemory):
         if self.queue.deleted or (entry := self._store.apply(until)) is None:
             return None
         self._applied += entry.commands or ()
-        self._note(entry.index)
+        self._note()
         while self._questions and self._questions[0][0] <= entry.index:
             super()._decide(self._questions.pop(0)[1], now_ms)
-            self._note(entry.index)
+            self._note()
         return entry
 
     def _show_on(self) -> None:
         if self.queue.browsers.unfinished:
             super()._show_on()
-            self._note(self._store.applied)
+            self._note()
 
     @property
     def transacts(self) -> bool:
@@ -563,16 +550,16 @@ class QuorumInLog(QuorumInMemory):
         if not self._leads_alone or any(type(each) is Delete for each in self._asked):
             return
         if not self.ahead:
-            self._done = [(store.applied, self._letters())]
+            self._done = [(store.point.index, self._letters())]
         self._early = store.last
         self._note_early()
         self._applied = []
         while self._apply_next(store.last, store.now_ms) is not None:
-            self._done.append((store.applied, self._letters()))
+            self._done.append((store.point.index, self._letters()))
 
     @property
     def ahead(self) -> bool:
-        """Whether something was carried out that is not committed: nobody may hear of it yet."""
+        """Whether something was carried out that is not committed, and must not be sent yet."""
         return self._early > self._committed and not self.queue.deleted
 
     def done(self, node: int, incarnation: int) -> int:
@@ -612,8 +599,8 @@ class QuorumInLog(QuorumInMemory):
         tail = self._store.tail
         return bool(tail) and tail[0].index <= self._committed
 
-    def _note(self, index: int) -> None:
-        batch = self._take(index)
+    def _note(self) -> None:
+        batch = self._take(self._store.point.index)
         # Nodes with sessions are notified that their commands were applied.
         served = bool(self.queue.node_links.by_node) and not self.queue.replaying
         if batch.effects or batch.dead_letters or batch.dead or served:

@@ -5,10 +5,9 @@ The commands of one step are one entry: `propose` encodes them, the group has th
 replace them.
 
 A snapshot of the state is appended when the log since the last one is long enough, and whenever the file with
-the last one is cleaned; the tail is appended again behind it, so that everything that is needed with a state
-stands behind its record. So recovery begins with the first state that is still in the journal. Older records
-matter for their messages only, which are found by their places. In a group of one everything in the journal
-is committed: a start applies it, and appends the loss of the former sessions, before the group begins.
+the last one is cleaned; the tail is appended again behind it. So recovery begins with the first state that is
+still in the journal, and older records matter for their messages only. In a group of one everything in it is
+committed: a start applies it, and appends the loss of the former sessions, before the group begins.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
@@ -70,91 +69,56 @@ from amqp10broker.raft.messages import (
 )
 from amqp10broker.storage.record import Record
 
-
-class _Stretch:
-    __slots__ = ("file", "first", "offsets")
-
-    def __init__(self, first: int, file: int, offset: int) -> None:
-        self.first = first
-        self.file = file
-        self.offsets = array("Q", (offset,))
-
-    @property
-    def end(self) -> int:
-        return self.first + len(self.offsets)
-
-
-_FIRST = attrgetter("first")
-_INDEX = itemgetter(0)
+_INDEX: Final = itemgetter(0)
+_OFFSET_BITS: Final = 32
+"""A record begins within the first 4 GiB of its file (`storage.journal.FILE_BYTES_MAX`)."""
 
 
 class EntryIndex:
     """The places of a group's entries in the journal, added in the order of their indexes, without gaps. It
-    takes 8 bytes an entry, and a stretch for each file and term: a queue has hundreds of thousands of entries
-    between two states.
+    takes 8 bytes an entry: a queue has hundreds of thousands of entries between two states.
     """
 
     def __init__(self) -> None:
-        self._stretches: list[_Stretch] = []
+        self._first = 0
+        self._places = array("Q")  # file << _OFFSET_BITS | offset
         self._terms: list[tuple[int, int, Kind]] = []
 
     def add(self, index: int, term: int, kind: Kind, file: int, offset: int) -> None:
         terms = self._terms
         if not terms or terms[-1][1] != term or terms[-1][2] is not kind:
             terms.append((index, term, kind))
-        last = self._stretches[-1] if self._stretches else None
-        if last is not None and last.file == file:
-            last.offsets.append(offset)
-        else:
-            self._stretches.append(_Stretch(index, file, offset))
+        if not self._places:
+            self._first = index
+        self._places.append(file << _OFFSET_BITS | offset)
 
     def truncate(self, first: int) -> None:
-        while self._stretches and self._stretches[-1].first >= first:
-            self._stretches.pop()
-        if self._stretches:
-            last = self._stretches[-1]
-            del last.offsets[first - last.first :]
+        del self._places[max(0, first - self._first) :]
         while self._terms and self._terms[-1][0] >= first:
             self._terms.pop()
 
     def move(self, index: int, file: int, offset: int) -> None:
-        """Change the place of an entry that was appended again; then of those behind it, in order."""
-        at = bisect_right(self._stretches, index, key=_FIRST) - 1
-        before = self._stretches[at]
-        behind = before.offsets[index - before.first + 1 :]
-        del before.offsets[index - before.first :]
-        parts: list[_Stretch] = [before] if before.offsets else []
-        if parts and before.file == file:
-            before.offsets.append(offset)
-        elif not parts and at and self._stretches[at - 1].file == file:
-            self._stretches[at - 1].offsets.append(offset)
-        else:
-            parts.append(_Stretch(index, file, offset))
-        if behind:
-            rest = _Stretch(index + 1, before.file, behind[0])
-            rest.offsets = behind
-            parts.append(rest)
-        self._stretches[at : at + 1] = parts
+        """Change the place of an entry that was appended again."""
+        self._places[index - self._first] = file << _OFFSET_BITS | offset
 
     def clear(self) -> None:
-        self._stretches.clear()
+        del self._places[:]
         self._terms.clear()
 
     def forget_until(self, index: int) -> None:
-        while self._stretches and self._stretches[0].end <= index + 1:
-            del self._stretches[0]
-        if self._stretches and self._stretches[0].first <= index:
-            first = self._stretches[0]
-            del first.offsets[: index + 1 - first.first]
-            first.first = index + 1
-        if not self._stretches:
+        gone = max(0, index + 1 - self._first)
+        del self._places[:gone]
+        self._first += gone
+        if not self._places:
             self._terms.clear()
         while len(self._terms) > 1 and self._terms[1][0] <= index + 1:
             del self._terms[0]
 
     def last_in(self, file: int) -> int | None:
-        ends = [each.end for each in self._stretches if each.file <= file]
-        return max(ends) - 1 if ends else None
+        """Return the last entry in this file or an earlier one."""
+        # Entries that were appended again before the power went are in later files than those behind them.
+        behind, first, places = file + 1 << _OFFSET_BITS, self._first, self._places
+        return next((first + at for at in reversed(range(len(places))) if places[at] < behind), None)
 
     def kind(self, index: int) -> tuple[int, Kind]:
         _, term, kind = self._terms[bisect_right(self._terms, index, key=_INDEX) - 1]
@@ -168,13 +132,8 @@ class EntryIndex:
                 yield max(first, behind + 1), term, kind
 
     def places(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-        at = bisect_right(self._stretches, first, key=_FIRST) - 1
-        while first <= last:
-            stretch = self._stretches[at]
-            for index in range(first, min(last + 1, stretch.end)):
-                yield index, stretch.file, stretch.offsets[index - stretch.first]
-            first = stretch.end
-            at += 1
+        for index in range(first, last + 1):
+            yield index, *divmod(self._places[index - self._first], 1 << _OFFSET_BITS)
 
 
 SNAPSHOT_AFTER_BYTES: Final = 32 * 1024 * 1024
@@ -184,7 +143,6 @@ SNAPSHOT_GROWTH: Final = 4
 """And not before the log is so many times as long as the last snapshot."""
 
 STAGED_BYTES: Final = 768 * 1024
-"""Contents of messages in one record of a state that is sent."""
 
 FOUNDER: Final = 1 << 32
 """The member of a group of one on a node that is in no cluster (`raft.ids.member_id(1)`)."""
@@ -211,58 +169,22 @@ class LogEntry:
 
 
 _NO_ENTRIES: Final[deque[LogEntry]] = deque()
-"""Shared by queues at rest, since an empty deque takes 600 bytes. It stays empty."""
+"""Shared by queues at rest, since an empty deque takes 600 bytes."""
 
 
 class QuorumStore:
     """One member's part of the journal. `on_compact`: called with the index up to which entries cannot be
-    read any more. `compact_max`: upper bound for `on_compact`, while entries are applied before the group has
-    committed them, which it does not read since it is alone; None: no bound.
+    read any more. `compact_max`: upper bound for it, while entries are applied before the group has committed
+    them.
     """
 
     __slots__ = (
-        "_again",
-        "_base",
-        "_before",
-        "_begin_file",
-        "_entries",
-        "_failing",
-        "_gone",
-        "_hard",
-        "_hard_file",
-        "_joins",
-        "_log",
-        "_mine",
-        "_name",
-        "_next_index",
-        "_now_ms",
-        "_point",
-        "_proposal",
-        "_queue",
-        "_since",
-        "_snapshot",
-        "_spool",
-        "_staged",
-        "_staged_state",
-        "_transfer",
-        "_version",
-        "_when_durable",
-        "_write_soon",
-        "bodies",
-        "compact_max",
-        "group",
-        "last",
-        "me",
-        "newer_state",
-        "next_index",
-        "now_ms",
-        "on_compact",
-        "on_installed",
-        "stored",
-        "tail",
-        "ticket",
-        "version",
-    )
+        "_again", "_base", "_before", "_begin_file", "_entries", "_failing", "_gone", "_hard", "_hard_file",
+        "_joins", "_log", "_mine", "_name", "_next_index", "_now_ms", "_proposal", "_queue", "_since",
+        "_snapshot", "_spool", "_staged", "_staged_state", "_transfer", "_version", "_when_durable",
+        "_write_soon", "bodies", "compact_max", "group", "last", "me", "newer_state", "next_index", "now_ms",
+        "on_compact", "on_installed", "point", "stored", "tail", "ticket", "version",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -280,8 +202,7 @@ class QuorumStore:
         incarnation: int = 1,
     ) -> None:
         """Create the store of a new or existing queue. `joins`: it is added to a group, and gets its state
-        from the leader. `incarnation`: of this start of the node; sessions of earlier ones are gone
-        (`recovered`).
+        from the leader. `incarnation`: of this start of the node; sessions of earlier ones are gone.
         """
         self.group = group
         self.me = me
@@ -301,7 +222,7 @@ class QuorumStore:
         self._mine = not joins
         """Records that are read belong to this member, not to an earlier one of this node."""
         self._begin_file = 0
-        """File of the record with which the member begins."""
+        """File of the `BEGINS` record."""
         self.on_installed: Callable[[QuorumQueue], None] = lambda queue: None
         self._staged: JournalBodies | None = None
         """Messages of a state that is being received."""
@@ -318,13 +239,13 @@ class QuorumStore:
         self.version = 1
         # The applied part: the place in the log, and the same behind it.
         first = Point(1, 0, Configuration(tuple(sorted(members)) or (me,)))
-        self._point = new_member().point if joins else first
+        self.point = new_member().point if joins else first
         self._next_index = 0
         self._now_ms = 0
         self._version = 1
-        self.last = self._point.index
+        self.last = self.point.index
         self._entries = EntryIndex()
-        self._base = self._point
+        self._base = self.point
         """Entries behind this point can be read."""
         self._proposal: LogEntry | None = None
         self._failing: LogEntry | None = None
@@ -338,10 +259,6 @@ class QuorumStore:
         """Of the last record that was appended here."""
 
     @property
-    def applied(self) -> int:
-        return self._point.index
-
-    @property
     def newer(self) -> int:
         """The version of the next entry, if this broker does not support it; else 0."""
         newer = bool(self.tail) and self.tail[0].version > machine_version.NEWEST
@@ -351,11 +268,11 @@ class QuorumStore:
     def alone(self) -> bool:
         """Whether this member is certainly the whole group."""
         changing = any(entry.kind is Kind.CONFIG for entry in self.tail)
-        return self._point.config.members == (self.me,) and not changing
+        return self.point.config.members == (self.me,) and not changing
 
     def propose(self, commands: Sequence[QuorumCommand], now_ms: int) -> LogEntry:
         """Encode commands, at least one, as the next entry, without any change; it has no index and term yet.
-        `now_ms`: this node's clock; the time of an entry is never before that of the last one.
+        The time of an entry is never before that of the last one.
         """
         now_ms = max(now_ms, self.now_ms)
         version = self.version
@@ -371,7 +288,7 @@ class QuorumStore:
     def write(self, ready: Ready, on_durable: Callable[[], None]) -> None:
         if ready.hard is not None:
             # Applied entries are committed for sure; a part of the others written here may get lost.
-            self._write_hard(replace(ready.hard, commit=self._point.index))
+            self._write_hard(replace(ready.hard, commit=self.point.index))
         if ready.snapshot is not None:
             self._install(ready.snapshot)
         for run in ready.entries:
@@ -408,7 +325,7 @@ class QuorumStore:
         self.now_ms, self.next_index, self.version = entry.now_ms, entry.end, entry.version
 
     def _append_record(self, entry: LogEntry) -> int:
-        payload = (APPLIED.pack(self._point.index), entry.payload)
+        payload = (APPLIED.pack(self.point.index), entry.payload)
         self.ticket, entry.file, offset = self._log.append(
             self.group, ENTRIES + entry.kind, entry.index, payload, term=entry.term
         )
@@ -417,7 +334,7 @@ class QuorumStore:
 
     def _truncate(self, first: int) -> None:
         # Entries from this index on are another leader's, and were not committed.
-        assert first > self._point.index, "an entry that was applied is replaced"
+        assert first > self.point.index, "an entry that was applied is replaced"
         while self.tail and self.tail[-1].index >= first:
             self.tail.pop()
         self._entries.truncate(first)
@@ -444,7 +361,7 @@ class QuorumStore:
         assert queue is not None
         runs = self.bodies.read_all(sorted(queue.live_indexes()), STAGED_BYTES)
         records = (_record_of(*run) for run in runs)
-        return self._point, encode_snapshot(queue), records, self.bodies.read_done
+        return self.point, encode_snapshot(queue), records, self.bodies.read_done
 
     def stage(self, transfer: int, messages: bytes) -> None:
         """Store a record of messages; of another transfer than before: drop the earlier ones."""
@@ -452,9 +369,7 @@ class QuorumStore:
         self._write_soon()
 
     def staged(self, transfer: int, state: bytes) -> bytes:
-        """Complete a transfer; returns the data of `Ready.snapshot` for it. Raises `NewerMachine` if this
-        broker cannot read it.
-        """
+        """Complete a transfer; returns the data of `Ready.snapshot` for it. Raises `NewerMachine`."""
         version = version_of(state)
         try:
             machine_version.check(version)
@@ -507,7 +422,7 @@ class QuorumStore:
     def _begin_with(self, point: Point, state: bytes) -> QuorumQueue:
         queue = self._queue = decode_snapshot(self._name, state, self.bodies)
         queue.follow()
-        self._point = self._base = point
+        self.point = self._base = point
         self.last = point.index
         self.next_index = self._next_index = queue.messages.next_index
         self.now_ms, self.version = self._now_ms, self._version = queue.now_ms, queue.version
@@ -532,9 +447,8 @@ class QuorumStore:
         return runs
 
     def apply(self, committed: int) -> LogEntry | None:
-        """Let the queue apply the next entry of the log; the queue holds the effects. Returns the entry; None
-        if none is committed, or its machine version is newer (`newer`): applying it might lead to another
-        state than on other members.
+        """Let the queue apply the next entry of the log. Returns the entry; None if none is committed, or its
+        machine version is newer: applying it might lead to another state than on other members.
         """
         if not self.tail or self.tail[0].index > committed or self.newer:
             return None
@@ -551,7 +465,7 @@ class QuorumStore:
         self._failing = None
         self._applied(entry)
         for first, end in self.bodies.placed(entry.file, entry.places):
-            self._relocate(first, end)
+            self._relocate(self.bodies, first, end)
         last = 0 if self._snapshot is None else self._snapshot[1]
         if self._since > max(SNAPSHOT_AFTER_BYTES, SNAPSHOT_GROWTH * last) and not queue.deleted:
             self._write_state(queue)
@@ -561,30 +475,29 @@ class QuorumStore:
         self.tail.popleft()
         if not self.tail:
             self.tail = _NO_ENTRIES
-        config = messages.CONFIG.decode(entry.payload) if entry.kind is Kind.CONFIG else self._point.config
-        self._point = Point(entry.index, entry.term, config)
+        config = messages.CONFIG.decode(entry.payload) if entry.kind is Kind.CONFIG else self.point.config
+        self.point = Point(entry.index, entry.term, config)
         self._next_index, self._now_ms, self._version = entry.end, entry.now_ms, entry.version
 
-    def _relocate(self, first: int, end: int) -> None:
-        batch = encode_batch(self.bodies.fetch(range(first, end)))
-        place = BodyPlace(first, end - first, 0, sum(map(len, batch)))
-        payload = [PLACES.encode([place]), *batch]
-        self.ticket, file, _ = self._log.append(self.group, RELOCATED, first, payload, term=self._point.index)
-        self.bodies.relocated(file, [place])
-
-    def _relocate_staged(self, staged: JournalBodies, first: int, end: int) -> None:
-        record = _record_of(first, staged.fetch(range(first, end)))
-        staged.relocated(self._append_staged(self._transfer, record), PLACES.decode_part(record)[0])
+    def _relocate(self, bodies: JournalBodies, first: int, end: int) -> None:
+        record = _record_of(first, bodies.fetch(range(first, end)))
+        if bodies is self._staged:
+            file = self._append_staged(self._transfer, record)
+        else:
+            self.ticket, file, _ = self._log.append(
+                self.group, RELOCATED, first, [record], term=self.point.index
+            )
+        bodies.relocated(file, PLACES.decode_part(record)[0])
 
     def _write_state(self, queue: QuorumQueue) -> None:
-        pieces = STATE_OF.pieces((self._point, encode_snapshot(queue)))
+        pieces = STATE_OF.pieces((self.point, encode_snapshot(queue)))
         self.ticket, file, _ = self._log.append(
-            self.group, STATE, self._point.index, pieces, term=self._point.term
+            self.group, STATE, self.point.index, pieces, term=self.point.term
         )
         self._remember_snapshot(file, sum(map(len, pieces)))
         self._append_tail_again()
         if self.alone:
-            self._compact(self._point.index)  # no other member reads entries
+            self._compact(self.point.index)  # no other member reads entries
 
     def _append_tail_again(self) -> None:
         for entry in self.tail:
@@ -611,10 +524,10 @@ class QuorumStore:
             yield
         # Staged messages may become the queue's own at each pause: then its messages are collected anew.
         while True:
-            if run := next(self.bodies.in_file(file), None):
-                self._relocate(*run)
-            elif (staged := self._staged) is not None and (run := next(staged.in_file(file), None)):
-                self._relocate_staged(staged, *run)
+            for bodies in (self.bodies, self._staged):
+                if bodies is not None and (run := next(bodies.in_file(file), None)):
+                    self._relocate(bodies, *run)
+                    break
             else:
                 break
             yield
@@ -625,9 +538,9 @@ class QuorumStore:
             self._write_beginning(1)
         # Messages in the file may be settled by entries of which no record states that they are committed:
         # the next start would miss the messages.
-        settled = not self.alone and self._hard.commit < self._point.index
+        settled = not self.alone and self._hard.commit < self.point.index
         if begins or 0 < self._hard_file <= file or settled:
-            self._write_hard(replace(self._hard, commit=max(self._hard.commit, self._point.index)))
+            self._write_hard(replace(self._hard, commit=max(self._hard.commit, self.point.index)))
             yield
         # The commands behind the last state may be in the file too.
         if self._snapshot is not None and (begins or self._snapshot[0] <= file):
@@ -647,15 +560,14 @@ class QuorumStore:
         self._queue = None
 
     def abandon(self) -> None:
-        """Give up the queue's state, and leave the journal's records to the next start. Its live records are
-        not known any more, so no file with records of it may be cleaned. In a group of one, an entry that the
-        queue failed at, and those behind it, are replaced by empty ones, since the next start would fail,
-        too; their senders are notified that they were not applied.
+        """Give up the queue's state, and leave the journal's records to the next start: no file with records
+        of it may be cleaned. In a group of one, an entry that the queue failed at, and those behind it, are
+        replaced by empty ones, since the next start would fail, too.
         """
         entry, self._failing = self._failing, None
         if entry is not None and self.alone:
             term = max(self._hard.term, self.tail[-1].term) + 1
-            self._write_hard(Hard(term, self.me, self._point.index))
+            self._write_hard(Hard(term, self.me, self.point.index))
             self._truncate(entry.index)
             self._append(self._entry(entry.index, term, Kind.EMPTY, b""))
         self.tail.clear()
@@ -718,8 +630,8 @@ class QuorumStore:
             self.bodies.clear()
             self._queue = None
             self._hard, self._hard_file = Hard(0, None, 0), 0
-            self._point = self._base = new_member().point
-            self.last = self._point.index
+            self.point = self._base = new_member().point
+            self.last = self.point.index
             self.next_index = self.now_ms = self._next_index = self._now_ms = self._before = self._again = 0
             self.version = self._version
             self.tail.clear()
@@ -738,11 +650,11 @@ class QuorumStore:
         self._remember_snapshot(record.file, len(record.payload))
         if self._queue is not None:
             self._replay(point.index)
-            if point.index == self._point.index:
+            if point.index == self.point.index:
                 self._before, self._again = self.last, point.index
                 return
-            if point.index < self._point.index:
-                raise ValueError(f"a state of entry {point.index} stands behind entry {self._point.index}")
+            if point.index < self.point.index:
+                raise ValueError(f"a state of entry {point.index} stands behind entry {self.point.index}")
             # Missing entries in between have been cleaned away: this state includes them.
         self._begin_with(point, state)
         self._before = self._again = 0
@@ -759,11 +671,11 @@ class QuorumStore:
             self._entries.move(index, record.file, record.offset)
             if index == self._again + 1:
                 self._again = index
-            if index > self._point.index:
+            if index > self.point.index:
                 self.tail[index - self.tail[0].index].file = record.file
             return
-        if index <= self._point.index:
-            raise ValueError(f"entry {index} of term {term} does not follow entry {self._point.index}")
+        if index <= self.point.index:
+            raise ValueError(f"entry {index} of term {term} does not follow entry {self.point.index}")
         if index <= self.last:
             self._truncate(index)
         elif index > self.last + 1:
@@ -778,7 +690,7 @@ class QuorumStore:
     def _skip_to(self, index: int) -> None:
         # Earlier entries are in a file that was given up (`amqp10broker storage accept`).
         self._replay(self.last)
-        self._point = self._base = Point(index - 1, self._point.term, self._point.config)
+        self.point = self._base = Point(index - 1, self.point.term, self.point.config)
         self._entries.clear()
 
     def _replay(self, until: int) -> None:
@@ -830,7 +742,7 @@ class QuorumStore:
             )
         # The power went between the record of what a queue decided, and those of the messages it put again.
         for first, end in self.bodies.unplaced():
-            self._relocate(first, end)
+            self._relocate(self.bodies, first, end)
         if self._again < self._before and not queue.deleted:
             # The power went between a state and what was to stand behind it again.
             self._write_state(queue)
@@ -860,7 +772,7 @@ class QuorumStore:
         # Former sessions are gone: this needs an entry of a new term, as if this member had been elected. Its
         # effects are sent when a later record is durable, and this one with it.
         term = self._hard.term + 1
-        self._write_hard(Hard(term, self.me, self._point.index))
+        self._write_hard(Hard(term, self.me, self.point.index))
         commands: list[QuorumCommand] = [self._gone]
         if self._gone.node:
             # Before the node was one of a cluster it had no number.
@@ -871,7 +783,7 @@ class QuorumStore:
         self._append(self._entry(self.last + 1, term, Kind.COMMAND, payload))
         self._proposal = None
         self.apply(self.last)
-        self._base = self._point
+        self._base = self.point
         self._entries.clear()
 
     def _what_is_stored(self) -> Stored:
@@ -885,7 +797,7 @@ class QuorumStore:
                 first, stretches[at + 1][0] - 1 if at + 1 < len(stretches) else self.last
             )
         ]
-        hard = replace(self._hard, commit=max(self._hard.commit, self._point.index))
+        hard = replace(self._hard, commit=max(self._hard.commit, self.point.index))
         return Stored(base, hard, self.last, [(first, term) for first, term, _ in stretches], configs)
 
 

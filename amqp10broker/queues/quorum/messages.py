@@ -28,7 +28,7 @@ from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSett
 # all target queues have confirmed them (tests/queue-features.md, section 6).
 
 PREFETCH: Final = 32
-"""Dead messages that the internal consumer holds at a time if no setting says, as in RabbitMQ."""
+"""Dead messages that the internal consumer holds at a time, as in RabbitMQ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,6 @@ class PendingDeadLetters:
         return True
 
     def begin_anew(self) -> None:
-        """Offer all messages again to a new internal consumer."""
         self._handed_out.clear()
 
     def clear(self) -> list[int]:
@@ -101,9 +100,7 @@ Counts = tuple[int, int, bytes]
 """Of a returned message: number of deliveries, number of failed ones, and the annotations merged into it."""
 
 RETRY_MS_MAX: Final = 315_360_000_000
-"""Upper bound of the wait for the next delivery, for which settings have none: ten years, as for times to
-live.
-"""
+"""Upper bound of the wait for the next delivery: ten years, as for times to live."""
 
 DUE_MAX: Final = 1024
 """Messages that become ready by one command. The meaning of logs depends on it: another number needs a new
@@ -124,7 +121,6 @@ class Messages:
         self.expired_at = now_ms
         self.expired_ms: int | None = None
         self.next_index = 0
-        """Each message ever published used one up, accepted or not."""
         self.ready = ReadyIndexes(settings.priority_levels)
         self.counts: dict[int, Counts] = {}
         self.pending = PendingDeadLetters()
@@ -141,7 +137,7 @@ class Messages:
         self.bodies.clear()
 
     def add(self, first: int, messages: Sequence[Message], sizes: list[int]) -> None:
-        """Add new messages under consecutive indexes, to the end of their lines or for later delivery."""
+        """Add new messages, to the end of their lines or for later delivery."""
         self.bodies.put(first, messages)
         heads = dict.fromkeys(map(_HEAD, messages))
         queue_ttl = self.settings.message_ttl_ms
@@ -149,7 +145,8 @@ class Messages:
         delayed = False
         for head in heads:
             _, priority, ttl, delay = traits_of(head)
-            ttl = min((each for each in (ttl, queue_ttl) if each is not None), default=None)
+            if ttl is None or (queue_ttl is not None and queue_ttl < ttl):
+                ttl = queue_ttl
             # 0 is `NEVER`: a clock that stands at 1970 must not make messages immortal.
             expiry = NEVER if ttl is None else max(1, self.now_ms + ttl)
             when = 0
@@ -192,7 +189,7 @@ class Messages:
         self.ready.later.add(later)
 
     def before_later(self, messages: Sequence[Message]) -> int:
-        """Return the number of messages before the first that requests later delivery; all, if none does."""
+        """Return the number of messages before the first that requests later delivery."""
         heads = list(map(_HEAD, messages))
         later = [
             head
@@ -202,9 +199,7 @@ class Messages:
         return min(map(heads.index, later), default=len(messages))
 
     def release(self) -> list[Place]:
-        """Make due messages ready, or expire them. At most `DUE_MAX` at a time; the deadline of the queue is
-        at once if there are more (`ReadyIndexes.deadline`).
-        """
+        """Make due messages ready, or expire them, at most `DUE_MAX` at a time."""
         due = self.ready.later.take_due(self.now_ms, DUE_MAX)
         expired = [each for each in due if NEVER < each.expiry <= self.now_ms]
         if expired:
@@ -294,7 +289,7 @@ class Messages:
         return self.now_ms + min(wait, most)
 
     def line_up_again(self, entries: list[tuple[int, int, int]]) -> None:
-        """Make messages ready for another delivery: index, size, expiry."""
+        """Make messages (index, size, expiry) ready for another delivery."""
         if self.settings.delivery_limit is not None or not self.settings.unlimited_returns_last:
             for entry in entries:
                 self.ready.give_return(*entry)
@@ -339,9 +334,8 @@ class Messages:
     def select(
         self, places: Sequence[Place], count: int, room: int
     ) -> tuple[list[int], list[int], list[Place]]:
-        """Take messages from anywhere; those that are gone are skipped, expired ones removed. `room`: bytes;
-        the message that uses it up is the last. Returns indexes and sizes, and places where a message waits
-        that was not taken.
+        """Take messages from anywhere; those that are gone are skipped, expired ones removed. `room`: as in
+        `OrderedEntries.take`. Returns indexes and sizes, and places where a message waits that was not taken.
         """
         indexes: list[int] = []
         sizes: list[int] = []
@@ -402,8 +396,8 @@ class Messages:
         self.full = False
 
     def drop_heads(self) -> None:
-        """Drop messages above the limits; returned messages above them stay until then. When no message is
-        ready, those published for later delivery go, the first due first.
+        """Drop messages above the limits. When no message is ready, those published for later delivery go,
+        the first due first.
         """
         settings, ready = self.settings, self.ready
         if settings.max_length is not None:

@@ -1,19 +1,15 @@
-"""A line of waiting messages of a quorum queue, as packed numbers.
+"""The waiting messages of a quorum queue as packed numbers: lines, and those that were published for later
+delivery.
 
-An entry consists of a key, which only grows along the line, the size of the body, and the expiry. Entries lie
-in blocks of arrays, 12 bytes an entry, or 20 in a block with messages that have a time to live: a million of
-them take some megabytes. All operations work on batches.
+An entry of a line consists of a key, which only grows along the line, the size of the body, and the expiry.
+Entries lie in blocks of arrays, 12 bytes an entry, or 20 in a block with messages that have a time to live: a
+million of them take some megabytes. All operations work on batches.
 
-The messages of a quorum queue that were published for later delivery, as packed numbers.
-
-They are in order of their due times: a message becomes ready then, or expires, if that is earlier. The
-soonest are tuples in a heap, at most `SOON_MAX` of them. Beyond that, the later half is packed into pages, in
-order; a page is loaded when its first message is due, and messages of it that are later than all others in
-memory are packed again. So a million of them take some 25 MB, in whatever order they come. `bodies` holds
-their contents.
-
-The distribution over heap and pages is not part of the state: members may differ in it, and have the same
-order.
+Messages for later delivery are in order of the times when they become ready, or expire, if that is earlier.
+The soonest are tuples in a heap, at most `SOON_MAX` of them. Beyond that, the later half is packed into
+pages, in order; a page is loaded when its first message is due. So a million of them take some 25 MB, in
+whatever order they come. The distribution over heap and pages is not part of the state: members may differ in
+it, and have the same order.
 """
 
 from __future__ import annotations
@@ -30,7 +26,6 @@ from amqp10broker.queues.machine import that_fill
 
 BLOCK_MAX: Final = 4096
 NEVER: Final = 0
-"""The expiry of an entry that does not expire."""
 
 
 class Block:
@@ -73,9 +68,7 @@ class Block:
 
 
 _NO_BLOCKS: Final[deque[Block]] = deque()
-"""Shared by all lines that never had an entry: an empty deque is larger than the rest of such a line. Stays
-empty.
-"""
+"""Shared by all lines that never had an entry: an empty deque is larger than the rest of such a line."""
 
 
 MERGED_MAX: Final = 2 * BLOCK_MAX
@@ -102,7 +95,6 @@ class OrderedEntries:
 
     @property
     def head_expiry(self) -> int:
-        """The expiry of the first entry in ms; `NEVER` if it has none or there is no entry."""
         if not self.expiring:
             return NEVER
         block = self._blocks[0]
@@ -133,16 +125,10 @@ class OrderedEntries:
     def take(
         self, count: int, expired_at: int, room: int = NO_BOUND, below: int | None = None
     ) -> tuple[list[int], list[int], list[int] | None]:
-        """Take entries from the front, up to the first that has expired.
-
-        Args:
-            count: maximum, at least 1.
-            room: bytes; the entry that uses it up is the last.
-            below: take only entries with smaller keys, of which there is at least one; None: any.
-
-        Returns:
-            Keys, sizes, and expiries (None: none of them expires). Fewer than `count` at the end of a block:
-                call again.
+        """Take entries from the front, up to the first that has expired, and at the end of a block. `count`:
+        maximum, at least 1. `room`: bytes; the entry that uses it up is the last. `below`: take only entries
+        with smaller keys, of which there is at least one. Returns keys, sizes, and expiries (None: none of
+        them expires).
         """
         if not self.length:
             return [], [], None
@@ -171,8 +157,8 @@ class OrderedEntries:
         return keys, sizes, expiries
 
     def look(self, key: int, most: int) -> tuple[list[int], list[int]]:
-        """Return keys and expiries of entries from a key on, without removing them. At most `most`, and fewer
-        at the end of a block; empty if there are none.
+        """Return keys and expiries of entries from a key on, without removing them: at most `most`, and fewer
+        at the end of a block.
         """
         for block in self._blocks:
             if block.keys[-1] >= key:
@@ -300,7 +286,6 @@ class DueMessage(NamedTuple):
     key: int
     size: int
     expiry: int
-    """Time of its expiry in ms, or `NEVER`."""
     line: int
     """The level of its priority in `ReadyIndexes.lines`; 0: that of a message without one."""
 

@@ -2,12 +2,10 @@
 
 The same commands with the same times in the same order make the same state, whatever happens to the effects:
 consumers, their credit and their unsettled deliveries are part of it, and so is everything that time does
-(`Tick`). No command depends on data of one process. So the log may be one journal on one node, or a
-replicated one with members that apply its committed entries: all of them reach the same state.
+(`Tick`). No command depends on data of one process. So the log may be one journal, or a replicated one with
+members that apply its committed entries: all of them reach the same state.
 
-The state refers to messages by index: each message that was ever published has one, growing. `ready` holds
-the order of waiting messages, a `PagedBodies` their contents, `messages` all else about them, and `consumers`
-their consumers.
+The state refers to messages by index: each message that was ever published has one, growing.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ from amqp10broker.queues.commands import (
     Confirmed,
     ConsumerRef,
     Credit,
-    DeadLetters,
     Delete,
     Deliver,
     DetachPublisher,
@@ -85,9 +82,8 @@ class QuorumQueue(QueueMachine):
     ) -> None:
         super().__init__(name)
         self.version = 1
-        """The machine version that determines how commands are applied (`queues.machine_version`)."""
         self.messages = Messages(settings, PagedBodies() if bodies is None else bodies, now_ms)
-        self.messages.counters = self.counters
+        self.messages.counters, self.messages.dead_letters = self.counters, self._dead_letters
         self.node_links = NodeLinks()
         self._consumers = QuorumConsumers(name, self.messages, self._outbox, self.node_links, now_ms)
         self.browsers = Browsers(name, self.messages, self._outbox)
@@ -100,7 +96,6 @@ class QuorumQueue(QueueMachine):
 
     @property
     def settings(self) -> QueueSettings:
-        """The queue's settings, replaced by `Configure`."""
         return self.messages.settings
 
     @property
@@ -110,14 +105,12 @@ class QuorumQueue(QueueMachine):
 
     def lead(self) -> None:
         """Begin to emit effects, which happens on the leader only. A new queue leads. Dead messages that stay
-        until they have arrived are offered again, including those in flight from another member, since their
-        confirms will not come here.
+        until they have arrived are offered again, since confirms of another member's will not come here.
         """
         self.messages.replaying = False
         self.messages.pending.begin_anew()
 
     def follow(self) -> None:
-        """Stop to emit effects, and drop those that were not taken."""
         self.messages.replaying = True
         self.browsers.clear()
         self._outbox.take()
@@ -133,7 +126,6 @@ class QuorumQueue(QueueMachine):
 
     @property
     def delayed(self) -> int:
-        """Messages that wait for their time, published or returned so."""
         return self.messages.ready.delayed
 
     @property
@@ -195,11 +187,12 @@ class QuorumQueue(QueueMachine):
         )
 
     def deadline(self) -> int | None:
-        consumers = self._consumers
-        times = [self.messages.ready.deadline(), consumers.timeout_at, consumers.give_up_at]
-        if self.settings.expires_ms is not None and not self._consumers.count and not self.deleted:
-            times.append(self._consumers.unused_since + self.settings.expires_ms)
-        return min((when for when in times if when is not None), default=None)
+        messages, consumers = self.messages, self._consumers
+        times = [consumers.timeout_at, consumers.give_up_at]
+        expires_ms = messages.settings.expires_ms
+        if expires_ms is not None and not consumers.count and not self.deleted:
+            times.append(consumers.unused_since + expires_ms)
+        return messages.ready.deadline(times)
 
     def show_on(self) -> bool:
         if self.browsers.unfinished:
@@ -207,22 +200,15 @@ class QuorumQueue(QueueMachine):
         return self.browsers.unfinished
 
     def look(self, budget: int) -> Selected | None:
-        """Search for consumers that select, and return the command to log, without a change of state. The
-        command must be applied before the next call. Returns none: there is nothing to look at for any
-        consumer with credit.
+        """Search for consumers that select, and return the command to log, which must be applied before the
+        next call; None: there is nothing to look at for any consumer with credit.
         """
         if self.replaying or not self._consumers.selecting.able:
             return None
         return self._consumers.selecting.look(budget)
 
-    def take_dead_letters(self) -> list[DeadLetters]:
-        letters, self.messages.dead_letters = self.messages.dead_letters, []
-        return letters
-
     def take_dlx(self) -> list[DeadMessage]:
-        """Return dead messages for the internal consumer, up to its prefetch. There is one such consumer, on
-        the leader.
-        """
+        """Return dead messages for the internal consumer, up to its prefetch."""
         if self.replaying:
             return []
         found = self.messages.pending.next(self.dead_letter_prefetch)
@@ -248,12 +234,10 @@ class QuorumQueue(QueueMachine):
         return indexes
 
     def has_copies_for(self, consumer: ConsumerRef) -> bool:
-        """Return whether the queue has copies of what this consumer may give back."""
         found = self._consumers.by_ref.get(consumer)
         return found is not None and not found.settled
 
     def parts(self) -> tuple[Messages, QuorumConsumers, dict[PublisherRef, None]]:
-        """Return the whole state except that of nodes, for snapshots."""
         return self.messages, self._consumers, self._publishers
 
     @property
@@ -267,9 +251,9 @@ class QuorumQueue(QueueMachine):
         return 0 if link is None else link.last
 
     def resume(self, node: int, incarnation: int, heard: int, seen: Mapping[ConsumerRef, int]) -> Resumption:
-        """Return the state that a node needs after it had another leader or lost contact; nothing is changed.
-        `seen`: by consumer the number of deliveries that reached the node, less those that it gave back or
-        refused, as in the `seen` of its commands. A consumer that is missing has seen none.
+        """Return the state that a node needs after it had another leader or lost contact. `seen`: by consumer
+        the number of deliveries that reached the node, less those that it gave back or refused, as in the
+        `seen` of its commands. A consumer that is missing has seen none.
         """
         consumers = self._consumers
         link = self.node_links.by_node.get((node, incarnation), NodeLink())
@@ -413,12 +397,13 @@ class QuorumQueue(QueueMachine):
     def _publish(self, command: Publish) -> None:
         publisher, messages, ids = command.publisher, command.messages, command.ids
         first = self.messages.next_index
+        rejects = self.messages.settings.overflow is Overflow.REJECT_PUBLISH
         self.messages.next_index = first + len(messages)
         if self.deleted:
             self._refuse(command)
             return
         sizes = list(map(len, map(_CONTENT, messages)))
-        if self.settings.overflow is Overflow.REJECT_PUBLISH:
+        if rejects:
             # Where a consumer selects, messages wait until they were looked at.
             passing = 0 if self._consumers.selecting.able else self._consumers.turns.credit()
             if passing:
@@ -435,13 +420,13 @@ class QuorumQueue(QueueMachine):
                 if not taken:
                     return
         self.messages.add(first, messages, sizes)
-        if not self.replaying:
+        if not self.messages.replaying:
             self.counters.published += len(messages)
         self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, command.settled))
         # A message with a time to live of 0 ms may still be delivered in this millisecond.
         self.messages.expired_at = self.messages.now_ms - 1
         self._consumers.serve()
-        if self.settings.overflow is not Overflow.REJECT_PUBLISH:
+        if not rejects:
             self.messages.drop_heads()
 
     def _lose(self, is_gone: Callable[[PeerId], bool]) -> None:

@@ -35,16 +35,16 @@ RETURNS: Final = 0
 """The first line in the order of `ReadyIndexes.lines`; the levels follow, and then the tail."""
 
 Place = tuple[int, int]
-"""A place of a waiting message: line, and key in it. It stays the same unless the message comes back from a
-consumer that decided on it, and no other message ever has the same place.
+"""Line, and key in it. It stays the same unless the message comes back from a consumer that decided on it,
+and no other message ever has the same place.
 """
 
 Delayed = tuple[int, int, int, int, int]
-"""A delayed message: due time in ms, number of its return, index, size, expiry."""
+"""Due time in ms, number of its return, index, size, expiry."""
 
 
 class ReadyIndexes:
-    """See the module. `levels`: their number. `normal_line`, `tail_line`: positions in `lines`."""
+    """The waiting messages of one queue. `normal_line`, `tail_line`: positions in `lines`."""
 
     __slots__ = (
         "_index_of_return", "behind", "delayed_bytes", "delayed_returns", "expiries", "high_turns",
@@ -112,14 +112,13 @@ class ReadyIndexes:
                 return True
         return False
 
-    def deadline(self) -> int | None:
+    def deadline(self, others: Iterable[int | None]) -> int | None:
+        """Return the first of the times at which a message expires or is due, and of others."""
         times = [when for line in self.lines if line.expiring and (when := line.head_expiry) != NEVER]
-        if (delayed := self.next_delayed) is not None:
-            times.append(delayed)
+        times += [when for when in (self.next_delayed, *others) if when is not None]
         return min(times, default=None)
 
     def indexes_of(self, number: int, keys: list[int]) -> list[int]:
-        """Return the indexes of messages in a line, given by its position in `lines`."""
         if RETURNS < number < self.tail_line:
             return keys
         return [self._index_of_return[key] for key in keys]
@@ -151,7 +150,6 @@ class ReadyIndexes:
         return None
 
     def find(self, number: int, keys: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Return key, size and expiry of the messages in a line that have one of these growing keys."""
         return self.lines[number].find(keys)
 
     def has_before(self, bounds: Sequence[int]) -> bool:
@@ -173,7 +171,6 @@ class ReadyIndexes:
         self.size_bytes += size
 
     def give_to_tail(self, index: int, size: int, expiry: int, behind: int) -> None:
-        """Add a returned message behind all that was published before."""
         number = self.returns_made
         self.returns_made = number + 1
         self._index_of_return[number] = index
@@ -200,7 +197,6 @@ class ReadyIndexes:
         return sorted((each.line, each.key) for each in due if each.line)
 
     def put_back(self, indexes: Sequence[int], sizes: Sequence[int]) -> None:
-        """Put messages that never reached a client back to their places."""
         by_line: dict[int, list[tuple[int, int, int]]] = {}
         for index, size in zip(indexes, sizes, strict=True):
             line, key = self._place_of(index)
@@ -243,9 +239,9 @@ class ReadyIndexes:
         return indexes
 
     def take(self, count: int, expired_at: int, room: int = NO_BOUND) -> tuple[list[int], list[int]]:
-        """Take the next messages for a consumer, and return their indexes and sizes. `count`: maximum, at
-        least 1. Fewer may come although there are more: call again. None come when the next one has expired.
-        `room`: bytes; the message that uses it up is the last.
+        """Take the next messages for a consumer, and return their indexes and sizes. Fewer than `count`, at
+        least 1, may come although there are more. None come when the next one has expired. `room`: as in
+        `OrderedEntries.take`.
         """
         if self.returns.length:
             return self._took(*self._take_returned(self.returns, count, expired_at, room))
@@ -330,7 +326,7 @@ class ReadyIndexes:
         return indexes, sizes
 
     def expiry_of(self, index: int) -> int:
-        """Remove and return the expiry of a message that a consumer holds; `NEVER` if it has none."""
+        """Remove and return the expiry of a message that a consumer holds."""
         self.behind.pop(self.places.pop(index, -1), None)
         return self.expiries.pop(index, NEVER)
 
@@ -344,7 +340,6 @@ class ReadyIndexes:
                 self.expiries.pop(index, None)
 
     def take_expired(self, expired_at: int) -> list[tuple[list[int], list[int]]]:
-        """Take the expired messages at the head of each line: indexes and sizes by line."""
         found: list[tuple[list[int], list[int]]] = []
         for line in self.lines:
             if line.expiring and NEVER < line.head_expiry <= expired_at:
@@ -356,8 +351,8 @@ class ReadyIndexes:
         return found
 
     def take_heads(self, count: int, *, drops_next: bool) -> tuple[list[int], list[int]]:
-        """Take messages that a full queue drops: the oldest returns, then the oldest of low priority, or of
-        the highest with `drops_next`. There must be as many. Returns indexes and sizes.
+        """Take messages that a full queue drops, and return their indexes and sizes: the oldest returns, then
+        the oldest of low priority, or of the highest with `drops_next`. There must be as many.
         """
         numbers = range(1, self.tail_line) if drops_next else range(self.tail_line - 1, 0, -1)
         indexes: list[int] = []
@@ -423,7 +418,7 @@ class ReadyIndexes:
         places: Sequence[tuple[int, int]],
         expiries: Sequence[tuple[int, int]],
     ) -> None:
-        """Restore the state of a snapshot into a new object with lines that are filled already."""
+        """Restore a snapshot into a new object with lines that are filled already."""
         self.returns_made, self.high_turns = numbers
         kind = Numbers if len(returns_to_tail) >= NUMBERS_MIN else dict
         returned = zip(self.returns.columns()[0], indexes_of_returns, strict=True)
@@ -442,7 +437,7 @@ _PAGE: Final = 1 << _BITS
 _MASK: Final = _PAGE - 1
 
 NUMBERS_MIN: Final = 4096
-"""Number of entries from which on it replaces a dict, which is faster."""
+"""Entries from which on it replaces a dict, which is faster."""
 
 
 class Numbers:
@@ -483,7 +478,6 @@ class Numbers:
         return found - 1
 
     def items(self) -> Iterator[tuple[int, int]]:
-        """Iterate over keys and values in no order."""
         for number, page in self._pages.items():
             for at in range(_PAGE):
                 if page[at]:

@@ -3,8 +3,7 @@
 The messages that consumers take from the middle of the queue are part of the state, the evaluation of filters
 is not: the leader searches the queue and proposes the result (`commands.Selected`). Every member moves the
 cursors and hands out the messages of the command. A cursor is exact: no message before it is wanted by its
-consumer and was not offered. So a new leader continues where the last one was, and a consumer that selects
-nothing makes others wait for one search only.
+consumer and was not offered. So a new leader continues where the last one was.
 """
 
 from __future__ import annotations
@@ -47,20 +46,17 @@ from amqp10broker.queues.quorum.ordered_entries import NEVER
 from amqp10broker.queues.quorum.ready import FAIR_LEVELS, RETURNS, Place
 
 AGAIN: Final = -1
-"""Index in a cursor, behind those of `ReadyIndexes.lines`, for places in `Again`."""
+"""Index in a cursor for places in `Again`."""
 
 AGAIN_MAX: Final = 4096
-"""Places that `Again` remembers. Beyond that, consumers that have not looked at them start again at its
-beginning.
-"""
+"""Places that `Again` remembers. Consumers that have not looked at earlier ones start again there."""
 
 WINDOW_MAX: Final = 128
 
 
 class Again:
     """Places where messages wait again: returned unseen, or offered to a consumer that could not take them.
-    Places are numbered, and a cursor contains such a number. So each consumer with a cursor beyond a place
-    looks at it again.
+    Places are numbered, and each consumer with a cursor beyond a place looks at it again.
     """
 
     __slots__ = ("first", "places")
@@ -189,8 +185,8 @@ class Selecting:
         )
 
     def look(self, budget: int) -> Selected | None:
-        """Search the queue and return the result as a command, without a change of state. Returns none: there
-        is nothing to look at for any consumer with credit.
+        """Search the queue and return the result as a command; None: there is nothing to look at for any
+        consumer with credit.
         """
         waiting: dict[int, list[_Sight]] = {}
         taken: dict[Place, None] = {}
@@ -229,7 +225,7 @@ def _look_in_turns(group: Sequence[_Sight], ends: Sequence[int], budget: int) ->
 
 
 class _Sight:
-    """One consumer's search: the cursor and messages that it would have."""
+    """One consumer's search."""
 
     def __init__(
         self, messages: Messages, again: Again, consumer: QuorumConsumer, taken: dict[Place, None]
@@ -345,14 +341,13 @@ def _until(again: Again, start: int, end: int) -> Iterator[Place]:
 
 
 OF_CONSUMERS: Final = (Credit, Settle, GiveBack, Cancel, Unsubscribe)
-"""Commands that a subscribed browser may send."""
 
 
 class Browser:
     """A browsing consumer. `room`: bytes of contents that it may be shown now. `delivery_count`: messages
-    shown, as `Credit` counts them; a drain advances it. `at`: by line (`ReadyIndexes.lines`) the key before
-    which everything was looked at. `on_its_way`: index -> (line, key) of messages that its session may not
-    have. `ends`: of a drain: the keys up to which it must have looked; None: none is under way.
+    shown, as `Credit` counts them. `at`: by line the key before which everything was looked at. `behind`,
+    `on_its_way`: places of messages to be shown again, or that its session may not have. `ends`: of a drain:
+    the keys up to which it must have looked.
     """
 
     def __init__(self, ref: ConsumerRef, wanted: MessageFilter | None, name: str, lines: int) -> None:
@@ -380,10 +375,9 @@ class Browser:
 
 
 class Browsers:
-    """Consumers that receive copies of messages and are not part of the state. Their commands are in no log
-    entry (`commands.Browsing`): the leader applies them between two entries, and no other member has them. In
-    a cluster the node of a browser records its progress (`Browser.shown`), from which the next leader
-    continues.
+    """Consumers that receive copies of messages and are not part of the state: only the leader has them, and
+    applies their commands between two entries (`commands.Browsing`). In a cluster the node of a browser
+    records its progress (`Browser.shown`), from which the next leader continues.
     """
 
     __slots__ = ("_messages", "_name", "_outbox", "by_ref", "scan_max", "unfinished")

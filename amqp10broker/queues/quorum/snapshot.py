@@ -1,7 +1,6 @@
 """The binary encoding of a quorum queue's state, without messages.
 
-A snapshot stands for all commands before it: a queue that is restored and applies the commands behind it is
-in the same state as one that applied them all. Equal states make equal bytes. Live messages are written as
+A snapshot stands for all commands before it. Equal states make equal bytes. Live messages are written as
 ranges of indexes.
 """
 
@@ -54,7 +53,7 @@ from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.ready import FAIR_LEVELS
 
 LIVE_MAX: Final = 1 << 28
-"""More than the messages of any queue; so that damaged bytes do not take all memory."""
+"""So that damaged bytes do not take all memory."""
 _PLAIN: Final = 0
 _RUNS: Final = 1
 
@@ -145,7 +144,6 @@ _CONSUMER: Final[Mapping[str, Field]] = {
     "unsettled": UNSETTLED,
 }
 _VERSION: Final = Layout(SimpleNamespace, version=U32)
-"""The beginning of every snapshot."""
 _HEAD: Final[Mapping[str, Field]] = {
     "version": U32,
     "now_ms": U64,
@@ -237,14 +235,12 @@ def encode_snapshot(queue: QuorumQueue) -> bytes:
 
 
 def version_of(data: bytes) -> int:
-    """Return the machine version of a snapshot. Raises `BadBytes` if the data is not a snapshot."""
     return int(_VERSION.decode_part(data)[0].version)
 
 
 def decode_snapshot(name: str, data: bytes, bodies: PagedBodies | None = None) -> QuorumQueue:
     """Restore a queue from a snapshot. `bodies`: the store that contains the messages; None: in memory, where
-    the caller puts them. Raises `NewerMachine` if this broker does not support the snapshot's version, and
-    `BadBytes` if the data is not a snapshot.
+    the caller puts them. Raises `NewerMachine` and `BadBytes`.
     """
     machine_version.check(version_of(data))
     beginning, _ = _BEGINNING.decode_part(data)

@@ -1,11 +1,10 @@
-"""States of groups on their way between nodes: of a leader to a member that its log does not reach any more.
+"""States of groups on their way from a leader to a member that its log does not reach any more.
 
-A state is sent in parts of at most `PART_BYTES`, `WINDOW` of them under way, over a connection of its own.
-Parts are numbered from 0. The parts of one transfer come in order; others belong to none, and a member that
-gets the beginning of another transfer drops what it had. First come the messages, as records of the journal;
-then the state; last an `InstallSnapshot` with the sender, the term and the place in the log.
-
-The answer says how many parts have come, and what became of the transfer.
+A state is sent in parts of at most `PART_BYTES`, `WINDOW` of them under way, over a connection of its own,
+numbered from 0. The parts of one transfer come in order; a member that gets the beginning of another transfer
+drops what it had. First come the messages, as records of the journal; then the state; last an
+`InstallSnapshot` with the sender, the term and the place in the log. The answer says how many parts have
+come, and what became of the transfer.
 """
 
 from __future__ import annotations
@@ -30,9 +29,7 @@ PART: Final = row(U64, U32, U8, REST)
 """Transfer, number, kind of the part, and bytes of it; in an answer the outcome, and none."""
 
 Send = Callable[[int, int, bytes, bool], bool]
-"""Sends a frame over the connection for states: node, group, body, and whether it is an answer. Returns False
-without a connection.
-"""
+"""Sends a frame: node, group, body, and whether it is an answer. Returns False without a connection."""
 
 
 class What(enum.IntEnum):
@@ -47,9 +44,8 @@ class What(enum.IntEnum):
 class SnapshotOutcome(enum.IntEnum):
     GOES_ON = 0
     TAKEN = 1
-    """The member has it, durably or soon; its group hears of that by itself."""
+    """The member has it, durably or soon."""
     REFUSED = 2
-    """It does not have what came before; it must be sent anew."""
 
 
 def _cut(messages: Iterator[bytes], state: bytes, last: bytes) -> Iterator[tuple[What, bytes]]:
@@ -102,8 +98,6 @@ class _Incoming:
 
 
 class Snapshots:
-    """All transfers of a node."""
-
     def __init__(self, groups: Groups, send: Send, random_source: Callable[[], float]) -> None:
         self._groups = groups
         self._send = send
@@ -121,7 +115,6 @@ class Snapshots:
         self._stores[group] = store
 
     def remove(self, group: int) -> None:
-        """It is no more; twice is fine."""
         self._stores.pop(group, None)
         self._incoming.pop(group, None)
         self.stop(group)
@@ -173,7 +166,7 @@ class Snapshots:
     # --- what comes ---------------------------------------------------------------------------------
 
     def received(self, node: int, group: int, body: bytes, answer: bool) -> None:
-        """A part or an answer has come. Raises `BadBytes` if it is neither."""
+        """Handle a part or an answer. Raises `BadBytes` if it is neither."""
         transfer, number, what, part = PART.decode(body)
         if answer:
             self._on_answer(node, group, transfer, number, what)

@@ -1,1 +1,0 @@
-"""The stream: a log that consumers read from any offset."""

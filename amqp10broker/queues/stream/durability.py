@@ -1,12 +1,11 @@
 """The durability backend of a stream: its own log, synced with the node's commits.
 
-Messages published during a sync wait, and make the next chunk: so chunks get large when the disk is slow, and
-other queues do not wait for it. Consumers are served meanwhile.
+Messages published during a sync wait, and make the next chunk: so chunks get large when the disk is slow.
 
 A commit over several queues must be whole or absent. So its messages are written to the journal first, with a
 number that grows from commit to commit. When they are durable they are written to the stream as one chunk,
-and each chunk records which commits are in the stream up to it. A start writes those
-that the journal has beyond.
+and each chunk records which commits are in the stream up to it. A start writes those that the journal has
+beyond.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.storage.record import Record
 
 PART: Final = 1
-"""Kind of a record with the messages of a commit; the record's index is its number."""
+"""A record with the messages of a commit; its index is the commit's number."""
 
 WRITTEN: Final = 2
 """The stream has all commits up to the record's index. Chunks with this information may go by age or size."""
@@ -71,7 +70,7 @@ class StreamCommits:
             self._log.append(self.group, WRITTEN, number, ())
 
     def missing(self, number: int) -> Iterator[tuple[int, Sequence[Message]]]:
-        """Iterate over numbers and messages of commits that the stream lacks, when all records were read."""
+        """Iterate over numbers and messages of commits that the stream lacks."""
         self._last = max(self._last, number)
         self.written(number)
         for each in sorted(self._places):
@@ -111,7 +110,7 @@ class StreamCommits:
 # declarations, which are in every commit, are durable before a message of a stream is confirmed.
 
 FILES_MAX: Final = 8
-"""Files of streams in one commit. The others have their turn in the next, so that no commit takes long."""
+"""Files of streams in one commit, so that no commit takes long."""
 
 _Wait = tuple[Sequence[int], Callable[[], None]]
 
@@ -123,7 +122,7 @@ class StreamSyncs:
         self._under_way: list[_Wait] = []
 
     def when_synced(self, fds: Sequence[int], callback: Callable[[], None]) -> None:
-        """Have a function called when what was written to files is durable; never, if storage fails."""
+        """Call a function when what was written to files is durable; never, if storage fails."""
         assert len(fds) <= FILES_MAX
         self._waiting.append((fds, callback))
         self.wake()
@@ -152,19 +151,17 @@ class StreamSyncs:
 
 
 RETRY_MS: Final = 1000
-"""Interval after which a write without room on the disk is tried again."""
 
 MARK_AFTER_MS: Final = 1000
-"""Delay after a commit, however many follow it, until the inventory records the synced length."""
+"""Delay after a commit until the inventory records the synced length."""
 
 
 PARTS_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of commits that are in the journal and not in the stream's files; beyond that the stream takes part
-in no commit.
+"""Bytes of commits that are in the journal and not in the stream's files; beyond that it takes part in no
+commit.
 """
 
 NOBODY: Final = PublisherRef(PeerId(0, 0, 0), 0)
-"""The publisher of commits recovered at start."""
 
 
 class StreamBackend(DurabilityBackend[StreamQueue]):
@@ -199,7 +196,7 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
         self._full_ms: int | None = None
         self._retry_ms = 0
         self._mark_ms: int | None = None
-        """When the inventory has to record the committed length; None if it has."""
+        """When the inventory has to record the committed length."""
 
     @property
     def busy(self) -> bool:

@@ -28,8 +28,6 @@ INDEX_BYTES: Final = 64 * 1024
 
 
 class SegmentIndex:
-    """The index and figures of one segment. `first_ms`: of its first chunk; None while it has none."""
-
     def __init__(self, first: int, size: int) -> None:
         self.first = first
         self.next = first
@@ -68,7 +66,6 @@ class SegmentIndex:
 
 
 READ_BYTES: Final = 256 * 1024
-"""Size of a read; larger if one chunk is larger."""
 
 SEGMENT_BYTES: Final = 500_000_000
 
@@ -111,8 +108,8 @@ class Chunk:
 
 class StreamLog:
     """The log of one stream. Offsets from `first_offset` up to, and not including, `committed` may be read;
-    those up to `next_offset` are appended. All three are at the beginning of a chunk. `number`: commits over
-    several queues up to this one are in the stream.
+    those up to `next_offset` are appended. `number`: commits over several queues up to this one are in the
+    stream.
     """
 
     def __init__(self, shelf: Shelf) -> None:
@@ -129,7 +126,7 @@ class StreamLog:
         self._rolling = False
 
     def recover(self) -> Iterator[int]:
-        """Read the existing chunks in steps, between which other tasks can run; yields bytes read."""
+        """Read the existing chunks in steps; yields bytes read."""
         for first, size, entries in self.shelf.recover():
             if not self._firsts or self._firsts[-1] != first:
                 self._add_segment(first, size)
@@ -162,7 +159,7 @@ class StreamLog:
         return self.shelf.prepare(self.next_offset) if self._rolling else ()
 
     def make_room(self) -> None:
-        """Prepare for `append`; called when everything is committed. Raises `DiskFull` as `prepare_room`."""
+        """Prepare for `append`; everything must be committed. Raises `DiskFull` as `prepare_room`."""
         waits = self.prepare_room()
         assert not waits, "sync what is prepared first"
         if self._rolling:
@@ -172,8 +169,8 @@ class StreamLog:
     def append(
         self, count: int, timestamp_ms: int, filter_bytes: bytes, data: Sequence[bytes], number: int = 0
     ) -> int:
-        """Append a chunk, which is not committed. `number`: of the commit that the chunk is, if it is one.
-        Returns the chunk's `timestamp_ms`: later than the wall clock if that has gone back.
+        """Append a chunk, which is not committed. `number`: of the commit that the chunk is. Returns the
+        chunk's `timestamp_ms`: later than the wall clock if that has gone back.
         """
         first = self.next_offset
         self.number = max(self.number, number)
@@ -199,7 +196,6 @@ class StreamLog:
         return self.next_offset
 
     def commit(self, offset: int) -> None:
-        """Note that chunks up to an offset that `write` returned are durable."""
         self.shelf.synced()
         self.committed = max(self.committed, offset)
 
@@ -261,7 +257,7 @@ class StreamLog:
         return self.committed
 
     def read(self, place: Place) -> tuple[Sequence[Chunk], Place]:
-        """Read committed chunks from a place on, some hundred kilobytes, and the place of the next one. Empty
+        """Read committed chunks from a place on, some hundred kilobytes, and the place of the next one; none
         at the end. Starts at the oldest chunk if the place has been removed.
         """
         first, position = place
@@ -297,7 +293,7 @@ class StreamLog:
         return chunks, (first, position)
 
     def retain(self, now_ms: int, bytes_max: int | None, age_ms: int | None) -> None:
-        """Remove the oldest segments beyond the limits, but not the last one, which is written to."""
+        """Remove the oldest segments beyond the limits, but not the last one."""
         segments = self.segments
         while len(segments) > 1:
             oldest = segments[0]
@@ -311,7 +307,7 @@ class StreamLog:
             del segments[0], self._firsts[0]
 
     def next_expiry(self, age_ms: int) -> int | None:
-        """Return when the oldest removable segment is too old; None without one."""
+        """Return when the oldest removable segment is too old."""
         if len(self.segments) < 2:
             return None
         return self.segments[0].last_ms + age_ms + 1

@@ -1,10 +1,9 @@
 """The stream: a log of messages in which each consumer has a position of its own.
 
-Each step appends published messages as one or more chunks; they are confirmed and delivered when the log has
-committed them. A delivery removes nothing: settling is only an acknowledgement, and returning a delivery
-resets the consumer's position. Consumers read in rotation, together at most `WORK_MAX` a step, so that one
-that reads from the beginning, or with a narrow filter, does not delay those at the end; the rest follows in
-the next step (`deadline`).
+Each step appends published messages as chunks, which are confirmed and delivered when the log has committed
+them. A delivery removes nothing: settling is only an acknowledgement, and returning a delivery resets the
+consumer's position. Consumers read in rotation, together at most `WORK_MAX` a step, so that one that reads
+from the beginning, or with a narrow filter, does not delay those at the end.
 """
 
 from __future__ import annotations
@@ -17,11 +16,9 @@ from typing import Final, assert_never
 from amqp10broker.message.filters.filters import Filters, MessageFilter
 from amqp10broker.message.filters.stream import (
     AtTime,
-    First,
     Interval,
-    Last,
-    Next,
     Offset,
+    OffsetWord,
     chunk_filter,
     delivered,
     delivered_with_time,
@@ -71,14 +68,10 @@ FILTER_WORK: Final = 8
 
 
 class StreamConsumer:
-    """A consumer's state in its stream.
-
-    Attributes:
-        end: the first offset that it does not want; `NO_END`: it wants all.
-        room: bytes it may have now, a chunk's divided evenly over its messages; used up, there is no credit
-            either.
-        draining: a drain has no answer yet, because there is more to read.
-        queued: it is in the rotation, or waits at the end for new messages.
+    """A consumer's state in its stream. `end`: the first offset that it does not want. `room`: bytes it may
+    have now, a chunk's divided evenly over its messages; used up, there is no credit either. `draining`: a
+    drain has no answer yet, because there is more to read. `queued`: it is in the rotation, or waits at the
+    end for new messages.
     """
 
     def __init__(
@@ -195,7 +188,6 @@ class StreamConsumer:
         return count * FILTER_WORK
 
     def spend(self, chunk: Chunk, count: int) -> None:
-        """Account for the room of messages that were taken; without room there is no credit."""
         self.room -= chunk.size_bytes * count // (chunk.end - chunk.first)
         if self.room <= 0:
             self.credit = 0
@@ -209,7 +201,6 @@ class StreamConsumer:
             self.unsettled += count
 
     def trim(self, seen: int) -> None:
-        """Note how many deliveries have reached the session."""
         on_its_way = self._on_its_way
         while on_its_way and on_its_way[0][0] + len(on_its_way[0][1]) <= seen:
             on_its_way.popleft()
@@ -234,21 +225,19 @@ class StreamConsumer:
 
 CHUNK_MESSAGES_MIN: Final = 32
 CHUNK_MESSAGES_MAX: Final = 512
-"""Chunk sizes: the first chunk of a burst gets at most the smaller number of messages, and each twice as many
-as the one before, up to the larger one. RabbitMQ 4.3.6 was seen to make about the same (of 100: 1, 32, 64, 3;
-of 50 000 half the chunks had up to 36, one in ten more than 136, the largest 457): the last is not the whole
-burst.
+"""The first chunk of a burst gets at most the smaller number of messages, and each twice as many as the one
+before, up to the larger one. RabbitMQ 4.3.6 was seen to make about the same (of 100: 1, 32, 64, 3; of 50 000
+half the chunks had up to 36, one in ten more than 136, the largest 457).
 """
 
 CHUNK_BYTES_MAX: Final = 256 * 1024
-"""A chunk gets no more messages when it has so many bytes. A consumer has the chunk in memory that it reads.
+"""A chunk gets no more messages when it has so many bytes. A consumer has one chunk in memory.
 """
 
 WORK_MAX: Final = 8192
 """Messages that are handed out in one step; one that is filtered counts `FILTER_WORK`."""
 
 _TURN_MAX: Final = 1024
-"""Of these, for one consumer before the next has its turn."""
 
 _READ_WORK: Final = 256
 """The work of a read from the log: some hundred kilobytes with their checksums."""
@@ -259,8 +248,6 @@ _RECENT_BYTES_MAX: Final = 1024 * 1024
 
 
 class StreamQueue(QueueMachine):
-    """The state of a stream, changed by `apply`, and by `write` and `commit` for its log."""
-
     def __init__(self, name: str, log: StreamLog, *, settings: QueueSettings = DEFAULTS) -> None:
         super().__init__(name)
         self.settings = settings
@@ -379,8 +366,7 @@ class StreamQueue(QueueMachine):
 
     def write(self, now_ms: int) -> None:
         """Append published messages to the log, once a step, after all commands. Does nothing while appended
-        messages are not committed; what is published meanwhile makes the next chunk. Raises `DiskFull` if
-        nothing has changed, and the call can be repeated.
+        messages are not committed. Raises `DiskFull` if nothing has changed, and the call can be repeated.
         """
         if not self._pending:
             return
@@ -478,11 +464,11 @@ class StreamQueue(QueueMachine):
     def _position(self, spec: object, now_ms: int) -> int:
         log = self.log
         match spec:
-            case None | Next():
+            case None | OffsetWord.NEXT:
                 return log.committed
-            case First():
+            case OffsetWord.FIRST:
                 return log.first_offset
-            case Last():
+            case OffsetWord.LAST:
                 return log.last_chunk()
             case Offset(number):
                 return min(max(number, log.first_offset), log.committed)

@@ -1,1 +1,0 @@
-"""The administration socket and the operations behind it."""

@@ -1,9 +1,9 @@
-"""The admin socket: a Unix socket in a private folder, one JSON line in, one JSON line out.
+"""The admin socket: a Unix socket in a private folder, one JSON line in, one JSON line out; and operations
+for all front ends that can wait (`run_operation`).
 
-Only this user can reach it (folder 0700, socket 0600, and the peer's uid is checked), so it has no password
-and its clients may do everything. Windows has a port of loopback and a secret instead (`portable`). The CLI
-is its client. Requests of one client are answered in order; clients do not wait for each other. The
-requests are in `operations.registry`.
+Only this user can reach it (`path`), so it has no password and its clients may do everything. Windows has a
+port of loopback and a secret instead (`portable`). Requests of one client are answered in order; clients do
+not wait for each other.
 
 ::
 
@@ -13,17 +13,14 @@ requests are in `operations.registry`.
 
     {"ok": true, "result": ...}
     {"ok": false, "error": "a sentence", "kind": "NotFound", "resource": "queue 'q'"}
-
-`run_operation` does for all front ends that can wait what takes time, or reaches tasks: passwords become
-argon2 records in a thread before the operation runs, and a queue's answer is awaited in a mailbox of this one
-request, so that any number of requests may wait at the same time.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from hmac import compare_digest
 from typing import Any, Final
@@ -31,6 +28,8 @@ from typing import Any, Final
 import trio
 
 from amqp10broker import portable
+from amqp10broker.api.messages import finite
+from amqp10broker.auth.passwords import Passwords, ReadyRecords
 from amqp10broker.errors import (
     AdminSocketError,
     BadRequest,
@@ -42,44 +41,46 @@ from amqp10broker.errors import (
 from amqp10broker.metadata.catalog import Decided
 from amqp10broker.metadata.plan import VhostFacts
 from amqp10broker.metadata.queue_settings import misspelt
+from amqp10broker.metadata.users import PasswordRecord
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.node import Actor, Caller, Lines, Steps, Wait
 from amqp10broker.operations.registry import OPERATIONS, perform
 from amqp10broker.queues.commands import Answer, ReplyTo, RequestRef
 from amqp10broker.runtime.admin import path as adminpath
 from amqp10broker.runtime.admin.node import BY_ADMIN_SOCKET, Administered, RunningNode
-from amqp10broker.runtime.connections.login import made_in_thread, passwords_in
+from amqp10broker.runtime.connections import login
 from amqp10broker.runtime.connections.sockets import OUT_OF_FILES, OUT_OF_FILES_PAUSE_S, READ_BYTES
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.mailbox import Mailbox
+from amqp10broker.runtime.mailbox import Mailbox, ReplyRegistry
 from amqp10broker.runtime.observe.tracing import StreamSink
-from amqp10broker.runtime.queues.handles import ReplyRegistry
 from amqp10broker.sessions.messages import SessionMessage
 
 _log = Log("amqp10broker.admin")
 
 ANSWER_S: Final = 8.0
-"""How long a queue may take; less than the command line waits, so that it hears which queue it was."""
+"""How long a queue may take; less than the command line waits, so that its user learns which queue it was."""
 DECIDED_S: Final = 40.0
-"""How long the nodes of a cluster may take to agree: they give up by themselves, and say so, before."""
+"""How long the nodes of a cluster may take to agree; they give up before."""
 
 
 OWNER: Final = Actor(BY_ADMIN_SOCKET, types=True)
-"""The machine's owner: no other user reaches the admin socket."""
+"""The machine's owner."""
 
 
 async def run_operation(
     broker: Administered, name: str, given: Mapping[str, Any], vhost: str | None, actor: Actor = OWNER
 ) -> Any:
-    """Run an operation of `operations.registry` to its end. Raises a `RefusedError` subclass with the reason
-    if nothing was changed.
+    """Run an operation of `operations.registry` to its end. Passwords become argon2 records in a thread
+    before it runs, and a queue's answer is awaited in a mailbox of this one request, so that any number of
+    requests may wait at the same time. Raises a `RefusedError` subclass with the reason if nothing was
+    changed.
     """
     if name == "declare-queue" and actor.types:
         arguments = given.get("arguments")
         slip = misspelt(arguments) if isinstance(arguments, dict) else None
         if slip is not None:
             raise InvalidArgument("queue", f"no queue knows argument '{slip[0]}'; did you mean {slip[1]}?")
-    plain = passwords_in(name, given)
+    plain = _passwords_in(name, given)
     found = _vhost(broker, name, vhost)
     replies = _Replies(broker.reply_registry)
     caller = Caller(
@@ -91,7 +92,7 @@ async def run_operation(
         running=partial(RunningNode, broker, actor.by),
         propose=broker.propose,
         new_request=replies.new_request,
-        passwords=await made_in_thread(broker.passwords, plain) if plain else broker.passwords,
+        passwords=await _made_in_thread(broker.passwords, plain) if plain else broker.passwords,
         report=partial(_log_operation, found, actor.by),
     )
     try:
@@ -123,16 +124,46 @@ async def _finished(steps: Steps[Any], replies: _Replies) -> Any:
             resume, heard = steps.throw, refusal
 
 
+async def _made_in_thread(passwords: Passwords, plain: list[str]) -> ReadyRecords:
+    """Have records made of passwords. Raises `InvalidArgument` if one is empty or holds a NUL."""
+    records: dict[str, list[PasswordRecord]] = defaultdict(list)
+    for password in plain:
+        records[password].append(await login.run_slow(partial(passwords.make, password)))
+    return ReadyRecords(passwords, records)
+
+
+def _passwords_in(operation: str, given: Mapping[str, Any]) -> list[str]:
+    """The passwords in plain that an operation is given."""
+    if operation in ("add-user", "change-password"):
+        password = given.get("password")
+        return [password] if isinstance(password, str) else []
+    if operation == "put-user":
+        entry = given.get("entry")
+        return list(_plain_passwords({"users": [entry]}))
+    if operation == "import-definitions":
+        return list(_plain_passwords(given.get("document")))
+    return []
+
+
+def _plain_passwords(document: object) -> Iterator[str]:
+    users = document.get("users") if isinstance(document, dict) else None
+    for user in users if isinstance(users, list) else ():
+        if isinstance(user, dict) and "password_hash" not in user:
+            password = user.get("password")
+            if isinstance(password, str) and password and "\0" not in password:
+                yield password
+
+
 class _Replies:
-    """The reply address of one operation, which most do not need: it is opened with the first request."""
+    """The reply address of one operation, opened with the first request, which most do not have."""
 
     def __init__(self, registry: ReplyRegistry) -> None:
         self._registry = registry
-        self._mailbox: Mailbox[SessionMessage] = Mailbox()
         self._address: ReplyTo | None = None
 
     def new_request(self) -> RequestRef:
         if self._address is None:
+            self._mailbox: Mailbox[SessionMessage] = Mailbox()
             self._address = self._registry.open("admin", self._mailbox)
         return self._address.request()
 
@@ -179,7 +210,7 @@ REQUEST_BYTES_MAX: Final = 64 * 1024 * 1024
 """A definitions file with a hundred thousand bindings has some 20 MB."""
 CLIENTS_MAX: Final = 32
 _HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
-"""What may be a surrogate, as JSON escapes it or as bytes; two that belong together are a character."""
+"""What may be a surrogate, as JSON escapes it or as bytes."""
 IDLE_S: Final = 300.0
 SECRET_S: Final = 10.0
 """How long a client may take to send the secret, where the socket is one of loopback."""
@@ -189,7 +220,7 @@ async def serve_admin(
     broker: Administered, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Serve the admin socket until cancelled; return at once if it is switched off. Raises `AdminSocketError`
-    if an explicitly configured path cannot be used.
+    if a configured path cannot be used.
     """
     configured = broker.config.admin_socket
     if configured == "":
@@ -348,7 +379,7 @@ def _is_text(request: dict[str, Any]) -> bool:
 
 
 def _encoded(response: dict[str, Any]) -> bytes:
-    return json.dumps(response, default=_plain).encode() + b"\n"
+    return json.dumps(finite(response), default=_plain).encode() + b"\n"
 
 
 def _plain(value: object) -> object:
@@ -383,12 +414,12 @@ async def send_lines(stream: trio.abc.Stream, lines: Lines) -> None:
 
 async def _send(stream: trio.abc.Stream, sink: StreamSink, answer: dict[str, Any]) -> None:
     try:
-        await stream.send_all(_line(answer))
+        await stream.send_all(_encoded(answer))
         ended = None
         while ended is None:
             lines, left_out = await sink.take()
             ended = sink.ended
-            await stream.send_all(_line({"lines": lines, "left_out": left_out, "ended": ended}))
+            await stream.send_all(_encoded({"lines": lines, "left_out": left_out, "ended": ended}))
     except trio.BrokenResourceError:
         return  # the reader is lost, which ends the trace
 
@@ -400,7 +431,3 @@ async def _end_with_reader(stream: trio.abc.Stream, scope: trio.CancelScope) -> 
     except trio.BrokenResourceError:
         pass  # as gone as one that closed
     scope.cancel()
-
-
-def _line(answer: dict[str, Any]) -> bytes:
-    return json.dumps(answer).encode() + b"\n"

@@ -1,24 +1,25 @@
-"""The running broker as operations see it (`operations.node.Node`), and its look at itself for `doctor`."""
+"""The running broker as operations see it (`operations.node`), and its look at itself for `doctor`."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import trio
 
 from amqp10broker import portable
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.auth.tls import first_end_ms
+from amqp10broker.cluster.membership import is_promotable
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError, NotFound
-from amqp10broker.metadata.queue import StartQueue
-from amqp10broker.operations.node import ClusterNode, Node, TraceSink
+from amqp10broker.metadata.queue import DeclaredQueue, StartQueue
+from amqp10broker.operations.node import ClusterNode, MemberState, Node, TraceSink
 from amqp10broker.operations.snapshot import (
     BrokerView,
     CertificateSeen,
@@ -37,6 +38,9 @@ from amqp10broker.operations.snapshot import (
     WaitingView,
     mount_of,
 )
+from amqp10broker.queues.quorum.durability import QuorumInLog
+from amqp10broker.raft.groups import Member
+from amqp10broker.raft.messages import Role
 from amqp10broker.runtime.connections import login
 from amqp10broker.runtime.connections.connections import Occupied, what_waits
 from amqp10broker.runtime.connections.listener import Listeners
@@ -50,6 +54,7 @@ from amqp10broker.runtime.observe.recorder import Recordings
 from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
 from amqp10broker.runtime.observe.tracing import FileSink, Tracing
 from amqp10broker.runtime.observe.watches import Watches
+from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.runtime.queues.queues import QueueContext
 from amqp10broker.sessions.diagnosis.survey import Selection
 from amqp10broker.sessions.messages import ConfigChanged
@@ -57,7 +62,6 @@ from amqp10broker.storage.folder import FORMAT
 
 if TYPE_CHECKING:
     from amqp10broker.observe.faults import Faults
-
 
 _log = Log("amqp10broker.admin")
 
@@ -69,13 +73,12 @@ class Administered(ConnectionContext, Occupied, QueueContext):
     """The broker for operators: operations, the HTTP API, metrics, and its part in a cluster.
 
     Attributes:
-        data: the data folder; None in memory only, and before the broker runs.
+        data: None in memory only, and before the broker runs.
         broker_listeners: where clients come in; None before it serves.
         afterwards: what is to be done with the folder when the broker has stopped; None: nothing.
         faults: that it commits on request; None: it is not in test mode.
         over: set when the broker cannot go on, or is to stop: the caller then leaves the block.
         failure: the reason why it cannot go on; leaving the block raises it.
-        resource_monitor: measures memory and disk, and raises and clears the alarms.
         as_member: this node as one of a cluster, or alone.
     """
 
@@ -100,13 +103,8 @@ class Administered(ConnectionContext, Occupied, QueueContext):
     node_view: Callable[[], NodeView]
 
     def set_flow(self, name: str, value: object, *, source: str) -> None:
-        """Change one of the three flow settings while running; grants from now on follow it.
-
-        Args:
-            value: 1 .. 2**32 - 1, or ``auto`` where that may be.
-
-        Raises:
-            ConfigError: no such setting, or out of range; nothing was changed.
+        """Change one of the three flow settings while running; grants from now on follow it. `value`: 1 ..
+        2**32 - 1, or ``auto`` where that may be. Raises `ConfigError`; nothing was changed.
         """
         config = replace(self.config, flow=self.config.flow.changed(name, value, source=source))
         self.recordings.configured(config)  # first: what has happened until now is of the run before
@@ -215,6 +213,95 @@ class RunningNode(Node):
         return self._broker.watches.follow(vhost) if on else self._broker.watches.unfollow(vhost)
 
 
+MAINTENANCE: Final = "Node was put into maintenance mode"
+"""What clients hear when the node is drained; RabbitMQ's words."""
+
+
+class ServingNode(ClusterNode):
+    """The running node; in no cluster, its quorum queues have one member, which is here and leads."""
+
+    def __init__(self, broker: Administered) -> None:
+        self._broker = broker
+
+    async def run(self) -> None:
+        """Nothing is to be seen to."""
+
+    def alarms(self) -> Mapping[int, Collection[str]]:
+        return {0: self._broker.alarms}
+
+    def listeners(self) -> Sequence[tuple[str, str, int]]:
+        broker, scheme = self._broker, "https" if self._broker.config.http_tls else "http"
+        by_protocol = {
+            "amqp": broker.addresses,
+            "amqp/ssl": broker.tls_addresses,
+            scheme: broker.http_addresses,
+        }
+        if broker.config.websocket:
+            by_protocol[f"{scheme}/web-amqp"] = broker.http_addresses
+        return [(protocol, host, port) for protocol, found in by_protocol.items() for host, port in found]
+
+    async def member_states(
+        self, queue: DeclaredQueue | None, nodes: Collection[int]
+    ) -> Mapping[int, MemberState]:
+        handle = None if queue is None else queue.handle
+        if not isinstance(handle, QueueTask) or not handle.backend.by_log:
+            return {0: MemberState("leader", "voter")}  # in memory there is no log
+        return {0: state_of(cast("QuorumInLog", handle.backend).member)}
+
+    async def drain(self) -> None:
+        if self._broker.broker_listeners is not None:
+            self._broker.broker_listeners.shut()
+        self._broker.connections.turn_out(MAINTENANCE)
+
+    async def revive(self) -> None:
+        """Accept clients as before. Raises `OSError` or `ConfigError` if another program has an address by
+        now.
+        """
+        if self._broker.broker_listeners is not None:
+            await self._broker.broker_listeners.reopen(self._broker.config)
+
+    async def leave(self) -> None:
+        return
+
+    async def pause(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
+
+_WORDS: Final[Mapping[Role, str]] = {
+    Role.LEADER: "leader",
+    Role.FOLLOWER: "follower",
+    Role.CANDIDATE: "candidate",
+    Role.PRE_CANDIDATE: "pre_vote",
+}
+
+
+def state_of(member: Member | None) -> MemberState:
+    if member is None or member.stopped:
+        return MemberState()
+    state = _WORDS[member.raft.status.role]
+    newer = member.machine.newer
+    if newer:
+        state += f", behind: its broker cannot carry out machine version {newer}"
+    raft, config = member.raft, member.raft.config
+    if member.me in config.voters:
+        membership = "voter"
+    elif member.me in config.learners:
+        membership = "promotable" if is_promotable(member.me) else "non_voter"
+    else:
+        membership = "unknown"
+    return MemberState(
+        state=state,
+        membership=membership,
+        last_index=raft.last,
+        last_written=raft.log.stable,
+        last_applied=member.machine.applied,
+        commit_index=raft.hard.commit,
+        snapshot_index=raft.log.base,
+        term=raft.status.term,
+        machine_version=member.machine.version,
+    )
+
+
 CERTIFICATES: Final = ("tls_certificate", "tls_ca", "cluster_tls_cert_file", "cluster_tls_ca_file")
 GUEST: Final = "guest"
 STA_UNSYNC: Final = 0x0040
@@ -297,7 +384,6 @@ async def _guest(broker: Administered) -> bool | None:
 
 
 def certificates(config: Config, began_ms: int = 0, ahead_ms: int = 0) -> tuple[CertificateSeen, ...]:
-    """The files of the configuration."""
     found = []
     for setting in CERTIFICATES:
         path = getattr(config, setting)

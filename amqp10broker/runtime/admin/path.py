@@ -1,11 +1,9 @@
 """Where the broker's administration socket lives, and how both sides make sure that it is ours.
 
-The socket lets whoever can open it read and change the broker, so on a shared machine it must be
-out of reach of other users. Its default place is ``<port>.sock`` in a directory that only we can
-enter: ``$XDG_RUNTIME_DIR/amqp10broker``, or ``<temporary directory>/amqp10broker-<uid>``. Anybody
-may create names in a temporary directory, so the broker and the command line both check, without
-following links, that the directory is a real one, owned by us and closed to others; otherwise they
-refuse. The command line also asks the kernel who is at the other end.
+Its default place is ``<port>.sock`` in a directory that only we can enter: ``$XDG_RUNTIME_DIR/amqp10broker``,
+or ``<temporary directory>/amqp10broker-<uid>``. Anybody may create names in a temporary directory, so the
+broker and the command line both check, without following links, that the directory is a real one, owned by us
+and closed to others. The command line also asks the kernel who is at the other end.
 
 Standard library only: the command line starts without Trio.
 """
@@ -29,10 +27,9 @@ _PEER_CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
 
 def directories(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The directories in which a socket may be by default, the preferred one first.
-
-    The broker uses the first. The command line looks into all: the broker may have been started
-    where ``XDG_RUNTIME_DIR`` is not set, by cron or by a service manager.
+    """The directories in which a socket may be by default, the preferred one first. The broker uses the
+    first. The command line looks into all: the broker may have been started where ``XDG_RUNTIME_DIR`` is not
+    set, by cron or by a service manager.
     """
     if environ is None:
         environ = os.environ
@@ -52,7 +49,7 @@ def default_path(port: int, environ: Mapping[str, str] | None = None) -> str:
 
 
 def find(port: int, environ: Mapping[str, str] | None = None) -> str | None:
-    """The path of the socket of a broker on `port`, or None if no default place has one."""
+    """The path of the socket of a broker on `port`; None if no default place has one."""
     for directory in directories(environ):
         path = os.path.join(directory, f"{port}.sock")
         if os.path.lexists(path):
@@ -77,9 +74,7 @@ def found_ports(environ: Mapping[str, str] | None = None) -> tuple[int, ...]:
 
 
 def prepare_directory(directory: str) -> None:
-    """Create the private directory if it is not there, and check it. Raises `AdminSocketError` if it cannot
-    be created, or is not private to us.
-    """
+    """Create the private directory if it is not there, and check it. Raises `AdminSocketError`."""
     try:
         os.mkdir(directory, DIRECTORY_MODE)
     except FileExistsError:
@@ -93,9 +88,7 @@ def prepare_directory(directory: str) -> None:
 
 
 def check_directory(directory: str) -> None:
-    """Refuse a directory that another user could have prepared or could enter. Raises `AdminSocketError` if
-    it is a link, not a directory, not ours, or open to others.
-    """
+    """Refuse a directory that another user could have prepared or could enter. Raises `AdminSocketError`."""
     try:
         found = os.lstat(directory)
     except OSError as error:
@@ -117,11 +110,10 @@ def check_directory(directory: str) -> None:
 
 
 def listen(path: str) -> socket.socket:
-    """Open the broker's end: a listening, non-blocking socket that only we can open (`portable.listen_at`).
-
-    A socket that a dead broker left behind is replaced. If the path is in a default directory, that is
-    created and checked; any other directory is the user's choice and must exist. Raises `AdminSocketError` if
-    the place is unsafe, or a living broker listens there.
+    """Open the broker's end: a listening, non-blocking socket that only we can open (`portable.listen_at`). A
+    socket that a dead broker left behind is replaced. A default directory is created and checked; any other
+    is the user's choice and must exist. Raises `AdminSocketError` if the place is unsafe, or a living broker
+    listens there.
     """
     _check_length(path)
     directory = os.path.dirname(path)
@@ -147,7 +139,7 @@ def remove(path: str) -> None:
 
 def connect(path: str, *, timeout_s: float) -> socket.socket:
     """Open the command line's end, after checking its owner. Raises `AdminSocketError` if the place is
-    unsafe, or the process at the other end is not ours, and `OSError` if nothing listens there.
+    unsafe, or the other end is not ours, and `OSError` if nothing listens there.
     """
     _check_length(path)
     directory = os.path.dirname(path)

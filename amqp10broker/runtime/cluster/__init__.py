@@ -1,1 +1,0 @@
-"""This node as a member of a cluster."""

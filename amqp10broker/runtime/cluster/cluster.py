@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import trio
 
@@ -40,6 +40,7 @@ from amqp10broker.metadata.catalog import NodeDirectory
 from amqp10broker.metadata.queue import DeclaredQueue, NodeFacts, QueueSpec
 from amqp10broker.metadata.vhost_requests import ForgetNode, JoinNode, NodeStarted
 from amqp10broker.queues.machine_version import carried_out, why_not
+from amqp10broker.queues.quorum.durability import QuorumInLog
 from amqp10broker.queues.quorum.state_transfer import Snapshots
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
 from amqp10broker.runtime.admin.node import Administered
@@ -63,23 +64,19 @@ from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.queues.queue_task import QueueTask, RemoteQueue
 from amqp10broker.runtime.queues.queues import Queues
 
-if TYPE_CHECKING:
-    from amqp10broker.queues.quorum.durability import QuorumInLog
-
 _log = Log("amqp10broker.cluster")
 
 SWEEP_EACH_S: Final = 30.0
 """How often the links to queues that are no more are let go of."""
 FOR_STRANGERS: Final = ("look", "join")
-"""What a node may ask that is not a member."""
+"""The questions that a node may ask that is not a member."""
 Answer = Callable[[int, Document], Awaitable[Document]]
 """Answers a question of a node, which is 0 if it is not a member yet."""
 
 
 class Cluster:
-    """This node's part in a cluster, connected to `Peers` (`peer_link.PeerEvents`). `system`: what is
-    declared; None before `begin`. `slow`: set when the disk is so slow that other nodes should lead; the
-    reader replaces it.
+    """`system`: what is declared; None before `begin`. `slow`: set when the disk is so slow that other nodes
+    should lead; the reader replaces it.
     """
 
     membership: ClusterIdentity
@@ -128,7 +125,7 @@ class Cluster:
     @asynccontextmanager
     async def running(self, host: str, port: int) -> AsyncIterator[None]:
         """Be reachable by other nodes, as a member of a cluster. Raises `ClusterRefused` if the node cannot
-        be a member, with the remedy, and `Stopped` if the broker is to end meanwhile.
+        be a member, and `Stopped` if the broker is to end meanwhile.
         """
         config, data = self._node_context.config, self._data
         sockets = await bind_cluster(config, port)
@@ -241,7 +238,7 @@ class Cluster:
         reply_registry = node_context.reply_registry
         self.queues = NodeQueues(
             *(number, self.peers, reply_registry, node_context.clock.now_ms, self._catalog.node_name),
-            self._catalog.find_vhost,
+            self._catalog.vhosts.get,
         )
         self.queues.wait_ms = node_context.config.cluster_decide_ms
         config = node_context.config
@@ -273,9 +270,8 @@ class Cluster:
                 self.queues.frames(node, list(said.values()))
 
     def begin(self) -> System:
-        """Join the system group: from now on the catalog follows its decisions.
-
-        The catalog already has the state of the folder.
+        """Join the system group: from now on the catalog, which has the state of the folder, follows its
+        decisions.
         """
         node_context = self._node_context
         self.system = SystemNode(
@@ -316,7 +312,7 @@ class Cluster:
                 spec = replace(queue.spec, settings=queue.effective.settings)
                 self.queues.member_begun(group, handle, queues.start(spec), lambda: self._term(group))
         elif cast("QuorumInLog", handle.member.backend).member_id != mine:
-            if (vhost := self._catalog.find_vhost(queue.vhost)) is not None:
+            if (vhost := self._catalog.vhosts.get(queue.vhost)) is not None:
                 vhost.member_gone(queue)
             task = self.queues.member_gone(group, handle)
             assert task is not None
@@ -324,7 +320,7 @@ class Cluster:
 
             def ended() -> None:
                 self._ending.discard(group)
-                vhost = self._catalog.find_vhost(queue.vhost)
+                vhost = self._catalog.vhosts.get(queue.vhost)
                 if vhost is not None and vhost.find(queue.name) is queue:
                     self.members_changed(queue, queues)
 
@@ -419,7 +415,7 @@ class Cluster:
         self.peers.know(member.number, member.name, (at.host, at.port), incarnation)
 
     def stand_back(self) -> None:
-        """The node is about to stop: from now on its members shall not lead."""
+        """Let no member of this node lead any more: it is about to stop."""
         self._stands_back = True
         self._nodes_changed()
 

@@ -1,6 +1,5 @@
-"""The start of a node that is in no cluster yet: it queries the nodes of its list until it founds or joins.
-
-`cluster.bootstrap` decides.
+"""The start of a node that is in no cluster yet: it queries the nodes of its list until it founds or joins
+(`cluster.bootstrap` decides).
 """
 
 from __future__ import annotations
@@ -76,9 +75,7 @@ class Former:
     _said: str = ""
 
     async def find(self) -> ClusterIdentity:
-        """Repeat until this node is in a cluster. Raises `ClusterRefused` if it cannot be, with the
-        remedy.
-        """
+        """Repeat until this node is in a cluster. Raises `ClusterRefused` if it cannot be."""
         started = told = trio.current_time()
         while True:
             heard = await self._look()
@@ -159,8 +156,7 @@ NAME_TAKEN: Final = "name of a node"
 
 async def let_in(ask: AskNode, by: str, where: Address, name: str, at: Address) -> ClusterIdentity:
     """Ask a node to let this one into its cluster; nothing is changed here. Raises `PreconditionFailed` if it
-    is not let in, or the other cannot be reached, and `Unavailable` if the other's cluster cannot decide it
-    now.
+    is not let in, or the other cannot be reached, and `Unavailable` if it cannot be decided now.
     """
     resource = f"node '{by}'"
     try:
@@ -198,10 +194,9 @@ AGAIN_S: Final = 10.0
 
 def prepare_folder(data: Data, config: Config, membership: ClusterIdentity) -> None:
     """Have a folder hold a member of the metadata's group; nothing happens if it does. Waits for the disk.
-
     The founder's catalog, with its configuration, becomes the cluster's. A joining node is empty: the leader
-    sends it everything. Raises `StorageError` or `RefusedError` if it cannot be written, and `ConfigError` if
-    the definitions file cannot be read or holds something that cannot be.
+    sends it everything. Raises `StorageError` or `RefusedError` if it cannot be written, and `ConfigError`
+    for the definitions file.
     """
     log = data.catalog_log
     if transactions.is_member(log):
@@ -242,9 +237,8 @@ async def declare_when_whole(
     catalog: Catalog,
     propose: Callable[[CatalogRequest[Any]], Awaitable[Any]],
 ) -> None:
-    """Declare the queues of the founder's configuration once the expected number of nodes runs.
-
-    A conflict with a queue of a client is left out and logged; an unreadable file is tried again.
+    """Declare the queues of the founder's configuration once the expected number of nodes runs. A conflict
+    with a queue of a client is left out and logged; an unreadable file is tried again.
     """
     size, said = target_nodes(config.cluster_target_size, config.cluster_nodes), ""
     while catalog.cluster is not None and catalog.cluster.queues_due:
@@ -270,9 +264,7 @@ _SOURCE: Final = "cluster_secret_file"
 
 
 def read_secret(path: str) -> bytes:
-    """The secret: what the file has, without white space around it. Raises `ConfigError` if it cannot be
-    read, others may read it, or it holds too little or too much.
-    """
+    """Read the secret, without white space around it. Raises `ConfigError`."""
     try:
         with open(path, "rb") as file:
             found = os.fstat(file.fileno())

@@ -22,11 +22,9 @@ from amqp10broker.cluster.membership import (
     Adding,
     DeclareMembers,
     Goal,
-    Grow,
     Hand,
     MemberRole,
     MembershipAction,
-    NodeState,
     Removing,
     Schedule,
     Step,
@@ -52,9 +50,8 @@ from amqp10broker.raft.groups import Groups, Member
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
 from amqp10broker.raft.messages import Add, ChangeRefused, NotLeader, NotReady, Promote, Remove
 from amqp10broker.runtime.admin.admin import run_operation
-from amqp10broker.runtime.admin.node import Administered
+from amqp10broker.runtime.admin.node import Administered, ServingNode, state_of
 from amqp10broker.runtime.cluster.cluster import Cluster
-from amqp10broker.runtime.cluster.cluster_node import ServingNode, state_of
 from amqp10broker.runtime.cluster.system_node import now_ms
 from amqp10broker.runtime.journal.data import Afterwards
 from amqp10broker.runtime.log import Log
@@ -235,7 +232,7 @@ class MemberChanges:
         self._schedule.trigger(now_ms())
 
     async def reconcile(self) -> None:
-        """Make rounds when they are due, until cancelled; off, there are none."""
+        """Make rounds when they are due, until cancelled."""
         while self._config.quorum_reconciliation:
             due_ms = self._schedule.due_ms
             if due_ms <= now_ms():
@@ -243,7 +240,7 @@ class MemberChanges:
             await trio.sleep(min(LOOK_S, max(0.01, due_ms / 1000 - trio.current_time())))
 
     async def round(self) -> bool:
-        """Look once at every queue that is led here; whether something was to be done, and may be still."""
+        """Look once at every queue that is led here; return whether something may be still to be done."""
         unfinished = False
         short: list[DeclaredQueue] = []
         for queue in list(self._catalog):
@@ -251,27 +248,19 @@ class MemberChanges:
             if member is None or not member.leads or self._groups.backward:
                 continue
             target = self._target(queue)
-            nodes = {
-                node.number: NodeState(
-                    node.number == self._me or node.number not in self._groups.suspected, node.draining
-                )
-                for node in self._catalog.nodes.values()
-            }
-            change = next_change(
+            grow, places = next_change(
                 queue.members,
-                nodes,
+                self._catalog.nodes.values(),
+                lambda node: node == self._me or node not in self._groups.suspected,
                 target,
                 auto_remove=self._config.quorum_reconciliation_auto_remove,
                 random_source=random.random,
             )
-            if change is None:
-                if len(queue.members) < target:
-                    short.append(queue)
-                continue
-            places = [change.node] if isinstance(change, Grow) else [node_of(each) for each in change.members]
-            unfinished = True
+            if not places and len(queue.members) < target:
+                short.append(queue)
             for node in places:
-                await self._change(queue, node, grow=isinstance(change, Grow))
+                unfinished = True
+                await self._change(queue, node, grow=grow)
         if short:
             _log.warning(
                 "queues have fewer members than their target",
@@ -311,8 +300,8 @@ class MemberChanges:
 
 
 def leading_member(groups: Groups, queue: DeclaredQueue) -> Member:
-    """This node's member. Raises `MovedAway` if it does not lead, and `PreconditionFailed` if it has not
-    committed anything of its own term yet.
+    """This node's member. Raises `MovedAway` if it does not lead, and `PreconditionFailed` if it has
+    committed nothing of its term yet.
     """
     member = groups.get(queue.number)
     if member is None or member.raft.status.leader != member.me:
@@ -333,7 +322,7 @@ async def transfer(groups: Groups, queue: DeclaredQueue, node: int) -> None:
 
 async def hand_over(queue: DeclaredQueue, member: Member, to: int) -> None:
     """Hand a leadership to a member, and wait until that leads. Raises `MovedAway` likewise,
-    `PreconditionFailed` if that cannot lead, and `Unavailable` if it does not come to lead in time.
+    `PreconditionFailed` if that cannot lead, and `Unavailable` if it takes too long.
     """
     try:
         member.transfer(to)
@@ -527,7 +516,7 @@ class NodeOfCluster(ServingNode):
     # --- maintenance --------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """See `ClusterNode.drain`; the steps are RabbitMQ's, in its order."""
+        """The steps are RabbitMQ's, in its order."""
         await self._system.propose(SetDraining(self._cluster.name, True))
         await super().drain()
         for line in await hand_all_over(self.number, self._catalog, self._groups):
@@ -538,10 +527,7 @@ class NodeOfCluster(ServingNode):
         await super().revive()
 
     async def leave(self) -> None:
-        """Transfer this node's leaderships before a stop, so that clients need not wait for elections.
-
-        It takes no longer than `LEAVE_S`; the remaining groups elect a leader.
-        """
+        """Transfer this node's leaderships before a stop, so that clients need not wait for elections."""
         self._cluster.stand_back()
         kept = await hand_all_over(self.number, self._catalog, self._groups, LEAVE_S)
         _node_log.info("leaderships were handed over", kept=len(kept))

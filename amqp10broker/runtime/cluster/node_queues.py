@@ -1,9 +1,8 @@
-"""How a node of a cluster reaches queues, and other nodes those that are here: its links, and their feed.
-
-A quorum queue is reached by a link, also at the node of its leader; a classic queue or a stream likewise, but
+"""How a node of a cluster reaches queues, and other nodes those that are here: its links, and their feed. A
+quorum queue is reached by a link, also at the node of its leader; a classic queue or a stream likewise, but
 not at its home, where it is reached as in a broker without a cluster.
 
-Also the queues here that have no leader: how many, since when and why, for the log and for doors.
+Also the queues here that have no leader: how many, since when and why.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import trio
 
@@ -27,17 +26,14 @@ from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import QUORUM, DeclaredQueue, QueueSpec
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.node import Leaderless
+from amqp10broker.queues.quorum.durability import QuorumInLog
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.raft.groups import Groups
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
 from amqp10broker.runtime.cluster.peers import Peers
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.queues.handles import InlineQueue, ReplyRegistry
+from amqp10broker.runtime.mailbox import InlineQueue, ReplyRegistry
 from amqp10broker.runtime.queues.queue_task import QueueTask, RemoteQueue
-
-if TYPE_CHECKING:
-    from amqp10broker.queues.quorum.durability import QuorumInLog
-
 
 _log = Log("amqp10broker.cluster")
 
@@ -46,8 +42,6 @@ TICK_S: Final = 0.1
 
 
 class NodeQueues:
-    """Access to queues of the cluster at this node, in both directions."""
-
     def __init__(
         self,
         node: int,
@@ -83,7 +77,7 @@ class NodeQueues:
         self, spec: QueueSpec, task: QueueTask | None, term: Callable[[], int]
     ) -> RemoteQueue | QueueTask:
         """How sessions of this node reach a queue, and those of other nodes, if it is here. `task`: of this
-        node's member, or of the queue, if it is here.
+        node's member, or of the queue; None: it is elsewhere.
         """
         links, group = self.links, spec.number
         if spec.type == QUORUM.name:
@@ -150,8 +144,8 @@ class NodeQueues:
     # --- other nodes --------------------------------------------------------------------------------
 
     def frames(self, node: int, frames: Sequence[PeerFrame]) -> None:
-        """Frames of one read have come by the connection for letters; those of other kinds are passed over.
-        Raises `BadBytes` if one of them cannot be read; the connection must end.
+        """Handle frames of one read by the connection for letters; those of other kinds are passed over.
+        Raises `BadBytes`; the connection must end.
         """
         received = self.links.received
         for frame in frames:
@@ -163,7 +157,6 @@ class NodeQueues:
                     raise
 
     def connected(self, node: int) -> None:
-        """The connection for letters is there."""
         self.links.connected(node)
         self.replies.connected(node)
 
@@ -172,7 +165,7 @@ class NodeQueues:
         self.replies.disconnected(node)
 
     async def run(self) -> None:
-        """Look after what is due, until cancelled; while no link waits for anything the node sleeps."""
+        """Look after what is due, until cancelled; while no link waits for anything it sleeps."""
         while True:
             if not self.links.port.stirred:
                 stirred = trio.Event()

@@ -35,12 +35,13 @@ from amqp10broker.runtime.connections.sockets import (
     listen,
     open_sockets,
     peer_text,
+    tls_stream,
 )
 from amqp10broker.runtime.log import Log
 
 CONNECT_S: Final = 2.0
 """How long a connection may take to be made, TLS included. The kernel would try again after longer and longer
-times; a new attempt finds a mended network sooner."""
+times."""
 GREETING_S: Final = 5.0
 # A connection over which nothing is acknowledged for so long is lost, in ms; the kernel sees to it.
 _UNACKNOWLEDGED_MS: Final = 10_000
@@ -65,16 +66,14 @@ Dial = Callable[[Address], Awaitable[Transport]]
 
 
 class Wires:
-    """How this node reaches others, and is reached: with which TLS, or plain. `tls`: None: plain, on this
-    machine or if `plaintext`.
-    """
+    """How this node reaches others, and is reached. `tls`: None: plain, on this machine or if `plaintext`."""
 
     def __init__(self, tls: MutualTls | None = None, *, plaintext: bool = False) -> None:
         self._tls = tls
         self._plaintext = plaintext
 
     async def dial(self, address: Address) -> Transport:
-        """Connect. Raises `OSError` if it cannot be reached, and as `wrap`."""
+        """Connect. Raises `OSError`, and as `wrap`."""
         host, port = address
         error: OSError | None = None
         with trio.move_on_after(CONNECT_S):
@@ -100,9 +99,9 @@ class Wires:
         raise error or OSError(f"no answer within {CONNECT_S:g} s")
 
     async def wrap(self, sock: socket.socket, address: tuple[str, int], *, dials: bool) -> Transport:
-        """A transport of a connected socket, with TLS if that is spoken; the socket is closed on errors.
-        Raises `OSError` or `trio.BrokenResourceError` if it is lost, or TLS fails, and `HelloRefused` if it
-        would be plain to another machine.
+        """A transport of a connected socket; the socket is closed on errors. Raises `OSError` or
+        `trio.BrokenResourceError` if it is lost, or TLS fails, and `HelloRefused` if it would be plain to
+        another machine.
         """
         host = address[0]
         try:
@@ -114,12 +113,8 @@ class Wires:
         except BaseException:
             sock.close()
             raise
-        stream = trio.SSLStream(
-            trio.SocketStream(trio.socket.from_stdlib_socket(sock)),
-            self._tls.client if dials else self._tls.server,
-            server_side=not dials,
-            https_compatible=True,
-        )
+        context = self._tls.client if dials else self._tls.server
+        stream = tls_stream(sock, context, server_side=not dials)
         try:
             with trio.move_on_after(GREETING_S):
                 await stream.do_handshake()
@@ -205,8 +200,8 @@ KEPT_MAX: Final = 1_000
 
 
 class Complaints:
-    """Log entries about nodes that cannot connect: each once a minute, and few about one address. Otherwise
-    any host with access to the cluster port could fill the log.
+    """Log entries about nodes that cannot connect: each once a minute, and few about one address, so that no
+    host can fill the log.
     """
 
     def __init__(self) -> None:
@@ -214,7 +209,6 @@ class Complaints:
         self._said: dict[str, tuple[float, set[str]]] = {}
 
     def warn(self, event: str, peer_name: str, reason: str, **details: object) -> None:
-        """Write an entry, unless the same, or too much, was written within a minute."""
         now = trio.current_time()
         if peer_name not in self._said and len(self._said) >= KEPT_MAX:
             self._said = {each: it for each, it in self._said.items() if now < it[0] + AGAIN_S}
@@ -230,7 +224,6 @@ class Complaints:
         _log.warning(event, peer=peer_name, reason=reason, **details)
 
     def forget(self, peer_name: str) -> None:
-        """It goes well with this one: what comes next is news."""
         self._said.pop(peer_name, None)
 
 
@@ -270,8 +263,8 @@ async def bind_cluster(config: Config, port: int) -> list[socket.socket]:
 
 @dataclass(eq=False)
 class ClusterListener:
-    """Accepts connections of other nodes. `serve`: called with each connection, until it is over; it calls
-    `proved` once the other side is authenticated.
+    """Accepts connections of other nodes. `serve`: called with each, until it is over; it calls `proved` once
+    the other side is authenticated.
     """
 
     _sockets: Sequence[socket.socket]
@@ -281,9 +274,7 @@ class ClusterListener:
     _strangers: Counter[str] = field(default_factory=Counter, init=False)
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Let nodes come, until the nursery is cancelled; the sockets are closed then. Raises `ConfigError`
-        as `listen`.
-        """
+        """Let nodes come, until the nursery is cancelled. Raises `ConfigError` as `listen`."""
         for sock in self._sockets:
             listen(sock, "cluster_port")
             nursery.start_soon(self._accept_forever, sock, nursery)
@@ -332,16 +323,16 @@ class ClusterListener:
 READ_BYTES: Final = 65_536
 
 FRAMES_A_TURN: Final = 256
-"""Of one read so many are worked off before others have their turn: ten milliseconds for as many groups."""
+"""Of one read so many are worked off before others have their turn: ten milliseconds."""
 
 JOIN_S: Final = 0.0005
-"""What is put so soon behind a frame that went out at once goes with all that its turn of the loop brings:
-messages of several hundred groups as one frame."""
+"""Frames so soon behind one that went out at once go with all that their turn of the loop brings: messages of
+several hundred groups as one frame."""
 
 
 class PeerLink:
-    """An authenticated and accepted connection to another node. `read_at`: when a whole frame came last, by
-    Trio's clock: bytes may be the garbled end of a stream.
+    """An authenticated connection to another node. `read_at`: when a whole frame came last, by Trio's clock:
+    bytes may be the garbled end of a stream.
     """
 
     def __init__(
@@ -353,12 +344,8 @@ class PeerLink:
         *,
         body_bytes_max: int = BODY_BYTES_MAX,
     ) -> None:
-        """Start.
-
-        Args:
-            rest: bytes that came behind the greeting.
-            on_frames: called with the frames of each read. A `BrokerError` of it ends the connection: a frame
-                was invalid.
+        """`rest`: bytes that came behind the greeting. `on_frames`: called with the frames of each read; a
+        `BrokerError` of it ends the connection: a frame was invalid.
         """
         self.peer = peer
         self.backlog_bytes = 0
@@ -383,9 +370,8 @@ class PeerLink:
         """When a frame went out at once, by Trio's clock."""
 
     def put(self, pieces: Sequence[bytes], *, first: bool = False) -> None:
-        """Send a frame, never waiting: from here when nothing is before it, as `writer.Writer` does.
-
-        Of many at a time only the first goes alone: a call of the system costs more than what is in it.
+        """Send a frame, never waiting: from here when nothing is before it, as `Writer` does. Of many at a
+        time only the first goes alone: a call of the system costs more than what is in it.
         """
         if self._goes_at_once():
             self._send_directly(pieces)
@@ -423,14 +409,12 @@ class PeerLink:
             self._wake.set()
 
     def close(self, reason: str) -> None:
-        """End it, from any task."""
         if not self._over:
             self._over = True
             self.end = reason
             self._scope.cancel()
 
     async def run(self) -> None:
-        """Serve until it is over, for whatever reason; closes the stream."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -494,12 +478,10 @@ class PeerLink:
 
 
 class PeerEvents(Protocol):
-    """The receiver of events of `Peers`, in its tasks. All methods but `asked` must not wait, and may
-    send.
-    """
+    """The receiver of events of `Peers`, in its tasks. Only `asked` may wait; all may send."""
 
     def frames(self, node: int, purpose: ConnectionPurpose, frames: Sequence[PeerFrame]) -> None:
-        """All frames of one read; heartbeats, questions and answers are taken out."""
+        """All frames of one read, but heartbeats, questions and answers."""
 
     def connected(self, node: int, purpose: ConnectionPurpose) -> None:
         """A connection exists. After a restart of the node, all older ones were reported as disconnected."""
@@ -514,9 +496,8 @@ class PeerEvents(Protocol):
         """A node is alive from now on, and receives this one's heartbeats."""
 
     async def asked(self, node: int, question: Document) -> Document:
-        """Answer a request of a node; cancelled if its connection is lost. `node`: its number; 0: it is not a
-        member yet. Raises `BrokerError` if it is refused; a `RefusedError` is raised as such at the node that
-        asks.
+        """Answer a request of a node; cancelled if its connection is lost. `node`: 0: it is not a member yet.
+        Raises `BrokerError` if it is refused; a `RefusedError` is raised as such at the node that asks.
         """
 
     def heartbeat(self) -> Document:

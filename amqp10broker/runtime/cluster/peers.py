@@ -77,7 +77,7 @@ QUESTION_S: Final = 300.0
 LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 SILENT_TIMES: Final = 2
 """So many suspicion times without a frame, and the connections to a node are made anew: on one that was cut
-the kernel waits longer and longer before it tries again."""
+the kernel waits longer and longer."""
 CLOCK: Final = "clock_ms"
 """Beside the facts of a heartbeat: the sender's time, since 1970."""
 ECHO: Final = "clock_echo"
@@ -87,14 +87,13 @@ CLOCK_TOLD_S: Final = 60
 BACKLOG_BYTES_MAX: Final = 16 * 1024 * 1024
 LINKS: Final = (ConnectionPurpose.RAFT, ConnectionPurpose.LETTERS, ConnectionPurpose.BULK)
 RAFT_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Bytes of messages of groups that may wait for a node: what is beyond is dropped, `raft` sends it again."""
+"""Bytes of messages of groups that may wait for a node; what is beyond is dropped, and `raft` sends
+it again."""
 BACK_OFF_S: Final = (0.05, 1.0)
-"""The first wait before another attempt to connect, and the longest; it doubles."""
+"""The first wait before another attempt to connect, and the longest."""
 
 
 class _Waiting:
-    """One that waits for an answer."""
-
     def __init__(self, link: PeerLink) -> None:
         self.link = link
         self.over = trio.Event()
@@ -111,10 +110,8 @@ class _Peer:
 
 
 class Peers:
-    """All connections to other nodes.
-
-    Attributes:
-        identity: of this node; another one by `become`, when the node is a member, before others are added.
+    """All connections to other nodes. `identity`: of this node; another one by `become`, when it is
+    a member.
     """
 
     def __init__(
@@ -129,12 +126,8 @@ class Peers:
         suspect_ms: int = 1_000,
         random_source: Callable[[], float] = random.random,
     ) -> None:
-        """Start without connections.
-
-        Args:
-            wires: with which TLS; None: plain, on this machine only.
-            dial: connects to an address; None: as `wires` does.
-            random_source: gives numbers from 0 to below 1.
+        """`wires`: None: plain, on this machine only. `dial`: connects to an address; None: as
+        `wires` does.
         """
         self.identity = identity
         self._events = events
@@ -181,7 +174,7 @@ class Peers:
         self._begin_dialing(node)
 
     def forget(self, node: int) -> None:
-        """A node is a member no more: its connections end, and it is not let in again."""
+        """A node is a member no more: its connections end."""
         peer = self._peers.get(node)
         if peer is None:
             return
@@ -205,10 +198,9 @@ class Peers:
     def send(
         self, node: int, purpose: ConnectionPurpose, kind: FrameKind, group: int, body: Sequence[bytes]
     ) -> bool:
-        """Send a frame without waiting. All frames of one step are sent together. Returns false if there is
-        no connection, or too much waits on it for groups: the frame was dropped. True: it is sent unless the
-        connection is lost, which is reported then. Raises `ValueError` if the body is above
-        `wire.BODY_BYTES_MAX`.
+        """Send a frame without waiting. Returns false if there is no connection, or too much waits on it for
+        groups: the frame was dropped. True: it is sent unless the connection is lost, which is reported then.
+        Raises `ValueError` if the body is above `wire.BODY_BYTES_MAX`.
         """
         link = self._link(node, purpose)
         if link is None:
@@ -226,7 +218,8 @@ class Peers:
 
     async def call(self, node: int, question: Document, timeout_s: float) -> Document:
         """Ask a member. Raises `PeerUnreachable` if it is not connected, its connection is lost, or it takes
-        too long, and `RefusedError` as the other node raised it."""
+        too long, and `RefusedError` as the other node raised it.
+        """
         link = self._link(node, ConnectionPurpose.LETTERS)
         if link is None:
             peer = self._peers.get(node)
@@ -238,8 +231,7 @@ class Peers:
         self, address: Address, question: Document, timeout_s: float, identity: Identity | None = None
     ) -> Document:
         """Ask a node that is not known, or before this one is in a cluster, on a connection of its own.
-        `identity`: of the sender; None: this node's. Raises as `call`, and `HelloRefused` if one of the two
-        does not talk to the other.
+        `identity`: of the sender; None: this node's. Raises as `call`, and `HelloRefused`.
         """
         own = identity or self.identity
         place = peer_text(address)
@@ -276,7 +268,6 @@ class Peers:
                 self._nursery = None
 
     async def serve(self, transport: Transport, proved: Callable[[], None]) -> None:
-        """Serve one connection that has come, from its greeting to its end."""
         greeting = await self._meet(transport, proved)
         if greeting is None or greeting.peer is None:
             return
@@ -374,7 +365,7 @@ class Peers:
     # -- greetings
 
     async def _meet(self, transport: Transport, proved: Callable[[], None]) -> PeerGreeting | None:
-        """Greet one that has come. Returns none: it was refused, or lost."""
+        """Greet one that has come; None: it was refused, or lost."""
         greeting = self._greeting(ConnectionPurpose.QUESTION, self._judge, transport, dials=False)
         try:
             await greet(transport, greeting)
@@ -388,7 +379,7 @@ class Peers:
     async def _visit(
         self, node: int, name: str, address: Address, purpose: ConnectionPurpose
     ) -> tuple[Transport, PeerGreeting] | None:
-        """Dial a node that is known, and greet it. Returns none: it was refused, or cannot be reached."""
+        """Dial a node that is known, and greet it; None: it was refused, or cannot be reached."""
 
         def judge(hello: Hello) -> str | None:
             if not hello.node and hello.name == name:
@@ -412,7 +403,6 @@ class Peers:
         return transport, greeting
 
     async def _serve_questions(self, transport: Transport, greeting: PeerGreeting) -> None:
-        """Serve a connection for questions until it is over."""
         assert greeting.peer is not None
         async with trio.open_nursery() as nursery:
 
@@ -501,7 +491,6 @@ class Peers:
         raise PeerUnreachable(f"node '{name}' has not answered within {timeout_s:g} s")
 
     def _answered(self, link: PeerLink, frame: PeerFrame) -> None:
-        """Handle an answer; drop it if its caller has gone. Raises `BadBytes` if it is malformed."""
         waiting = self._waiting.get(frame.group)
         if waiting is not None and waiting.link is link:
             try:
@@ -517,8 +506,8 @@ class Peers:
                 waiting.over.set()
 
     def _asked(self, link: PeerLink, frame: PeerFrame, nursery: trio.Nursery) -> None:
-        """Answer a request in a task of the nursery. Raises `BadBytes` if the request is not valid, and
-        `BadFrame` if the answers to others are not read.
+        """Answer a request in a task of the nursery. Raises `BadBytes` and, if answers are not read,
+        `BadFrame`.
         """
         question = read_document(frame.body)
         if link.backlog_bytes > UNREAD_BYTES_MAX:
@@ -572,7 +561,6 @@ class Peers:
         link.put(encode(FrameKind.HEARTBEAT, 0, HEARTBEAT.pieces(beat)), first=True)
 
     def _heartbeat(self, link: PeerLink, body: bytes) -> None:
-        """A heartbeat has come. Raises `BadBytes` if it is not valid."""
         beat, node = HEARTBEAT.decode(body), link.peer.node
         facts = read_document(beat.facts) if beat.facts else None
         known = node in self.liveness.hears

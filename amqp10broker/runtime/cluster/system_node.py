@@ -1,7 +1,5 @@
-"""All groups of this node, with a clock and the ways to other nodes, in one task; and the system group.
-
-`cluster.system` decides on the cluster's metadata; `SystemNode` connects it to waiting callers. The group's
-members follow the nodes of the cluster (`cluster.system.next_member_change`).
+"""All groups of this node, with a clock and the ways to other nodes, in one task; and the system group, which
+decides on the cluster's metadata (`cluster.system`). Its members follow the nodes of the cluster.
 """
 
 from __future__ import annotations
@@ -54,9 +52,7 @@ class RaftNode:
         self._wake = trio.Event()
 
     def give_turns(self, deadline: Callable[[], int | None], turn: Callable[[], None]) -> None:
-        """Have something called when it is due, and now and then. `deadline`: when it is due, in ms; None: it
-        is not.
-        """
+        """Have something called when it is due, by `deadline` in ms, and now and then."""
         self._turns.append((deadline, turn))
         self.awaken()
 
@@ -64,7 +60,6 @@ class RaftNode:
         self._wake.set()
 
     async def run(self) -> None:
-        """Give groups and all others their turns, until cancelled."""
         while True:
             dues = (self.groups.deadline, *(deadline() for deadline, _ in self._turns))
             at = trio.current_time() + LOOK_AT_GROUPS_EACH_S
@@ -84,8 +79,8 @@ class RaftNode:
     # --- what comes from other nodes ----------------------------------------------------------------
 
     def received(self, node: int, frames: Sequence[PeerFrame]) -> None:
-        """Frames of one read: those of groups are worked off. Raises `BadBytes` if one cannot be read; the
-        connection that it came by is of no use any more.
+        """Handle frames of one read. Raises `BadBytes`; the connection that it came by is of no use
+        any more.
         """
         messages: list[tuple[int, bytes]] = []
         for frame in frames:
@@ -99,7 +94,6 @@ class RaftNode:
             self.groups.received(node, messages)
 
     def disconnected(self, node: int) -> None:
-        """The way to a node is lost: its groups suspect every member here until it is there again."""
         self._absent = {group: others for group, nodes in self._absent.items() if (others := nodes - {node})}
 
     def _begun(self, group: int) -> None:
@@ -155,9 +149,7 @@ class SystemNode:
         raft: RaftNode,
         send: SendFrame,
     ) -> None:
-        """Take part in the group; the catalog is what it has agreed on from now on. `send`: sends a frame to
-        a node; whether there is a way to it.
-        """
+        """Take part in the group. `send`: sends a frame to a node; whether there is a way to it."""
         self._raft = raft
         self._send = send
         self._sent_states: dict[int, tuple[int, int]] = {}
@@ -216,8 +208,8 @@ class SystemNode:
                 )
 
     async def propose(self, request: CatalogRequest[Any]) -> Any:
-        """Have a request decided, and wait for it. Raises `RefusedError` if it is refused, or not decided
-        within 30 s.
+        """Have a request decided, and wait for it. Raises `RefusedError` if it is refused, or not decided in
+        30 s.
         """
         mailbox: Mailbox[Any] = Mailbox()
         reply_to = self._reply_registry.open("cluster", mailbox)
@@ -253,7 +245,6 @@ class SystemNode:
             self._state_sent(node, arrived=True)
 
     def disconnected(self, node: int) -> None:
-        """The way for states to a node is lost."""
         self._state_sent(node, arrived=False)
 
     def _state_sent(self, node: int, *, arrived: bool) -> None:

@@ -1,1 +1,0 @@
-"""Listeners, connections, sessions and channels as tasks."""

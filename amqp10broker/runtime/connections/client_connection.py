@@ -1,19 +1,12 @@
-"""The common base of the connections of both protocols: tasks, reader, login, heartbeats, end.
-
-::
-
-    connection nursery
-    |-- writer                     (this task's own body) outlives sessions and channels, to send their end
-    |-- keepalive                  heartbeats out, silence in
-    `-- reader, with the inner nursery
-        `-- one task a session or channel
+"""The common base of the connections of both protocols: reader, login, heartbeats, end. README.md has its
+tasks.
 
 The reader ends first, whatever the reason: the client's close, a lost socket, a fault, a shutdown. Then
 sessions or channels stop, then the connection's own last frame is written, then the writer ends.
 `Connections.linger` closes the stream.
 
 It is a base class because observers (status, tracing, rights, the recorder) need one object with one set of
-names. The protocol's part is its abstract half.
+names.
 """
 
 from __future__ import annotations
@@ -48,7 +41,6 @@ from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.snapshot import ConnectionView, OriginView
 from amqp10broker.protocols.connection import Budget, IdleTimer
 from amqp10broker.queues.commands import ReplyTo
-from amqp10broker.runtime.connections.connection_log import ConnectionLog
 from amqp10broker.runtime.connections.session_task import (
     PORTION,
     ChannelTask,
@@ -65,16 +57,15 @@ from amqp10broker.runtime.connections.sockets import (
     WebSocketTransport,
 )
 from amqp10broker.runtime.context import ConnectionContext
-from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.log import ConnectionLog, Log
 from amqp10broker.runtime.mailbox import LITTLE_BYTES, OTHERS_MAX, Mailbox
 from amqp10broker.runtime.queues.queue_task import SessionCommits
 from amqp10broker.sessions.counters import ClientCounters, Measures, Moment
 from amqp10broker.sessions.diagnosis.waits import WaitContext
 from amqp10broker.sessions.messages import (
-    ACCESS_CHANGED,
-    AccessChanged,
     AlarmChanged,
     ConfigChanged,
+    Notice,
     SessionMessage,
     Stop,
 )
@@ -84,7 +75,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class VhostSlot:
-    """A connection's place in a virtual host: counted while it lasts; and what goes when it leaves."""
+    """A connection's place in a virtual host, which counts until it leaves."""
 
     _catalog: Catalog
     vhost: VirtualHost
@@ -108,12 +99,9 @@ class VhostSlot:
         container: str | None = None,
         sole: bool = False,
     ) -> Self:
-        """Count a connection in. `sole`: it is to be the only one of its container.
-
-        Raises:
-            ResourceLocked: its container has a connection, and one of the two is to be the only one.
-            NotFound: there is no such virtual host.
-            NotAllowed: the user may not enter it, or a limit of connections is reached.
+        """Count a connection in. `sole`: it is to be the only one of its container. Raises `ResourceLocked`
+        if its container has a connection, and one of the two is to be the only one; `NotFound` without such a
+        virtual host; and `NotAllowed` if the user may not enter it, or a limit of connections is reached.
         """
         found = catalog.lookup_vhost(vhost)
         check_vhost_access(grants, vhost)
@@ -128,9 +116,7 @@ class VhostSlot:
         return cls(catalog, found, grants, owner, container)
 
     def permission_changed(self) -> bool:
-        """Whether the user's permission has changed since the last call. Raises `NotAllowed` if none is left;
-        the text is for the client.
-        """
+        """Whether the user's permission has changed since the last call. Raises `NotAllowed` without one."""
         check_vhost_access(self._grants, self.vhost.name)
         before, self._entry = self._entry, self._grants.entry(self.vhost.name)
         return self._entry != before
@@ -274,7 +260,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
     @property
     def blocked_s(self) -> float:
-        """For how long bytes have waited for its socket."""
         return self.writer.blocked_s
 
     @property
@@ -285,7 +270,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
     @abstractmethod
     async def greet(self) -> None:
-        """The handshake, until the connection is open or over: around `shake_hands`."""
+        """Make the handshake, until the connection is open or over."""
 
     @abstractmethod
     async def dispatch(self, events: list[Event]) -> None:
@@ -330,7 +315,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
     @property
     @abstractmethod
     def full(self) -> bool:
-        """Whether the reader waits, or soon will, for a session or channel."""
+        """Whether the reader waits, or soon will, for a part."""
 
     @abstractmethod
     async def wait_out_alarm(self) -> None:
@@ -338,11 +323,11 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
     @abstractmethod
     async def work(self, number: int, part: TaskT) -> None:
-        """Run a session's or channel's task to its end, and close the connection if that fails."""
+        """Run the task of a part to its end, and close the connection if that fails."""
 
     @abstractmethod
     def around(self, part: TaskT) -> WaitContext:
-        """Return its present activity for one of its sessions or channels."""
+        """Return its present activity for one of its parts."""
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -439,10 +424,8 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
             self.crash(error)
 
     async def receive(self) -> bytes:
-        """Wait for bytes; empty at the end.
-
-        Raises:
-            trio.BrokenResourceError: the peer reset the connection.
+        """Wait for bytes; empty at the end. Raises `trio.BrokenResourceError` if the peer reset the
+        connection.
         """
         if self._first_bytes:
             data, self._first_bytes = self._first_bytes, b""
@@ -516,12 +499,12 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         self.log.info("connection open", **said, transport=self.origin.transport)
 
     async def log_in(self, step: Step) -> None:
-        """One step of the login, with the time that it takes."""
+        """Make one step of the login, with the time that it takes."""
         node_context = self._node_context
         assert self._authentication is not None
-        answer = await node_context.logins.settle(self._authentication, step, self.origin.address)
-        if isinstance(answer, Success | Failure):
-            node_context.logins.attempts.count(self.protocol, succeeded=isinstance(answer, Success))
+        answer = await node_context.logins.settle(
+            self._authentication, step, self.origin.address, self.protocol
+        )
         if isinstance(answer, Success):
             self.user = self.log.client["user"] = answer.user
             self.grants = answer.token or CatalogGrants(node_context.catalog.users, answer.user)
@@ -568,7 +551,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
                 self.member.permission_changed()
             except NotAllowed as refusal:
                 self.expel(refusal.description)
-            self.tell(ACCESS_CHANGED)
+            self.tell(Notice.ACCESS_CHANGED)
         return True
 
     async def _take_token(self, grants: TokenGrants, token: bytes) -> str | None:
@@ -585,7 +568,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         return None
 
     async def go_on_with_login(self, response: bytes) -> None:
-        """The client answers a challenge."""
         assert self._authentication is not None
         await self.log_in(self._authentication.resume(response))
 
@@ -612,20 +594,20 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
     # --- sessions or channels ---------------------------------------------------------------------
 
-    def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+    def tell(self, message: AlarmChanged | ConfigChanged | Notice) -> None:
         for part in self.parts.values():
             part.inbox.put(message)
 
     def counted(self) -> ClientCounters:
-        """The counters of its sessions or channels, including ended ones."""
+        """The counters of its parts, including ended ones."""
         return ClientCounters.sum_of([self._gone, *(part.service.counted() for part in self.working)])
 
     def count_part(self) -> None:
-        """Count one more session or channel of the user. Raises `RefusedError`."""
+        """Count one more part of the user. Raises `RefusedError`."""
         self._node_context.catalog.usage.open_channel(account_of(self.grants))
 
     def context_of(self, number: int, inbox: Mailbox[SessionMessage]) -> dict[str, Any]:
-        """The context of one more session or channel (`EndpointContext`)."""
+        """The context of one more part (`EndpointContext`)."""
         node_context = self._node_context
         assert self.member is not None, "not open"
         label = f"connection {self.number}, {self.word} {number}"
@@ -649,7 +631,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         return OutputBuffer(self.writer, inbox, self._node_context.config.writer_buffer_bytes)
 
     def start(self, number: int, part: TaskT, reply_to: ReplyTo, *, counted: bool) -> None:
-        """Start a session or channel; its task ends before the connection's last frame."""
+        """Start a part, whose task ends before the connection's last frame."""
         self.begun += 1
         self.parts[number] = part
         self.working.add(part)
@@ -709,7 +691,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         self.stop()
 
     def log_fault(self, fault: Fault, **details: Any) -> None:
-        """Log the error with which the connection is closed."""
         self.end = f"by the broker: {fault}"
         self.log.warning("connection closed by the broker", **self.fault_fields(fault), **details)
 
@@ -751,15 +732,10 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
 
 def next_read_bytes(given: int, frames: int, parts: int) -> int:
-    """Return the size of the next read: it may double while large frames fill the last.
-
-    Sessions or channels queue up to four messages each of what is read, and process them in one step: so
-    reads shrink with their number, and with small frames do not exceed `READ_BYTES`.
-
-    Args:
-        given: bytes of the last read.
-        frames: the frames in them.
-        parts: the sessions or channels of the connection.
+    """Return the size of the next read: it may double while large frames fill the last. `given`: bytes of the
+    last read; `frames`: those in them; `parts`: sessions or channels of the connection, which queue up to
+    four messages each of what is read, and process them in one step. So reads shrink with their number, and
+    with small frames do not exceed `READ_BYTES`.
     """
     if given < READ_BYTES or frames * LARGE_FRAME_BYTES > given:
         return READ_BYTES

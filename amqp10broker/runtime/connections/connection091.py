@@ -45,12 +45,12 @@ from amqp10broker.runtime.connections.sockets import Stream
 from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.sessions.amqp091.channel import ChannelState
-from amqp10broker.sessions.amqp091.publishing import CreditFlowSettings, contents_of
+from amqp10broker.sessions.amqp091.publishing import contents_of
 from amqp10broker.sessions.amqp10.open import login_refused, server_properties
 from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.diagnosis.waits import Wait, WaitContext
 from amqp10broker.sessions.diagnosis.why_channel import channel_view
-from amqp10broker.sessions.messages import AccessChanged, AlarmChanged, ConfigChanged, Frames, SessionMessage
+from amqp10broker.sessions.messages import AlarmChanged, ConfigChanged, Frames, Notice, SessionMessage
 
 FLOW_SHOWN_S: Final = 1.0
 """A connection is shown in state `flow` for so long after the reader went on."""
@@ -84,7 +84,6 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
             node_context, stream, number, peer, origin, first_bytes, engine, engine.reader.unfinished
         )
         self._mechanism = ""
-        self._flow = CreditFlowSettings.of(node_context.config)
         self._held_until = -FLOW_SHOWN_S
         # The channel that the reader waits for, for its credit or for room in its mailbox; and since when.
         self._waited_for: ChannelTask | None = None
@@ -237,7 +236,7 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
                 self.engine.unblocked()
                 self.flush()
 
-    def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+    def tell(self, message: AlarmChanged | ConfigChanged | Notice) -> None:
         if not isinstance(message, AlarmChanged):
             super().tell(message)
         elif not message.on and self.no_alarm is not None:
@@ -349,9 +348,7 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
             **self.context_of(number, inbox), capabilities=engine.capabilities, frame_max=engine.frame_max
         )
         service = node_context.channel_type(number, context)
-        channel = ChannelTask(
-            service, inbox, self.output_buffer(inbox), node_context.clock, self._flow, self._discard
-        )
+        channel = ChannelTask(service, inbox, self.output_buffer(inbox), node_context.clock, self._discard)
         self.start(number, channel, context.reply_to, counted=True)
         return channel
 

@@ -59,11 +59,10 @@ from amqp10broker.sessions.context import LinkNames, SessionContext
 from amqp10broker.sessions.diagnosis.waits import WaitContext
 from amqp10broker.sessions.diagnosis.why_link import session_view
 from amqp10broker.sessions.messages import (
-    TRANSACTIONS_DUE,
-    AccessChanged,
     AlarmChanged,
     ConfigChanged,
     Frames,
+    Notice,
     SessionMessage,
     Stop,
 )
@@ -265,7 +264,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
         while self._node_context.alarms and self._excess_bytes > EXCESS_BYTES_MAX:
             await self.wait_for_no_alarm()
 
-    def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+    def tell(self, message: AlarmChanged | ConfigChanged | Notice) -> None:
         if isinstance(message, AlarmChanged) and not message.on:
             self._excess_bytes = 0
             if self.no_alarm is not None:
@@ -374,7 +373,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
                 # The session asks again: when it begins another, or has ended what is overdue and has more.
                 del self._timed[inbox]
                 if due_ms is not None:
-                    inbox.put(TRANSACTIONS_DUE)
+                    inbox.put(Notice.TRANSACTIONS_DUE)
         self._times = False
 
     # --- ends -------------------------------------------------------------------------------------

@@ -1,6 +1,4 @@
-"""All connections of a broker, of both protocols, from their first byte to their end; and its suspended
-links, each of which ends when it has been kept for as long as was granted.
-"""
+"""All connections of a broker, of both protocols, and its suspended links, each of which ends in time."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ from amqp10broker.runtime.connections.sockets import LINGER_BYTES_MAX, READ_BYTE
 from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.queues.handles import send_commands
+from amqp10broker.runtime.mailbox import send_commands
 from amqp10broker.sessions.amqp10.resumable_links import (
     ResumableConsumer,
     ResumableLink,
@@ -39,15 +37,14 @@ from amqp10broker.sessions.amqp10.resumable_links import (
 )
 from amqp10broker.sessions.counters import Measures, Totals, Whose
 from amqp10broker.sessions.diagnosis.survey import Selection, Survey, queue_view
-from amqp10broker.sessions.messages import ACCESS_CHANGED, AccessChanged, AlarmChanged, ConfigChanged
+from amqp10broker.sessions.messages import AlarmChanged, ConfigChanged, Notice
 
 _log = Log("amqp10broker.connection")
 
 Connection: TypeAlias = Connection10 | ConnectionTask091
 
 PARTS_AT_ONCE: Final = 100
-"""Connections, and what is in them, that are looked at before others have their turn: a few milliseconds. One
-connection is looked at as a whole."""
+"""Connections, and what is in them, that are looked at before others have their turn: a few milliseconds."""
 
 
 class LoopYield:
@@ -68,7 +65,7 @@ class LoopYield:
 
 @dataclass(slots=True)
 class ClosedConnections:
-    """Of connections that have ended."""
+    """Sums over connections that have ended."""
 
     connections: int = 0
     parts: Counter[str] = field(default_factory=Counter)
@@ -79,9 +76,8 @@ class ClosedConnections:
 
 
 class Connections(dict[int, Connection]):
-    """Open connections by number. `lingering`: of sockets whose connection is over, oldest first; cancelled
-    when the broker stops. `past`: what those that have ended leave to be counted, beside what their clients
-    did.
+    """Open connections by number. `lingering`: of sockets whose connection is over, oldest first. `past`:
+    what those that have ended leave to be counted, beside what their clients did (`gone`).
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -94,7 +90,7 @@ class Connections(dict[int, Connection]):
         self.lingering: dict[trio.CancelScope, None] = {}
         self.stopping = False
 
-    def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+    def tell(self, message: AlarmChanged | ConfigChanged | Notice) -> None:
         for connection in list(self.values()):
             connection.tell(message)
 
@@ -123,10 +119,9 @@ class Connections(dict[int, Connection]):
         return self.count < maximum
 
     async def linger(self, stream: Stream, seconds: float) -> None:
-        """Read and drop what a client still sends on a connection that is over, until it closes the socket.
-
-        Closing it is the client's part: one that finds it closed takes it for lost, whatever it has read. And
-        closed with something unread, the kernel would reset it, and take our last words back.
+        """Read and drop what a client still sends on a connection that is over, until it closes the socket. A
+        client that finds it closed takes it for lost, whatever it has read; and closed with something unread,
+        the kernel would reset it, and take our last words back.
         """
         with trio.move_on_after(seconds) as scope:
             if self.stopping:
@@ -174,9 +169,7 @@ class Connections(dict[int, Connection]):
         return vhosts
 
     async def views(self, after: int = 0, most: int | None = None) -> list[ConnectionView]:
-        """Views of authenticated connections for front ends, by number, in portions. `most`: so many at most;
-        None: all.
-        """
+        """Views of authenticated connections, by number, in portions. `most`: so many at most; None: all."""
         found: list[ConnectionView] = []
         turns = LoopYield()
         for number in sorted(number for number in self if number > after):
@@ -219,11 +212,10 @@ def _whose(connection: Connection) -> Whose:
 
 
 class Rights:
-    """Checks all connections after a change of users or permissions.
-
-    Simultaneous changes, such as those of a definitions file, are checked together. A connection whose user
-    has lost access to its virtual host is closed. After a change of permissions, sessions and channels check
-    each of their consumers; publishes are always checked (`sessions.routes`).
+    """Checks all connections after a change of users or permissions; simultaneous changes, such as those of a
+    definitions file, together. A connection whose user has lost access to its virtual host is closed. After a
+    change of permissions, sessions and channels check each of their consumers; publishes are always checked
+    (`sessions.routes`).
     """
 
     def __init__(self, connections: Connections) -> None:
@@ -234,24 +226,18 @@ class Rights:
         self._changed.set()
 
     async def run(self) -> None:
-        """Look after each change, until cancelled."""
         while True:
             await self._changed.wait()
             self._changed = trio.Event()
-            self._look()
-
-    def _look(self) -> None:
-        for connection in list(self._connections.values()):
-            member = connection.member
-            if member is None or connection.reading.cancel_called:
-                continue  # it asks when it opens; it is closing, for a reason of its own
-            try:
-                changed = member.permission_changed()
-            except NotAllowed as refusal:
-                connection.expel(refusal.description)
-                continue
-            if changed:
-                connection.tell(ACCESS_CHANGED)
+            for connection in list(self._connections.values()):
+                member = connection.member
+                if member is None or connection.reading.cancel_called:
+                    continue  # it asks when it opens; it is closing, for a reason of its own
+                try:
+                    if member.permission_changed():
+                        connection.tell(Notice.ACCESS_CHANGED)
+                except NotAllowed as refusal:
+                    connection.expel(refusal.description)
 
 
 _links_log = Log("amqp10broker.keeping")
@@ -297,13 +283,9 @@ class SuspendedLinks:
         self.links.records = records
 
     def restore(self) -> None:
-        """Restore the links of the journal, after queues and before clients.
-
-        A link without its virtual host or user is ended: its end may not have been durable before a power
-        failure.
-
-        Raises:
-            DamagedFile: what it had of one cannot be understood.
+        """Restore the links of the journal, after queues and before clients. A link without its virtual host
+        or user is ended: its end may not have been durable before a power failure. Raises `DamagedFile` if a
+        record is malformed.
         """
         records, vhosts = self.links.records, self._node_context.catalog.vhosts
         if records is None:

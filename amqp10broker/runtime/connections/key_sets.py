@@ -36,9 +36,8 @@ _LOOPBACK_URIS: Final = ("http://127.0.0.1:", "http://127.0.0.1/", "http://[::1]
 
 class LivingTokens:
     def __init__(self, config: Config, now_s: Callable[[], float]) -> None:
-        """Read the configured keys. `config`: with the settings ``oauth2_...``. `now_s`: the time of day,
-        seconds since the epoch. Raises `ConfigError` if a key cannot be read, or the package is not
-        installed.
+        """Read the configured keys. `now_s`: the time of day, in seconds. Raises `ConfigError` if a key
+        cannot be read, or the package is not installed.
         """
         self.verifier = verifier(config)
         self._now_s = now_s
@@ -94,7 +93,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 def fetch_key_set(uri: str, ca_file: str | None) -> Any:
     """Fetch the key set of an authority; takes seconds. `ca_file`: PEM file of trusted authorities; None for
-    the system's. Returns the document, parsed, or a text with the reason of the failure.
+    the system's. Returns the document, or a text with the reason of the failure.
     """
     try:
         context = ssl.create_default_context(cafile=ca_file)
@@ -177,10 +176,9 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def explained(config: Config, token: bytes, now_s: float) -> dict[str, Any]:
-    """Return the meaning of a token for a broker of this configuration, as plain values. `now_s`: the time of
-    day, seconds since the epoch. Returns ``refused`` is why it would be, or None; the rest is there when the
-    signature is right. Raises `ConfigError` if settings lack or contradict each other, or a key cannot be
-    read.
+    """Return the meaning of a token for a broker of this configuration. `now_s`: the time of day, in seconds.
+    ``refused`` is why it would be, or None; the rest is there when the signature is right. Raises
+    `ConfigError` as `verifier`.
     """
     tokens = LivingTokens(config, lambda: now_s)
     outcome = trio.run(_logged_in, tokens, token)

@@ -9,14 +9,13 @@ from typing import Any, Final
 
 import trio
 
-from amqp10broker.auth.login import Peer, turn_address
+from amqp10broker.auth.login import Peer
 from amqp10broker.auth.tls import CertificateUser, certificate_user
 from amqp10broker.config import Config
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.connection import HEADER_BYTES, WireProtocol, answer
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10
-from amqp10broker.runtime.connections.connection_log import host_of
 from amqp10broker.runtime.connections.connections import Connections
 from amqp10broker.runtime.connections.sockets import (
     READ_BYTES,
@@ -27,8 +26,10 @@ from amqp10broker.runtime.connections.sockets import (
     WebSocketTransport,
     accept_forever,
     addresses_of,
-    is_loopback,
+    origin_of,
     peer_text,
+    tls_stream,
+    turn_address,
 )
 from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.log import Log
@@ -44,9 +45,7 @@ HTTP_BEGINS: Final = b"GET "
 
 @dataclass(frozen=True, slots=True)
 class Greeted:
-    """A client after its protocol header. `stream`: to it: the one that it came by, or a WebSocket
-    over that.
-    """
+    """A client after its protocol header. `stream`: the one that it came by, or a WebSocket over that."""
 
     protocol: WireProtocol
     first_bytes: bytes
@@ -64,14 +63,8 @@ class Listener:
     _watches: Watches
     _monitor: ResourceMonitor
 
-    def listen(self, sockets: BoundSockets, listeners: trio.Nursery, connections: trio.Nursery) -> None:
-        for sock in sockets.plain:
-            listeners.start_soon(self._accept_forever, sock, connections, None)
-        for sock in sockets.encrypted:
-            listeners.start_soon(self._accept_forever, sock, connections, sockets.tls)
-
-    async def _accept_forever(
-        self, listener: socket.socket, nursery: trio.Nursery, tls: ssl.SSLContext | None
+    async def accept(
+        self, listener: socket.socket, nursery: trio.Nursery, tls: ssl.SSLContext | None = None
     ) -> None:
         def taken(sock: socket.socket, address: Address) -> None:
             if self.has_room_for(peer_text(address), turn_address(address[0])):
@@ -92,37 +85,29 @@ class Listener:
         return not self._node_context.logins.turns_away(turn)
 
     async def serve_socket(self, sock: socket.socket, address: Address, tls: ssl.SSLContext | None) -> None:
-        """One accepted connection from beginning to end."""
         peer = peer_text(address)
-        loopback = is_loopback(address[0])
-        turn = turn_address(address[0])
         try:
             transport = SocketTransport(sock)
-            local = peer_text(sock.getsockname()[:2])
+            origin = origin_of(sock, address)
         except OSError as error:  # the client has gone already
             _log.debug("connection lost before it began", peer=peer, reason=str(error))
             sock.close()
             return
         if tls is None:
-            await self.serve_stream(transport, peer, Peer(loopback, turn, local=local))
+            await self.serve_stream(transport, peer, origin)
             return
         encrypted = await self._encrypt(sock, tls, peer)
         if encrypted is None:
             return
         user_from = CertificateUser(self._node_context.config.tls_user_from)
         user = certificate_user(encrypted.getpeercert(), user_from)
-        origin = Peer(loopback, turn, tls=True, certificate_user=user, local=local, transport="tls")
+        origin = replace(origin, tls=True, certificate_user=user, transport="tls")
         await self.serve_stream(encrypted, peer, origin)
 
     async def _encrypt(
         self, sock: socket.socket, tls: ssl.SSLContext, peer: str
     ) -> trio.SSLStream[trio.SocketStream] | None:
-        stream = trio.SSLStream(
-            trio.SocketStream(trio.socket.from_stdlib_socket(sock)),
-            tls,
-            server_side=True,
-            https_compatible=True,
-        )
+        stream = tls_stream(sock, tls)
         reason = "handshake timed out"
         with trio.CancelScope() as scope:
             # It counts as a connection from here on, and stopping does not wait for it.
@@ -267,9 +252,7 @@ class Listener:
         return greeted
 
     def _warn(self, event: str, peer: str, **details: object) -> None:
-        host = host_of(peer)
-        limits = self._node_context.log_limits
-        limits.write(_log.warning, ("warnings", host), event, about={"peer": host}, peer=peer, **details)
+        self._node_context.log_limits.warn(_log, event, peer, **details)
 
 
 def _log_fault(number: int, peer: str, error: Exception) -> None:
@@ -306,7 +289,10 @@ class Listeners:
     async def _accept(self, scope: trio.CancelScope) -> None:
         with scope:
             async with trio.open_nursery() as accepting:
-                self._listener.listen(self._sockets, accepting, self._connections)
+                for sock in self._sockets.plain:
+                    accepting.start_soon(self._listener.accept, sock, self._connections)
+                for sock in self._sockets.encrypted:
+                    accepting.start_soon(self._listener.accept, sock, self._connections, self._sockets.tls)
 
     def shut(self) -> None:
         """Stop accepting: the kernel refuses new connections."""

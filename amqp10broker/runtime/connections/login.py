@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import trio
 
 from amqp10broker.auth.login import (
-    Attempts,
     Authentication,
     Authenticator,
     Challenge,
@@ -21,12 +19,13 @@ from amqp10broker.auth.login import (
     Slow,
     Step,
     Success,
+    Tried,
     Turn,
     Unverified,
 )
-from amqp10broker.auth.passwords import Passwords, ReadyRecords
+from amqp10broker.auth.passwords import Passwords
 from amqp10broker.config import Config
-from amqp10broker.metadata.users import PasswordRecord, Users
+from amqp10broker.metadata.users import Users
 from amqp10broker.protocols.amqp091.codec import decode_table
 from amqp10broker.protocols.amqp091.errors import DecodeError
 from amqp10broker.runtime.log import Log
@@ -49,7 +48,6 @@ _threads = trio.CapacityLimiter(VERIFICATIONS_MAX)
 
 
 async def run_slow(work: Callable[[], Any]) -> Any:
-    """Run work of some milliseconds in a thread."""
     return await trio.to_thread.run_sync(work, limiter=_threads)
 
 
@@ -78,7 +76,7 @@ class Logins:
     """The logins of one broker. `run` is a task of its own that serves the queue."""
 
     def __init__(self) -> None:
-        self.attempts = Attempts()
+        self.attempts: dict[str, Tried] = {}
         self._turns: LoginQueue[_Verification] = LoginQueue()
         self._more = trio.Event()
         self._held: Counter[str] = Counter()
@@ -89,9 +87,11 @@ class Logins:
         self._fault_due = float("-inf")
 
     async def settle(
-        self, authentication: Authentication, step: Step, address: str
+        self, authentication: Authentication, step: Step, address: str, protocol: str | None = None
     ) -> Success | Failure | Challenge | Unverified:
-        """Do the work of a step, until the client's next input is needed."""
+        """Do the work of a step, until the client's next input is needed. `protocol`: of a login that counts
+        as an attempt when it is decided.
+        """
         try:
             while isinstance(step, Slow | Fetch):
                 if isinstance(step, Fetch):
@@ -107,6 +107,9 @@ class Logins:
         except Exception as error:
             self._tell_fault(error)
             return _FAULTY
+        if protocol is not None and isinstance(step, Success | Failure):
+            before, succeeded = self.attempts.get(protocol, Tried()), isinstance(step, Success)
+            self.attempts[protocol] = Tried(before.succeeded + succeeded, before.failed + (not succeeded))
         return step
 
     async def hold(self, address: str, delay_s: float) -> None:
@@ -121,9 +124,8 @@ class Logins:
                 self._turned_away.discard(address)
 
     def turns_away(self, address: str) -> bool:
-        """Whether an address has had too many failed logins just now to accept more.
-
-        A handshake is dearer for the broker than for the client: a storm of them would delay all others.
+        """Whether an address has had too many failed logins just now to accept more: a handshake is dearer
+        for the broker than for the client, and a storm of them would delay all others.
         """
         if self._held[address] < HELD_MAX:
             return False
@@ -133,7 +135,6 @@ class Logins:
         return True
 
     async def run(self) -> None:
-        """Verify what clients wait for, a few at a time, until cancelled."""
         async with trio.open_nursery() as nursery:
             for _ in range(VERIFICATIONS_MAX):
                 nursery.start_soon(self._verify)
@@ -180,8 +181,8 @@ class Logins:
 def authenticator(
     config: Config, users: Users, passwords: Passwords, now_s: Callable[[], float]
 ) -> Authenticator:
-    """Return the configured rules of login. `now_s`: the time of day, seconds since the epoch; called for
-    each token. Raises `ConfigError` if a key of tokens cannot be read.
+    """Return the configured rules of login. `now_s`: the time of day, in seconds, for each token. Raises
+    `ConfigError` if a key of tokens cannot be read.
     """
     backends = config.auth_backends.split(",")
     tokens = None
@@ -209,33 +210,3 @@ def read_field_table(data: bytes) -> Mapping[str, object] | None:
     except DecodeError:
         return None
     return table if end == len(data) + 4 else None
-
-
-async def made_in_thread(passwords: Passwords, plain: list[str]) -> ReadyRecords:
-    """Have records made of passwords. Raises `InvalidArgument` if one is empty or holds a NUL."""
-    records: dict[str, list[PasswordRecord]] = defaultdict(list)
-    for password in plain:
-        records[password].append(await run_slow(partial(passwords.make, password)))
-    return ReadyRecords(passwords, records)
-
-
-def passwords_in(operation: str, given: Mapping[str, Any]) -> list[str]:
-    """The passwords in plain that an operation is given."""
-    if operation in ("add-user", "change-password"):
-        password = given.get("password")
-        return [password] if isinstance(password, str) else []
-    if operation == "put-user":
-        entry = given.get("entry")
-        return list(_plain_passwords({"users": [entry]}))
-    if operation == "import-definitions":
-        return list(_plain_passwords(given.get("document")))
-    return []
-
-
-def _plain_passwords(document: object) -> Iterator[str]:
-    users = document.get("users") if isinstance(document, dict) else None
-    for user in users if isinstance(users, list) else ():
-        if isinstance(user, dict) and "password_hash" not in user:
-            password = user.get("password")
-            if isinstance(password, str) and password and "\0" not in password:
-                yield password

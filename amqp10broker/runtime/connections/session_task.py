@@ -23,13 +23,11 @@ from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.protocols.amqp10.performatives import Attach, Detach, End
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.connections.sockets import SocketTransport, Stream, WebSocketTransport, unsent
-from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.runtime.queues.handles import UnsentCommands, begin_to_send, send_commands, send_more
+from amqp10broker.runtime.mailbox import Mailbox, UnsentCommands, begin_to_send, send_commands, send_more
 from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
-from amqp10broker.sessions.amqp091.publishing import CreditFlowSettings, CreditSender
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.context import LARGE_PIECE_BYTES, SessionEndpoint
-from amqp10broker.sessions.messages import WRITER_READY, Frames, SessionMessage
+from amqp10broker.sessions.messages import Frames, Notice, SessionMessage
 
 CONTROL_BYTES_MAX: Final = 262_144
 """Answers (flows, dispositions, attaches) that one session may have waiting before it stops
@@ -41,16 +39,14 @@ class Write:
     output: OutputBuffer
     pieces: Sequence[bytes | memoryview]
     transfer_bytes: int
+    size: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class OutputBuffer:
-    """One session's way to the writer (or the connection's own, for open and close).
-
-    Attributes:
-        room: bytes of transfers that may be made now.
-        waiting_bytes: bytes of transfers that are not sent.
-        overfull: whether the session must stop listening until the client has read its answers.
+    """One session's way to the writer (or the connection's own, for open and close). `room`: bytes of
+    transfers that may be made now. `waiting_bytes`: of transfers that are not sent. `overfull`: the session
+    must stop listening until the client has read its answers.
     """
 
     _writer: Writer
@@ -69,34 +65,34 @@ class OutputBuffer:
 
     def want(self) -> None:
         self._wanted = True
-        self._tell_if_wanted()
+        self._wake_session()
 
     def put(self, pieces: Sequence[bytes | memoryview], transfer_bytes: int = 0) -> None:
         """Give bytes to the writer, in order; sent at once when nothing is before them."""
         self._writer.put(Write(self, pieces, transfer_bytes))
-        self._tell_if_wanted()
+        if self._wanted:
+            self._wake_session()
 
-    def _tell_if_wanted(self) -> None:
+    def _wake_session(self) -> None:
         # By a message even when the bytes have gone out at once: the other tasks get their turn between.
-        if self._wanted and self.room > 0 and self._inbox is not None:
+        if self.room > 0 and self._inbox is not None:
             self._wanted = False
-            self._inbox.put(WRITER_READY)
+            self._inbox.put(Notice.WRITER_READY)
 
-    def count(self, write: Write, total_bytes: int) -> None:
-        self._add(write.transfer_bytes, total_bytes - write.transfer_bytes)
-
-    def written(self, write: Write, total_bytes: int) -> None:
+    def written(self, write: Write) -> None:
         """The writer has sent a write it kept."""
-        self._add(-write.transfer_bytes, write.transfer_bytes - total_bytes)
-        self._tell_if_wanted()
+        self.count(write, -1)
+        if self._wanted:
+            self._wake_session()
         if self._drained is not None and not self.overfull:
             self._drained.set()
             self._drained = None
 
-    def _add(self, transfer_bytes: int, control_bytes: int) -> None:
-        self.waiting_bytes += transfer_bytes
-        self.room -= transfer_bytes
-        self._control_bytes += control_bytes
+    def count(self, write: Write, sign: int = 1) -> None:
+        """Count a write that waits; with -1 one that waited."""
+        self.waiting_bytes += sign * write.transfer_bytes
+        self.room -= sign * write.transfer_bytes
+        self._control_bytes += sign * (write.size - write.transfer_bytes)
         self.overfull = self._control_bytes > CONTROL_BYTES_MAX
 
     async def wait_drained(self) -> None:
@@ -105,7 +101,7 @@ class OutputBuffer:
             await self._drained.wait()
 
     def abandon(self) -> None:
-        """The writer or session has ended: release all that wait."""
+        """Release all that wait: the writer or session has ended."""
         self._abandoned = True
         if self._drained is not None:
             self._drained.set()
@@ -125,7 +121,7 @@ class Writer:
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._direct = stream if isinstance(stream, SocketTransport) else None
-        self._mailbox: Mailbox[tuple[Write, int]] = Mailbox()
+        self._mailbox: Mailbox[Write] = Mailbox()
         # Of which something waits here, as far as is known: that of a session that has ended must not stay.
         self._outputs: set[OutputBuffer] = set()
         self._idle = False
@@ -141,8 +137,9 @@ class Writer:
 
     @property
     def waiting_since(self) -> float:
-        """When the socket took something last while bytes waited, by Trio's clock; if it never did, since
-        when they wait. Under TLS only whole sends count."""
+        """When the socket took something last while bytes waited, by Trio's clock, or since when they wait.
+        Under TLS only whole sends count.
+        """
         return self._waits_at if self._direct is None else max(self._waits_at, self._direct.moved_at)
 
     @property
@@ -151,10 +148,8 @@ class Writer:
         return self._blocked_s + (trio.current_time() - self._blocked_at if waits else 0.0)
 
     def put(self, write: Write) -> None:
-        """Take bytes to send.
-
-        When nothing waits they are sent from here, without waking the writer's task: for a client
-        with one message in flight that saves an eighth of the way.
+        """Take bytes to send. When nothing waits they are sent from here, without waking the writer's task:
+        for a client with one message in flight that saves an eighth of the way.
         """
         if self.broken:
             return
@@ -200,23 +195,20 @@ class Writer:
             self._waits_at = self._blocked_at = trio.current_time()
         self.waiting_bytes += size
         self._outputs.add(write.output)
-        write.output.count(write, size)
-        self._mailbox.put((write, size))
+        write.size = size
+        write.output.count(write)
+        self._mailbox.put(write)
 
     async def run(self) -> None:
-        """Send until `finish`.
-
-        Raises:
-            trio.BrokenResourceError: the socket failed.
-        """
+        """Send until `finish`. Raises `trio.BrokenResourceError` if the socket failed."""
         try:
             while True:
                 self._idle = True
                 writes = await self._mailbox.take_all()
                 self._idle = False
-                pieces = [piece for write, _ in writes for piece in write.pieces]
+                pieces = [piece for write in writes for piece in write.pieces]
                 if pieces:
-                    size = sum([size for _, size in writes])
+                    size = sum([write.size for write in writes])
                     if self._direct is not None and len(pieces) * LARGE_PIECE_BYTES <= size:
                         await self._direct.send_pieces(pieces)
                     else:
@@ -227,9 +219,9 @@ class Writer:
                     if not self.waiting_bytes:
                         self._blocked_s += self._waits_at - self._blocked_at
                 finished = False
-                for write, size in writes:
+                for write in writes:
                     if write.pieces:
-                        write.output.written(write, size)
+                        write.output.written(write)
                     else:
                         finished = True
                 if not self.waiting_bytes:
@@ -244,11 +236,11 @@ class Writer:
 
     def _speak(self) -> None:
         if not self.broken:
-            self._mailbox.put((Write(OutputBuffer(self, None, 0), [b""], 0), 0))
+            self._mailbox.put(Write(OutputBuffer(self, None, 0), [b""], 0))
 
     def finish(self, output: OutputBuffer) -> None:
         if not self.broken:
-            self._mailbox.put((Write(output, [], 0), 0))
+            self._mailbox.put(Write(output, [], 0))
 
 
 T = TypeVar("T")
@@ -272,16 +264,13 @@ _NOT_LIGHT: Final = _HEAVY_ITEMS | {MethodFrame}
 
 
 class ReadBudget:
-    """What a reader may hand over before others have their turn.
+    """How much a reader may hand over before others have their turn. `left`: of the present turn; at 0 or
+    below the reader lets other tasks run, and sets it to `PORTION`.
 
-    A read of 64 KiB may be two thousand frames, and each may make a task, a link, or a declaration. It is
-    handed over in portions, and between two of them every other task of the broker runs once. So the wait of
-    others depends on a portion, not on the size of a client's input. Runs (transfers, publishes,
-    acknowledgements of one kind) are one item of any length, so normal traffic is one portion.
-
-    Attributes:
-        left: of the present turn. At 0 or below it is over: the reader lets other tasks run, and sets it to
-            `PORTION`.
+    A read of 64 KiB may be two thousand frames, and each may make a task, a link, or a declaration. Between
+    two portions every other task of the broker runs once, so that the wait of others does not depend on the
+    size of a client's input. Runs (transfers, publishes, acknowledgements of one kind) are one item of any
+    length, so normal traffic is one portion.
     """
 
     __slots__ = ("left",)
@@ -290,10 +279,8 @@ class ReadBudget:
         self.left = PORTION
 
     def portions(self, items: Sequence[T]) -> Iterable[Sequence[T]]:
-        """Cut items of one session or channel into portions; the turn ends between two of them.
-
-        Each is counted before it is yielded, so that the receiver can check `left` behind it. An input that
-        fits is returned without a copy.
+        """Cut items of one session or channel into portions; the turn ends between two of them. Each is
+        counted before it is yielded, so that the receiver can check `left` behind it.
         """
         if len(items) * HEAVY <= self.left:
             self.left -= len(items) * HEAVY
@@ -335,10 +322,7 @@ EndpointT = TypeVar("EndpointT", bound=SessionEndpoint)
 
 @dataclass(eq=False, slots=True)
 class Bound:
-    """One sender's share of a mailbox: waits when too many of its messages are not handled.
-
-    `full`: whether the next message has to wait.
-    """
+    """One sender's share of a mailbox. `full`: the next message has to wait until some are handled."""
 
     _limit: int
     outstanding: int = 0
@@ -363,12 +347,9 @@ class Bound:
 
 
 class EndpointTask(ABC, Generic[EndpointT]):
-    """A session or channel and its task.
-
-    Attributes:
-        on_wake: called at the end of each step, for observers; must not raise.
-        on_turn: called at the end of each step, for watchers of a link; likewise.
-        on_end: called when it is over, before what it holds goes back; likewise.
+    """A session or channel and its task. For observers, and must not raise: `on_wake` and, for watchers of a
+    link, `on_turn`, called at the end of each step; `on_end`, called when it is over, before what it holds
+    goes back.
     """
 
     def __init__(
@@ -398,10 +379,8 @@ class EndpointTask(ABC, Generic[EndpointT]):
             self.reads.done()
 
     async def run(self) -> None:
-        """Work until the session or channel is over.
-
-        Raises:
-            AmqpError: the connection must be closed; of a channel `Amqp091Error`.
+        """Work until it is over. Raises `AmqpError`, of a channel `Amqp091Error`, if the connection must be
+        closed.
         """
         service, output = self.service, self.output
         try:
@@ -473,7 +452,9 @@ class SessionTask(EndpointTask[BrokerSession]):
 
 
 class ChannelTask(EndpointTask[BrokerChannel]):
-    """An AMQP 0-9-1 channel and its task. `credit`: the contents that the reader may still give it."""
+    """An AMQP 0-9-1 channel and its task. `credit`: of the connection's reader. `discard`: called with
+    contents not to be read whole.
+    """
 
     def __init__(
         self,
@@ -481,12 +462,10 @@ class ChannelTask(EndpointTask[BrokerChannel]):
         inbox: Mailbox[SessionMessage],
         output: OutputBuffer,
         clock: WallClock,
-        flow: CreditFlowSettings,
         discard: Callable[[ContentOpened], None],
     ) -> None:
-        """Create a task that is ready to run. `discard`: called with contents not to be read whole."""
         super().__init__(service, inbox, output, clock)
-        self.credit = CreditSender(flow)
+        self.credit = service.credit
         self._granted: trio.Event | None = None
         self._discard = discard
 
@@ -520,10 +499,10 @@ class ChannelTask(EndpointTask[BrokerChannel]):
             self._discard(unwanted)
         if self._held and not service.backlog:
             super()._release_reader()
-        received = service.received
+        credit = self.credit
         # While a queue holds the channel up it gives no credit.
-        if received.unreturned >= received.more_after and not service.publishing.blocked:
-            self.credit.credit += received.take_grant()
-            if self._granted is not None and not self.credit.blocked:
+        if credit.unreturned >= credit.more_after and not service.publishing.blocked:
+            credit.give_back()
+            if self._granted is not None and not credit.blocked:
                 self._granted.set()
                 self._granted = None

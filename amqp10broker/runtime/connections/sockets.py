@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 import trio
 
 from amqp10broker import portable
+from amqp10broker.auth.login import Peer
 from amqp10broker.auth.tls import TlsSettings, Verify, server_context
 from amqp10broker.config import Config
 from amqp10broker.errors import ConfigError
@@ -34,13 +35,15 @@ OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 OUT_OF_FILES_PAUSE_S: Final = 0.1
 FREE_PORT_ATTEMPTS: Final = 20
 _NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+_IPV6_PREFIX_BITS: Final = 64
+"""The part of an IPv6 address that is fixed for one client, which can vary the rest for each connection."""
 
 Address: TypeAlias = tuple[str, int]
 
 
 class BoundSockets:
-    """The sockets of one broker: bound first, so that a wrong port is reported at once, and listening last.
-    `tls`: their context; None without TLS.
+    """The sockets of one broker, bound first, so that a wrong port is reported at once. `tls`: their context;
+    None without TLS.
     """
 
     def __init__(self) -> None:
@@ -50,8 +53,7 @@ class BoundSockets:
 
     async def bind(self, config: Config) -> None:
         """Bind to the addresses of the configuration; the kernel refuses clients until `listen`. Raises
-        `OSError` if the address cannot be used, and `ConfigError` if the one for TLS cannot, or one of its
-        files.
+        `OSError`, for TLS or one of its files `ConfigError`, if that cannot be used.
         """
         self.tls = _tls_context(config)
         self.plain = await open_sockets(config.host, config.port)
@@ -83,7 +85,7 @@ async def accept_forever(
     on_out_of_files: Callable[[OSError], None],
 ) -> None:
     """Accept connections until cancelled, or until the socket is closed. `on_out_of_files`: called each time
-    that no connection could be accepted for lack of files or memory.
+    that none could be accepted for lack of files or memory.
     """
     while listener.fileno() >= 0:  # it is closed when the broker stops, perhaps before this has begun
         try:
@@ -123,10 +125,9 @@ def _tls_context(config: Config) -> ssl.SSLContext | None:
 
 
 async def open_sockets(host: str, port: int) -> list[socket.socket]:
-    """Bind to every address that the host name has; the kernel refuses clients until the caller listens.
-
-    IPv4 comes first. ``localhost`` is ``127.0.0.1`` and ``::1`` (RFC 6761), whatever the file of hosts says.
-    Of several addresses those that this machine does not have are left out. Raises `OSError` if an address
+    """Bind to every address that the host name has, IPv4 first; the kernel refuses clients until the caller
+    listens. ``localhost`` is ``127.0.0.1`` and ``::1`` (RFC 6761), whatever the file of hosts says. Of
+    several addresses those that this machine does not have are left out. Raises `OSError` if an address
     cannot be used, or none is there.
     """
     addresses: list[tuple[int, tuple[Any, ...]]]
@@ -216,11 +217,43 @@ def is_loopback(host: str) -> bool:
     return address.is_loopback
 
 
+def turn_address(host: str) -> str:
+    """Return the key of a client's address: of IPv6 the network of 64 bits, or the IPv4 address in it.
+
+    Any other text is its own key.
+    """
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    if address.is_loopback:
+        return str(address)
+    return str(ipaddress.IPv6Network((address, _IPV6_PREFIX_BITS), strict=False))
+
+
+def origin_of(sock: socket.socket, address: Address, *, tls: bool = False) -> Peer:
+    """Return what is known of the client of an accepted socket. Raises `OSError` if it has gone."""
+    host, local = address[0], peer_text(sock.getsockname()[:2])
+    return Peer(is_loopback(host), turn_address(host), tls=tls, local=local)
+
+
+def tls_stream(
+    sock: socket.socket, context: ssl.SSLContext, *, server_side: bool = True
+) -> trio.SSLStream[trio.SocketStream]:
+    """Return a stream with TLS over a connected socket, before its handshake."""
+    stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+    return trio.SSLStream(stream, context, server_side=server_side, https_compatible=True)
+
+
 READ_BYTES: Final = 65_536
 
 CLOSE_WAIT_S: Final = 2.0
-"""How long a connection or a WebSocket that we closed waits for the peer's close, and the socket of one that
-was never open for its client to close it."""
+"""How long a connection that we closed waits for the peer's close, and the socket of one that was never open.
+"""
 
 LINGER_S: Final = 30.0
 """How long the socket of a connection that is over waits for its client to close it, as RabbitMQ's does."""
@@ -229,11 +262,12 @@ LINGER_BYTES_MAX: Final = 1024 * 1024 * 1024
 """Of what a client sends meanwhile: two of the largest messages that may be allowed."""
 
 UNSENT_BYTES: Final = 131_072
-"""What the kernel may hold that was not sent yet. A frame waits behind no more than this in the
-kernel, where Linux would otherwise let several megabytes pile up."""
+"""What the kernel may hold that was not sent yet. A frame waits behind no more than this, where Linux would
+otherwise let several megabytes pile up.
+"""
 
 UNSENT_BYTES_MAX: Final = 1024 * 1024
-"""The same where the peer takes them fast, so that a socket has something to send for the turns of others."""
+"""The same where the peer takes them fast."""
 
 UNSENT_FAST_S: Final = 0.005
 """A full socket that takes bytes again within this may have twice as many of them."""
@@ -258,7 +292,7 @@ class Stream(Protocol):
 
 class SocketTransport:
     """A connected TCP socket. `moved_at`: when it took a part of what `send_all` had to wait with, last, by
-    Trio's clock. `unsent_max`: limit of unsent bytes in the kernel, where supported.
+    Trio's clock. `unsent_max`: limit of unsent bytes in the kernel.
     """
 
     __slots__ = ("_closed", "_socket", "moved_at", "unsent_max")
@@ -359,18 +393,17 @@ def unsent(pieces: Sequence[bytes | memoryview], sent: int) -> Sequence[bytes | 
 _log = Log("amqp10broker.connection")
 
 SLICE_BYTES: Final = 16_384
-"""So much is parsed before others may have their turn."""
+"""Parsed at a time. Others have their turn when a slice had more than `PIECES_AT_ONCE` messages: a
+millisecond."""
 PIECES_AT_ONCE: Final = 250
-"""With more messages in a slice others have it: a millisecond."""
 
 
 class WebSocketTransport:
     """A WebSocket as the reader and the writer use it: like a socket, over the stream of another one.
 
-    Nothing is read beyond what the reader asks for: while it waits, TCP pushes the client back. What the
-    layer has to say by itself goes out with the writer's next send, for which it is woken; of several pongs
-    that wait the last one is left. So a client that sends and does not read uses no more memory than over
-    TCP.
+    While nothing is read TCP pushes the client back. What the layer has to say by itself goes out with the
+    writer's next send, for which it is woken; of several pongs that wait the last one is left. So a client
+    that sends and does not read uses no more memory than over TCP.
     """
 
     def __init__(self, stream: Stream, layer: WebSocketLayer, first_bytes: bytes) -> None:
@@ -383,13 +416,11 @@ class WebSocketTransport:
         self._on_output: Callable[[], None] | None = None
 
     def when_it_speaks(self, on_output: Callable[[], None]) -> None:
-        """Set the function to call when the layer has own output."""
         self._on_output = on_output
         if self._layer.has_output:
             self._tell()
 
     def speaks(self, protocol: WireProtocol) -> None:
-        """Set the name of the protocol inside."""
         self._layer.speaks(protocol)
 
     def take_at_most(self, frame_bytes: int) -> None:
@@ -397,10 +428,8 @@ class WebSocketTransport:
         self._layer.message_bytes_max = min(self._layer.message_bytes_max, frame_bytes)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Wait for bytes of AMQP; empty when the WebSocket is closed, or its socket at its end.
-
-        Raises:
-            trio.BrokenResourceError: the client broke a rule, or reset the connection.
+        """Wait for bytes of AMQP; empty when the WebSocket is closed, or its socket at its end. Raises
+        `trio.BrokenResourceError` if the client broke a rule, or reset the connection.
         """
         layer = self._layer
         if self._ready:
@@ -441,10 +470,8 @@ class WebSocketTransport:
             self._on_output()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send whole AMQP frames, and the layer's own output.
-
-        Raises:
-            trio.BrokenResourceError: the WebSocket is closed, or the client reset the connection.
+        """Send whole AMQP frames, and the layer's own output. Raises `trio.BrokenResourceError` if the
+        WebSocket is closed, or the client reset the connection.
         """
         self._told = False
         layer = self._layer

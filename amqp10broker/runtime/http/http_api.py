@@ -19,13 +19,13 @@ from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
 from itertools import chain
-from time import perf_counter
 from typing import Any, Final, TypeAlias, TypeVar
 
 import trio
 
 from amqp10broker import portable
 from amqp10broker.api.calls import BrokerApi, EndpointCall, over_http
+from amqp10broker.api.endpoints import ROUTES, Looks
 from amqp10broker.api.endpoints.page import FOLDERS, FOR_EVERYBODY, kind_of
 from amqp10broker.api.endpoints.page import METRIC_ROUTES as METRICS
 from amqp10broker.api.endpoints.page import ROUTES as PAGE
@@ -36,6 +36,7 @@ from amqp10broker.api.messages import (
     HttpRequest,
     HttpResponse,
     PageFile,
+    ReadBody,
     RequestRefused,
     Send,
     bad_request,
@@ -43,7 +44,6 @@ from amqp10broker.api.messages import (
     refused,
 )
 from amqp10broker.api.samples import RateSamples
-from amqp10broker.api.table import ROUTES, Looks
 from amqp10broker.auth.authorise import Access, CatalogGrants, Grants, account_of
 from amqp10broker.auth.login import Failure, Peer, Success, Unverified
 from amqp10broker.auth.tokens import TokenGrants
@@ -53,20 +53,17 @@ from amqp10broker.errors import BrokerError, RefusedError
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.metadata.users import User
-from amqp10broker.observe.metrics.exposition import CLIENT_VERSION, scrape
-from amqp10broker.observe.metrics.table import ScrapeRequest
+from amqp10broker.observe.exposition import CLIENT_VERSION, scrape
+from amqp10broker.observe.metrics import ScrapeRequest
 from amqp10broker.operations.snapshot import ConnectionView, view_of
 from amqp10broker.queues.commands import DeliveryOutcome, ReplyTo
 from amqp10broker.runtime.admin.admin import run_operation
 from amqp10broker.runtime.admin.node import Administered, certificates
-from amqp10broker.runtime.connections.connection_log import host_of
 from amqp10broker.runtime.connections.connections import LoopYield
 from amqp10broker.runtime.connections.login import run_slow
-from amqp10broker.runtime.http.http_connection import HttpLimits, ReadBody
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.runtime.observe.metrics_source import source_of
-from amqp10broker.runtime.queues.handles import ReplyRegistry
+from amqp10broker.runtime.mailbox import Mailbox, ReplyRegistry
+from amqp10broker.runtime.observe.metrics_source import Turn, source_of
 from amqp10broker.sessions.jobs import BackgroundJob, GetSome, PublishOne, check_gettable
 from amqp10broker.sessions.messages import SessionMessage
 
@@ -118,11 +115,7 @@ class Lives:
     _open: Counter[str] = field(default_factory=Counter, init=False)
 
     def open(self, following: Following, grants: Grants) -> Feed:
-        """Follow paths for a user.
-
-        Raises:
-            Refused: 503, too many streams are open.
-        """
+        """Follow paths for a user. Raises `RequestRefused` (503) if too many streams are open."""
         user = grants.user
         if self._open.total() >= STREAMS_MAX or self._open[user] >= STREAMS_OF_USER_MAX:
             most = f"{STREAMS_OF_USER_MAX} of a user, {STREAMS_MAX} in all"
@@ -171,7 +164,7 @@ class Lives:
 
 
 REFUSED_S: Final = 5.0
-"""So long a path that was refused is left alone at least: what is too large to be told is dear to make."""
+"""So long a path that was refused is left alone at least: what is too large is dear to make."""
 
 Look: TypeAlias = Callable[[HttpRequest, Grants], Awaitable[HttpResponse]]
 """Runs a GET for a user, with the rights that it has then. It never raises."""
@@ -298,13 +291,10 @@ def _read() -> Iterator[tuple[str, PageFile]]:
 E = TypeVar("E", bound=BackgroundJob)
 
 ANSWER_S: Final = 15.0
-"""How long a queue may take for anything that it tells."""
 
 
 async def run_job(reply_registry: ReplyRegistry, label: str, begin: Callable[[ReplyTo], E]) -> E:
-    """Run a job to its end. Raises a `RefusedError` subclass with the reason, or `BrokerError` if a queue
-    has not answered.
-    """
+    """Run a job to its end. Raises `RefusedError`, or `BrokerError` if a queue has not answered."""
     mailbox: Mailbox[SessionMessage] = Mailbox()
     address = reply_registry.open(label, mailbox)
     try:
@@ -332,19 +322,13 @@ def to_queue(command: QueueCommand) -> None:
     command[0].post(command[1])
 
 
-TURN_S: Final = 0.004
-"""A turn is over after the step in which so much time has passed."""
-
-
 async def text_of(broker: Administered, wanted: ScrapeRequest) -> bytes:
     """Return the response to a scrape."""
     pieces: list[bytes] = []
-    began = perf_counter()
+    turn = Turn()
     for piece in scrape(await source_of(broker, CLIENT_VERSION), wanted):
         pieces.append(piece)
-        if perf_counter() - began > TURN_S:
-            await trio.lowlevel.checkpoint()
-            began = perf_counter()
+        await turn.yield_when_over()
     return b"".join(pieces)
 
 
@@ -378,7 +362,6 @@ class HttpApi(BrokerApi):
         self.connections_open = lambda: (connections.count, broker.config.connection_max)
         self.metrics = partial(text_of, broker)
         self._looks = Looks(self)
-        self.limits = HttpLimits(body_bytes=config.http_body_bytes_max)
         self._front = Front(
             Router(FOR_EVERYBODY if metrics else (*ROUTES, *METRICS, *PAGE)),
             Cors(tuple(each.strip() for each in config.http_cors_origins.split(",") if each.strip())),
@@ -399,7 +382,6 @@ class HttpApi(BrokerApi):
         return {name: figure for name, figure in told.items() if figure is not None}
 
     async def page_file(self, path: str) -> PageFile | None:
-        """Return a file of the page; None if there is none of this path. Raises `OSError`."""
         if self._page_files is None:
             self._page_files = await trio.to_thread.run_sync(lambda: dict(_read()))
         return self._page_files.get(path)
@@ -470,29 +452,35 @@ class HttpApi(BrokerApi):
 
     async def _visited(self, visit: Visit, origin: Peer, peer: str, read: ReadBody) -> HttpResponse:
         grants: Grants | None = None
+        user: User | None = None
         if visit.endpoint.login is form_credentials:
             visit = _with_body(visit, await read(FORM_BYTES_MAX))
         if visit.endpoint.tag is not None:
             found = await self._logged_in(visit, origin, peer)
             if isinstance(found, HttpResponse):
                 return found
-            grants = found
-        self._admit(visit, grants)  # and once more when the body is there, which may take a minute
+            grants, user = found
+        self._front.admit(visit, () if user is None else user.tags)
+        version = None if grants is None else grants.changes.version
         if visit.endpoint.login is not form_credentials:
             visit = _with_body(visit, await read(0 if grants is None else None))
-        return await self._carried_out(visit, grants)
+        if grants is not None and grants.changes.version != version:
+            user = self._admit(visit, grants)  # the body may have taken a minute
+        return await self._carried_out(visit, grants, user)
 
-    def _admit(self, visit: Visit, grants: Grants | None) -> User | None:
-        user = None if grants is None else account_of(grants)
-        self._front.admit(visit, () if user is None else user.tags)
+    def _admit(self, visit: Visit, grants: Grants) -> User:
+        user = account_of(grants)
+        self._front.admit(visit, user.tags)
         return user
 
-    async def _carried_out(self, visit: Visit, grants: Grants | None) -> HttpResponse:
-        if grants is not None and self._looks.asked(grants):
+    async def _carried_out(self, visit: Visit, grants: Grants | None, user: User | None) -> HttpResponse:
+        if grants is not None and self._looks.asked(grants, trio.current_time()):
             self._start(self._keep_looking)
-        user = self._admit(visit, grants)
         call = EndpointCall(visit.request, visit.values, self, grants, user)
         return await visit.endpoint.run(call)
+
+    async def _followed(self, visit: Visit, grants: Grants) -> HttpResponse:
+        return await self._carried_out(visit, grants, self._admit(visit, grants))
 
     # --- paths that are followed ------------------------------------------------------------------
 
@@ -506,7 +494,7 @@ class HttpApi(BrokerApi):
             reason = "only what a user is told as JSON can be followed"
             return bad_request(reason).answer
         try:
-            return await _told(self._carried_out(entered, grants))
+            return await _told(self._followed(entered, grants))
         except Exception as error:
             _log.error("a path that is followed failed by a fault in the broker", exc_info=error)
             return fault(error).answer
@@ -516,7 +504,7 @@ class HttpApi(BrokerApi):
         return None if isinstance(entered, HttpResponse) else entered.endpoint.onward
 
     async def _keep_looking(self) -> None:
-        while self._looks.wanted:
+        while self._looks.wanted(trio.current_time()):
             await trio.sleep(self.interval_ms / 1000)
             try:
                 await self._looks.look()
@@ -524,33 +512,23 @@ class HttpApi(BrokerApi):
                 # A queue that does not answer, or has gone: the next look may go well.
                 _log.debug("rates were not looked at", reason=str(error))
 
-    async def _logged_in(self, visit: Visit, origin: Peer, peer: str) -> Grants | HttpResponse:
+    async def _logged_in(self, visit: Visit, origin: Peer, peer: str) -> tuple[Grants, User] | HttpResponse:
         given = visit.endpoint.login(visit.request)
         if isinstance(given, HttpResponse):
             return given
         broker, response = self._broker, given.plain
         authentication = broker.authenticator.begin(origin)
         step = authentication.start("PLAIN", response)
-        outcome = await broker.logins.settle(authentication, step, origin.address)
-        if isinstance(outcome, Success | Failure):
-            broker.logins.attempts.count("http", succeeded=isinstance(outcome, Success))
+        outcome = await broker.logins.settle(authentication, step, origin.address, "http")
         if isinstance(outcome, Success):
             grants = outcome.token or CatalogGrants(broker.catalog.users, outcome.user)
-            if grants.account is not None:
-                return grants
+            if (account := grants.account) is not None:
+                return grants, account
         if isinstance(outcome, Unverified):
             raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", outcome.reason)
         if isinstance(outcome, Failure):
-            host = host_of(peer)
-            broker.log_limits.write(
-                _log.warning,
-                ("warnings", host),
-                "HTTP login failed",
-                about={"peer": host},
-                peer=peer,
-                reason=outcome.reason,
-                **({"user": outcome.user} if outcome.user else {}),
-            )
+            user = {"user": outcome.user} if outcome.user else {}
+            broker.log_limits.warn(_log, "HTTP login failed", peer, reason=outcome.reason, **user)
         await broker.logins.hold(origin.address, broker.config.auth_failure_delay_ms / 1000)
         raise wrong_login()
 

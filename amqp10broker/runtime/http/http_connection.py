@@ -1,18 +1,22 @@
-"""One HTTP connection: requests in by an engine without I/O (h11), answers out, in their order.
+"""HTTP connections: requests in by an engine without I/O (h11), answers out, in their order; and the port.
 
 The head of a request says whether there is an answer without its body, which is read when it is asked for. A
-client that sends its head or body slowly, takes its answer slowly, or says nothing, is let go.
-What is no HTTP is answered as the engine says, once, and then nothing more is read as a request: behind it
-may stand a request that another server in front has not seen (ADR 0064).
+client that sends its head or body slowly, takes its answer slowly, or is silent, is let go. What is no HTTP
+is answered as the engine says, once, and then nothing more is read as a request: behind it may stand a
+request that another server in front has not seen (ADR 0064).
 """
 
 from __future__ import annotations
 
+import socket
+import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import field, replace
 from email.utils import formatdate
+from functools import partial
 from http import HTTPStatus
-from typing import Final, TypeAlias
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import h11
 import trio
@@ -26,12 +30,41 @@ from amqp10broker.api.front import (
     too_large,
     wants_gzip,
 )
-from amqp10broker.api.messages import Feed, HttpRequest, HttpResponse, RequestRefused, bad_request, fault
+from amqp10broker.api.messages import (
+    Feed,
+    HttpRequest,
+    HttpResponse,
+    ReadBody,
+    RequestRefused,
+    bad_request,
+    fault,
+)
 from amqp10broker.auth.login import Peer
+from amqp10broker.auth.tls import CertificateUser, certificate_user
 from amqp10broker.config import Config
 from amqp10broker.dataclass import dataclass
-from amqp10broker.runtime.connections.sockets import CLOSE_WAIT_S, READ_BYTES, Stream, WebSocketTransport
+from amqp10broker.errors import ConfigError
+from amqp10broker.runtime.admin.node import Administered
+from amqp10broker.runtime.connections.sockets import (
+    CLOSE_WAIT_S,
+    READ_BYTES,
+    Address,
+    SocketTransport,
+    Stream,
+    WebSocketTransport,
+    accept_forever,
+    addresses_of,
+    listen,
+    open_sockets,
+    origin_of,
+    peer_text,
+    tls_stream,
+    turn_address,
+)
 from amqp10broker.runtime.log import Log
+
+if TYPE_CHECKING:
+    from amqp10broker.runtime.http.http_api import HttpApi
 
 _log = Log("amqp10broker.http")
 
@@ -45,7 +78,7 @@ PIECE_BYTES: Final = 262_144
 HEADERS_MAX: Final = 200
 """Of a request; parsing a thousand takes some milliseconds."""
 _HEAD_PIECE_BYTES: Final = 2_048
-"""Handed to the engine at a time, of heads, and of what is between the chunks of a body."""
+"""Handed to the engine at a time, of heads, and between the chunks of a body."""
 BETWEEN_CHUNKS_BYTES_MAX: Final = 4_096
 """Of a chunk's size, or of the fields behind the last chunk."""
 _CHUNKS_FREE: Final = 1_000
@@ -57,9 +90,6 @@ BODIES_BYTES_MAX: Final = 67_108_864
 STRANGERS_BYTES_MAX: Final = 1_048_576
 """Of those, of clients that are not logged in."""
 
-ReadBody: TypeAlias = Callable[[int | None], Awaitable[bytes]]
-"""Reads the request's body, which counts until the request is answered. It is given how many bytes that of a
-client that is not logged in may have; None for others."""
 RunRequest: TypeAlias = Callable[[HttpRequest, ReadBody], Awaitable[HttpResponse]]
 """Is given the request without its body."""
 Switch: TypeAlias = Callable[[HttpRequest], Iterable[tuple[str, str]]]
@@ -74,13 +104,8 @@ class Bodies:
         self._all = 0
 
     def add(self, size: int, one_max: int, *, stranger: bool) -> None:
-        """Count what came, or is gone.
-
-        Args:
-            size: bytes, below 0 if they are gone.
-
-        Raises:
-            Refused: 503, there are too many. They are counted.
+        """Count what came, or with a size below 0 is gone. Raises `RequestRefused` (503) if there are too
+        many; they are counted.
         """
         self._all += size
         if stranger:
@@ -118,7 +143,7 @@ class HttpConnection:
         switch: Switch | None = None,
         first_bytes: bytes = b"",
     ) -> None:
-        """Take a connection. `switch`: to WebSocket; None: no upgrade is possible."""
+        """`switch`: to WebSocket; None: no upgrade is possible."""
         self._stream = stream
         self._peer = peer
         self._run = run
@@ -132,10 +157,8 @@ class HttpConnection:
         self._stranger = False
 
     async def serve(self) -> bytes | None:
-        """Answer until the connection is over; the stream is closed then.
-
-        Returns:
-            None; or, of a stream that is a WebSocket from now on and open, what was read of that.
+        """Answer until the connection is over; the stream is closed then. Returns None; or, of a stream that
+        is a WebSocket from now on and open, what was read of that.
         """
         try:
             while await self._serve_one():
@@ -160,12 +183,12 @@ class HttpConnection:
         head: h11.Request | None = None
         try:
             head = await self._head()
-            check_framing(list(head.headers), head.http_version, self._limits.body_bytes)
-            chunked = any(name == b"transfer-encoding" for name, _ in head.headers)
+            chunked = check_framing(list(head.headers), head.http_version, self._limits.body_bytes)
             self._piece_bytes = _HEAD_PIECE_BYTES if chunked else READ_BYTES
+            upgrade = asks_for_websocket(list(head.headers), head.http_version)
             try:
                 request = HttpRequest.read(head.method, head.target, list(head.headers))
-                if self._switch is not None and asks_for_websocket(list(head.headers), head.http_version):
+                if self._switch is not None and upgrade:
                     await self._body(0)
                     await self._go_over(self._switch(request))
                     return False
@@ -179,7 +202,8 @@ class HttpConnection:
         except RequestRefused as refusal:
             answer = refusal.answer
         finally:
-            self._forget_body()
+            self._limits.bodies.add(-self._counted, self._limits.body_bytes, stranger=self._stranger)
+            self._counted = 0
         if answer.feed is not None:
             await self._send_feed(answer, answer.feed)
             return False
@@ -261,10 +285,6 @@ class HttpConnection:
                     return
         except h11.RemoteProtocolError as error:
             _log.debug("HTTP body is none", peer=self._peer, reason=str(error))
-
-    def _forget_body(self) -> None:
-        self._limits.bodies.add(-self._counted, self._limits.body_bytes, stranger=self._stranger)
-        self._counted = 0
 
     async def _receive(self, most: int) -> bytes:
         if not self._unread:
@@ -399,10 +419,8 @@ async def serve_until_websocket(
     limits: HttpLimits = _NO_BODY,
     first_bytes: bytes = b"",
 ) -> tuple[WebSocketTransport, Peer] | None:
-    """Answer a connection's requests until it is over, or is a WebSocket.
-
-    Returns:
-        None: the stream is closed; or the WebSocket, and what is known of the client then.
+    """Answer a connection's requests until it is over, or is a WebSocket. Returns None: the stream is closed;
+    or the WebSocket, and what is known of the client then.
     """
     origins = {each.strip() for each in config.websocket_origins.split(",")}
     foreign = False
@@ -428,10 +446,158 @@ async def serve_until_websocket(
 
 
 async def only_websocket(_: HttpRequest, __: ReadBody) -> HttpResponse:
-    """The answer to a request at a port where there is nothing but WebSocket."""
     refusal = RequestRefused(
         HTTPStatus.UPGRADE_REQUIRED,
         "upgrade_required",
         "at this port is AMQP, also over WebSocket; the HTTP API has a port of its own",
     )
     return refusal.answer.with_headers(("upgrade", "websocket"), ("connection", "close"))
+
+
+class HttpListener:
+    """The HTTP port, or that of metrics: bound with the others, served as long as clients are."""
+
+    def __init__(self, on_client: Callable[[], None] = lambda: None, *, metrics: bool = False) -> None:
+        self._metrics = metrics
+        self._what, self._setting = ("metrics", "prometheus_port") if metrics else ("HTTP API", "http_port")
+        self._on_client = on_client
+        self.addresses: list[Address] = []
+        self.serving = 0
+        self._sockets: list[socket.socket] = []
+        self._tls: ssl.SSLContext | None = None
+        self._open = 0
+        self._api: HttpApi | None = None
+        self._limits = HttpLimits()
+        self._nursery: trio.Nursery | None = None
+
+    async def bind(self, config: Config, tls: ssl.SSLContext | None) -> None:
+        """Bind to the address of the configuration, if it has one. `tls`: context of the TLS listener. Raises
+        `ConfigError` if it cannot be served, and is not optional.
+        """
+        self._limits = HttpLimits(body_bytes=config.http_body_bytes_max)
+        port = config.prometheus_port if self._metrics else config.http_port
+        if not config.http or port is None or (self._metrics and not config.prometheus):
+            return
+        try:
+            if config.http_tls:
+                if tls is None:
+                    raise ConfigError(
+                        "http_tls", "is on without a certificate", "give one with tls_certificate"
+                    )
+                self._tls = tls
+            host = config.http_host or config.host
+            try:
+                self._sockets = await open_sockets(host, port)
+            except OSError as error:
+                off = "metrics off with --no-prometheus" if self._metrics else "HTTP off with --no-http"
+                raise ConfigError(
+                    self._setting,
+                    f"{port} on {host} cannot be used: {error.strerror or error}",
+                    f"choose another, 0 for any free one, or turn {off}",
+                ) from error
+        except ConfigError as error:
+            self._may_lack(config, error)
+        if self._sockets:
+            # Before clients come: they are served by these alone.
+            import_module("amqp10broker.runtime.http.http_api")
+            if config.websocket and not self._metrics:
+                import_module("amqp10broker.protocols.websocket")
+        self.addresses = addresses_of(self._sockets)
+
+    async def run(self, broker: Administered) -> None:
+        def taken(sock: socket.socket, address: Address) -> None:
+            turned_away = broker.logins.turns_away(turn_address(address[0]))
+            if turned_away or self._open >= broker.config.http_connection_max:
+                sock.close()
+                return
+            self._open += 1
+            nursery.start_soon(self._serve, broker, sock, address)
+
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for sock in self._sockets:
+                try:
+                    listen(sock, self._setting)
+                except ConfigError as error:
+                    self._may_lack(broker.config, error)
+                    self.addresses.remove(sock.getsockname()[:2])
+                    continue
+                nursery.start_soon(
+                    accept_forever,
+                    sock,
+                    taken,
+                    lambda error: _log.error("cannot accept an HTTP connection", reason=str(error)),
+                )
+            if self.addresses:
+                # A URL to open, and to copy into a client: one of all addresses.
+                scheme = "http" if self._tls is None else "https"
+                _log.info(self._what, address=f"{scheme}://{peer_text(self.addresses[0])}/")
+            # What requests begin runs here, also those that come over no socket of ours.
+            await trio.sleep_forever()
+
+    def _start(self, work: Callable[[], Awaitable[None]]) -> None:
+        assert self._nursery is not None, "it does not run"
+        self._nursery.start_soon(work)
+
+    def _may_lack(self, config: Config, error: ConfigError) -> None:
+        if not (config.prometheus_optional if self._metrics else config.http_optional):
+            raise error
+        _log.warning(f"no {self._what}", reason=str(error))
+
+    def close(self) -> None:
+        for sock in self._sockets:
+            sock.close()
+
+    async def _serve(self, broker: Administered, sock: socket.socket, address: Address) -> None:
+        peer = peer_text(address)
+        goes_on = False
+        try:
+            origin = origin_of(sock, address, tls=self._tls is not None)
+            stream: Stream
+            if self._tls is None:
+                stream = SocketTransport(sock)
+            else:
+                stream = tls_stream(sock, self._tls)
+                with trio.move_on_after(broker.config.handshake_timeout_ms / 1000) as limit:
+                    await stream.do_handshake()
+                if limit.cancelled_caught:
+                    return
+                user = certificate_user(stream.getpeercert(), CertificateUser(broker.config.tls_user_from))
+                origin = replace(origin, certificate_user=user)
+            goes_on = await self.serve_stream(broker, stream, peer, origin)
+        except (OSError, trio.BrokenResourceError) as error:
+            _log.debug("HTTP connection lost", peer=peer, reason=str(error.__cause__ or error))
+        except Exception as error:
+            _log.error("HTTP connection failed by a fault in the broker", peer=peer, exc_info=error)
+        finally:
+            self._open -= 1
+            if not goes_on:
+                sock.close()
+
+    async def serve_stream(self, broker: Administered, stream: Stream, peer: str, origin: Peer) -> bool:
+        """Serve any stream as a client's HTTP connection. It is closed when this returns, unless it goes on
+        as a connection of AMQP.
+        """
+        from amqp10broker.runtime.http.http_api import HttpApi
+
+        if self._api is None:
+            self._api = HttpApi(broker, self._start, metrics=self._metrics)
+        limits, answering = self._limits, partial(self._api.answer, origin, peer)
+        broker_listeners = broker.broker_listeners
+        self.serving += 1
+        self._on_client()
+        try:
+            if self._metrics or broker_listeners is None or not broker.config.websocket:
+                await HttpConnection(stream, peer, answering, limits).serve()
+                return False
+            has_room = partial(broker_listeners.has_room_for, peer, origin.address)
+            came = await serve_until_websocket(
+                *(broker.config, has_room, stream, peer, origin), run=answering, limits=limits
+            )
+            if came is None:
+                return False
+            websocket, origin = came
+            broker_listeners.take(websocket, peer, origin)
+            return True
+        finally:
+            self.serving -= 1

@@ -1,1 +1,0 @@
-"""The data folder, the journal and its commits."""

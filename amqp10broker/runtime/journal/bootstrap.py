@@ -1,10 +1,8 @@
-"""The initial content of a broker: the users, virtual hosts and queues of its configuration.
-
-A dry run of a start on the records of a data folder, for `storage check`.
-
-The catalog is declared without running queues, and each classic and quorum queue reads its records of the
-journal as at a start. In a folder of a cluster's node the catalog is the applied state of its member of the
-system group, and the queues are those with records here. Nothing is written.
+"""The initial content of a broker: the users, virtual hosts and queues of its configuration. And a dry run of
+a start on the records of a data folder, for `storage check` (`Contents`): the catalog is declared without
+running queues, and each classic and quorum queue reads its records of the journal as at a start. In a folder
+of a cluster's node the catalog is the applied state of its member of the system group, and the queues are
+those with records here. Nothing is written.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from amqp10broker.auth.passwords import Passwords, plain_record
 from amqp10broker.cluster.bootstrap import ClusterIdentity
@@ -52,10 +50,9 @@ class Contents:
 
     def declare(self, path: str, entries: Iterable[tuple[Key, Value]]) -> None:
         """Declare the content of the catalog. Raises `StorageError` if a start would."""
-        found = dict(entries)
-        log = _Entries(found)
-        if is_member(log):
-            node, declared = _of_cluster(path, log)
+        found = _Entries(entries)
+        if is_member(found):
+            node, declared = _of_cluster(path, found)
         elif FURNISHED not in found:
             return  # a first start that did not come to its end: the next one begins anew
         else:
@@ -93,20 +90,11 @@ class Contents:
                     yield error
 
 
-class _Entries:
+class _Entries(dict[Key, Value]):
     """Entries of a catalog's log, to be read only."""
 
-    def __init__(self, found: Mapping[Key, Value]) -> None:
-        self._found = found
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._found
-
-    def get(self, key: Key) -> Value:
-        return self._found.get(key)
-
     def entries(self) -> Iterator[tuple[Key, Value]]:
-        return iter(self._found.items())
+        return iter(self.items())
 
     def change(self, puts: Sequence[tuple[Key, Value]], forgets: Sequence[Key]) -> None:
         raise AssertionError("nothing is written")
@@ -117,7 +105,8 @@ class _Entries:
 
 def _of_cluster(path: str, log: _Entries) -> tuple[int, list[tuple[Key, Value]]]:
     try:
-        number = ClusterIdentity.of(log.get(MEMBERSHIP)).number
+        found: Any = log.get(MEMBERSHIP)
+        number = ClusterIdentity.of(found).number
         SystemStore(log)
         return number, left_alone(log)
     except (KeyError, TypeError, ValueError) as error:
@@ -214,36 +203,35 @@ def bootstrap(
     *,
     queues_later: bool = False,
 ) -> frozenset[str]:
-    """Put what the configuration names into a catalog.
-
-    Configured users may do everything in every virtual host that is there at start. The default ones are not
-    for a broker that gets its users from a definitions file, whose administrator may have deleted guest, or
-    given it another password.
+    """Put what the configuration names into a catalog. Configured users may do everything in every virtual
+    host that is there at start. The default ones are not for a broker that gets its users from a definitions
+    file, whose administrator may have deleted guest, or given it another password.
 
     A broker that comes up again with a data folder has what it had. The definitions file is applied again; of
     the rest only what is not there: a user keeps password and permissions, and neither the default users nor
     the virtual host ``/`` come back after they were deleted.
 
-    Args:
-        given: None at the first start; later the result of `default_records` then.
-        queues_later: queues and bindings must be possible, and are not declared (`DeclareDue` declares them).
-
-    Returns:
-        Names of the configuration's users that are now there, with the password that it gives.
-
-    Raises:
-        ConfigError: the definitions file cannot be read or holds something that cannot be.
+    `given`: None at the first start; later the result of `default_records` then. `queues_later`: queues and
+    bindings must be possible, and are not declared (`DeclareDue` declares them). Returns names of the
+    configuration's users that are now there, with the password that it gives. Raises `ConfigError` if the
+    definitions file cannot be read or applied.
     """
     again = given is not None
-    before = _EarlierCatalog(None, {}) if given is None else _EarlierCatalog(catalog, given)
+    before = _Before()
+    if again:
+        before = _Before(
+            frozenset(catalog.vhosts),
+            {user.name: user.password for user in catalog.users},
+            {(user, vhost): each for user, vhost, each in catalog.users.permissions()},
+        )
     wanted = not again or config.default_vhost != VHOST or bool(config.queues)
-    if wanted and catalog.find_vhost(config.default_vhost) is None:
+    if wanted and catalog.vhosts.get(config.default_vhost) is None:
         catalog.propose(PutVhost(VhostFacts(config.default_vhost), new=True))
     if not again:
         catalog.propose(SetParameter(("global_parameter", CLUSTER_TAGS), {}))
     if config.definitions is not None:
         import_file(catalog, config.definitions, passwords.make, queues_later=queues_later)
-    names = _bootstrap_users(catalog, config, passwords, before, again=again)
+    names = _bootstrap_users(catalog, config, passwords, before, given)
     if queues_later:
         with naming_the_file(config.definitions):
             tell_left_out(due_now(config, catalog).plan(catalog).answer.skipped)
@@ -292,38 +280,18 @@ def _patterns(catalog: Catalog) -> Iterator[tuple[str, str]]:
             yield f"policy '{policy.name}' in vhost '{name}'", policy.pattern
 
 
-class _EarlierCatalog:
+class _Before(NamedTuple):
     """The content of a catalog before the configuration was applied."""
 
-    def __init__(self, catalog: Catalog | None, given: Mapping[str, str]) -> None:
-        self.given = given
-        self.vhosts: frozenset[str] = frozenset()
-        self.passwords: dict[str, PasswordRecord | None] = {}
-        self.permissions: dict[tuple[str, str], Permission] = {}
-        if catalog is not None:
-            self.vhosts = frozenset(catalog.vhosts)
-            self.passwords = {user.name: user.password for user in catalog.users}
-            self.permissions = {(user, vhost): each for user, vhost, each in catalog.users.permissions()}
-
-    def keeps_password(self, user: User | None) -> bool:
-        return user is not None and user.name in self.passwords and self.passwords[user.name] == user.password
-
-    def has_default_password(self, user: User | None) -> bool:
-        return (
-            user is not None
-            and user.password is not None
-            and user.password.value == self.given.get(user.name)
-        )
-
-    def keeps_permission(self, user: str, vhost: str, permission: Permission | None) -> bool:
-        there = user in self.passwords and vhost in self.vhosts
-        return there and self.permissions.get((user, vhost)) == permission
+    vhosts: frozenset[str] = frozenset()
+    passwords: Mapping[str, PasswordRecord | None] = {}
+    permissions: Mapping[tuple[str, str], Permission] = {}
 
 
 def _bootstrap_users(
-    catalog: Catalog, config: Config, passwords: Passwords, before: _EarlierCatalog, *, again: bool
+    catalog: Catalog, config: Config, passwords: Passwords, before: _Before, given: Mapping[str, str] | None
 ) -> frozenset[str]:
-    default = config.users == DEFAULT_USERS
+    again, default = given is not None, config.users == DEFAULT_USERS
     if default and not again and len(catalog.users):
         return frozenset()
     names: set[str] = set()
@@ -331,8 +299,11 @@ def _bootstrap_users(
         present = catalog.users.by_name.get(user.name)
         if present is None and default and again:
             continue
-        if before.keeps_password(present):
-            if (default and before.has_default_password(present)) or _is_password(passwords, user):
+        there = user.name in before.passwords
+        if present is not None and there and before.passwords[user.name] == present.password:
+            record = present.password
+            is_default = default and record is not None and record.value == (given or {}).get(user.name)
+            if is_default or _is_password(passwords, user):
                 names.add(user.name)
             elif not default:
                 _log.warning(
@@ -350,7 +321,8 @@ def _bootstrap_users(
                 catalog.propose(ChangeUser(user.name, {"password": make(user.password)}))
             names.add(user.name)
         for name in catalog.vhosts:
-            if not before.keeps_permission(user.name, name, catalog.users.granted.get((user.name, name))):
+            own, kept = (user.name, name), there and name in before.vhosts
+            if not kept or before.permissions.get(own) != catalog.users.granted.get(own):
                 catalog.propose(SetPermission(user.name, name, Permission()))
     return frozenset(names)
 

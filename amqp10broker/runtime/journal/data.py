@@ -1,15 +1,12 @@
 """The data folder of a running broker: opened and read at start, updated with every change, closed at the
-end.
+end. It does not sync: the committer reads `CatalogLog.fds_to_sync` before any confirm.
 
-It does not sync: the committer reads `CatalogLog.fds_to_sync` before any confirm.
-
-The folder of a stopped node is made that of a cluster of one, when the other nodes are lost for good.
-
-What the folder says of the metadata becomes a group of one with a new cluster id, so that the lost nodes are
-those of another cluster, should they come back. All that its log holds counts, as nobody can say any more
-what of it was decided. The folder also notes which nodes are lost: at every start the groups of quorum queues
-that still have members there are made those of this node alone (`raft.groups`). Node numbers are never
-given again, so that changes nothing later on. It is all one change of one file.
+The folder of a stopped node can be made that of a cluster of one, when the other nodes are lost for good
+(`Standalone`). Its metadata becomes a group of one with a new cluster id, so that the lost nodes are those of
+another cluster, should they come back. All that its log holds counts, as nobody can say any more what of it
+was decided. The folder also notes which nodes are lost: at every start the groups of quorum queues that still
+have members there are made those of this node alone (`raft.groups`). Node numbers are never given again, so
+that changes nothing later on. It is all one change of one file.
 """
 
 from __future__ import annotations
@@ -26,14 +23,13 @@ from amqp10broker.cluster.bootstrap import ClusterIdentity
 from amqp10broker.cluster.transactions import (
     CatalogTransaction,
     SystemStore,
-    Value,
     found,
     is_member,
     left_alone,
 )
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError, RefusedError, StorageError
-from amqp10broker.metadata.catalog import Catalog, all_entries, restore
+from amqp10broker.metadata.catalog import Catalog, Value, all_entries, restore
 from amqp10broker.metadata.entry_codec import Conceal, encoded
 from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, Key
 from amqp10broker.metadata.queue import DeclaredQueue
@@ -49,25 +45,25 @@ from amqp10broker.storage.folder import DataFolder, open_data_folder, remove_con
 _log = Log("amqp10broker.data")
 
 FURNISHED: Final[Key] = ("furnished",)
-"""Key of the entry that says that a first start came to its end, and what it gave."""
+"""Key of the entry with what a first start gave that came to its end."""
 
 INCARNATION: Final[Key] = ("incarnation",)
-"""Key of the entry with the number of the last start."""
+"""Key of the number of the last start."""
 
 MEMBERSHIP: Final[Key] = ("membership",)
-"""Key of the entry that says of which cluster this node is."""
+"""Key of this node's cluster."""
 
 LOST: Final[Key] = ("lost",)
-"""Key of the entry with the highest node number of the cluster that `cluster force-standalone` left."""
+"""Key of the highest node number of the cluster that `cluster force-standalone` left."""
 
 OF_THE_NODE: Final = (FURNISHED, INCARNATION, MEMBERSHIP, LOST)
 """Keys of what is no part of the catalog."""
 
 
 class Data:
-    """A data folder that this broker holds. `when_written`: called after each change of the catalog that has
-    been written and is to be synced. `incarnation`: number of this start of the node, above those of all
-    before; durable when `bootstrap.bootstrap_folder` returns.
+    """A data folder that this broker holds. `when_written`: called after each change of the catalog that is
+    to be synced. `incarnation`: number of this start of the node, above those of all before; durable when
+    `bootstrap.bootstrap_folder` returns.
     """
 
     def __init__(self, disk: Disk, path: str) -> None:
@@ -131,7 +127,7 @@ class Data:
         return int(self.catalog_log.get(LOST) or 0)
 
     def belong(self, membership: ClusterIdentity) -> None:
-        """This node is of a cluster from now on, durably. Waits for the disk. Raises `StorageError`."""
+        """Note durably of which cluster this node is. Waits for the disk. Raises `StorageError`."""
         self.catalog_log.store([(MEMBERSHIP, membership.document())])
         self.catalog_log.sync()
 
@@ -182,7 +178,7 @@ class Data:
 
     def load_state(self, catalog: Catalog) -> None:
         """Bring what the system group has agreed on, as far as it is here, into a new catalog. Raises
-        `ConfigError` if something needs what is not installed.
+        `ConfigError` as `load`.
         """
 
         with _no_collector():
@@ -251,8 +247,8 @@ def opened_data(path: str | None) -> Iterator[Data | None]:
 @dataclass(frozen=True, slots=True)
 class Afterwards:
     """The change of a node's folder after its broker has stopped, since a folder in use cannot be emptied. A
-    crash in between leaves it as it was: a node that was to join goes on alone, one that has left is refused
-    at its next start. `membership`: of the cluster that has let the node in; None: it is blank, and ends.
+    crash in between leaves it as it was. `membership`: of the cluster that has let the node in; None: the
+    node has left its own, and ends.
     """
 
     membership: ClusterIdentity | None
@@ -276,7 +272,7 @@ PID: Final = "pid"
 
 @contextmanager
 def pid_file(folder: str) -> Iterator[None]:
-    """Have this process's number in a folder that it holds, for so long."""
+    """Have this process's number in a folder that it holds."""
     path = os.path.join(folder, PID)
     try:
         # Aside and renamed: half of it is never seen.
@@ -296,7 +292,7 @@ def pid_file(folder: str) -> Iterator[None]:
 _READ_BYTES: Final = 1024 * 1024
 
 UNHEARD_OF: Final = 1000
-"""So many nodes may have joined, and queues may have members there, that the folder has not heard of."""
+"""So many nodes may have joined, and have members of queues, that the folder has not heard of."""
 
 
 class NotInACluster(BrokerError):
@@ -306,7 +302,7 @@ class NotInACluster(BrokerError):
 @dataclass(frozen=True, slots=True)
 class Standalone:
     """The plan of a standalone node. `gone`: virtual host and name of the queues that were at lost nodes
-    only. `highest`: numbers of nodes up to this one are lost, but its own.
+    only. `highest`: nodes up to this number are lost, but its own.
     """
 
     membership: ClusterIdentity
@@ -324,8 +320,8 @@ class Standalone:
 
 
 def standalone(data: Data, new_id: Callable[[], str]) -> Standalone:
-    """Return the plan for the node of a folder; nothing is changed. Raises `NotInACluster` if it is in none,
-    or has nothing of it yet, and `StorageError` if its content is malformed.
+    """Return the plan for the node of a folder; nothing is changed. Raises `NotInACluster`, and
+    `StorageError` if the folder's content is malformed.
     """
     path, before = data.folder.path, data.membership
     if before is None or not is_member(data.catalog_log):

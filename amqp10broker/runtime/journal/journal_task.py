@@ -1,20 +1,14 @@
 """The journal of a running broker: syncs, group commit, recovery and cleaning.
 
-::
-
-    start       journal.recover, batch by batch; what belongs to a queue goes to its store
-    then        the committer writes and syncs; queues have what they had, and clients are accepted
-    always      when cleaning pays, each queue appends again what lives in the oldest file
-
 While a sync is under way the next batch collects, so batches grow with a slow disk. A full disk is not fatal:
 appends use the journal's reserve, which queues keep for all but publishes, and a retry each second makes it
 whole. A failed sync is fatal: the broker stops.
 
 A small helper process syncs, and not a thread: one that comes back from the system asks a busy loop for the
 interpreter's lock, and waits 5 ms and more for it, each time (`docs/adr/0010`). The helper gets descriptors
-over a Unix socket, and answers when they are synced; where sockets cannot carry descriptors it is a thread
-after all. There is no second try after an error, and no second helper after one that died: nobody could tell
-what the system has done with the pages that were to be written.
+over a Unix socket; where sockets cannot carry descriptors it is a thread after all. There is no second try
+after an error, and no second helper after one that died: nobody could tell what the system has done with the
+pages that were to be written.
 """
 
 from __future__ import annotations
@@ -69,8 +63,8 @@ class Syncer:
         self._unread = 0
 
     async def sync(self, fds: Sequence[int]) -> None:
-        """Make durable the written content of these files and folders. Raises `StorageFailed` if it may not
-        be durable, and no later sync can show that. Stop.
+        """Make durable the written content of these files and folders. Raises `StorageFailed`: stop, no later
+        sync can show that they are durable.
         """
         try:
             while self._unread:
@@ -163,7 +157,7 @@ FULL_RETRY_S: Final = 1.0
 MARK_AFTER_S: Final = 1.0
 """So long after a commit, however many follow it, the inventory is told how much is synced."""
 FEW: Final = 4
-"""So many queues go on at once when what they have kept is durable; more take their own turns."""
+"""So many queues run inline when what they have kept is durable; more take their own turns."""
 
 
 AlsoSynced = CatalogLog | Inventory | StreamSyncs
@@ -184,11 +178,10 @@ class Committer:
         on_mark: Callable[[], None] = lambda: None,
         inline: InlineSteps | None = None,
     ) -> None:
-        """Commit a journal, once `run` runs. `sync`: makes files durable, or raises `StorageFailed`:
-        `Syncer.sync`. `also`: other files; their owners write them and call `wake`. `on_full`: called with
-        True when the disk is full, and with False when it takes writes again. `held`: whether another file
-        must be durable before the journal is written. `on_mark`: called to record in the inventory how much
-        of other files is synced.
+        """Commit a journal, once `run` runs. `sync`: makes files durable, or raises `StorageFailed`. `also`:
+        other files; their owners write them and call `wake`. `on_full`: called with whether the disk is full,
+        when that changes. `held`: whether another file must be durable before the journal is written.
+        `on_mark`: called to record in the inventory how much of other files is synced.
         """
         self.journal = journal
         self.commits = 0
@@ -221,13 +214,13 @@ class Committer:
 
     @property
     def last_sync_ms(self) -> float:
-        """How long the last sync took, or has taken so far if one is running that has taken longer."""
+        """How long the last sync took, or one that is running, if that is longer."""
         if self.began is None:
             return self.sync_ms
         return max(self.sync_ms, (trio.current_time() - self.began) * 1000)
 
     def wake(self) -> None:
-        """There is something to write; after appending, once a batch."""
+        """Have what was appended written; once a batch."""
         if not self._wanted:
             self._wanted = True
             self._lot.unpark()
@@ -235,7 +228,7 @@ class Committer:
     def when_durable(self, ticket: int, callback: Callable[[], object]) -> None:
         """Have a function called when a ticket is durable; also wakes the committer. Ask for the newest
         ticket once, and for the next when that was called: a queue waits in one place at most. It is called
-        in the committer's task, or before this returns if it is durable already; never, if storage fails.
+        in the committer's task, or before this returns; never, if storage fails.
         """
         if ticket <= self.journal.durable:
             callback()
@@ -244,8 +237,8 @@ class Committer:
             self.wake()
 
     def when_room(self, callback: Callable[[], object]) -> None:
-        """Have a function called when the journal has no `shortage`; also wakes the committer. It is called
-        once, in the committer's task; never, if storage fails.
+        """Have a function called once, in the committer's task, when the journal has no `shortage`; also
+        wakes the committer. Never, if storage fails.
         """
         self._for_room.append(callback)
         self.wake()
@@ -274,7 +267,7 @@ class Committer:
 
     async def run(self) -> None:
         """Commit, until `stop`. Raises `StorageFailed` if a write or a sync failed otherwise than for lack of
-        room. Reported records are durable; no others will be.
+        room: no more records will be durable.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._mark_in_time)
@@ -410,19 +403,22 @@ _GROUP: Final = attrgetter("group")
 
 UNSAFE_BYTES_MAX: Final = 4 * 1024 * 1024
 """What cleaning may have appended that is not durable yet, before it waits; and what nobody waits for, before
-it is synced: the sync that others wait for should not find much more to do."""
+it is synced: the next sync should not find much more to do.
+"""
 
 RECOVERING_MAX: Final = 64
-"""Queues that make of their records what they had, in one turn of the loop: some ten milliseconds. Heartbeats
-to other nodes go out between."""
+"""Queues that recover in one turn of the loop: some ten milliseconds. Heartbeats to other nodes go out
+between.
+"""
 
 FILE_BYTES_MIN: Final = 1024 * 1024
 FILES_MIN: Final = 16
 """A file of the journal is no longer than this part of the file system, nor shorter than `FILE_BYTES_MIN`."""
 
 SOON_S: Final = 0.2
-"""How long it may take until what nobody waits for is given to the disk, if nothing else is: settlements in
-classic queues, and messages that were confirmed when they were written."""
+"""How long it may take until what nobody waits for is given to the disk: settlements in classic queues, and
+messages that were confirmed when they were written.
+"""
 
 
 JournalOwner = ClassicStore | QuorumStore | StreamCommits | ResumableLinksInJournal
@@ -495,7 +491,7 @@ class JournalTask:
             _log.info("files of a deleted stream removed", folder=name)
 
     def failed(self, error: BrokerError) -> None:
-        """Storage besides the journal has failed: the broker stops."""
+        """Stop the broker: storage besides the journal has failed."""
         _log.error("storage has failed, the broker stops", reason=str(error))
         self._fail(error)
 
@@ -511,7 +507,7 @@ class JournalTask:
         self._abandoned.discard(group)
 
     def abandoned(self, group: int) -> None:
-        """A queue failed, and its records are for the next start: until then nothing is cleaned."""
+        """Clean nothing until the next start, which needs the records of a queue that failed."""
         self._abandoned.add(group)
         _log.warning(
             "the journal is not cleaned, so that nothing of a failed queue is lost; "
@@ -519,11 +515,11 @@ class JournalTask:
         )
 
     def begin(self) -> None:
-        """Every queue that has something in the journal is there: read it."""
+        """Begin to read the journal: all its owners were added."""
         self._begun.set()
 
     async def run(self) -> None:
-        """Recover at the start signal, then commit and clean, until the committer stops."""
+        """Recover when `begin` was called, then commit and clean, until the committer stops."""
         await self._begun.wait()
         try:
             await self._recover()
@@ -643,7 +639,7 @@ def _tell_torn(path: str, torn: Torn) -> None:
 def journal_sizes(folder: DataFolder, largest: int) -> tuple[int, int]:
     """Return the size of a journal file, at most `largest`, and the reserve behind the last, in bytes. On a
     small disk files are smaller, so that some are free soon. The reserve is for cleaning one, and for
-    settlements half as long. Raises `StorageError` if the size of the file system is not available.
+    settlements half as long. Raises `StorageError`.
     """
     # Some file systems say that they have none.
     share = folder.total_bytes() // FILES_MIN or largest
@@ -663,8 +659,8 @@ async def opened_journal(
     inline: InlineSteps,
 ) -> AsyncIterator[JournalTask | None]:
     """Keep what durable queues give, as long as the block lasts; then commit what there is. `data`: None:
-    nothing is kept. `file_bytes`: of a file of the journal, at most. `inline`: by which queues run inline
-    when their records are durable. Raises `StorageFailed` if the helper that syncs cannot be started.
+    nothing is kept. `file_bytes`: of a file of the journal, at most. Raises `StorageFailed` if the helper
+    that syncs cannot be started.
     """
     if data is None:
         yield None

@@ -1,1 +1,0 @@
-"""Recordings, traces, watches, measurements and faults of a running broker."""

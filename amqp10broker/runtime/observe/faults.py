@@ -1,14 +1,13 @@
-"""Faults that a broker in test mode injects on request, in sessions, channels and streams of its own.
-
-Sessions and channels are those of `observe.faults`. A stream is wrapped between the connection and its
-socket, also under TLS; not one that is a WebSocket, whose frames are others.
+"""Faults that a broker in test mode injects on request, in sessions and channels (`observe.faults`) and
+streams. A stream is wrapped between the connection and its socket, also under TLS; not one that is a
+WebSocket.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import trio
 
@@ -26,17 +25,10 @@ RESET: Final = "reset by a fault on request"
 _HEADER: Final = b"AMQP"
 
 
-class Faulty(NamedTuple):
-    """The parts with which a broker injects faults."""
-
-    faults: Faults
-    session_type: Callable[..., BrokerSession]
-    channel_type: Callable[..., BrokerChannel]
-    faulty_stream: Callable[..., Stream]
-
-
-def faulty(node_context: Occupied) -> Faulty:
-    """Return the parts of a broker in test mode."""
+def faulty(
+    node_context: Occupied,
+) -> tuple[Faults, Callable[..., BrokerSession], Callable[..., BrokerChannel], Callable[..., Stream]]:
+    """Return the faults of a broker in test mode, and what makes its sessions, channels and streams."""
 
     def client_of(owner: object) -> str:
         assert isinstance(owner, Owner)
@@ -54,7 +46,7 @@ def faulty(node_context: Occupied) -> Faulty:
     def stream_of(stream: Stream, protocol: WireProtocol, connection: int) -> Stream:
         return FaultyStream(stream, protocol, connection, faults, notifications, partial(whose, connection))
 
-    return Faulty(faults, partial(FaultySession, faults), partial(FaultyChannel, faults), stream_of)
+    return faults, partial(FaultySession, faults), partial(FaultyChannel, faults), stream_of
 
 
 class News:
@@ -83,8 +75,8 @@ class FaultyStream:
         notifications: News,
         whose: Callable[[], tuple[str, str]],
     ) -> None:
-        """Behave as the inner stream while no fault is on. `whose`: returns its virtual host and its client's
-        name; empty before the open.
+        """`whose`: returns the virtual host of the connection and its client's name; empty before
+        the open.
         """
         self._stream = stream
         self._is_10 = protocol is WireProtocol.AMQP_10

@@ -1,7 +1,6 @@
-"""Looks at all sessions, channels, connections and queues of a broker, and has flow events made of it.
-
-Everything is seen by looks, some milliseconds apart. Beside them a few wakes of a session or channel are
-*probed* after each look, so that there are samples of the latencies of confirming and settling, too.
+"""Looks at all sessions, channels, connections and queues of a broker, some milliseconds apart, and has flow
+events made of it. Beside them a few wakes of a session or channel are *probed* after each look, so that there
+are samples of the latencies of confirming and settling, too.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from amqp10broker.observe.flow import (
     channel_samples,
     session_samples,
 )
-from amqp10broker.observe.recording.runs import LinkName
+from amqp10broker.observe.recording import LinkName
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.connections import Connection, Occupied
 from amqp10broker.runtime.connections.session_task import ChannelTask, SessionTask
@@ -42,13 +41,13 @@ PROBE_NS_MAX: Final = 60_000_000_000
 """A probe whose deliveries are not settled for so long is given up, so that it does not cost for ever."""
 
 TIMED_WAKES: Final = 16
-"""Of so many probed wakes one is timed, so that the recorder can say what it costs: asking the system what
-time this thread has used takes as long as an event."""
+"""Of so many probed wakes one is timed: asking the system what time this thread has used takes as long as an
+event."""
 
 
 class FlowSampler:
-    """See the module. `protocols`: protocols of the seen connections, "amqp10" and "amqp091"; refilled for
-    open ones after it was emptied.
+    """`protocols`: those of the seen connections, "amqp10" and "amqp091"; refilled for open ones after it was
+    emptied.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class FlowSampler:
     ) -> None:
         self._node_context = node_context
         self._emit = emit
-        self._on_crash = on_crash
+        self.on_crash = on_crash
         self._on_queue = on_queue
         self._on_link = on_link
         self.count = 0
@@ -93,16 +92,15 @@ class FlowSampler:
         self.look()
 
     def look(self, *, whole: bool = False) -> None:
-        """Sample everything once, at one time. `whole`: report the elapsed time up to now, also of what has
+        """Sample everything once, at one time. `whole`: report the elapsed time also of what has
         not moved.
         """
         for _ in self._timed(self._steps(whole=whole)):
             pass
 
     async def look_in_turns(self) -> None:
-        """Look at everything once, and let others have their turn again and again.
-
-        So each thing is looked at at a time of its own; its elapsed time is right all the same.
+        """Look at everything once, each thing at a time of its own, and let others have their turn
+        between.
         """
         pause_ns = self.cost_ns + TURN_NS
         for _ in self._timed(self._steps(whole=False)):
@@ -117,7 +115,7 @@ class FlowSampler:
             try:
                 more = next(steps, self) is not self
             except Exception as error:
-                self._on_crash(error)
+                self.on_crash(error)
                 more = False
             self.cost_ns += time.thread_time_ns() - began_ns
             yield
@@ -137,11 +135,10 @@ class FlowSampler:
         self._probe(now_ns)
 
     def join(self, connection: Connection, running: SessionTask | ChannelTask) -> None:
-        """A session or a channel begins, of which everything counts."""
         try:
             self._see_first(connection, running)
         except Exception as error:
-            self._on_crash(error)
+            self.on_crash(error)
 
     def detach(self) -> None:
         for probe in self._probes.values():
@@ -151,12 +148,6 @@ class FlowSampler:
         """The present by a clock that never goes back, and by the wall clock as of the last look."""
         now_ns = time.monotonic_ns()
         return now_ns, now_ns + self._offset_ns
-
-    def spent(self, processor_ns: int) -> None:
-        self.cost_ns += processor_ns
-
-    def crash(self, error: Exception) -> None:
-        self._on_crash(error)
 
     def _set_times(self) -> tuple[int, int]:
         now_ns, ts_ns = time.monotonic_ns(), time.time_ns()
@@ -273,7 +264,6 @@ class _Probe:
 
     @property
     def over(self) -> bool:
-        """Whether the task has ended, so that nothing more comes of it."""
         return self.running.inbox.closed
 
     def look(self, now_ns: int, ts_ns: int, *, whole: bool = False) -> None:
@@ -299,9 +289,9 @@ class _Probe:
                 self.running.on_wake = None
         except Exception as error:
             self.detach()
-            self._sampler.crash(error)
+            self._sampler.on_crash(error)
         if timed:
-            self._sampler.spent(TIMED_WAKES * (time.thread_time_ns() - began_ns))
+            self._sampler.cost_ns += TIMED_WAKES * (time.thread_time_ns() - began_ns)
 
     def _on_end(self) -> None:
         self.detach()
@@ -310,7 +300,7 @@ class _Probe:
             self.look(now_ns, ts_ns)  # what it has begun since the last time
             self._observer.finish(now_ns, ts_ns)
         except Exception as error:
-            self._sampler.crash(error)
+            self._sampler.on_crash(error)
 
 
 def _protocol_of(connection: Connection) -> str:

@@ -2,9 +2,6 @@
 
 Memory is the resident set, as in RabbitMQ. The C library keeps freed memory, so with glibc it must release
 its free pages before publishers are blocked. A meter returns None where the system has no figure.
-
-Faults of the machine's clock, of those of other nodes, and of times of earlier leaders in queues are logged
-at beginning and end, and appear in `waiting` and `doctor` meanwhile.
 """
 
 from __future__ import annotations
@@ -112,7 +109,9 @@ LOOK_S: Final = 5
 
 
 class ClockWatch:
-    """Of one node. `queues`: those that it leads whose time was ahead when it began to."""
+    """Logs faults of clocks of the machine and of other nodes, and of times of earlier leaders in queues.
+    `queues`: those that this node leads whose time was ahead when it began to.
+    """
 
     def __init__(self, node_context: BrokerContext) -> None:
         self._node_context = node_context
@@ -141,7 +140,6 @@ class ClockWatch:
         return found
 
     async def run(self) -> None:
-        """Log what begins and what is over, until cancelled."""
         known: dict[str, str] = {}
         while True:
             notes = self.notes()

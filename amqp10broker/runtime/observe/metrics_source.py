@@ -1,23 +1,37 @@
-"""The running broker as metrics ask it (`observe.metrics.gather.Source`)."""
+"""The running broker as metrics ask it (`observe.metrics.MetricSource`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from time import time
-from typing import TYPE_CHECKING, cast
+from time import perf_counter, time
+from typing import Final, cast
+
+import trio
 
 from amqp10broker import portable
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.observe.metrics.gather import PROTOCOLS, MetricSource, NodeState
+from amqp10broker.observe.metrics import PROTOCOLS, MetricSource, NodeState
 from amqp10broker.operations.node import MemberState
-from amqp10broker.runtime.admin.node import Administered
-from amqp10broker.runtime.cluster.cluster_node import state_of
+from amqp10broker.queues.quorum.durability import QuorumInLog
+from amqp10broker.runtime.admin.node import Administered, state_of
 from amqp10broker.runtime.connections.connections import ClosedConnections, Connection
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.sessions.counters import ClientCounters
 
-if TYPE_CHECKING:
-    from amqp10broker.queues.quorum.durability import QuorumInLog
+TURN_S: Final = 0.004
+"""A turn of gathering is over after the step in which so much time has passed."""
+
+
+class Turn:
+    """A turn of the loop while metrics are gathered."""
+
+    def __init__(self) -> None:
+        self._began = perf_counter()
+
+    async def yield_when_over(self) -> None:
+        if perf_counter() - self._began > TURN_S:
+            await trio.lowlevel.checkpoint()
+            self._began = perf_counter()
 
 
 async def source_of(broker: Administered, client_version: str = "") -> MetricSource:

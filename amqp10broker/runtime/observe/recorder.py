@@ -1,9 +1,8 @@
 """Recordings of flow events of the running broker: begin, end, and pass what is seen to the helper process.
 
-A look of `flow_sampler` takes its time from everybody. It is never repeated before 50 times as long has
-passed as it took, with the probes before it: so recording at intervals costs 2 % of a processor at most, with
-however many links. Whatever fails, be it the disk, the helper or an observer, ends the recording, is logged
-once, and nothing else. What records is loaded when it is first requested.
+A look of `flow_sampler` is never repeated before 50 times as long has passed as it took, with the probes
+before it: so recording costs 2 % of a processor at most, with however many links. Whatever fails, be it the
+disk, the helper or an observer, ends the recording, is logged once, and nothing else.
 """
 
 from __future__ import annotations
@@ -28,11 +27,10 @@ import amqp10broker
 from amqp10broker import __version__, portable
 from amqp10broker.config import Config, FlowSettings
 from amqp10broker.config.records import CONFIG_SETTINGS
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.observe.flow_events import PACK, EventRing
-from amqp10broker.observe.recording.runs import (
+from amqp10broker.observe.recording import (
     LinkName,
     RecordingError,
     RunRecord,
@@ -51,7 +49,6 @@ from amqp10broker.runtime.observe.recorder_child import END, EVENTS, FRAME, NOTE
 _log = Log("amqp10broker.recorder")
 
 LOOK_SHARE: Final = 50
-"""After a look, so many times as long passes as it took."""
 FEED_S: Final = 0.1
 """How often events are handed to the helper. The ring holds six times as many as a busy broker makes."""
 BACKLOG_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -62,39 +59,25 @@ QUEUES_NAMED_MAX: Final = 10_000
 """Queues whose names are in the row of a run; further ones have their numbers only."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """The request for a recording.
-
-    Attributes:
-        run_id: name of the runs: the first run in the folder has this name, the next ones ``NAME-2``,
-            ``NAME-3``. None: each run gets a fresh name.
-    """
-
-    folder: str
-    every_ms: int
-    run_id: str | None = None
-
-
 class Recorder:
-    """One recording under way. See the module. `run_id`: of the present run; a guess until the helper has
-    found a free one, some ms after it began. `failed`: how it failed: ``folder``, ``run_id``, ``reason``,
-    ``events``, ``events_written``, ``events_lost``; None if it did not.
+    """One recording under way. The first run in the folder has the name that was given, the next ones
+    ``NAME-2``, ``NAME-3``; without one each run gets a fresh name. `run_id`: of the present run; a guess
+    until the helper has found a free one, some ms after it began. `failed`: None if it did not fail.
     """
 
-    def __init__(
-        self, node_context: Occupied, recording: Recording, *, ring: EventRing | None = None
-    ) -> None:
+    def __init__(self, node_context: Occupied, folder: str, every_ms: int, run_id: str | None) -> None:
         try:
-            first = None if recording.run_id is None else check_run_name(recording.run_id)
+            first = None if run_id is None else check_run_name(run_id)
         except ValueError as error:
             raise RecordingError(f"{error}; choose another name for the run") from error
-        self.recording = recording
+        self.folder = folder
+        self._every_ms = every_ms
+        self._named = bool(run_id)
         self.run_id = self._name = first or new_run_id("broker")
         self.ended = trio.Event()
         self.failed: RecordingFailed | None = None
         self._node_context = node_context
-        self._ring = ring or EventRing()
+        self._ring = EventRing()
         self._number = 1  # behind the name
         self._runs = 1
         self._runs_begun = 0  # that the helper has answered
@@ -117,10 +100,8 @@ class Recorder:
     # --- life -------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Start the helper, which creates the folder and the row of the run. Raises `RecordingError` with the
-        reason if it cannot record there.
-        """
-        self._process = await RecorderProcess.start(self.recording.folder, asdict(self._row))
+        """Start the helper, which creates the folder and the row of the run. Raises `RecordingError`."""
+        self._process = await RecorderProcess.start(self.folder, asdict(self._row))
         self._begun(self._process.begun)
 
     async def run(self) -> None:
@@ -149,7 +130,7 @@ class Recorder:
         if self.failed is None:
             events = self._ring.offered - self._offered_before
             self.failed = RecordingFailed(
-                folder=self.recording.folder,
+                folder=self.folder,
                 run_id=self.run_id,
                 reason=reason,
                 events=events,
@@ -221,7 +202,7 @@ class Recorder:
             self.run_id, self._number = run_id, answer["number"]
         _log.info(
             "recording" if first else "the next run is recorded",
-            **({"folder": self.recording.folder} if first else {}),
+            **({"folder": self.folder} if first else {}),
             run_id=run_id,
             **({"there_is_already": self._name} if first and run_id != self._name else {}),
         )
@@ -251,7 +232,7 @@ class Recorder:
 
     def configured(self, config: Config) -> None:
         """The configuration is about to be replaced: a run has one, so the next one begins."""
-        name = self._name if self.recording.run_id else new_run_id("broker")
+        name = self._name if self._named else new_run_id("broker")
         row = self._new_row(name, config)  # before anything changes: what is wrong with it is said now
         row = replace(row, began_ns=self._look_at_all())
         self._put_events()
@@ -278,7 +259,7 @@ class Recorder:
             max_link_credit=_fixed(config.flow.max_link_credit),
             max_incoming_window=_fixed(config.flow.max_incoming_window),
             max_queue_credit=_fixed(config.flow.max_queue_credit),
-            sample_ms=self.recording.every_ms,
+            sample_ms=self._every_ms,
             broker_version=__version__,
             python_version=platform.python_version(),
             machine=_machine(),
@@ -298,7 +279,7 @@ class Recorder:
 
     async def _look_again(self) -> None:
         looks = self._looks
-        every_s = self.recording.every_ms / 1000
+        every_s = self._every_ms / 1000
         before_ns = looks.cost_ns
         while True:
             began = trio.current_time()
@@ -310,7 +291,7 @@ class Recorder:
             await trio.sleep(max(every_s - (trio.current_time() - began), LOOK_SHARE * cost_s))
 
     def join(self, connection: Connection, running: SessionTask | ChannelTask) -> None:
-        """Add a new session or channel: short ones are recorded although they end before the next sample."""
+        """Add a new session or channel, which may end before the next sample."""
         if not self._stopping.is_set():
             self._looks.join(connection, running)
 
@@ -344,9 +325,9 @@ class Recorder:
         # Of which the observers have a share: the broker's processor time since the recording began.
         used_ns = time.process_time_ns() - self._processor_before_ns
         return RecordingView(
-            folder=self.recording.folder,
+            folder=self.folder,
             run_id=self.run_id,
-            every_ms=self.recording.every_ms,
+            every_ms=self._every_ms,
             began_ns=self._row.began_ns,
             looks=self._looks.count,
             processor_percent=round(100 * self._looks.cost_ns / max(1, past_ns), 2),
@@ -390,9 +371,7 @@ class RecorderProcess:
 
     @classmethod
     async def start(cls, recording: str, row: Mapping[str, Any]) -> Self:
-        """Start a helper and begin the first run. Raises `RecordingError` with the reason if it cannot record
-        there.
-        """
+        """Start a helper and begin the first run. Raises `RecordingError`."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs:
@@ -436,10 +415,8 @@ class RecorderProcess:
             raise
 
     async def send(self, kind: int, payload: bytes, dropped: int = 0) -> None:
-        """Send one frame, waiting until the helper takes it.
-
-        After a cancellation the next call sends the rest of the frame. Raises `RecordingError` if the helper
-        has ended.
+        """Send one frame, waiting until the helper takes it. After a cancellation the next call sends the
+        rest of the frame. Raises `RecordingError` if the helper has ended.
         """
         self._unsent = memoryview(b"".join((self._unsent, FRAME.pack(kind, len(payload), dropped), payload)))
         try:
@@ -485,8 +462,8 @@ def _search_path() -> list[str]:
 
 
 class Recordings:
-    """The recording of a broker, if there is one; one at a time. `failed`: how the last one failed
-    (`Recorder.failed`), until another one begins; None if it did not.
+    """The recording of a broker, if there is one. `failed`: how the last one failed, until another one
+    begins; None if it did not.
     """
 
     def __init__(self, node_context: Occupied) -> None:
@@ -498,9 +475,7 @@ class Recordings:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Allow recordings inside the block, and begin at once if so configured. Raises `BrokerError` if that
-        fails.
-        """
+        """Allow recordings inside the block, and begin at once if so configured. Raises `BrokerError`."""
         config = self._node_context.config
         failure: Exception | None = None
         async with trio.open_nursery() as self._nursery:
@@ -518,18 +493,17 @@ class Recordings:
             raise failure
 
     async def start(self, folder: str, *, every_ms: object, run_id: str | None) -> RecordingView:
-        """Begin to record. Raises a `BrokerError` subclass with the reason if that fails."""
+        """Begin to record. Raises `BrokerError`."""
         assert self._nursery is not None, "the broker is not running"
         if self.recorder is not None or self._starting:
-            where = "" if self.recorder is None else f" into {self.recorder.recording.folder}"
+            where = "" if self.recorder is None else f" into {self.recorder.folder}"
             raise BrokerError(f"the broker records already{where}; 'amqp10broker record stop' ends that")
         CONFIG_SETTINGS["record_every"].check(every_ms, "every")
         assert isinstance(every_ms, int)
         self._starting = True
         try:
-            recorder = Recorder(
-                self._node_context, Recording(os.path.join(os.getcwd(), folder), every_ms, run_id)
-            )
+            folder = os.path.join(os.getcwd(), folder)
+            recorder = Recorder(self._node_context, folder, every_ms, run_id)
             await recorder.open()
             self.recorder, self.failed = recorder, None
             self._nursery.start_soon(self._run, recorder)
@@ -552,12 +526,10 @@ class Recordings:
         return None if self.recorder is None else self.recorder.view()
 
     def join(self, connection: Connection, part: int) -> None:
-        """A session or channel begins, of which everything counts."""
         if self.recorder is not None:
             self.recorder.join(connection, connection.parts[part])
 
     def configured(self, config: Config) -> None:
-        """The flow settings are about to be changed while running."""
         if self.recorder is not None:
             self.recorder.configured(config)
 

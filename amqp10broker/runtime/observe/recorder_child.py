@@ -3,13 +3,13 @@
 FD is one end of a Unix stream socket, DIR the recording, PATHS the broker's module search path as JSON. The
 broker sends frames: `FRAME`, then so many bytes. The answers are lines of JSON: ``{"ready": true, "run_id":
 "prod-2", "number": 2}`` when a run has begun, ``{"written": N}`` when so many events of the run are in
-complete files, ``{"failed": "a sentence", "written": N}`` as the last line when it cannot go on,
-``{"ended": true}`` after `END`.
+complete files, ``{"failed": "a sentence", "written": N}`` as the last line when it cannot go on, ``{"ended":
+true}`` after `END`.
 
 A process of its own, because making Parquet takes a tenth of a second at a time, which would hold up every
-client of the broker. When the socket is closed, which the system does if the broker dies,
-it completes what it has, and the row of the run. It ends for no signal but the last one: a service manager
-that stops all processes at once must not take it from a broker that still has to tell.
+client of the broker. When the socket is closed, which the system does if the broker dies, it completes what
+it has. It ends for no signal but the last one: a service manager that stops all processes at once must not
+take it from a broker that still has events.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from amqp10broker.observe.recording.runs import EventWriter, NamesFile, RunRecord, Sink
+    from amqp10broker.observe.recording import EventWriter, NamesFile, RunRecord, Sink
 
 FRAME = struct.Struct("<BIq")
 """Kind, bytes that follow, and events that the broker has dropped in the run (`RUN`: in the one before)."""
@@ -39,9 +39,7 @@ NICENESS = 5
 
 
 class Scribe:
-    """Writes the runs of one recording. `dropped`: events that the broker has dropped in the run, as of the
-    last frame.
-    """
+    """Writes the runs of one recording. `dropped`: events that the broker has dropped in the run."""
 
     def __init__(self, recording: str) -> None:
         self.dropped = 0
@@ -60,14 +58,10 @@ class Scribe:
         """Events of the run that are in complete files."""
 
     def begin(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Begin a run; the one before is at its end.
-
-        A name that has a run gets a number: a run is written by one broker, once.
-
-        Returns:
-            Its run id, and the number: an answer.
+        """Begin a run; the one before is at its end. A name that has a run gets a number: a run is written by
+        one broker, once. Returns the answer.
         """
-        from amqp10broker.observe.recording.runs import (
+        from amqp10broker.observe.recording import (
             EventWriter,
             NamesFile,
             RunRecord,
@@ -100,9 +94,10 @@ class Scribe:
             self._count()
 
     def note(self, given: dict[str, Any]) -> None:
-        """Take note of something about the run: ``queues`` by number, ``links`` that were seen first
-        (`LinkName`), ``protocols`` of its connections, all that were seen so far, or when it ``began_ns``."""
-        from amqp10broker.observe.recording.runs import write_run
+        """Note something about the run: ``queues`` by number, new ``links`` (`LinkName`), all ``protocols``
+        of its connections, or when it ``began_ns``.
+        """
+        from amqp10broker.observe.recording import write_run
 
         self._queues |= given.get("queues", {})
         self._protocols = given.get("protocols", self._protocols)
@@ -122,12 +117,10 @@ class Scribe:
             self._count()
 
     def finish(self, ended_ns: int | None = None, *, lost: int = 0) -> None:
-        """Complete the run: its last part, then its row.
-
-        A row that was replaced meanwhile by one with more content is preserved. `ended_ns`: when it ended;
-        None: with the last event.
+        """Complete the run: its last part, then its row. A row that was replaced meanwhile by one with more
+        content is preserved. `ended_ns`: when it ended; None: with the last event.
         """
-        from amqp10broker.observe.recording.runs import read_run, write_run
+        from amqp10broker.observe.recording import read_run, write_run
 
         run = self._run
         if run is None:
@@ -165,7 +158,7 @@ class Scribe:
 
     def give_up(self) -> None:
         """Handle a failed write, such as on a full disk: make room, and note the missing part in the row."""
-        from amqp10broker.observe.recording.runs import RecordingError
+        from amqp10broker.observe.recording import RecordingError
 
         writer, self._writer = self._writer, None
         lost = 0 if writer is None else writer.abandon()
@@ -187,7 +180,7 @@ class Scribe:
 
 def serve(channel: socket.socket, scribe: Scribe) -> None:
     """Work off frames until the end, or until the other side is gone."""
-    from amqp10broker.observe.recording.runs import RecordingError
+    from amqp10broker.observe.recording import RecordingError
 
     told = 0
     try:
@@ -214,7 +207,6 @@ def serve(channel: socket.socket, scribe: Scribe) -> None:
 
 
 def frames(channel: socket.socket, tick: Any) -> Any:
-    """(kind, dropped, payload) of each frame until the other side is gone; a half frame is left out."""
     buffer = bytearray()
     while True:
         while len(buffer) >= FRAME.size:

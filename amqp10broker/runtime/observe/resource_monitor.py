@@ -1,8 +1,8 @@
-"""Memory and disk: measures, lets `alarms` decide, and tells the connections.
+"""Memory and disk: measures, lets `alarms` decide, and notifies the connections.
 
-One task of the service nursery. While anything is connected, over HTTP too, or an alarm is on, it measures
-every second and up to ten times as often near a limit; otherwise it sleeps until a client connects. After a
-burst it stays awake until memory was given back (`Tidying`). Shares of memory are worked out once, as limits.
+While anything is connected, over HTTP too, or an alarm is on, it measures every second and up to ten times as
+often near a limit; otherwise it sleeps until a client connects. After a burst it stays awake until memory was
+given back (`Tidying`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LIMITS: Final[Mapping[str, Resource]] = {
 
 class ResourceMonitor:
     """Measures memory and disk of one broker, and holds its publishers back while either is low. `elsewhere`:
-    names of those that are on at other nodes of the cluster; they hold publishers back, too.
+    names of the alarms of other nodes of the cluster, which hold publishers back, too.
     """
 
     def __init__(self, node_context: Occupied, meter: Meter, http_clients: Callable[[], int]) -> None:
@@ -97,9 +97,7 @@ class ResourceMonitor:
             self._woken.set()
 
     def check(self) -> int:
-        """Measure once, and raise or clear what follows from it. Returns milliseconds until it has to be done
-        again.
-        """
+        """Measure once, and raise or clear what follows from it. Returns milliseconds to the next time."""
         now_ms = self._node_context.clock.now_ms()
         pauses = []
         for resource in Resource:
@@ -127,8 +125,8 @@ class ResourceMonitor:
     # --- changes from outside ---------------------------------------------------------------------
 
     def set_alarm(self, name: str, *, on: bool, cause: AlarmCause = AlarmCause.BY_HAND) -> None:
-        """Add a cause to an alarm, or take it away; an alarm is on while it has any. Raises `ValueError` if
-        no alarm of this name.
+        """Add a cause to an alarm, or take it away; an alarm is on while it has any. Raises `ValueError`
+        without such an alarm.
         """
         if name not in set(Resource):
             raise ValueError(f"no alarm '{name}': there are {' and '.join(sorted(Resource))}")
@@ -139,8 +137,7 @@ class ResourceMonitor:
 
     def set_limit(self, name: str, written: object, *, source: str) -> int | None:
         """Change a limit while running, and judge by it at once. Returns the limit in bytes; None if it is a
-        share of a memory whose size is not known. Raises `ConfigError` if it cannot be read, or there is no
-        such setting; nothing was changed.
+        share of a memory whose size is not known. Raises `ConfigError`; nothing was changed.
         """
         resource = LIMITS.get(name)
         if resource is None:
@@ -251,7 +248,7 @@ class ResourceMonitor:
         self._hold_back()
 
     def hear(self, node: int, names: frozenset[str]) -> None:
-        """Another node has these alarms, and no others; or it is lost, with all that it had."""
+        """Note the alarms of another node; none, if it is lost."""
         known = self.elsewhere.pop(node, frozenset())
         if names:
             self.elsewhere[node] = names
@@ -275,7 +272,6 @@ GIVING_BACK_SHARE: Final = 20
 
 
 def disk_path(config: Config) -> str:
-    """Return the folder whose file system is measured: the data folder, else the working directory."""
     return config.data_dir or "."
 
 
@@ -298,7 +294,7 @@ WORTH_BYTES: Final = 16 * 1024 * 1024
 PAUSE_SHARE: Final = 100
 """After tidying, so many times as long passes as it has taken."""
 CONNECTIONS_MAX: Final = 1_000
-"""With more connections the collector has so much to walk over that it is left alone."""
+"""With more connections the collector has too much to walk over."""
 
 
 class Tidying:
@@ -306,7 +302,7 @@ class Tidying:
 
     Connections that have ended leave cycles of tasks, scopes and frames, and the collector, whose thresholds
     are high so that it does not walk over messages in flight (`cli.serve.GC_THRESHOLDS`), never comes to the
-    oldest generation. And the C library keeps what was freed. Seeing to both holds up everybody: 10 ms for a
+    oldest generation. And the C library keeps what was freed. Tidying holds up everybody: 10 ms for a
     thousand connections that have ended, 40 to 80 ms for a gigabyte.
     """
 
@@ -319,8 +315,8 @@ class Tidying:
 
     def look(self, now: float, used_bytes: int | None, connections: int) -> bool:
         """Tidy up if there is garbage and the broker is quiet. `now`: seconds, of a clock that only grows.
-        `used_bytes`: memory in use, as measured; None: not known, and nothing is done. Returns whether
-        garbage is left, so that another call is needed.
+        `used_bytes`: memory in use; None: not known, and nothing is done. Returns whether garbage is left, so
+        that another call is needed.
         """
         if used_bytes is None:
             return False

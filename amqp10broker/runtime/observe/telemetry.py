@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from time import perf_counter, time_ns
+from time import time_ns
 from typing import Final
 
 import trio
@@ -21,13 +21,19 @@ from amqp10broker import __version__
 from amqp10broker.config.settings import share
 from amqp10broker.errors import ConfigError
 from amqp10broker.metadata.queue import QueueHandle
-from amqp10broker.observe.metrics.gather import Gathering
-from amqp10broker.observe.metrics.table import Form, wanted
-from amqp10broker.observe.telemetry.export import SpanQueue, data_of, provider, resource
-from amqp10broker.observe.telemetry.spans import TracedChannel, TracedSession, Traces
+from amqp10broker.observe.metrics import Form, Gathering, wanted
+from amqp10broker.observe.telemetry import (
+    SpanQueue,
+    TracedChannel,
+    TracedSession,
+    Traces,
+    data_of,
+    provider,
+    resource,
+)
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.observe.metrics_source import source_of
+from amqp10broker.runtime.observe.metrics_source import Turn, source_of
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.session import BrokerSession
 
@@ -35,8 +41,6 @@ _log = Log("amqp10broker.telemetry")
 
 FINISH_S: Final = 2.0
 """How long a stop waits for what is to be sent."""
-TURN_S: Final = 0.004
-"""A turn of gathering is over after the step in which so much time has passed."""
 NAMES_MAX: Final = 10_000
 
 Traced = tuple[Callable[..., BrokerSession], Callable[..., BrokerChannel]]
@@ -137,20 +141,13 @@ async def _send_metrics(broker: Administered, endpoint: str, told_by: object) ->
 async def _gathered(broker: Administered, told_by: object) -> object:
     source = await source_of(broker)
     gathering = Gathering(source, wanted(Form.AGGREGATED))
-    began = perf_counter()
+    turn = Turn()
     for _ in gathering.steps():
-        began = await _let_others(began)
+        await turn.yield_when_over()
     now_ns = time_ns()
     began_ns = now_ns - int(broker.node_view().uptime_s * 1e9)
     data: object = None
     for piece in data_of(gathering.samples(), told_by, __version__, began_ns, now_ns):
         data = piece
-        began = await _let_others(began)
+        await turn.yield_when_over()
     return data
-
-
-async def _let_others(began: float) -> float:
-    if perf_counter() - began <= TURN_S:
-        return began
-    await trio.lowlevel.checkpoint()
-    return perf_counter()

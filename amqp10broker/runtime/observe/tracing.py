@@ -1,6 +1,4 @@
-"""Traces of connections, users, addresses, or everything, while the broker runs.
-
-One mechanism serves ``--trace-frames`` and ``amqp10broker frames trace``. A traced connection has a
+"""Traces of connections, users, addresses, or everything, while the broker runs. A traced connection has a
 `ConnectionTap` for all of its traces at its stream and writer, which parses its bytes a second time; others
 pay one attribute look-up a read and a write.
 """
@@ -56,7 +54,7 @@ from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 @dataclass(slots=True)
 class TraceTarget:
     """The subject of a trace. `address`: only frames of this address; None: all of a connection.
-    `connection`: the number of the one connection that is meant, if it is one.
+    `connection`: the number of the one that is meant.
     """
 
     text: str
@@ -211,7 +209,7 @@ EXCHANGES: Final = "/exchanges/"
 
 
 def matching(pattern: str) -> Matches:
-    """Whether an address is meant: as it was written, or as that of the queue that a bare name names."""
+    """Return whether an address is meant, as written, or as that of the queue that a bare name names."""
 
     def matches(address: str) -> bool:
         return any(fnmatchcase(each, pattern) for each in _ways_to_write(address))
@@ -230,8 +228,8 @@ def _ways_to_write(address: str) -> Iterator[str]:
 
 
 class LinkScope:
-    """The traced frames of an AMQP 1.0 connection: of links with the traced address, and those session frames
-    that concern all links.
+    """The traced frames of an AMQP 1.0 connection: of links with the traced address, and of sessions if they
+    concern all links.
     """
 
     def __init__(self, matches: Matches) -> None:
@@ -330,10 +328,9 @@ class Tracing:
             self._traces[EVERYTHING] = Trace(EVERYTHING, _ALL, LogSink(), "the log")
 
     def begin(self, what: str, sink: TraceSink, place: str, *, frames: bool = False) -> Trace:
-        """Trace a connection, a user or an address from now on. `what`: a connection's number, a user's name,
-        a peer's address (host, or host:port), the address of links (``/queues/orders``, with ``*`` and
-        ``?``), or ``everything``. Raises `NotFound` if there is nothing of that kind, and `NotAllowed` if it
-        is being traced.
+        """Trace something from now on. `what`: a connection's number, a user's name, a peer's address (host,
+        or host:port), the address of links (``/queues/orders``, with ``*`` and ``?``), or ``everything``.
+        Raises `NotFound` if there is nothing of that kind, and `NotAllowed` if it is being traced.
         """
         target = self._target(what)
         if what in self._traces:
@@ -354,8 +351,8 @@ class Tracing:
         _log.info("a trace has begun", what=trace.target.text, into=trace.place)
 
     def record(self, folder: str) -> None:
-        """Record all frames from the start on, into a file of a folder that is made if it is not there.
-        Raises `StorageError` if the file cannot be made.
+        """Record all frames from the start on, into a file of a folder, which is made. Raises
+        `StorageError`.
         """
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -484,7 +481,7 @@ class LogSink:
 
 
 class FileSink:
-    """A file that only this user can read, because traces may hold confidential data."""
+    """A file that only this user can read, because traces may be confidential."""
 
     def __init__(self, path: str) -> None:
         self.ended: str | None = None
@@ -545,7 +542,7 @@ class StreamSink:
         self._notifications.set()
 
     async def take(self) -> tuple[list[str], int]:
-        """Wait for lines, or the end. Returns the lines, and the number of later lines that were dropped."""
+        """Wait for lines, or the end. Returns the lines, and how many later ones were dropped."""
         await self._notifications.wait()
         lines, left_out = list(self._lines), self._left_out
         self._lines.clear()

@@ -15,8 +15,7 @@ from typing import Any, Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest, NotAllowed, NotFound
 from amqp10broker.observe.frames.records import describe_method, describe_performative
-from amqp10broker.observe.timeline.channel_ring import ChannelMark, ChannelRing, Taps, timeline
-from amqp10broker.observe.timeline.ring import FrameRing, Mark
+from amqp10broker.observe.timeline import ChannelMark, ChannelRing, FrameRing, Mark, Taps, timeline
 from amqp10broker.operations.snapshot import FollowedView, WatchView
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10
@@ -59,16 +58,10 @@ class Watches:
 
     def begin(self, number: int, name: str | None, channel: int | None, role: str | None) -> WatchView:
         """Record the frames of one link's session, or of a channel, from now on; or go on if they are.
-
-        Args:
-            name: of the link, or a consumer's tag; None: all of a channel of AMQP 0-9-1.
-            channel: of the session, None: any; or the number of the channel.
-            role: of the link's client, ``sender`` or ``receiver``, None: any.
-
-        Raises:
-            BadRequest: a link has no name, or a channel no number.
-            NotFound: there is no such thing, or no such connection.
-            NotAllowed: it is not clear which link is meant, or too many are watched.
+        `name`: of the link, or a consumer's tag; None: all of a channel of AMQP 0-9-1. `channel`: of the
+        session, None: any; or the number of the channel. `role`: of the link's client, ``sender`` or
+        ``receiver``, None: any. Raises `BadRequest` if a link has no name, or a channel no number;
+        `NotFound`; and `NotAllowed` if it is not clear which link is meant, or too many are watched.
         """
         self._forget_old()
         connection = self._connections.get(number)
@@ -104,8 +97,8 @@ class Watches:
         self._watches[self._last] = Watch(self._last, view, ring, part, 1, view.began_ns, followed)
 
     def end(self, number: int, user: str | None = None) -> WatchView:
-        """End one use of a watch; the watch ends with the last one. `user`: only if it is of a connection of
-        this user; None: of any user. Raises `NotFound` if there is no such watch, or it is over.
+        """End one use of a watch; the watch ends with the last one. `user`: of its connection; None: any.
+        Raises `NotFound`.
         """
         watch = self._get(number, user)
         watch.watchers -= 1
@@ -116,9 +109,7 @@ class Watches:
     def timeline(
         self, number: int, since: int | None, limit: int, *, frames: bool, user: str | None = None
     ) -> tuple[WatchView, dict[str, Any]]:
-        """Of which link, and what happened; see `timeline.channel_ring`. Raises `NotFound` if there is no
-        such watch, or it is over.
-        """
+        """The link, and what happened (`timeline.channel_ring`). Raises `NotFound`."""
         watch = self._get(number, user)
         watch.asked_ns = self._now_ns()
         if watch.part.inbox.closed:
@@ -156,9 +147,7 @@ class Watches:
         return followed.view(watch.view for watch in self._watches.values() if watch.followed is followed)
 
     def unfollow(self, vhost: str) -> FollowedView:
-        """Watch nothing there any more; what was watched to the end. Raises `NotFound` if it is not
-        followed.
-        """
+        """Watch nothing there any more; returns what was watched to the end. Raises `NotFound`."""
         followed = self._followed.get(vhost)
         if followed is None:
             raise NotFound("watch", f"virtual host '{vhost}' is not followed: begin with follow-links")
@@ -269,12 +258,8 @@ def _all(turns: list[Callable[[], None]]) -> Callable[[], None]:
 def find_link(
     connection: Connection10, name: str | None, channel: int | None, role: str | None
 ) -> tuple[str, SessionTask, LinkConsumer | LinkPublisher]:
-    """An attached link: its client's role, its session, and what has it.
-
-    Raises:
-        BadRequest: it has no name.
-        NotFound: there is none.
-        NotAllowed: there are two.
+    """Return an attached link: its client's role, its session, and its owner. Raises `BadRequest` without a
+    name, `NotFound` if there is none, and `NotAllowed` if there are two.
     """
     number = connection.number
     if name is None:
@@ -302,8 +287,8 @@ def find_link(
 def find_channel(
     connection: ConnectionTask091, tag: str | None, channel: int | None
 ) -> tuple[ChannelTask, Consumer091 | None]:
-    """An open channel, and one consumer of it if there is a tag. Raises `BadRequest` if the channel has no
-    number, and `NotFound` if there is none.
+    """An open channel, and one consumer of it if there is a tag. Raises `BadRequest` without a number, and
+    `NotFound`.
     """
     number = connection.number
     if channel is None:
@@ -362,8 +347,8 @@ FOLLOWED_MAX: Final = 256
 
 @dataclass(eq=False, slots=True)
 class Followed:
-    """One that is followed. `parts`: sessions that have begun since, and channels that are not open yet, with
-    what looks for new links after each turn.
+    """A followed virtual host. `parts`: sessions that have begun since, and channels that are not open yet,
+    with what looks for new links after each turn.
     """
 
     vhost: str

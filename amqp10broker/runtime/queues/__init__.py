@@ -1,1 +1,0 @@
-"""The tasks of queues, and the ways to them."""

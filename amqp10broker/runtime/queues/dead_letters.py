@@ -1,4 +1,6 @@
-"""Dead letters that are posted at most once: put into the mailboxes of their target queues, and forgotten."""
+"""Dead letters: those that are put into the mailboxes of their target queues, and forgotten; and those
+forwarded at least once.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,13 @@ from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.runtime.queues.handles import ReplyRegistry
+from amqp10broker.runtime.mailbox import Mailbox, ReplyRegistry
 from amqp10broker.sessions.routes import RETRY_MS, DeadLetterTarget, Forwarding, Post, route_dead_letters
 
 _log = Log("amqp10broker.dead_letter")
 
 _CYCLES_MAX: Final = 1000
-"""Cycles that are remembered as logged; one more, and all may be logged once again."""
+"""Cycles that are remembered as logged."""
 
 
 class DeadLetterOffice:
@@ -47,7 +48,7 @@ class DeadLetterOffice:
 
     def post(self, vhost: str, queue: str, batches: Iterable[DeadLetters]) -> None:
         """Put dead letters into the mailboxes of their target queues; without any they are dropped."""
-        found = self._catalog.find_vhost(vhost)
+        found = self._catalog.vhosts.get(vhost)
         if found is None:
             return
         now_ms = self._clock.now_ms()
@@ -80,8 +81,8 @@ WorkerMail = list[Effect] | Callable[[], None] | None
 
 
 class DeadLetterWorker:
-    """Forwards the dead messages of one queue at least once; a task of its own (`run`). The queue's task
-    calls the other methods; none of them waits.
+    """Forwards the dead messages of one queue at least once; a task of its own. The queue's task calls the
+    other methods; none of them waits.
     """
 
     def __init__(
@@ -96,7 +97,6 @@ class DeadLetterWorker:
         *,
         retry_ms: int = RETRY_MS,
     ) -> None:
-        """Create an idle worker. `retry_ms`: wait for a confirm before a message is sent again."""
         self._catalog = catalog
         self._vhost = vhost
         self._queue = queue
@@ -160,7 +160,7 @@ class DeadLetterWorker:
             self._settle(done)
 
     def _send(self, letters: Sequence[DeadMessage]) -> None:
-        vhost = self._catalog.find_vhost(self._vhost)
+        vhost = self._catalog.vhosts.get(self._vhost)
         if vhost is not None:
             self._post(self._forwarding.send(letters, vhost, self._clock.now_ms()))
 
@@ -173,7 +173,7 @@ class DeadLetterWorker:
         now_ms = self._clock.now_ms()
         if deadline is None or deadline > now_ms:
             return
-        vhost = self._catalog.find_vhost(self._vhost)
+        vhost = self._catalog.vhosts.get(self._vhost)
         if vhost is None:
             self._forwarding.forget()  # the queue goes with it, and will say so
             return

@@ -45,9 +45,8 @@ from amqp10broker.queues.queue_status import (
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.mailbox import Mailbox
+from amqp10broker.runtime.mailbox import BatchHandle, Mailbox, OwnQueue, ReplyRegistry, send_commands
 from amqp10broker.runtime.queues.dead_letters import AtLeastOnce, DeadLetterWorker
-from amqp10broker.runtime.queues.handles import BatchHandle, OwnQueue, ReplyRegistry, send_commands
 from amqp10broker.sessions.messages import Committed, NoRoom, NotYet, Part, SessionMessage
 from amqp10broker.sessions.routes import DeadLetterTarget
 
@@ -73,16 +72,14 @@ class QueueTask(OwnQueue):
         own_files: bool = False,
         confirm_delay_ms: int = 0,
     ) -> None:
-        """Create a queue that is ready to run. `start_worker`: called for the first message to be handed on
-        at least once. `journal_task`: has the journal that must be read first. `own_files`: only commits of
-        the queue are there; its own files are read meanwhile. `confirm_delay_ms`: fault injection: every
-        batch takes this long to commit, as if each waited for a disk.
+        """`start_worker`: called for the first message to be handed on at least once. `journal_task`: has the
+        journal that must be read first. `own_files`: only commits of the queue are there; its own files are
+        read meanwhile. `confirm_delay_ms`: fault injection: every batch takes this long to commit.
         """
         self.begun = trio.Event()
         # Called when it can take part in a commit, or never will.
         self.awaiting: list[Callable[[], object]] = []
-        # Its first step has run, in its task or inline.
-        self._taking_up = self._early = False
+        self._taking_up = False
         self.notify: Callable[[Mapping[PeerId, list[Effect]], int], None] | None = None
         self._reply_registry = reply_registry
         self._clock = clock
@@ -143,15 +140,16 @@ class QueueTask(OwnQueue):
             finally:
                 self._queue_status = None
                 self.begun.set()
-                self._tell_awaiting()
+                if self.awaiting:
+                    self._tell_awaiting()
             await self._work()
         finally:
             self.backend.close()
         self._end()
 
     async def _recover(self) -> None:
-        # Begin with what was there before a restart.
-        if self._took_up_early():
+        # Begin with what was there before a restart, unless a commit was first (`_begin_early`).
+        if self.backend.recovered:
             return
         if self._journal_task is None or self._turns is None:
             await self._take_up()
@@ -163,12 +161,8 @@ class QueueTask(OwnQueue):
             return
         await self._journal_task.recovered.wait()
         async with self._turns:
-            if not self._took_up_early():
+            if not self.backend.recovered:
                 await self._take_up()
-
-    def _took_up_early(self) -> bool:
-        early, self._early = self._early, False
-        return early
 
     def _begin_early(self) -> None:
         journal_task = self._journal_task
@@ -179,7 +173,6 @@ class QueueTask(OwnQueue):
         self._taking_up = True
         for _ in self.backend.recover(self._clock.now_ms()):
             pass  # a new one has nothing to read
-        self._early = True
         self.begun.set()
 
     async def _take_up(self) -> None:
@@ -197,7 +190,7 @@ class QueueTask(OwnQueue):
                 first_offset=found.first_offset,
                 next_offset=found.next_offset,
             )
-        if self.queue.deleted:
+        if self.backend.queue.deleted:
             # Power may have gone when its end was durable here, and not yet in the catalog.
             self._forget()
 
@@ -249,7 +242,7 @@ class QueueTask(OwnQueue):
         return _joined(self._mailbox.take_now())
 
     def catch_up(self) -> None:
-        """Work off what was put before, as a turn of the task would."""
+        """Work off what was put before."""
         try:
             if not self.begun.is_set():
                 self._begin_early()
@@ -357,10 +350,10 @@ class QueueTask(OwnQueue):
             if self._at_least_once is None:
                 self._at_least_once = AtLeastOnce(lambda destination: self._start_worker(self, destination))
             self._at_least_once.offer(batch.dead, self.backend.queue.settings)
-        if self.notify is None:
-            self._reply_registry.post(batch.effects)
-        else:
+        if self.notify is not None:
             self.notify(batch.effects, batch.index)
+        elif batch.effects:
+            self._reply_registry.post(batch.effects)
 
     def _tell_at_once(self) -> None:
         self._publish(EffectBatch(self.queue.take_effects(), self.queue.take_dead_letters()))
@@ -388,11 +381,10 @@ class QueueTask(OwnQueue):
         commands = [command for letter in self._mailbox.close() for command in letter]
         now_ms = self._clock.now_ms()
         backend.apply(backend.admission.admitted(commands, now_ms), now_ms)
-        gone = backend.queue.deleted
-        if gone:
+        if backend.queue.deleted:
             backend.delete()
         backend.flush(now_ms)
-        if backend.queue.deleted and not gone:
+        if backend.queue.deleted:
             backend.delete()
 
     def restart(self) -> None:
@@ -429,9 +421,7 @@ def _joined(letters: list[list[Command]]) -> list[Command]:
 
 
 class RemoteQueue(BatchHandle):
-    """A `QueueHandle` of a queue that is at another node, or may be. `member`: the queue's task here; None:
-    no part of it is here.
-    """
+    """A `QueueHandle` of a queue that may be at another node. `member`: the queue's task here; None: none."""
 
     def __init__(self, client: Client, member: QueueTask | None, name_of: Callable[[int], str]) -> None:
         self.client = client
@@ -525,13 +515,13 @@ def _task_of(handle: QueueHandle) -> QueueTask | None:
 
 
 MESSAGE_BYTES: Final = 64
-"""Of a message beyond its contents, and of a decision, in a record: at most."""
+"""The most of a message beyond its contents, and of a decision, in a record."""
 
 
 class SessionCommits:
     """The commits of one session or channel. It works for each queue, whose own task is at rest between two
-    awaits of a single-threaded program: first each queue executes its earlier commands; then each checks its
-    part; then all apply, and the journal's records are one group (`storage.journal.Journal.together`).
+    awaits: first each queue executes its earlier commands; then each checks its part; then all apply, and the
+    journal's records are one group (`storage.journal.Journal.together`).
     """
 
     def __init__(self, inbox: Mailbox[SessionMessage], journal_task: JournalTask | None) -> None:

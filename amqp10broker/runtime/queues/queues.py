@@ -46,8 +46,7 @@ from amqp10broker.sessions.routes import DeadLetterTarget
 _log = Log("amqp10broker.queues")
 
 COMMIT_WAIT_MS: Final = 100
-"""So long the news of what is committed may wait for the next entry on its way to a queue's followers: they
-only carry it out, and sessions hear of it from the leader."""
+"""So long the news of what is committed may wait for the next entry to a queue's followers."""
 
 
 class QueueContext(BrokerContext):
@@ -77,23 +76,23 @@ AFTER_FAULT: Final[Mapping[tuple[str, bool], AfterFault]] = {
     (STREAM.name, False): AfterFault.GONE,
     (STREAM.name, True): AfterFault.DOWN,
 }
-"""By kind, and whether it is kept in the data folder. A fault of storage is another thing: it stops the
-broker. Nothing could be confirmed or served any more, and beginning again would read the same file."""
+"""By kind, and whether it is kept in the data folder. A fault of storage stops the broker: nothing could be
+confirmed or served any more, and beginning again would read the same file."""
 
 RESTARTS_MAX: Final = 5
-"""Faults of one queue within `RESTARTS_S`; then it stays down until the broker is started again."""
+"""Faults of one queue within `RESTARTS_S`; then it stays down."""
 RESTARTS_S: Final = 60.0
 
 SLIPS_MAX: Final = 100
-"""Misspelt arguments that the log has told of: clients may invent as many as they like."""
+"""Misspelt arguments that were logged: clients may invent as many as they like."""
 
 SETTLE_S: Final = 5.0
 """How long queues may take to work off what was put when the broker stops."""
 
 
 class Queues:
-    """See the module. `journal_task`: where durable queues keep messages; None: in memory only. `groups`,
-    `snapshots`: of the node's cluster; None: it is in none.
+    """`journal_task`: where durable queues keep messages; None: in memory only. `groups`, `snapshots`: of the
+    node's cluster; None: it is in none.
     """
 
     def __init__(
@@ -264,7 +263,7 @@ class Queues:
         return False
 
     def _note(self, spec: QueueSpec, error: Exception) -> None:
-        vhost = self._node_context.catalog.find_vhost(spec.vhost)
+        vhost = self._node_context.catalog.vhosts.get(spec.vhost)
         declared = None if vhost is None else vhost.find(spec.name)
         if declared is not None:
             text = f"{type(error).__name__}; the log has its cause"

@@ -1,9 +1,8 @@
 """What the parts of a channel use of it, and its parts but for publishing and consuming: `Subscribing`, the
 methods of exchanges and queues, and `Modes` (confirms, acknowledgements, transactions).
 
-The methods of exchanges and queues are operations of the table (`operations.registry`). Here is what is
-specific to this protocol: names without line ends, a queue without a name, the queue declared last, passive
-declarations, direct reply-to, no-wait.
+The methods of exchanges and queues are operations (`operations.registry`); here is what is specific to this
+protocol.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ GENERATED_PREFIX: Final = "amq.gen-"
 
 class ChannelBase(SessionEndpoint):
     """A channel, as its parts use it. `last_queue`: the queue declared last, which an empty name means.
-    `paused`: nothing is handled until an answer. Frames that come meanwhile are held.
+    `paused`: nothing is handled until an answer.
     """
 
     consuming: ChannelConsumers
@@ -99,13 +98,11 @@ class ChannelBase(SessionEndpoint):
             tap.sent(method)
 
     def write_content(self, frames: bytes) -> None:
-        """Write a method with its content, encoded already."""
         self._out.append(frames)
         for tap in self.taps:
             tap.sent_content(frames)
 
     def warn(self, event: str, **details: Any) -> None:
-        """Log an error that is sent to the client, and store it as the last one."""
         self.last_error = self.context.log.warning(event, channel=self.number, **details)
 
     def pause(self) -> None:
@@ -113,7 +110,7 @@ class ChannelBase(SessionEndpoint):
         self.paused_ms = self.context.moment.ms
 
     def perform(self, operation: str, given: Mapping[str, object], then: Callable[[Any], None]) -> None:
-        """Carry out an operation and handle nothing else until it is done. Raises `RefusedError`."""
+        """Carry out an operation and handle nothing else until it is done."""
         context = self.context
         caller = Caller(
             context.catalog,
@@ -144,7 +141,6 @@ class ChannelBase(SessionEndpoint):
         then(result)
 
     def queue_named(self, name: str) -> str:
-        """Return the name, or for an empty one that of the queue declared last. Raises `NotFound`."""
         if name:
             return stripped(name)
         if not self.last_queue:
@@ -152,9 +148,7 @@ class ChannelBase(SessionEndpoint):
         return self.last_queue
 
     def usable(self, name: str) -> DeclaredQueue:
-        """Return the queue of this name that the connection may use. Raises `NotFound` if it does not exist,
-        and `ResourceLocked` if it is exclusive to another connection.
-        """
+        """Return the queue of this name that the connection may use. Raises `NotFound`, `ResourceLocked`."""
         vhost = self.context.vhost
         return vhost.for_connection(vhost.lookup(name), self.context.connection)
 
@@ -234,7 +228,6 @@ class Subscribing:
         self._channel.pause()
 
     def _check_kind(self, queue: DeclaredQueue, method: methods.BasicConsume) -> None:
-        # Refuses what the kind of queue does not support.
         resource = f"queue '{queue.name}' in vhost '{queue.vhost}'"
         if self._channel.consuming.global_prefetch and not queue.kind.global_prefetch:
             raise NotSupported(resource, f"{resource} does not support global qos")
@@ -283,7 +276,6 @@ class Subscribing:
         channel.paused = False
 
     def _end_fetch(self, ref: ConsumerRef) -> ChannelConsumer | None:
-        # Returns None if the client waits for another fetcher, or for none.
         fetcher = self._fetcher
         if fetcher is None or fetcher.ref != ref:
             return None
@@ -340,10 +332,8 @@ class Subscribing:
         raise _in_exclusive_use(consumer.queue)
 
     def on_timed_out(self, effect: TimedOut) -> None:
-        """Handle a consumer that has held deliveries for too long, and that its queue has taken back.
-
-        It is cancelled if its client supports that, and may still acknowledge, without effect. Raises
-        `AmqpChannelError` if the client would not notice, so the channel ends.
+        """Cancel a consumer that has held deliveries for too long; it may still acknowledge, without effect.
+        Raises `AmqpChannelError` if its client does not support that.
         """
         consuming = self._channel.consuming
         consumer = consuming.find(effect.consumer)
@@ -363,14 +353,26 @@ class Subscribing:
         )
 
     def on_queue_deleted(self, effect: QueueDeleted) -> None:
-        """End the consumer of a deleted queue, and notify a client that supports it."""
         ref = effect.ref
         if isinstance(ref, PublisherRef):
             return
-        if self._fetcher is not None and ref == self._fetcher.ref:
-            self._fetcher = None
+        if self._end_fetch(ref) is not None:
             self._channel.write(methods.BasicGetEmpty())
-            self._channel.paused = False
+        elif self._lose(ref, "its queue was deleted") is not None:
+            # Deleted a moment ago. One of that name that is there now is another queue.
+            raise NotFound(
+                f"queue '{effect.queue}'", f"no queue '{effect.queue}' in vhost '{self._context.vhost.name}'"
+            )
+
+    def on_queue_down(self, effect: QueueDown) -> None:
+        reason = "its queue's node is down or inaccessible"
+        lost = self._end_fetch(effect.consumer) or self._lose(effect.consumer, reason)
+        if lost is not None:
+            raise lost.queue.inaccessible()
+
+    def _lose(self, ref: ConsumerRef, reason: str) -> ChannelConsumer | None:
+        # Ends a consumer that its queue has ended, and notifies a client that supports it. Returns one whose
+        # basic.consume is unanswered.
         asked = self._asked.pop(ref, None)
         consumer = self._channel.consuming.find(ref)
         # One that the client cancelled itself is still here as long as it holds deliveries.
@@ -378,48 +380,28 @@ class Subscribing:
         self._channel.consuming.forget(ref)
         if asked is not None:
             self._channel.paused = False
-            # Deleted a moment ago. One of that name that is there now is another queue.
-            raise NotFound(
-                f"queue '{effect.queue}'", f"no queue '{effect.queue}' in vhost '{self._context.vhost.name}'"
-            )
+            return asked[0]
         if consumer is not None and lasted and consumer.terms.tag:
-            self._tell_cancelled(consumer, "consumer cancelled: its queue was deleted")
-
-    def on_queue_down(self, effect: QueueDown) -> None:
-        """End the consumer of an unreachable queue; raise `NotFound` if its basic.consume or the basic.get is
-        unanswered.
-        """
-        fetcher = self._end_fetch(effect.consumer)
-        if fetcher is not None:
-            raise fetcher.queue.inaccessible()
-        asked = self._asked.pop(effect.consumer, None)
-        consumer = self._channel.consuming.find(effect.consumer)
-        lasted = consumer is not None and not consumer.cancelled
-        self._channel.consuming.forget(effect.consumer)
-        if asked is not None:
-            self._channel.paused = False
-            raise asked[0].queue.inaccessible()
-        if consumer is not None and lasted and consumer.terms.tag:
-            self._tell_cancelled(consumer, "consumer cancelled: its queue's node is down or inaccessible")
+            self._tell_cancelled(consumer, reason)
+        return None
 
     def cancel_for_us(self, consumer: ChannelConsumer, reason: str) -> None:
         self._channel.consuming.cancel(consumer.terms.tag)
-        self._tell_cancelled(consumer, f"consumer cancelled: {reason}")
+        self._tell_cancelled(consumer, reason)
 
-    def _tell_cancelled(self, consumer: ChannelConsumer, event: str) -> None:
-        # Notifies the client, if it supports that, and the log.
+    def _tell_cancelled(self, consumer: ChannelConsumer, reason: str) -> None:
         told = CANCEL_NOTIFY in self._context.capabilities
         if told:
             self._channel.write(methods.BasicCancel(consumer.terms.tag, True))
         self._channel.warn(
-            event,
+            f"consumer cancelled: {reason}",
             consumer=consumer.terms.tag,
             queue=consumer.queue.name,
             text="basic.cancel" if told else None,
         )
 
     def check_access(self) -> None:
-        """Check that the user may still read the queues of all consumers. Raises `PermissionDenied`."""
+        """Check that the user may still read the queues of all consumers."""
         for consumer in self._channel.consuming.lasting:
             if not consumer.queue.kind.volatile:
                 self._context.access.read("queue", consumer.queue.name)
@@ -595,22 +577,21 @@ DECLARING: Final[dict[type[Any], Callable[..., None]]] = {
     methods.QueuePurge: queue_purge,
     methods.QueueDelete: queue_delete,
 }
-"""The handlers of methods of exchanges and queues."""
-
 
 _PARTS: Final = frozenset((Publish, Settle))
 
 
 class Modes:
-    """The decisions of a channel's client on deliveries, and its mode: confirm, transactional, or neither."""
+    """The decisions of a channel's client on deliveries, and its mode: confirm, transactional, or neither.
+    `parked`: the commands of a commit that waits until its queues are ready.
+    """
 
     def __init__(self, channel: ChannelBase) -> None:
         self._channel = channel
         self._in_tx: list[tuple[Held, DeliveryOutcome]] = []
         # A commit waits until queues have taken what it published.
         self._committing = False
-        # The commands of a commit that waits until its queues are ready.
-        self._parked: tuple[RequestRef, list[QueueCommand]] | None = None
+        self.parked: tuple[RequestRef, list[QueueCommand]] | None = None
         self._ends = channel.context.moment.measures.transactions
 
     # --- acknowledgements --------------------------------------------------------------------------
@@ -656,7 +637,6 @@ class Modes:
             self._channel.write(methods.ConfirmSelectOk())
 
     def write_confirms(self) -> None:
-        """Send confirms and rejections since the last call."""
         channel = self._channel
         for tag, multiple, nack in channel.publishing.take_confirms():
             method = methods.BasicNack(tag, multiple, False) if nack else methods.BasicAck(tag, multiple)
@@ -680,15 +660,14 @@ class Modes:
         posted = channel.commands[before:]
         del channel.commands[before:]
         self._do_at_once(posted)
-        if taken and self._parked is None:
+        if taken and self.parked is None:
             channel.write(methods.TxCommitOk())
         else:
             self._committing = True
             channel.pause()
 
     def _do_at_once(self, posted: list[QueueCommand]) -> None:
-        # RabbitMQ promises one step for one queue only. Where a queue is full, or on another node, each does
-        # its part by itself, and the client is notified of failures, as by RabbitMQ.
+        # Where a queue is full, or on another node, each does its part by itself, as in RabbitMQ.
         channel = self._channel
         commits = channel.context.commits
         parts = [letter for letter in posted if type(letter[1]) in _PARTS]
@@ -700,7 +679,7 @@ class Modes:
         refused = commits.commit(commands, parts)
         if isinstance(refused, NotYet):
             ref = channel.context.reply_to.request()
-            self._parked = ref, posted
+            self.parked = ref, posted
             commits.when_ready(parts, ref)
         elif refused:
             channel.commands += posted
@@ -710,16 +689,12 @@ class Modes:
     def uncommitted(self, consumer: ChannelConsumer) -> int:
         return sum(len(held.keys) for held, _ in self._in_tx if held.consumer is consumer)
 
-    @property
-    def waits_for_queues(self) -> bool:
-        return self._parked is not None
-
     def on_ready(self, ref: RequestRef) -> None:
-        if self._parked is None or self._parked[0] != ref:
+        if self.parked is None or self.parked[0] != ref:
             return
-        (_, posted), self._parked = self._parked, None
+        (_, posted), self.parked = self.parked, None
         self._do_at_once(posted)
-        if self._parked is None and self._channel.publishing.committed:
+        if self.parked is None and self._channel.publishing.committed:
             self._committing = False
             self._channel.paused = False
             self._channel.write(methods.TxCommitOk())
@@ -738,7 +713,6 @@ class Modes:
             raise AmqpChannelError(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
 
     def on_confirmed(self, effect: Confirmed | Unconfirmed | PublishRejected) -> None:
-        """Handle the answer of a queue; raise `AmqpChannelError` if it refused messages of a commit."""
         channel = self._channel
         publishing = channel.publishing
         if isinstance(effect, Confirmed):
@@ -747,7 +721,7 @@ class Modes:
             # A queue that was deleted before it could confirm counts as one that has.
             failed = isinstance(effect, PublishRejected) or effect.failed
         publishing.on_confirmed(effect.publisher, effect.ids, settled=effect.settled, failed=failed)
-        if self._committing and self._parked is None and publishing.committed:
+        if self._committing and self.parked is None and publishing.committed:
             self._committing = False
             channel.paused = False
             if publishing.commit_failed:
@@ -757,4 +731,4 @@ class Modes:
     def close(self) -> None:
         self._in_tx = []
         self._committing = False
-        self._parked = None
+        self.parked = None

@@ -1,10 +1,8 @@
-"""The broker's side of one AMQP 0-9-1 channel. Pure: frames and effects of queues go in, frames and commands
-to queues come out.
+"""The broker's side of one AMQP 0-9-1 channel: frames and effects of queues go in, frames and commands to
+queues come out, in the steps of `sessions/context.py`.
 
-Methods are handled strictly one after another. One that a queue must answer (purge, get, commit, ...), or
-that is decided later (declare, bind, ... where nodes must agree), makes the channel wait: frames behind it
-are held until the answer is there. The steps in which a channel runs are defined in
-`sessions/context.py`.
+Methods are handled strictly one after another. Frames behind one that a queue must answer, or that nodes must
+agree on, are held.
 """
 
 from __future__ import annotations
@@ -50,28 +48,26 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.sessions.amqp091.base import DECLARING, ChannelBase, Modes, Subscribing, to_amqp091_error
 from amqp10broker.sessions.amqp091.consuming import ChannelConsumers, ChannelTap
-from amqp10broker.sessions.amqp091.publishing import CreditFlowSettings, CreditReceiver, Publishing
+from amqp10broker.sessions.amqp091.publishing import CreditFlow, Publishing
 from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.messages import (
-    AccessChanged,
     AlarmChanged,
     Committed,
     ConfigChanged,
     Frames,
     LinkFree,
     LinkStolen,
+    Notice,
     SessionMessage,
     Stop,
-    TransactionsDue,
-    WriterReady,
 )
 
 T = TypeVar("T")
 
 
 class ChannelState(Enum):
-    """The state of a channel, which is opened and closed any number of times (specification 1.5)."""
+    """A channel is opened and closed any number of times (specification 1.5)."""
 
     UNOPENED = auto()
     OPEN = auto()
@@ -82,9 +78,9 @@ class ChannelState(Enum):
 
 
 class BrokerChannel(ChannelBase):
-    """One channel of one client. `in_hand`: the present or last method; of contents and acknowledgements the
-    kind only. `backlog`: what waits behind it. `received`: the contents for which the reader gets new credit.
-    `unwanted`: an incomplete content that is or will be refused, so that it need not be stored.
+    """One channel of one client. `in_hand`: the present or last method. `backlog`: what waits behind it.
+    `credit`: of the connection's reader for contents. `unwanted`: an incomplete content that is or will be
+    refused, so that it need not be stored.
     """
 
     def __init__(self, number: int, context: ChannelContext) -> None:
@@ -96,8 +92,7 @@ class BrokerChannel(ChannelBase):
         self.unwanted: ContentOpened | None = None
         self.in_hand: Method | type[Method] = methods.ChannelOpen
         self._counters = ClientCounters()
-        flow = CreditFlowSettings.of(context.config)
-        self.received = CreditReceiver(flow)
+        self.credit = CreditFlow(context.config)
         self._reset()
 
     def _reset(self) -> None:
@@ -126,11 +121,11 @@ class BrokerChannel(ChannelBase):
                 self.on_decided(message)
             case Frames():
                 self.receive(message.items)
-            case WriterReady() | AlarmChanged():
+            case Notice.WRITER_READY | AlarmChanged():
                 return
             case ConfigChanged():
                 self.context.config = message.config
-            case AccessChanged():
+            case Notice.ACCESS_CHANGED:
                 self.on_access_changed()
             case Stop():
                 self.stopping = True
@@ -138,19 +133,19 @@ class BrokerChannel(ChannelBase):
                 raise AssertionError("a channel has no links")
             case Committed():
                 self.modes.on_ready(message.ref)
-            case TransactionsDue():
+            case Notice.TRANSACTIONS_DUE:
                 raise AssertionError("a channel's transaction may be open for ever")
             case _:
                 assert_never(message)
 
     def receive(self, items: Sequence[object]) -> None:
-        """Handle frames of the client. Raises `AmqpHardError`, as do all handlers of input."""
+        """Handle frames of the client. Raises `AmqpHardError`."""
         self.backlog.extend(items)
         self._work()
 
     @property
     def busy(self) -> bool:
-        """Whether a method of the client is not done: a queue must answer first."""
+        """Whether a method of the client is not done."""
         return self.paused or bool(self.backlog)
 
     def _work(self) -> None:
@@ -171,7 +166,6 @@ class BrokerChannel(ChannelBase):
         self._work()
 
     def on_access_changed(self) -> None:
-        """Close the channel if the user may not read what it consumes any more."""
         if self.state is ChannelState.OPEN:
             self._guarded(self.subscribing.check_access)
 
@@ -182,7 +176,6 @@ class BrokerChannel(ChannelBase):
         return self.consuming.has_unsent
 
     def pump(self, budget_bytes: int) -> int:
-        """Write confirms, and deliveries as the budget allows; return the bytes of the latter."""
         tracker = self.publishing.tracker
         if self.state is ChannelState.OPEN and (tracker.acks or tracker.nacks):
             self.modes.write_confirms()
@@ -227,7 +220,7 @@ class BrokerChannel(ChannelBase):
             return
         self._opened = None
         if type(item) is PublishRun:
-            self.received.unreturned += len(item.bodies)
+            self.credit.unreturned += len(item.bodies)
             self._guarded(self.publishing.publish, item)
         elif type(item) is AckRun:
             self._guarded(self.modes.acks, item.tags)
@@ -237,7 +230,7 @@ class BrokerChannel(ChannelBase):
                 raise _not_for_a_server(item.method)
             self._guarded(handler, self, item.method)
         elif type(item) is ContentTooLarge:
-            self.received.unreturned += 1
+            self.credit.unreturned += 1
             self._guarded(self._on_too_large, item)
         elif type(item) is ContentOpened:
             self._opened = item
@@ -262,7 +255,6 @@ class BrokerChannel(ChannelBase):
             raise
 
     def _name_method(self, error: Amqp091Error) -> None:
-        # Only if the error does not name a method yet.
         if not error.class_id:
             error.class_id, error.method_id = self.in_hand.CLASS_ID, self.in_hand.METHOD_ID
 
@@ -284,9 +276,9 @@ class BrokerChannel(ChannelBase):
 
     def _on_item_while_closed(self, item: object) -> None:
         if type(item) is PublishRun:
-            self.received.unreturned += len(item.bodies)
+            self.credit.unreturned += len(item.bodies)
         elif type(item) is ContentTooLarge:
-            self.received.unreturned += 1
+            self.credit.unreturned += 1
         elif type(item) is ContentOpened and self.state is not ChannelState.UNOPENED:
             self.unwanted = item
         method = item.method if type(item) is MethodFrame else None
@@ -324,7 +316,7 @@ class BrokerChannel(ChannelBase):
         self.write(methods.ChannelFlowOk(True))
 
     def _access_request(self, method: methods.AccessRequest) -> None:
-        # Of AMQP 0-8: tickets have no meaning any more, but old clients request one.
+        # Of AMQP 0-8: old clients request a ticket.
         self.write(methods.AccessRequestOk(1))
 
     def _qos(self, method: methods.BasicQos) -> None:
@@ -343,7 +335,7 @@ class BrokerChannel(ChannelBase):
         self.write_content(return_frames(self.number, ReplyCode.NO_ROUTE, "NO_ROUTE", message, frame_max))
 
     def _check_opened(self, method: Method) -> None:
-        # Refuses before the body comes what would be refused with it.
+        # Before the body comes.
         if not isinstance(method, methods.BasicPublish):
             raise _not_for_a_server(method)
         self.publishing.find(method.exchange, method.routing_key, immediate=method.immediate)

@@ -1,15 +1,15 @@
 """Consuming on one channel: the arguments of basic.consume, consumers with their prefetch and their queue's
 credit, basic.get, acknowledgements, and writing deliveries.
 
-Queues use credit, as for AMQP 1.0; AMQP 0-9-1 has prefetch. The queue may deliver what the prefetch leaves,
-and never more than `UNSENT_MAX` beyond what has been written to the socket, so that the messages of a client
-that does not read stay in the queue.
+The queue may deliver what the prefetch leaves, and never more than `UNSENT_MAX` beyond what has been written
+to the socket, so that the messages of a client that does not read stay in the queue.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import field
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 from amqp10broker.dataclass import dataclass
@@ -41,10 +41,7 @@ _STREAM: Final = frozenset({X_STREAM_OFFSET, X_STREAM_FILTER, X_STREAM_MATCH_UNF
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """The options that a consumer requests of its queue. `timeout_ms`: how long it may hold a delivery; None:
-    as long as the queue allows. `filters`: where to begin in a stream, and which messages to select; None for
-    any other queue.
-    """
+    """The options that a consumer requests of its queue. `timeout_ms`: how long it may hold a delivery."""
 
     priority: int = 0
     timeout_ms: int | None = None
@@ -56,9 +53,7 @@ DEFAULT_OPTIONS: Final = ConsumerOptions()
 
 
 def check_stream_consumer(queue: DeclaredQueue, *, no_ack: bool, prefetch: int) -> None:
-    """Check a consumer of a stream: only acknowledgements hold it back, so it must have a prefetch and use
-    them. Raises `NotSupported` if it does not acknowledge, and `PreconditionFailed` if it has no prefetch.
-    """
+    """Refuse a consumer of a stream without prefetch or acknowledgements: nothing else holds it back."""
     resource = f"queue '{queue.name}'"
     stream = f"stream '{queue.name}' in vhost '{queue.vhost}'"
     if no_ack:
@@ -68,7 +63,7 @@ def check_stream_consumer(queue: DeclaredQueue, *, no_ack: bool, prefetch: int) 
 
 
 def read_consumer_arguments(queue: DeclaredQueue, arguments: Mapping[str, Any]) -> ConsumerOptions:
-    """Check the arguments of basic.consume. Raises `PreconditionFailed` for unknown names or wrong types."""
+    """Check the arguments of basic.consume. Raises `PreconditionFailed`."""
     known = {_PRIORITY}
     if queue.type != QueueType.STREAM:
         known.add(_CANCEL_ON_FAILOVER)
@@ -113,9 +108,7 @@ def _unknown(queue: DeclaredQueue, known: Set[str]) -> str:
 
 
 def from_amqp091_arguments(arguments: Mapping[str, Any], *, stream: str, vhost: str) -> Filters:
-    """Read the filters of an AMQP 0-9-1 consumer. x-stream-match-unfiltered alone means nothing. Raises
-    `PreconditionFailed` if an argument has a value that it cannot have.
-    """
+    """Read the filters of a consumer. x-stream-match-unfiltered alone means nothing."""
     resource = f"queue '{stream}' in vhost '{vhost}'"
     offset: OffsetSpec | None = None
     if X_STREAM_OFFSET in arguments:
@@ -153,12 +146,8 @@ UNSENT_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class ConsumerTerms:
-    """The parameters of a consumer.
-
-    Attributes:
-        number: in the order in which the channel's consumers came; 0: of a fetcher.
-        prefetch: deliveries it may hold unacknowledged; 0: no limit, or that of the queue's kind.
-        timeout_ms: how long it requested to hold one; None: it did not.
+    """The parameters of a consumer; of a fetcher without `tag` and `number`. `number`: in the order in which
+    the channel's consumers came. `prefetch`: 0: no limit, or that of the queue's kind.
     """
 
     no_ack: bool
@@ -171,12 +160,8 @@ class ConsumerTerms:
 
 
 class ChannelConsumer:
-    """A consumer of basic.consume, or a fetcher for basic.get.
-
-    Attributes, in ms of `Moment`, set once a batch:
-        asked_ms: its last request to the queue.
-        moved_ms: its last delivery that was written.
-        settled_ms: the client's last decision; None: there was none.
+    """A consumer of basic.consume, or a fetcher for basic.get. `asked_ms`: its last request to the queue;
+    `moved_ms`: its last written delivery; `settled_ms`: the client's last decision.
     """
 
     __slots__ = (
@@ -212,7 +197,7 @@ class ChannelConsumer:
 
     @property
     def holds_max(self) -> int | None:
-        """The most deliveries that it may hold, by its prefetch or its queue's kind; None: no limit."""
+        """The most deliveries that it may hold; None: no limit."""
         terms = self.terms
         if terms.no_ack:
             return None
@@ -220,24 +205,21 @@ class ChannelConsumer:
 
     @property
     def full(self) -> bool:
-        """Whether it holds as many deliveries as it may, and gets more when the client acknowledges."""
         most = self.holds_max
         return most is not None and self.holds >= most
 
     @property
     def holds(self) -> int:
-        """The number of deliveries that count against a prefetch: written or waiting to be."""
+        """The number of deliveries that count against a prefetch."""
         return self.unacked + len(self.keys)
 
     @property
     def idle_ms(self) -> int:
-        """The earliest time from which it could have got the next delivery, if its queue had any."""
+        """The earliest time from which it could have got the next delivery."""
         return max(self.moved_ms, self._room_ms)
 
     def request(self, limit: int | None = None) -> None:
-        """Request more from the queue; `limit` is what the channel's own limit leaves, None if it has
-        none.
-        """
+        """Request more from the queue. `limit`: what the channel's own limit leaves."""
         wanted = MASK
         most = self.holds_max
         if most is not None:
@@ -249,10 +231,6 @@ class ChannelConsumer:
         limited = self.terms.prefetch or limit is not None
         if self.credit.top_up(wanted, UNSENT_MAX, renew_at=UNSENT_MAX if limited else UNSENT_MAX // 2):
             self.asked_ms = self._moment.ms
-
-    def fetch(self) -> None:
-        self.credit.request(1, 1, drain=True)
-        self.asked_ms = self._moment.ms
 
     def on_deliver(self, effect: Deliver) -> None:
         if self.credit.on_deliver(effect):
@@ -287,7 +265,7 @@ class ChannelConsumer:
         self.credit.give_back(*self._take_all())
 
     def forget(self) -> None:
-        """Drop waiting deliveries, after the queue is gone or did not accept the consumer."""
+        """Drop waiting deliveries: the queue is gone, or did not accept the consumer."""
         self.credit.drop(len(self._take_all()[0]))
         self.credit.closed = True
 
@@ -296,7 +274,7 @@ class ChannelConsumer:
         self.credit.cancel()
 
     def leave(self) -> None:
-        """Leave with the channel: everything goes back, and unacknowledged deliveries count as failed."""
+        """Leave with the channel: unacknowledged deliveries count as failed."""
         keys, messages = self._take_all()
         self.credit.drop(len(keys))
         self.credit.leave(keys, messages, DeliveryOutcome.REQUEUE_FAILED)
@@ -311,23 +289,24 @@ class ChannelTap(Protocol):
     """Called for frames in the order in which they take effect; must not raise."""
 
     def received(self, item: object) -> None:
-        """Handle an item of the frame reader, before the channel does."""
+        """Handle an item before the channel does."""
 
     def sent(self, method: Method) -> None:
         """Handle a written method after its effect; for confirms, that of all written together."""
 
     def sent_content(self, frames: bytes) -> None:
-        """Handle a method that was written with its content. Its effect is complete."""
+        """Handle a method that was written with its content, after its effect."""
 
     def delivered(self, consumer: ChannelConsumer, first_tag: int, deliveries: int) -> None:
-        """Handle deliveries of a consumer before they are written, with tags that follow the first."""
+        """Handle deliveries of a consumer before they are written."""
 
+
+_NUMBER: Final = attrgetter("terms.number")
 
 OVERHEAD_BYTES: Final = 64
-"""The frames of a delivery without its content, in bytes, for the writer's budget."""
+"""Of a delivery without its content, for the writer's budget."""
 
 Held = Taken[ChannelConsumer, int]
-"""Deliveries that the client held: their consumer, and the queue's keys for them."""
 
 
 @dataclass(eq=False)
@@ -346,8 +325,7 @@ class ChannelConsumers:
     _by_ref: dict[ConsumerRef, ChannelConsumer] = field(default_factory=dict)
     _encoders: dict[ChannelConsumer, DeliverEncoder] = field(default_factory=dict)
     _fetchers: dict[tuple[DeclaredQueue, bool], ChannelConsumer] = field(default_factory=dict)
-    # Deliveries with an outcome that no queue has: those in `held`, and those that a transaction has
-    # acknowledged and not committed.
+    # Those in `held`, and those that a transaction has acknowledged and not committed.
     _unsettled: int = 0
     _turn: int = 0
     _next_tag: int = 1
@@ -405,7 +383,7 @@ class ChannelConsumers:
         return consumer
 
     def forget(self, ref: ConsumerRef) -> ChannelConsumer | None:
-        """Remove a consumer; acknowledgements of its deliveries are still accepted."""
+        """Remove a consumer, whose deliveries may still be acknowledged."""
         consumer = self._by_ref.pop(ref, None)
         if consumer is None:
             return None
@@ -422,7 +400,7 @@ class ChannelConsumers:
 
     @property
     def lasting(self) -> list[ChannelConsumer]:
-        """The consumers that have not been cancelled, including those that wait for their queue's answer."""
+        """The consumers that have not been cancelled, also those that wait for their queue's answer."""
         return [each for each in self._by_ref.values() if each.terms.tag and not each.cancelled]
 
     def find(self, ref: ConsumerRef) -> ChannelConsumer | None:
@@ -439,11 +417,11 @@ class ChannelConsumers:
             self._by_ref[ref] = fetcher
             name = reply_to.name_of("consumer (basic.get)")
             self._to_queue((queue.handle, Subscribe(ref, no_ack, counted=False, name=name)))
-        fetcher.fetch()
+        fetcher.credit.request(1, 1, drain=True)
+        fetcher.asked_ms = self._context.moment.ms
         return fetcher
 
     def take_fetched(self, fetcher: ChannelConsumer) -> tuple[int, Message] | None:
-        """Return the message of a fetch with its delivery tag; None if there was none."""
         keys, messages = fetcher.take(1)
         if not keys:
             return None
@@ -471,7 +449,6 @@ class ChannelConsumers:
                 self._unsent[consumer] = None
 
     def on_reply(self, effect: CreditReply) -> ChannelConsumer | None:
-        """Handle the answer of a queue to a request; return the consumer that made it."""
         consumer = self._by_ref.get(effect.consumer)
         if consumer is not None:
             consumer.on_reply(effect)
@@ -499,7 +476,6 @@ class ChannelConsumers:
 
     @property
     def full(self) -> bool:
-        """Whether the channel holds as many deliveries as its own limit allows."""
         return bool(self.global_prefetch) and self._unsettled >= self.global_prefetch
 
     def _hold_to_global_limit(self) -> None:
@@ -522,7 +498,7 @@ class ChannelConsumers:
         spent = 0
         waiting = [consumer for consumer in self._unsent if consumer.keys]
         if len(waiting) > 1:
-            waiting.sort(key=_number)
+            waiting.sort(key=_NUMBER)
             self._turn = (self._turn + 1) % len(waiting)
             waiting = waiting[self._turn :] + waiting[: self._turn]
         for consumer in waiting:
@@ -604,7 +580,3 @@ class ChannelConsumers:
     @property
     def unacked(self) -> int:
         return len(self.held)
-
-
-def _number(consumer: ChannelConsumer) -> int:
-    return consumer.terms.number

@@ -1,12 +1,10 @@
 """Publishing on one channel: routes, returns, confirms, transactions, and the credit of the queues.
 
-A run of publishes of the same shape is routed once and sent to each queue as one command. Queues answer with
-`Confirmed`, whether the client wants confirms or not, because the credit flow counts it.
-
-The credit flow is RabbitMQ's, the back-pressure of AMQP 0-9-1: each pair of reader, channel and queue has a
-counter. The sender may send until it is used up, and then stops *everything*, whatever its destination. The
-receiver returns `more_after` whenever it has handled so many, unless it is held up itself: then it does so
-when it continues. So a slow queue stops a channel, and the channel the reader of the whole connection.
+Queues answer with `Confirmed`, whether the client wants confirms or not, because the credit flow counts it.
+That is RabbitMQ's, the back-pressure of AMQP 0-9-1: each pair of reader, channel and queue has a counter. The
+sender may send until it is used up, and then stops *everything*, whatever its destination. The receiver
+returns `more_after` whenever it has handled so many, unless it is held up itself. So a slow queue stops a
+channel, and the channel the reader of the whole connection.
 """
 
 from __future__ import annotations
@@ -32,28 +30,21 @@ from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.routes import Route, Routes
 
 
-@dataclass(frozen=True, slots=True)
-class CreditFlowSettings:
-    """The numbers of messages in `credit_flow_default_credit` of RabbitMQ. `more_after`: the receiver returns
-    so much after handling as many; not more than `initial`, or a sender would wait for ever.
+class CreditFlow:
+    """One pair of a sender and a receiver.
+
+    Attributes:
+        credit: what the sender may send; below 0 when it had to finish what it had begun.
+        unreturned: messages that the receiver has handled, and whose credit is not returned.
     """
 
-    initial: int = 400
-    more_after: int = 200
+    __slots__ = ("credit", "more_after", "unreturned")
 
-    @classmethod
-    def of(cls, config: Config) -> CreditFlowSettings:
-        initial = config.credit_flow_initial
-        return cls(initial, min(config.credit_flow_more_after, initial))
-
-
-class CreditSender:
-    """The sending end of one pair; `credit` is below 0 when it had to finish what it had begun."""
-
-    __slots__ = ("credit",)
-
-    def __init__(self, settings: CreditFlowSettings) -> None:
-        self.credit = settings.initial
+    def __init__(self, config: Config) -> None:
+        self.credit = config.credit_flow_initial
+        # Not more than all credit, or the sender would wait for ever.
+        self.more_after = min(config.credit_flow_more_after, self.credit)
+        self.unreturned = 0
 
     @property
     def blocked(self) -> bool:
@@ -71,27 +62,16 @@ class CreditSender:
         self.credit = 0
         return now, rest
 
-
-class CreditReceiver:
-    """The receiving end of one pair. `unreturned`: messages that were handled, and whose credit is not
-    returned to the sender.
-    """
-
-    __slots__ = ("more_after", "unreturned")
-
-    def __init__(self, settings: CreditFlowSettings) -> None:
-        self.more_after = settings.more_after
-        self.unreturned = 0
-
-    def take_grant(self) -> int:
-        """Return the credit to grant now, in whole portions. Must not be called while held up."""
-        portions = self.unreturned // self.more_after
-        self.unreturned -= portions * self.more_after
-        return portions * self.more_after
+    def give_back(self) -> None:
+        """Return credit to the sender, in whole portions. Must not be called while the receiver is held
+        up.
+        """
+        returned = self.unreturned - self.unreturned % self.more_after
+        self.unreturned -= returned
+        self.credit += returned
 
 
 def contents_of(item: Item) -> int:
-    """Return the number of contents in one item of the frame reader, which the credit flow counts."""
     if type(item) is PublishRun:
         return len(item.bodies)
     return 1 if type(item) is ContentTooLarge else 0
@@ -109,44 +89,28 @@ _DIRECT_REPLY_TO_BYTES: Final = DIRECT_REPLY_TO.encode()
 
 OUTLETS_MAX: Final = 1024
 """The most queues with credit counters; beyond, those without unconfirmed messages are dropped. If more are
-left it is twice their number: a fan-out to thousands of queues looks through them a few times."""
+left it is twice their number, so that a fan-out to thousands of queues looks through them a few times.
+"""
 
-_Head = tuple[bytes, Sequence[str]]
 
-
-class QueueOutlet:
-    """One queue to which this channel publishes.
-
-    Attributes:
-        receiver: the queue's end. The queue reports by `Confirmed`, so it is counted here.
+class QueueOutlet(CreditFlow):
+    """One queue to which this channel publishes. The queue reports by `Confirmed`, so that the channel counts
+    for it.
     """
 
-    __slots__ = ("outstanding", "queue", "receiver", "ref", "sender")
+    __slots__ = ("outstanding", "queue", "ref")
 
-    def __init__(self, queue: DeclaredQueue, reply_to: ReplyTo, settings: CreditFlowSettings) -> None:
+    def __init__(self, queue: DeclaredQueue, reply_to: ReplyTo, config: Config) -> None:
+        super().__init__(config)
         self.queue = queue
         self.ref = reply_to.publisher()
-        self.sender = CreditSender(settings)
-        self.receiver = CreditReceiver(settings)
         self.outstanding = 0
-
-
-@dataclass(eq=False, slots=True)
-class _Buffered:
-    exchange: Exchange
-    message: Message
-    queues: Sequence[DeclaredQueue]
-    mandatory: bool
 
 
 @dataclass(eq=False)
 class Publishing:
-    """The contents that a channel's client publishes.
-
-    Attributes:
-        commit_failed: some queue was full or failed and did not take its part of the last commit.
-        blocked: some queue has used up its credit; the channel gives its reader none meanwhile.
-        next_seq: number of the next message; counted from 1 again after confirm.select.
+    """The contents that a channel's client publishes. `commit_failed`: some queue did not take its part of
+    the last commit. `next_seq`: counted from 1 again after confirm.select.
     """
 
     _context: ChannelContext
@@ -154,7 +118,6 @@ class Publishing:
     _give_back: Callable[[Message], None]
     _reply_address: Callable[[], str | None]
     _counters: ClientCounters
-    _flow: CreditFlowSettings = field(init=False)
     _routes: Routes = field(init=False)
     _outlets: dict[DeclaredQueue, QueueOutlet] = field(default_factory=dict)
     _outlets_max: int = OUTLETS_MAX
@@ -163,7 +126,9 @@ class Publishing:
     tracker: ConfirmTracker = field(default_factory=ConfirmTracker)
     next_seq: int = 1
     _before_confirms: int = 0
-    _buffered: list[_Buffered] = field(default_factory=list)
+    _buffered: list[tuple[Exchange, Sequence[DeclaredQueue], list[Message], bool]] = field(
+        default_factory=list
+    )
     _commit: dict[int, int] | None = None
     published_ms: int = 0
     confirming: bool = False
@@ -171,7 +136,6 @@ class Publishing:
     commit_failed: bool = False
 
     def __post_init__(self) -> None:
-        self._flow = CreditFlowSettings.of(self._context.config)
         self._routes = Routes(self._context.vhost, self._context.access)
 
     @property
@@ -180,7 +144,7 @@ class Publishing:
 
     @property
     def held_by(self) -> list[QueueOutlet]:
-        """The queues that hold the channel up, the one with the most unconfirmed messages first."""
+        """The queues that hold the channel up, most unconfirmed messages first."""
         return sorted(self._held_by, key=lambda outlet: -outlet.outstanding)
 
     @property
@@ -207,7 +171,8 @@ class Publishing:
         route = self.find(run.exchange, run.routing_key, immediate=run.immediate)
         queues = route.queues
         if queues is None or self.transactional:
-            self._publish_each(run, route)
+            for properties, body in zip(run.properties, run.bodies, strict=True):
+                self._publish_one(run, route, *self._read(route, properties, body), body)
             return
         heads = route.heads
         messages: list[Message] = []
@@ -218,8 +183,7 @@ class Publishing:
                 if head is None or len(body) > limit:
                     head, extra_keys = self._read(route, properties, body)
                     if extra_keys:
-                        # It has another destination: the messages before it are sent first, to preserve the
-                        # order.
+                        # It has another destination: the messages before it are sent first.
                         self._to_queues(route.exchange, queues, messages, run.mandatory)
                         messages = []
                         self._publish_one(run, route, head, extra_keys, body)
@@ -233,15 +197,9 @@ class Publishing:
             self._to_queues(route.exchange, queues, messages, run.mandatory)
 
     def find(self, exchange: str, routing_key: str, *, immediate: bool) -> Route:
-        """Return the route of contents. Raises `RefusedError`."""
         if immediate:
             raise NotSupported("basic.publish", "immediate=true")
         return self._routes.find(exchange, routing_key)
-
-    def _publish_each(self, run: PublishRun, route: Route) -> None:
-        for properties, body in zip(run.properties, run.bodies, strict=True):
-            head, extra_keys = self._read(route, properties, body)
-            self._publish_one(run, route, head, extra_keys, body)
 
     def _publish_one(
         self, run: PublishRun, route: Route, head: bytes, extra_keys: Sequence[str], body: bytes
@@ -249,11 +207,11 @@ class Publishing:
         message = (head, body)
         queues = self._routes.queues(route, extra_keys, lambda: routing_headers(message))
         if self.transactional:
-            self._buffered.append(_Buffered(route.exchange, message, queues, run.mandatory))
+            self._buffered.append((route.exchange, queues, [message], run.mandatory))
         else:
             self._to_queues(route.exchange, queues, [message], run.mandatory)
 
-    def _read(self, route: Route, properties: bytes, body: bytes) -> _Head:
+    def _read(self, route: Route, properties: bytes, body: bytes) -> tuple[bytes, Sequence[str]]:
         # Returns the head of the message, and further routing keys.
         limit = self._context.config.max_message_size_bytes
         if len(body) > limit:
@@ -293,11 +251,12 @@ class Publishing:
             return
         count = len(messages)
         self._counters.published += count
-        exchange.count(count, routed=bool(queues))
+        exchange.published += count
         ids: Sequence[int] = range(self.next_seq, self.next_seq + count)
         self.next_seq += count
         if not queues:
             self._counters.unroutable += count
+            exchange.unroutable += count
             self._context.on_unroutable(messages)
             if mandatory:
                 self._counters.returned += count
@@ -316,28 +275,21 @@ class Publishing:
         if len(queues) > 1:
             self._counters.copies += (len(queues) - 1) * count
         for queue in queues:
-            self._deliver_to(queue, ids, messages)
-
-    def _deliver_to(self, queue: DeclaredQueue, ids: Sequence[int], messages: list[Message]) -> None:
-        outlet = self._outlets.get(queue)
-        if outlet is None:
-            outlet = self._open_outlet(queue)
-        outlet.outstanding += len(messages)
-        sender = outlet.sender
-        sender.credit -= len(messages)
-        if sender.credit <= 0:
-            self._held_by.add(outlet)
-        self._to_queue((queue.handle, Publish(outlet.ref, ids, messages, settled=not self.confirming)))
+            outlet = self._outlets.get(queue) or self._open_outlet(queue)
+            outlet.outstanding += count
+            outlet.credit -= count
+            if outlet.credit <= 0:
+                self._held_by.add(outlet)
+            self._to_queue((queue.handle, Publish(outlet.ref, ids, messages, settled=not self.confirming)))
 
     def _open_outlet(self, queue: DeclaredQueue) -> QueueOutlet:
         if len(self._outlets) >= self._outlets_max:
-            # For a server that answers to many short-lived queues: those without unconfirmed messages are
-            # dropped.
+            # For a server that answers to many short-lived queues.
             for outlet in [each for each in self._outlets.values() if not each.outstanding]:
                 del self._outlets[outlet.queue]
                 del self._by_ref[outlet.ref]
             self._outlets_max = max(OUTLETS_MAX, 2 * len(self._outlets))
-        outlet = self._outlets[queue] = QueueOutlet(queue, self._context.reply_to, self._flow)
+        outlet = self._outlets[queue] = QueueOutlet(queue, self._context.reply_to, self._context.config)
         self._by_ref[outlet.ref] = outlet
         return outlet
 
@@ -351,11 +303,10 @@ class Publishing:
         if outlet is None:
             return  # published before the channel was closed and opened again
         outlet.outstanding -= len(ids)
-        receiver = outlet.receiver
-        receiver.unreturned += len(ids)
-        if receiver.unreturned >= receiver.more_after:
-            outlet.sender.credit += receiver.take_grant()
-            if outlet.sender.credit > 0:
+        outlet.unreturned += len(ids)
+        if outlet.unreturned >= outlet.more_after:
+            outlet.give_back()
+            if outlet.credit > 0:
                 self._held_by.discard(outlet)
         if not settled:
             (self.tracker.rejected if failed else self.tracker.confirmed)(ids)
@@ -395,11 +346,10 @@ class Publishing:
         buffered, self._buffered = self._buffered, []
         self._commit = {}
         self.commit_failed = False
-        for each in buffered:
-            seq = self.next_seq
-            if each.queues:
-                self._commit[seq] = len(each.queues)
-            self._to_queues(each.exchange, each.queues, [each.message], each.mandatory)
+        for exchange, queues, messages, mandatory in buffered:
+            if queues:
+                self._commit[self.next_seq] = len(queues)
+            self._to_queues(exchange, queues, messages, mandatory)
         return self.committed
 
     @property

@@ -1,15 +1,16 @@
 """Resolution of an attach: termini, topics and subscriptions, agreed modes, and refusals.
 
-The functions read the peer's attach and either return a plan or raise the `AmqpLinkError` with which the link
-is refused (part 2, section 2.6.3; part 3, section 3.5); they do not touch a link. Where a queue must be
-declared first, they yield the request and are sent its decision, at once or later.
+The functions read the peer's attach and either return a plan or raise the error with which the link is
+refused (part 2, section 2.6.3; part 3, section 3.5): `AmqpLinkError`, or a `RefusedError` for
+`to_amqp_error`. They do not touch a link. Where a queue must be declared first, they yield the request and
+are sent its decision, at once or later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import replace
-from typing import Any, Final, TypeGuard, TypeVar
+from typing import Any, Final, TypeVar
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.emulation import ADDRESS_V1
@@ -23,7 +24,7 @@ from amqp10broker.errors import (
     RefusedError,
     ResourceLocked,
 )
-from amqp10broker.message.filters.filters import Filters, FilterSet, from_amqp10
+from amqp10broker.message.filters.filters import SELECTOR, Filters, FilterSet, from_amqp10, is_selector
 from amqp10broker.metadata.catalog import CatalogRequest, Decided
 from amqp10broker.metadata.queue import CLASSIC, KINDS, VOLATILE_KIND, DeclaredQueue, QueueKind, QueueType
 from amqp10broker.metadata.queue_requests import (
@@ -50,7 +51,6 @@ from amqp10broker.protocols.amqp10.performatives import (
     TerminusExpiryPolicy,
 )
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
-from amqp10broker.queues.commands import DeliveryOutcome
 from amqp10broker.queues.selecting import fault_of
 from amqp10broker.routing.address import (
     TOPIC_EXCHANGE,
@@ -65,13 +65,12 @@ from amqp10broker.routing.address import (
     topic_address,
 )
 from amqp10broker.routing.exchange import stripped
-from amqp10broker.sessions.amqp10.link_owner import default_delivery_outcome
 from amqp10broker.sessions.context import SessionContext
 
 T = TypeVar("T")
 
 Steps = Generator[CatalogRequest[Any], Decided, T]
-"""A generator that yields declarations of queues, is sent the decision on each, and returns a plan."""
+"""Yields declarations of queues, is sent the decision on each, and returns a plan."""
 
 OUTCOMES: Final = (
     Symbol("amqp:accepted:list"),
@@ -87,14 +86,10 @@ VOLATILE_QUEUE: Final = Symbol("rabbitmq:volatile-queue")
 MOVE: Final = Symbol("move")
 COPY: Final = Symbol("copy")
 STREAM_CAPABILITIES: Final = (Symbol("AMQP_FILTEX_PROP_V1_0"), Symbol("AMQP_FILTEX_SQL_V1_0"))
-"""The extensions for filters of AMQP 1.0 that a link from a stream offers."""
 ENQUEUED_TIME: Final = Symbol("amqp10broker:enqueued-time")
-"""A receiver that desires this capability of a stream is offered it, and gets each message with the
-annotation ``x-opt-enqueued-time``: the time when it was written. This is an extension of amqp10broker.
-"""
+"""An extension: a receiver of a stream that desires it gets each message with ``x-opt-enqueued-time``."""
 PRIORITY: Final = "rabbitmq:priority"
 TIMEOUT: Final = "rabbitmq:consumer-timeout"
-"""The link property with which a consumer sets its timeout."""
 
 # The first entry that matches counts.
 _CONDITIONS: Final[tuple[tuple[type[RefusedError], str], ...]] = (
@@ -118,17 +113,12 @@ _GENERATED_NAME_PARTS_BYTES_MAX: Final = 150
 
 @dataclass(frozen=True, slots=True)
 class SourcePlan:
-    """The parameters of a link on which a client consumes.
-
-    Attributes:
-        timeout_ms: how long it may hold a delivery; None: as long as the queue allows.
-        filters: select messages, and set where a stream begins; None selects all.
-        exclusive: no other consumer is allowed; the attach is answered when the queue has agreed.
+    """The parameters of a link on which a client consumes. `exclusive`: no other consumer is allowed; the
+    attach is answered when the queue has agreed.
     """
 
     queue: DeclaredQueue
     source: Source
-    default_delivery_outcome: DeliveryOutcome
     dynamic: bool
     priority: int
     timeout_ms: int | None
@@ -146,9 +136,8 @@ class SourcePlan:
 
 @dataclass(frozen=True, slots=True)
 class TargetPlan:
-    """The parameters of a link on which a client publishes. `exchange`: the fixed target if it is an
-    exchange, with the routing key; None for an anonymous terminus, too. `topic`: the exchange and routing key
-    are those of a topic; unroutable messages are accepted.
+    """The parameters of a link on which a client publishes. Neither `queue` nor `exchange`: an anonymous
+    terminus. `topic`: unroutable messages are accepted.
     """
 
     queue: DeclaredQueue | None
@@ -160,7 +149,7 @@ class TargetPlan:
 
 
 def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
-    """Resolve the source of a receiver. Raises `AmqpLinkError`, or `AmqpSessionError` without permission."""
+    """Resolve the source of a receiver."""
     source = attach.source
     if source is None:
         # As for an attach that resumes a link (2.6.3). Qpid JMS ends subscriptions so, and expects
@@ -172,7 +161,6 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
         )
     assert isinstance(source, Source)
     outcomes = outcomes_of(source)
-    delivery_outcome = default_delivery_outcome(source.default_outcome)
     # Checked before a queue is made, which a refusal would leave behind.
     priority = whole_number(attach, PRIORITY) or 0
     dynamic = source.dynamic
@@ -192,18 +180,18 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
                 f"Attach refused: {source.address!r} is no source: bind a queue to the exchange and consume "
                 "from /queues/:queue",
             )
-        _allowed(lambda: context.access.read("queue", address.queue))
+        context.access.read("queue", address.queue)
         filter_set = _filters(source, _kind(address, context), f"queue '{address.queue}'", context)
         if to_declare(address, context):
             yield from _declared(address, context)
             # Checked again because the declaration may have taken its time.
-            _allowed(lambda: context.access.read("queue", address.queue))
-        queue = _allowed(lambda: context.vhost.lookup(address.queue))
+            context.access.read("queue", address.queue)
+        queue = context.vhost.lookup(address.queue)
         if queue.type == VOLATILE:
             raise AmqpLinkError(
                 Condition.UNAUTHORIZED_ACCESS, f"only creator channel may consume from queue '{queue.name}'"
             )
-        _allowed(lambda: context.vhost.for_connection(queue, context.connection))
+        context.vhost.for_connection(queue, context.connection)
     stream = queue.type == QueueType.STREAM
     browse = source.distribution_mode == COPY and not stream
     made = (VOLATILE_QUEUE if queue.type == VOLATILE else TEMPORARY_QUEUE,)
@@ -222,7 +210,7 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
     timed = stream and ENQUEUED_TIME in (attach.desired_capabilities or ())
     offered = (*STREAM_CAPABILITIES, ENQUEUED_TIME) if timed else STREAM_CAPABILITIES
     plan = SourcePlan(
-        *(queue, reply, delivery_outcome, dynamic, priority, _timeout(attach, queue)),
+        *(queue, reply, dynamic, priority, _timeout(attach, queue)),
         filters=None if filter_set is None else filter_set.filters,
         capabilities=offered if stream else None,
         enqueued_time=timed,
@@ -253,7 +241,6 @@ def _filter_set(source: Source, kind: QueueKind, context: SessionContext) -> Fil
 
 
 def plan_target(attach: Attach, context: SessionContext) -> Steps[TargetPlan]:
-    """Resolve the target of a sender. Raises as `plan_source`."""
     target = attach.target
     if isinstance(target, Coordinator):
         raise AmqpLinkError(Condition.NOT_IMPLEMENTED, "Transactions not supported")
@@ -277,7 +264,7 @@ def plan_target(attach: Attach, context: SessionContext) -> Steps[TargetPlan]:
     address = resolve(target.address, target.capabilities, context)
     if isinstance(address, TopicAddress):
         _check_exchange(TOPIC_EXCHANGE, context)
-        temporary = _allowed(lambda: temporary_topic(context.vhost, address.topic))
+        temporary = temporary_topic(context.vhost, address.topic)
         capabilities = of_topic(target.capabilities, temporary)
         reply = Target(address=target.address, capabilities=capabilities, **KEPT)
         return TargetPlan(None, as_exchange(address), reply, dynamic=False, topic=True, temporary=temporary)
@@ -291,17 +278,17 @@ def plan_target(attach: Attach, context: SessionContext) -> Steps[TargetPlan]:
 
 
 def target_queue(address: QueueAddress, context: SessionContext) -> Steps[DeclaredQueue]:
-    """Return the queue of a publisher's address, declared if necessary. Raises as `plan_source`."""
-    _allowed(lambda: context.access.write("exchange", ""))
+    """Return the queue of a publisher's address, declared if necessary. Raises `RefusedError`."""
+    context.access.write("exchange", "")
     if to_declare(address, context):
         yield from _declared(address, context)
-        _allowed(lambda: context.access.write("exchange", ""))  # as above
-    return _allowed(lambda: context.vhost.lookup(address.queue))
+        context.access.write("exchange", "")  # as above
+    return context.vhost.lookup(address.queue)
 
 
 def _check_exchange(name: str, context: SessionContext) -> None:
-    _allowed(lambda: context.access.write("exchange", name))
-    exchange = _allowed(lambda: context.vhost.topology.lookup_exchange(name))
+    context.access.write("exchange", name)
+    exchange = context.vhost.topology.lookup_exchange(name)
     if exchange.internal:
         raise AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, internal_exchange_text(name, context.vhost.name))
 
@@ -311,12 +298,11 @@ def internal_exchange_text(exchange: str, vhost: str) -> str:
 
 
 def rcv_settle_mode(attach: Attach) -> int:
-    """Return the receiver settle mode that the client requested; both modes are supported."""
     return int(attach.rcv_settle_mode or ReceiverSettleMode.FIRST)
 
 
 def whole_number(attach: Attach, name: str) -> int | None:
-    """Return a link property that is a signed 64-bit integer; None if unset. Raises `AmqpLinkError`."""
+    """Return a link property that is a signed 64-bit integer; None if unset."""
     value = (attach.properties or {}).get(name)
     if value is None:
         return None
@@ -347,7 +333,7 @@ def _timeout(attach: Attach, queue: DeclaredQueue) -> int | None:
 
 
 def to_amqp_error(error: RefusedError) -> AmqpError:
-    """Convert a refusal to an AMQP 1.0 error: a missing permission ends the session, any other the link."""
+    """Convert a refusal: a missing permission ends the session, any other the link."""
     condition = next(
         (condition for kind, condition in _CONDITIONS if isinstance(error, kind)), Condition.INTERNAL_ERROR
     )
@@ -355,15 +341,7 @@ def to_amqp_error(error: RefusedError) -> AmqpError:
     return kind(condition, error.description)
 
 
-def _allowed(check: Callable[[], T]) -> T:
-    try:
-        return check()
-    except RefusedError as error:
-        raise to_amqp_error(error) from error
-
-
 def outcomes_of(source: Source) -> tuple[Symbol, ...]:
-    """Return the outcomes of a source; raise `AmqpLinkError` if one is unknown."""
     if source.outcomes is None:
         return OUTCOMES
     unknown = [outcome for outcome in source.outcomes if outcome not in OUTCOMES]
@@ -376,7 +354,7 @@ def outcomes_of(source: Source) -> tuple[Symbol, ...]:
 
 
 def resolve(address: Any, capabilities: tuple[Symbol, ...] | None, context: SessionContext) -> Address:
-    """Parse an address; a bare name is a topic only with that capability. Raises `AmqpLinkError`."""
+    """Parse an address; a bare name is a topic only with that capability."""
     if not isinstance(address, str):
         raise AmqpLinkError(
             Condition.INVALID_FIELD, f"Attach refused: bad address {address!r}: it must be a string"
@@ -397,25 +375,23 @@ def as_exchange(address: TopicAddress) -> ExchangeAddress:
 def _declared(address: QueueAddress, context: SessionContext) -> Steps[None]:
     vhost = context.vhost
     name = address.queue
-    _allowed(lambda: context.access.configure("queue", name))
+    context.access.configure("queue", name)
     arguments = {JMS_PRIORITY: True} if context.of_jms else {}
-    decided = yield DeclareQueue(_allowed(vhost.named), name, arguments=arguments)
+    decided = yield DeclareQueue(vhost.named(), name, arguments=arguments)
     # The declaration may be refused because another client has meanwhile made the queue, perhaps with other
     # arguments. Then it is there.
     if decided.refusal is not None and vhost.find(name) is None:
-        raise to_amqp_error(decided.refusal) from decided.refusal
+        raise decided.refusal
 
 
 def to_declare(address: QueueAddress, context: SessionContext) -> bool:
-    """Return whether an attach to this address declares the queue because it does not exist yet."""
     declare = address.declare and context.config.declare_on_attach
     return declare and context.vhost.find(address.queue) is None
 
 
 def _filters(source: Source, kind: QueueKind, queue: str, context: SessionContext) -> FilterSet | None:
-    # What a kind of queue cannot do is refused. The answer would show it, too (distribution-mode move, no
-    # filter), but some clients do not check it: Qpid JMS would empty a queue that it browses, and consume
-    # messages that it did not select.
+    # What a kind of queue cannot do is refused. The answer would show it, too, but some clients do not check
+    # it: Qpid JMS would empty a queue that it browses.
     filter_set = _filter_set(source, kind, context) if kind.replays or source.filter else None
     selects = filter_set is not None and filter_set.filters.messages is not None
     browses = source.distribution_mode == COPY
@@ -434,7 +410,7 @@ def _kind(address: QueueAddress, context: SessionContext) -> QueueKind:
     # Also for a queue that the attach would make.
     if to_declare(address, context):
         return KINDS[context.vhost.default_type()]
-    return _allowed(lambda: context.vhost.lookup(address.queue)).kind
+    return context.vhost.lookup(address.queue).kind
 
 
 def _capabilities(terminus: Source | Target, queue: DeclaredQueue | None) -> tuple[Symbol, ...] | None:
@@ -445,7 +421,6 @@ def _capabilities(terminus: Source | Target, queue: DeclaredQueue | None) -> tup
 def of_topic(
     asked: tuple[Symbol, ...] | None, temporary: DeclaredQueue | None, *more: Symbol
 ) -> tuple[Symbol, ...] | None:
-    """Return the capabilities that the client requested and that a topic has, plus `more`; None if empty."""
     true = {TOPIC, *more} if temporary is None else {TOPIC, TEMPORARY_TOPIC, *more}
     return tuple(each for each in asked or () if each in true) or None
 
@@ -457,13 +432,13 @@ def _temporary_topic(target: Target, context: SessionContext) -> Steps[TargetPla
             "Dynamic target not supported: set no address for a temporary topic",
         )
     name = OF_TEMPORARY_TOPICS + context.new_id()
-    _allowed(lambda: context.access.configure("queue", name))
+    context.access.configure("queue", name)
     _check_exchange(TOPIC_EXCHANGE, context)
     request = DeclareQueue(
-        _allowed(context.vhost.named), name, durable=False, owner=context.connection, internal=True
+        context.vhost.named(), name, durable=False, owner=context.connection, internal=True
     )
     decided = yield request
-    _allowed(decided.result)
+    decided.result()
     address = topic_address(name)
     reply = Target(
         address=TOPICS + name,
@@ -472,15 +447,15 @@ def _temporary_topic(target: Target, context: SessionContext) -> Steps[TargetPla
         capabilities=(TEMPORARY_TOPIC,),
         **KEPT,
     )
-    queue = _allowed(lambda: context.vhost.lookup(name))
+    queue = context.vhost.lookup(name)
     return TargetPlan(None, as_exchange(address), reply, dynamic=True, topic=True, temporary=queue)
 
 
 def _temporary_queue(
     attach: Attach, address: Any, capabilities: Any, context: SessionContext, end: str
 ) -> Steps[DeclaredQueue]:
-    # A client that requests other capabilities without temporary-queue wants another kind of node. One that
-    # requests none, as proton's own request/response examples do, is served: it can only mean this kind.
+    # A client that requests other capabilities wants another kind of node. One that requests none, as
+    # proton's request/response examples do, can only mean this kind.
     if address is not None or (capabilities and TEMPORARY_QUEUE not in capabilities):
         raise AmqpLinkError(
             Condition.NOT_IMPLEMENTED,
@@ -489,16 +464,16 @@ def _temporary_queue(
     name = stripped(f"amq.dyn-{context.container_id}-{attach.name}-{context.new_id()}")
     if len(f"{context.container_id}{attach.name}".encode()) >= _GENERATED_NAME_PARTS_BYTES_MAX:
         name = f"amq.dyn.gen-{context.new_id()}"
-    _allowed(lambda: context.access.configure("queue", name))
+    context.access.configure("queue", name)
     # Checked before there is a queue that a refusal would leave behind.
     if end == "source":
-        _allowed(lambda: context.access.read("queue", name))
+        context.access.read("queue", name)
     else:
-        _allowed(lambda: context.access.write("exchange", ""))
+        context.access.write("exchange", "")
     owner = context.connection
-    decided = yield DeclareQueue(_allowed(context.vhost.named), name, owner=owner, internal=True)
-    _allowed(decided.result)
-    return _allowed(lambda: context.vhost.lookup(name))
+    decided = yield DeclareQueue(context.vhost.named(), name, owner=owner, internal=True)
+    decided.result()
+    return context.vhost.lookup(name)
 
 
 def _volatile_queue(attach: Attach, source: Source, context: SessionContext) -> DeclaredQueue:
@@ -517,8 +492,8 @@ def _volatile_queue(attach: Attach, source: Source, context: SessionContext) -> 
         )
 
     def may(name: str) -> None:
-        _allowed(lambda: context.access.configure("queue", name))
-        _allowed(lambda: context.access.read("queue", name))
+        context.access.configure("queue", name)
+        context.access.read("queue", name)
 
     return context.volatile(context.vhost, context.connection, may)
 
@@ -529,8 +504,6 @@ def _node_properties() -> dict[Any, Any]:
 
 SHARED: Final = Symbol("shared")
 GLOBAL: Final = Symbol("global")
-_SELECTOR: Final = Symbol("apache.org:selector-filter:string")
-_SELECTOR_CODE: Final = ULong(0x0000_468C_0000_0004)
 _NO_LOCAL: Final = Symbol("apache.org:no-local-filter:list")
 _NO_LOCAL_CODE: Final = ULong(0x0000_468C_0000_0003)
 _SEPARATOR: Final = "|"
@@ -544,12 +517,11 @@ _STAYS: Final[dict[str, Any]] = {
 
 
 def plan_receiver(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
-    """Resolve the source of a receiver, topics and subscriptions included. Raises as `plan_source`.
+    """Resolve the source of a receiver, topics and subscriptions included.
 
     A subscriber consumes from a queue that is bound to the topic and is made by its attach: for the link
-    alone, durable, or shared by several links (`metadata.queue_requests`). It needs the permissions of the
-    three steps: to configure that queue, to bind it (write to it, read `amq.topic` and the topic), and to
-    read it.
+    alone, durable, or shared (`metadata.queue_requests`). It needs the permissions to configure that queue,
+    to bind it (write to it, read `amq.topic` and the topic), and to read it.
     """
     source = attach.source
     if source is None:
@@ -564,29 +536,25 @@ def plan_receiver(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
 
 
 def _subscribe(attach: Attach, source: Source, topic: str, context: SessionContext) -> Steps[SourcePlan]:
-    outcomes, delivery_outcome = outcomes_of(source), default_delivery_outcome(source.default_outcome)
+    outcomes = outcomes_of(source)
     priority = whole_number(attach, PRIORITY) or 0
     selector, no_local = _selector_and_no_local(source)
-    wanted = _wanted(attach, source, topic, context)
-    wanted = replace(wanted, selector=selector)
+    wanted = replace(_wanted(attach, source, topic, context), selector=selector)
     if no_local and not wanted.shared:
         wanted = replace(wanted, container=context.container_id, no_local=True)
     name = wanted.queue_name(context.new_id())
-    try:
-        vhost = context.vhost.named()
-        _check_rights(context, name, topic)
-        temporary = temporary_topic(context.vhost, topic)
-        if temporary is not None:
-            context.vhost.for_connection(temporary, context.connection)
-        there = context.vhost.find(name)
-        if there is not None and (there.ended or _is_another(wanted, there, context, attach)):
-            (yield DeleteQueue(vhost, name)).result()
-        (yield wanted.request(vhost, name, context.connection)).result()
-        _check_rights(context, name, topic)  # the declaration may have taken its time
-        queue = context.vhost.lookup(name)
-        context.vhost.for_connection(queue, context.connection)
-    except RefusedError as error:
-        raise to_amqp_error(error) from error
+    vhost = context.vhost.named()
+    _check_rights(context, name, topic)
+    temporary = temporary_topic(context.vhost, topic)
+    if temporary is not None:
+        context.vhost.for_connection(temporary, context.connection)
+    there = context.vhost.find(name)
+    if there is not None and (there.ended or _is_another(wanted, there, context, attach)):
+        (yield DeleteQueue(vhost, name)).result()
+    (yield wanted.request(vhost, name, context.connection)).result()
+    _check_rights(context, name, topic)  # the declaration may have taken its time
+    queue = context.vhost.lookup(name)
+    context.vhost.for_connection(queue, context.connection)
     reply = Source(
         address=source.address,
         distribution_mode=COPY,
@@ -599,7 +567,6 @@ def _subscribe(attach: Attach, source: Source, topic: str, context: SessionConte
     return SourcePlan(
         queue,
         reply,
-        delivery_outcome,
         dynamic=wanted.name is None,
         priority=priority,
         timeout_ms=None,
@@ -627,7 +594,7 @@ def _wanted(attach: Attach, source: Source, topic: str, context: SessionContext)
 
 
 def _is_another(wanted: Subscription, queue: DeclaredQueue, context: SessionContext, attach: Attach) -> bool:
-    # Raises if the subscription of this name cannot be deleted, or if the queue is not a subscription.
+    # Raises if the queue cannot be replaced, or is not a subscription.
     there = Subscription.of(queue)
     if there == wanted:
         return False
@@ -670,11 +637,8 @@ def _come_back(
 ) -> Steps[SourcePlan]:
     # Mostly in order to end the subscription, for which no other link may consume from it.
     yield from ()
-    try:
-        _check_rights(context, queue.name, subscription.topic)
-        context.vhost.for_connection(queue, context.connection)
-    except RefusedError as error:
-        raise to_amqp_error(error) from error
+    _check_rights(context, queue.name, subscription.topic)
+    context.vhost.for_connection(queue, context.connection)
     reply = Source(
         address=TOPICS + subscription.topic,
         distribution_mode=COPY,
@@ -685,7 +649,8 @@ def _come_back(
         **_STAYS,
     )
     return SourcePlan(
-        *(queue, reply, default_delivery_outcome(None)),
+        queue,
+        reply,
         dynamic=False,
         priority=whole_number(attach, PRIORITY) or 0,
         timeout_ms=None,
@@ -718,7 +683,7 @@ def _selector_and_no_local(source: Source) -> tuple[str | None, bool]:
     for name, value in (source.filter or {}).items():
         if _is_no_local(value):
             no_local = True
-        elif _is_selector(value) and selector is None:
+        elif is_selector(value) and selector is None:
             fault = fault_of(value.value) if type(value.value) is str else "the value must be a string"
             if fault is not None:
                 raise AmqpLinkError(Condition.INVALID_FIELD, f"Attach refused: selector '{name}': {fault}")
@@ -730,7 +695,7 @@ def _in_place(source: Source, subscription: Subscription) -> dict[Any, Any] | No
     # One selector, and no-local only if the subscription is not shared.
     found = {}
     for name, value in (source.filter or {}).items():
-        selects = _is_selector(value) and value.value == subscription.selector
+        selects = is_selector(value) and value.value == subscription.selector
         if selects or (_is_no_local(value) and subscription.no_local):
             found[name] = value
     return found or None
@@ -739,14 +704,10 @@ def _in_place(source: Source, subscription: Subscription) -> dict[Any, Any] | No
 def _described(subscription: Subscription) -> dict[Any, Any] | None:
     found: dict[Any, Any] = {}
     if subscription.selector is not None:
-        found[Symbol("jms-selector")] = Described(_SELECTOR, subscription.selector)
+        found[Symbol("jms-selector")] = Described(Symbol(SELECTOR), subscription.selector)
     if subscription.no_local:
         found[Symbol("no-local")] = Described(_NO_LOCAL, [])
     return found or None
-
-
-def _is_selector(value: object) -> TypeGuard[Described]:
-    return isinstance(value, Described) and value.descriptor in (_SELECTOR, _SELECTOR_CODE)
 
 
 def _is_no_local(value: object) -> bool:

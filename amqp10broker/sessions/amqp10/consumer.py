@@ -1,13 +1,10 @@
 """A client that consumes: couples a sender link with the credit of its queue.
 
-There are two credit states. The client's is the engine's (`link.credit`). The queue gets at most
-`max_queue_credit` of it at a time (`sessions/credit.py`), so that a client that grants four thousand
-million and closes its window cannot fill the broker's memory. Both have a delivery-count; they differ after a
-drain, because the client's is advanced by all its credit and the queue's by one batch only.
-
-A flow that comes while a request to the queue is open is remembered and applied when the queue has answered.
-Answers to the client are written when every delivery that the queue made before its
-answer has been written, so that a flow never overtakes a transfer.
+The client's credit is the engine's (`link.credit`), of which the queue gets a part at a time
+(`sessions/credit.py`). After a drain their delivery-counts differ: the client's is advanced by all its
+credit, the queue's by one batch. A flow that comes while a request to the queue is open is applied when the
+queue has answered. The client is answered when every delivery before the queue's answer has been written, so
+that a flow never overtakes a transfer.
 """
 
 from __future__ import annotations
@@ -22,12 +19,22 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.message.convert import all_to_amqp10
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue, LastError
+from amqp10broker.metadata.queue_requests import Subscription
 from amqp10broker.protocols.amqp10.credit import Grant, SenderCredit
 from amqp10broker.protocols.amqp10.delivery import Parts, Resume, ResumedDelivery, SenderPlan
 from amqp10broker.protocols.amqp10.encoder import encode
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.protocols.amqp10.link import DeliveriesUpdated, SenderLink
-from amqp10broker.protocols.amqp10.performatives import Declared, Flow, Modified, Received, TransactionalState
+from amqp10broker.protocols.amqp10.performatives import (
+    Accepted,
+    Declared,
+    Flow,
+    Modified,
+    Received,
+    Rejected,
+    Released,
+    TransactionalState,
+)
 from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.protocols.amqp10.settling import RELEASED, Outcome
 from amqp10broker.protocols.amqp10.types import Symbol
@@ -41,42 +48,44 @@ from amqp10broker.queues.commands import (
     Settled,
     TimedOut,
 )
-from amqp10broker.sessions.amqp10.attach import SourcePlan
-from amqp10broker.sessions.amqp10.link_owner import (
-    ANSWERS_OWED_MAX,
-    TXN_ID,
-    SenderOwner,
-    to_outcome,
-)
+from amqp10broker.sessions.amqp10.link_owner import LinkOwner
 from amqp10broker.sessions.amqp10.resumable_links import ResumableConsumer
-from amqp10broker.sessions.amqp10.transactions import (
-    Aborted,
-    Acquisition,
-    ConflictError,
-    Retired,
-    Transactions,
-)
-from amqp10broker.sessions.context import ClientLog
+from amqp10broker.sessions.amqp10.transactions import Aborted, Acquisition, ConflictError, Retired
+from amqp10broker.sessions.context import SessionContext
 from amqp10broker.sessions.counters import Moment
 from amqp10broker.sessions.credit import AutoLimit, QueueCredit
 from amqp10broker.sessions.messages import no_part_text
 
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """A decision; `annotations` is an encoded map for the message-annotations, or empty."""
-
-    delivery_outcome: DeliveryOutcome
-    annotations: bytes = b""
+TXN_ID: Final = Symbol("txn-id")
 
 
-def decide(state: Any, *, settled: bool, default: DeliveryOutcome) -> Decision | None:
-    """Translate a client's disposition. `state`: of the delivery; None if the client did not set it. Returns
-    None when the disposition contains no decision. Raises `AmqpLinkError` if annotations that clients may not
-    set, and `AmqpSessionError` if the state is not one that a receiver may set.
+def to_outcome(state: Any) -> DeliveryOutcome | None:
+    match state:
+        case Accepted():
+            return DeliveryOutcome.ACCEPT
+        case Rejected():
+            # "delivery-count is incremented" (3.4.2): the consumer of the dead letter sees it.
+            return DeliveryOutcome.DISCARD_FAILED
+        case Released():
+            return DeliveryOutcome.REQUEUE
+        case Modified(undeliverable_here=True):
+            # As RabbitMQ: the message is not offered to other consumers either, but dead-lettered.
+            return DeliveryOutcome.DISCARD_FAILED if state.delivery_failed else DeliveryOutcome.DISCARD
+        case Modified():
+            return DeliveryOutcome.REQUEUE_FAILED if state.delivery_failed else DeliveryOutcome.REQUEUE
+        case _:
+            return None
+
+
+def decide(
+    state: Any, *, settled: bool, default: DeliveryOutcome, annotates: bool
+) -> tuple[DeliveryOutcome, bytes] | None:
+    """Translate a client's disposition, which may have no state, to the decision and an encoded map for the
+    message-annotations, empty unless `annotates`; None when it contains no decision. Raises `AmqpLinkError`
+    for annotations that clients may not set, and `AmqpSessionError` for a state that receivers may not set.
     """
     if state is None:
-        return Decision(default) if settled else None
+        return (default, b"") if settled else None
     annotations = b""
     if isinstance(state, Modified) and state.message_annotations:
         if not all(isinstance(key, Symbol) and key.startswith("x-") for key in state.message_annotations):
@@ -85,23 +94,18 @@ def decide(state: Any, *, settled: bool, default: DeliveryOutcome) -> Decision |
                 "reserved_annotation_key: message-annotations of modified must have symbol keys that start "
                 "with x-",
             )
-        annotations = encode(state.message_annotations)
+        if annotates:
+            annotations = encode(state.message_annotations)
     delivery_outcome = to_outcome(state)
     if delivery_outcome is None:
         raise AmqpSessionError(
             Condition.INVALID_FIELD, f"Unrecognised state: {type(state).__name__.lower()} in DISPOSITION"
         )
-    return Decision(delivery_outcome, annotations)
+    return delivery_outcome, annotations
 
 
-def transaction_named(flow: Flow) -> bytes | None:
-    """Return the id of the transaction in which a client wants to acquire. Raises `AmqpLinkError`."""
-    txn_id = None if flow.properties is None else flow.properties.get(TXN_ID)
-    if txn_id is not None and not isinstance(txn_id, bytes):
-        text = f"property txn-id of a flow must be binary, and is {txn_id!r}"
-        raise AmqpLinkError(Condition.INVALID_FIELD, text)
-    return txn_id
-
+ANSWERS_OWED_MAX: Final = 256
+"""The most unanswered flows with echo or drain per link or pair; further ones get no answer of their own."""
 
 ACTIVE: Final = Symbol("rabbitmq:active")
 """Link state property that states whether a client is the single active consumer."""
@@ -109,10 +113,9 @@ ACTIVE: Final = Symbol("rabbitmq:active")
 
 @dataclass(eq=False, slots=True)
 class ConsumerTimes:
-    """The times of a link on which a client receives. `granted_ms`: the last flow that left credit; None:
-    there was none. `settled_ms`: the client's last decision on deliveries; None: there was none.
-    `unsent_ms`: the first delivery that waits to be written; `request_ms`: the last request to the queue.
-    The consumer sets these three.
+    """The times of a link on which a client receives; None: not yet. `granted_ms`: the last flow that left
+    credit. The consumer sets `settled_ms`, the client's last decision, `unsent_ms`, the first delivery that
+    waits to be written, and `request_ms`, the last request to the queue.
     """
 
     _moment: Moment
@@ -158,13 +161,16 @@ class ConsumerTimes:
 
 
 @dataclass(eq=False, slots=True)
-class LinkConsumer(SenderOwner):
+class LinkConsumer(LinkOwner):
     """One consuming link.
 
     Attributes:
         address: as the client gave it; the queue's, if it was made for the link.
         resuming: the client's attach gave an incomplete unsettled map: no new deliveries (2.7.3).
         closed: the client has closed its link, so nothing of it survives the detach.
+        browse: it takes no message from its queue.
+        selects: it gets only messages that match its filter.
+        dynamic: its queue was made for the link, and ends with it.
         _drop: removes the consumer from its session after its link has ended, and makes it `leave`.
         resumable: its state that survives this end of the link; None if none does.
         queue_credit: the most that it requests of its queue at a time.
@@ -174,17 +180,19 @@ class LinkConsumer(SenderOwner):
     _session: Session
     link: SenderLink
     credit: QueueCredit
-    plan: SourcePlan
+    address: str
     settings: FlowSettings
+    _context: SessionContext
     _drop: Callable[[LinkConsumer, Sequence[tuple[int, Parts]]], None]
-    _moment: Moment
-    _log: ClientLog
-    _transactions: Transactions
-    _transacts: Callable[[DeclaredQueue], bool]
     resumable: ResumableConsumer | None
     resuming: bool
+    default_delivery_outcome: DeliveryOutcome
+    browse: bool
+    selects: bool
+    dynamic: bool
+    exclusive: bool
+    subscription: Subscription | None
     queue: DeclaredQueue = field(init=False)
-    address: str = field(init=False)
     queue_credit: int = field(init=False)
     auto_limit: AutoLimit | None = None
     _counted: int = 0  # by `auto_limit`: deliveries that were written
@@ -195,9 +203,9 @@ class LinkConsumer(SenderOwner):
     # Deliveries that are resumed when a quorum queue has made the decisions on them durable.
     _resumed: deque[ResumedDelivery] = field(default_factory=deque)
     times: ConsumerTimes = field(init=False)
-    # Decisions that a quorum queue has yet to make durable, in the order in which it received them, which is
-    # that of its answers; and deliveries that the queue has taken back after a timeout, on which the client
-    # may still decide. Made on demand: few links ever have any, and empty ones take 800 bytes.
+    # Decisions that a quorum queue has yet to make durable, in the order of its answers; and deliveries that
+    # the queue has taken back after a timeout, on which the client may still decide. Made on demand: few
+    # links ever have any, and empty ones take 800 bytes.
     _undurable: deque[tuple[Sequence[int], Outcome | None]] | None = None
     _expired: set[int] | None = None
     # Made when a flow names a transaction.
@@ -205,19 +213,18 @@ class LinkConsumer(SenderOwner):
     # Whether the client is told whether it is the single active consumer, and what it was told last.
     tells_active: bool = field(init=False)
     _active_told: bool | None = None
-    # Whether a flow came since the last request to the queue; and flows that are to be answered: covered by
-    # the last request, and later ones.
+    # A flow came since the last request to the queue; flows to be answered that the last request covers, and
+    # later ones.
     _unasked: bool = False
     _answers_asked: int = 0
     _answers_owed: int = 0
 
     def __post_init__(self) -> None:
         queue = self.queue = self.credit.queue
-        self.address = self.plan.source.address
         self.queue_credit = self.settings.queue_credit
         self._since = self.credit.epoch
-        self.times = ConsumerTimes(self._moment)
-        single = queue.effective.settings.single_active_consumer and not self.plan.browse
+        self.times = ConsumerTimes(self._context.moment)
+        single = queue.effective.settings.single_active_consumer and not self.browse
         self.tells_active = queue.kind.tells_active and single
 
     @property
@@ -226,16 +233,14 @@ class LinkConsumer(SenderOwner):
 
     @property
     def ready(self) -> int:
-        """The number of messages that the queue could deliver now, as of its last answer. For a stream those
-        behind this consumer's position; for a queue that it browses none if it has seen all.
-        """
-        if self.credit.kind.replays or self.plan.browse or self.plan.selects:
+        """The number of messages that the queue could deliver to it now, as of its last answer."""
+        if self.credit.kind.replays or self.browse or self.selects:
             return self.credit.available
         return self.queue.handle.ready
 
     def on_flow(self, flow: Flow) -> None:
         if flow.properties is not None:
-            self._acquire_in(transaction_named(flow))
+            self._acquire_in(flow.properties.get(TXN_ID))
         if flow.link_credit is None and not flow.echo:
             return
         self.times.on_flow(self.link.credit)
@@ -249,29 +254,33 @@ class LinkConsumer(SenderOwner):
         else:
             self._request()
 
-    def _acquire_in(self, txn_id: bytes | None) -> None:
+    def _acquire_in(self, txn_id: object) -> None:
         # The properties of a flow replace all of the link's: without a transaction, they end acquisition
         # (part 4, section 4.4.3).
+        if txn_id is not None and not isinstance(txn_id, bytes):
+            text = f"property txn-id of a flow must be binary, and is {txn_id!r}"
+            raise AmqpLinkError(Condition.INVALID_FIELD, text)
         if txn_id is None:
             if self._acquisition is not None:
                 self._acquisition.leave()
             return
-        transaction = self._transactions.find(txn_id)
+        transactions = self._context.transactions
+        transaction = transactions.find(txn_id)
         why = None
         if self.link.settled:
             why = "its deliveries are sent settled"
-        elif self.plan.browse or self.queue.kind.replays:
+        elif self.browse or self.queue.kind.replays:
             why = "it takes none from its queue"
         elif self.resumable is not None:
             why = "it outlives its session"
         if why is not None:
             text = f"link '{self.link.name}' cannot acquire messages in a transaction: {why}"
             raise AmqpLinkError(Condition.NOT_IMPLEMENTED, text)
-        if not self._transacts(self.queue):
+        if not self._context.transacts(self.queue):
             raise AmqpLinkError(Condition.NOT_IMPLEMENTED, no_part_text(self.queue))
         if self._acquisition is None:
             self._acquisition = Acquisition(self._session.outbound, self.link, self.give_up)
-        self._transactions.work(transaction)
+        transactions.work(transaction)
         self._acquisition.enter(transaction)
 
     def give_up(self, ids: Sequence[int]) -> None:
@@ -286,23 +295,21 @@ class LinkConsumer(SenderOwner):
         self._settle([number for number in ids if number != half], RELEASED)
 
     def on_updated(self, event: DeliveriesUpdated) -> None:
-        """Apply the client's decisions on deliveries; its credit does not change.
-
-        A client that has not settled them waits until the broker has: at once, or when a quorum queue has
-        made the decision durable. Raises `AmqpLinkError` if the client may not make this decision, and
-        `AmqpSessionError` if the state is not a decision.
+        """Apply the client's decisions on deliveries. Those that it has not settled the broker settles: at
+        once, or when a quorum queue has made the decision durable. Raises as `decide`.
         """
         if event.settled and self.resumable is not None:
             self.resumable.forget(event.keys)
         if isinstance(event.state, TransactionalState):
             self._decide_within(event.state, event)
             return
-        if self._transactions.open:
-            self._transactions.decided_outside(self.ref, event.keys)
-        decision = decide(event.state, settled=event.settled, default=self.plan.default_delivery_outcome)
+        transactions = self._context.transactions
+        if transactions.open:
+            transactions.decided_outside(self.ref, event.keys)
+        decision = self._decide(event.state, settled=event.settled)
         if decision is None:
             return
-        kind = self.credit.kind
+        delivery_outcome, annotations = decision
         keys, ids, expired = self._without_expired(event.keys, event.delivery_ids)
         if expired:
             if not event.settled:
@@ -311,15 +318,12 @@ class LinkConsumer(SenderOwner):
                 # The queue does not wait for any of them; but it delivers nothing more until it receives a
                 # command.
                 self.credit.post(Settle(self.credit.ref, (), DeliveryOutcome.ACCEPT))
-        self.credit.counters.settled(decision.delivery_outcome, len(keys))
-        self.times.settled_ms = self._moment.ms
-        answer = kind.answers_settlements and not event.settled and bool(keys)
+        self.credit.counters.settled(delivery_outcome, len(keys))
+        self.times.settled_ms = self._context.moment.ms
+        answer = self.credit.kind.answers_settlements and not event.settled and bool(keys)
         if keys:
-            annotations = decision.annotations if kind.keeps_annotations else b""
             self.credit.post(
-                Settle(
-                    self.credit.ref, keys, decision.delivery_outcome, annotations=annotations, answer=answer
-                )
+                Settle(self.credit.ref, keys, delivery_outcome, annotations=annotations, answer=answer)
             )
         if answer:
             if self._undurable is None:
@@ -328,39 +332,43 @@ class LinkConsumer(SenderOwner):
         elif not event.settled:
             self._settle(ids, event.state)
 
+    def _decide(self, state: Any, *, settled: bool) -> tuple[DeliveryOutcome, bytes] | None:
+        default, annotates = self.default_delivery_outcome, self.credit.kind.keeps_annotations
+        return decide(state, settled=settled, default=default, annotates=annotates)
+
     def _decide_within(self, state: TransactionalState, event: DeliveriesUpdated) -> None:
         # The decision takes effect with the commit (part 4, section 4.4.2).
-        transaction = self._transactions.find(state.txn_id)
+        transactions = self._context.transactions
+        transaction = transactions.find(state.txn_id)
         if state.outcome is None and not event.settled:
             return
-        if not self._transacts(self.queue):
+        if not self._context.transacts(self.queue):
             raise AmqpLinkError(Condition.NOT_IMPLEMENTED, no_part_text(self.queue))
         outcome = state.outcome
-        decision = decide(outcome, settled=event.settled, default=self.plan.default_delivery_outcome)
+        decision = self._decide(outcome, settled=event.settled)
         assert decision is not None
         assert not isinstance(outcome, Declared), "it is no decision, and was refused"
-        other = self._transactions.decided_elsewhere(transaction, self.ref, event.keys)
+        other = transactions.decided_elsewhere(transaction, self.ref, event.keys)
         if other is None and self._acquisition is not None:
             within = {self._acquisition.transaction_of(number) for number in event.delivery_ids}
             other = next(iter(within - {None, transaction}), None)
         if other is not None:
             other_id = other.id.hex()
             raise ConflictError(transaction, f"a delivery belongs to transaction 0x{other_id} already")
-        annotations = decision.annotations if self.credit.kind.keeps_annotations else b""
         keys, ids, expired = self._without_expired(event.keys, event.delivery_ids)
         if expired:
             transaction.fail(self._taken_back)
             if not event.settled:
                 self._settle(expired, RELEASED)
             self.credit.post(Settle(self.credit.ref, (), DeliveryOutcome.ACCEPT))
+        delivery_outcome, annotations = decision
         for key, number in zip(keys, ids, strict=True):
-            retired = Retired(self, number, decision.delivery_outcome, outcome, event.settled, annotations)
-            self._transactions.retire(transaction, key, retired)
+            retired = Retired(self, number, delivery_outcome, outcome, event.settled, annotations)
+            transactions.retire(transaction, key, retired)
 
     def _without_expired(self, keys: list[int], ids: list[int]) -> tuple[list[int], list[int], list[int]]:
-        # Separates expired deliveries from those on which the client decides. The key of a delivery that went
-        # back to the queue may be reused by another one. Returns keys and ids of those that still count, and
-        # ids of the others, which are removed here.
+        # Returns keys and ids of deliveries that still count, and ids of the expired, which are removed here:
+        # the key of a delivery that went back to the queue may be reused by another one.
         if not self._expired:
             return keys, ids, []
         valid = [(key, number) for key, number in zip(keys, ids, strict=True) if number not in self._expired]
@@ -372,13 +380,9 @@ class LinkConsumer(SenderOwner):
     def _taken_back(self) -> str:
         return f"a delivery of link '{self.link.name}' was held for too long, and is another consumer's"
 
-    @property
-    def default_delivery_outcome(self) -> DeliveryOutcome:
-        return self.plan.default_delivery_outcome
-
     def decided(self, delivery_outcome: DeliveryOutcome, ids: Sequence[int], outcome: Outcome | None) -> None:
         self.credit.counters.settled(delivery_outcome, 1)
-        self.times.settled_ms = self._moment.ms
+        self.times.settled_ms = self._context.moment.ms
         unsettled = self._session.outbound.unsettled
         self._settle([number for number in ids if number in unsettled], outcome)
 
@@ -400,7 +404,7 @@ class LinkConsumer(SenderOwner):
     def on_deliver(self, effect: Deliver) -> None:
         credit = self.credit
         if not credit.waiting:
-            self.times.unsent_ms = self._moment.ms
+            self.times.unsent_ms = self._context.moment.ms
         if not credit.on_deliver(effect):
             return
         keys, messages = effect.keys, effect.messages
@@ -417,7 +421,6 @@ class LinkConsumer(SenderOwner):
                 self._request()
 
     def on_reply(self, reply: CreditReply) -> None:
-        """Handle an answer of the queue, after everything before it has been written."""
         if reply.epoch < self._since:
             return
         self.credit.on_reply(reply)
@@ -429,7 +432,7 @@ class LinkConsumer(SenderOwner):
         # A queue in the same process answers at once; one of another node a round trip later. Until then no
         # delivery comes if the last request is used up. Only a request smaller than what the queue had and
         # the client could take holds the link up.
-        now_ms, asked_ms = self._moment.ms, self.times.request_ms
+        now_ms, asked_ms = self._context.moment.ms, self.times.request_ms
         held_up = not reply.credit and reply.available > 0 and self._wanted > self.credit.waiting
         if held_up and now_ms > asked_ms:
             auto.resumed(now_ms, now_ms - asked_ms)
@@ -445,7 +448,10 @@ class LinkConsumer(SenderOwner):
                     self.resumable.stale -= 1
                     return
                 if self._resumed:
-                    self._resume_durable()
+                    # A quorum queue has made the client's decision on a resumed delivery durable.
+                    self._session.outbound.queue_resumed(self.link, [self._resumed.popleft()])
+                    if not self._resumed:
+                        self._request_next()
                     return
                 assert self._undurable is not None
                 ids, state = self._undurable.popleft()
@@ -464,7 +470,7 @@ class LinkConsumer(SenderOwner):
 
     def _on_timed_out(self, keys: Sequence[int]) -> None:
         expired = frozenset(keys)
-        self.last_error = self._log.warning(
+        self.last_error = self._context.log.warning(
             "deliveries taken back: the consumer held them for too long",
             link=self.link.name,
             address=self.address,
@@ -474,7 +480,7 @@ class LinkConsumer(SenderOwner):
         )
         told = self._session.settling.tell_sent(self.link, expired, RELEASED)
         self._expired = {*(self._expired or ()), *told}
-        if self._transactions.taken_back(self.ref, keys, self._taken_back):
+        if self._context.transactions.taken_back(self.ref, keys, self._taken_back):
             # The client has decided on some, and sends nothing more about those that it has settled.
             self.credit.post(Settle(self.credit.ref, (), DeliveryOutcome.ACCEPT))
         if self.resumable is not None:
@@ -544,7 +550,7 @@ class LinkConsumer(SenderOwner):
 
     @property
     def _room(self) -> int:
-        # Deliveries that are resumed use the client's credit first.
+        # Resumed deliveries use the client's credit first.
         return max(0, self.link.credit.link_credit - self.link.resuming)
 
     @property
@@ -558,7 +564,7 @@ class LinkConsumer(SenderOwner):
 
     def _on_requested(self) -> None:
         # The request covers all flows so far.
-        self.times.request_ms = self._moment.ms
+        self.times.request_ms = self._context.moment.ms
         self._unasked = False
         self._answers_asked += self._answers_owed
         self._answers_owed = 0
@@ -615,24 +621,15 @@ class LinkConsumer(SenderOwner):
 
     def _decide_resumed(self, key: int, state: Any, resumed: list[ResumedDelivery]) -> None:
         # The client is notified that the broker has settled the delivery.
-        decision = decide(state, settled=True, default=self.plan.default_delivery_outcome)
+        decision = self._decide(state, settled=True)
         assert decision is not None
         assert self.resumable is not None
         self.resumable.forget((key,))
-        kind = self.credit.kind
-        self.credit.counters.settled(decision.delivery_outcome, 1)
-        annotations = decision.annotations if kind.keeps_annotations else b""
-        answer = kind.answers_settlements
-        self.credit.post(
-            Settle(self.ref, [key], decision.delivery_outcome, annotations=annotations, answer=answer)
-        )
+        delivery_outcome, annotations = decision
+        self.credit.counters.settled(delivery_outcome, 1)
+        answer = self.credit.kind.answers_settlements
+        self.credit.post(Settle(self.ref, [key], delivery_outcome, annotations=annotations, answer=answer))
         (self._resumed if answer else resumed).append(ResumedDelivery(key, state=state, settled=True))
-
-    def _resume_durable(self) -> None:
-        # A quorum queue has made the client's decision on a resumed delivery durable.
-        self._session.outbound.queue_resumed(self.link, [self._resumed.popleft()])
-        if not self._resumed:
-            self._request_next()
 
     def end_acquisition(self) -> None:
         if self._acquisition is not None:
@@ -642,24 +639,25 @@ class LinkConsumer(SenderOwner):
         """Suspend a link: unsent deliveries go back, the others stay acquired."""
         resumable = self.resumable
         assert resumable is not None
-        if self._transactions.open:
-            self._transactions.lost(self.ref, f"link '{self.link.name}', which is kept, was suspended")
+        transactions = self._context.transactions
+        if transactions.open:
+            transactions.lost(self.ref, f"link '{self.link.name}', which is kept, was suspended")
         self._return(unsent)
         stale = len(self._undurable or ()) + len(self._resumed)
-        resumable.suspended(self.credit, self.plan.default_delivery_outcome, stale)
+        resumable.suspended(self.credit, self.default_delivery_outcome, stale)
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
         self._drop(self, unsent)
 
     def leave(self, unsent: Sequence[tuple[int, Message]], *, lost: bool) -> None:
         """Leave the queue; what is held goes back or gets the default outcome, as failed if `lost`."""
-        delivery_outcome = self.plan.default_delivery_outcome
-        bound = self._transactions.bound(self.ref)
+        delivery_outcome = self.default_delivery_outcome
+        bound = self._context.transactions.bound(self.ref)
         if bound and self.resumable is None:
             self._leave_later(unsent, bound, delivery_outcome)
             return
         if bound:
-            self._transactions.lost(self.ref, f"link '{self.link.name}', which was kept, has ended")
+            self._context.transactions.lost(self.ref, f"link '{self.link.name}', which was kept, has ended")
         if lost and delivery_outcome is DeliveryOutcome.REQUEUE and self.credit.kind.counts_lost_as_failed:
             delivery_outcome = DeliveryOutcome.REQUEUE_FAILED
         self.credit.leave([key for key, _ in unsent], [message for _, message in unsent], delivery_outcome)
@@ -673,4 +671,4 @@ class LinkConsumer(SenderOwner):
         if left:
             self.credit.post(Settle(self.ref, left, delivery_outcome))
         self.credit.cancel()
-        self._transactions.leaves(self.ref, lambda: self.credit.leave((), (), delivery_outcome))
+        self._context.transactions.leaves(self.ref, lambda: self.credit.leave((), (), delivery_outcome))

@@ -19,7 +19,6 @@ from amqp10broker.protocols.amqp10.performatives import (
     Declare,
     Declared,
     Discharge,
-    Flow,
     Rejected,
     as_composite,
 )
@@ -30,20 +29,19 @@ from amqp10broker.protocols.amqp10.settling import ACCEPTED, State, to_error
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from amqp10broker.queues.commands import RequestRef
 from amqp10broker.sessions.amqp10.attach import rcv_settle_mode
-from amqp10broker.sessions.amqp10.link_owner import ReceiverOwner
+from amqp10broker.sessions.amqp10.link_owner import LinkOwner
 from amqp10broker.sessions.amqp10.transactions import Transaction
 from amqp10broker.sessions.context import SessionContext, ToQueue
 from amqp10broker.sessions.messages import NotYet, QueueCommits
 
 CAPABILITIES: Final = (Symbol("amqp:local-transactions"), Symbol("amqp:multi-txns-per-ssn"))
-"""Transactions over several sessions, or with resource managers, are not supported."""
 
 _REJECTED: Final = Symbol("amqp:rejected:list")
 
 
 @dataclass(eq=False, slots=True)
 class Aborting:
-    """The partly sent deliveries that a rollback aborts."""
+    """A rollback that waits until `left` partly sent deliveries are aborted."""
 
     ref: RequestRef
     _then: Callable[[RequestRef], object]
@@ -59,7 +57,7 @@ _Outcome = tuple[RequestRef | None, State, Transaction | None]
 
 
 @dataclass(eq=False, slots=True)
-class CoordinatorLink(ReceiverOwner):
+class CoordinatorLink(LinkOwner):
     """One control link of a client."""
 
     _session: Session
@@ -70,7 +68,8 @@ class CoordinatorLink(ReceiverOwner):
     _take_commands: Callable[[], list[QueueCommand]]
     _half_posted: Callable[[bytes], bool]
     _rejects: bool = field(init=False)
-    # Discharges in order: the outcome of one that is not answered is None until it is safe.
+    # Discharges in order: delivery-id, what the answer waits for, the answer, and the transaction of the
+    # holders to notify.
     _waiting: deque[tuple[int, RequestRef | None, State, Transaction | None]] = field(default_factory=deque)
     # Commits for which queues are not ready, in order; in `_waiting` they are under the same ref.
     _parked: deque[tuple[RequestRef, Transaction]] = field(default_factory=deque)
@@ -113,7 +112,7 @@ class CoordinatorLink(ReceiverOwner):
             text = "distributed transactions (global-id) are not supported"
             raise AmqpDeliveryError(Condition.NOT_IMPLEMENTED, text)
         most = self._context.config.transactions_max_per_connection
-        if self._context.transactions.open_in_connection >= most:
+        if self._context.transactions.numbers.open >= most:
             text = f"{most} transactions of this connection are open (transactions_max_per_connection)"
             raise AmqpDeliveryError(Condition.RESOURCE_LIMIT_EXCEEDED, f"{text}: discharge one first")
         transaction = self._context.transactions.declare(self.link)
@@ -128,7 +127,9 @@ class CoordinatorLink(ReceiverOwner):
             text = "a delivery within the transaction has begun and is not whole (more=true)"
             raise AmqpLinkError(Condition.TRANSACTION_ROLLBACK, text)
         if discharge.fail:
-            self._answer_behind(self._roll_back(transaction), delivery_id, ACCEPTED)
+            # Answered when the partly sent deliveries within it are aborted (4.4.3).
+            aborting = self._roll_back(transaction)
+            self._answer_in_turn(delivery_id, ACCEPTED, aborting.ref if aborting.left else None)
             return
         ref = self._context.reply_to.request()
         # Commits of a link are carried out in their order.
@@ -142,7 +143,6 @@ class CoordinatorLink(ReceiverOwner):
         self._tell()
 
     def _commit(self, transaction: Transaction, ref: RequestRef) -> str | None:
-        # Returns why it was not carried out; None: it was.
         if transaction.failed is not None:
             return transaction.failed
         parts = transaction.parts(self._context.reply_to.publisher(), self._context.moment.ms)
@@ -152,8 +152,7 @@ class CoordinatorLink(ReceiverOwner):
         return why
 
     def _outcome(self, transaction: Transaction, ref: RequestRef, why: str | None) -> _Outcome:
-        # Returns what the answer to a commit waits for, the answer, and the transaction of the holders to
-        # notify. Raises if the client cannot be notified of a rollback.
+        # Raises if the client cannot be notified of a rollback.
         if why is None:
             self._context.transactions.committed(transaction)
             return None if self._commits.safe else ref, ACCEPTED, transaction
@@ -199,23 +198,15 @@ class CoordinatorLink(ReceiverOwner):
                 return True
         return False
 
-    def _answer_behind(self, aborting: Aborting, delivery_id: int, state: State) -> None:
-        # A rollback is answered when the partly sent deliveries within it are aborted (4.4.3).
-        if aborting.left:
-            self._waiting.append((delivery_id, aborting.ref, state, None))
-        else:
-            self._answer_in_turn(delivery_id, state)
-
-    def _answer_in_turn(self, delivery_id: int, state: State) -> None:
-        # Discharges are answered in their order.
-        self._waiting.append((delivery_id, None, state, None))
+    def _answer_in_turn(self, delivery_id: int, state: State, behind: RequestRef | None = None) -> None:
+        self._waiting.append((delivery_id, behind, state, None))
         self._tell()
 
     def _tell(self) -> None:
         while self._waiting and self._waiting[0][1] is None:
             delivery_id, _, state, transaction = self._waiting.popleft()
-            # Outcomes of posted messages, and earlier answers, come before it: in one batch with them a
-            # rejected one would be the first.
+            # Outcomes of posted messages, and earlier answers, come before it: in one batch a rejected one
+            # would be the first.
             self._session.settling.flush()
             if transaction is not None:
                 transaction.tell_holders()
@@ -231,8 +222,6 @@ class CoordinatorLink(ReceiverOwner):
     @property
     def over(self) -> bool:
         return not self.link.attached and not self._waiting
-
-    def on_flow(self, flow: Flow) -> None: ...
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
         parked = {ref for ref, _ in self._parked}

@@ -38,6 +38,7 @@ from amqp10broker.queues.commands import (
     DELETE,
     ConsumerRef,
     Delete,
+    DeliveryOutcome,
     Effect,
     PublisherRef,
     QueueDeleted,
@@ -55,8 +56,9 @@ from amqp10broker.sessions.amqp10.attach import (
     plan_receiver,
     plan_target,
     rcv_settle_mode,
+    to_amqp_error,
 )
-from amqp10broker.sessions.amqp10.consumer import LinkConsumer
+from amqp10broker.sessions.amqp10.consumer import LinkConsumer, to_outcome
 from amqp10broker.sessions.amqp10.link_owner import LinkOwners
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.resumable_links import (
@@ -73,10 +75,9 @@ from amqp10broker.sessions.credit import AutoCredit, AutoLimit, Mode, QueueCredi
 from amqp10broker.sessions.messages import LinkFree, Part
 from amqp10broker.sessions.routes import Routes
 
-TakeCommands = Callable[[], list[QueueCommand]]
 KEPT_CREDIT_MAX: Final = UNSETTLED_ENTRIES_MAX * 2 // 3
 """The automatic credit of a link that may be resumed. Half as much again can be unconfirmed, and all of it
-fits into the unsettled map with which its client comes back.
+fits into its client's unsettled map.
 """
 
 
@@ -90,16 +91,15 @@ class WaitingAttach(NamedTuple):
 class ClientLinks:
     """The links of one session on which its client publishes and consumes.
 
-    A link that must wait is held in the engine (`protocols.amqp10.session`): one with a queue that is to be
-    declared, and one with an attach that is answered when its queue has reported whether it is the active
-    consumer.
+    A link that waits for the declaration of its queue, or for the queue's report whether it is the active
+    consumer, is held in the engine (`protocols.amqp10.session`).
     """
 
     _session: Session
     _context: SessionContext
     _owners: LinkOwners
     _to_queue: ToQueue
-    _take_commands: TakeCommands
+    _take_commands: Callable[[], list[QueueCommand]]
     _routes: Routes = field(init=False)
     _gone: ClientCounters = field(default_factory=ClientCounters)
     consumers: dict[ConsumerRef, LinkConsumer] = field(default_factory=dict)
@@ -114,7 +114,6 @@ class ClientLinks:
         self._routes = Routes(self._context.vhost, self._context.access, self._context.container_id)
 
     def counted(self) -> ClientCounters:
-        """Return the counters of all links, including those that are gone."""
         publishers = (publisher.counters for publisher in self.publishers.values())
         total = ClientCounters.sum_of(chain([self._gone], publishers))
         return total.consumed(consumer.credit for consumer in self.consumers.values())
@@ -122,7 +121,7 @@ class ClientLinks:
     # --- attach -----------------------------------------------------------------------------------
 
     def attach(self, link: SenderLink | ReceiverLink, attach: Attach) -> None:
-        """Accept a link, now or when its queue is there. Raises `AmqpLinkError`, `AmqpSessionError`."""
+        """Accept a link, now or when its queue is there."""
         if isinstance(link, SenderLink):
             self._go_on(link, self._attach_consumer(link, attach))
         else:
@@ -140,6 +139,8 @@ class ClientLinks:
                 request = steps.send(decided)
         except StopIteration:
             return
+        except RefusedError as refusal:
+            raise to_amqp_error(refusal) from refusal
 
     def propose(
         self, link: SenderLink | ReceiverLink, request: CatalogRequest[Any], then: Callable[[Decided], None]
@@ -214,25 +215,28 @@ class ClientLinks:
             self._session,
             link,
             credit,
-            plan,
+            address,
             self._context.flow_for(address),
+            self._context,
             self.drop_consumer,
-            self._context.moment,
-            self._context.log,
-            self._context.transactions,
-            self.transacts,
             resumable,
             resuming=incomplete,
+            default_delivery_outcome=to_outcome(source.default_outcome) or DeliveryOutcome.REQUEUE,
+            browse=plan.browse,
+            selects=plan.selects,
+            dynamic=plan.dynamic,
+            exclusive=plan.exclusive,
+            subscription=plan.subscription,
         )
-        self._owners.senders[link] = consumer
+        self._owners[link] = consumer
         self.consumers[ref] = consumer
         self._set_queue_credit(consumer)
         if before is not None:
             consumer.resume(resume_as_sender(dict.fromkeys(keys), theirs, incomplete=incomplete), keys)
             return
         if consumer.tells_active or plan.exclusive:
-            # The queue answers a `Subscribe` with that, or with an error if the consumer is exclusive. The
-            # attach carries the state, so the client has it as soon as it is attached.
+            # The queue answers a `Subscribe` with that, or refuses an exclusive consumer. The client has the
+            # state as soon as it is attached.
             self._accept[ref] = accept
             self._session.held.hold(link)
         else:
@@ -257,10 +261,6 @@ class ClientLinks:
                 ),
             )
         )
-
-    def transacts(self, queue: DeclaredQueue) -> bool:
-        commits = self._context.commits
-        return commits is not None and commits.takes(queue.handle)
 
     def commit(self, parts: Sequence[Part], also: Callable[[], None]) -> str | None:
         assert self._context.commits is not None, "its queues were asked whether they transact"
@@ -317,7 +317,7 @@ class ClientLinks:
             max_message_size=self._context.config.max_message_size_bytes,
             unsettled=unsettled,
         )
-        self._owners.receivers[link] = publisher
+        self._owners[link] = publisher
         self.publishers[ref] = publisher
         self._set_credit_limit(publisher)
         self._resize_window()
@@ -338,7 +338,7 @@ class ClientLinks:
         there = self._resumable(link)
         if there is None or there.link is None:
             return False
-        if self._owners.find(there.link) is not None:
+        if there.link in self._owners:
             self.on_stolen(there.link)
             return False
         self.claimed[link] = attach
@@ -416,7 +416,7 @@ class ClientLinks:
                 self._to_queue((handle, command))
 
     def on_late(self, effect: Effect) -> None:
-        """Pass an effect for an end that has gone to its link, if that is kept."""
+        """Pass an effect for an end that has gone to its link, if that survives."""
         links = self._context.resumable_links
         resumable = None if links is None else links.of(effect)
         if resumable is not None:
@@ -426,7 +426,6 @@ class ClientLinks:
             self._context.transactions.taken_back(effect.consumer, effect.keys, why)
 
     def _leave_resumable(self, resumable: ResumableLink, *, lost: bool) -> None:
-        # The link is suspended, or ends with its end.
         links = self._context.resumable_links
         assert links is not None
         if not resumable.outlives(lost=lost):
@@ -441,8 +440,8 @@ class ClientLinks:
         links.suspend(resumable, lingers)
 
     def on_left(self, link: SenderLink | ReceiverLink) -> None:
-        """Note that the client detaches a link without closing it. The caller ends the link next."""
-        owner = self._owners.find(link)
+        """Note that the client detaches a link without closing it."""
+        owner = self._owners.get(link)
         resumable = owner.resumable if isinstance(owner, LinkPublisher | LinkConsumer) else None
         if resumable is not None:
             resumable.stays = True
@@ -503,8 +502,8 @@ class ClientLinks:
                 consumer.queue_credit = consumer.auto_limit.limit
 
     def _resize_window(self) -> None:
-        # The smallest window that the settings of this session and of its links request. An automatic one is
-        # twice the credit that all links may have, so that it does not hold up any of them.
+        # The smallest that the settings of this session and its links request. An automatic one is twice the
+        # credit that all links may have, so that it does not hold up any of them.
         context, publishers = self._context, self.publishers.values()
         asked = [context.flow_for(None), *(publisher.settings for publisher in publishers)]
         sizes = [each.max_incoming_window for each in asked if isinstance(each.max_incoming_window, int)]
@@ -516,15 +515,14 @@ class ClientLinks:
             self._session.incoming.resize(size)
 
     def on_access_changed(self) -> None:
-        """Detach links to what the user may no longer read or write.
-
-        A queue that was made for a link belongs to it, and was not checked.
+        """Detach links to what the user may no longer read or write. A queue made for a link belongs to
+        it.
         """
         access = self._context.access
         asked: list[tuple[SenderLink | ReceiverLink, Callable[[Kind, str], None], Kind, str]] = [
             (consumer.link, access.read, "queue", consumer.queue.name)
             for consumer in self.consumers.values()
-            if not consumer.plan.dynamic and not consumer.queue.kind.volatile
+            if not consumer.dynamic and not consumer.queue.kind.volatile
         ]
         asked += [
             (each.link, access.write, "exchange", "" if each.exchange is None else each.exchange.exchange)
@@ -538,7 +536,7 @@ class ClientLinks:
                 self.detach(link, AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, refusal.description))
 
     def on_stolen(self, link: SenderLink | ReceiverLink) -> None:
-        if self._owners.find(link) is not None and not self._session.ended:
+        if link in self._owners and not self._session.ended:
             resumable = self._resumable(link)
             elsewhere = resumable is not None and resumable.link is link
             whose = "container" if elsewhere else "connection"
@@ -549,20 +547,19 @@ class ClientLinks:
     # --- detach -----------------------------------------------------------------------------------
 
     def on_closed(self, link: SenderLink | ReceiverLink) -> None:
-        """Note that the client closes a link. The caller ends the link next."""
-        owner = self._owners.find(link)
+        """Note that the client closes a link."""
+        owner = self._owners.get(link)
         if isinstance(owner, LinkConsumer):
             owner.closed = True
 
     def detach(self, link: SenderLink | ReceiverLink, fault: AmqpLinkError) -> None:
         """Detach a link from our side; what it held goes back to its queue."""
         unsent = self._end(link, fault)
-        owner = self._owners.take(link)
+        owner = self._owners.pop(link, None)
         if owner is not None:
             owner.on_detached(unsent)
 
     def _end(self, link: SenderLink | ReceiverLink, fault: AmqpLinkError) -> Sequence[tuple[int, Parts]]:
-        # Returns keys and messages of deliveries that were not sent.
         if link.state is LinkState.ATTACHED:
             return self._session.links.detach(link, fault)
         if link.state is LinkState.ATTACH_RECEIVED:
@@ -574,8 +571,7 @@ class ClientLinks:
             request = waiting.request
             made = request.queue if isinstance(request, DeclareSubscription) else request
             if isinstance(made, DeclareQueue) and made.internal:
-                # The declaration will be carried out for a link that is gone; the proposal behind it deletes
-                # the queue.
+                # The declaration will be carried out for a link that is gone.
                 gone = DeleteQueue(made.vhost, made.name)
                 self._context.propose(gone, self._context.reply_to.request())
         self.waiting.clear()
@@ -588,7 +584,11 @@ class ClientLinks:
             self._context.resumable_links.let_run(self)
 
     def on_queue_deleted(self, effect: QueueDeleted) -> None:
-        ref = effect.ref
+        text = f"queue '{effect.queue}' in vhost '{self._context.vhost.name}' was deleted"
+        self._lose(effect.ref, effect, AmqpLinkError(Condition.RESOURCE_DELETED, text))
+
+    def _lose(self, ref: ConsumerRef | PublisherRef, effect: Effect, fault: AmqpLinkError) -> None:
+        # Ends a link that its queue has ended.
         end: LinkConsumer | LinkPublisher | None
         end = (
             self.consumers.pop(ref, None) if isinstance(ref, ConsumerRef) else self.publishers.pop(ref, None)
@@ -600,19 +600,13 @@ class ClientLinks:
         if isinstance(end, LinkPublisher):
             end.release_unsettled()
         self._end_resumable(end.resumable)
-        text = f"queue '{effect.queue}' in vhost '{self._context.vhost.name}' was deleted"
-        self._end(end.link, AmqpLinkError(Condition.RESOURCE_DELETED, text))
+        self._end(end.link, fault)
 
     def on_refused(self, effect: SubscribeRefused) -> None:
         """Detach a consumer that its queue refused: another one is exclusive, or the queue has no leader."""
-        consumer = self.consumers.pop(effect.consumer, None)
-        if consumer is None:
-            self.on_late(effect)
-            return
-        self._let_go(consumer)
-        self._end_resumable(consumer.resumable)
+        consumer = self.consumers.get(effect.consumer)
+        subscription = None if consumer is None else consumer.subscription
         queue = f"queue '{effect.queue}' in vhost '{self._context.vhost.name}'"
-        subscription = consumer.plan.subscription
         if effect.why is Refusal.NO_LEADER:
             fault = AmqpLinkError(Condition.INTERNAL_ERROR, f"timed out consuming from quorum {queue}")
         elif subscription is not None:
@@ -620,19 +614,13 @@ class ClientLinks:
             fault = AmqpLinkError(Condition.RESOURCE_LOCKED, text)
         else:
             fault = AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, f"{queue} in exclusive use")
-        self._end(consumer.link, fault)
+        self._lose(effect.consumer, effect, fault)
 
     def on_queue_down(self, effect: QueueDown) -> None:
-        consumer = self.consumers.pop(effect.consumer, None)
-        if consumer is None:
-            self.on_late(effect)
-            return
-        self._let_go(consumer)
-        self._end_resumable(consumer.resumable)
         text = (
             f"queue '{effect.queue}' in vhost '{self._context.vhost.name}': its node is down or inaccessible"
         )
-        self._end(consumer.link, AmqpLinkError(Condition.ILLEGAL_STATE, text))
+        self._lose(effect.consumer, effect, AmqpLinkError(Condition.ILLEGAL_STATE, text))
 
     def drop_consumer(
         self, consumer: LinkConsumer, unsent: Sequence[tuple[int, Parts]], *, lost: bool = False
@@ -648,14 +636,14 @@ class ClientLinks:
             consumer.leave(unsent, lost=lost)
         if resumable is not None:
             self._leave_resumable(resumable, lost=lost)
-        plan, queue = consumer.plan, consumer.queue
-        if plan.dynamic:
+        queue, subscription = consumer.queue, consumer.subscription
+        if consumer.dynamic:
             self._delete(queue)
-        elif consumer.closed and plan.exclusive:
+        elif consumer.closed and consumer.exclusive:
             queue.ended = True
             gone = QueueEnded(queue.vhost, queue.name, queue.handle, farewell=True)
             self._context.catalog.see_to(gone)
-        elif consumer.closed and plan.subscription is not None and plan.subscription.durable:
+        elif consumer.closed and subscription is not None and subscription.durable:
             # Unless others share it; the answer is not needed.
             self._to_queue((queue.handle, Delete(self._context.reply_to.request(), if_unused=True)))
 
@@ -674,7 +662,7 @@ class ClientLinks:
             self._delete(made)
 
     def _let_go(self, end: LinkConsumer | LinkPublisher) -> None:
-        self._owners.take(end.link)
+        self._owners.pop(end.link, None)
         if isinstance(end, LinkConsumer):
             self._accept.pop(end.ref, None)
             end.end_acquisition()

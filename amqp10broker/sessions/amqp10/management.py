@@ -1,13 +1,11 @@
 """The management node's links in one session: pairs of links, requests in, responses out, in order.
 
 A client that manages attaches two links of one name: a sender to ``/management`` for requests and a receiver
-from it for responses. `operations.amqp_node` handles the requests; this module has the pairs, their credit,
-and the order of responses, which is that of requests even where a queue must answer first.
+from it for responses. `operations.amqp_node` handles the requests.
 
-Response credit is the client's. It is counted down when a request comes, not when its response is written: a
-request without credit is refused by ending the session, so that responses never pile up here. A request
-counts as finished, and may be replaced by another one, when its response has been written: a client that
-closes its window and continues to send requests runs out of credit.
+Response credit is counted down when a request comes: one without credit ends the session, so that responses
+never pile up here. A request is finished when its response has been written, so that a client that closes its
+window runs out of credit.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from amqp10broker.operations.amqp_node import ADDRESS, handle_request
 from amqp10broker.operations.node import Caller, Steps, Wait
 from amqp10broker.protocols.amqp10.delivery import Parts
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition, DecodeError
-from amqp10broker.protocols.amqp10.link import DeliveriesReceived, DeliveriesUpdated, ReceiverLink, SenderLink
+from amqp10broker.protocols.amqp10.link import DeliveriesReceived, ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Flow,
@@ -37,17 +35,11 @@ from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.queues.commands import Answer, RequestRef
 from amqp10broker.sessions.amqp10.attach import KEPT
-from amqp10broker.sessions.amqp10.link_owner import (
-    ANSWERS_OWED_MAX,
-    LinkOwners,
-    ReceiverOwner,
-    SenderOwner,
-    check_no_transaction,
-)
+from amqp10broker.sessions.amqp10.consumer import ANSWERS_OWED_MAX, TXN_ID
+from amqp10broker.sessions.amqp10.link_owner import LinkOwner, LinkOwners
 from amqp10broker.sessions.context import ToQueue
 
 REQUEST_CREDIT: Final = 8
-"""Granted to the requesting half, again when half of it is left."""
 
 _PAIRED: Final = Symbol("paired")
 
@@ -66,11 +58,13 @@ class Reply:
 
 
 @dataclass(eq=False, slots=True)
-class Pair:
-    """Two links of one name. `handed`: responses that the session has and has not written, as the links of
-    their requests.
+class Pair(LinkOwner):
+    """Two links of one name, as the owner of the half on which responses go out. `handed`: responses that the
+    session has and has not written, as the links of their requests.
     """
 
+    _node: ManagementLinks
+    _session: Session
     name: str
     terminus: object
     requests: ReceiverLink | None = None
@@ -78,7 +72,7 @@ class Pair:
     waiting: deque[Reply] = field(default_factory=deque)
     handed: deque[ReceiverLink] = field(default_factory=deque)
     flows: deque[Reply] = field(default_factory=deque)
-    next_key: int = 0
+    _next_key: int = 0
 
     def response_credit(self) -> int:
         assert self.responses is not None
@@ -88,16 +82,80 @@ class Pair:
         owed = len(self.handed) + sum(reply.request_link is not None for reply in self.waiting)
         return max(0, credit.link_credit - owed)
 
+    def on_flow(self, flow: Flow) -> None:
+        if flow.properties and flow.properties.get(TXN_ID) is not None:
+            text = "flow names a transaction (txn-id): messages of this link cannot be acquired in one"
+            raise AmqpLinkError(Condition.NOT_IMPLEMENTED, text)
+        if flow.link_credit is None and not flow.echo:
+            return
+        assert self.responses is not None
+        answered = flow.echo or self.responses.credit.drain
+        if answered and len(self.waiting) + len(self.flows) < ANSWERS_OWED_MAX:
+            self.waiting.append(Reply(None))
+        self.hand_over()
+
+    def hand_over(self) -> None:
+        """Send replies in order, up to the first that is not ready."""
+        link = self.responses
+        while link is not None and self.waiting and self.waiting[0].ready:
+            reply = self.waiting.popleft()
+            if reply.request_link is None:
+                if self.handed or link.partial is not None:
+                    self.flows.append(reply)
+                    self._session.outbound.queue_marker(link, reply)
+                else:
+                    self.act_on(reply)
+            else:
+                assert reply.payload is not None
+                self.handed.append(reply.request_link)
+                self._session.outbound.queue_deliveries(link, [self._next_key], [(b"", reply.payload)])
+                self._next_key += 1
+        self._answer_stuck()
+
+    def on_sent(self, deliveries: int) -> None:
+        for _ in range(deliveries):
+            self.finish(self.handed.popleft())
+        self._answer_stuck()
+
+    def act_on(self, marker: object) -> None:
+        """Send the state of the half for responses; nothing is ever available beyond what was requested."""
+        assert isinstance(marker, Reply)
+        if marker.done:
+            return
+        marker.done = True
+        link = self.responses
+        assert link is not None
+        if link.credit.drain:
+            self._session.drained(link, available=0)
+        else:
+            self._session.send_flow(link, available=0)
+
+    def _answer_stuck(self) -> None:
+        # Flows that wait behind responses which cannot go: the client has withdrawn its credit.
+        while self.flows and self.flows[0].done:
+            self.flows.popleft()
+        link = self.responses
+        if link is None or link.credit.link_credit > 0 or link.partial is not None or not self.handed:
+            return
+        while self.flows:
+            self.act_on(self.flows.popleft())
+
+    def finish(self, link: ReceiverLink | None) -> None:
+        if link is not None and link.attached:
+            self._session.inbound.finish(link, 1)
+
+    def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
+        self._node.on_responses_detached(self)
+
 
 @dataclass(eq=False, slots=True)
-class RequestEnd(ReceiverOwner):
+class RequestEnd(LinkOwner):
     """The owner of the half on which requests come."""
 
     _node: ManagementLinks
     pair: Pair
 
     def on_deliveries(self, event: DeliveriesReceived) -> None:
-        """Handle requests; those before a fault are answered. Raises `AmqpSessionError`, `AmqpLinkError`."""
         try:
             if not event.settled:
                 raise AmqpSessionError(
@@ -110,37 +168,9 @@ class RequestEnd(ReceiverOwner):
             self._node.write(event.link.max_message_size)
             raise
 
-    def on_flow(self, flow: Flow) -> None: ...
-
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
         self.pair.requests = None
         self._node.forget_if_gone(self.pair)
-
-
-@dataclass(eq=False, slots=True)
-class ResponseEnd(SenderOwner):
-    """The owner of the half on which responses go out."""
-
-    _node: ManagementLinks
-    pair: Pair
-
-    def on_flow(self, flow: Flow) -> None:
-        check_no_transaction(flow)
-        if flow.link_credit is not None or flow.echo:
-            self._node.on_flow(self.pair, echo=flow.echo)
-
-    def on_updated(self, event: DeliveriesUpdated) -> None:
-        raise AssertionError("a response was sent unsettled")
-
-    def on_sent(self, deliveries: int) -> None:
-        self._node.on_sent(self.pair, deliveries)
-
-    def act_on(self, marker: object) -> None:
-        assert isinstance(marker, Reply)
-        self._node.answer_flow(self.pair, marker)
-
-    def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
-        self._node.on_responses_detached(self.pair)
 
 
 @dataclass(eq=False, slots=True)
@@ -166,12 +196,12 @@ class ManagementLinks:
     # --- links ------------------------------------------------------------------------------------
 
     def attach(self, link: SenderLink | ReceiverLink, attach: Attach) -> None:
-        """Accept one half of a pair. Raises `AmqpLinkError`."""
+        """Accept one half of a pair."""
         _check(attach)
         terminus = getattr(attach.target if attach.role else attach.source, "address", None)
         pair = self._pairs.get(link.name)
         if pair is None:
-            pair = Pair(link.name, terminus)
+            pair = Pair(self, self._session, link.name, terminus)
         elif pair.terminus != terminus or (pair.responses if attach.role else pair.requests) is not None:
             half = "receiver" if attach.role else "sender"
             raise AmqpLinkError(
@@ -193,24 +223,22 @@ class ManagementLinks:
         self._pairs[link.name] = pair
         if isinstance(link, SenderLink):
             pair.responses = link
-            self._owners.senders[link] = ResponseEnd(self, pair)
+            self._owners[link] = pair
         else:
             pair.requests = link
             link.manages = True
-            self._owners.receivers[link] = RequestEnd(self, pair)
+            self._owners[link] = RequestEnd(self, pair)
 
     def on_responses_detached(self, pair: Pair) -> None:
-        """Finish the unanswered requests of a pair without a half for responses.
-
-        Those that are held for a decision are not carried out any more: a client could attach again, and have
-        ever more of them held.
+        """Finish the unanswered requests of a pair. Those that are held for a decision are not carried out: a
+        client could attach again, and have ever more of them held.
         """
         pair.responses = None
         self._held = deque(held for held in self._held if held[0] is not pair)
         for reply in pair.waiting:
-            self._finish(reply.request_link)
+            pair.finish(reply.request_link)
         for request_link in pair.handed:
-            self._finish(request_link)
+            pair.finish(request_link)
         pair.waiting.clear()
         pair.handed.clear()
         pair.flows.clear()
@@ -265,10 +293,10 @@ class ManagementLinks:
                 assert wait.command is not None
                 self._to_queue((wait.queue, wait.command))
             return
-        self._hand_over(pair)
+        pair.hand_over()
 
     def on_decided(self, decided: Decided) -> None:
-        """Carry out the requests behind a decided one. Raises `AmqpSessionError`."""
+        """Carry out the requests behind a decided one."""
         asked = self._asked.pop(decided.ref, None)
         if asked is None:
             return
@@ -285,64 +313,6 @@ class ManagementLinks:
         asked = self._asked.pop(answer.request, None)
         if asked is not None:
             self._advance(*asked, answer)
-
-    # --- responses --------------------------------------------------------------------------------
-
-    def on_flow(self, pair: Pair, *, echo: bool) -> None:
-        link = pair.responses
-        assert link is not None
-        if (echo or link.credit.drain) and len(pair.waiting) + len(pair.flows) < ANSWERS_OWED_MAX:
-            pair.waiting.append(Reply(None))
-        self._hand_over(pair)
-
-    def on_sent(self, pair: Pair, deliveries: int) -> None:
-        for _ in range(deliveries):
-            self._finish(pair.handed.popleft())
-        self._answer_stuck(pair)
-
-    def answer_flow(self, pair: Pair, reply: Reply) -> None:
-        """Send the state of the half for responses; nothing is ever available beyond what was requested."""
-        if reply.done:
-            return
-        reply.done = True
-        link = pair.responses
-        assert link is not None
-        if link.credit.drain:
-            self._session.drained(link, available=0)
-        else:
-            self._session.send_flow(link, available=0)
-
-    def _hand_over(self, pair: Pair) -> None:
-        # Replies go out in order, up to the first that is not ready.
-        link = pair.responses
-        while link is not None and pair.waiting and pair.waiting[0].ready:
-            reply = pair.waiting.popleft()
-            if reply.request_link is None:
-                if pair.handed or link.partial is not None:
-                    pair.flows.append(reply)
-                    self._session.outbound.queue_marker(link, reply)
-                else:
-                    self.answer_flow(pair, reply)
-            else:
-                assert reply.payload is not None
-                pair.handed.append(reply.request_link)
-                self._session.outbound.queue_deliveries(link, [pair.next_key], [(b"", reply.payload)])
-                pair.next_key += 1
-        self._answer_stuck(pair)
-
-    def _answer_stuck(self, pair: Pair) -> None:
-        # Flows that wait behind responses which cannot go: the client has withdrawn its credit.
-        while pair.flows and pair.flows[0].done:
-            pair.flows.popleft()
-        link = pair.responses
-        if link is None or link.credit.link_credit > 0 or link.partial is not None or not pair.handed:
-            return
-        while pair.flows:
-            self.answer_flow(pair, pair.flows.popleft())
-
-    def _finish(self, link: ReceiverLink | None) -> None:
-        if link is not None and link.attached:
-            self._session.inbound.finish(link, 1)
 
 
 def is_management(attach: Attach) -> bool:

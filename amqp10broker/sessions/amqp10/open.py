@@ -25,8 +25,7 @@ product is in `information`.
 SOLE_CONNECTION: Final = Symbol("sole-connection-for-container")
 SHARED_SUBSCRIPTIONS: Final = Symbol("SHARED-SUBS")
 DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
-# Capabilities that clients of JMS desire of a connection. Only these clients get the capabilities of JMS in
-# return.
+# Only clients of JMS, which desire one of these, get them in return.
 _OF_JMS: Final = frozenset({SOLE_CONNECTION, SHARED_SUBSCRIPTIONS, DELAYED_DELIVERY})
 _ALWAYS: Final = (Symbol("LINK_PAIR_V1_0"), Symbol("ANONYMOUS-RELAY"))
 
@@ -41,8 +40,8 @@ def vhost_of(performative: Open, default: str) -> str:
 
 
 def check_open(vhost: str, grants: Grants, catalog: Catalog) -> AmqpConnectionError | None:
-    """Return why a user may not open a connection to a virtual host; None if it may, limits aside."""
-    if catalog.find_vhost(vhost) is None:
+    """Return why a user may not open a connection to a virtual host, limits aside."""
+    if catalog.vhosts.get(vhost) is None:
         return AmqpConnectionError(
             Condition.UNAUTHORIZED_ACCESS,
             f"AMQP 1.0 connection failed: virtual host '{vhost}' does not exist",
@@ -68,7 +67,7 @@ def is_of_jms(performative: Open) -> bool:
 
 
 def offered_capabilities(performative: Open, *, alone: bool) -> tuple[Symbol, ...]:
-    """Return the capabilities of our open; `alone` because other nodes' connections are not counted."""
+    """Return the capabilities of our open. `alone`: without a cluster, whose connections are not counted."""
     if not is_of_jms(performative):
         return _ALWAYS
     sole = (SOLE_CONNECTION,) if alone and wants_sole_connection(performative) else ()
@@ -76,9 +75,7 @@ def offered_capabilities(performative: Open, *, alone: bool) -> tuple[Symbol, ..
 
 
 def identity_of(rules: Rules, version: str, platform: str) -> dict[str, str]:
-    """Return what both protocols announce of the broker: RabbitMQ's version, and in `information` ours.
-    `platform`: the language and its version.
-    """
+    """Return what both protocols announce of the broker. `platform`: the language and its version."""
     ours = f"amqp10broker {version}"
     return {
         "product": PRODUCT,
@@ -91,7 +88,6 @@ def identity_of(rules: Rules, version: str, platform: str) -> dict[str, str]:
 def open_properties(
     performative: Open, container_id: str, cluster: str, identity: Mapping[str, str]
 ) -> dict[Any, Any]:
-    """Return the properties of our open. `identity`: see `identity_of`."""
     prefix = {Symbol("topic-prefix"): TOPICS} if is_of_jms(performative) else {}
     return {
         **{Symbol(name): value for name, value in identity.items()},
@@ -102,10 +98,8 @@ def open_properties(
 
 
 def is_of_rabbitmq(performative: Open) -> bool:
-    """Return whether a client may be one of RabbitMQ's: these get refusals in RabbitMQ's form.
-
-    The client for Java identifies itself. The client for Python is Proton's engine, and is recognized only by
-    a virtual host in RabbitMQ's form; another client that has both cannot be distinguished from it.
+    """Return whether a client may be one of RabbitMQ's, which get refusals in RabbitMQ's form. The one for
+    Java identifies itself; the one for Python is Proton's engine with a virtual host in RabbitMQ's form.
     """
     properties = performative.properties or {}
     if str(properties.get("product", "")).startswith(PRODUCT):
@@ -136,13 +130,10 @@ def login_refused(mechanism: str) -> AmqpHardError:
 
 
 def server_properties(cluster: str, identity: Mapping[str, str]) -> dict[str, Any]:
-    """Return the server properties of connection.start. `identity`: see `identity_of`."""
+    """Return the server properties of connection.start."""
     return {
         "capabilities": dict.fromkeys(CAPABILITIES, True),
         "cluster_name": cluster,
         "copyright": "The amqp10broker developers",
-        "information": identity["information"],
-        "platform": identity["platform"],
-        "product": identity["product"],
-        "version": identity["version"],
+        **dict(sorted(identity.items())),
     }

@@ -1,8 +1,8 @@
 """A client that publishes: a receiver link, and the outcome of each delivery.
 
-Credit is topped up by the engine's rule (`protocols/amqp10/credit.py`): a delivery is finished when every
-queue it went to has confirmed it, also when the client sent it settled and gets no outcome. So a queue that
-cannot follow withholds credit from the links that feed it, and from no others.
+A delivery is finished, and its credit topped up (`protocols/amqp10/credit.py`), when every queue it went to
+has confirmed it, also when the client sent it settled. So a queue that cannot follow withholds credit from
+the links that feed it, and from no others.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from amqp10broker.sessions.amqp10.attach import (
     to_amqp_error,
     to_declare,
 )
-from amqp10broker.sessions.amqp10.link_owner import ReceiverOwner
+from amqp10broker.sessions.amqp10.link_owner import LinkOwner
 from amqp10broker.sessions.amqp10.resumable_links import Entry, ResumablePublisher, Tally, refusal_of
 from amqp10broker.sessions.amqp10.transactions import Transaction
 from amqp10broker.sessions.context import SessionContext, ToQueue
@@ -85,8 +85,6 @@ _CONTENT: Final = itemgetter(1)
 
 @dataclass(eq=False, slots=True)
 class PublisherTimes:
-    """The times of a link on which a client publishes."""
-
     _moment: Moment
     attached_ms: int = field(init=False)
     credit_ms: int = field(init=False)
@@ -106,14 +104,13 @@ class PublisherTimes:
         self.note(credit)
 
     def note_part(self, partial: PartialDelivery | None) -> None:
-        """Note frames of the session, which may contain a part of this link's delivery."""
         part = None if partial is None else (partial.delivery_id, partial.size_bytes)
         if part != self._part:
             self._part = part
             self.part_ms = self._moment.ms
 
     def answered(self, credit: ReceiverCredit, outcome: Outcome | None) -> None:
-        """Note the outcome of deliveries; None if it is not sent to the client."""
+        """Note deliveries that are finished; `outcome`: None if it is not sent to the client."""
         if outcome is not None:
             self.outcome = outcome
             self.outcome_ms = self._moment.ms
@@ -137,42 +134,33 @@ class PublisherLinks(Protocol):
     def drop_publisher(self, publisher: LinkPublisher) -> None:
         """Remove a publisher after its link has ended, and make it `leave`."""
 
-    def transacts(self, queue: DeclaredQueue) -> bool:
-        """Return whether a queue may take part in a commit."""
-
     def commit(self, parts: Sequence[Part], also: Callable[[], None]) -> str | None:
-        """Carry out parts in one step, behind all that was posted; see `sessions.messages.Commits`."""
+        """Carry out parts in one step, behind all that was posted; see `QueueCommits`."""
 
     def propose(
         self, link: SenderLink | ReceiverLink, request: CatalogRequest[Any], then: Callable[[Decided], None]
     ) -> Decided | None:
-        """Propose the declaration of a queue for a link. Returns the decision; None if it comes later, to
-        `then`. The link is held until then, so that later frames do not overtake those that wait.
+        """Propose a declaration for a link. Returns the decision; None if it comes later, to `then`. The link
+        is held until then, so that later frames do not overtake those that wait.
         """
 
 
 class Undecided(Exception):
-    """A message goes to a queue with a declaration that is not decided yet."""
+    """The declaration of a message's queue is not decided yet."""
 
 
 class Way(NamedTuple):
-    """The destination of a run of messages that need no answer yet."""
+    """The destination of a run of messages. `topic`: unroutable ones are accepted."""
 
     exchange: Exchange
     queues: Sequence[DeclaredQueue]
     topic: bool
-    """Unroutable messages are accepted: a topic without subscribers."""
 
 
 @dataclass(eq=False, slots=True)
-class LinkPublisher(ReceiverOwner):
-    """One publishing link.
-
-    Attributes:
-        exchange: the fixed target if it is an exchange. Neither: an anonymous terminus, which routes each
-            message by its `to`.
-        resumable: its state that survives this end of the link; None if none does.
-        auto: adapts its credit; None: that is fixed.
+class LinkPublisher(LinkOwner):
+    """One publishing link. Neither `queue` nor `exchange`: an anonymous terminus, which routes each message
+    by its `to`. `resumable`: its state that survives this end of the link. `auto`: adapts its credit.
     """
 
     _session: Session
@@ -225,7 +213,7 @@ class LinkPublisher(ReceiverOwner):
 
     @property
     def queues(self) -> Sequence[DeclaredQueue]:
-        """The queues of its target, as far as they are determined before a message comes."""
+        """The queues of its target, as far as they are known before a message comes."""
         if self.queue is not None:
             return (self.queue,)
         if self.exchange is None:
@@ -254,13 +242,13 @@ class LinkPublisher(ReceiverOwner):
     # --- from the client --------------------------------------------------------------------------
 
     def on_deliveries(self, event: DeliveriesReceived) -> None:
-        """Route deliveries to their queues. Raises `AmqpLinkError` if one of them breaks a rule of the link,
-        or the exchange is gone; those before it have been routed, and `AmqpSessionError` if the user may not
-        publish (any more).
-        """
+        """Route deliveries to their queues. If one raises an error, those before it have been routed."""
         self.times.received(self.link.credit)
         if self.auto is not None:
-            self._count_in(self.auto, event)
+            payloads = event.payloads
+            closed = self._session.incoming.closed
+            size = sum(map(len, payloads))
+            self.auto.received(self._context.moment.ms, len(payloads), size, held_back=closed)
         if self.resumable is not None and not event.settled and event.txn_id is None:
             credit = self._credit_max
             ids, tags = event.delivery_ids, event.tags
@@ -274,11 +262,9 @@ class LinkPublisher(ReceiverOwner):
                 self._take(event)
 
     def on_begun(self, event: DeliveryBegun) -> None:
-        """Check the permission when a delivery of several transfers has begun on an anonymous terminus.
-
-        Its address is usually in the first transfer, so the rest of a delivery that the user may not send is
-        not stored. Other faults are reported when it is complete, as of any other. Raises `AmqpSessionError`
-        if the user may not publish there.
+        """Check the permission when a delivery of several transfers has begun on an anonymous terminus: its
+        address is usually in the first, so the rest of one that the user may not send is not stored. Other
+        faults are reported when it is complete.
         """
         with suppress(AmqpDeliveryError):
             address = self._address_of(to_at_start(event.payload))
@@ -287,11 +273,6 @@ class LinkPublisher(ReceiverOwner):
             else:
                 target = as_exchange(address) if isinstance(address, TopicAddress) else address
                 self._find(target.exchange, target.routing_key)
-
-    def _count_in(self, auto: AutoCredit, event: DeliveriesReceived) -> None:
-        payloads = event.payloads
-        closed = self._session.incoming.closed
-        auto.received(self._context.moment.ms, len(payloads), sum(map(len, payloads)), held_back=closed)
 
     @contextmanager
     def _within(self, event: DeliveriesReceived) -> Iterator[None]:
@@ -302,7 +283,7 @@ class LinkPublisher(ReceiverOwner):
         self._posting = posting = self._context.transactions.find(event.txn_id)
         try:
             yield
-        except AmqpError as error:
+        except (AmqpError, RefusedError) as error:
             if event.settled:
                 posting.fail(f"a message for link '{self.link.name}' was refused: {error.description}")
             raise
@@ -332,12 +313,14 @@ class LinkPublisher(ReceiverOwner):
         if not messages:
             return
         if self.queue is not None and not self._reader.has_extra_keys and self._posting is None:
-            if self._permitted_at != self._context.access.changes.version:
-                self._check_permission()
+            access = self._context.access
+            if self._permitted_at != access.changes.version:
+                access.write("exchange", "")
+                self._permitted_at = access.changes.version
             self.counters.published += len(ids)
             if settled:
                 self.counters.published_settled += len(ids)
-            self._default_exchange.count(len(ids), routed=True)
+            self._default_exchange.published += len(ids)
             if self.resumable is None:
                 self._to_queue((self.queue.handle, Publish(self.ref, ids, messages, settled)))
             else:
@@ -352,11 +335,11 @@ class LinkPublisher(ReceiverOwner):
             routing_key = self.queue.name
         try:
             route = self._routes.find(exchange, routing_key)
-        except NotFound as error:
+        except NotFound:
             self._answer(ids, None if settled else RELEASED)
-            raise to_amqp_error(error) from error
-        except PermissionDenied as error:
-            raise to_amqp_error(error) from error
+            raise
+        except PermissionDenied:
+            raise
         except AccessRefused as error:
             text = internal_exchange_text(exchange, self._context.vhost.name)
             raise AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, text) from error
@@ -375,15 +358,6 @@ class LinkPublisher(ReceiverOwner):
             text = f"temporary topic '{temporary.name}' in vhost '{vhost.name}' was deleted"
             raise AmqpLinkError(Condition.RESOURCE_DELETED, text)
 
-    def _check_permission(self) -> None:
-        # Permissions have changed since the link was attached to a queue.
-        access = self._context.access
-        try:
-            access.write("exchange", "")
-        except PermissionDenied as error:
-            raise to_amqp_error(error) from error
-        self._permitted_at = access.changes.version
-
     def _queues_of(
         self, route: Route, reader: MessageReader, delivery_id: int, message: Message, settled: bool
     ) -> Sequence[DeclaredQueue]:
@@ -395,21 +369,19 @@ class LinkPublisher(ReceiverOwner):
         except AmqpLinkError:
             self._answer([delivery_id], None if settled else RELEASED)
             raise
-        try:
-            return self._routes.queues(route, extra_keys, lambda: routing_headers(message))
-        except RefusedError as error:
-            raise to_amqp_error(error) from error
+        return self._routes.queues(route, extra_keys, lambda: routing_headers(message))
 
     def _to_queues(self, way: Way, ids: Sequence[int], messages: Sequence[Message], settled: bool) -> None:
         exchange, queues, topic = way
         self.counters.published += len(ids)
         if settled:
             self.counters.published_settled += len(ids)
-        exchange.count(len(ids), routed=bool(queues))
-        if not queues and topic:
-            self._answer(ids, None if settled else ACCEPTED)
-            return
+        exchange.published += len(ids)
         if not queues:
+            exchange.unroutable += len(ids)
+            if topic:
+                self._answer(ids, None if settled else ACCEPTED)
+                return
             self.counters.unroutable += len(ids)
             self._context.on_unroutable(messages)
             if self._posting is not None and settled:
@@ -440,7 +412,7 @@ class LinkPublisher(ReceiverOwner):
     ) -> None:
         # For a link that is kept: what survives a restart is one commit with the messages.
         parts = [(queue.handle, Publish(self.ref, ids, messages, settled)) for queue in queues]
-        if resumable.keeps_unsettled and not settled and all(map(self._links.transacts, queues)):
+        if resumable.keeps_unsettled and not settled and all(map(self._context.transacts, queues)):
             refusal = self._links.commit(parts, partial(resumable.noted, self.ref, ids))
             if isinstance(refusal, NoRoom) and len(ids) > 1:
                 for number, message in zip(ids, messages, strict=True):
@@ -489,8 +461,8 @@ class LinkPublisher(ReceiverOwner):
     # --- anonymous terminus -----------------------------------------------------------------------
 
     def _route_each(self, event: DeliveriesReceived) -> None:
-        # Neighbours for the same queues are posted together. The first that must wait for its queue to be
-        # declared, and those behind it, are held.
+        # Neighbours for the same queues are posted together. The first that waits for a declaration, and
+        # those behind it, are held.
         batch: tuple[Way, list[int], list[Message]] | None = None
         try:
             for delivery_id, tag, payload in zip(event.delivery_ids, event.tags, event.payloads, strict=True):
@@ -502,7 +474,7 @@ class LinkPublisher(ReceiverOwner):
                 if routed is None:
                     continue
                 way, message = routed
-                if batch is None or not _is_same(batch[0], way):
+                if batch is None or way != batch[0]:
                     if batch is not None:
                         self._to_queues(*batch, event.settled)
                     batch = (way, [], [])
@@ -547,16 +519,15 @@ class LinkPublisher(ReceiverOwner):
             return self._routes.find(exchange, routing_key)
         except NotFound as error:
             raise AmqpDeliveryError(Condition.NOT_FOUND, error.description) from error
-        except PermissionDenied as error:
-            raise to_amqp_error(error) from error
+        except PermissionDenied:
+            raise
         except AccessRefused as error:
             text = internal_exchange_text(exchange, self._context.vhost.name)
             raise AmqpSessionError(Condition.UNAUTHORIZED_ACCESS, text) from error
 
     def _address_of(self, to: object) -> Address:
-        # A message's `to` has no capabilities that would distinguish queue from topic. A bare name is a
-        # topic's if no queue has it and there is a subscription to exactly that topic: a new queue of this
-        # name would have no consumers.
+        # A message's `to` has no capabilities. A bare name is a topic's if no queue has it and there is a
+        # subscription to exactly that topic: a new queue of this name would have no consumers.
         if to is None:
             raise AmqpDeliveryError(
                 Condition.PRECONDITION_FAILED, "anonymous terminus requires 'to' address to be set"
@@ -601,14 +572,12 @@ class LinkPublisher(ReceiverOwner):
 
     def _declare(self, address: QueueAddress) -> None:
         steps = target_queue(address, self._context)
-        try:
-            request = next(steps)
-        except AmqpLinkError as error:
-            raise AmqpDeliveryError(error.condition, error.description) from error
+        request = _advance(steps, None)
+        assert request is not None, "the queue does not exist"
         decided = self._links.propose(self.link, request, partial(self._on_decided, steps))
         if decided is None:
             raise Undecided
-        _finish(steps, decided)
+        _advance(steps, decided)
 
     def _on_decided(self, steps: Steps[DeclaredQueue], decided: Decided) -> None:
         # The queue of the first held message is there, or refused.
@@ -617,7 +586,7 @@ class LinkPublisher(ReceiverOwner):
             return  # the link has ended
         first = held[0]
         try:
-            _finish(steps, decided)
+            _advance(steps, decided)
         except AmqpDeliveryError as error:
             with self._within(first):
                 self._refuse(first.delivery_ids[0], first.tags[0], error, settled=first.settled)
@@ -657,14 +626,14 @@ class LinkPublisher(ReceiverOwner):
             self._answer(its_ids, None if settled else worst)
 
     def release_unsettled(self) -> None:
-        """Release what a deleted queue had not confirmed, because it never will."""
+        """Release what a deleted queue has not confirmed."""
         unsettled = self._session.inbound.unsettled
         self._session.settling.settle_received(
             [delivery_id for delivery_id, link in unsettled.items() if link is self.link], RELEASED
         )
 
     def _answer(self, ids: Sequence[int], outcome: Outcome | None) -> None:
-        # Not sent for deliveries that the client sent settled; they count as finished, too.
+        # `outcome`: None for deliveries that the client sent settled.
         if outcome is not None:
             if outcome is ACCEPTED:
                 self.counters.confirmed += len(ids)
@@ -693,11 +662,9 @@ class LinkPublisher(ReceiverOwner):
 
     @property
     def _second(self) -> bool:
-        # Whether the client settles after it has got the outcome.
         return self.link.rcv_settle_mode == ReceiverSettleMode.SECOND
 
     def on_resumed(self, event: DeliveryResumed) -> None:
-        """Handle a delivery resumed from before the link was suspended (part 2, section 2.6.13)."""
         resumable = self.resumable
         entry = None if resumable is None else resumable.entries.get(event.tag)
         if resumable is None or entry is None:
@@ -716,7 +683,7 @@ class LinkPublisher(ReceiverOwner):
         assert entry.outcome is not None
         self._session.settling.settle_received([number], entry.outcome, settled=not self._second)
         if self._second and self.resumable is not None:
-            self.resumable.told(number, entry)
+            self.resumable.told[number] = entry
 
     def on_settled(self, ids: Sequence[int]) -> None:
         if self.resumable is not None:
@@ -734,17 +701,16 @@ class LinkPublisher(ReceiverOwner):
             self._to_queue((self.queue.handle, DetachPublisher(self.ref)))
 
 
-def _finish(steps: Steps[DeclaredQueue], decided: Decided) -> None:
+def _advance(steps: Steps[DeclaredQueue], decided: Decided | None) -> CatalogRequest[Any] | None:
+    # Returns None when the queue is there.
     try:
-        steps.send(decided)
+        return next(steps) if decided is None else steps.send(decided)
     except StopIteration:
-        return
-    except AmqpLinkError as error:
-        raise AmqpDeliveryError(error.condition, error.description) from error
-
-
-def _is_same(one: Way, other: Way) -> bool:
-    return one.queues is other.queues and one.exchange is other.exchange and one.topic is other.topic
+        return None
+    except PermissionDenied:
+        raise
+    except RefusedError as refusal:
+        raise AmqpDeliveryError(to_amqp_error(refusal).condition, refusal.description) from refusal
 
 
 def _rest(event: DeliveriesReceived, first: int) -> DeliveriesReceived:

@@ -1,7 +1,7 @@
 """Links that survive the end of their session: part 2, sections 2.6.1 and 2.6.13; part 3, section 3.5.
 
-Such a link has a reply address of its own, so its state at queues outlives the session: effects go to the
-session while the link is attached, and to the link itself while it is suspended.
+Such a link has a reply address of its own: effects go to the session while the link is attached, and to the
+link itself while it is suspended.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from amqp10broker.config import Config
 from amqp10broker.dataclass import dataclass
@@ -71,7 +71,6 @@ CONTENT_BYTES_MAX: Final = 64 * 1024 * 1024
 """The most bytes of messages that the links of one user may hold in order to send them again."""
 
 VIEWS_MAX: Final = 100
-"""The most suspended links that are shown at one time."""
 
 FORMAT: Final = 1
 """The version of the record that a restart reads."""
@@ -91,7 +90,7 @@ class Key(NamedTuple):
 
 
 class SuspensionTerms(NamedTuple):
-    """How long a suspended link is held, and how much of it survives a restart of the broker."""
+    """How long a suspended link is held, and how much of it survives a restart."""
 
     policy: Symbol
     timeout_s: int
@@ -102,8 +101,6 @@ class SuspensionTerms(NamedTuple):
 
 
 class Survivor(NamedTuple):
-    """The state of a link that a restart reads from `ResumableLink.document`."""
-
     key: Key
     terms: SuspensionTerms
     deadline_ms: int | None
@@ -127,10 +124,8 @@ def survivor(document: bytes) -> Survivor:
 
 
 def terms_for(terminus: Source | Target, config: Config) -> SuspensionTerms | None:
-    """Return the terms granted to a client that requests a link which survives; None if it did not.
-
-    A timeout beyond the largest allowed is lowered to it. So is "never" where a largest is configured; its
-    timer then starts when the connection closes.
+    """Return the terms granted to a client that requests a link which survives; None if it did not. Where a
+    largest timeout is configured, "never" becomes that, from the close of the connection.
     """
     most = config.suspended_link_timeout_max_s
     policy = terminus.expiry_policy
@@ -151,14 +146,12 @@ class Host(Protocol):
     def open(self, label: str, box: ResumableLink) -> ReplyTo:
         """Open a reply address for a link; the answers of queues to it go into the box."""
 
-    def close(self, reply_to: ReplyTo) -> None:
-        """Close the reply address of a link."""
+    def close(self, reply_to: ReplyTo) -> None: ...
 
-    def post(self, mail: list[QueueCommand]) -> None:
-        """Send commands to their queues, in order."""
+    def post(self, mail: list[QueueCommand]) -> None: ...
 
     def now_ms(self) -> int:
-        """Return the time of day in ms."""
+        """Return the time of day."""
 
     def timer_started(self) -> None:
         """Report that `ResumableLinks.deadline_ms` may be sooner than before."""
@@ -171,14 +164,12 @@ class ResumableLink(ABC):
     """One link that survives its session.
 
     Attributes:
-        terminus: as the client attached it.
-        account: whether the catalog had its user; if so, the link ends with that user.
-        link: its end in a session; None while it is suspended.
-        to_session: puts an event into its mailbox; None while it is suspended.
-        stays: whether it is suspended when its end goes, instead of ending with it.
-        deadline_ms: when it ends; None while it is attached, and until its timer has started.
-        lingers: the object that starts the timer when it ends: a session's links, or a connection's.
-        number: identifies it in the management API; 0 before it is among `ResumableLinks`.
+        account: whether the catalog had its user, with which the link ends then.
+        link, to_session: its end; None while it is suspended.
+        stays: it is suspended when its end goes, instead of ending with it.
+        deadline_ms: when it ends; None until its timer has started.
+        lingers: the object with whose end the timer starts: a session's links, or a connection's.
+        number: identifies it in the management API.
     """
 
     terminus: Source | Target
@@ -207,7 +198,7 @@ class ResumableLink(ABC):
         return True
 
     def outlives(self, *, lost: bool) -> bool:
-        """Return whether the link is suspended when its end goes; `lost`: with its session or connection."""
+        """Return whether it is suspended when its end goes. `lost`: with its session or connection."""
         return (lost or self.stays) and not self.revoked
 
     @property
@@ -216,12 +207,10 @@ class ResumableLink(ABC):
         """The number of deliveries that it holds."""
 
     def document(self) -> bytes:
-        """Encode the state that a restart needs, for `survivor`."""
         facts = [FORMAT, *self.key, *self.terms, self.deadline_ms, self.account]
         return json.dumps(facts).encode() + b"\n" + encode(self.terminus)
 
     def write(self) -> None:
-        """Store the present state if the link survives a restart."""
         if self.records is not None:
             self.records.put(self.number, self.document())
 
@@ -241,7 +230,7 @@ class ResumableLink(ABC):
         self.to_session(LinkStolen(self.link))
 
     def free(self) -> None:
-        """Record that the link has no end any more, and continue the attach that waits for it."""
+        """Continue the attach that waits until the link has no end any more."""
         claims, self._claims = self._claims, []
         for then in claims:
             then()
@@ -269,7 +258,6 @@ class ResumableLinks:
         return self._links.get(key)
 
     def of(self, effect: Effect) -> ResumableLink | None:
-        """Return the link to which the effect of a queue is addressed."""
         match effect:
             case Confirmed() | Unconfirmed() | PublishRejected():
                 peer = effect.publisher.reply_to
@@ -285,20 +273,19 @@ class ResumableLinks:
         return key in self._links or self._of_user[key.user] < most
 
     def retain(self, user: str, size: int) -> bool:
-        """Reserve bytes for a message that is held for a user; return whether there is room for it."""
+        """Reserve bytes for a message that is held for a user; return whether there is room."""
         fits = self._bytes_of_user[user] + size <= CONTENT_BYTES_MAX
         if fits:
             self._bytes_of_user[user] += size
         return fits
 
     def release(self, user: str, size: int) -> None:
-        """Return bytes reserved by `retain`."""
         self._bytes_of_user[user] -= size
         if not self._bytes_of_user[user]:
             del self._bytes_of_user[user]
 
     def add(self, resumable: ResumableLink, number: int | None = None) -> None:
-        """Add a link with a new key; `number` is the one that it had before a restart."""
+        """Add a link. `number`: the one that it had before a restart."""
         assert resumable.key not in self._links
         resumable.number = self._last_number + 1 if number is None else number
         self._last_number = max(self._last_number, resumable.number)
@@ -325,7 +312,7 @@ class ResumableLinks:
     def restore(
         self, resumable: ResumableLink, number: int, terms: SuspensionTerms, deadline_ms: int | None
     ) -> None:
-        """Add a suspended link after a restart; `deadline_ms` is None if its timer had not started."""
+        """Add a suspended link after a restart."""
         self.add(resumable, number)
         resumable.terms, resumable.records = terms, self.records
         resumable.since_ms = self.host.now_ms()
@@ -336,7 +323,7 @@ class ResumableLinks:
             self.host.timer_started()
 
     def suspend(self, resumable: ResumableLink, lingers: object) -> None:
-        """Suspend a link; the end of `lingers` starts its timer (`let_run`), None starts it now."""
+        """Suspend a link; the end of `lingers` starts its timer (`let_run`)."""
         resumable.link = resumable.to_session = None
         resumable.since_ms = self.host.now_ms()
         resumable.lingers = lingers
@@ -345,8 +332,8 @@ class ResumableLinks:
         resumable.free()
 
     def let_run(self, lingers: object, to: object = None) -> None:
-        """Start the timers of the links that waited for the end of a session's links or of a connection.
-        `to`: the next object that links with the policy connection-close wait for; None starts their timers.
+        """Start the timers of the links that waited for the end of `lingers`. `to`: what those with the
+        policy connection-close wait for next.
         """
         for resumable in self._links.values():
             if resumable.lingers is not lingers or resumable.link is not None:
@@ -391,9 +378,7 @@ class ResumableLinks:
                 self._forget_records(resumable)
 
     def end_suspended(self, number: int) -> SuspendedLinkView:
-        """End a suspended link early; its unsettled deliveries get the default outcome. Returns the link as
-        it was shown until now. Raises `NotFound` if no suspended link has this number.
-        """
+        """End a suspended link early, and return it. Raises `NotFound`."""
         for resumable in self:
             if resumable.number == number and resumable.link is None:
                 view = self._view(resumable)
@@ -409,11 +394,9 @@ class ResumableLinks:
 
     @property
     def deadline_ms(self) -> int | None:
-        """The time at which the next link ends; None while no timer runs."""
         return min((each.deadline_ms for each in self if each.deadline_ms is not None), default=None)
 
     def suspended_views(self, most: int | None = VIEWS_MAX) -> tuple[SuspendedLinkView, ...]:
-        """Return the first `most` suspended links for the management API; all if it is None."""
         return tuple(map(self._view, islice((each for each in self if each.link is None), most)))
 
     def _view(self, resumable: ResumableLink) -> SuspendedLinkView:
@@ -439,21 +422,19 @@ class ResumableLinks:
 
 @dataclass(eq=False, slots=True)
 class Tally:
-    """The outcomes of the deliveries of one publishing link. `left`: of deliveries that went to several
-    queues: how many have not answered, and the outcome so far.
+    """The outcomes of the deliveries of one publishing link. `left`: of those that went to several queues:
+    how many have not answered, and the outcome so far.
     """
 
     left: dict[int, tuple[int, Outcome]] = field(default_factory=dict)
 
     def expect(self, ids: Iterable[int], queues: int) -> None:
-        """Expect answers of several queues (more than one) for each of these deliveries."""
+        """Expect answers of several queues for each of these deliveries."""
         for delivery_id in ids:
             self.left[delivery_id] = (queues, RELEASED)
 
     def count_down(self, ids: Sequence[int], outcome: Outcome) -> list[tuple[Outcome, Sequence[int]]]:
-        """Count a queue's answer; return deliveries for which it was the last: rejected, accepted or
-        released.
-        """
+        """Count a queue's answer; return deliveries for which it was the last, with their outcomes."""
         if not self.left:
             return [(outcome, ids)]
         answered: list[tuple[Outcome, list[int]]] = []
@@ -488,21 +469,10 @@ def refusal_of(effect: Unconfirmed | PublishRejected) -> AmqpDeliveryError | Non
     )
 
 
-def outcome_of(effect: Confirmed | Unconfirmed | PublishRejected) -> Outcome:
-    match effect:
-        case Confirmed():
-            return ACCEPTED
-        case Unconfirmed() | PublishRejected():
-            refusal = refusal_of(effect)
-            return RELEASED if refusal is None else Rejected(error=to_error(refusal))
-        case _:
-            assert_never(effect)
-
-
 @dataclass(eq=False, slots=True)
 class Entry:
-    """One delivery. `outcome`: None: queues have not answered. `number`: its delivery-id in the present
-    session, if the client waits for the outcome there.
+    """One delivery. `number`: its delivery-id in the present session, if the client waits for the outcome
+    there.
     """
 
     tag: bytes
@@ -517,9 +487,9 @@ TellLate = Callable[[Entry, int], None]
 
 class ResumablePublisher(ResumableLink):
     """A link on which a client sends. `entries`: by delivery-tag, in order of arrival, the deliveries that
-    the broker has taken and that may be unsettled for the client, without partial ones and those posted in a
-    transaction. With rcv-settle-mode second an entry stays until the client has settled; with first until the
-    client must have received the outcome, because that may have been lost.
+    may be unsettled for the client, without partial ones and those posted in a transaction. With
+    rcv-settle-mode second an entry stays until the client has settled; with first until it must have received
+    the outcome.
     """
 
     def __init__(self, key: Key, host: Host, target: Target) -> None:
@@ -531,7 +501,7 @@ class ResumablePublisher(ResumableLink):
         # Of each end that it had: deliveries that queues have not answered, by delivery-id.
         self._flights: dict[PublisherRef, tuple[Tally, dict[int, Entry]]] = {}
         # Of the present end: outcomes that were sent and that the client has not settled, by delivery-id.
-        self._told: dict[int, Entry] = {}
+        self.told: dict[int, Entry] = {}
 
     @property
     def unsettled(self) -> int:
@@ -541,11 +511,11 @@ class ResumablePublisher(ResumableLink):
 
     @property
     def keeps_unsettled(self) -> bool:
-        """Whether unsettled deliveries survive a restart; then those sent to queues are `noted`."""
+        """Whether unsettled deliveries survive a restart."""
         return self.records is not None and self.terms.durable == TerminusDurability.UNSETTLED_STATE
 
     def noted(self, ref: PublisherRef, ids: Sequence[int]) -> None:
-        """Record deliveries of its end, in the same group of records in which queues get them."""
+        """Record deliveries in the same group of records in which queues get them."""
         flight = self._flights[ref][1]
         if self.records is not None:
             self.records.take(self.number, [flight[number].tag for number in ids if number in flight])
@@ -563,7 +533,6 @@ class ResumablePublisher(ResumableLink):
     # --- attaching and suspending -----------------------------------------------------------------
 
     def attached(self, tell_late: TellLate, ref: PublisherRef, tally: Tally) -> None:
-        """Attach another end, which publishes under this reference."""
         self.tell_late = tell_late
         self._flights[ref] = tally, {}
 
@@ -578,7 +547,7 @@ class ResumablePublisher(ResumableLink):
 
     def suspended(self, ref: PublisherRef) -> None:
         self.tell_late = None
-        self._told.clear()
+        self.told.clear()
         for entry in self.entries.values():
             entry.number = None
         flight = self._flights[ref][1]
@@ -598,9 +567,7 @@ class ResumablePublisher(ResumableLink):
     def began(
         self, ref: PublisherRef, ids: Sequence[int], tags: Sequence[bytes], *, second: bool, credit: int
     ) -> None:
-        """Note new deliveries of its end. Raises `AmqpLinkError` if a tag is in use, or too many are not
-        settled by the client.
-        """
+        """Note new deliveries. Raises `AmqpLinkError`: a tag is in use, or too many are unsettled."""
         entries = self.entries
         most = UNSETTLED_ENTRIES_MAX + 2 * credit
         if len(entries) + len(ids) > most:
@@ -624,7 +591,6 @@ class ResumablePublisher(ResumableLink):
             entries[tag] = flight[number] = Entry(tag)
 
     def posted(self, ref: PublisherRef, ids: Sequence[int]) -> None:
-        """Note deliveries that went to queues, which will answer."""
         flight = self._flights[ref][1]
         for number in ids:
             if number in flight:
@@ -633,14 +599,14 @@ class ResumablePublisher(ResumableLink):
     def decided(
         self, ref: PublisherRef, ids: Sequence[int], outcome: Outcome, *, second: bool, most: int
     ) -> None:
-        """Note the outcome sent for deliveries; at most `most` are held for the client to settle."""
+        """Note the outcome sent for deliveries, of which at most `most` are held."""
         flight = self._flights[ref][1]
         for number in ids:
             entry = flight.pop(number, None)
             if entry is not None:
                 self._decide(entry, outcome)
                 if second:
-                    self._told[number] = entry
+                    self.told[number] = entry
         # Deliveries sent before the limit was lowered may still be on their way.
         self._most = max(self._most, most)
         if not second:
@@ -659,12 +625,8 @@ class ResumablePublisher(ResumableLink):
                 del self.entries[tag]
             self._forgotten(old[:excess])
 
-    def told(self, number: int, entry: Entry) -> None:
-        """Note that an outcome is sent again, under this delivery-id, and is settled later."""
-        self._told[number] = entry
-
     def settled(self, ids: Sequence[int]) -> None:
-        told = (self._told.pop(number, None) for number in ids)
+        told = (self.told.pop(number, None) for number in ids)
         self.forget(*(entry for entry in told if entry is not None))
 
     def forget(self, *over: Entry) -> None:
@@ -681,7 +643,11 @@ class ResumablePublisher(ResumableLink):
         tally, flight = self._flights.get(effect.publisher, (None, {}))
         if tally is None:
             return
-        for outcome, ids in tally.count_down(effect.ids, outcome_of(effect)):
+        answer: Outcome = ACCEPTED
+        if not isinstance(effect, Confirmed):
+            refusal = refusal_of(effect)
+            answer = RELEASED if refusal is None else Rejected(error=to_error(refusal))
+        for outcome, ids in tally.count_down(effect.ids, answer):
             for number in ids:
                 entry = flight.pop(number, None)
                 if entry is None:
@@ -698,14 +664,15 @@ class ResumablePublisher(ResumableLink):
 class ResumableConsumer(ResumableLink):
     """A link on which a client receives.
 
-    Its unsettled deliveries stay acquired: the consumer remains at its queue under the link's own reply
-    address, but requests nothing. A delivery without a decision is sent again with its content, which is held
-    within a limit for each user; without its content it is aborted, and goes back to its queue.
+    Its unsettled deliveries stay acquired: the consumer remains at its queue, but requests nothing. A
+    delivery without a decision is sent again with its content, which is held within a limit for each user;
+    without it, it is aborted and goes back to its queue.
 
     Attributes:
-        held: key -> message of each delivery that the client has not settled, in the order of delivery; None:
-            its content is not held.
-        credit: of the last end that has gone; None before.
+        held: by key, in the order of delivery, each delivery that the client has not settled; None: without
+        its
+            content.
+        credit: of the last end that has gone.
         stale: answers to decisions of an earlier end that are still to come.
     """
 
@@ -726,7 +693,6 @@ class ResumableConsumer(ResumableLink):
         return len(self.held)
 
     def ours(self) -> dict[bytes, int]:
-        """Return the key of each unsettled delivery by its delivery-tag."""
         return {delivery_tag(key): key for key in self.held}
 
     # --- attached ---------------------------------------------------------------------------------
@@ -753,7 +719,7 @@ class ResumableConsumer(ResumableLink):
         self._links.release(self.key.user, size)
 
     def suspended(self, credit: QueueCredit, delivery_outcome: DeliveryOutcome, stale: int) -> None:
-        """Take over the state of an end that has gone, and that has returned its unsent deliveries."""
+        """Take over the state of an end that has gone."""
         self.credit, self.default_delivery_outcome = credit, delivery_outcome
         self.stale += stale
         # An attach may not list more.

@@ -1,9 +1,7 @@
-"""The broker's side of one AMQP 1.0 session. Pure: frames and effects of queues go in, frames and commands to
-queues come out.
+"""The broker's side of one AMQP 1.0 session: frames and effects of queues go in, frames and commands to
+queues come out, in the steps of `sessions/context.py`.
 
-Drives the engine (`protocols.amqp10.session.Session`) and dispatches its events to the owners of links
-(`link_owner.py`): each `LinkPublisher` and `LinkConsumer`, and both ends of each pair of management links.
-The steps in which it runs are defined in `sessions/context.py`.
+Drives the engine (`protocols.amqp10.session.Session`) and dispatches its events to the owners of links.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeVar, assert_never, cast
 
+from amqp10broker.errors import RefusedError
 from amqp10broker.metadata.catalog import Decided
 from amqp10broker.metadata.queue import DeclaredQueue, LastError
 from amqp10broker.operations.node import Caller
@@ -58,6 +57,7 @@ from amqp10broker.queues.commands import (
     Unconfirmed,
 )
 from amqp10broker.routing.address import BadAddress, QueueAddress, parse
+from amqp10broker.sessions.amqp10.attach import to_amqp_error
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.coordinator import CoordinatorLink as ControlLink
 from amqp10broker.sessions.amqp10.link_owner import LinkOwners
@@ -68,27 +68,25 @@ from amqp10broker.sessions.amqp10.transactions import ConflictError
 from amqp10broker.sessions.context import ClientLog, SessionContext, SessionEndpoint
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.messages import (
-    AccessChanged,
     AlarmChanged,
     Committed,
     ConfigChanged,
     Frames,
     LinkFree,
     LinkStolen,
+    Notice,
     SessionMessage,
     Stop,
-    TransactionsDue,
-    WriterReady,
 )
 
 T = TypeVar("T")
 
 IN_TURNS_MIN: Final = 4
-"""The number of runs of transfers from which on interleaving of links is looked for."""
+"""From so many runs of transfers on interleaving of links is looked for."""
 
 
 class BrokerSession(SessionEndpoint):
-    """One session of one client. `over`: it has ended or was ordered to stop, so that no step follows."""
+    """One session of one client. `over`: no step follows."""
 
     def __init__(
         self,
@@ -121,10 +119,10 @@ class BrokerSession(SessionEndpoint):
         self._window_open = True
         self._stopped = self.over = False
         self._note_window()
-        self._owners = LinkOwners()
+        self._owners: LinkOwners = {}
         self.links = ClientLinks(self.session, context, self._owners, self.to_queue, self.take_commands)
-        # Links of a queue that this session deletes end after the answer, if it can be written: RabbitMQ's
-        # client for Python takes a detach before it for a failure of the request.
+        # Links of a queue that this session deletes end after the answer: RabbitMQ's client for Python takes
+        # a detach before it for a failure of the request.
         self._deleted: list[QueueDeleted] = []
         # Attaches to addresses that do not exist, while a declaration of this session is not decided.
         self._early: list[LinkAttaching] = []
@@ -148,14 +146,14 @@ class BrokerSession(SessionEndpoint):
                 self.on_effects(message)
             case Decided():
                 self.on_decided(message)
-            case WriterReady():
+            case Notice.WRITER_READY:
                 return
             case AlarmChanged():
                 self.on_alarm(on=message.on)
             case ConfigChanged():
                 self.context.config = message.config  # for grants from now on
                 self.links.on_config()
-            case AccessChanged():
+            case Notice.ACCESS_CHANGED:
                 self.links.on_access_changed()
                 self._resume()
             case LinkStolen():
@@ -165,7 +163,7 @@ class BrokerSession(SessionEndpoint):
                 self._on_free(message.link)
             case Committed():
                 self._on_committed(message.ref)
-            case TransactionsDue():
+            case Notice.TRANSACTIONS_DUE:
                 self._end_overdue()
             case Stop():
                 if message.tell:
@@ -175,7 +173,6 @@ class BrokerSession(SessionEndpoint):
                 assert_never(message)
 
     def receive(self, items: Sequence[object]) -> None:
-        """Handle frames of the client. Raises `AmqpConnectionError`."""
         if len(items) >= IN_TURNS_MIN:
             items = self._by_link(items)
         for event in self.session.receive_each(items):
@@ -188,9 +185,9 @@ class BrokerSession(SessionEndpoint):
                 publisher.times.note_part(publisher.link.partial)
 
     def _by_link(self, items: Sequence[object]) -> Sequence[object]:
-        # Groups interleaved transfers by link, if that cannot be observed: transfers on one link have an
-        # order, and so have messages for one queue. A run costs as much as some tens of messages, and
-        # go-amqp's senders alternate with each.
+        # Groups interleaved transfers by link, if that cannot be observed: those on one link, or for one
+        # queue, have an order. A run costs as much as some tens of messages, and go-amqp's senders alternate
+        # with each.
         handles = handles_of(items)
         if handles is None or 2 * len(handles) > len(items):
             return items
@@ -200,7 +197,7 @@ class BrokerSession(SessionEndpoint):
         queues: set[DeclaredQueue] = set()
         for handle in handles:
             link = session.links.by_remote.get(handle)
-            owner = self._owners.receivers.get(link) if isinstance(link, ReceiverLink) else None
+            owner = None if link is None else self._owners.get(link)
             queue = owner.only_queue if isinstance(owner, LinkPublisher) else None
             if queue is None or queue in queues:
                 return items
@@ -281,7 +278,6 @@ class BrokerSession(SessionEndpoint):
                 self.links.on_late(effect)
 
     def on_decided(self, decided: Decided) -> None:
-        """Handle the decision on a requested change of the catalog. Raises `AmqpConnectionError`."""
         waiting = self.links.waiting.pop(decided.ref, None)
         if waiting is not None:
             self._tell(waiting.link, waiting.then, decided)
@@ -310,7 +306,7 @@ class BrokerSession(SessionEndpoint):
             self._resume()
 
     def on_alarm(self, *, on: bool) -> None:
-        """Hold publishers back while memory or disk is short. Consumers are not affected."""
+        """Hold publishers back while memory or disk is short."""
         if self.session.ended:
             return
         self.alarm_ms = self.moment.ms
@@ -323,7 +319,6 @@ class BrokerSession(SessionEndpoint):
     # --- output -----------------------------------------------------------------------------------
 
     def pump(self, budget_bytes: int) -> int:
-        """Write deliveries within the budget; return their bytes. Raises `AmqpConnectionError`."""
         written = 0
         session = self.session
         while session.outbound.turns:
@@ -361,7 +356,6 @@ class BrokerSession(SessionEndpoint):
         return self.links.counted()
 
     def end(self, error: AmqpError | None = None) -> None:
-        """End the session from our side, because the broker stops or the connection closes."""
         self.close()
         if not self.session.ended:
             self.session.end(error)
@@ -385,15 +379,15 @@ class BrokerSession(SessionEndpoint):
     def _on_event(self, event: SessionEvent) -> None:
         match event:
             case DeliveriesReceived():
-                receiver = self._owners.receivers.get(event.link)
-                if receiver is not None:
-                    self._tell(event.link, receiver.on_deliveries, event)
+                owner = self._owners.get(event.link)
+                if owner is not None:
+                    self._tell(event.link, owner.on_deliveries, event)
             case DeliveriesUpdated():
-                sender = self._owners.senders.get(event.link)
-                if sender is not None:
-                    self._tell(event.link, sender.on_updated, event)
+                owner = self._owners.get(event.link)
+                if owner is not None:
+                    self._tell(event.link, owner.on_updated, event)
             case LinkFlowed():
-                owner = self._owners.find(event.link)
+                owner = self._owners.get(event.link)
                 if owner is not None:
                     self._tell(event.link, owner.on_flow, event.flow)
             case LinkAttaching():
@@ -402,18 +396,18 @@ class BrokerSession(SessionEndpoint):
                 self._on_detached(event)
             case DeliveriesSettled():
                 # The client settles what was answered (rcv-settle-mode second), or what was not: the engine
-                # has removed it, and for a link that is not kept nothing more is to be done.
-                receiver = self._owners.receivers.get(event.link)
-                if event.settled and isinstance(receiver, LinkPublisher):
-                    receiver.on_settled(event.delivery_ids)
+                # has removed it.
+                owner = self._owners.get(event.link)
+                if event.settled and owner is not None:
+                    owner.on_settled(event.delivery_ids)
             case DeliveryResumed():
-                receiver = self._owners.receivers.get(event.link)
-                if isinstance(receiver, LinkPublisher):
-                    self._tell(event.link, receiver.on_resumed, event)
+                owner = self._owners.get(event.link)
+                if owner is not None:
+                    self._tell(event.link, owner.on_resumed, event)
             case DeliveryBegun():
-                receiver = self._owners.receivers.get(event.link)
-                if isinstance(receiver, LinkPublisher):
-                    self._tell(event.link, receiver.on_begun, event)
+                owner = self._owners.get(event.link)
+                if owner is not None:
+                    self._tell(event.link, owner.on_begun, event)
             case LinkAttached():
                 raise AssertionError("the broker attaches no links of its own")
             case SessionEnded():
@@ -426,9 +420,9 @@ class BrokerSession(SessionEndpoint):
     def _on_pump_event(self, event: PumpEvent) -> None:
         match event:
             case DeliveriesSent():
-                self._owners.senders[event.link].on_sent(event.deliveries)
+                self._owners[event.link].on_sent(event.deliveries)
             case MarkerReached():
-                self._owners.senders[event.link].act_on(event.marker)
+                self._owners[event.link].act_on(event.marker)
             case LinkDetached():
                 self._on_detached(event)
             case _:
@@ -466,7 +460,7 @@ class BrokerSession(SessionEndpoint):
             self._half_posted,
         )
         owner.accept(attach)
-        self._owners.receivers[link] = owner
+        self._owners[link] = owner
         self._control_links.append(owner)
 
     def _half_posted(self, txn_id: bytes) -> bool:
@@ -484,7 +478,6 @@ class BrokerSession(SessionEndpoint):
         self._control_links = [control for control in self._control_links if not control.over]
 
     def _end_overdue(self) -> None:
-        # Control links with transactions that are open for too long are detached (4.4, timeout).
         transactions = self.context.transactions
         for transaction in transactions.overdue():
             text = (
@@ -495,9 +488,12 @@ class BrokerSession(SessionEndpoint):
         transactions.watch()
 
     def _tell(self, link: SenderLink | ReceiverLink, method: Callable[[T], None], argument: T) -> None:
-        # The owner is made if the link has none. The link or the session ends with an error that is raised.
+        # The link or the session ends with an error that is raised.
         try:
-            method(argument)
+            try:
+                method(argument)
+            except RefusedError as refusal:
+                raise to_amqp_error(refusal) from refusal
         except AmqpLinkError as error:
             self.links.detach(link, error)
         except ConflictError as error:
@@ -514,7 +510,7 @@ class BrokerSession(SessionEndpoint):
             else:
                 self.links.on_left(event.link)
             unsent = self.session.links.detach(event.link, closed=event.closed)
-        owner = self._owners.take(event.link)
+        owner = self._owners.pop(event.link, None)
         if owner is not None:
             owner.on_detached(unsent)
 
@@ -559,7 +555,6 @@ class BrokerSession(SessionEndpoint):
 
 
 def _log_operation(log: ClientLog, operation: str, subject: str, refusal: str | None) -> None:
-    """Log an operation that a client requested of the management node (see `operations.node.Report`)."""
     details = {"operation": operation, "object": subject, "by": "/management"}
     if refusal is None:
         log.info("operation", **details)

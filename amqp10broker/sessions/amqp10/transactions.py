@@ -27,20 +27,15 @@ from amqp10broker.sessions.messages import Part
 class Holder(Protocol):
     """The consumer of a delivery on which a transaction has decided."""
 
-    @property
-    def ref(self) -> ConsumerRef:
-        """Its reference at its queue."""
+    queue: DeclaredQueue
+    default_delivery_outcome: DeliveryOutcome
 
     @property
-    def queue(self) -> DeclaredQueue: ...
-
-    @property
-    def default_delivery_outcome(self) -> DeliveryOutcome:
-        """The decision on a delivery that was settled in a transaction that is rolled back."""
+    def ref(self) -> ConsumerRef: ...
 
     def decided(self, delivery_outcome: DeliveryOutcome, ids: Sequence[int], outcome: Outcome | None) -> None:
-        """Handle a decision that a commit has applied. `ids`: of the delivery if the client has not settled
-        it and is to be notified now; else empty.
+        """Handle a decision that a commit has applied. `ids`: empty if the client has settled the
+        delivery.
         """
 
 
@@ -57,8 +52,8 @@ class Retired(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Transaction:
-    """One transaction. `due_ms`: when it times out, counted from the first work in it; None: it has no work
-    yet, or no timeout. `failed`: why it can only be rolled back; None: it can be committed.
+    """One transaction. `due_ms`: when it times out, counted from the first work in it. `failed`: why it can
+    only be rolled back.
     """
 
     id: bytes
@@ -75,7 +70,6 @@ class Transaction:
     _retired: dict[tuple[ConsumerRef, int], Retired] = field(default_factory=dict)
 
     def fail(self, why: str) -> None:
-        """Prevent the commit, and drop what was posted."""
         if self.failed is None:
             self.failed = why
         self._posts.clear()
@@ -89,21 +83,17 @@ class Transaction:
             self._posts += [(queue, messages, now_ms) for queue in queues]
 
     def retire(self, key: int, retired: Retired) -> None:
-        """Record a decision on a delivery, in place of an earlier one."""
         self._retired[retired.holder.ref, key] = retired
 
     def let_go(self, ref: ConsumerRef, key: int) -> None:
-        """Drop a decision that one outside of the transaction has replaced."""
         self._retired.pop((ref, key), None)
 
     def deliveries(self) -> Collection[tuple[ConsumerRef, int]]:
         return self._retired.keys()
 
     def parts(self, ref: PublisherRef, now_ms: int) -> list[Part]:
-        """Return the parts of the commit: posted messages in order, then decisions.
-
-        So messages have the room that was there when it was checked, also where deliveries return to a queue.
-        Their time to live runs from their arrival.
+        """Return the parts of the commit: posted messages in order, with their time to live from their
+        arrival, then decisions: so messages have the room that was there when it was checked.
         """
         by_queue: dict[DeclaredQueue, list[Message]] = {}
         for queue, messages, came_ms in self._posts:
@@ -125,15 +115,13 @@ class Transaction:
         return parts
 
     def tell_holders(self) -> None:
-        """Notify the holders of a commit: clients get the outcomes of what they have not settled."""
         for retired in self._retired.values():
             ids = [] if retired.settled else [retired.delivery_id]
             retired.holder.decided(retired.delivery_outcome, ids, retired.outcome)
 
     def undone(self) -> list[Part]:
-        """Return the parts of a rollback: deliveries that the client has settled get the default outcome.
-
-        Those that it has not settled stay with it, as if there had been no decision (4.4.4.2).
+        """Return the parts of a rollback: deliveries that the client has settled get the default outcome,
+        others stay with it, as if there had been no decision (4.4.4.2).
         """
         keys: dict[ConsumerRef, tuple[Holder, list[int]]] = {}
         for (ref, key), retired in self._retired.items():
@@ -147,7 +135,7 @@ class Transaction:
 
 @dataclass(eq=False, slots=True)
 class TransactionNumbers:
-    """The transaction ids of one connection; `open` counts those that are not discharged."""
+    """The transaction ids of one connection. `open`: how many are not discharged."""
 
     _connection: int = 0
     _last: int = 0
@@ -159,7 +147,7 @@ class TransactionNumbers:
 
 
 class ConflictError(Exception):
-    """A second transaction decides on a delivery, which is not allowed (part 4, section 4.4.2)."""
+    """A second transaction decides on a delivery (part 4, section 4.4.2)."""
 
     def __init__(self, transaction: Transaction, text: str) -> None:
         super().__init__(text)
@@ -168,15 +156,11 @@ class ConflictError(Exception):
 
 @dataclass(eq=False, slots=True)
 class Transactions:
-    """The transactions of one session.
-
-    Attributes:
-        open: by their id.
-        _timeout_ms: for how long a transaction may be open; 0: no limit.
-        _watch: called when the time of a transaction begins to run, or that of another still does.
+    """The transactions of one session. `_timeout_ms`: for how long one may be open; 0: no limit. `_watch`:
+    called when the time of a transaction runs.
     """
 
-    _numbers: TransactionNumbers = field(default_factory=TransactionNumbers)
+    numbers: TransactionNumbers = field(default_factory=TransactionNumbers)
     _moment: Moment = field(default_factory=Moment)
     _timeout_ms: int = 0
     _watch: Callable[[Transactions], None] = lambda transactions: None
@@ -186,18 +170,13 @@ class Transactions:
     # Consumers without links that still hold deliveries that are decided on: how they leave their queues.
     _leaving: dict[ConsumerRef, Callable[[], None]] = field(default_factory=dict)
 
-    @property
-    def open_in_connection(self) -> int:
-        return self._numbers.open
-
     def declare(self, control: ReceiverLink) -> Transaction:
-        self._numbers.open += 1
-        transaction = Transaction(self._numbers.next_id(), control, self._moment.ms)
+        self.numbers.open += 1
+        transaction = Transaction(self.numbers.next_id(), control, self._moment.ms)
         self.open[transaction.id] = transaction
         return transaction
 
     def find(self, txn_id: bytes) -> Transaction:
-        """Return an open transaction; raise `AmqpLinkError` if this session has none of this id."""
         transaction = self.open.get(txn_id)
         if transaction is None or transaction.discharged:
             raise AmqpLinkError(
@@ -216,8 +195,8 @@ class Transactions:
         self._forget(transaction)
 
     def rolled_back(self, transaction: Transaction, then: Callable[[], None] = lambda: None) -> int:
-        """Roll a transaction back. `then`: called for each delivery that was acquired in it and partly sent,
-        when that is aborted. Returns the number of calls of `then` to come.
+        """Roll a transaction back. `then`: called when a delivery that was acquired in it and partly sent is
+        aborted. Returns the number of these deliveries.
         """
         end = "timed-out" if self._is_overdue(transaction) else "rolled-back"
         self._moment.measures.transactions[end] += 1
@@ -227,7 +206,7 @@ class Transactions:
 
     def _forget(self, transaction: Transaction) -> None:
         del self.open[transaction.id]
-        self._numbers.open -= 1
+        self.numbers.open -= 1
         for delivery in transaction.deliveries():
             self._deciding.pop(delivery, None)
         for ref in {ref for ref, _ in transaction.deliveries()} & self._leaving.keys():
@@ -235,9 +214,9 @@ class Transactions:
                 self._leaving.pop(ref)()
 
     def clear(self) -> None:
-        """Drop all transactions at the end of the session; its consumers return what they hold."""
+        """Drop all transactions at the end of the session."""
         self._moment.measures.transactions["rolled-back"] += len(self.open)
-        self._numbers.open -= len(self.open)
+        self.numbers.open -= len(self.open)
         self.open.clear()
         self._deciding.clear()
         for leave in self._leaving.values():
@@ -248,7 +227,6 @@ class Transactions:
 
     @property
     def due_ms(self) -> int | None:
-        """When the first transaction times out; None if none will."""
         due = [each.due_ms for each in self.open.values() if each.due_ms is not None]
         return min(due, default=None)
 
@@ -259,12 +237,11 @@ class Transactions:
         return transaction.due_ms is not None and transaction.due_ms <= self._moment.ms
 
     def watch(self) -> None:
-        """Have the session notified when the first transaction times out, if any will."""
         if self.due_ms is not None:
             self._watch(self)
 
     def work(self, transaction: Transaction) -> None:
-        """Note work in a transaction, which starts its timeout: before it holds nothing."""
+        """Note work in a transaction, which starts its timeout."""
         if transaction.due_ms is None and self._timeout_ms:
             transaction.due_ms = self._moment.ms + self._timeout_ms
             self._watch(self)
@@ -284,7 +261,7 @@ class Transactions:
     def decided_elsewhere(
         self, transaction: Transaction, ref: ConsumerRef, keys: Iterable[int]
     ) -> Transaction | None:
-        """Return another transaction that has decided on one of these deliveries; None if there is none."""
+        """Return another transaction that has decided on one of these deliveries."""
         for key in keys:
             other = self._deciding.get((ref, key))
             if other is not None and other is not transaction:
@@ -297,7 +274,7 @@ class Transactions:
         self._deciding[retired.holder.ref, key] = transaction
 
     def decided_outside(self, ref: ConsumerRef, keys: Iterable[int]) -> None:
-        """Drop decisions that the client has replaced by others outside of transactions."""
+        """Drop decisions that the client has replaced outside of transactions."""
         for key in keys:
             transaction = self._deciding.pop((ref, key), None)
             if transaction is not None:
@@ -319,14 +296,12 @@ class Transactions:
         return {key for holder, key in self._deciding if holder == ref}
 
     def leaves(self, ref: ConsumerRef, leave: Callable[[], None]) -> None:
-        """Note that a consumer's link has ended; deliveries that are decided on stay until their transactions
-        end. `leave`: makes the consumer leave its queue; called when no decision on its deliveries is
-        pending.
+        """Note that a consumer's link has ended, but not the transactions that have decided on its
+        deliveries. `leave`: makes the consumer leave its queue when these have.
         """
         self._leaving[ref] = leave
 
     def lost(self, ref: ConsumerRef, why: str) -> None:
-        """Fail the transactions that have decided on deliveries of a consumer which has lost them."""
         self._leaving.pop(ref, None)
         self.taken_back(ref, self.bound(ref), why)
 
@@ -338,16 +313,14 @@ class Transactions:
 
 @dataclass(eq=False, slots=True)
 class Aborted:
-    """A marker of the link, queued behind a delivery that is aborted."""
+    """A marker behind a delivery that is aborted."""
 
     then: Callable[[], None]
 
 
 @dataclass(eq=False, slots=True)
 class Acquisition:
-    """The transactions in which one link acquires. `give_up`: returns unsettled deliveries to the
-    queue, by delivery-id.
-    """
+    """The transactions in which one link acquires. `_give_up`: returns unsettled deliveries to the queue."""
 
     _outbound: Outbound
     _link: SenderLink
@@ -360,7 +333,6 @@ class Acquisition:
     _aborted: list[Aborted] = field(default_factory=list)
 
     def enter(self, transaction: Transaction) -> None:
-        """Acquire in this transaction from now on, and in no other."""
         if transaction is self._within:
             return
         self.leave()
@@ -412,7 +384,6 @@ class Acquisition:
         marker.then()
 
     def gone(self) -> None:
-        """End with the link; what it held goes back."""
         for transaction in self._spans:
             transaction.acquirers.pop(self, None)
         self._spans.clear()

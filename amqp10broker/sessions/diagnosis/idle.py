@@ -1,7 +1,6 @@
 """Why a queue delivers nothing to a consumer that could take it, for both protocols.
 
-The consumer has credit with the queue, the queue has answered, and no delivery is on its way. Queue empty is
-reported only when it is; otherwise the holder of the messages.
+The consumer has credit with the queue, the queue has answered, and no delivery is on its way.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def _stream_wait(queue_status: QueueStatus, reading: StreamReading | None) -> Wa
 def why_idle(
     queue: DeclaredQueue, ref: ConsumerRef, now_ms: int, idle_ms: int, vhost: VirtualHost
 ) -> Waiting:
-    """Return why the queue delivers nothing to the consumer, which could have had one since `idle_ms`."""
+    """Return why the queue delivers nothing to the consumer. `idle_ms`: since when it could have."""
     wait = idle_wait(queue, ref)
     if wait is None:
         return NO_WAIT
@@ -250,10 +249,8 @@ class _Sentence:
         why = f"{self._name} has no ready message"
         if queue_status.dead:
             why += f"; its dead-letter exchange has not taken {count(queue_status.dead, 'dead message')} yet"
-        dropped, rejected = (
-            queue_status.counters.lost[DeadLetterReason.MAXLEN],
-            queue_status.counters.rejected,
-        )
+        counters = queue_status.counters
+        dropped, rejected = counters.lost[DeadLetterReason.MAXLEN], counters.rejected
         if dropped or rejected:
             why += f"; its length limit has dropped {dropped} and rejected {rejected}"
         if queue_status.delivered_ms is not None:
@@ -298,6 +295,11 @@ def storage_text(progress: QueueProgress, now_ms: int) -> str:
     if progress.sync_ms is not None:
         return f": a sync has been running for {seconds(now_ms - progress.sync_ms)}"
     return ""
+
+
+def because(progress: QueueProgress, now_ms: int) -> str:
+    text = storage_text(progress, now_ms)
+    return f", because{text[1:]}" if text else ""
 
 
 def _and_others(holders: list[ConsumerStatus]) -> str:

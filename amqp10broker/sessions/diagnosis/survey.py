@@ -1,7 +1,6 @@
 """The part of a broker's state that a request selects: waits, worst first, and connections.
 
-Takes the views of connections one after another and retains what was requested, so that the result for a
-broker with a thousand connections has the size of a screen.
+Takes the views of connections one after another and retains what was requested.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ _GENERAL: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The criteria of a request; None in a field selects all. `limit`: the most connections, the worst first;
-    likewise waits, and queues, the fullest first.
+    """The criteria of a request. `limit`: the most connections and waits, the worst first, and queues, the
+    fullest first.
     """
 
     connection: int | None = None
@@ -59,7 +58,7 @@ class Selection:
 
     @classmethod
     def read(cls, what: str, given: Mapping[str, Any]) -> Self:
-        """Make a selection of the fields that the operation `what` was given. Raises `BadRequest`."""
+        """Read the fields that the operation `what` was given. Raises `BadRequest`."""
         for name, value in given.items():
             if name not in cls.__dataclass_fields__:
                 known = hint(name, cls.__dataclass_fields__)
@@ -83,11 +82,9 @@ class Selection:
 
     @property
     def of_parts(self) -> bool:
-        """Whether it selects among the parts of a connection."""
         return any(each is not None for each in (self.queue, self.link, self.reason, self.longer_s))
 
     def wants(self, number: int, user: str) -> bool:
-        """Return whether a connection may contain selected parts."""
         return self.connection in (None, number) and self.user in (None, user)
 
     def takes(self, part: _SurveyedPart) -> bool:
@@ -124,7 +121,7 @@ class _SurveyedPart:
 
 @dataclass(slots=True)
 class Survey:
-    """The selected parts found so far, and the total of connections."""
+    """The selected parts found so far."""
 
     selection: Selection
     total: int = 0
@@ -266,8 +263,6 @@ def _pruned(connection: ConnectionView, taken: set[int]) -> ConnectionView:
 
 
 class Viewed(Protocol):
-    """A connection that can be viewed."""
-
     number: int
     user: str
 
@@ -281,7 +276,6 @@ def overview(
     catalog: Catalog,
     selection: Selection,
 ) -> BrokerView:
-    """Return the view of the whole node, as of now."""
     survey = Survey(selection, len(connections))
     for connection in connections:
         if selection.wants(connection.number, connection.user):

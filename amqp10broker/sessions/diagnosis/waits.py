@@ -1,10 +1,7 @@
 """Why a link, a channel or a consumer waits: one closed set for both protocols.
 
-Each member's value is its code, as `amqp10broker status`, `link list`, `channel list`, `consumer list` and
-the log write it; `docs/waiting.md` explains each. Metrics, flow events and the page are made from the rows.
-
-A wait is reported as a `Waiting`: the code, one sentence with the evidence, and since when. ``None`` in place
-of the code means no wait: the client can continue, or nothing is to be done.
+Each member's value is its code, as lists and the log write it; `docs/waiting.md` explains each. Metrics, flow
+events and the page are made from the rows.
 """
 
 from __future__ import annotations
@@ -16,11 +13,9 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.operations.snapshot import WaitView
 
 STUCK_MS: Final = 1_000
-"""Bytes that the socket has not taken for so long are a reason to wait for the whole connection; a delivery
-without its next part for so long is unfinished.
+"""Bytes that the socket has not taken for so long block the whole connection; a delivery without its next
+part for so long is unfinished.
 """
-
-
 _IDLE: Final = True
 
 
@@ -28,11 +23,10 @@ class Wait(StrEnum):
     """The reasons to wait, a row each.
 
     Attributes:
-        meaning: one line that explains it.
         to_do: what helps.
-        number: of the reason in flow events. It never changes.
+        number: in flow events. It never changes.
         general: the code of the reason that it is a case of, in sums of the analysis; its own by default.
-        idle: the part has nothing to do. That is not a fault: it is counted apart and shown last.
+        idle: the part has nothing to do: it is counted apart and shown last.
     """
 
     meaning: str
@@ -367,13 +361,8 @@ class Wait(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Why one part waits.
-
-    Attributes:
-        wait: the code; None: it does not.
-        why: one sentence with the evidence. With `wait` None a description of its state, if any: "its turn:
-            170 credits, window open".
-        for_ms: how long it has waited; None if it does not wait or the time is unknown.
+    """Why one part waits. `wait`: None: it can continue, or nothing is to be done. `why`: one sentence with
+    the evidence; with `wait` None the state: "its turn: 170 credits, window open". `for_ms`: None: unknown.
     """
 
     wait: Wait | None
@@ -398,31 +387,34 @@ def seconds(ms: int) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Format a count: ``1 message``, ``2 messages``; the plural of nouns in y has ies."""
+    """Format a count: ``1 message``, ``2 messages``, ``2 deliveries``."""
     if number == 1:
         return f"1 {noun}"
     return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
 
 
 class WaitContext(NamedTuple):
-    """The state of a connection. Times are those since when it holds, in ms of the broker's clock."""
+    """The state of a connection.
+
+    Attributes:
+        writer_blocked: deliveries of the session or channel wait for the connection's writer.
+        writer_ms: since when the socket takes none of the writer's bytes; None: it is empty.
+        held_by: the connection is not read, because another part of it takes nothing: ``session 3``.
+        blocked_ms: since when the connection is not read because it published during an alarm.
+        reader_credit: of a channel: contents that the connection's reader may give it before it waits.
+        holds_reader: the reader waits for this channel.
+    """
 
     now_ms: int = 0
     writer_blocked: bool = False
-    """Transfers, or deliveries, of the session or channel wait for the connection's writer."""
     writer_ms: int | None = None
-    """The socket takes none of the writer's bytes; None: the writer is empty."""
     writer_bytes: int = 0
     held_by: str | None = None
-    """The connection is not read, because another part of it takes nothing: ``session 3``."""
     held_ms: int = 0
     alarms: tuple[str, ...] = ()
     blocked_ms: int | None = None
-    """The connection has published (too much) during an alarm, and is not read until its end."""
     reader_credit: int = 0
-    """Of a channel: contents that the connection's reader may give it before it waits."""
     holds_reader: bool = False
-    """Of a channel: the reader waits until it takes contents again, and with it the whole connection."""
 
     @property
     def stuck(self) -> bool:

@@ -1,7 +1,4 @@
-"""Why a channel, or one of its consumers, waits, with the evidence.
-
-The nearest cause first: a consumer that may hold no more does not wait for its queue, whatever that has.
-"""
+"""Why a channel, or one of its consumers, waits, with the evidence, the nearest cause first."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Final
 from amqp10broker.operations.snapshot import ChannelView, ConsumerView
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp091.consuming import ChannelConsumer
-from amqp10broker.sessions.diagnosis.idle import idle_wait, storage_text, why_idle
+from amqp10broker.sessions.diagnosis.idle import because, idle_wait, storage_text, why_idle
 from amqp10broker.sessions.diagnosis.waits import NO_WAIT, Wait, WaitContext, Waiting, count, seconds
 
 # Waits that an acknowledgement ends; it may have been sent and be waiting on its way.
@@ -37,7 +34,6 @@ def channel_wait(channel: BrokerChannel, around: WaitContext) -> Wait | None:
 
 
 def why_channel_waits(channel: BrokerChannel, around: WaitContext) -> Waiting:
-    """Return why a channel waits, with the evidence and since when."""
     wait = channel_wait(channel, around)
     match wait:
         case None:
@@ -80,8 +76,7 @@ def _held_up(channel: BrokerChannel, now_ms: int) -> str:
         unconfirmed_ms = handle.queue_status().unconfirmed_ms
         if unconfirmed_ms is not None:
             text += f"; its oldest unconfirmed message waits for {seconds(now_ms - unconfirmed_ms)}"
-        because = storage_text(handle.progress(), now_ms)
-        told.append(f"{text}{', because' + because[1:] if because else ''}")
+        told.append(text + because(handle.progress(), now_ms))
     if len(outlets) > QUEUES_SHOWN:
         told.append(f"and {len(outlets) - QUEUES_SHOWN} more queues")
     return "; ".join(told)
@@ -97,7 +92,7 @@ def _in_flight(channel: BrokerChannel, now_ms: int) -> str:
         why += storage_text(queue.handle.progress(), now_ms)
     if method.NAME == "tx.commit":
         why = f"{method.NAME} waits for {count(channel.publishing.unconfirmed, 'message')} to be confirmed"
-        if channel.modes.waits_for_queues:
+        if channel.modes.parked is not None:
             why = f"{method.NAME} waits for a queue that was declared just now, or is read after a start"
     behind = len(channel.backlog)
     if behind:
@@ -133,7 +128,6 @@ def consumer_wait(channel: BrokerChannel, consumer: ChannelConsumer, around: Wai
 
 
 def _near_wait(channel: BrokerChannel, consumer: ChannelConsumer, around: WaitContext) -> Wait | None:
-    # Causes that do not involve the queue.
     if around.stuck or (consumer.unsent and around.writer_blocked):
         return Wait.WRITER_BLOCKED
     if consumer.full:
@@ -155,7 +149,6 @@ def _unanswered(channel: BrokerChannel, around: WaitContext) -> Wait | None:
 
 
 def why_consumer_waits(channel: BrokerChannel, consumer: ChannelConsumer, around: WaitContext) -> Waiting:
-    """Return why a consumer waits, with the evidence and since when."""
     wait = consumer_wait(channel, consumer, around)
     now_ms = around.now_ms
     queue = f"queue '{consumer.queue.name}'"

@@ -12,12 +12,12 @@ from amqp10broker.operations.snapshot import LinkView, SessionView, TransactionV
 from amqp10broker.protocols.amqp10.credit import Grant, Spent
 from amqp10broker.protocols.amqp10.link import LinkState
 from amqp10broker.protocols.amqp10.performatives import SenderSettleMode
-from amqp10broker.queues.queue_status import CONSUMING, QueueProgress
+from amqp10broker.queues.queue_status import CONSUMING
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.counters import PUBLISHING, ClientCounters
-from amqp10broker.sessions.diagnosis.idle import idle_wait, storage_text, why_idle
+from amqp10broker.sessions.diagnosis.idle import because, idle_wait, storage_text, why_idle
 from amqp10broker.sessions.diagnosis.waits import (
     NO_WAIT,
     STUCK_MS,
@@ -45,7 +45,7 @@ _ENDED_BY_THE_CLIENT: Final = frozenset(
 
 
 def consumer_wait(broker_session: BrokerSession, consumer: LinkConsumer, around: WaitContext) -> Wait | None:
-    """Return only the code of the wait, which is cheaper than `why_consumer_waits`."""
+    """Return only the code of the wait."""
     wait = _near_wait(broker_session, consumer, around)
     if wait is None and not consumer.credit.waiting and consumer.link.partial is None:
         wait = idle_wait(consumer.queue, consumer.ref)
@@ -58,9 +58,10 @@ def consumer_wait(broker_session: BrokerSession, consumer: LinkConsumer, around:
 
 
 def why_consumer_waits(broker_session: BrokerSession, consumer: LinkConsumer, around: WaitContext) -> Waiting:
-    """Return why a consumer waits, the nearest cause first; session and consumer are only read."""
+    """Return why a consumer waits, the nearest cause first."""
     wait = consumer_wait(broker_session, consumer, around)
     now_ms, times, waiting = around.now_ms, consumer.times, consumer.credit.waiting
+    queue = f"queue '{consumer.queue.name}'"
     unsent = f"{count(waiting, 'delivery')} {'waits' if waiting == 1 else 'wait'}"
     if consumer.link.partial is not None:
         unsent = f"a delivery was sent in part{', and ' + unsent if waiting else ''}"
@@ -96,21 +97,21 @@ def why_consumer_waits(broker_session: BrokerSession, consumer: LinkConsumer, ar
             since_ms = times.flow_ms or times.credit_ms
             why = (
                 f"the client asked to drain {count(consumer.link.credit.link_credit, 'credit')}, and "
-                f"{_queue(consumer)} has not answered{_progress(consumer, now_ms)}"
+                f"{queue} has not answered{storage_text(consumer.queue.handle.progress(), now_ms)}"
             )
         case Wait.QUEUE_CREDIT_IN_FLIGHT:
             since_ms = times.request_ms
             if consumer.link.attached:
-                asked = f"{count(consumer.credit.left, 'message')} were asked of {_queue(consumer)}"
+                asked = f"{count(consumer.credit.left, 'message')} were asked of {queue}"
             else:
-                asked = f"the attach waits until {_queue(consumer)} says whether this is its active consumer"
-            why = f"{asked}: no answer yet{_progress(consumer, now_ms)}"
+                asked = f"the attach waits until {queue} says whether this is its active consumer"
+            why = f"{asked}: no answer yet{storage_text(consumer.queue.handle.progress(), now_ms)}"
         case Wait.UNSETTLED_INCOMPLETE:
             since_ms = times.credit_ms
             why = (
                 "the client's attach said incomplete-unsettled: it must detach, and attach again with the "
                 "rest of its unsettled map, before anything new is sent; "
-                f"{count(consumer.ready, 'message')} ready in {_queue(consumer)}"
+                f"{count(consumer.ready, 'message')} ready in {queue}"
             )
         case _ if wait in _SPENT.values():
             since_ms = times.credit_ms
@@ -140,14 +141,6 @@ def _near_wait(broker_session: BrokerSession, consumer: LinkConsumer, around: Wa
         unled = consumer.queue.handle.progress().unled_ms is not None
         return Wait.NO_LEADER if unled else Wait.QUEUE_CREDIT_IN_FLIGHT
     return Wait.UNSETTLED_INCOMPLETE if consumer.resuming else None
-
-
-def _queue(consumer: LinkConsumer) -> str:
-    return f"queue '{consumer.queue.name}'"
-
-
-def _progress(consumer: LinkConsumer, now_ms: int) -> str:
-    return storage_text(consumer.queue.handle.progress(), now_ms)
 
 
 # --- no credit ------------------------------------------------------------------------------------
@@ -214,7 +207,6 @@ def _before(granted: Grant | None) -> str:
 def publisher_wait(
     broker_session: BrokerSession, publisher: LinkPublisher, around: WaitContext
 ) -> Wait | None:
-    """Return the code of a publisher's wait; None if credit and window are open and the client could send."""
     credit = publisher.link.credit
     withheld = credit.link_credit == 0 and credit.withheld
     progress = [queue.handle.progress() for queue in publisher.queues] if withheld else []
@@ -289,7 +281,11 @@ def _withheld(publisher: LinkPublisher, now_ms: int) -> str:
     credit = publisher.link.credit
     queues = publisher.queues
     behind = [(each, each.handle.queue_status(), each.handle.progress()) for each in queues]
-    behind = [each for each in behind if each[1].unconfirmed or _holds_up(each[2])]
+    behind = [
+        (queue, status, progress)
+        for queue, status, progress in behind
+        if status.unconfirmed or progress.busy or progress.recovering or progress.unled_ms is not None
+    ]
     named = [queue for queue, _, _ in behind] or queues
     where = ", ".join(f"queue '{queue.name}'" for queue in named[:3]) or "their queues"
     if len(named) > 3:
@@ -301,20 +297,11 @@ def _withheld(publisher: LinkPublisher, now_ms: int) -> str:
         if queue_status.unconfirmed and queue_status.unconfirmed_ms is not None:
             why += (
                 f"; queue '{queue.name}' has {queue_status.unconfirmed} unconfirmed, the oldest for "
-                f"{seconds(now_ms - queue_status.unconfirmed_ms)}{_because(progress, now_ms)}"
+                f"{seconds(now_ms - queue_status.unconfirmed_ms)}{because(progress, now_ms)}"
             )
         else:
-            why += f"; queue '{queue.name}' has not come to them{_because(progress, now_ms)}"
+            why += f"; queue '{queue.name}' has not come to them{because(progress, now_ms)}"
     return why
-
-
-def _holds_up(progress: QueueProgress) -> bool:
-    return progress.busy or progress.recovering or progress.unled_ms is not None
-
-
-def _because(progress: QueueProgress, now_ms: int) -> str:
-    text = storage_text(progress, now_ms)
-    return f", because{text[1:]}" if text else ""
 
 
 def _turn(broker_session: BrokerSession, publisher: LinkPublisher, around: WaitContext) -> str:

@@ -1,11 +1,10 @@
 """Adds up all events of a recording in one pass, to a few hundred cells; and statistics of few repetitions.
 
 A cell is a run, a kind of event, a reason, a stream, a bucket of the log-histogram and a protocol. Each
-column is a sum or a maximum, so that the same expressions serve the batch and the stream. A count belongs to
-the run if the event's time lies in it, and an elapsed time with the part in it (`docs/analysis.md`).
+column is a sum or a maximum, so that batch and stream have the same expressions. A count belongs to the run
+if the event's time lies in it, and an elapsed time with the part in it (`docs/analysis.md`).
 
-Intervals are Student's, because the spread is unknown beforehand; one repetition has None, never zero.
-Whether two settings differ is judged by the scatter of all that are compared (`Scatter`).
+Intervals are Student's; one repetition has None, never zero.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def merge(parts: Iterable[Counts]) -> dict[int, int]:
 
 
 def quantiles(counts: Counts, shares: Sequence[float]) -> list[float | None]:
-    """Return the quantile in ns for each share from 0 to 1; None if nothing was counted."""
+    """Return the quantile in ns for each share from 0 to 1; None: nothing was counted."""
     filled = sorted((bucket, count) for bucket, count in counts.items() if count > 0)
     total = sum(count for _, count in filled)
     if not total:
@@ -73,9 +72,8 @@ CONFIDENCE: Final = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over repetitions and, from two on, the interval that contains the true mean.
-
-    `deviation` is the standard deviation of one repetition; None if there is only one.
+    """A mean over repetitions and, from two on, the interval that contains the true mean. `deviation`: of one
+    repetition; None if there is only one.
     """
 
     mean: float
@@ -90,9 +88,8 @@ class Estimate:
 
 
 def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate | None:
-    """Return mean and interval of repetitions, None if there are none.
-
-    `confidence` is the share of such intervals that contain the true mean, between 0 and 1.
+    """Return mean and interval of repetitions, None if there are none. `confidence`: share of such intervals
+    that contain the true mean.
     """
     if not values:
         return None
@@ -117,7 +114,7 @@ class Scatter:
 
     @property
     def typical(self) -> float:
-        """Return the smallest difference that two settings with this mean number of repetitions show."""
+        """The smallest difference that two settings with this mean number of repetitions show."""
         return self.visible(self.repetitions, self.repetitions)
 
     def visible(self, one: float, other: float) -> float:
@@ -132,13 +129,10 @@ def scatter(groups: Sequence[Sequence[float]]) -> Scatter | None:
     """Return the scatter of repetitions, modelled as the same share of the mean for each setting.
 
     Two or three repetitions alone estimate their own scatter so badly that nearly no difference could be
-    shown, or, where they are close by accident, any. All statements on differences use this one figure.
+    shown, or, where they are close by accident, any.
 
-    Args:
-        groups: the repetitions of each setting; those with one repetition or a mean of 0 do not count.
-
-    Returns:
-        None if no setting has two.
+    `groups`: the repetitions of each setting; those with one, or a mean of 0, do not count. None: no setting
+    has two.
     """
     squares, freedom = 0.0, 0
     for values in groups:
@@ -153,7 +147,7 @@ def scatter(groups: Sequence[Sequence[float]]) -> Scatter | None:
 
 
 def _student_quantile(confidence: float, freedom: int) -> float:
-    # Imported here because it takes a tenth of a second, unnecessary for readers of an estimate.
+    # It takes a tenth of a second, which readers of an estimate do not need.
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.5 + confidence / 2))
@@ -194,8 +188,7 @@ class Cell:
     Attributes:
         stream: of the load generator; 0 for kinds that have none.
         bucket: of the log-histogram; None for kinds that are not latencies.
-        amqp091: of channels and consumers of AMQP 0-9-1, which have neither link credit nor windows; False
-            for kinds not about links.
+        amqp091: of channels and consumers, which have neither link credit nor windows.
         elapsed_ns: the part that lies in the run; 0 for kinds without elapsed time.
     """
 
@@ -230,14 +223,12 @@ def event_type() -> StructType:
 
 
 def read_events(spark: SparkSession, folder: Path) -> DataFrame:
-    """Return the events of a recording, with the column `run_id`."""
     return spark.read.schema(event_type()).parquet(str(folder / EVENTS))
 
 
 def cut(events: DataFrame, runs: Sequence[tuple[str, int, int | None]]) -> DataFrame:
-    """Add the part of each event that lies in its run, and drop events of other runs. `runs`: run id, its
-    beginning and its end in ns; None is the last event. Returns the events with the columns `inside` and
-    `elapsed_ns`.
+    """Add the columns `inside` and `elapsed_ns`, the part of each event that lies in its run, and drop events
+    of other runs. `runs`: run id, beginning and end in ns; None: the last event.
     """
     from pyspark.sql import functions as F
 
@@ -308,7 +299,7 @@ def aggregate(events: DataFrame, *more_keys: Column) -> DataFrame:
 
 
 def bucket_of(column: str) -> Column:
-    """Return the bucket of the log-histogram (`histogram`) for a value in ns."""
+    """Return the bucket of the log-histogram for a value in ns."""
     from pyspark.sql import functions as F
 
     value = F.col(column)

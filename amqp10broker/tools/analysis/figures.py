@@ -1,9 +1,9 @@
 """Computes the figures of runs from their cells, and combines and compares them by configuration.
 
-The definitions are in `docs/analysis.md`, in the order of the fields here. A figure whose events were not
-recorded is None, never 0. A configuration's figure is the mean over its repetitions with Student's interval;
-its latency histogram is the sum of theirs. A *group* contains comparable configurations, which differ only in
-the three settings of flow control and in the rate limit.
+`docs/analysis.md` defines them, in the order of the fields here. A figure whose events were not recorded is
+None, never 0. A configuration's figure is the mean over its repetitions with Student's interval; its latency
+histogram is the sum of theirs. A *group* has configurations that differ only in the three settings of flow
+control and in the rate limit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from amqp10broker.tools.analysis.cells import (
 )
 
 Configuration = tuple[Any, ...]
-"""The values of `schema.CONFIGURATION`, which repetitions have in common."""
+"""The values of `CONFIGURATION`, which repetitions have in common."""
 _Own = tuple[str, Configuration]
 
 _SHARES: Final = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
@@ -97,8 +97,8 @@ class RunStats:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """How long the links of one side of a run waited for one reason. `share` is of the time of all links
-    of that side.
+    """How long the links of one side of a run waited for one reason. `share`: of the time of all links of
+    that side.
     """
 
     run_id: str
@@ -132,8 +132,8 @@ class StreamStats:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The figures of one run, from its cells. `histograms`: counts by bucket, for `CONFIRM`, `END_TO_END` and
-    `SETTLE`, as far as recorded.
+    """The figures of one run. `histograms`: counts by bucket, for `CONFIRM`, `END_TO_END` and `SETTLE`, as
+    far as recorded.
     """
 
     figures: RunStats
@@ -143,7 +143,6 @@ class Measured:
 
 
 def measure(run: Mapping[str, Any], cells: Sequence[Cell]) -> Measured:
-    """Compute the figures of one run."""
     began, ended = run["began_ns"], run["ended_ns"]
     last = max((cell.last_ns for cell in cells), default=began)
     duration_s = max((last if ended is None else ended) - began, 0) / _NS
@@ -156,8 +155,8 @@ def measure(run: Mapping[str, Any], cells: Sequence[Cell]) -> Measured:
     stalls = tuple(_stalls(own, sums))
     throughput, source = _throughput(sums, streams)
     cores = sums.share(EventKind.PROCESS)
-    # AMQP 0-9-1 has neither link credit nor session windows. Recordings of a benchmark have one protocol for
-    # the whole run; a broker in use has clients of both, and its events distinguish them.
+    # AMQP 0-9-1 has neither link credit nor session windows. A benchmark has one protocol for the whole run;
+    # events of a broker in use distinguish them.
     granted = Sums([] if run["protocol"] == "amqp091" else [c for c in cells if not c.amqp091], duration_s)
     figures = RunStats(
         run_id=own[0],
@@ -220,7 +219,7 @@ class Sums:
         return sum(cell.n for cell in found) if found else None
 
     def rate(self, *kinds: EventKind) -> float | None:
-        """Return messages per second of the first kind recorded; None if none was, or no time passed."""
+        """Return messages per second of the first kind recorded; None: none was, or no time passed."""
         count = self.n(self.first(*kinds))
         return None if count is None or self._duration_s <= 0 else count / self._duration_s
 
@@ -252,7 +251,7 @@ class Sums:
 
 
 def _throughput(sums: Sums, streams: Iterable[StreamStats]) -> tuple[float | None, str]:
-    # Messages at the last stage that was recorded.
+    # At the last stage that was recorded.
     received = sums.rate(EventKind.CLIENT_RECEIVED)
     if received is not None:
         return received, "messages that clients received"
@@ -337,12 +336,12 @@ def _stall_share(stalls: Iterable[Stall], side: str) -> float | None:
 
 SETTINGS: Final = ("max_link_credit", "max_incoming_window", "max_queue_credit")
 Settings = tuple[int | None, ...]
-"""Values of `SETTINGS`; None if unknown."""
+"""Values of `SETTINGS`; None: unknown."""
 DEFAULTS: Final = (170, 400, 256)
-"""The broker's defaults for the three of `SETTINGS`."""
+"""The broker's defaults of `SETTINGS`."""
 GROUP: Final = tuple(name for name in CONFIGURATION if name not in (*SETTINGS, "rate_limit_per_s"))
 METRICS: Final = tuple(each.name for each in fields(RunStats) if str(each.type).endswith("| None"))
-"""Figures of a run that are estimated over repetitions."""
+"""Figures that are estimated over repetitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +391,7 @@ class Compared:
 
     @property
     def relative(self) -> float:
-        """Return the difference as a share of the best."""
+        """The difference as a share of the best."""
         return self.difference / self.best_mean if self.best_mean else 0.0
 
 
@@ -411,10 +410,7 @@ def groups(found: Iterable[ConfigurationFigures]) -> list[list[ConfigurationFigu
 
 
 def compare(members: Sequence[ConfigurationFigures], metric: str, *, highest: bool) -> list[Compared]:
-    """Compare each configuration with the best, the best first.
-
-    Intervals use the scatter of all configurations compared.
-    """
+    """Compare each configuration with the best, the best first, by the scatter of all of them."""
     by_rate: dict[float | None, list[ConfigurationFigures]] = {}
     for each in members:
         if each.values(metric):
@@ -458,7 +454,7 @@ def describe_group(values: Sequence[Any]) -> str:
 
 
 def written_value(name: str, value: Any) -> str:
-    """Return one value of a configuration in words; empty if unknown."""
+    """Return one value of a configuration in words; empty: unknown."""
     if value is None:
         return ""
     match name:
@@ -481,7 +477,7 @@ def written_value(name: str, value: Any) -> str:
 
 
 def describe_settings(values: Sequence[int | None], rate_limit_per_s: float | None = None) -> str:
-    """Return the three settings, abbreviated: ``170 / 400 / 256``."""
+    """Return the three settings: ``170 / 400 / 256``."""
     text = " / ".join("-" if value is None else str(value) for value in values)
     return text if rate_limit_per_s is None else f"{text} at {rate_limit_per_s:,.0f}/s"
 

@@ -1,10 +1,9 @@
 """Follows a growing recording by Structured Streaming: one line per second and run.
 
-A window of one second is closed when the watermark, the latest event time less `late_s`, has passed it;
-then it is printed and stored, once. Files appear up to ten seconds after their first event
-(`observe.recording.runs`), so the watermark must lag by more than that; later events are omitted here,
-though not in the batch. When all runs have ended (`Ending`), the rest is closed. Warm-up is included, since a
-run may not have its row yet.
+A window of one second is closed when the watermark, the latest event time less `late_s`, has passed it; then
+it is printed and stored, once. Files appear up to ten seconds after their first event, so the watermark must
+lag by more; later events are omitted here, though not in the batch. When all runs have ended (`Ending`), the
+rest is closed. Warm-up is included, since a run may not have its row yet.
 """
 
 from __future__ import annotations
@@ -24,10 +23,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.flow_events import EVENTS, NOT_HELD_UP, RUNS, EventKind
-from amqp10broker.observe.recording.runs import NotARecording, RecordingError, read_runs
+from amqp10broker.observe.recording import NotARecording, RecordingError, read_runs
 from amqp10broker.tools.analysis.cells import Cell, aggregate, cells_of, event_type, read_events, uncut
 from amqp10broker.tools.analysis.figures import CONFIRM_KINDS, SIDES, Sums, percentiles, reason_name
-from amqp10broker.tools.analysis.report import ProgressLines, check_layout, event_files, make_folder
+from amqp10broker.tools.analysis.report import (
+    ProgressLines,
+    check_layout,
+    columns_of,
+    event_files,
+    make_folder,
+    schema_of,
+)
 from amqp10broker.tools.analysis.session import (
     FollowFailed,
     OutputNotWritable,
@@ -35,7 +41,6 @@ from amqp10broker.tools.analysis.session import (
     place_and_problem,
     spark_errors,
 )
-from amqp10broker.tools.analysis.tables import columns_of, schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,7 +64,7 @@ class Ending:
         self._said = False
 
     def looks(self) -> bool:
-        """Return whether it is time to look again, since listing the files of a recording is expensive."""
+        """Return whether it is time to look again: listing the files of a recording is expensive."""
         now = self._clock()
         if now - self._looked < _WINDOWS_LOOK_S:
             return False
@@ -69,7 +74,7 @@ class Ending:
     def due(self, *, idle: bool) -> bool:
         """Return whether the recording is over; True once, until another file appears.
 
-        `idle` means that the stream has read all files, and closed as many windows as it could.
+        `idle`: the stream has read all files, and closed as many windows as it could.
         """
         now = self._clock()
         files = frozenset(path for paths in event_files(self._folder).values() for path in paths)
@@ -90,10 +95,10 @@ class Ending:
 
 
 def first_open_s(checkpoint: Path) -> int | None:
-    """Return the first second that the stream has not closed, since 1970, or None before its first event.
+    """Return the first second that the stream has not closed, since 1970; None: before its first event.
 
-    Reads the checkpoint, since a query that was started again and is idle has no watermark in its progress:
-    the log of offsets has the watermark of a batch, and the log of commits shows that the batch is complete.
+    A query that was started again and is idle has no watermark in its progress: the checkpoint has that of a
+    batch in the log of offsets, and whether it is complete in that of commits.
     """
     done = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")]
     if not done:
@@ -109,7 +114,7 @@ def first_open_s(checkpoint: Path) -> int | None:
 
 # More than the ten seconds after which a part of a recording is completed.
 LATE_S: Final = 15
-# Folder of the closed windows, in the output.
+# In the output.
 WINDOWS: Final = "windows"
 # In that folder; readers ignore names that begin with an underscore.
 CHECKPOINT: Final = "_checkpoint"
@@ -125,9 +130,8 @@ _NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class SecondWindow:
-    """One second of one run. `in_per_s`: deliveries from publishers; messages sent by clients if the broker's
-    links were not recorded. `stall_reason`: the reason of most link time spent waiting, except for consumers
-    of empty queues.
+    """One second of one run. `in_per_s`: deliveries from publishers, or messages that clients sent if the
+    broker's links were not recorded. `stall_reason`: of most waiting, but for consumers of empty queues.
     """
 
     run_id: str
@@ -164,7 +168,7 @@ def window_of(run_id: str, start_s: int, cells: Sequence[Cell]) -> SecondWindow:
 
 
 def _main_stall(sums: Sums) -> tuple[str, str, float | None]:
-    # Side, reason and share of link time of the main obstacle; None as share if there are no links.
+    # Side, reason and share of link time of the main obstacle; None: there are no links.
     found: tuple[str, str, float | None] = ("", "", None)
     for kind in (EventKind.LINK_IN, EventKind.LINK_OUT):
         waits = sums.waits(kind)
@@ -236,13 +240,10 @@ def follow(
 
     Args:
         folder: of the recording; it may exist before its first event, and is not written to.
-        available_now: end when all existing files have been read, instead of waiting for more.
+        available_now: end when all existing files have been read.
 
-    Raises:
-        NotARecording: the folder does not exist.
-        OtherVersion: it has another layout.
-        OutputNotWritable: the system does not allow writing there.
-        FollowFailed: Spark has failed; the message contains its error.
+    Raises `NotARecording` if the folder does not exist, `OtherVersion`, `OutputNotWritable`, and
+    `FollowFailed` if Spark has failed.
     """
     check_folder(folder)
     asked = threading.Event()
@@ -287,9 +288,7 @@ def follow(
 
 
 def check_folder(folder: Path) -> bool:
-    """Check that a folder can be followed. Returns whether something was recorded there, or is
-    about to be.
-    """
+    """Check that a folder can be followed; return whether something was recorded there, or is about to be."""
     if not folder.is_dir():
         raise NotARecording(str(folder), "is no folder")
     if (folder / RUNS).is_dir():
@@ -363,8 +362,6 @@ def start(
 
 @dataclass(slots=True)
 class _Keeper:
-    # Stores windows in files, and prints those that are new.
-
     folder: Path
     tell: Callable[[str], None]
     # The error in the stream: Spark would report it with the traces of two languages.
@@ -387,7 +384,7 @@ class _Keeper:
             raise
 
     def close(self, spark: SparkSession, folder: Path, first_s: int) -> None:
-        # `first_s` is the first second that the stream has left open, since 1970.
+        # `first_s`: the first second that the stream has left open.
         events = read_events(spark, folder).where(f"ts_ns >= {first_s * _NS}")
         number = sum(1 for _ in self.folder.glob(f"{_REST}*.parquet"))
         self._keep(f"{_REST}{number:08}.parquet", windowed(events), early=True)
@@ -416,7 +413,7 @@ def read_seconds(path: Path) -> set[tuple[str, int]]:
 def keep_windows(path: Path, windows: Iterable[SecondWindow]) -> bool:
     """Write windows into a file, none if there are none; return whether the file is new.
 
-    A batch that Spark repeats after a crash has the same number and the same windows, and replaces its file.
+    A batch that Spark repeats after a crash has the same number and windows, and replaces its file.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

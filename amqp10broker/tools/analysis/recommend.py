@@ -2,7 +2,7 @@
 
 Of all settings whose mean is within `TOLERANCE` of the best, the smallest are recommended: a larger credit or
 window that adds no speed costs memory, and makes one link wait for another. A recording of a broker in use is
-an experiment only if its load was constant, which the first note beside such a recommendation states.
+an experiment only if its load was constant, as its first note says.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def weaknesses(
     highest: bool,
     tolerance: float,
 ) -> list[str]:
-    """Return the weaknesses as sentences, the gravest first; empty if there are none."""
+    """Return the weaknesses as sentences, the gravest first."""
     values = dict(pool)
     known = scatter([each for _, each in pool])
     found = _repetitions(pool)
@@ -58,10 +58,10 @@ def weaknesses(
 
 
 def unproven(pool: Sequence[Measured], best: Settings) -> str | None:
-    """Return why no setting is shown to be worse than the best, as a sentence; None if one is."""
+    """Return why no setting is shown to be worse than the best; None if one is."""
     known = scatter([values for _, values in pool])
     if known is None:
-        return "each setting was measured once, which shows of none that it is better than another"
+        return "each setting was measured once, which shows no difference"
     own = dict(pool)[best]
     if any(_apart(values, own, known) for _, values in pool):
         return None
@@ -177,25 +177,23 @@ def _edges(swept: Sequence[Settings], chosen: Settings, best: Settings, *, told_
 
 # Share of the best that a smaller setting may give up.
 TOLERANCE: Final = 0.05
-# Share of the requested rate that counts as sustained: a window cuts the last messages off.
+# Of the requested rate, which counts as sustained: a window cuts the last messages off.
 SUSTAINED: Final = 0.98
-# The benchmark name of runs that a broker recorded in use, with an arbitrary load.
+# The benchmark name of runs of a broker in use.
 OWN_RECORDING: Final = "broker"
 _ANY_LOAD: Final = (
-    "the broker recorded whatever load there was, and nothing shows that it was the same with each setting: "
-    "a difference may be one of the loads; to be sure, offer the same load with each: "
-    "python -m benchmarks sweep --record DIR"
+    "the broker recorded any load, so that a difference may be one of the loads; to be sure, offer the same "
+    "load with each setting: python -m benchmarks sweep --record DIR"
 )
-# A run limited to a rate within this share of the requested one was measured at that rate.
+# A rate limit within this share of the requested one counts as that.
 SAME_RATE: Final = 0.05
 Kind = Literal["throughput", "latency", "memory"]
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """The goal of a recommendation. `kind`: most messages per second; lowest p99 among settings that sustain
-    `rate_per_s`; least memory among settings that reach `keep` of the best throughput. `keep`: for "memory",
-    0 to 1.
+    """The goal. `kind`: most messages per second; lowest p99 among settings that sustain `rate_per_s`; least
+    memory among settings that reach `keep` (0 to 1) of the best throughput.
     """
 
     kind: Kind = "throughput"
@@ -234,9 +232,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The settings recommended for one group. `figure`: the figure compared: "throughput", "end-to-end p99",
-    "confirm p99", "resident memory". `unproven`: why the runs do not show that these settings are better than
-    any other; None if they do.
+    """The settings recommended for one group. `figure`: what is compared. `unproven`: why the runs do not
+    show that these settings are better than any other; None if they do.
     """
 
     group: str
@@ -268,8 +265,6 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True)
 class NoRecommendation:
-    """A group without a recommendation, and the reason."""
-
     group: str
     aim: str
     reason: str
@@ -396,8 +391,8 @@ def _for_memory(group: str, measured: list[Candidate], aim: Aim) -> Recommendati
 
 
 def _unsure_of_rate(tried: Sequence[Candidate], wanted: float) -> list[str]:
-    # Settings that may or may not sustain a rate. By the scatter of each alone, not pooled: runs held at the
-    # rate by a limit do not scatter, and runs that cannot follow do.
+    # By the scatter of each alone, not pooled: runs held at the rate by a limit do not scatter, and runs that
+    # cannot follow do.
     bound = SUSTAINED * wanted
     unsure = []
     for one in tried:
@@ -483,9 +478,7 @@ def written(value: float) -> str:
 
 
 def size_of(candidate: Candidate) -> tuple[float, tuple[int, ...]]:
-    """Return the sort key of settings by size: their product; of equal products, the smaller link credit
-    first.
-    """
+    """Return the sort key of settings by size: their product; then the link credit."""
     values = tuple(value or 0 for value in candidate.settings)
     return round(sum(math.log(value) for value in values if value > 0), 9), values
 
@@ -514,7 +507,7 @@ def _gaps(pool: Sequence[Candidate]) -> list[str]:
     if worst > 0:
         found.append(
             f"up to {worst:.2%} of the events of a run were dropped (the recorder's buffers were full): "
-            "counts are too low there; record with a larger --record-every"
+            "counts are too low; record with a larger --record-every"
         )
     if not all(one.complete for one in pool):
         found.append("a run was still being recorded")
@@ -527,7 +520,7 @@ def _rules_of_thumb(settings: Sequence[int | None]) -> list[str]:
         return []
     text = (
         f"one link with {link} credits can fill a window of {window} alone, and other links of its "
-        "session then wait; where sessions have several links, keep twice max_link_credit below it"
+        "session then wait: for several links, keep twice max_link_credit below it"
     )
     return [text]
 

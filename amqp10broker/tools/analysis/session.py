@@ -1,6 +1,6 @@
 """The Spark session of the analysis on this machine, and its errors, each with a remedy.
 
-A folder that is not a recording is a `observe.recording.runs.RecordingError`.
+A folder that is not a recording is an `observe.recording.RecordingError`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ class AnalysisError(BrokerError):
 
 
 class _Placed(AnalysisError):
-    # `problem` is a clause, or a text of the system ("Permission denied") or of Spark; `advice` replaces the
-    # usual remedy.
+    # `problem`: a clause, or a text of the system or of Spark; `advice` replaces the usual remedy.
 
     what: ClassVar[str] = ""
     advice: ClassVar[str] = ""
@@ -36,18 +35,13 @@ class _Placed(AnalysisError):
     def __init__(self, path: str, problem: str, advice: str | None = None) -> None:
         super().__init__(f"{path}: {self.what}{problem}; {advice or self.advice}")
         self.path = path
-        self.problem = problem
 
 
 class NothingToAnalyse(_Placed):
-    """The recording has events, and none counts."""
-
     advice = "record for longer, or analyse it when the run is over"
 
 
 class OutputNotWritable(_Placed):
-    """The system does not allow writing in that folder."""
-
     what = "cannot be written: "
     advice = "name another folder with --output"
 
@@ -60,8 +54,6 @@ class SparkFailed(_Placed):
 
 
 class FollowFailed(_Placed):
-    """A recording is no longer followed, because Spark has failed."""
-
     what = "Spark has given up: "
     advice = "start again: it goes on where it was, or, if a file is damaged, move that file away first"
 
@@ -118,7 +110,7 @@ _CLUSTER_PARTITIONS: Final = 4
 
 def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = None) -> SparkSession:
     """Start a session. `master`: ``local[*]``, ``local[N]`` or ``spark://127.0.0.1:PORT``. Raises
-    `CannotStart` if java, pyspark or jinja2 is missing, or Java does not start.
+    `CannotStart`.
     """
     check_installed()
     conf = {
@@ -129,8 +121,7 @@ def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = 
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     }
     if not master.startswith("local"):
-        # Spark's default of 200 is for tables; here they would be 200 tasks of a few cells, and as many files
-        # of state.
+        # Spark's default would be 200 tasks of a few cells, and as many files of state.
         conf["spark.sql.shuffle.partitions"] = str(_CLUSTER_PARTITIONS)
     try:
         session = local_session("amqp10broker record analyse", cores=master, conf={**conf, **(more or {})})
@@ -142,8 +133,8 @@ def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = 
 
 
 def check_installed() -> None:
-    """Check that the Python packages of the analysis are installed; Java is not checked. Raises `CannotStart`
-    if one is missing; the message explains how to install it.
+    """Raise `CannotStart` if a Python package is missing; the message explains how to install it. Java is not
+    checked.
     """
     try:
         require_spark()

@@ -1,7 +1,6 @@
 """Forecasts the effect of other settings on recorded publishers and consumers.
 
-Several settings and many recordings make one table; each recording is processed alone, so that the process
-and the order do not matter.
+Several settings and many recordings make one table; each recording is processed alone.
 """
 
 from __future__ import annotations
@@ -20,32 +19,31 @@ from amqp10broker.errors import BrokerError
 from amqp10broker.observe.frames.records import NoFrames, Record, read_lines
 from amqp10broker.protocols.amqp10.credit import INITIAL_DELIVERY_COUNT, ReceiverCredit, SenderCredit
 from amqp10broker.protocols.connection import WireProtocol
-from amqp10broker.tools.replay import simulation as receiving
 from amqp10broker.tools.replay.pace import (
     MESSAGES_MIN,
+    Habits,
     Pace,
     PublisherWait,
+    RecordedConsumer,
     RecordedPublisher,
     RecordedSession,
+    SimulationResult,
+    Work,
+    consumers,
+    consumers_round_trip_s,
     pace_of,
     publishers,
     rate_of,
     round_trip_s,
-)
-from amqp10broker.tools.replay.player import RecordedConnection, Script, read_script
-from amqp10broker.tools.replay.simulation import (
-    Habits,
-    RecordedConsumer,
-    SimulationResult,
-    Work,
     simulate,
     work_of,
 )
+from amqp10broker.tools.replay.player import RecordedConnection, Script, read_script
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerModel:
-    """The behaviour of a consumer in the simulation, from `consumers.Work`. `sizes` repeats in a cycle."""
+    """A consumer in the simulation, from its `Work`. `sizes` repeats in a cycle."""
 
     own_s: float
     supply_s: float
@@ -77,8 +75,8 @@ class Delivering:
         self._settled = self._held = self._held_bytes = self._held_max = self._held_bytes_max = 0
 
     def told(self, at: float, kind: str, content: tuple[float, ...]) -> None:
-        """Observe a frame at the broker; a hook for subclasses. `content`: delivery-count and link-credit;
-        nothing; or bytes.
+        """Observe a frame at the broker; for subclasses. `content`: delivery-count and link-credit; nothing;
+        or bytes.
         """
 
     def run(self, messages: int) -> SimulationResult:
@@ -192,8 +190,8 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The forecast for one publisher or consumer. `receives`: the client receives: `credit` is its own then,
-    and `window`, which is not modelled, None.
+    """Of one publisher or consumer. `receives`: the client receives: `credit` is its own then, and `window`,
+    which is not modelled, None.
     """
 
     connection: int
@@ -212,7 +210,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class KnownSession:
-    """The publishers of one session of a recording, independent of requested settings."""
+    """The publishers of one session of a recording."""
 
     connection: int
     over: str
@@ -234,7 +232,6 @@ class KnownSession:
         for publisher, pace, credit, check, run in zip(
             self.publishers, self.paces, credits, self.checks, runs, strict=True
         ):
-            whole = sum(pace.waits.values()) or 1.0
             yield Forecast(
                 self.connection,
                 str(publisher.link),
@@ -244,7 +241,7 @@ class KnownSession:
                 credit,
                 self.window,
                 self.round_trip_s,
-                {reason: wait / whole for reason, wait in pace.waits.items()},
+                shares(pace.waits),
                 check,
                 run,
                 (*_unknown(publisher, pace, check, run), *_of_the_way(self.over)),
@@ -253,9 +250,7 @@ class KnownSession:
 
 @dataclass(frozen=True, slots=True)
 class KnownConsumer:
-    """A consumer of a recording, independent of requested settings. `check`: the model with the credit and
-    the round trip of the recording.
-    """
+    """A consumer of a recording. `check`: the model with the credit and the round trip of the recording."""
 
     connection: int
     over: str
@@ -272,7 +267,6 @@ class KnownConsumer:
             asked.client_credit or consumer.credit,
             self.round_trip_s if asked.round_trip_ms is None else asked.round_trip_ms / 1000,
         )
-        whole = sum(work.waits.values()) or 1.0
         yield Forecast(
             self.connection,
             str(consumer.link),
@@ -282,7 +276,7 @@ class KnownConsumer:
             consumer.credit,
             None,
             self.round_trip_s,
-            {reason: wait / whole for reason, wait in work.waits.items()},
+            shares(work.waits),
             self.check,
             run,
             (*_unknown_of_consumer(consumer, work, self.check, run), *_of_the_way(self.over)),
@@ -296,15 +290,15 @@ def known(script: Script) -> tuple[list[KnownSession | KnownConsumer], list[str]
     for part in script.parts:
         if part.protocol is WireProtocol.AMQP_091:
             without.append(
-                f"connection {part.number} speaks AMQP 0-9-1, which has no credit for publishers; "
-                "what another prefetch would do to its consumers is not told either"
+                f"connection {part.number} speaks AMQP 0-9-1, which has no credit for publishers; another "
+                "prefetch of its consumers is not forecast either"
             )
             continue
         sessions = publishers(part)
-        receivers = receiving.consumers(part)
+        receivers = consumers(part)
         times = (
             round_trip_s([each for session in sessions for each in session.publishers]),
-            receiving.round_trip_s(receivers),
+            consumers_round_trip_s(receivers),
         )
         round_trip = min((each for each in times if each is not None), default=None)
         for session in sessions:
@@ -342,9 +336,7 @@ def _of_consumer(
 ) -> Iterator[KnownConsumer]:
     subject = f"connection {part.number}, {consumer.link}"
     if consumer.drains:
-        without.append(
-            f"{subject}: it drains, that is, asks for messages when it wants some; why then, is not told"
-        )
+        without.append(f"{subject}: it drains: it asks for messages when it wants some, for unknown reasons")
     elif round_trip is None or len(consumer.sent) < MESSAGES_MIN:
         got = f"{len(consumer.sent)} messages"
         without.append(f"{subject}: {got}, and {MESSAGES_MIN} are needed to know its pace")
@@ -392,22 +384,19 @@ def _unknown(
     yield from _not_believed(publisher.rate, check)
     waited = pace.waits[PublisherWait.CREDIT] + pace.waits[PublisherWait.WINDOW]
     if pace.limit is None and waited > OFF * sum(pace.waits.values()):
-        yield (
-            "the client was held up by credit or window: whether it has a limit of its own above that, is "
-            "not to be seen"
-        )
+        yield ("the client was held up by credit or window: a limit of its own above that cannot be seen")
     if pace.limit is None and not publisher.settled and waited <= OFF * sum(pace.waits.values()):
         yield (
-            "the client hardly waited: why it was no faster, be it its work or what it got to send, is not "
-            "to be seen"
+            "the client hardly waited: whether its work or what it got to send kept it from being faster "
+            "cannot be seen"
         )
     if not pace.seen:
-        yield "nearly every message waited: how fast the client is when it need not, is not to be seen"
+        yield "nearly every message waited: how fast the client is without waits cannot be seen"
     yield from _faster(publisher.arrivals, run)
     if publisher.confirm_s:
         yield (
-            f"outcomes took {1000 * median(publisher.confirm_s):.1f} ms (median) at the broker, and are "
-            "taken to do so at any rate"
+            f"outcomes took {1000 * median(publisher.confirm_s):.1f} ms (median) at the broker, which is "
+            "assumed at any rate"
         )
 
 
@@ -418,17 +407,17 @@ def _unknown_of_consumer(
     if not work.work_seen:
         yield (
             "the client was done with nearly each message before the next one came: how fast it is when more "
-            "come, is not to be seen"
+            "come cannot be seen"
         )
     if not work.supply_seen:
         yield (
-            "nearly every delivery waited for credit: how fast queue and broker are when it need not, is not "
-            "to be seen"
+            "nearly every delivery waited for credit: how fast queue and broker are without waits cannot be "
+            "seen"
         )
     elif work.waits[PublisherWait.SUPPLY] > OFF * sum(work.waits.values()):
         yield (
             "there was credit and nothing was delivered at times: whether the queue was empty or the broker "
-            "busy, is not to be seen, and it is taken to stay so"
+            "busy cannot be seen, and is assumed to stay so"
         )
     if consumer.window_used_up:
         yield "the client's incoming-window was used up at times: it is not in the model"
@@ -438,16 +427,16 @@ def _unknown_of_consumer(
 def _not_believed(rate: float, check: SimulationResult) -> Iterator[str]:
     if not rate / (1 + OFF) <= check.rate <= rate * (1 + OFF):
         yield (
-            f"with the settings of the recording the model comes to {check.rate:.0f} messages/s, and not to "
-            f"the {rate:.0f} that were recorded: do not believe the forecast"
+            f"with the recorded settings the model has {check.rate:.0f} messages/s, and not the {rate:.0f} "
+            "that were recorded: do not believe the forecast"
         )
 
 
 def _of_the_way(over: str) -> Iterator[str]:
     if over != "TCP":
         yield (
-            f"the connection was over {over}, which packs frames anew: what that costs is taken to be as it "
-            "was, and forecasts have been compared with rates over plain TCP alone"
+            f"the connection was over {over}, whose cost is assumed to stay: forecasts have been compared "
+            "with rates over plain TCP alone"
         )
 
 
@@ -474,7 +463,7 @@ class NoRecordings(BrokerError):
 
 @dataclass(frozen=True, slots=True)
 class Forecasts:
-    """The forecasts for one recording. `problem`: why the recording is unusable; None if it is usable."""
+    """The forecasts for one recording. `problem`: why it is unusable; None if it is usable."""
 
     recording: str
     forecasts: list[tuple[Settings, Forecast]] = field(default_factory=list)
@@ -485,9 +474,7 @@ class Forecasts:
 def answer(
     recording: str, records: Iterable[Record], settings: Sequence[Settings], connection: int | None = None
 ) -> Forecasts:
-    """Forecast one recording with each of the settings. `connection`: this one alone; None for all. Raises
-    `NoFrames` if it is not a recording.
-    """
+    """Forecast one recording with each of the settings. `connection`: None: all. Raises `NoFrames`."""
     found, without = known(read_script(records, connection))
     forecasts: list[tuple[Settings, Forecast]] = []
     for each in found:
@@ -498,11 +485,7 @@ def answer(
 
 
 def answer_of_file(path: str, settings: Sequence[Settings], connection: int | None = None) -> Forecasts:
-    """Forecast one file; a file that is unreadable or not a recording gives an answer with a problem.
-
-    Args:
-        connection: this one alone; None for all.
-    """
+    """Forecast one file; one that is unreadable or not a recording gives an answer with a problem."""
     try:
         with open(path, encoding="utf-8", errors="replace") as lines:
             return answer(path, read_lines(lines), settings, connection)
@@ -513,11 +496,7 @@ def answer_of_file(path: str, settings: Sequence[Settings], connection: int | No
 
 
 def files_of(names: Sequence[str]) -> list[str]:
-    """Return the files, with ``*.jsonl`` of a folder in order, and each only once.
-
-    Raises:
-        NoRecordings: a folder has none.
-    """
+    """Return the files, with ``*.jsonl`` of a folder in order, and each only once. Raises `NoRecordings`."""
     found: dict[str, None] = {}
     for name in names:
         if not Path(name).is_dir():
@@ -537,7 +516,7 @@ def grid(
     round_trips_ms: Sequence[float | None] = (),
     client_credits: Sequence[int | None] = (),
 ) -> list[Settings]:
-    """Return all combinations; None, and an empty list, stand for the recorded value."""
+    """Return all combinations; an empty list stands for the recorded value."""
     several = [list(each) or [None] for each in (credits, windows, round_trips_ms, client_credits)]
     return [Settings(*each) for each in product(*several)]  # type: ignore[arg-type]
 
@@ -578,18 +557,18 @@ def _row(recording: str, asked: Settings, forecast: Forecast) -> dict[str, Any]:
         "max_incoming_window": None if forecast.receives else asked.max_incoming_window or forecast.window,
         "round_trip_ms": round_trip_ms if asked.round_trip_ms is None else float(asked.round_trip_ms),
         "rate": finite(forecast.run.rate),
-        **{_WAITS[reason]: share for reason, share in shares(forecast.run).items()},
+        **{_WAITS[reason]: share for reason, share in shares(forecast.run.waits).items()},
         "messages_held": forecast.run.held,
         "bytes_held": forecast.run.held_bytes,
         "unknown": "; ".join(forecast.unknown),
     }
 
 
-def shares(run: SimulationResult) -> dict[PublisherWait, float]:
-    whole = sum(run.waits.values()) or 1.0
-    return {reason: wait / whole for reason, wait in run.waits.items()}
+def shares(waits: Mapping[PublisherWait, float]) -> dict[PublisherWait, float]:
+    whole = sum(waits.values()) or 1.0
+    return {reason: wait / whole for reason, wait in waits.items()}
 
 
 def finite(rate: float) -> float | None:
-    """Return a rate, or None if it is unlimited: JSON and tables have no infinity."""
+    """Return a rate; None: it is unlimited: JSON and tables have no infinity."""
     return rate if math.isfinite(rate) else None

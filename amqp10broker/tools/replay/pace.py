@@ -1,11 +1,11 @@
-"""How fast the publishers of a recording are and what they waited for, and a ledger of each connection.
+"""How fast recorded publishers and consumers are and what they waited for, and the simulation of publishers.
 
 A message that uses a grant arrives at least one round trip after the grant was sent; so the shortest such
 time bounds the round trip from above, and each gap between two messages divides into the part that the client
-could not have filled and the client's own pace.
+could not have filled and the client's own pace. A flow that counts a delivery bounds it likewise, and the
+excess of a flow or an outcome is the consumer's work.
 
-The same ledger (outcomes, drains, ends) is kept of the recording and of the replay; comparing the two gives
-the conditions and the current numbers of each client frame, and in the end the differences.
+The simulation has the engines of both sides and a network under a virtual clock.
 """
 
 from __future__ import annotations
@@ -14,194 +14,39 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import field
 from enum import Enum
-from itertools import pairwise
+from heapq import heappop, heappush
+from itertools import count, pairwise
 from statistics import fmean, median
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.frames.link_state import (
-    AttachObserved,
-    BeginObserved,
-    DetachObserved,
-    Direction,
     DispositionObserved,
-    EndObserved,
     FlowObserved,
-    LinkEvent,
-    ObservedConnection,
-    ObservedLink,
     ObservedSession,
     TransferObserved,
 )
 from amqp10broker.protocols import serial
+from amqp10broker.protocols.amqp10.credit import (
+    INITIAL_DELIVERY_COUNT,
+    OUTGOING_WINDOW,
+    IncomingWindow,
+    OutgoingWindow,
+    ReceiverCredit,
+    SenderCredit,
+)
 from amqp10broker.protocols.amqp10.performatives import (
-    Accepted,
-    Close,
-    Coordinator,
-    Error,
-    Modified,
-    Open,
-    Rejected,
-    Released,
-    TransactionalState,
+    Flow,
     Transfer,
 )
 from amqp10broker.protocols.connection import WireProtocol
 from amqp10broker.tools.replay.player import RecordedConnection
+from amqp10broker.tools.replay.player10 import Ledger10, LedgerLink
 
-MANAGEMENT: Final = "/management"
-
-
-@dataclass(eq=False, slots=True)
-class LedgerLink:
-    """One link. `error`: of the broker's detach; "" without one, None without a detach. `ids`: delivery-ids
-    in the order of the deliveries; `places` is the inverse; `whole`: complete ones.
-    """
-
-    state: ObservedLink
-    session: ObservedSession
-    left_out: str = ""
-    error: str | None = None
-    whole: int = 0
-    ids: list[int] = field(default_factory=list)
-    places: dict[int, int] = field(default_factory=dict)
-    outcomes: dict[int, str] = field(default_factory=dict)
-    first_credit: int | None = None
-    draining: bool = False
-    drained: int = 0
-
-    def __str__(self) -> str:
-        way = "to" if self.sends else "from"
-        return f"link '{self.state.name}' {way} {self.state.address or 'an address that the broker chose'}"
-
-    @property
-    def sends(self) -> bool:
-        """Whether the client sends."""
-        return self.state.direction == "in"
-
-    @property
-    def limit(self) -> int:
-        """Return how many deliveries, counted from the first, the credit allows."""
-        credit = self.state.credit
-        return serial.diff(credit.delivery_count, self.state.initial_count) + credit.link_credit
-
-
-class Ledger10:
-    """The ledger of one connection. `errors`: of the broker's ends of sessions, "" for one without;
-    `answers`: number of frames of the broker that begin or end something.
-    """
-
-    def __init__(self) -> None:
-        self.state = ObservedConnection()
-        self.sessions: list[ObservedSession] = []
-        self.links: dict[ObservedLink, LedgerLink] = {}
-        self.errors: dict[ObservedSession, str] = {}
-        self.answers = 0
-
-    @property
-    def error(self) -> str | None:
-        """Return the error of the broker's close; "" without one, None without a close."""
-        close = self.state.closed.get("out")
-        return None if close is None else error_text(close.error)
-
-    def link(self, channel: int, handle: int | None) -> LedgerLink | None:
-        """Return the link of the client's frames with this handle."""
-        session = self.state.session("in", channel)
-        if session is None or handle not in session.links["in"]:
-            return None
-        return self.links[session.links["in"][handle]]
-
-    def links_of(self, session: ObservedSession) -> list[LedgerLink]:
-        """Return all links of a session, in the order of their attaches."""
-        return [link for link in self.links.values() if link.session is session]
-
-    def apply(self, direction: Direction, channel: int, body: Any) -> list[LinkEvent]:
-        events = self.state.apply(direction, channel, body)
-        self.answers += direction == "out" and isinstance(body, Open | Close)
-        for event in events:
-            self._take(direction, event, body)
-        return events
-
-    def _take(self, direction: Direction, event: LinkEvent, body: Any) -> None:
-        link = None if isinstance(event, BeginObserved | EndObserved) else self.links.get(event.link)
-        match event:
-            case BeginObserved():
-                if event.answered:
-                    self.answers += direction == "out"
-                else:
-                    self.sessions.append(event.session)
-            case EndObserved() if direction == "out":
-                self.answers += 1
-                if not event.answered or body.error is not None:
-                    self.errors[event.session] = error_text(body.error)
-            case AttachObserved():
-                if link is None:
-                    self.links[event.link] = LedgerLink(event.link, event.session, _left_out(event.link))
-                elif event.answered:
-                    self.answers += not link.left_out
-            case FlowObserved() if link is not None:
-                if direction == "in":
-                    link.draining = link.draining or (event.grants and body.drain)
-                elif event.grants:
-                    if link.first_credit is None:
-                        link.first_credit = body.link_credit
-                elif link.draining:
-                    link.draining = False
-                    link.drained += 1
-            case TransferObserved() if link is not None:
-                if event.begins:
-                    link.places[event.delivery_id] = len(link.ids)
-                    link.ids.append(event.delivery_id)
-                link.whole += event.ends
-            case DispositionObserved() if link is not None and direction == "out" and link.sends:
-                outcome = outcome_text(body.state, settled=body.settled)
-                link.outcomes |= dict.fromkeys(sorted(event.delivery_ids), outcome)
-            case DetachObserved() if link is not None and direction == "out":
-                self.answers += not link.left_out
-                if not event.answered or body.error is not None:
-                    link.error = error_text(body.error)
-            case _:
-                pass
-
-
-def _left_out(link: ObservedLink) -> str:
-    if isinstance(link.terminus, Coordinator):
-        return "transactions: what is asked of them is in contents, which were not recorded"
-    if link.address == MANAGEMENT:
-        return f"requests to {MANAGEMENT}: they are in contents, which were not recorded"
-    dynamic = bool(getattr(link.terminus, "dynamic", False))
-    if link.direction == "in" and not link.address and not dynamic and link.terminus is not None:
-        return "a sender whose messages name their address: they do it in contents, which were not recorded"
-    return ""
-
-
-def error_text(error: Error | None) -> str:
-    return "" if error is None else str(error.condition)
-
-
-def outcome_text(state: Any, *, settled: bool) -> str:
-    match state:
-        case TransactionalState():
-            return outcome_text(state.outcome, settled=settled)
-        case Accepted():
-            return "accepted"
-        case Released():
-            return "released"
-        case Modified():
-            return "modified"
-        case Rejected():
-            return f"rejected ({error_text(state.error)})" if state.error is not None else "rejected"
-        case None:
-            return "settled without an outcome" if settled else "no outcome"
-        case _:
-            return type(state).__name__.lower()
-
-
-# Fewer messages give no forecast.
 MESSAGES_MIN: Final = 50
-# This share of the messages must have waited for nothing, for the client's own pace to be known.
+# Share of messages that waited for nothing, from which the client's own pace is known.
 FREE_MIN: Final = 0.1
-# A message within this share of the usual interval after an outcome has waited for the outcome.
+# A message within this share of the usual interval after an outcome has waited for it.
 _AT_ONCE: Final = 0.25
 # Share of the gaps that a cause must explain to count as a habit.
 _HABIT: Final = 0.5
@@ -209,7 +54,7 @@ _NS: Final = 1e9
 
 
 class PublisherWait(Enum):
-    """The reasons for which a publisher waits, or, from credit on, a delivery to a consumer."""
+    """Why a publisher waits, or, from credit on, a delivery to a consumer."""
 
     CREDIT = "link-credit"
     WINDOW = "incoming-window"
@@ -274,8 +119,8 @@ class RecordedPublisher:
 
 @dataclass(eq=False, slots=True)
 class RecordedSession:
-    """A recorded session with its publishers. `windows`: time of each opening of the broker's window, and the
-    transfers that it allowed since the begin.
+    """`windows`: time of each opening of the broker's window, and the transfers that it allowed since the
+    begin.
     """
 
     session: ObservedSession
@@ -289,10 +134,9 @@ class Pace:
     """The measured pace of a publisher.
 
     Attributes:
-        own_s: seconds that the client needs for a message when it waits for nothing.
+        own_s: seconds for a message when the client waits for nothing.
         reaction_s: seconds, beyond the round trip, from the end of a wait to the next message.
-        limit: messages without outcome at most, by the client's own decision; None if there is no sign of
-            one.
+        limit: messages without outcome at most, by the client's own decision; None: no sign of one.
     """
 
     round_trip_s: float
@@ -350,7 +194,7 @@ def publishers(part: RecordedConnection) -> list[RecordedSession]:
 
 
 def round_trip_s(recorded: Sequence[RecordedPublisher]) -> float | None:
-    """Return the shortest time from a grant to the first message that needed it; None if there is none."""
+    """Return the shortest time from a grant to the first message that needed it; None: there is none."""
     times = [
         publisher.arrivals[needed] - at
         for publisher in recorded
@@ -361,7 +205,6 @@ def round_trip_s(recorded: Sequence[RecordedPublisher]) -> float | None:
 
 
 def _needed(publisher: RecordedPublisher) -> list[tuple[int, float]]:
-    # The first message that needs each grant, and the time of the grant.
     limits = [(0.0, 0), *publisher.grants]
     return [(before, at) for (_, before), (at, now) in pairwise(limits) if now > before]
 
@@ -401,7 +244,7 @@ def pace_of(publisher: RecordedPublisher, round_trip: float) -> Pace:
 
 
 def allowed_at(allowances: Sequence[tuple[float, int]], numbers: Sequence[int]) -> list[float | None]:
-    """Return when each of these ascending numbers of messages was allowed; None if always, or never."""
+    """Return when each of these ascending numbers of messages was allowed; None: always, or never."""
     found: list[float | None] = []
     place = 0
     for number in numbers:
@@ -437,3 +280,385 @@ def _own_limit(publisher: RecordedPublisher, round_trip: float) -> int | None:
             late.append(arrivals[place] - answer - round_trip)
             whole.append(arrivals[place] - arrivals[place - 1])
     return limit if late and median(late) < _AT_ONCE * median(whole) else None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedGrant:
+    """A flow of the client with a credit."""
+
+    at: float
+    count: int
+    credit: int
+    unfinished: int
+
+
+@dataclass(eq=False, slots=True)
+class RecordedConsumer:
+    """A recorded link on which a client receives. Times are in seconds. `finished`: time of outcomes of the
+    client, and the number of deliveries with one by then. `window_used_up`: the client's incoming-window
+    reached 0.
+    """
+
+    link: LedgerLink
+    sent: list[float] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    grants: list[RecordedGrant] = field(default_factory=list)
+    finished: list[tuple[float, int]] = field(default_factory=list)
+    settled: bool = False
+    drains: bool = False
+    window_used_up: bool = False
+    _size: int = 0
+
+    @property
+    def rate(self) -> float:
+        return rate_of(self.sent)
+
+    @property
+    def credit(self) -> int:
+        """The largest credit that the client has granted at once."""
+        return max((grant.credit for grant in self.grants), default=0)
+
+    @property
+    def progress(self) -> list[tuple[float, int]]:
+        """When how many deliveries were finished: by outcomes, else by flows."""
+        return self.finished or [(grant.at, grant.count) for grant in self.grants if grant.count]
+
+    def carry(self, at: float, size: int, transfer: Transfer) -> None:
+        self._size += size
+        self.settled = self.settled or bool(transfer.settled)
+        if transfer.more:
+            return
+        self.sent.append(at)
+        self.sizes.append(self._size)
+        self._size = 0
+
+    def flow(self, at: float, body: Flow) -> None:
+        count = (
+            0
+            if body.delivery_count is None
+            else serial.diff(body.delivery_count, self.link.state.initial_count)
+        )
+        done = self.finished[-1][1] if self.finished else 0
+        unfinished = 0 if self.settled else max(0, count - done)
+        self.grants.append(RecordedGrant(at, count, body.link_credit or 0, unfinished))
+        self.drains = self.drains or body.drain
+
+    def finish(self, at: float, deliveries: int) -> None:
+        before = self.finished[-1][1] if self.finished else 0
+        self.finished.append((at, before + deliveries))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The measured work of a consumer.
+
+    Attributes:
+        supply_s: seconds that the broker needs for the next message when it waits for nothing.
+        reaction_s: seconds, beyond the round trip and the work, from the end of a wait to the next message.
+        renew_at: share of the credit that is left when the client grants again.
+        bound: most deliveries received or granted without outcome, as a multiple of the credit.
+        by_finish: the client counts a delivery as received when it has finished it.
+        work_seen, supply_seen: whether the recording shows how fast the client, and the broker, are by
+            themselves.
+    """
+
+    own_s: float
+    supply_s: float
+    reaction_s: float
+    renew_at: float
+    bound: float
+    by_finish: bool
+    waits: dict[PublisherWait, float]
+    work_seen: bool
+    supply_seen: bool
+
+
+def consumers(part: RecordedConnection) -> list[RecordedConsumer]:
+    """Return the links of a recorded connection on which the client receives."""
+    if part.protocol is not WireProtocol.AMQP_10:
+        return []
+    ledger = Ledger10()
+    found: dict[LedgerLink, RecordedConsumer] = {}
+    for step in part.steps:
+        body: Any = step.frame.body
+        at = step.at_ns / _NS
+        for event in ledger.apply(step.direction, step.frame.channel, body):
+            if not isinstance(event, FlowObserved | TransferObserved | DispositionObserved):
+                continue
+            link = ledger.links.get(event.link)
+            if link is None or link.sends or link.left_out:
+                continue
+            if isinstance(event, FlowObserved) and event.grants:
+                found.setdefault(link, RecordedConsumer(link)).flow(at, body)
+            elif isinstance(event, DispositionObserved) and step.sent and link in found:
+                found[link].finish(at, len(event.delivery_ids))
+            elif isinstance(event, TransferObserved) and link in found:
+                found[link].carry(at, step.frame.payload_bytes, body)
+                found[link].window_used_up |= event.session.windows["out"].left == 0
+    return list(found.values())
+
+
+def consumers_round_trip_s(found: Sequence[RecordedConsumer]) -> float | None:
+    """Return the shortest time from a delivery to a flow that counts it, or its outcome; None: there is
+    none.
+    """
+    times = [
+        at - each.sent[count - 1]
+        for each in found
+        for at, count in [*((grant.at, grant.count) for grant in each.grants), *each.finished]
+        if 0 < count <= len(each.sent)
+    ]
+    return max(0.0, min(times)) if times else None
+
+
+def work_of(consumer: RecordedConsumer, round_trip: float) -> Work:
+    """Measure a consumer with at least two deliveries and a grant."""
+    own_s, idle_s, work_seen = _own(consumer, round_trip)
+    sent = consumer.sent
+    waits = dict.fromkeys(PublisherWait, 0.0)
+    limits = [(grant.at, grant.count + grant.credit) for grant in consumer.grants]
+    allowed = allowed_at(limits, [place + 1 for place in range(len(sent))])
+    worked = {
+        grant.at: max(0.0, grant.at - sent[grant.count - 1] - round_trip)
+        for grant in consumer.grants
+        if 0 < grant.count <= len(sent)
+    }
+    free: list[float] = []
+    late: list[float] = []
+    for place in range(1, len(sent)):
+        gap = sent[place] - sent[place - 1]
+        at = allowed[place]
+        wait = 0.0 if at is None else min(gap, max(0.0, at - sent[place - 1]))
+        work = min(wait, worked.get(at or 0.0, 0.0))
+        waits[PublisherWait.WORK] += work
+        waits[PublisherWait.CREDIT] += wait - work
+        waits[PublisherWait.SUPPLY] += gap - wait
+        (late if wait else free).append(gap - wait)
+    supply_seen = len(free) >= FREE_MIN * len(sent)
+    renewals = [
+        (before.count + before.credit - grant.count, grant)
+        for before, grant in pairwise(consumer.grants)
+        if grant.count + grant.credit > before.count + before.credit
+    ]
+    credit = consumer.credit or 1
+    left = median(max(0, each) for each, _ in renewals) if renewals else 0.0
+    return Work(
+        own_s,
+        fmean(free) if supply_seen else 0.0,
+        (fmean(late) if late else 0.0) + (0.0 if work_seen else idle_s),
+        _renew_at(int(left), credit),
+        _bound([each for _, each in renewals], credit),
+        # Without outcomes, flows are the only evidence of its work.
+        consumer.settled or median([each.unfinished for _, each in renewals] or [1]) == 0,
+        waits,
+        work_seen,
+        supply_seen,
+    )
+
+
+def _renew_at(left: int, credit: int) -> float:
+    # Numbers are integers, and a remainder of one too few can halve the rate.
+    if left == credit // 2 > 0:
+        return 0.5
+    return 1.0 if left >= credit - 1 > 0 else left / credit
+
+
+def _bound(renewals: Sequence[RecordedGrant], credit: int) -> float:
+    # A client that never granted less than all was not limited: the bound is that of our engine, or higher.
+    seen = max(((each.unfinished + each.credit) / credit for each in renewals), default=1.0)
+    return max(1.0, seen) if any(each.credit < credit for each in renewals) else max(2.0, seen)
+
+
+def _own(consumer: RecordedConsumer, round_trip: float) -> tuple[float, float, bool]:
+    # Seconds of work per message, and after a wait for the next; whether the recording shows the first.
+    spent, free, idle = 0.0, 0, []
+    sent = consumer.sent
+    for (before, done), (at, sent_by_then) in pairwise(consumer.progress):
+        if not done < sent_by_then <= len(sent):
+            continue
+        # The client had the last of them no earlier than this, by the broker's clock.
+        there = sent[sent_by_then - 1] + round_trip
+        if there <= before:
+            spent += at - before
+            free += sent_by_then - done
+        else:
+            idle.append(max(0.0, at - there))
+    seen = free >= FREE_MIN * len(sent)
+    return (spent / free if seen else 0.0), (fmean(idle) if idle else 0.0), seen
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """A publisher in the simulation. `limit`: of messages without outcome; None: none. `confirm_s`: seconds
+    from a message's arrival to its outcome, by message, repeated in a cycle.
+    """
+
+    own_s: float
+    limit: int | None
+    confirm_s: Sequence[float]
+    frames: Sequence[int]
+    sizes: Sequence[int]
+    settled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    rate: float
+    waits: dict[PublisherWait, float]
+    held: int
+    held_bytes: int
+
+
+@dataclass(slots=True)
+class _SimulatedLink:
+    habits: Habits
+    credit: SenderCredit
+    granting: ReceiverCredit
+    waits: dict[PublisherWait, float] = field(default_factory=lambda: dict.fromkeys(PublisherWait, 0.0))
+    sent: int = 0
+    known: int = 0
+    ready_at: float = 0.0
+    waits_since: float | None = None
+    reason: PublisherWait = PublisherWait.ITSELF
+    arrivals: list[float] = field(default_factory=list)
+    held: int = 0
+    held_bytes: int = 0
+    held_max: int = 0
+    held_bytes_max: int = 0
+
+
+def simulate(
+    publishers: Sequence[Habits], *, max_link_credit: int, window: int, round_trip_s: float, messages: int
+) -> list[SimulationResult]:
+    """Simulate the publishers of one session until one of them has sent so many `messages`, at least 2.
+
+    The broker processes each message at once; the time to its outcome does not depend on anything else.
+    """
+    return Simulation(publishers, max_link_credit, window, round_trip_s / 2).run(messages)
+
+
+class Simulation:
+    def __init__(self, publishers: Sequence[Habits], credit: int, window: int, way_s: float) -> None:
+        self._links = [
+            _SimulatedLink(each, SenderCredit(), ReceiverCredit(INITIAL_DELIVERY_COUNT, credit))
+            for each in publishers
+        ]
+        self._outgoing = OutgoingWindow()
+        self._incoming = IncomingWindow(window)
+        self._incoming.next_incoming_id = 0
+        self._outgoing.remote_incoming_window = window
+        self._way_s = way_s
+        self._events: list[tuple[float, int, str, int, tuple[int, int]]] = []
+        self._numbers = count()
+
+    def told(self, at: float, kind: str, number: int, content: tuple[int, int]) -> None:
+        """Observe a frame at the broker; for subclasses. `content`: frames and bytes of a message; or
+        delivery-count and link-credit; or next-incoming-id and incoming-window.
+        """
+
+    def run(self, messages: int) -> list[SimulationResult]:
+        for number, link in enumerate(self._links):
+            link.granting.top_up()
+            self._grant(0.0, number)
+        now = 0.0
+        while self._events and not any(len(link.arrivals) >= messages for link in self._links):
+            now, _, kind, number, content = heappop(self._events)
+            self._take(now, kind, number, content)
+        return [
+            SimulationResult(rate_of(link.arrivals), link.waits, link.held_max, link.held_bytes_max)
+            for link in self._links
+        ]
+
+    def _later(self, at: float, kind: str, number: int, content: tuple[int, int] = (0, 0)) -> None:
+        heappush(self._events, (at, next(self._numbers), kind, number, content))
+
+    def _take(self, now: float, kind: str, number: int, content: tuple[int, int]) -> None:
+        link = self._links[number]
+        match kind:
+            case "transfer":
+                self._arrive(now, number, content)
+            case "confirm":
+                self.told(now, kind, number, content)
+                link.held -= 1
+                link.held_bytes -= content[1]
+                link.granting.finish(1)
+                self._grant(now, number)
+                self._later(now + self._way_s, "outcome", number)
+            case "outcome":
+                link.known += 1
+                self._send(now, number)
+            case "credit":
+                link.credit.set(*content, drain=False)
+                self._send(now, number)
+            case "window":
+                base, left = content
+                self._outgoing.update(
+                    Flow(
+                        next_incoming_id=base,
+                        incoming_window=left,
+                        next_outgoing_id=0,
+                        outgoing_window=OUTGOING_WINDOW,
+                    )
+                )
+                for other in range(len(self._links)):
+                    self._send(now, other)
+            case _:
+                self._send(now, number)
+
+    def _send(self, now: float, number: int) -> None:
+        link = self._links[number]
+        if now < link.ready_at:
+            return
+        habits = link.habits
+        frames = habits.frames[link.sent % len(habits.frames)]
+        reason = None
+        if not link.credit.link_credit:
+            reason = PublisherWait.CREDIT
+        elif habits.limit is not None and link.sent - link.known >= habits.limit:
+            reason = PublisherWait.OWN_LIMIT
+        elif self._outgoing.remote_incoming_window < frames:
+            reason = PublisherWait.WINDOW
+        if link.waits_since is not None:
+            link.waits[link.reason] += now - link.waits_since
+            link.waits_since = None
+        if reason is not None:
+            link.reason, link.waits_since = reason, now
+            return
+        link.credit.spend(1)
+        self._outgoing.spend(frames)
+        size = habits.sizes[link.sent % len(habits.sizes)]
+        self._later(now + self._way_s, "transfer", number, (frames, size))
+        link.sent += 1
+        link.waits[PublisherWait.ITSELF] += habits.own_s
+        link.ready_at = now + habits.own_s
+        self._later(link.ready_at, "ready", number)
+
+    def _arrive(self, now: float, number: int, content: tuple[int, int]) -> None:
+        link = self._links[number]
+        frames, size = content
+        self.told(now, "transfer", number, content)
+        place = len(link.arrivals)
+        link.arrivals.append(now)
+        link.held += 1
+        link.held_bytes += size
+        link.held_max = max(link.held_max, link.held)
+        link.held_bytes_max = max(link.held_bytes_max, link.held_bytes)
+        link.granting.receive(1)
+        self._incoming.count(frames)
+        if self._incoming.flow_due:
+            self._incoming.flow_due = False
+            assert self._incoming.next_incoming_id is not None
+            opened = (self._incoming.next_incoming_id, self._incoming.advertised)
+            self.told(now, "window", number, opened)
+            self._later(now + self._way_s, "window", number, opened)
+        self._grant(now, number)
+        habits = link.habits
+        late = habits.confirm_s[place % len(habits.confirm_s)] if habits.confirm_s else 0.0
+        self._later(now + late, "confirm", number, content)
+
+    def _grant(self, now: float, number: int) -> None:
+        granting = self._links[number].granting
+        if granting.granted is not None:
+            self.told(now, "credit", number, granting.granted)
+            self._later(now + self._way_s, "credit", number, granting.granted)
+            granting.granted = None

@@ -1,4 +1,4 @@
-"""The playable part of a recorded connection, and the part of its replay that both protocols share."""
+"""The playable part of a recorded connection, and what the players of both protocols share."""
 
 from __future__ import annotations
 
@@ -40,9 +40,8 @@ class Step:
 
 @dataclass(slots=True)
 class RecordedConnection:
-    """One connection of a recording. `steps`: its frames in order, without protocol headers, SASL frames and
-    heartbeats, which the player creates. `unreadable`: frames of the client that could not be decoded; they
-    are not played.
+    """One connection. `steps`: its frames in order, without protocol headers, SASL frames and heartbeats,
+    which the player makes. `unreadable`: frames of the client that could not be decoded; they are not played.
     """
 
     number: int
@@ -70,9 +69,7 @@ class Script:
 
 
 def read_script(records: Iterable[Record], connection: int | None = None) -> Script:
-    """Collect the playable connections of a recording. `connection`: this one alone; None for all. Raises
-    `NoFrames` if it is not a recording.
-    """
+    """Collect the playable connections of a recording. `connection`: None: all. Raises `NoFrames`."""
     parts: dict[int, RecordedConnection] = {}
     script = Script()
     for index, record in enumerate(records):
@@ -134,13 +131,9 @@ K = TypeVar("K", bound=Hashable)
 
 
 class DifferenceKind(Enum):
-    # A message has another outcome, confirm or answer.
     OUTCOME = "outcome"
-    # A link, session, channel or connection ended differently.
     ERROR = "error"
-    # Something did not arrive.
     MISSING = "missing"
-    # Another credit or window was granted.
     CREDIT = "credit"
 
 
@@ -159,10 +152,10 @@ class Difference:
 
 
 def otherwise(recorded: Mapping[K, str], now: Mapping[K, str], noun: str) -> Iterator[str]:
-    """Yield one clause for each pair of different answers, recorded and current.
+    """Yield one clause for each pair of different answers, recorded and current, by the number of the object;
+    `noun` is the word for one ("message").
 
-    Objects without a current answer are omitted. The answers are by the object's number; `noun` is the word
-    for one object ("message").
+    Objects without a current answer are omitted.
     """
     places: dict[K, int] = {thing: place for place, thing in enumerate(recorded, 1)}
     found: dict[tuple[str, str], list[K]] = {}
@@ -178,10 +171,8 @@ def otherwise(recorded: Mapping[K, str], now: Mapping[K, str], noun: str) -> Ite
 
 
 def other_end(was: str | None, is_now: str | None) -> str | None:
-    """Return how two ends differ; None if they do not.
-
-    Args:
-        was, is_now: the broker's error, "" for an end without one, None if it did not end anything.
+    """Return how two ends differ; None if they do not. Each is the broker's error, "" without one, None if it
+    did not end anything.
     """
     if was == is_now:
         return None
@@ -196,7 +187,7 @@ def _end(error: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReplayLogin:
-    """The credentials of all replayed connections. `vhost`: replaces the recorded one; None to use that."""
+    """Of all replayed connections. `vhost`: None: the recorded one."""
 
     user: str
     password: str = field(repr=False)
@@ -213,7 +204,7 @@ class Player(ABC):
     header: ClassVar[bytes]
     heartbeat: ClassVar[bytes]
     controls: list[tuple[int, bool]]
-    # The ledgers of the recording and of the replay, of the protocol.
+    # The ledgers of the recording and of the replay.
     _was: Any
     _now: Any
 
@@ -233,7 +224,7 @@ class Player(ABC):
 
     @property
     def next_step(self) -> Step | None:
-        """Return the next frame of the client; None behind the last."""
+        """The next frame of the client; None behind the last."""
         steps = self.part.steps
         while self.place < len(steps) and not (step := steps[self.place]).sent:
             self._was.apply("out", step.frame.channel, step.frame.body)
@@ -250,7 +241,7 @@ class Player(ABC):
         return moved
 
     def lost(self, why: str) -> None:
-        """Report that the socket is no longer usable."""
+        """The socket is no longer usable."""
         if not self.closed and self.over is None:
             self.over = why
         self.closed = True
@@ -267,7 +258,6 @@ class Player(ABC):
         self.write(self.header)
 
     def beat(self) -> None:
-        """Send a heartbeat to the broker."""
         self.write(self.heartbeat)
 
     def send(self, data: bytes) -> None:
@@ -290,7 +280,7 @@ class Player(ABC):
 
     @property
     def answers(self) -> int:
-        """Return how many frames of the broker so far begin or end something."""
+        """How many frames of the broker so far begin or end something."""
         answers: int = self._now.answers
         return answers
 
@@ -299,7 +289,7 @@ class Player(ABC):
 
     @property
     def says_close(self) -> bool:
-        """Return whether the recorded connection was closed by a close frame, by either side."""
+        """Whether the recorded connection was closed by a close frame, by either side."""
         return any(isinstance(step.frame.body, Close | ConnectionClose) for step in self.part.steps)
 
     @abstractmethod
@@ -320,7 +310,7 @@ class Player(ABC):
 
     @abstractmethod
     def still_owed(self) -> str | None:
-        """Return an answer that the recorded broker sent and this one has not; None if none is missing."""
+        """Return an answer that the recorded broker sent and this one has not; None: none is missing."""
 
     @abstractmethod
     def close(self) -> None:

@@ -20,6 +20,7 @@ from amqp10broker.observe.frames.link_state import (
     ObservedConsumer,
 )
 from amqp10broker.observe.frames.records import TracedFrame
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import (
     END,
     FRAME_MIN_SIZE,
@@ -27,39 +28,6 @@ from amqp10broker.protocols.amqp091.content import (
     HEADER,
     HEARTBEAT,
     method_frame,
-)
-from amqp10broker.protocols.amqp091.methods import (
-    FRAME_BODY,
-    BasicAck,
-    BasicCancel,
-    BasicDeliver,
-    BasicGet,
-    BasicGetEmpty,
-    BasicGetOk,
-    BasicNack,
-    BasicPublish,
-    BasicReject,
-    BasicReturn,
-    ChannelClose,
-    ChannelCloseOk,
-    ChannelFlow,
-    ChannelFlowOk,
-    ChannelOpen,
-    ConnectionBlocked,
-    ConnectionClose,
-    ConnectionCloseOk,
-    ConnectionOpen,
-    ConnectionOpenOk,
-    ConnectionSecureOk,
-    ConnectionStart,
-    ConnectionStartOk,
-    ConnectionTune,
-    ConnectionTuneOk,
-    ConnectionUnblocked,
-    ConnectionUpdateSecret,
-    Method,
-    QueueDeclare,
-    QueueDeclareOk,
 )
 from amqp10broker.protocols.connection import AMQP_091_HEADER, WireProtocol
 from amqp10broker.tools.replay.player import (
@@ -73,8 +41,15 @@ from amqp10broker.tools.replay.player import (
     otherwise,
 )
 
-_LEDGER_MESSAGES: Final = (BasicDeliver, BasicGetOk, BasicGetEmpty, BasicAck, BasicNack, BasicReturn)
-_NO_REPLIES: Final = (*_LEDGER_MESSAGES, BasicCancel, ChannelFlow, ChannelClose)
+_LEDGER_MESSAGES: Final = (
+    methods.BasicDeliver,
+    methods.BasicGetOk,
+    methods.BasicGetEmpty,
+    methods.BasicAck,
+    methods.BasicNack,
+    methods.BasicReturn,
+)
+_NO_REPLIES: Final = (*_LEDGER_MESSAGES, methods.BasicCancel, methods.ChannelFlow, methods.ChannelClose)
 
 
 @dataclass(eq=False, slots=True)
@@ -132,15 +107,15 @@ class LedgerChannel:
 
     def replied(self, method: Any) -> None:
         match method:
-            case QueueDeclareOk() if self._naming and self._naming.pop(0):
+            case methods.QueueDeclareOk() if self._naming and self._naming.pop(0):
                 self.names.append(method.queue)
-            case BasicGetOk() | BasicGetEmpty():
-                answer = "a message" if isinstance(method, BasicGetOk) else "no message"
+            case methods.BasicGetOk() | methods.BasicGetEmpty():
+                answer = "a message" if isinstance(method, methods.BasicGetOk) else "no message"
                 self.gets[len(self.gets) + 1] = answer
-            case BasicReturn():
+            case methods.BasicReturn():
                 reply = f"{method.reply_code} {method.reply_text}"
                 self.returned[reply] = self.returned.get(reply, 0) + 1
-            case ChannelClose():
+            case methods.ChannelClose():
                 self.error = f"{method.reply_code} {method.reply_text}"
             case _:
                 pass
@@ -148,7 +123,7 @@ class LedgerChannel:
             self.replies.append(method.NAME)
 
     def asked(self, method: Any) -> None:
-        if isinstance(method, QueueDeclare) and not method.no_wait:
+        if isinstance(method, methods.QueueDeclare) and not method.no_wait:
             self._naming.append(not method.queue)
 
 
@@ -159,8 +134,8 @@ class Ledger091:
 
     def __init__(self) -> None:
         self.state = ObservedChannels()
-        self.started: ConnectionStart | None = None
-        self.tuned: ConnectionTune | None = None
+        self.started: methods.ConnectionStart | None = None
+        self.tuned: methods.ConnectionTune | None = None
         self.opened = False
         self.closing = False
         self.closed = False
@@ -170,7 +145,7 @@ class Ledger091:
         self.answers = 0
 
     def channel(self, number: int) -> LedgerChannel | None:
-        """Return the channel of this number, if it was opened and is not closed by both sides."""
+        """Return the channel of this number, unless both sides have closed it."""
         found = self.state.by_number.get(number)
         return None if found is None else self.channels.get(found)
 
@@ -192,35 +167,41 @@ class Ledger091:
 
     def _of_connection(self, direction: Direction, method: Any) -> None:
         match method:
-            case ConnectionClose() if direction == "in":
+            case methods.ConnectionClose() if direction == "in":
                 self.closing = True
             case _ if direction == "in":
                 pass
-            case ConnectionStart():
+            case methods.ConnectionStart():
                 self.started = method
-            case ConnectionTune():
+            case methods.ConnectionTune():
                 self.tuned = method
-            case ConnectionOpenOk():
+            case methods.ConnectionOpenOk():
                 self.opened = True
-            case ConnectionBlocked() | ConnectionUnblocked():
-                self.blocked = isinstance(method, ConnectionBlocked)
-            case ConnectionClose():
+            case methods.ConnectionBlocked() | methods.ConnectionUnblocked():
+                self.blocked = isinstance(method, methods.ConnectionBlocked)
+            case methods.ConnectionClose():
                 self.error = f"{method.reply_code} {method.reply_text}"
-            case ConnectionCloseOk():
+            case methods.ConnectionCloseOk():
                 self.closed = True
             case _:
                 pass
 
 
 _ACCESS_REFUSED: Final = 403
-_MESSAGES: Final = (BasicPublish, BasicAck, BasicNack, BasicReject, BasicGet)
+_MESSAGES: Final = (
+    methods.BasicPublish,
+    methods.BasicAck,
+    methods.BasicNack,
+    methods.BasicReject,
+    methods.BasicGet,
+)
 # Answers that depend on this broker, and secrets.
 _MADE_HERE: Final = (
-    ConnectionSecureOk,
-    ConnectionCloseOk,
-    ConnectionUpdateSecret,
-    ChannelCloseOk,
-    ChannelFlowOk,
+    methods.ConnectionSecureOk,
+    methods.ConnectionCloseOk,
+    methods.ConnectionUpdateSecret,
+    methods.ChannelCloseOk,
+    methods.ChannelFlowOk,
 )
 
 
@@ -241,7 +222,6 @@ class Player091(Player):
         self._frame_max = FRAME_MIN_SIZE
         self._heartbeat_s = 0
         self._publishing: dict[int, bool] = {}
-        # The places of frames that begin or end something, and of answers, and whether the client sent each.
         self.controls: list[tuple[int, bool]] = []
         ledger = Ledger091()
         for step in part.steps:
@@ -263,19 +243,21 @@ class Player091(Player):
         body = frame.body
         self._now.apply("out", frame.channel, body)
         match body:
-            case ConnectionClose():
-                self._say(0, ConnectionCloseOk())
+            case methods.ConnectionClose():
+                self._say(0, methods.ConnectionCloseOk())
                 if not self._now.opened:
                     self.refused = body.reply_code == _ACCESS_REFUSED
-                if not self._now.closing and (self.refused or not self.broker_closes(ConnectionClose)):
+                if not self._now.closing and (
+                    self.refused or not self.broker_closes(methods.ConnectionClose)
+                ):
                     self.over = f"the broker closed the connection: {body.reply_code} {body.reply_text}"
                 self.closed = True
-            case ConnectionCloseOk():
+            case methods.ConnectionCloseOk():
                 self.closed = True
-            case ChannelClose():
-                self._say(frame.channel, ChannelCloseOk())
-            case ChannelFlow():
-                self._say(frame.channel, ChannelFlowOk(body.active))
+            case methods.ChannelClose():
+                self._say(frame.channel, methods.ChannelCloseOk())
+            case methods.ChannelFlow():
+                self._say(frame.channel, methods.ChannelFlowOk(body.active))
             case _:
                 pass
 
@@ -285,13 +267,13 @@ class Player091(Player):
         body, number = step.frame.body, step.frame.channel
         now = self._now
         match body:
-            case ConnectionStartOk():
+            case methods.ConnectionStartOk():
                 return None if now.started is not None else "connection.start"
-            case ConnectionTuneOk():
+            case methods.ConnectionTuneOk():
                 return None if now.tuned is not None else "connection.tune"
-            case ConnectionOpen():
+            case methods.ConnectionOpen():
                 return None
-            case ConnectionClose():
+            case methods.ConnectionClose():
                 return self.still_owed()
             case _:
                 pass
@@ -306,14 +288,14 @@ class Player091(Player):
         if len(other.gets) < len(was.gets):
             return f"the answer to basic.get on {was}"
         match body:
-            case BasicPublish() if now.blocked or other.state.stopped:
+            case methods.BasicPublish() if now.blocked or other.state.stopped:
                 return "the broker to read publishes"
-            case BasicAck() | BasicNack() | BasicReject():
+            case methods.BasicAck() | methods.BasicNack() | methods.BasicReject():
                 for tag in was.state.named(body):
                     consumer, place = was.tags[tag]
                     if len(_same(consumer, was, other).ids) <= place:
                         return f"delivery {place + 1} of {consumer} on {was}"
-            case BasicCancel() | ChannelClose():
+            case methods.BasicCancel() | methods.ChannelClose():
                 return self._channel_owes(was, other)
             case _:
                 pass
@@ -368,27 +350,27 @@ class Player091(Player):
         was = self._was.channel(number)
         now = None if was is None else self._channels.get(was)
         tags: list[int] = []
-        if was is not None and isinstance(body, BasicAck | BasicNack | BasicReject):
+        if was is not None and isinstance(body, methods.BasicAck | methods.BasicNack | methods.BasicReject):
             tags = was.state.named(body)
         self._was.apply("in", number, body)
         if self.over is not None or self._now.error is not None or isinstance(body, _MADE_HERE):
             return
         match body:
-            case ConnectionStartOk():
+            case methods.ConnectionStartOk():
                 login = self.login
                 response = b"\0" + login.user.encode() + b"\0" + login.password.encode()
                 mechanism = "PLAIN" if login.user else "ANONYMOUS"
                 self._say(
                     0, replace(body, mechanism=mechanism, response=response if login.user else b"replay")
                 )
-            case ConnectionTuneOk():
+            case methods.ConnectionTuneOk():
                 self._tune(body)
-            case ConnectionOpen():
+            case methods.ConnectionOpen():
                 vhost = self.login.vhost
-                self._say(0, body if vhost is None else ConnectionOpen(vhost))
-            case ConnectionClose():
+                self._say(0, body if vhost is None else methods.ConnectionOpen(vhost))
+            case methods.ConnectionClose():
                 self._say(0, body)
-            case ChannelOpen():
+            case methods.ChannelOpen():
                 self._say(number, body)
                 opened, channel = self._was.channel(number), self._now.channel(number)
                 assert opened is not None
@@ -398,13 +380,13 @@ class Player091(Player):
                 self._publishing[number] = False
             case None:
                 self._content(number, frame)
-            case BasicAck() | BasicNack() | BasicReject():
+            case methods.BasicAck() | methods.BasicNack() | methods.BasicReject():
                 self._settle(was, now, body, tags)
             case _:
-                self._publishing[number] = isinstance(body, BasicPublish)
+                self._publishing[number] = isinstance(body, methods.BasicPublish)
                 self._say(number, self._named(body))
 
-    def _tune(self, body: ConnectionTuneOk) -> None:
+    def _tune(self, body: methods.ConnectionTuneOk) -> None:
         # The recorded client's values, as far as this broker offers as much.
         offered = self._now.tuned
         assert offered is not None
@@ -412,7 +394,7 @@ class Player091(Player):
         channel_max = min(each for each in (body.channel_max or 65_535, offered.channel_max or 65_535))
         self._frame_max = frame_max
         self._heartbeat_s = body.heartbeat
-        taken = ConnectionTuneOk(
+        taken = methods.ConnectionTuneOk(
             channel_max=0 if not offered.channel_max and not body.channel_max else channel_max,
             frame_max=0 if not offered.frame_max and not body.frame_max else frame_max,
             heartbeat=body.heartbeat,
@@ -432,29 +414,28 @@ class Player091(Player):
             value = getattr(method, each.name)
             if each.name in ("queue", "routing_key", "destination") and value in chosen:
                 given[each.name] = chosen[value]
-            elif each.name == "consumer_tag" and isinstance(method, BasicCancel) and tags.get(value):
+            elif each.name == "consumer_tag" and isinstance(method, methods.BasicCancel) and tags.get(value):
                 given[each.name] = tags[value]
         return replace(method, **given) if given else method
 
     def _content(self, number: int, frame: TracedFrame) -> None:
         if not self._publishing.get(number):
             return
-        if frame.data[0] != FRAME_BODY:
+        if frame.data[0] != methods.FRAME_BODY:
             self.send(frame.data)
             return
         room = self._frame_max - FRAME_OVERHEAD
         for start in range(0, frame.payload_bytes, room):
             size = min(room, frame.payload_bytes - start)
-            self.send(HEADER.pack(FRAME_BODY, number, size) + bytes(size) + END)
+            self.send(HEADER.pack(methods.FRAME_BODY, number, size) + bytes(size) + END)
 
     def _settle(
         self,
         was: LedgerChannel,
         now: LedgerChannel,
-        body: BasicAck | BasicNack | BasicReject,
+        body: methods.BasicAck | methods.BasicNack | methods.BasicReject,
         tags: list[int],
     ) -> None:
-        # The same deliveries, with their current tags.
         mine: list[int] = []
         for tag in tags:
             consumer, place = was.tags[tag]
@@ -463,7 +444,7 @@ class Player091(Player):
                 mine.append(ids[place])
         if not mine:
             return
-        if not isinstance(body, BasicReject) and body.multiple:
+        if not isinstance(body, methods.BasicReject) and body.multiple:
             last = max(mine)
             if now.state.named(replace(body, delivery_tag=last)) == sorted(mine):
                 self._say(now.state.number, replace(body, delivery_tag=last))
@@ -472,13 +453,13 @@ class Player091(Player):
         for tag in mine:
             self._say(now.state.number, replace(body, delivery_tag=tag))
 
-    def _say(self, number: int, method: Method) -> None:
+    def _say(self, number: int, method: methods.Method) -> None:
         self._now.apply("in", number, method)
         self.send(method_frame(number, method))
 
     def close(self) -> None:
         if not self._now.closing and self.over is None and self._now.opened and self._now.error is None:
-            close = ConnectionClose(200, "the recording ends here")
+            close = methods.ConnectionClose(200, "the recording ends here")
             self._now.apply("in", 0, close)
             self.write(method_frame(0, close))
 

@@ -1,8 +1,8 @@
 """Plays a recording: the order of steps, their conditions, and the limits of waiting.
 
 Frames that begin or end something keep their order over all connections: a queue that one connection declared
-exists when another publishes to it. All other frames depend on the conditions of their own connection, and on
-their time unless `fast` is set.
+exists when another publishes to it. All others depend on the conditions of their own connection, and on their
+time unless `fast` is set.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from amqp10broker.tools.replay.player import Difference, Player, ReplayLogin, Sc
 from amqp10broker.tools.replay.player091 import Player091
 from amqp10broker.tools.replay.player10 import Player10
 
-# Bytes that may wait for a socket before a connection continues.
+# Bytes that may wait for a socket.
 _AHEAD_BYTES: Final = 262_144
 _CLOSING_S: Final = 5.0
 
 
 class _Order:
-    # The order of frames that begin or end something, over all connections.
+    # Of frames that begin or end something, over all connections.
 
     def __init__(self, players: list[Player]) -> None:
         all_of_them = [(index, player, sent) for player in players for index, sent in player.controls]
@@ -48,7 +48,6 @@ class _Order:
         self._answered[player] = max(until, self._answered[player])
 
     def give_up(self, index: int) -> None:
-        # Frames before this place are no longer awaited.
         for place, _, _ in self._places[self._next :]:
             if place >= index:
                 break
@@ -59,7 +58,7 @@ class _Order:
 
 
 class Replay:
-    """The replay of all connections of a recording; `players` has one for each."""
+    """The replay of all connections of a recording."""
 
     def __init__(
         self, script: Script, login: ReplayLogin, *, fast: bool = False, patience_s: float = 10.0
@@ -112,8 +111,8 @@ class Replay:
             self._leave(player, now)
 
     def advance(self, now: float) -> float | None:
-        """Play all steps that can be played now. `now`: seconds, the same origin at every call. Returns when
-        to call again at the latest, if nothing arrives; None when the replay is complete.
+        """Play all steps that can be played now. `now`: seconds, of the same origin at every call. Returns
+        when to call again at the latest, if nothing arrives; None when the replay is complete.
         """
         wake = now + self._patience_s
         moved = True

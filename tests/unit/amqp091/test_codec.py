@@ -89,8 +89,7 @@ def test_a_value_has_its_letter_and_bytes(value: Any, encoded: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "letter"),
-    [(2**31 - 1, b"I"), (-(2**31), b"I"), (2**31, b"l"), (-(2**31) - 1, b"l")],
+    ("value", "letter"), [(2**31 - 1, b"I"), (-(2**31), b"I"), (2**31, b"l"), (-(2**31) - 1, b"l")]
 )
 def test_a_plain_int_travels_in_32_bits_if_it_fits(value: int, letter: bytes) -> None:
     """A plain int is written as I, or as l if it needs more than 32 bits."""

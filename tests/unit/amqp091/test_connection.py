@@ -170,7 +170,7 @@ def test_the_table_leads_everywhere() -> None:
 def test_a_connection_opens_with_start_tune_and_open() -> None:
     """The events of a client that does as it should, and what is written to it."""
     connection = Connection091()
-    connection.start(["PLAIN", "AMQPLAIN"], ["en_US"], {"product": "x"})
+    connection.start(["PLAIN", "AMQPLAIN"], {"product": "x"})
     assert written(connection) == [ConnectionStart(0, 9, {"product": "x"}, b"PLAIN AMQPLAIN", b"en_US")]
 
     assert receive(connection, RECEIVED[I.RECEIVE_START_OK]) == [

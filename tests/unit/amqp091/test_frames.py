@@ -137,10 +137,7 @@ def with_names(found: dict[int, list[Any]]) -> dict[int, list[Any]]:
 
 
 def read(
-    data: bytes,
-    cuts: list[int] | None = None,
-    frame_max: int = FRAME_MAX,
-    singly_max: int = sys.maxsize,
+    data: bytes, cuts: list[int] | None = None, frame_max: int = FRAME_MAX, singly_max: int = sys.maxsize
 ) -> list[Item]:
     reader = FrameReader(frame_max)
     reader.singly_max = singly_max
@@ -473,9 +470,7 @@ def test_a_content_frame_without_a_method_is_unexpected(kind: str, channel: int)
 
 
 @pytest.mark.parametrize(
-    "data",
-    [method_frame(1, TxSelect()), PUBLISH, body_frames(1, b"x", 0)],
-    ids=["method", "publish", "body"],
+    "data", [method_frame(1, TxSelect()), PUBLISH, body_frames(1, b"x", 0)], ids=["method", "publish", "body"]
 )
 def test_anything_but_a_content_header_behind_a_publish_is_unexpected(data: bytes) -> None:
     """505 with the method that the content belongs to."""

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JError
 
-from amqp10broker.observe.flow_events import CONFIGURATION, FIELDS, PACK, RUN_FIELDS, EventKind
-from amqp10broker.observe.recording.runs import EventWriter, RunRecord, write_run
+from amqp10broker.observe.flow_events import CONFIGURATION, FIELDS, PACK, EventKind
+from amqp10broker.observe.recording import RUN_FIELDS, EventWriter, RunRecord, write_run
 from amqp10broker.tools.analysis.cells import (
     RATIO,
     ZERO_BUCKET,
@@ -47,9 +47,15 @@ from amqp10broker.tools.analysis.recommend import (
     recommend_all,
     told,
 )
-from amqp10broker.tools.analysis.report import Analysed, comparisons, report
+from amqp10broker.tools.analysis.report import (
+    Analysed,
+    LinkWait,
+    comparisons,
+    report,
+    tables_of,
+    write_tables,
+)
 from amqp10broker.tools.analysis.session import SparkFailed, explained
-from amqp10broker.tools.analysis.tables import LinkWait, tables_of, write_tables
 from tests.support import synthetic
 from tests.support.flow_oracle import measured
 
@@ -310,7 +316,6 @@ def test_noise_that_hides_everything_proves_nothing() -> None:
     """Then nothing is recommended with confidence, on the page or in the terminal."""
     flat = candidates(lambda c, w: 60_000 + c, scatter=(-0.2, 0.0, 0.2))
     found = chosen(recommend("g", flat, Aim()))
-    assert found.unproven is not None
     assert "no setting is further than that from the best" in found.unproven
     assert "not proven: repetitions scatter by 20%" in told(found)
     assert "leave the settings as they are" in told(found)
@@ -378,7 +383,7 @@ def test_of_what_a_broker_recorded_by_itself_the_load_is_doubted_first() -> None
 
     own, swept = answer("broker"), answer("sweep")
     assert own.chosen.settings == swept.chosen.settings == (170, 400, 256)
-    assert "nothing shows that it was the same with each setting" in own.weak[0]
+    assert "a difference may be one of the loads" in own.weak[0]
     assert own.weak[1:] == swept.weak
     assert "python -m benchmarks sweep --record DIR" in told(own)
 
@@ -541,7 +546,6 @@ def test_repetitions_are_taken_together_and_other_settings_apart(tmp_path: Path)
 def test_an_interval_is_students() -> None:
     """10, 12, 14: deviation 2, t with two degrees of freedom 4.303."""
     known = estimate([10.0, 12.0, 14.0])
-    assert known is not None
     assert known.mean == 12
     assert known.deviation == pytest.approx(2)
     assert known.half_width == pytest.approx(4.3026527297 * 2 / math.sqrt(3))
@@ -551,7 +555,6 @@ def test_an_interval_is_students() -> None:
 def test_what_the_scatter_hides_is_that_of_a_worked_example() -> None:
     """Two settings that scatter by 14.1 % with two degrees of freedom: t is 4.303, sqrt(1/2 + 1/2) is 1."""
     known = scatter([[90, 110], [900, 1100], [7]])
-    assert known is not None
     assert (known.noise, known.freedom) == (pytest.approx(math.sqrt(0.02)), 2)
     assert known.visible(2, 2) == pytest.approx(4.3026527297 * math.sqrt(0.02))
     assert known.visible(4, 4) == pytest.approx(known.visible(2, 2) / math.sqrt(2))
@@ -560,7 +563,6 @@ def test_what_the_scatter_hides_is_that_of_a_worked_example() -> None:
 def test_noise_is_pooled_over_settings_as_a_share_of_each_mean() -> None:
     """Two settings that scatter by 10 % around very different means."""
     known = scatter([[90, 110], [900, 1100], [7]])
-    assert known is not None
     assert known.noise == pytest.approx(math.sqrt(2 * 0.01))
     assert known.freedom == 2
     assert scatter([[0.0, 0.0], []]) is None

@@ -28,6 +28,7 @@ from amqp10broker.api.messages import (
 )
 from amqp10broker.api.samples import RateSamples, Series, Span, client_stats, queue_stats
 from amqp10broker.errors import InvalidArgument
+from amqp10broker.protocols.amqp10.types import Float
 from amqp10broker.queues.queue_status import Consumption, QueueConsumption, QueueCounters, tally
 from amqp10broker.routing.exchange import Binding, Destination
 
@@ -178,6 +179,7 @@ def reason(act: Callable[[], Any]) -> str:
         pytest.param(b"{", id="cut"),
         pytest.param(b"\xff", id="no UTF-8"),
         pytest.param(b'{"a":NaN}', id="NaN"),
+        pytest.param(b'{"a":1e999}', id="a number beyond all floats"),
         pytest.param(b'{"a":"\\ud800"}', id="half of a pair"),
         pytest.param(b'{"\\ud800":1}', id="half of a pair as a key"),
         pytest.param(b"[" * 100_000, id="deep"),
@@ -263,10 +265,20 @@ def test_a_refusal_has_an_error_and_a_reason_that_is_a_string() -> None:
     assert answer.headers == (("content-type", "application/json"),)
 
 
-def test_json_says_names_in_utf_8_and_has_no_infinity() -> None:
+def test_json_says_names_in_utf_8() -> None:
     assert HttpResponse.of_json({"name": "größe"}).body == '{"name":"größe"}'.encode()
-    with pytest.raises(ValueError):
-        HttpResponse.of_json(float("inf"))
+
+
+def test_json_shows_numbers_that_are_not_finite_as_texts() -> None:
+    shown = HttpResponse.of_json(
+        {"a": float("nan"), "b": [1.5, float("-inf")], "c": {"d": Float(float("inf"))}}
+    )
+    assert json.loads(shown.body) == {"a": "nan", "b": [1.5, "-inf"], "c": {"d": "inf"}}
+
+
+def test_what_has_no_json_form_is_a_fault() -> None:
+    with pytest.raises(TypeError):
+        HttpResponse.of_json(b"bytes")
 
 
 class Consumer:
@@ -474,9 +486,7 @@ def test_a_refusal_is_news_once_and_what_was_known_is_forgotten() -> None:
 
 def test_what_is_too_large_or_no_json_is_refused() -> None:
     large = refusal_of(HttpResponse.of_json("x" * BODY_BYTES_MAX))
-    assert large is not None
     assert "follow a page of it" in large["reason"]
     other = refusal_of(HttpResponse(200, (("content-type", "text/plain"),), b"x"))
-    assert other is not None
     assert "as JSON" in other["reason"]
     assert refusal_of(HttpResponse(405)) == {"status": 405, "error": "", "reason": "Method Not Allowed"}

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from amqp10broker.auth import authorise
-from amqp10broker.auth import login as module
 from amqp10broker.auth.authorise import Access, CatalogGrants, check_vhost_access
 from amqp10broker.auth.login import (
     UNKNOWN_USER,
@@ -27,7 +26,6 @@ from amqp10broker.auth.login import (
     Step,
     Success,
     Turn,
-    turn_address,
 )
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.errors import NotAllowed, PermissionDenied
@@ -468,24 +466,6 @@ def test_nothing_is_left_of_who_was_served(line: Line) -> None:
     line.take_all()
     assert len(turns) == 0
     assert not any((turns._by_address, turns._by_name, turns._known, turns._in_place))
-
-
-@pytest.mark.parametrize(
-    ("host", "address"),
-    [
-        ("127.0.0.1", "127.0.0.1"),
-        ("::ffff:10.1.2.3", "10.1.2.3"),
-        ("::1", "::1"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("2001:db8:1:2:ffff::1", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("in-process", "in-process"),
-    ],
-)
-def test_what_counts_as_one_address(host: str, address: str) -> None:
-    """An IPv6 client has a network of 64 bits to itself, and must not have as many turns."""
-    assert turn_address(host) == address
-    assert module.turn_address(address) == address
 
 
 @pytest.fixture

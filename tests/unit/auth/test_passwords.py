@@ -190,7 +190,6 @@ def test_who_has_no_scram_verifier_gets_one_that_cannot_be_met(passwords: Passwo
 def test_plain_passwords_are_exported_as_rabbitmqs_hash(users: Users, passwords: Passwords) -> None:
     """So a definitions file holds none in plain, and RabbitMQ can read it."""
     record = passwords.exportable(passwords.record("guest"))
-    assert record is not None
     assert record.algorithm is PasswordAlgorithm.RABBIT_SHA256
     set_password(users, "guest", record)
     assert passwords.quick("guest", b"guest")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.observe.flow_events import FIELDS, PACK, RUN_FIELDS, EventKind
-from amqp10broker.observe.recording.runs import RunRecord, read_events, read_run, write_run
+from amqp10broker.observe.flow_events import FIELDS, PACK, EventKind
+from amqp10broker.observe.recording import RUN_FIELDS, RunRecord, read_events, read_run, write_run
 from benchmarks import cases, report, results, spec, sweep
 from benchmarks.broker_process import BrokerSettings
 from benchmarks.client_events import SAMPLE_NS, ClientEvents, ClientRecorder, Edge, Recorded
@@ -80,7 +80,6 @@ def test_events_of_the_edges_fall_on_the_right_side_of_the_window(tmp_path: Path
     """The sample at the beginning tells of warm-up, that at the end of the window."""
     run = Recording(tmp_path, "sweep", 50).begin("case")
     row = write(run)
-    assert row.ended_ns is not None
     table = read_events(tmp_path, run.run_id)
     inside = [
         count
@@ -197,7 +196,6 @@ def test_rows_are_medians_with_their_range() -> None:
 def test_percentiles_are_those_of_the_sorted_samples() -> None:
     """One sample in a hundred lies above the 99th."""
     latency = Latency.of([number * 1_000_000 for number in range(100)])
-    assert latency is not None
     assert (latency.p50_ms, latency.p99_ms, latency.max_ms, latency.samples) == (50.0, 99.0, 99.0, 100)
     assert Latency.of([]) is None
 

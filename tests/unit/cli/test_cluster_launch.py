@@ -39,7 +39,6 @@ def test_the_command_line_is_one_that_serve_understands(tmp_path: Path) -> None:
     assert (config.node_name, config.port, config.cluster_port) == ("b", 5673, 25673)
     assert (config.data_dir, config.log_level) == (plan.folder, "debug")
     assert config.cluster_secret_file == str(tmp_path / "secret")
-    assert config.cluster_nodes is not None
     assert [(name, at.port) for name, at in read_nodes(config.cluster_nodes).items()] == [
         ("a", 25672),
         ("b", 25673),
@@ -73,8 +72,6 @@ def test_a_pid_file_counts_only_if_its_process_is_that_node(tmp_path: Path) -> N
     with subprocess.Popen(
         [sys.executable, "-c", program, plan.folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         (tmp_path / cluster_launch.PID).write_text(f"{process.pid}\n")
         assert running_pid(plan) == process.pid

@@ -220,12 +220,7 @@ class TestRequests:
         ],
     )
     def test_mistakes_are_found_before_anything_is_changed(
-        self,
-        argv: str,
-        code: int,
-        message: str,
-        asked: list[Any],
-        capsys: pytest.CaptureFixture[str],
+        self, argv: str, code: int, message: str, asked: list[Any], capsys: pytest.CaptureFixture[str]
     ) -> None:
         """One line that says what would be right, and no request that changes anything."""
         assert main.main(argv.split()) == code

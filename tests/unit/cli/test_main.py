@@ -187,15 +187,14 @@ def test_the_table_of_commands_is_what_the_files_have() -> None:
     """The list of commands is shown without importing their files, so it is kept beside them."""
     found = {
         (command.words, home)
-        for home in {home for home, _ in main.homes().values()}
+        for home in {home for home, *_ in main.homes().values()}
         for command in importlib.import_module(f"amqp10broker.cli.{home}").COMMANDS
     }
-    assert found == {(words, home) for words, (home, _) in main.homes().items()}
+    assert found == {(words, home) for words, (home, *_) in main.homes().items()}
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"),
-    [("list_queues", "queue list"), ("set-policy", "policy set"), ("polcy set", "policy")],
+    ("typed", "meant"), [("list_queues", "queue list"), ("set-policy", "policy set"), ("polcy set", "policy")]
 )
 def test_an_unknown_command_names_the_one_that_is_meant(
     typed: str, meant: str, capsys: pytest.CaptureFixture[str]
@@ -214,7 +213,7 @@ REGISTRY: Final = "amqp10broker.operations.registry"
     [
         *(
             (home, ("trio", "structlog", "argon2"))
-            for home in sorted({home for home, _ in main.homes().values()})
+            for home in sorted({home for home, *_ in main.homes().values()})
         ),
         *((name, ("trio", "structlog", REGISTRY)) for name in ("main", "admin", "status", "publishing")),
         ("calls", tuple(f"amqp10broker.{name}" for name in ("protocols", "message", "storage", "api"))),

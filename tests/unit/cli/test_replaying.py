@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqp10broker.cli import replay_sockets
+from amqp10broker.cli import replaying
 from amqp10broker.cli.main import main
 from amqp10broker.client.blocking import connect
 from amqp10broker.config import Config
@@ -72,7 +72,7 @@ def test_what_waited_for_the_socket_goes_on_when_it_has_written(
 ) -> None:
     """Not when somebody looks again: each step fills it, and looks are further apart than the deadline."""
     monkeypatch.setattr(replay, "_AHEAD_BYTES", 1)
-    monkeypatch.setattr(replay_sockets, "_LOOK_AGAIN_S", 1_000.0)
+    monkeypatch.setattr(replaying, "_LOOK_AGAIN_S", 1_000.0)
     assert main(["frames", "replay", path, "--url", url(broker), "--fast", "--patience", "1000"]) == 0
     assert capsys.readouterr().out.startswith("0 differences; played ")
 

@@ -69,10 +69,7 @@ def run(
     ],
 )
 def test_what_a_user_can_mend_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    error: BaseException,
-    sentence: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, sentence: str
 ) -> None:
     assert run(monkeypatch, before=error) == 1
     shown = capsys.readouterr().err

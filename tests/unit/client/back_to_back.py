@@ -22,13 +22,7 @@ from tests.support.surroundings import make_catalog, make_context
 
 
 class BrokerEnd:
-    """One connection of a broker with its sessions and queues.
-
-    Attributes:
-        engine: the connection.
-        sessions: by the client's channel.
-        silent: nothing that arrives is handled, as if the broker hung.
-    """
+    """One connection of a broker with its sessions and queues; a `silent` one hangs: it handles nothing."""
 
     def __init__(self, config: Config, mechanisms: tuple[str, ...]) -> None:
         self.config = config
@@ -58,9 +52,7 @@ class BrokerEnd:
                 self.engine.sasl_outcome(SaslCode.OK if good else SaslCode.AUTH)
             case Open():
                 fault = check_open(
-                    vhost_of(event, "/"),
-                    CatalogGrants(self.catalog.users, "guest"),
-                    self.catalog,
+                    vhost_of(event, "/"), CatalogGrants(self.catalog.users, "guest"), self.catalog
                 )
                 if fault is not None:
                     self.engine.fail(fault)

@@ -37,12 +37,7 @@ MESSAGE = (b"\x00", b"x")
 
 
 class Port:
-    """A node that keeps what it is given.
-
-    Attributes:
-        sent: to other nodes, in order.
-        told: to sessions, in order.
-    """
+    """A node that keeps what it is given: `sent` to other nodes, `told` to sessions."""
 
     node = 1
     suspected: frozenset[int] = frozenset()

@@ -57,14 +57,13 @@ class Node:
         self.net = net
         self.waiting = 0
         self.port = LinkPort(
-            *(number, net.incarnations[number], self.send, lambda node: self.waiting),
-            *(unused, unused),
+            *(number, net.incarnations[number], self.send, lambda node: self.waiting), *(unused, unused)
         )
         self.port.incarnations = net.incarnations
         self.up = self.port.connected
         self.catalog = make_catalog(SimpleNamespace(start_queue=lambda spec: IdleHandle()))
         self.vhost = self.catalog.lookup_vhost(VHOST)
-        self.replies = ReplyQueues(self.port, self.catalog.find_vhost, Box, lambda: "secret")
+        self.replies = ReplyQueues(self.port, self.catalog.vhosts.get, Box, lambda: "secret")
         self.catalog.node_directory = cast("Any", SimpleNamespace(reply_queue=self.replies.find))
 
     def send(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:

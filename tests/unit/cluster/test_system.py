@@ -275,7 +275,6 @@ def test_a_node_that_was_away_for_long_gets_a_state(world: World, monkeypatch: p
     for number in range(10):
         world.answer(other, DeclareQueue("/", f"new {number}"))
     left = world.leader()
-    assert left is not None
     assert left.machine.revision(("queue", "/", "new 9")) > 20
     world.heal()
     world.settle()
@@ -323,7 +322,6 @@ def test_a_queue_that_comes_after_its_connection_went_goes_again(world: World) -
 def test_a_queue_that_comes_after_its_link_went_or_was_refused_goes(world: World, refused: bool) -> None:
     """Its connection is open: nothing else would end it."""
     node = world.leader()
-    assert node is not None
     owner = Owner(node.number, node.incarnation, 1)
     node.open.add(owner)
     wanted = node.ask(DeclareQueue("/", "amq.dyn-wanted", owner=owner, internal=True))
@@ -672,9 +670,7 @@ class StoreWorld:
         log.change = watched  # type: ignore[method-assign]
 
     def last_of(self, node: int) -> Any:
-        kept = self.store.machine.kept(("last", str(node)))
-        assert kept is not None
-        return kept[1]
+        return self.store.machine.kept(("last", str(node)))[1]
 
     def now(self) -> Any:
         """All that must be the same after a start."""

@@ -28,7 +28,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 )
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.protocols.connection import WireProtocol
-from amqp10broker.tools.lint.findings import (
+from amqp10broker.tools.lint import (
     AUTO_ACK,
     BEYOND_CREDIT,
     BEYOND_WINDOW,

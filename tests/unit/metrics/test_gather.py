@@ -12,9 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
-from amqp10broker.observe.metrics.exposition import scrape
-from amqp10broker.observe.metrics.gather import MetricSource, NodeState
-from amqp10broker.observe.metrics.table import Form, wanted
+from amqp10broker.observe.exposition import scrape
+from amqp10broker.observe.metrics import Form, MetricSource, NodeState, wanted
 from amqp10broker.operations.node import MemberState
 from amqp10broker.sessions.counters import ClientCounters
 from tests.support.declaring import declare

@@ -452,9 +452,7 @@ def test_a_missing_end_is_400(broker_binding: Broker, given: Any, text: str) -> 
 
 @pytest.mark.rabbitmq("management_SUITE", "bind_destination_default_exchange", "bind_source_default_exchange")
 @pytest.mark.parametrize(
-    "given",
-    [body(""), {"source": "x", "destination_exchange": ""}],
-    ids=["source", "destination"],
+    "given", [body(""), {"source": "x", "destination_exchange": ""}], ids=["source", "destination"]
 )
 def test_the_default_exchange_is_403_binding(broker_binding: Broker, given: Any) -> None:
     assert broker_binding.request("POST", "/bindings", given) == ("403", DEFAULT_EXCHANGE)
@@ -518,7 +516,7 @@ def test_a_bad_segment_is_400(broker_binding: Broker, segment: str) -> None:
 @pytest.mark.rabbitmq("management_SUITE", "queue_binding_args")
 @given(
     st.text(), st.sampled_from(["queue", "exchange"]), st.text(), st.text(),
-    st.dictionaries(st.text(), st.integers() | st.text() | st.booleans(), max_size=3),
+    st.dictionaries(st.text(), st.integers() | st.text() | st.booleans(), max_size=3)
 )  # fmt: skip
 def test_a_location_names_its_binding(
     source: str, kind: Any, name: str, key: str, arguments: dict[str, Any]

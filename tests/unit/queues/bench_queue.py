@@ -82,16 +82,7 @@ class Client:
 
 
 class Bench:
-    """A queue, its clients, and a clock.
-
-    Attributes:
-        queue: the queue.
-        now: milliseconds.
-        dead: (reason, text) of what was given up.
-        letters: the same, as the queue gave it.
-        confirmed: numbers of publishes.
-        rejected: likewise.
-    """
+    """A queue, its clients, and a clock in ms; what was given up is in `letters`, and as text in `dead`."""
 
     def __init__(self, settings: QueueSettings | None = None, **given: Any) -> None:
         self.now = START_MS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.message.filters.stream import First
+from amqp10broker.message.filters.stream import OffsetWord
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.protocols.amqp091.methods import (
     BasicCancel,
@@ -255,7 +255,7 @@ def test_who_was_served_hears_that_the_queue_is_gone_and_who_publishes_that_it_f
     publisher = HERE.publisher()
     consumers = [HERE.consumer(), HERE.consumer()]
     for consumer in consumers:
-        queue.apply(Subscribe(consumer, False, position=First()), NOW_MS)
+        queue.apply(Subscribe(consumer, False, position=OffsetWord.FIRST), NOW_MS)
     at_work: list[Command] = [Credit(consumer, 0, 1, False, 0) for consumer in consumers]
     at_work.append(Publish(publisher, [7], [MESSAGE], False))
     with pytest.raises(RuntimeError):

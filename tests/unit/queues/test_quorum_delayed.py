@@ -413,13 +413,11 @@ def led(world: World) -> int:
     """Number of the node that leads, when all have heard of it."""
     world.settle_down(lambda: world.leader() is not None and world.even())
     leader = world.leader()
-    assert leader is not None
     return leader.number
 
 
 def waiting(world: World) -> int:
     leader = world.leader()
-    assert leader is not None
     return leader.backend.queue.ready
 
 

@@ -493,9 +493,7 @@ def test_an_older_broker_cannot_read_what_the_next_writes(monkeypatch: pytest.Mo
 ALL = selector("JMSPriority IS NOT NULL")
 
 
-def test_what_comes_first_in_a_new_queue_is_of_the_version_that_the_cluster_uses(
-    next_broker: None,
-) -> None:
+def test_what_comes_first_in_a_new_queue_is_of_the_version_that_the_cluster_uses(next_broker: None) -> None:
     """A queue begins with version 1; what is asked of it before anything else may need a newer one."""
     world = World(10)
     leader = opened(world, 1)
@@ -518,7 +516,6 @@ def test_another_leader_looks_on_where_the_one_before_was() -> None:
     old.work(Credit(ref, 2, 5, False, 2))
     world.settle_down(lambda: not old.leads and world.leader() not in (None, old))
     leader = world.leader()
-    assert leader is not None
     leader.work(Credit(ref, 2, 5, False, 2))
     world.settle_down(lambda: len(world.keys) == 4)
     world.heal(old.number)

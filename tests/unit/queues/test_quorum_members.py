@@ -106,7 +106,7 @@ def behind(world: World, leader: Node) -> list[int]:
     """How many entries each follower knows to be committed and has not carried out."""
     others = [node for node in world.nodes.values() if node is not leader]
     assert {node.member.raft.hard.commit for node in others} == {leader.store.last}
-    return [leader.store.last - node.store.applied for node in others]
+    return [leader.store.last - node.store.point.index for node in others]
 
 
 def test_a_follower_carries_out_several_entries_with_one_wake() -> None:
@@ -495,7 +495,6 @@ def test_term_and_vote_outlive_the_file_that_they_were_written_to() -> None:
     store = QuorumStore(GROUP, "q", journal.again(), when_durable=at_once, members=members)
     store.restore([record for record in journal.records if record.group == GROUP])
     store.recovered(DEFAULTS, 1000)
-    assert store.stored is not None
     assert (store.stored.hard.term, store.stored.hard.vote) == (5, members[1])
 
 
@@ -522,7 +521,7 @@ def test_a_state_that_is_taken_while_a_file_is_cleaned_has_nothing_in_that_file(
     assert journal.live[1] == 0
     journal.drop_oldest()
     again = store_of(journal.again(), 2, [record for record in journal.records if record.group == GROUP])
-    assert again.applied == point.index
+    assert again.point.index == point.index
 
 
 def test_the_file_of_settled_messages_goes_when_it_is_known_that_they_are() -> None:
@@ -547,7 +546,7 @@ def test_the_file_of_settled_messages_goes_when_it_is_known_that_they_are() -> N
     carry_out(store, Purge(RequestRef(PeerId(1, 1, 1), 7)))
     clean(2)
     again = store_of(journal.again(), 2, [record for record in journal.records if record.group == GROUP])
-    assert again.applied == store.applied
+    assert again.point.index == store.point.index
 
 
 def store_of(journal: Journal, node: int, records: Sequence[Any] = ()) -> QuorumStore:
@@ -596,15 +595,14 @@ def test_a_member_that_is_added_again_has_nothing_of_the_one_before(durable: boo
         world.settle_down(world.even)
     journal, store = world.nodes[4].journal, world.nodes[4].store
     assert store.stored is not None
-    assert store.applied > 1
+    assert store.point.index > 1
     store.delete()
     again = QuorumStore(GROUP, "q", journal, when_durable=at_once, me=first + 1, joins=True, node=4)
     if durable:
         again.recovered(DEFAULTS, 0)
     journal.files.pop(min(journal.files))
     found = start_of(journal, first + 1)
-    assert found.stored is not None
-    assert (found.applied, found.last, found.stored.hard) == (0, 0, Hard(0, None, 0))
+    assert (found.point.index, found.last, found.stored.hard) == (0, 0, Hard(0, None, 0))
     assert len(found.bodies) == 0
 
 
@@ -625,7 +623,7 @@ def test_a_member_that_was_added_is_there_when_the_file_with_its_beginning_is_cl
         world.settle_down(world.even)
     world.crash(4)
     world.start(4)
-    assert world.nodes[4].store.applied > 1, "it has what it had"
+    assert world.nodes[4].store.point.index > 1, "it has what it had"
     world.settle_down(world.even)
     assert numbers(world, world.nodes[4]) == numbers(world, leader)
 
@@ -661,7 +659,7 @@ def test_entries_that_stand_there_again_cut_nothing_off() -> None:
     del journal.files[2][1:]
     assert journal.files[2][0].index == 2
     found = member_of_three(journal.again())
-    assert (found.last, found.applied) == (4, 1)
+    assert (found.last, found.point.index) == (4, 1)
 
 
 def test_what_is_said_to_be_committed_with_entries_is_not_taken_for_what_they_replace() -> None:
@@ -672,8 +670,7 @@ def test_what_is_said_to_be_committed_with_entries_is_not_taken_for_what_they_re
     written(store, entry(store, 2), term=2, first=2, hard=Hard(2, None, 2))
     assert journal.files[1].pop().index == 2
     found = member_of_three(journal.again())
-    assert found.stored is not None
-    assert (found.applied, found.last, found.stored.hard.commit) == (1, 2, 1)
+    assert (found.point.index, found.last, found.stored.hard.commit) == (1, 2, 1)
 
 
 def test_a_state_has_the_configuration_of_its_place() -> None:
@@ -689,7 +686,6 @@ def test_a_state_has_the_configuration_of_its_place() -> None:
         pass
     journal.drop_oldest()
     found = member_of_three(journal.again())
-    assert found.stored is not None
     assert found.stored.point == Point(2, 1, config)
 
 

@@ -413,7 +413,6 @@ def test_a_browser_may_select_and_looks_in_turns() -> None:
     assert delivered[1].endswith(b"#55")
     assert [(each.credit, each.available) for each in only(told, CreditReply)] == [(0, 0)]
     looking = bench.queue.queue_status().parts[ref].looking
-    assert looking is not None
     assert (looking.looked_at, looking.passed) == (60, 1)
 
 

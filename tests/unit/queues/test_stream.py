@@ -12,11 +12,10 @@ from amqp10broker.message.filters.filters import Filters, from_amqp10
 from amqp10broker.message.filters.stream import (
     AtTime,
     BloomFilter,
-    First,
     Interval,
-    Last,
-    Next,
     Offset,
+    OffsetSpec,
+    OffsetWord,
     delivered,
     kept,
 )
@@ -114,11 +113,11 @@ def test_a_message_of_amqp_0_9_1_is_kept_in_the_encoding_of_amqp_1_0() -> None:
 @pytest.mark.parametrize(
     ("position", "expected"),
     [
-        (First(), 0),
+        (OffsetWord.FIRST, 0),
         (Offset(0), 0),
         (Offset(4), 4),
         (Offset(5), 5),
-        (Last(), 6),
+        (OffsetWord.LAST, 6),
         (AtTime(0), 0),
         (AtTime(NOW_MS), 0),
         (AtTime(NOW_MS + 1), 3),
@@ -129,7 +128,7 @@ def test_a_message_of_amqp_0_9_1_is_kept_in_the_encoding_of_amqp_1_0() -> None:
         (Interval(0), 6),
     ],
 )
-def test_a_consumer_begins_where_it_asks(position: First, expected: int) -> None:
+def test_a_consumer_begins_where_it_asks(position: OffsetSpec, expected: int) -> None:
     bench = Bench()
     for _ in range(3):
         bench.publish(3)
@@ -139,7 +138,7 @@ def test_a_consumer_begins_where_it_asks(position: First, expected: int) -> None
     assert reader.read(100) == list(range(expected, 9))
 
 
-@pytest.mark.parametrize("position", [None, Next(), Offset(9), Offset(10**18), AtTime(10**15)])
+@pytest.mark.parametrize("position", [None, OffsetWord.NEXT, Offset(9), Offset(10**18), AtTime(10**15)])
 def test_a_consumer_that_begins_at_the_end_gets_what_is_published_from_then_on(position: None) -> None:
     bench = Bench()
     bench.publish(9)
@@ -192,7 +191,7 @@ def test_credit_counts_from_the_clients_delivery_count() -> None:
 
 def test_a_reader_at_the_end_finds_its_chunk_among_many_small_ones() -> None:
     bench = Bench()
-    readers = [bench.reader(Next()) for _ in range(3)]
+    readers = [bench.reader(OffsetWord.NEXT) for _ in range(3)]
     for reader in readers:
         reader.read(1000)
     for number in range(600):

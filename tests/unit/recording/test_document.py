@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.observe.flow_events import NO_CREDIT, PACK, EventKind
-from amqp10broker.observe.recording.runs import EventWriter, RunRecord, write_run
+from amqp10broker.observe.recording import EventWriter, RunRecord, write_run
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "flow-events.md"
 

@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from amqp10broker.observe.flow_events import FIELDS, PACK, RUN_FIELDS, SCHEMA_VERSION, VERSION_KEY, EventKind
-from amqp10broker.observe.recording import runs
-from amqp10broker.observe.recording.runs import (
+from amqp10broker.observe import recording as runs
+from amqp10broker.observe.flow_events import FIELDS, PACK, SCHEMA_VERSION, VERSION_KEY, EventKind
+from amqp10broker.observe.recording import (
     LATE_NS,
+    RUN_FIELDS,
     ArrowMissing,
     EventWriter,
     LinkName,

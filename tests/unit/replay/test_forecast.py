@@ -28,17 +28,21 @@ from amqp10broker.tools.replay.forecast import (
     answer,
     answer_of_file,
     grid,
+    known,
     table_rows,
 )
-from amqp10broker.tools.replay.pace import PublisherWait
-from amqp10broker.tools.replay.player import otherwise, read_script
+from amqp10broker.tools.replay.pace import Habits, PublisherWait, SimulationResult, simulate
+from amqp10broker.tools.replay.player import Script, otherwise, read_script
 from amqp10broker.tools.replay.player10 import content
-from amqp10broker.tools.replay.simulation import Habits, SimulationResult, simulate
-from tests.support.forecasts import forecasts
 from tests.support.rawframes import open_frame
 from tests.support.tape import Tape, write_tape
-from tests.support.taped_consumer import taped_consumer
-from tests.support.taped_publisher import BUSY, taped
+from tests.support.taped_clients import BUSY, taped, taped_consumer
+
+
+def forecasts(script: Script, asked: Settings) -> tuple[list[Forecast], list[str]]:
+    """Return a forecast for each publisher and consumer, and sentences on those without one."""
+    found, without = known(script)
+    return [forecast for each in found for forecast in each.forecasts(asked)], without
 
 
 def one(
@@ -146,8 +150,11 @@ def test_the_command_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 BUSY_CONSUMING = ConsumerModel(0.0, 0.0, 0.5, 2.0, False, (100,))
+
 """It is done with a message at once, and grants anew at half of its credit."""
+
 EACH = ConsumerModel(0.0, 0.0, 1.0, 1.0, True, (100,))
+
 """It grants anew with each message."""
 
 
@@ -186,13 +193,7 @@ def test_who_works_is_the_limit_and_what_waits_then_is_told() -> None:
 )
 @settings(max_examples=15)
 def test_no_run_breaks_its_bounds_consuming(
-    credit: int,
-    trip_ms: int,
-    own_ms: float,
-    supply_ms: float,
-    renew_at: float,
-    bound: float,
-    by_finish: bool,
+    credit: int, trip_ms: int, own_ms: float, supply_ms: float, renew_at: float, bound: float, by_finish: bool
 ) -> None:
     """Faster than neither side, and no more than its credit a round trip; more credit never slows down."""
     habits = ConsumerModel(own_ms / 1000, supply_ms / 1000, renew_at, bound, by_finish, (1,))
@@ -232,6 +233,7 @@ def test_a_forecast_from_a_recording_is_the_run_of_who_was_recorded_consuming(
 
 
 Output = pytest.CaptureFixture[str]
+
 SETTINGS = grid([20, 100], [], [50.0])
 
 

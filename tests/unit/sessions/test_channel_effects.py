@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from amqp10broker.metadata.queue import QueueSpec
+from amqp10broker.observe import timeline as channel_ring
 from amqp10broker.observe.frames.records import describe_method
-from amqp10broker.observe.timeline import channel_ring
-from amqp10broker.observe.timeline.channel_ring import NAMES, ChannelRing, timeline
+from amqp10broker.observe.timeline import CHANNEL_NAMES, ChannelRing, timeline
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
@@ -420,7 +420,6 @@ def test_a_channel_that_is_watched_takes_two_per_cent_more_at_most(
         ring = watched(channel, link) if watch else None
         round_of(channel, messages, ring)
         taken.append(steps_of(lambda: round_of(channel, messages, ring)))  # noqa: B023
-    assert ring is not None
     assert ring.next >= 8, "nothing was recorded"
     assert 0 < taken[1] - taken[0] <= most
 
@@ -474,7 +473,7 @@ def test_a_channel_that_is_opened_again_in_the_same_turn_is_another() -> None:
     channel.wake()
     ring.turn_over()
     assert ring.ended == "the channel is closed"
-    assert dict(zip(NAMES, ring.before(ring.next), strict=True))["unconfirmed"] == 0
+    assert dict(zip(CHANNEL_NAMES, ring.before(ring.next), strict=True))["unconfirmed"] == 0
 
 
 def test_a_consumer_that_goes_without_a_word_ends_its_timeline() -> None:

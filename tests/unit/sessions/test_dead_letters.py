@@ -37,8 +37,7 @@ from amqp10broker.sessions.routes import (
 from tests.support import topologies
 from tests.support.askers import new_asker
 from tests.support.channel_world import World
-from tests.support.dead_lettered import deaths_of
-from tests.support.dead_letters import held
+from tests.support.dead_letters import deaths_of, held
 from tests.support.declaring import declare, remove
 from tests.unit.metadata.conftest import Host
 

@@ -10,7 +10,7 @@ import pytest
 
 from amqp10broker.errors import BadRequest
 from amqp10broker.message.filters.filters import from_amqp10
-from amqp10broker.message.filters.stream import Next
+from amqp10broker.message.filters.stream import OffsetWord
 from amqp10broker.metadata.catalog import VHOST, Catalog
 from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle, QueueSpec
 from amqp10broker.operations.snapshot import (
@@ -232,7 +232,7 @@ def test_the_end_of_a_stream() -> None:
 
     assert says(bench.reader())[0] is Wait.QUEUE_EMPTY_NOTHING_ROUTED
     bench.publish(3)
-    wait, why = says(bench.reader(Next()))
+    wait, why = says(bench.reader(OffsetWord.NEXT))
     assert (wait, "the next offset is 3, and it began there: older messages" in why) == (
         Wait.STREAM_END,
         True,

@@ -200,9 +200,7 @@ def test_the_halves_may_come_in_any_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "properties",
-    [{}, {Symbol("paired"): False}, {Symbol("paired"): "true"}, {Symbol("pair"): True}],
-    ids=str,
+    "properties", [{}, {Symbol("paired"): False}, {Symbol("paired"): "true"}, {Symbol("pair"): True}], ids=str
 )
 def test_a_half_must_say_that_it_is_paired(properties: Any) -> None:
     lines = Peer().send(attach(REQUESTS, properties=properties or {Symbol("x"): 1}))

@@ -38,7 +38,6 @@ class QuorumScene(Scene):
         return running
 
     def wait(self, ms: int) -> list[str]:
-        assert self.clocked is not None
         self.clocked.wait(ms)
         self.world.queues["q"]._take_effects()
         self.world.settle()
@@ -160,10 +159,7 @@ def test_settling_what_timed_out_is_being_heard_of(settled: bool, window: int) -
 )
 @pytest.mark.rabbitmq("amqp_dotnet_SUITE", "reject", "released")
 @pytest.mark.rabbitmq("amqp_client_SUITE", "delivery_count_quorum_queue")
-@pytest.mark.parametrize(
-    ("state", "attempts"),
-    [("released", 0), ("modified", 0), ("modified(failed)", 1)],
-)
+@pytest.mark.parametrize(("state", "attempts"), [("released", 0), ("modified", 0), ("modified(failed)", 1)])
 def test_failed_attempts_are_counted(state: str, attempts: int) -> None:
     """released and modified without delivery-failed count no attempt."""
     scene = QuorumScene()
@@ -251,7 +247,6 @@ def test_a_closed_window_leaves_messages_in_the_queue() -> None:
 def asked_of(scene: QuorumScene) -> list[int]:
     """Credit of each request that the queue is going to take; it is asked for as long as it takes them."""
     asked: list[int] = []
-    assert scene.clocked is not None
     queue, apply = scene.clocked, scene.clocked.apply
 
     def note(command: Command, now_ms: int) -> None:

@@ -25,7 +25,7 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
 )
 from amqp10broker.queues.commands import PublishRejected as Refused
-from amqp10broker.sessions.messages import ACCESS_CHANGED
+from amqp10broker.sessions.messages import Notice
 from tests.support.declaring import declare
 from tests.support.notation import message
 from tests.support.puppet import Puppet
@@ -370,7 +370,7 @@ def test_an_attach_that_the_queue_has_not_answered_ends_with_the_right_to_read()
     scene.receiver("/queues/q")
     scene.allow(".*", ".*", "")
     session = scene.world.clients["C"].sessions[0]
-    session.letters.append(ACCESS_CHANGED)
+    session.letters.append(Notice.ACCESS_CHANGED)
     scene.world.settle()
     assert [line.split()[1] for line in scene.world.take_trace()] == ["ATTACH", "DETACH"]
     assert [type(letter) for letter in queue.told()] == [Subscribe, Unsubscribe]

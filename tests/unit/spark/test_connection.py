@@ -38,7 +38,22 @@ from amqp10broker.spark.rows import arrow_schema
 from amqp10broker.spark.sink import Sending
 from amqp10broker.spark.stream_source import StreamRange, read_range
 from tests.support.certificates import Certificates, certificates
-from tests.support.sleeping_clock import SleepingClock
+
+
+class SleepingClock:
+    """Seconds that pass in `sleep`, and when a test says so; `pauses` has the argument of each call."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.pauses: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
 
 OPTIONS = ConnectionOptions(
     host="broker",

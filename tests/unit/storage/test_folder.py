@@ -352,7 +352,6 @@ def test_a_torn_end_is_no_fault_in_the_last_file_and_one_elsewhere(data: Path) -
     assert checked["catalog/catalog.log"].fault is None
     assert checked["catalog/catalog.log"].records == 2
     fault = checked["streams/7/00000000000000000000.log"].fault
-    assert fault is not None
     assert "the file was synced up to" in str(fault)
 
 
@@ -376,8 +375,6 @@ def test_damage_is_told_and_the_other_files_are_read(data: Path) -> None:
     (data / "journal" / file_name(3)).unlink()
     checked = _check(data)
     fault = checked[f"journal/{file_name(2)}"].fault
-    assert fault is not None
-    assert fault.offset is not None
     assert fault.offset <= 150
     assert 0 < checked[f"journal/{file_name(2)}"].records < 6
     assert "missing" in str(checked[f"journal/{file_name(3)}"].fault)

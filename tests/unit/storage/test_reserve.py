@@ -217,9 +217,7 @@ def _go_on_to_file(world: World, number: int) -> None:
         world.commit()
 
 
-def test_a_signal_does_not_keep_the_system_from_giving_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_signal_does_not_keep_the_system_from_giving_room(monkeypatch: pytest.MonkeyPatch) -> None:
     codes = [errno.EINTR, errno.EINTR, 0]
 
     def fallocate(fd: int, mode: int, offset: int, length: int) -> int:

@@ -14,10 +14,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from amqp10broker.client.message import Message as Made
 from amqp10broker.message.message import Message, MessageReader
-from amqp10broker.observe.metrics.gather import MetricSamples
-from amqp10broker.observe.metrics.table import Family, MetricKind
-from amqp10broker.observe.telemetry.export import data_of, resource
-from amqp10broker.observe.telemetry.spans import PartSpans, Traces
+from amqp10broker.observe.metrics import Family, MetricKind, MetricSamples
+from amqp10broker.observe.telemetry import PartSpans, Traces, data_of, resource
 from amqp10broker.queues.commands import (
     Cancel,
     Confirmed,

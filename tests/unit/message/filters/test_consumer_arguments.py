@@ -12,12 +12,10 @@ from amqp10broker.message.filters.filters import Filters
 from amqp10broker.message.filters.stream import (
     AtTime,
     BloomFilter,
-    First,
     Interval,
-    Last,
-    Next,
     Offset,
     OffsetSpec,
+    OffsetWord,
     from_amqp091,
     from_amqp10,
 )
@@ -40,7 +38,7 @@ def test_without_arguments_nothing_is_asked() -> None:
 
 
 def test_an_offset() -> None:
-    assert read(offset="first").offset == First()
+    assert read(offset="first").offset == OffsetWord.FIRST
     assert read(offset=Int32(7)).offset == Offset(7)
     assert read(offset=Timestamp(7)).offset == AtTime(7000)
     assert read(offset="10m").offset == Interval(600_000)
@@ -51,8 +49,7 @@ def test_an_offset() -> None:
 def test_a_bad_offset_fails_as_in_rabbitmq(value: Any) -> None:
     """With its text; null is a bad one, too."""
     with pytest.raises(
-        PreconditionFailed,
-        match=r"^failed consuming from stream 's' in vhost '/': offset must be 'first',",
+        PreconditionFailed, match=r"^failed consuming from stream 's' in vhost '/': offset must be 'first',"
     ):
         read(offset=value)
 
@@ -103,9 +100,9 @@ def test_other_values_are_refused(arguments: dict[str, Any], text: str) -> None:
 
 DAY_MS = 86_400_000
 TEXTS = [
-    ("first", First()),
-    ("last", Last()),
-    ("next", Next()),
+    ("first", OffsetWord.FIRST),
+    ("last", OffsetWord.LAST),
+    ("next", OffsetWord.NEXT),
     ("5s", Interval(5_000)),
     ("10m", Interval(600_000)),
     ("2h", Interval(7_200_000)),

@@ -26,7 +26,7 @@ from amqp10broker.message.filters.filters import (
     FilterSet,
     from_amqp10,
 )
-from amqp10broker.message.filters.stream import BloomFilter, First, chunk_filter, filter_value
+from amqp10broker.message.filters.stream import BloomFilter, OffsetWord, chunk_filter, filter_value
 from amqp10broker.message.message import MessageReader
 from amqp10broker.protocols.amqp091.codec import encode_table
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
@@ -65,7 +65,7 @@ def test_filters_of_all_sorts_are_in_place_together() -> None:
     found = from_amqp10(given)
     assert found.in_place == given
     assert found.refused == ()
-    assert found.filters.offset == First()
+    assert found.filters.offset == OffsetWord.FIRST
     assert found.filters.end == 9
     assert found.filters.bloom == BloomFilter(("x", "y"), match_unfiltered=True)
     assert found.filters.matches(message({"k": 1}, subject="s"), NOW_MS)
@@ -112,7 +112,7 @@ def test_what_is_invalid_is_not_in_place(value: Any, reason: str) -> None:
     """And does no harm to the others; the reason is for the log."""
     found = read(bad=value, good=described(OFFSET_SPEC, "first"))
     assert set(found.in_place) == {"good"}
-    assert found.filters == Filters(First())
+    assert found.filters == Filters(OffsetWord.FIRST)
     (refusal,) = found.refused
     assert refusal.name == "bad"
     assert reason in refusal.reason

@@ -229,10 +229,7 @@ class SessionWatched:
         self.seen.now_ns += after_ns
         now_ns = self.seen.now_ns
         self.observer.observe(
-            now_ns,
-            now_ns + S,
-            WaitContext(writer_blocked=self.client.blocked),
-            whole=whole,
+            now_ns, now_ns + S, WaitContext(writer_blocked=self.client.blocked), whole=whole
         )
         if self.probing:
             self.observer.probe(now_ns, now_ns + S)

@@ -1,7 +1,7 @@
-"""Spans of the messages of one session or channel, made of its commands to and effects from queues.
+"""OpenTelemetry (the extra ``otel``): spans of messages, and the export of spans and metrics.
 
-A publish, its routing, a delivery and its settlement all cross the boundary between a session or channel and
-its queues, so tracing needs to observe only these commands and effects.
+Spans are made of the commands of a session or channel to queues and the effects from them, which publishes,
+routing, deliveries and settlement all cross.
 
 ===========  ========  ======================================================================================
 span         kind      from, to
@@ -12,15 +12,38 @@ span         kind      from, to
 ``settle``   server    the iteration that processed the client's outcome; it goes to the queue. Child of
                        ``deliver``
 ===========  ========  ======================================================================================
+
+Spans are exported by a bounded queue and a thread: the SDK's own processor drops surplus spans without
+counting them, and its shutdown waits for an exporter that hangs, which the broker's loop must not do.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final
 
 from opentelemetry.context import Context
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import (
     Link,
     SpanKind,
@@ -35,6 +58,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from amqp10broker.message.message import Message
 from amqp10broker.message.traits import destination, ids, trace_fields
 from amqp10broker.metadata.queue import QueueCommand, QueueHandle
+from amqp10broker.observe.metrics import MetricKind, MetricSamples
 from amqp10broker.queues.commands import (
     Cancel,
     Confirmed,
@@ -59,7 +83,7 @@ from amqp10broker.sessions.context import ChannelContext, Outlet, SessionContext
 from amqp10broker.sessions.messages import SessionMessage
 
 SYSTEM: Final = "amqp10broker"
-# Limit of spans that have begun and not ended, in the whole broker. Others are not begun, and count as lost.
+# Spans that have not ended, in the whole broker. Others are not begun, and count as lost.
 OPEN_MAX: Final = 10_000
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
@@ -67,9 +91,7 @@ Attributes = dict[str, Any]
 
 
 class Traces:
-    """The state shared by all sessions and channels of a broker. `open` counts spans that have not ended.
-    `now_ns`: returns the time since 1970.
-    """
+    """What all sessions and channels of a broker share. `open` counts spans that have not ended."""
 
     def __init__(
         self,
@@ -88,9 +110,8 @@ class Traces:
         self._lost = lost
 
     def context_of(self, message: Message, *, may_begin: bool) -> Context | None:
-        """Return the trace context of a message; None if it is not traced.
-
-        `may_begin` allows a new trace for a message without one.
+        """Return the trace context of a message; None: it is not traced. `may_begin`: a message without one
+        begins a trace.
         """
         fields = trace_fields(message)
         if fields is None:
@@ -112,7 +133,7 @@ class Traces:
         kind: SpanKind = SpanKind.SERVER,
         links: Sequence[Link] = (),
     ) -> Any:
-        """Begin a span; return None if it is not sampled, or there are too many."""
+        """Begin a span; None: it is not sampled, or there are too many."""
         if self.open >= OPEN_MAX:
             self._lost()
             return None
@@ -123,7 +144,7 @@ class Traces:
         return span
 
     def end(self, span: Any, at_ns: int, error: str = "") -> None:
-        """End a span; `error` is a short reason, empty for success."""
+        """`error` is a short reason, empty for success."""
         if error:
             span.set_attribute("error.type", error)
             span.set_status(Status(StatusCode.ERROR))
@@ -144,8 +165,6 @@ class _Publish:
 
 
 class _ConsumerSpans:
-    """The deliveries of a consumer."""
-
     __slots__ = ("cancelled", "epoch", "held", "queue", "settled")
 
     def __init__(self, queue: str, settled: bool) -> None:
@@ -176,7 +195,7 @@ class PartSpans:
     # --- events -------------------------------------------------------------------------------------
 
     def heard(self, letter: object) -> None:
-        """Observe an effect from a queue before it is processed."""
+        """Observe effects from queues before they are processed."""
         if self._began_ns is None:
             self._began_ns = self._traces.now_ns()
         if isinstance(letter, list):
@@ -426,3 +445,187 @@ class TracedChannel(_Traced, BrokerChannel):
     def __init__(self, traces: Traces, number: int, context: ChannelContext) -> None:
         self._spans = PartSpans(traces, "0.9.1", context.vhost.name)
         super().__init__(number, replace(context, on_unroutable=self._spans.unroutable))
+
+
+# --- export -----------------------------------------------------------------------------------------
+
+# Spans that have ended and are not sent; more are lost.
+WAITING_MAX: Final = 4_096
+BATCH_MAX: Final = 512
+# Between two batches that are not full.
+PAUSE_S: Final = 2.0
+Tell = Callable[[str, int], None]
+"""Called from any thread with a reason and the total of lost spans; an empty reason: sending works again."""
+
+
+class SpanQueue(SpanProcessor):
+    """`taken`: spans accepted in time; some of them wait, or are being exported."""
+
+    def __init__(self, exporter: SpanExporter, tell: Tell) -> None:
+        self._exporter = exporter
+        self._tell = tell
+        self._waiting: deque[ReadableSpan] = deque()
+        self._lock = threading.Lock()
+        self._more = threading.Event()
+        self._ended = False
+        self._losing = False
+        self.lost = 0
+        self.sent = 0
+        self.taken = 0
+        self._failed = 0
+        # A daemon ends with the process, whatever the exporter does.
+        self._thread = threading.Thread(target=self._work, name="traces", daemon=True)
+        self._thread.start()
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Add a span that has ended; never blocks."""
+        with self._lock:
+            full = len(self._waiting) >= WAITING_MAX
+            if not full:
+                self.taken += 1
+                self._waiting.append(span)
+                if len(self._waiting) == BATCH_MAX:
+                    self._more.set()
+        if full:
+            self.lose(1, "they end faster than they are sent")
+
+    def lose(self, count: int, why: str) -> None:
+        with self._lock:
+            self.lost += count
+            first, self._losing = not self._losing, True
+        if first:
+            self._tell(why, self.lost)
+
+    @property
+    def lost_at_last(self) -> int:
+        """How many spans are lost if no more are sent."""
+        return self.lost + self.taken - self.sent - self._failed
+
+    def shutdown(self) -> None:
+        """Have the remaining spans sent and the thread ended; returns at once."""
+        self._ended = True
+        self._more.set()
+
+    def join(self, within_s: float) -> bool:
+        """Wait for the end of the thread; return whether it has ended."""
+        self._thread.join(within_s)
+        return not self._thread.is_alive()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Do nothing: no span waits for long."""
+        return True
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                count = min(BATCH_MAX, len(self._waiting))
+                batch = [self._waiting.popleft() for _ in range(count)]
+                self._more.clear()
+            if batch:
+                self._send(batch)
+            elif self._ended:
+                break
+            if len(batch) < BATCH_MAX and not self._ended:
+                self._more.wait(PAUSE_S)
+        self._exporter.shutdown()
+
+    def _send(self, batch: list[ReadableSpan]) -> None:
+        try:
+            done = self._exporter.export(batch) is SpanExportResult.SUCCESS
+            why = "the exporter could not send them; does a receiver of OTLP over HTTP listen there?"
+        except Exception as error:
+            done, why = False, f"the exporter failed: {type(error).__name__}: {error}"
+        if not done:
+            self._failed += len(batch)
+            self.lose(len(batch), why)
+            return
+        self.sent += len(batch)
+        with self._lock:
+            # While the queue is nearly full, more may be lost.
+            again = self._losing and len(self._waiting) < WAITING_MAX // 2
+            self._losing = self._losing and not again
+        if again:
+            self._tell("", self.lost)
+
+
+def provider(resource: Resource, ratio: float, queue: SpanQueue) -> TracerProvider:
+    made = TracerProvider(
+        sampler=ParentBased(TraceIdRatioBased(ratio)), resource=resource, shutdown_on_exit=False
+    )
+    made.add_span_processor(queue)
+    return made
+
+
+def resource(service: str, version: str, instance: str) -> Resource:
+    """Return the resource of this broker, with the attributes of ``OTEL_RESOURCE_ATTRIBUTES``."""
+    attributes = {"service.name": service, "service.version": version, "service.instance.id": instance}
+    return Resource.create(attributes)
+
+
+SCOPE: Final = "amqp10broker"
+_CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
+
+
+def data_of(
+    found: Iterable[MetricSamples], resource: Resource, version: str, began_ns: int, now_ns: int
+) -> Iterator[MetricsData | None]:
+    """Convert all metrics step by step; only the last step yields data. `began_ns`: of the counters."""
+    metrics: dict[str, Metric] = {}
+    for samples in found:
+        family = samples.family
+        rows = list(samples.samples)
+        yield None
+        data: Any
+        match family.kind:
+            case MetricKind.COUNTER:
+                data = Sum(_numbers(samples.labels, rows, began_ns, now_ns), _CUMULATIVE, is_monotonic=True)
+            case MetricKind.HISTOGRAM:
+                data = Histogram(_histograms(samples.labels, rows, began_ns, now_ns), _CUMULATIVE)
+            case _:
+                data = Gauge(_numbers(samples.labels, rows, now_ns, now_ns))
+        if family.name in metrics:
+            metrics[family.name].data.data_points.extend(data.data_points)
+        else:
+            metrics[family.name] = Metric(family.name, family.help, "", data)
+    scope = ScopeMetrics(InstrumentationScope(SCOPE, version), list(metrics.values()), "")
+    yield MetricsData([ResourceMetrics(resource, [scope], "")])
+
+
+Row = tuple[str, tuple[str, ...], float]
+
+
+def _numbers(
+    labels: tuple[str, ...], rows: Iterable[Row], began_ns: int, now_ns: int
+) -> list[NumberDataPoint]:
+    return [
+        NumberDataPoint(dict(zip(labels, values, strict=True)), began_ns, now_ns, value)
+        for _, values, value in rows
+    ]
+
+
+def _histograms(
+    labels: tuple[str, ...], rows: Iterable[Row], began_ns: int, now_ns: int
+) -> list[HistogramDataPoint]:
+    # Converts cumulative buckets to single ones.
+    ends: defaultdict[tuple[str, ...], list[tuple[float, int]]] = defaultdict(list)
+    sums: dict[tuple[str, ...], float] = {}
+    for suffix, values, value in rows:
+        if suffix == "_bucket":
+            ends[values[:-1]].append((float(values[-1]), int(value)))
+        elif suffix == "_sum":
+            sums[values] = value
+    points = []
+    for values, buckets in ends.items():
+        below = [0, *(count for _, count in buckets)]
+        counts = [after - before for before, after in pairwise(below)]
+        bounds = [end for end, _ in buckets if end != float("inf")]
+        total = below[-1]
+        # Minimum and maximum are unknown, only their buckets.
+        unknown: Any = None
+        attributes = dict(zip(labels, values, strict=True))
+        points.append(
+            HistogramDataPoint(
+                attributes, began_ns, now_ns, total, sums[values], counts, bounds, unknown, unknown
+            )
+        )
+    return points

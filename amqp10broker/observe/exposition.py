@@ -12,8 +12,14 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import exposition as openmetrics_exposition
 from prometheus_client.registry import Collector
 
-from amqp10broker.observe.metrics.gather import Gathering, MetricSamples, MetricSource
-from amqp10broker.observe.metrics.table import Family, MetricKind, ScrapeRequest
+from amqp10broker.observe.metrics import (
+    Family,
+    Gathering,
+    MetricKind,
+    MetricSamples,
+    MetricSource,
+    ScrapeRequest,
+)
 
 # A step writes this many, in a few milliseconds.
 SAMPLES_AT_ONCE: Final = 250

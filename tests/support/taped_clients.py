@@ -1,4 +1,4 @@
-"""Recordings of publishers that never were: the simulation's, written by its broker."""
+"""Recordings of clients that never were: the simulation's, written by its broker."""
 
 from __future__ import annotations
 
@@ -11,13 +11,25 @@ from amqp10broker.protocols.amqp10.performatives import (
     Disposition,
     Open,
     Role,
+    Source,
     Target,
 )
-from amqp10broker.tools.replay.simulation import Habits, Simulation
-from tests.support.rawframes import attach_sender, begin, flow, frame, open_frame, transfer
+from amqp10broker.tools.replay.forecast import ConsumerModel, Delivering
+from amqp10broker.tools.replay.pace import Habits, Simulation
+from tests.support.rawframes import (
+    attach_receiver,
+    attach_sender,
+    begin,
+    disposition,
+    flow,
+    frame,
+    open_frame,
+    transfer,
+)
 from tests.support.tape import Tape
 
 BUSY: Final = Habits(0.0, None, (0.001,), (1,), (100,))
+
 """A publisher that sends as fast as it may."""
 
 
@@ -64,5 +76,47 @@ class Taped(Simulation):
 
 def taped(habits: Habits, *, credit: int, window: int, trip_s: float, messages: int) -> Tape:
     simulation = Taped(habits, credit, window, trip_s)
+    simulation.run(messages)
+    return simulation.tape
+
+
+class TapedConsumer(Delivering):
+    """A simulation whose broker records its frames."""
+
+    def __init__(self, habits: ConsumerModel, credit: int, trip_s: float, *, settled: bool) -> None:
+        super().__init__(habits, credit, trip_s / 2)
+        self.tape = Tape(number=1)
+        self.tape.came(open_frame(), begin(), attach_receiver(0, "/queues/q"))
+        name = "in-0-0-/queues/q"
+        attach = Attach(
+            name=name, handle=0, role=False, source=Source(address="/queues/q"), initial_delivery_count=0
+        )
+        self.tape.went(
+            frame(0, Open(container_id="b")),
+            frame(0, Begin(remote_channel=0, next_outgoing_id=0, incoming_window=400, outgoing_window=1)),
+            frame(0, attach),
+        )
+        self._presettled = settled
+        self._told = self._done = 0
+
+    def told(self, at: float, kind: str, content: tuple[float, ...]) -> None:
+        self.tape.now_s = 1000 + at
+        if kind == "grant":
+            count, credit = map(int, content)
+            self.tape.came(
+                flow(handle=0, delivery_count=count, link_credit=credit, next_incoming_id=self._told)
+            )
+        elif kind == "transfer":
+            self.tape.went(transfer(0, self._told, b"x" * int(content[0]), settled=self._presettled))
+            self._told += 1
+        elif not self._presettled:
+            self.tape.came(disposition(self._done, state=Accepted()))
+            self._done += 1
+
+
+def taped_consumer(
+    habits: ConsumerModel, *, credit: int, trip_s: float, messages: int, settled: bool = False
+) -> Tape:
+    simulation = TapedConsumer(habits, credit, trip_s, settled=settled)
     simulation.run(messages)
     return simulation.tape

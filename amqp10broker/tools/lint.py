@@ -1,9 +1,14 @@
-"""Applies the lint to a recording of frames: it watches each client of either protocol frame by frame."""
+"""Finds habits in recorded frames, of this broker's clients or any, that harm a client or others.
+
+`docs/frames.md` lists the rules. It watches each client of either protocol frame by frame.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import field
+from enum import Enum
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
@@ -53,38 +58,245 @@ from amqp10broker.protocols.amqp10.performatives import (
     Transfer,
 )
 from amqp10broker.protocols.connection import WireProtocol
-from amqp10broker.tools.lint.findings import (
-    AUTO_ACK,
-    BEYOND_CREDIT,
-    BEYOND_WINDOW,
-    CREDIT_NEVER_RENEWED,
-    ENDED_BY_ERROR,
-    FEW,
-    FLOW_BEFORE_ATTACH,
-    LONG_S,
-    NO_HEARTBEAT,
-    RETURNS_IGNORED,
-    SECOND_NS,
-    SENDS_REFUSED,
-    SENDS_SETTLED,
-    TAG_REUSED,
-    UNCONFIRMED,
-    WINDOW_NOT_REOPENED,
-    Book,
-    Evidence,
-    Finding,
-    Rule,
-    SettlingHabit,
-    evidence_of,
-    seconds,
+
+EVIDENCE_MAX: Final = 3
+
+
+class Sort(Enum):
+    # Violates the protocol, or requests something impossible.
+    FAULT = "fault"
+    # Something can be lost, or wait for ever, unnoticed.
+    RISK = "risk"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    id: str
+    sort: Sort
+    finds: str
+    why: str
+    to_do: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A frame as text; `at_ns`: since 1970."""
+
+    at_ns: int
+    text: str
+
+
+def evidence_of(record: RecordedFrame) -> Evidence:
+    return Evidence(record.at_ns, record.text)
+
+
+@dataclass(slots=True)
+class Finding:
+    """A violation of a rule. `connection`: 0: several."""
+
+    rule: Rule
+    connection: int
+    where: str
+    said: str = ""
+    evidence: list[Evidence] = field(default_factory=list)
+
+
+class Book:
+    def __init__(self) -> None:
+        self._findings: dict[tuple[str, int, str], Finding] = {}
+
+    def note(self, rule: Rule, connection: int, where: str, said: str, *evidence: Evidence) -> None:
+        """Add a finding; a repeated one replaces the text and keeps the first frames."""
+        key = (rule.id, connection, where)
+        found = self._findings.setdefault(key, Finding(rule, connection, where))
+        found.said = said
+        found.evidence += evidence[: EVIDENCE_MAX - len(found.evidence)]
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield all findings: faults first, then by connection and place."""
+        order = list(Sort)
+        yield from sorted(
+            self._findings.values(),
+            key=lambda each: (order.index(each.rule.sort), each.connection, each.where, each.rule.id),
+        )
+
+
+SECOND_NS: Final = 1_000_000_000
+# Seconds that a link without obstacle may be idle.
+LONG_S: Final = 5
+# Unsettled deliveries of one consumer.
+HELD_MANY: Final = 100
+# Repetitions that are a habit rather than an accident.
+OFTEN: Final = 50
+FEW: Final = 10
+
+FLOW_BEFORE_ATTACH: Final = Rule(
+    "flow-before-attach",
+    Sort.FAULT,
+    "a receiver's flow with a delivery-count before the sender's attach was sent",
+    "Credit counts from the sender's delivery-count, known from its attach on: after another guess, the "
+    "receiver gets more messages than it asked for, or none.",
+    "Leave delivery-count out of flows until the attach has come, or wait for it (part 2, section 2.7.4).",
 )
+CREDIT_NEVER_RENEWED: Final = Rule(
+    "credit-never-renewed",
+    Sort.RISK,
+    f"a receiver that has used the credit of its only flow, settled all, and was silent for {LONG_S} s",
+    "The link gets nothing any more, whatever is in the queue.",
+    "Send a flow with new credit when messages are settled, or detach the link.",
+)
+SETTLES_NOTHING: Final = Rule(
+    "settles-nothing",
+    Sort.RISK,
+    f"a receiver that got at least {FEW} unsettled deliveries, the first {LONG_S} s ago, and settled none",
+    "Other consumers do not get the messages, and all are delivered again when this one goes.",
+    "Send dispositions for what was processed, or attach with snd-settle-mode settled.",
+)
+UNSETTLED_GROWS: Final = Rule(
+    "unsettled-grows",
+    Sort.RISK,
+    f"a consumer that settles some, and at the end holds at least {HELD_MANY} and half of all it got, the "
+    f"oldest for {LONG_S} s",
+    "Their number grows until the broker or the client has no room, and they are delivered again when the "
+    "consumer goes.",
+    "Settle each delivery, also those that are skipped or have failed.",
+)
+WINDOW_NOT_REOPENED: Final = Rule(
+    "window-not-reopened",
+    Sort.RISK,
+    f"a client's session whose incoming-window was used up, and which sent no flow for {LONG_S} s",
+    "No link of the session gets anything, whatever its credit.",
+    "Send a flow with a new incoming-window when transfers were taken, settled or not.",
+)
+BEYOND_CREDIT: Final = Rule(
+    "beyond-credit",
+    Sort.FAULT,
+    "a transfer of a link that had no credit left",
+    "The broker detaches the link (amqp:link:transfer-limit-exceeded).",
+    "Send while delivery-count is below the last flow's delivery-count + link-credit.",
+)
+BEYOND_WINDOW: Final = Rule(
+    "beyond-window",
+    Sort.FAULT,
+    "a transfer beyond the broker's incoming-window",
+    "The broker ends the session (amqp:session:window-violation).",
+    "Count transfers against the last flow's next-incoming-id + incoming-window.",
+)
+TAG_REUSED: Final = Rule(
+    "tag-reused",
+    Sort.FAULT,
+    "a delivery with the delivery-tag of one that is unsettled on the same link",
+    "Deliveries of one tag are one when a link is resumed.",
+    "Count, or use a UUID; reuse a tag when its delivery is settled (part 2, section 2.6.12).",
+)
+SENDS_SETTLED: Final = Rule(
+    "sends-settled",
+    Sort.RISK,
+    f"{FEW} messages that were sent settled",
+    "No outcome comes back: a message that was not routed, or not stored, is lost without notice.",
+    "Send unsettled and wait for the outcome, unless messages may be lost.",
+)
+SENDS_REFUSED: Final = Rule(
+    "sends-what-is-refused",
+    Sort.RISK,
+    f"a sender that goes on after {FEW} of its messages in a row were rejected or released",
+    "They are in no queue.",
+    "Look at the outcome: rejected has the reason; released: no queue is bound, or none took it.",
+)
+RETURNS_EVERYTHING: Final = Rule(
+    "returns-everything",
+    Sort.RISK,
+    f"a consumer that gave back {OFTEN} messages and accepted none",
+    "The same messages go round at full speed.",
+    "Reject what cannot be processed (it is dead-lettered then), or wait before giving it back.",
+)
+NO_HEARTBEAT: Final = Rule(
+    "no-heartbeat",
+    Sort.RISK,
+    "an open without idle-time-out, or connection.tune-ok with heartbeat 0",
+    "If the network fails without closing the connection, the client waits forever.",
+    "Set an idle-time-out, or heartbeats, of 10 to 60 seconds.",
+)
+ENDED_BY_ERROR: Final = Rule(
+    "ended-by-error",
+    Sort.FAULT,
+    "a link, session, channel or connection that the broker ended with an error; not by force from outside",
+    "What was under way on it is not done.",
+    "The condition and the text name the cause.",
+)
+UNCONFIRMED: Final = Rule(
+    "unconfirmed",
+    Sort.RISK,
+    f"{FEW} persistent messages on a channel without confirms or transactions",
+    "If the broker or the connection fails before they are stored, they are lost without notice.",
+    "confirm.select, and wait for basic.ack.",
+)
+AUTO_ACK: Final = Rule(
+    "auto-ack",
+    Sort.RISK,
+    f"a consumer without acknowledgements that got {FEW} persistent messages",
+    "They are gone when they are written: what was not processed yet is lost with the client.",
+    "Consume with no-ack false, and acknowledge what was processed.",
+)
+RETURNS_IGNORED: Final = Rule(
+    "returns-ignored",
+    Sort.RISK,
+    f"a publisher that goes on to an exchange and key after {FEW} of its messages there were returned",
+    "They are in no queue.",
+    "Handle basic.return: bind a queue, or stop.",
+)
+
+RULES: Final = {rule.id: rule for rule in list(vars().values()) if isinstance(rule, Rule)}
+
+
+class SettlingHabit:
+    """How one consumer settles. `held`: the unsettled deliveries, oldest first: number and time of
+    sending.
+    """
+
+    def __init__(self) -> None:
+        self.held: dict[int, int] = {}
+        self._got = 0
+        self._settled = 0
+        self._given_back = 0
+
+    def delivered(self, number: int, at_ns: int) -> None:
+        self.held[number] = at_ns
+        self._got += 1
+
+    def settled(self, number: int, *, gives_back: bool) -> None:
+        self.held.pop(number, None)
+        self._settled += 1
+        self._given_back += gives_back
+
+    def faults(self) -> Iterator[tuple[Rule, str]]:
+        """Yield violations that are certain during the recording."""
+        if self._given_back >= OFTEN and self._given_back == self._settled:
+            yield RETURNS_EVERYTHING, f"{self._given_back} messages were given back, none was accepted"
+
+    def at_the_end(self, now_ns: int) -> Iterator[tuple[Rule, str]]:
+        """Yield violations that are certain only at the end."""
+        if not self.held:
+            return
+        count, age_ns = len(self.held), now_ns - next(iter(self.held.values()))
+        if age_ns < LONG_S * SECOND_NS:
+            return
+        said = f"{count} of {self._got} messages are unsettled, the first for {seconds(age_ns)}"
+        if not self._settled and count >= FEW:
+            yield SETTLES_NOTHING, said
+        elif self._settled and count >= HELD_MANY and 2 * count >= self._got:
+            yield UNSETTLED_GROWS, said
+
+
+def seconds(duration_ns: int) -> str:
+    return f"{duration_ns / SECOND_NS:.0f} s"
+
 
 _CONDITIONS: Final = {
     "amqp:link:transfer-limit-exceeded": BEYOND_CREDIT,
     "amqp:session:window-violation": BEYOND_WINDOW,
 }
-# Begins the description when it is not caused by the client: the broker stops, or an operator has closed the
-# connection.
+# By the broker's stop, or an operator: not caused by the client.
 _FORCED: Final = "Connection forced"
 _MANAGEMENT: Final = "/management"
 _BACK: Final = (Released, Modified, Rejected)
@@ -96,8 +308,8 @@ class _LintedLink:
     """The habits on one link.
 
     The client receives: `last` is its last frame about the link; `grants` counts flows with credit;
-    `idle_ns`: when it had used its credit and settled all, None otherwise. The client sends: `tags` of
-    unsettled deliveries, counts of messages.
+    `idle_ns`: when it had used its credit and settled all. It sends: `tags` of unsettled deliveries, counts
+    of messages.
     """
 
     last: Evidence
@@ -112,7 +324,7 @@ class _LintedLink:
 
 
 class Client10:
-    """The state and the findings of one AMQP 1.0 connection."""
+    """State and findings of one AMQP 1.0 connection."""
 
     def __init__(self, number: int, book: Book) -> None:
         self._number = number
@@ -287,7 +499,6 @@ def _where(session: ObservedSession, link: ObservedLink) -> str:
     return f"{role} '{link.name}' of {address or 'no address'}, session {session.channel}"
 
 
-# Not caused by the client: the broker stops, or an operator has closed the connection.
 CONNECTION_FORCED: Final = 320
 _PERSISTENT: Final = 2
 _FRAME_BYTES: Final = 7
@@ -304,7 +515,7 @@ class _LintedConsumer:
 
 
 class Client091:
-    """The state and the findings of one AMQP 0-9-1 connection."""
+    """State and findings of one AMQP 0-9-1 connection."""
 
     def __init__(self, number: int, book: Book) -> None:
         self._number = number
@@ -451,8 +662,7 @@ def _where_in_channel(channel: ObservedChannel, consumer: ObservedConsumer) -> s
 class Lint:
     """Processes the frames of any number of connections.
 
-    It stores attached links and unsettled deliveries; of ended objects only findings. `connections` and
-    `frames` count the processed ones.
+    It stores attached links and unsettled deliveries; of ended objects only findings.
     """
 
     def __init__(self) -> None:
@@ -482,9 +692,7 @@ class Lint:
             client.take(record)
 
     def finish(self, now_ns: int = 0) -> list[Finding]:
-        """Finish the recording and return the findings. `now_ns`: time of the end, nanoseconds since 1970;
-        that of the last record if that is later.
-        """
+        """Return the findings. `now_ns`: time of the end; that of the last record if that is later."""
         self._now_ns = max(self._now_ns, now_ns)
         for connection in list(self._clients):
             self._end(connection)

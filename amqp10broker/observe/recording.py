@@ -1,13 +1,11 @@
 """A recording on disk: rows of runs with their settings, parts with their events, names of their links.
 
-``DIR/runs.parquet`` is a folder of one small file per run, so that each process rewrites only its own. A row
-that is written again, with more values, replaces that of the same run id. A part of the events grows under a
-name that begins with ``_`` and is renamed when it is complete, so that readers see complete files only.
-Nothing is synced: a recording need not be durable, and a sync would delay those of the broker's journal.
+Parquet needs pyarrow (the extras ``record`` and ``spark``), imported where it is used. Nothing is synced: a
+recording need not be durable, and a sync would delay those of the broker's journal.
 
-``names/RUN_ID.jsonl`` has a line of JSON (`LinkName`) for each link when it is first seen, written at once,
-so that a broker that is killed leaves them. Handles are reused: a name is valid from its time until the next
-one with the same numbers.
+``DIR/runs.parquet`` has a file per run, so that each process rewrites only its own. ``names/RUN_ID.jsonl``
+has a line of JSON (`LinkName`) for each link when it is first seen, written at once, so that a broker that is
+killed leaves them. Handles are reused: a name is valid until the next one with the same numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TextIO
@@ -36,7 +34,6 @@ from amqp10broker.observe.flow_events import (
     FIELDS,
     NAMES,
     PACK,
-    RUN_FIELDS,
     RUN_PARTITION,
     RUNS,
     SCHEMA_VERSION,
@@ -49,7 +46,7 @@ class RecordingError(BrokerError):
 
 
 class ArrowMissing(RecordingError):
-    """pyarrow is not installed, which reading and writing Parquet need."""
+    """pyarrow is not installed."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -59,62 +56,46 @@ class ArrowMissing(RecordingError):
 
 
 class NotWritable(RecordingError):
-    """The system does not allow writing there.
-
-    `problem` is the system's text: "Permission denied".
-    """
+    """`problem`: the system's text, such as "Permission denied"."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(
             f"{path}: cannot be written: {problem}; "
             "name a folder that this user may write to, on a disk that has room"
         )
-        self.path = path
-        self.problem = problem
 
 
 class NotARecording(RecordingError):
-    """The path does not contain a valid recording.
-
-    `problem` is a clause: what is missing or wrong.
-    """
+    """`problem`: a clause: what is missing or wrong."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(
             f"{path}: {problem}; name a folder that `serve --record` or a benchmark has written: "
             "it holds the folders runs.parquet and events"
         )
-        self.path = path
-        self.problem = problem
 
 
 class OtherVersion(RecordingError):
-    """The files have another layout than this program writes. `found`: the file's version, None if it has
-    none.
-    """
+    """The files have another layout. `found`: its version; None: they have none."""
 
-    def __init__(self, path: str, found: int | None, known: int) -> None:
+    def __init__(self, path: str, found: int | None) -> None:
         what = "has no version of recordings" if found is None else f"was recorded with layout {found}"
         super().__init__(
-            f"{path}: {what}, this program reads layout {known}; "
+            f"{path}: {what}, this program reads layout {SCHEMA_VERSION}; "
             "read it with the version of amqp10broker that recorded it, or record anew"
         )
-        self.path = path
-        self.found = found
-        self.known = known
 
 
 _SAFE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-# The length of a chosen run name, which leaves room for a number behind it.
+# Of a run name, which leaves room for a number behind it.
 NAME_MAX: Final = 120
 
 
 def check_run_id(name: str, what: str = "run id") -> str:
-    """Return a name that is valid as a run id, or as a prefix of files.
+    """Return a valid run id, or prefix of files: up to 128 letters, digits, ``.``, ``_`` and ``-``, a letter
+    or digit first, since readers ignore files that begin with ``_`` or ``.``. Raises `ValueError`.
 
-    Letters, digits, ``.``, ``_`` and ``-``, at most 128, and a letter or digit first: readers ignore files
-    that begin with ``_`` or ``.``. Readers must declare the partition column as text: those that infer types
-    take ``2026-01-01`` for a date. Raises `ValueError` if the name is invalid; the message contains the rule.
+    Readers must declare the partition column as text: those that infer types take ``2026-01-01`` for a date.
     """
     if not _SAFE.fullmatch(name):
         raise ValueError(
@@ -125,8 +106,8 @@ def check_run_id(name: str, what: str = "run id") -> str:
 
 
 def check_run_name(name: str) -> str:
-    """Return a name that is valid for many runs, each but the first with a number behind it. Raises
-    `ValueError` if it is not a run id, or too long for a number.
+    """Return a name for many runs, each but the first with a number behind it. Raises `ValueError` if it is
+    not a run id, or too long for a number.
     """
     check_run_id(name)
     if len(name) > NAME_MAX:
@@ -149,7 +130,7 @@ _SMALLER: Final = {"q": "int64", "b": "int8", "I": "uint32", "H": "uint16"}
 
 
 def load_arrow() -> Any:
-    """Import and return pyarrow; raise ArrowMissing if it is not installed."""
+    """Return pyarrow; raise ArrowMissing if it is not installed."""
     try:
         import pyarrow
     except ImportError as error:
@@ -158,7 +139,7 @@ def load_arrow() -> Any:
 
 
 def load_parquet() -> Any:
-    """Import and return pyarrow.parquet; raise ArrowMissing if it is not installed."""
+    """Return pyarrow.parquet, likewise."""
     try:
         import pyarrow.parquet
     except ImportError as error:
@@ -168,13 +149,13 @@ def load_parquet() -> Any:
 
 def event_schema() -> Any:
     pa = load_arrow()
-    fields = [pa.field(field.name, pa.type_for_alias(field.parquet), nullable=False) for field in FIELDS]
-    return pa.schema(fields, metadata=METADATA)
+    columns = [pa.field(field.name, pa.type_for_alias(field.parquet), nullable=False) for field in FIELDS]
+    return pa.schema(columns, metadata=METADATA)
 
 
 def event_table(events: bytes | bytearray | memoryview) -> Any:
-    """Return packed events as an Arrow table with `event_schema`. Raises `ValueError` if the length is not a
-    multiple of the event size, and `ArrowMissing` if pyarrow is not installed.
+    """Return packed events as an Arrow table. Raises `ValueError` if the length is not a multiple of the
+    event size.
     """
     count, rest = divmod(len(events), PACK.size)
     if rest:
@@ -193,17 +174,16 @@ def event_table(events: bytes | bytearray | memoryview) -> Any:
 
 
 def check_version(metadata: dict[bytes, bytes] | None, path: str) -> None:
-    """Raise OtherVersion unless the metadata of a file's Arrow schema have this layout's version."""
+    """Raise OtherVersion unless a file's Arrow schema has this layout's version."""
     text = (metadata or {}).get(VERSION_KEY)
     found = int(text) if text is not None and text.isdigit() else None
     if found != SCHEMA_VERSION:
-        raise OtherVersion(path, found, SCHEMA_VERSION)
+        raise OtherVersion(path, found)
 
 
 def _column(view: memoryview, offset: int, code: str) -> array[int]:
-    # The whole buffer is viewed as an array of the column's type, shifted so that the column is at a multiple
-    # of its size, and every n-th value is taken. The size of an event (64 bytes) is a multiple of every
-    # column's, which a test checks.
+    # The buffer is viewed as an array of the column's type, shifted so that that is at a multiple of its
+    # size, and every n-th value is taken. A test checks that an event's size is a multiple of every column's.
     values: array[int] = array(code)
     size = values.itemsize
     shift = offset % size
@@ -215,15 +195,12 @@ def _column(view: memoryview, offset: int, code: str) -> array[int]:
 
 
 def open_raw(path: Path) -> io.FileIO:
-    """Create or truncate a file."""
     return io.FileIO(path, "wb")
 
 
 class Sink:
-    """A file that is written from beginning to end, with the interface that pyarrow needs.
-
-    The file at `path` is created or truncated; it is renamed by `publish`. Methods raise OSError, for
-    instance if the disk is full.
+    """A file that is written from beginning to end, with the interface that pyarrow needs, and renamed by
+    `publish`. Methods raise OSError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -250,10 +227,9 @@ class Sink:
         return self._at
 
     def flush(self) -> None:
-        """Do nothing, because the file is unbuffered."""
+        """Do nothing: the file is unbuffered."""
 
     def close(self) -> None:
-        """Close the file; safe to repeat."""
         if not self.closed:
             self.closed = True
             self._raw.close()
@@ -278,7 +254,7 @@ class Sink:
             self._path.unlink()
 
 
-# Prefix of all event files, so that ``part-*.parquet`` finds those that are complete.
+# So that ``part-*.parquet`` finds the files that are complete.
 PART: Final = "part"
 # About 15 MB of Parquet: few files, and each small enough for one task of Spark.
 PART_EVENTS_MAX: Final = 2_000_000
@@ -291,9 +267,8 @@ ROW_GROUP_EVENTS: Final = 65_536
 class EventWriter:
     """Writes the events of one run.
 
-    Several writers may write one run at a time if their prefixes differ. A writer that is not closed leaves a
-    file whose name begins with ``_``, and loses its events. After NotWritable (the disk is full, for
-    instance) a writer is unusable.
+    Several writers may write one run if their prefixes differ. A writer that is not closed leaves a file
+    whose name begins with ``_``, and loses its events. After NotWritable a writer is unusable.
     """
 
     def __init__(
@@ -310,13 +285,12 @@ class EventWriter:
         """Create the folder; the first file is created with the first event.
 
         Args:
-            prefix: the writer: "broker", "loader-1"; files are named ``part-PREFIX-NUMBER.parquet``, and
-                ``part-NUMBER.parquet`` without one. Numbers continue after those of existing files.
+            prefix: "broker", "loader-1", of ``part-PREFIX-NUMBER.parquet``. Numbers continue after those of
+                existing files.
             part_seconds_max: age after which a part is complete, checked in `write` and `tick`.
             clock: seconds, of which only differences count.
 
-        Raises:
-            ValueError: the run id or the prefix is not a safe file name.
+        Raises `ValueError` if the run id or the prefix is not a safe file name.
         """
         self._pq = load_parquet()
         self._schema = event_schema()
@@ -340,9 +314,8 @@ class EventWriter:
             self._number = self._first_number()
 
     def write(self, events: bytes) -> None:
-        """Write events packed by `schema.PACK`; with calls of `tick` they are readable after
-        `part_seconds_max`. Raises `NotWritable` if the disk is full, for instance, and `ValueError` if the
-        length is not a multiple of the event size.
+        """Write events packed by `PACK`. Raises `NotWritable`, and `ValueError` if the length is not a
+        multiple of the event size.
         """
         if not events:
             return
@@ -360,7 +333,7 @@ class EventWriter:
         self.tick()
 
     def tick(self) -> None:
-        """Complete the part if it is large or old enough; call it regularly while there are no events."""
+        """Complete the part if it is large or old enough; to be called while there are no events."""
         if not self._part_events:
             return
         if self._part_events >= self._part_events_max or (
@@ -387,9 +360,8 @@ class EventWriter:
         self.complete_part()
 
     def abandon(self) -> int:
-        """Discard the incomplete part, and free its space on the disk, after an error of writing.
-
-        The space is needed by the run's row, which records the loss.
+        """Discard the incomplete part, after an error of writing, and free its space, which the run's row
+        needs; return how many events are lost.
         """
         lost, self._part_events = self._part_events, 0
         self._waiting.clear()
@@ -433,13 +405,12 @@ class EventWriter:
 
 
 def events_folder(recording: str | os.PathLike[str], run_id: str) -> Path:
-    """Return the folder of the events of a run; raise ValueError if the id is not a safe file name."""
     return Path(recording) / EVENTS / f"{RUN_PARTITION}{check_run_id(run_id)}"
 
 
 def read_events(recording: str | os.PathLike[str], run_id: str) -> Any:
     """Return all events of a run as one unsorted Arrow table, for tests and small recordings. Raises
-    `NotARecording` if the run has no events, or a file is damaged.
+    `NotARecording`.
     """
     folder = events_folder(recording, run_id)
     files = sorted(path for path in folder.glob("*.parquet") if not path.name.startswith("_"))
@@ -473,48 +444,53 @@ ROW_BYTES_MAX: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """One run: the columns of `schema.RUN_FIELDS`, where they are defined. None is null. Raises `ValueError`
-    if the run id is not a safe file name.
-    """
+    """One run; None is null. Raises `ValueError` if the run id is not a safe file name."""
 
     run_id: str
-    benchmark: str
-    case: str = ""
-    repetition: int = 0
-    began_ns: int
-    ended_ns: int | None = None
+    benchmark: str  # "sweep", "two_senders", ...; "broker" for a broker's own recording
+    case: str = ""  # equal for all repetitions of all settings
+    repetition: int = 0  # a broker counts those of one configuration in one recording
+    began_ns: int  # events before are warm-up
+    ended_ns: int | None = None  # null during the run: up to the last event
     max_link_credit: int | None = None
     max_incoming_window: int | None = None
     max_queue_credit: int | None = None
-    message_size_bytes: int | None = None
+    message_size_bytes: int | None = None  # null if unknown, as the next ones
     queue_type: str | None = None
-    protocol: str | None = None
+    protocol: str | None = None  # "amqp10", "amqp091"; null: unknown, or both ("protocols" in the settings)
     publishers: int | None = None
     consumers: int | None = None
-    rate_limit_per_s: float | None = None
+    rate_limit_per_s: float | None = None  # null: unlimited
     durable: bool | None = None
     sample_ms: int | None = None
-    events_dropped: int | None = None
+    events_dropped: int | None = None  # null during the run
     broker_version: str | None = None
     python_version: str | None = None
     machine: str | None = None
-    settings: str = "{}"
+    settings: str = "{}"  # all other settings, as a JSON object
 
     def __post_init__(self) -> None:
         check_run_id(self.run_id)
 
 
+_SHORT: Final = ("repetition", "publishers", "consumers")
+_ARROW_TYPES: Final = {"str": "string", "int": "int64", "float": "double", "bool": "bool"}
+RUN_FIELDS: Final = tuple(
+    (each.name, "int32" if each.name in _SHORT else _ARROW_TYPES[str(each.type).partition(" ")[0]])
+    for each in fields(RunRecord)
+)
+"""Columns of a run: name and Arrow type."""
+
+
 def write_run(recording: str | os.PathLike[str], run: RunRecord) -> Path:
-    """Write a run's row, atomically replacing an existing one, and return its file. Raises `NotWritable` if
-    the system does not allow it.
-    """
+    """Write a run's row, atomically replacing an existing one. Raises `NotWritable`."""
     pa, pq = load_arrow(), load_parquet()
     path = _row_of(recording, run.run_id)
     folder = path.parent
     # With the process id: two processes that write the same run use different files.
     growing = folder / f"_{run.run_id}-{os.getpid()}.parquet"
-    fields = [pa.field(name, pa.type_for_alias(kind)) for name, kind in RUN_FIELDS]
-    table = pa.Table.from_pylist([asdict(run)], schema=pa.schema(fields, metadata=METADATA))
+    columns = [pa.field(name, pa.type_for_alias(kind)) for name, kind in RUN_FIELDS]
+    table = pa.Table.from_pylist([asdict(run)], schema=pa.schema(columns, metadata=METADATA))
     with _writing(path):
         folder.mkdir(parents=True, exist_ok=True)
         sink = Sink(growing)
@@ -528,12 +504,10 @@ def write_run(recording: str | os.PathLike[str], run: RunRecord) -> Path:
 
 
 def claim_run(recording: str | os.PathLike[str], run: RunRecord, number: int = 1) -> tuple[RunRecord, int]:
-    """Take the next free number of a run name, and write the run's row.
+    """Take the next free `number` of a run name, the run id of `run`, and write the row.
 
-    No other process can get the same run id: only one creates the folder of its events. `run`: the row, with
-    the name as run id: the first run of a name has it as its id. `number`: to begin with: 2 for ``NAME-2``.
-    Raises `NotWritable` if the system does not allow it, and `ValueError` if the name is too long for a
-    number behind it.
+    No other process can get the same run id: only one creates the folder of its events. Raises `NotWritable`,
+    and `ValueError` if the name is too long for a number behind it.
     """
     load_parquet()
     while True:
@@ -567,8 +541,8 @@ def _taken(folder: Path, row: Path) -> bool:
 
 def keep_room(recording: str | os.PathLike[str]) -> Sink:
     """Reserve space for a row that must be written even if the disk is full then. Returns a file without a
-    name that occupies the space: discard it before writing the row. The system does so when the process ends.
-    Raises `NotWritable` if the disk is full.
+    name that occupies it, to be discarded before; the system does so when the process ends. Raises
+    `NotWritable`.
     """
     path = Path(recording) / RUNS / f"_room-{os.getpid()}"
     with _writing(path.parent):
@@ -584,8 +558,8 @@ def keep_room(recording: str | os.PathLike[str]) -> Sink:
 
 
 def read_runs(recording: str | os.PathLike[str]) -> list[RunRecord]:
-    """Return all runs of a recording, in the order of their beginnings. Raises `NotARecording` if the folder
-    of runs is missing, empty, or has a damaged file, and `OtherVersion` if it has another layout.
+    """Return all runs, in the order of their beginnings. Raises `NotARecording` if there is none, or a file
+    is damaged, and `OtherVersion`.
     """
     folder = Path(recording) / RUNS
     paths = [path for path in folder.glob("*.parquet") if path.name[0] not in "_."]
@@ -603,9 +577,8 @@ def read_run(recording: str | os.PathLike[str], run_id: str) -> RunRecord:
 
 
 def new_run_id(benchmark: str, *, now: float | None = None) -> str:
-    """Return a unique run id: ``broker-20260102T030405-1f2e3d``.
-
-    `now` is in seconds since 1970, None for the present.
+    """Return a unique run id: ``broker-20260102T030405-1f2e3d``. `now`: seconds since 1970; None: the
+    present.
     """
     at = time.strftime("%Y%m%dT%H%M%S", time.gmtime(time.time() if now is None else now))
     return check_run_id(f"{benchmark}-{at}-{secrets.token_hex(3)}")
@@ -632,10 +605,9 @@ class LinkName:
 
     Attributes:
         ts_ns: wall clock since 1970; before, the numbers belonged to another link.
-        link: its name; the tag of a consumer of AMQP 0-9-1, "" for the publishing side of a channel.
-        address: of AMQP 1.0, or a queue's name; "" for an anonymous terminus, and for the publishing side of
-            a channel.
-        client: container-id, or the connection name of a client of AMQP 0-9-1; "" without one.
+        link: its name, or the consumer's tag; "" for the publishing side of a channel.
+        address: of AMQP 1.0, or a queue's name; "" for an anonymous terminus, and for the publishing side.
+        client: container-id, or the connection name; "" without one.
     """
 
     ts_ns: int
@@ -685,7 +657,7 @@ class NamesFile:
 
 
 class LinkNameIndex:
-    """Finds the name of a link by the numbers and the time of an event; takes names in any order."""
+    """Finds the name of a link by the numbers and the time of an event."""
 
     def __init__(self, names: Iterable[LinkName]) -> None:
         self._by_place: dict[Place, list[LinkName]] = {}
@@ -696,7 +668,7 @@ class LinkNameIndex:
         return sum(map(len, self._by_place.values()))
 
     def find(self, place: Place, began_ns: int) -> LinkName | None:
-        """Return the link that had these numbers at this time; None if it was not recorded."""
+        """Return the link that had these numbers then; None: it was not recorded."""
         found = self._by_place.get(place, [])
         at = bisect_right(found, began_ns + LATE_NS, key=lambda name: name.ts_ns)
         return found[at - 1] if at else None
@@ -707,10 +679,9 @@ def path_of(recording: str | os.PathLike[str], run_id: str) -> Path:
 
 
 def read_names(recording: str | os.PathLike[str], run_id: str) -> LinkNameIndex:
-    """Return the names of a run; empty for recordings without names.
+    """Return the names of a run, if they were recorded.
 
-    An incomplete last line is ignored: it is being written, or could not be. Raises `NotARecording` if the
-    file cannot be read, or is damaged.
+    An incomplete last line is ignored: it is being written, or could not be. Raises `NotARecording`.
     """
     path = path_of(recording, run_id)
     try:

@@ -1,1 +1,0 @@
-"""Metrics in Prometheus' formats: definitions, gathering in small steps, and text."""

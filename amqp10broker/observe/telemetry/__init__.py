@@ -1,1 +1,0 @@
-"""OpenTelemetry: traces of messages, and metrics. Needs the extra ``otel``."""
