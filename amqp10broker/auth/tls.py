@@ -65,6 +65,11 @@ class TlsSettings:
         return f"<TlsSettings {self.certificate_file!r} verify={self.verify.value}>"
 
 
+_VERIFY_MODES: Final = {
+    Verify.NONE: CERT_NONE,
+    Verify.OPTIONAL: CERT_OPTIONAL,
+    Verify.REQUIRED: CERT_REQUIRED,
+}
 _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _VERSIONS: Final = {"1.2": TLSVersion.TLSv1_2, "1.3": TLSVersion.TLSv1_3}
 
