@@ -31,13 +31,6 @@ class Verify(Enum):
     """Clients without a valid one are refused."""
 
 
-_VERIFY_MODES: Final = {
-    Verify.NONE: CERT_NONE,
-    Verify.OPTIONAL: CERT_OPTIONAL,
-    Verify.REQUIRED: CERT_REQUIRED,
-}
-
-
 class CertificateUser(Enum):
     """The part of a client's certificate that is the user name for SASL EXTERNAL."""
 
