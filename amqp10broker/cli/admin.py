@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from amqp10broker.cli.exits import RefusedByBroker
 from amqp10broker.client.options import PORT, BrokerUrl, UrlError, parse_url
 from amqp10broker.config.load import URL_VARIABLE
-from amqp10broker.config.records import SETTINGS
+from amqp10broker.config.settings import SETTINGS
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import AdminSocketError, ConfigError
 from amqp10broker.runtime.admin import path as adminpath

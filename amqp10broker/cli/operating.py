@@ -21,7 +21,7 @@ from amqp10broker.cli.commands import STANDARD, Command, Parser, add_format, add
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK, EXIT_UNAVAILABLE, Failed
 from amqp10broker.cli.status import without_leader
 from amqp10broker.cli.tables import as_json
-from amqp10broker.config.records import CONFIG_SETTINGS
+from amqp10broker.config.settings import CONFIG_SETTINGS
 from amqp10broker.errors import ConfigError
 from amqp10broker.operations.accounts import QUEUE_TYPES
 from amqp10broker.operations.operation import counted

@@ -25,7 +25,7 @@ import amqp10broker
 from amqp10broker.cli import commands
 from amqp10broker.cli.exits import EXIT_OK, EXIT_UNAVAILABLE, Failed
 from amqp10broker.cli.listing import LISTINGS
-from amqp10broker.config.records import SETTINGS
+from amqp10broker.config.settings import SETTINGS
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError, ConfigError, closest
 from amqp10broker.operations.registry import OPERATIONS

@@ -28,7 +28,7 @@ import amqp10broker
 from amqp10broker import portable
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from amqp10broker.config import Config
-from amqp10broker.config.records import DEFAULT_USERS
+from amqp10broker.config.settings import DEFAULT_USERS
 from amqp10broker.errors import BrokerError, ConfigError
 from amqp10broker.runtime.broker import Broker, run_broker
 

@@ -11,8 +11,8 @@ from itertools import chain
 from typing import Final
 
 from amqp10broker.cli.commands import Command, Parser
-from amqp10broker.config.records import FLOW_SETTINGS, SETTINGS, Config
-from amqp10broker.config.settings import Setting
+from amqp10broker.config.setting_types import Setting
+from amqp10broker.config.settings import FLOW_SETTINGS, SETTINGS, Config
 
 _FIRST: Final = """
     host port data_dir log_level log_format trace_frames admin_socket ready_file container_id

@@ -12,7 +12,7 @@ from typing import Any, Final
 from amqp10broker.cli.commands import STANDARD, Command, Parser
 from amqp10broker.cli.connecting import first_line
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK
-from amqp10broker.config.records import Config
+from amqp10broker.config.settings import Config
 
 
 def _arguments(parser: Parser) -> None:

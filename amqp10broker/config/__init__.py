@@ -6,7 +6,7 @@ the broker reads; `load` merges file, environment and command line.
 
 from __future__ import annotations
 
-from amqp10broker.config.records import (
+from amqp10broker.config.settings import (
     Config,
     FaultInjection,
     FlowOverride,

@@ -14,7 +14,8 @@ from dataclasses import replace
 from os import PathLike, fspath
 from typing import Any, Final, TypeVar
 
-from amqp10broker.config.records import (
+from amqp10broker.config.setting_types import describe, from_file
+from amqp10broker.config.settings import (
     CONFIRM_DELAY,
     DEFAULT_USERS,
     FLOW_SETTINGS,
@@ -28,7 +29,6 @@ from amqp10broker.config.records import (
     QueueDeclaration,
     User,
 )
-from amqp10broker.config.settings import describe, from_file
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError, closest, hint
 

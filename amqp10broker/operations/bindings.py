@@ -39,7 +39,7 @@ from amqp10broker.routing.exchange import (
     ExchangeSpec,
     check_not_direct_reply_to,
 )
-from amqp10broker.routing.registry import EXCHANGE_TYPES
+from amqp10broker.routing.exchange_types import EXCHANGE_TYPES
 from amqp10broker.routing.topology import DEFAULT_EXCHANGE
 
 _ALLOWED: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?]|%[0-9A-Fa-f]{2})*")

@@ -18,7 +18,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any, Final
 
-from amqp10broker.config.records import FLOW_SETTINGS
+from amqp10broker.config.settings import FLOW_SETTINGS
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest, ConfigError, NotSupported
 from amqp10broker.operations.cluster import without_leader

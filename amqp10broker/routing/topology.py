@@ -31,7 +31,7 @@ from amqp10broker.routing.exchange import (
     no_headers,
     stripped,
 )
-from amqp10broker.routing.registry import REGISTRY, Bindings, Registry
+from amqp10broker.routing.exchange_types import REGISTRY, Bindings, Registry
 
 DEFAULT_EXCHANGE: Final = ""
 PREDECLARED: Final = (

@@ -24,7 +24,7 @@ from amqp10broker import portable
 from amqp10broker.children import PYTHON, environment
 from amqp10broker.cli import admin
 from amqp10broker.config import Config
-from amqp10broker.config.records import SETTINGS
+from amqp10broker.config.settings import SETTINGS
 from amqp10broker.errors import BrokerError
 from amqp10broker.operations.snapshot import document
 from amqp10broker.runtime.admin.admin import run_operation

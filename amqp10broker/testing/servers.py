@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from amqp10broker.config import Config
-from amqp10broker.config.records import SETTINGS
+from amqp10broker.config.settings import SETTINGS
 from amqp10broker.errors import BrokerError, ConfigError, hint
 from amqp10broker.testing.broker import AmqpBroker, AmqpBrokerProcess, RunningBroker
 from amqp10broker.testing.server import InProcess, Process, ProcessPlace, Server, SharedProcess

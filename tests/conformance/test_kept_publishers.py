@@ -6,7 +6,7 @@ import pytest
 
 from amqp10broker.protocols.amqp10.delivery import UNSETTLED_ENTRIES_MAX
 from amqp10broker.routing.exchange import Binding
-from amqp10broker.routing.registry import Destination
+from amqp10broker.routing.exchange_types import Destination
 from tests.support.declaring import bind
 from tests.support.script import ScriptRunner, again, reattached
 

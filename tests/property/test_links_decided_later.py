@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.queues.commands import Confirmed, Publish, PublishRejected, Unconfirmed
-from amqp10broker.routing.registry import Binding, Destination
+from amqp10broker.routing.exchange_types import Binding, Destination
 from amqp10broker.sessions.routes import DeadLetterTarget, Forwarding
 from tests.support.askers import new_asker
 from tests.support.dead_letters import held

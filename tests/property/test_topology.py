@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from amqp10broker.errors import RefusedError
 from amqp10broker.routing.exchange import Binding, Destination, no_headers
-from amqp10broker.routing.registry import TopicExchange, words_of
+from amqp10broker.routing.exchange_types import TopicExchange, words_of
 from amqp10broker.routing.topology import Topology
 from tests.support.topologies import bind, declare_exchange, delete_exchange, queue, remove_queue, unbind
 

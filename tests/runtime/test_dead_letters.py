@@ -15,7 +15,7 @@ from amqp10broker.protocols.amqp091.content import Content
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties
 from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.types import Symbol
-from amqp10broker.routing.registry import Binding, Destination
+from amqp10broker.routing.exchange_types import Binding, Destination
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.queues.dead_letters import DeadLetterWorker
 from amqp10broker.sessions.routes import RETRY_MS, DeadLetterTarget

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from amqp10broker.protocols.amqp10.performatives import Flow
-from amqp10broker.routing.registry import Binding, Destination
+from amqp10broker.routing.exchange_types import Binding, Destination
 from amqp10broker.runtime import mailbox
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.queues.queue_task import QueueTask

@@ -13,7 +13,7 @@ import trio
 
 from amqp10broker.cluster.bootstrap import Address, ClusterIdentity, MemberAt
 from amqp10broker.config import Config
-from amqp10broker.config.records import QueueDeclaration
+from amqp10broker.config.settings import QueueDeclaration
 from amqp10broker.errors import Unavailable
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.plan import Put

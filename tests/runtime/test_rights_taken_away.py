@@ -21,7 +21,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Target,
     Transfer,
 )
-from amqp10broker.routing.registry import Binding, Destination
+from amqp10broker.routing.exchange_types import Binding, Destination
 from amqp10broker.runtime.broker import Broker
 from tests.support.declaring import (
     add_user,

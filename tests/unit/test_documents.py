@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import amqp10broker
-from amqp10broker.config.records import SETTINGS, Config
+from amqp10broker.config.settings import SETTINGS, Config
 from amqp10broker.emulation import ROWS
 
 REPOSITORY = Path(__file__).parents[2]

@@ -27,7 +27,7 @@ from amqp10broker.api.samples import KEPT_MS, client_stats
 from amqp10broker.emulation import Rules
 from amqp10broker.errors import NotAllowed
 from amqp10broker.operations.snapshot import NodeView
-from amqp10broker.routing.registry import EXCHANGE_TYPES
+from amqp10broker.routing.exchange_types import EXCHANGE_TYPES
 
 KEPT_S: Final = KEPT_MS // 1000
 _TEXT_TYPES: Final = ("text/plain", "text/*", *JSON_TYPES)

@@ -18,7 +18,7 @@ from amqp10broker.auth.login import Authenticator, Failure, Peer, Step, Unverifi
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.auth.tokens import TokenGrants, TokenKeys, TokenRefused, TokenSettings, TokenVerifier
 from amqp10broker.config import Config
-from amqp10broker.config.records import scope_aliases, signing_keys
+from amqp10broker.config.settings import scope_aliases, signing_keys
 from amqp10broker.errors import ConfigError
 from amqp10broker.metadata.users import Users
 from amqp10broker.runtime.connections.login import Logins, read_field_table

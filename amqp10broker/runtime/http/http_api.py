@@ -47,7 +47,7 @@ from amqp10broker.api.samples import RateSamples
 from amqp10broker.auth.authorise import Access, CatalogGrants, Grants, account_of
 from amqp10broker.auth.login import Failure, Peer, Success, Unverified
 from amqp10broker.auth.tokens import TokenGrants
-from amqp10broker.config.records import effective
+from amqp10broker.config.settings import effective
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError, RefusedError
 from amqp10broker.message.message import Message

@@ -16,8 +16,8 @@ from amqp10broker.auth.passwords import Passwords, plain_record
 from amqp10broker.cluster.bootstrap import ClusterIdentity
 from amqp10broker.cluster.transactions import SystemStore, is_member, left_alone
 from amqp10broker.config import Config
-from amqp10broker.config.records import DEFAULT_USERS
-from amqp10broker.config.records import User as ConfiguredUser
+from amqp10broker.config.settings import DEFAULT_USERS
+from amqp10broker.config.settings import User as ConfiguredUser
 from amqp10broker.errors import BrokerError, ConfigError, LimitExceeded, StorageError
 from amqp10broker.metadata.catalog import VHOST, Catalog, Value, restore
 from amqp10broker.metadata.definitions import ImportDefinitions, due_of, importing, without_due

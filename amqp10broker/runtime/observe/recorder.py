@@ -26,7 +26,7 @@ import trio
 import amqp10broker
 from amqp10broker import __version__, portable
 from amqp10broker.config import Config, FlowSettings
-from amqp10broker.config.records import CONFIG_SETTINGS
+from amqp10broker.config.settings import CONFIG_SETTINGS
 from amqp10broker.errors import BrokerError
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.observe.flow_events import PACK, EventRing

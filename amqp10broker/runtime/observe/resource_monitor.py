@@ -17,8 +17,8 @@ from typing import Any, Final
 import trio
 
 from amqp10broker.config import Config
-from amqp10broker.config.records import CONFIG_SETTINGS
-from amqp10broker.config.settings import disk_limit, memory_watermark
+from amqp10broker.config.setting_types import disk_limit, memory_watermark
+from amqp10broker.config.settings import CONFIG_SETTINGS
 from amqp10broker.errors import ConfigError
 from amqp10broker.operations.running import (
     CHECK_MS_MAX,

@@ -18,7 +18,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.metrics.export import MetricExportResult
 
 from amqp10broker import __version__
-from amqp10broker.config.settings import share
+from amqp10broker.config.setting_types import share
 from amqp10broker.errors import ConfigError
 from amqp10broker.metadata.queue import QueueHandle
 from amqp10broker.observe.metrics import Form, Gathering, wanted

@@ -9,8 +9,8 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from amqp10broker.auth.authorise import Kind
-from amqp10broker.config.records import INCOMING_WINDOW
-from amqp10broker.config.settings import AUTO
+from amqp10broker.config.setting_types import AUTO
+from amqp10broker.config.settings import INCOMING_WINDOW
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import PermissionDenied, RefusedError
 from amqp10broker.metadata.catalog import LATER, CatalogRequest, Decided

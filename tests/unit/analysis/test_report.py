@@ -391,7 +391,7 @@ def test_of_what_a_broker_recorded_by_itself_the_load_is_doubted_first() -> None
 def test_what_is_pasted_is_understood_by_the_broker() -> None:
     """The command line by its parser, the file by TOML; settings that are not known are left out."""
     from amqp10broker.cli.main import build_parser
-    from amqp10broker.config.records import FLOW_SETTINGS
+    from amqp10broker.config.settings import FLOW_SETTINGS
 
     found = chosen(recommend("g", candidates(knee), Aim()))
     parsed = vars(build_parser(["serve"]).parse_args(found.command_line.split()[1:]))

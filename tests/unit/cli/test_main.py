@@ -12,7 +12,7 @@ import pytest
 
 from amqp10broker.cli import admin, main, serving
 from amqp10broker.config import Config
-from amqp10broker.config.records import SETTINGS
+from amqp10broker.config.settings import SETTINGS
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from amqp10broker.config import (
     QueueDeclaration,
     User,
 )
-from amqp10broker.config.records import FLOW_SETTINGS, SETTINGS
-from amqp10broker.config.settings import Amount, disk_limit, memory_watermark
+from amqp10broker.config.setting_types import Amount, disk_limit, memory_watermark
+from amqp10broker.config.settings import FLOW_SETTINGS, SETTINGS
 
 
 @pytest.fixture

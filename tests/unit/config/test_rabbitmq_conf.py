@@ -8,7 +8,7 @@ import pytest
 
 from amqp10broker.config.load import RABBITMQ_KEYS, load_rabbitmq
 from amqp10broker.config.load import load as load_ours
-from amqp10broker.config.records import SETTINGS, Config
+from amqp10broker.config.settings import SETTINGS, Config
 from amqp10broker.errors import ConfigError
 
 

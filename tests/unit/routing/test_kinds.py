@@ -12,7 +12,7 @@ import pytest
 
 from amqp10broker.errors import InvalidArgument, PreconditionFailed
 from amqp10broker.routing.exchange import NOTHING, Binding, Choose, no_headers
-from amqp10broker.routing.registry import (
+from amqp10broker.routing.exchange_types import (
     REGISTRY,
     FanoutExchange,
     Registry,

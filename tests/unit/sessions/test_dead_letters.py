@@ -22,7 +22,7 @@ from amqp10broker.queues.commands import (
     PublishRejected,
     Unconfirmed,
 )
-from amqp10broker.routing.registry import Binding, Destination
+from amqp10broker.routing.exchange_types import Binding, Destination
 from amqp10broker.sessions.routes import (
     HEAD_BYTES_MAX,
     HEADS_MAX,
