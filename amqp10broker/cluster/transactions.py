@@ -302,8 +302,7 @@ class SystemMachine:
         incarnation, serial, applied = json.loads(last[1])
         if (incarnation, serial) >= (origin.incarnation, origin.serial):
             return TransactionDecision(TransactionOutcome.STALE)
-        holds = all(self.revision(key) == revision for key, revision in transaction.reads)
-        puts = self._numbered(transaction.puts) if holds else None
+        puts = self._numbered(transaction.puts) if self._holds(transaction) else None
         applied = applied if incarnation == origin.incarnation else []
         applied = [stretch for stretch in applied if stretch[1] >= transaction.settled]
         if puts is None:
@@ -327,6 +326,9 @@ class SystemMachine:
         for key in transaction.forgets:
             self._forget(key)
         return TransactionDecision(TransactionOutcome.APPLIED, puts)
+
+    def _holds(self, transaction: CatalogTransaction) -> bool:
+        return all(self.revision(key) == revision for key, revision in transaction.reads)
 
     def _numbered(self, puts: Sequence[tuple[Key, Value]]) -> list[tuple[Key, Value]] | None:
         numbered: list[tuple[Key, Value]] = []
