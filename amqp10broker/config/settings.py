@@ -509,7 +509,7 @@ class Config:
     )
     collect_statistics_interval_ms: int = number(
         5_000,
-        "time between two looks at what has rates, while somebody asks over HTTP, in ms",
+        "time between two looks at what has rates, while HTTP clients ask for them, in ms",
         within=(100, 600_000),
     )
     http_body_bytes_max: int = number(

@@ -604,7 +604,7 @@ def restore(catalog: Catalog, kept: Iterable[tuple[Key, Any]]) -> dict[str, int]
     by_kind: dict[str, list[tuple[Key, Any]]] = {kind: [] for kind in KINDS}
     for key, value in kept:
         if key[0] not in by_kind:
-            raise _unreadable(key, "nobody here knows entries of this kind")
+            raise _unreadable(key, "this version has no entries of this kind")
         by_kind[key[0]].append((key, value))
     if ("vhost", VHOST) not in {key for key, _ in by_kind["vhost"]}:
         # An administrator has deleted it.

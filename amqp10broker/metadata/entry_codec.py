@@ -320,7 +320,7 @@ def password_of(
     if "password_hash" not in entry.values:
         if "password" not in entry.values:
             raise entry.fault(
-                "password_hash", "is missing", 'must be given, or password; "" lets nobody log in with one'
+                "password_hash", "is missing", 'must be given, or password; "" permits no login with one'
             )
         password = entry.text("password")
         if make_password is None or not password:
@@ -403,7 +403,7 @@ def decoded(key: Key, value: Any) -> Record:
     """
     codec = _CODEC.get(key[0])
     if codec is None:
-        raise ConfigError("kind", f"is {key[0]!r}", "nobody here knows entries of this kind")
+        raise ConfigError("kind", f"is {key[0]!r}", "this version has no entries of this kind")
     return codec[1](key, value)
 
 

@@ -34,7 +34,7 @@ from amqp10broker.operations.operation import EMPTY, Check, Command, Name, Vhost
 PROTECTED: Final = "protected_from_deletion"
 """Key in the metadata of a virtual host."""
 UserName = Annotated[str, "name of the user"]
-Password = Annotated[str | None, "none: nobody can log in with one", Check(secret=True)]
+Password = Annotated[str | None, "none: no login with a password", Check(secret=True)]
 QUEUE_TYPES: Final = tuple(QueueType)
 _LIMITS: Final = "by name; a negative number lifts one"
 _REGULAR: Final = "regular expression; '.*' allows everything, '' nothing"
@@ -303,7 +303,7 @@ def list_topic_permissions(caller: Caller, vhost: Vhost = None) -> list[dict[str
     command=Command(
         "vhost add",
         "shop --default-queue-type quorum",
-        "vhost '{name}' added; nobody may enter it yet, see 'amqp10broker permission set --help'",
+        "vhost '{name}' added; no user has permissions in it yet, see 'amqp10broker permission set --help'",
     ),
 )
 def add_vhost(

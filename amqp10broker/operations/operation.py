@@ -61,7 +61,7 @@ class Argument:
 
 Name = Annotated[str, "its name"]
 XArguments = Annotated[dict[str, Any], "x-arguments"]
-IfUnused = Annotated[bool, "only if nobody uses it"]
+IfUnused = Annotated[bool, "only if it is not in use"]
 Durable = Annotated[bool, "it survives a restart"]
 Vhost = Annotated[str | None, "name of the virtual host; the caller's own if not given"]
 NodeName = Annotated[str, "name of the node; what stands behind an @ does not matter"]

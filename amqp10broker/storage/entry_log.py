@@ -437,7 +437,7 @@ class EntryLog:
         self.changes = record.index
         kind = record.kind
         if kind not in (PUT, FORGET, CHANGE):
-            raise self._not_ours(record, f"is of kind {kind}, which nobody here knows")
+            raise self._not_ours(record, f"is of kind {kind}, which this version does not have")
         try:
             for line in record.payload.split(b"\n"):
                 text = line.decode("ascii")

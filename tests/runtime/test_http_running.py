@@ -326,7 +326,7 @@ async def test_health_checks_fail_and_say_why() -> None:
 async def test_rates_are_those_of_the_last_interval_for_a_client_that_asks_seldom(
     broker: Broker, user: HttpUser
 ) -> None:
-    """The broker looks by itself while somebody asks: a scaler hears of the present, not of half a minute."""
+    """The broker samples by itself while HTTP clients ask, so a scaler reads the present state."""
     declare(broker.catalog, "/", "q")
     client = await client091(broker)
     await open_channel(client)

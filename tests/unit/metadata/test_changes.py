@@ -464,7 +464,7 @@ def test_what_is_restored_is_not_measured_by_limits_of_today() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
-        (("shovel", "s"), {}, "data folder: shovel 's' cannot be restored: nobody here knows"),
+        (("shovel", "s"), {}, "data folder: shovel 's' cannot be restored: this version has no entries"),
         (("queue", "/", "q"), {"name": "q"},
          "data folder: queue '/' 'q' cannot be restored: KeyError: 'type'"),
         (("queue", "/", "q"),

@@ -585,7 +585,7 @@ def test_an_end_that_was_synced_and_is_cut_off_is_damage(log: CatalogLog, disk: 
         (1, b'[["\xff"],5]', "cannot be understood"),
         (2, b"5", "cannot be understood"),
         (2, b"[]", "cannot be understood"),
-        (7, b"[]", "is of kind 7, which nobody here knows"),
+        (7, b"[]", "is of kind 7, which this version does not have"),
     ],
 )
 def test_a_whole_record_that_is_none_of_ours_stops_the_start(

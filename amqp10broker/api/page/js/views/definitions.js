@@ -22,7 +22,7 @@ export const view = {
         { class: "columns" },
         panel(
           "Download",
-          h("p", { class: "hint" }, `Everything that is declared ${visible(what)}: for a backup, or for another broker. No messages. Passwords as hashes: keep the file where nobody else reads it.`),
+          h("p", { class: "hint" }, `Everything that is declared ${visible(what)}: for a backup, or for another broker. No messages. Passwords are hashes: keep the file private.`),
           button("Download", () => download(where, context), { kind: "primary" }),
         ),
         panel(

@@ -227,7 +227,7 @@ function drawWatched(host, badges, watched, context, again) {
       if (error) {
         if (error.status === 404) {
           lost.hidden = false;
-          put(lost, "The broker records this no more: nobody asked for a minute, as while this page was not looked at. ", button("Begin a new timeline", again, { kind: "small" }));
+          put(lost, "The broker stopped this recording, because no page asked for it for a minute. ", button("Begin a new timeline", again, { kind: "small" }));
         } else if (error.status) {
           lost.hidden = false;
           put(lost, visible(error.reason));
@@ -317,7 +317,7 @@ function bytesOf(step, watched, context) {
   if (!step.direction) return null;
   if (!step.bytes) {
     const hidden = watched.user !== context.me.name && !context.can("administrator");
-    return h("p", { class: "muted" }, hidden ? "Words and bytes of frames of somebody else's connection are shown to administrators." : "Bytes are kept of what the broker writes, and of messages; of other frames of the client the words have every field.");
+    return h("p", { class: "muted" }, hidden ? "Words and bytes of the frames of another user's connection are shown to administrators." : "Bytes are kept of what the broker writes, and of messages; of other frames of the client the words have every field.");
   }
   const what = step.kind === "message" ? "Its first bytes; of what the client sends, those of the payload" : "Its bytes";
   return [h("p", { class: "muted" }, what), h("pre", { class: "payload" }, dump(step.bytes).map((each) => each.join("  ")).join("\n"))];
