@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from amqp10broker.sessions.amqp091 import consuming
 from tests.support.channel_walk import Walk
+from tests.support.examples import tried
 
 STEPS = 250
 UNSENT_MAX = 6
@@ -35,7 +36,7 @@ def _few_unsent() -> object:
         yield None
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=tried(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32))
 def test_every_message_is_in_one_place_and_in_order(seed: int) -> None:
     """Publish, consume, get, settle, recover, cancel, close, delete, purge, lose; letters in any order."""
@@ -43,7 +44,9 @@ def test_every_message_is_in_one_place_and_in_order(seed: int) -> None:
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=tried(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(data=st.data())
 def test_short_walks_that_can_be_shrunk(data: st.DataObject) -> None:

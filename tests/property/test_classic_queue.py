@@ -45,6 +45,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker
+from tests.support.examples import tried
 from tests.support.fake_log import FakeLog, MemoryScratch
 from tests.support.queue_inside import consumers_of, fresh_of, returned_of
 
@@ -399,7 +400,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
 
 
 TestClassicQueue = ClassicQueueMachine.TestCase
-TestClassicQueue.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestClassicQueue.settings = settings(max_examples=tried(200), stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.parametrize("settled", [False, True])
@@ -631,7 +632,7 @@ class Delaying(RuleBasedStateMachine):
 class TestDelaying(Delaying.TestCase):  # type: ignore[misc]
     """Runs the machine."""
 
-    settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+    settings = settings(max_examples=tried(100), stateful_step_count=30, deadline=None)
 
     @pytest.fixture(autouse=True)
     def _short_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker
+from tests.support.examples import tried
 from tests.support.fake_log import FakeLog, MemoryScratch
 
 SAFE = {
@@ -177,7 +178,7 @@ class Restarting(RuleBasedStateMachine):
 class TestRestarting(Restarting.TestCase):  # type: ignore[misc]
     """Runs the machine."""
 
-    settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=tried(150), stateful_step_count=40, deadline=None)
 
     @pytest.fixture(autouse=True)
     def _short_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,11 +30,12 @@ from amqp10broker.protocols.amqp10.types import (
     ULong,
     UShort,
 )
+from tests.support.examples import tried
 from tests.support.strategies import typed, values
 
 
 @pytest.mark.rabbitmq("binary_parser_SUITE", "roundtrip")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tried(150), deadline=None)
 @given(values)
 def test_a_value_reads_back_as_it_was_written(value: Any) -> None:
     """Decoding an encoding gives the value, types included, and both readers stop at its end."""
@@ -44,7 +45,7 @@ def test_a_value_reads_back_as_it_was_written(value: Any) -> None:
     assert stop == skip(data) == len(data)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=tried(50), deadline=None)
 @given(values, st.binary(max_size=8), st.binary(max_size=8))
 def test_a_value_is_read_alike_wherever_it_stands(value: Any, before: bytes, after: bytes) -> None:
     """Bytes around a value do not change what is read."""
@@ -54,7 +55,7 @@ def test_a_value_is_read_alike_wherever_it_stands(value: Any, before: bytes, aft
     assert stop == len(before) + len(data)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=tried(50), deadline=None)
 @given(values)
 def test_every_truncation_of_a_value_is_refused(value: Any) -> None:
     """A prefix of an encoding is no encoding."""
@@ -77,7 +78,7 @@ def readers_agree(data: bytes) -> None:
     assert typed(decode(encode(found))[0]) == typed(found)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=tried(500), deadline=None)
 @given(st.binary(max_size=40))
 @example(b"\xc1\x05\x04\x45\x40\x45\x40")
 @example(b"\xf0\x00\x00\x00\x05\xff\xff\xff\xff\x40")
@@ -86,7 +87,7 @@ def test_arbitrary_bytes_are_read_or_refused(data: bytes) -> None:
     readers_agree(data)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tried(150), deadline=None)
 @given(values, st.data())
 def test_a_damaged_value_is_read_or_refused(value: Any, draw: st.DataObject) -> None:
     """One changed byte in a valid encoding reaches deeper than random bytes do."""
@@ -95,7 +96,7 @@ def test_a_damaged_value_is_read_or_refused(value: Any, draw: st.DataObject) -> 
     readers_agree(bytes(data))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tried(150), deadline=None)
 @given(
     st.sampled_from([*range(0x10, 0x19), 0x1D, *range(0x23, 0x35), 0x40, 0x44, 0x70, 0x73]),
     st.lists(values, max_size=8),
@@ -111,7 +112,7 @@ def test_arbitrary_fields_are_read_or_refused(descriptor: int, fields: list[Any]
     assert type(decode_composite(found.encode())[0]) is type(found)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tried(300), deadline=None)
 @given(st.sampled_from([0x10, 0x12, 0x13, 0x14, 0x15, 0x28, 0x34]), st.binary(max_size=30))
 def test_arbitrary_bytes_as_a_composite_are_read_or_refused(descriptor: int, body: bytes) -> None:
     """The typed readers raise nothing but DecodeError, on bytes with a list around them and without."""
@@ -208,7 +209,7 @@ def without_arrays(value: Any) -> bool:
     return type(value).__name__ != "Array"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tried(100), deadline=None)
 @given(values.filter(without_arrays))
 def test_what_proton_writes_is_read_as_meant(value: Any) -> None:
     """An encoding by an independent implementation decodes to the value that it was given."""
@@ -233,7 +234,7 @@ def plainly_described(value: Any) -> bool:
     return True
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tried(100), deadline=None)
 @given(values.filter(plainly_described))
 def test_proton_reads_what_is_written(value: Any) -> None:
     """An independent implementation takes our encoding whole and writes the same value from it."""

@@ -20,6 +20,7 @@ from amqp10broker.protocols.amqp091.content import split
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
 from tests.property.test_conversion import any_properties, payloads
 from tests.support.dead_letters import dead_lettered, deaths_of
+from tests.support.examples import tried
 
 names = st.sampled_from(["a", "b", "c", "é", ""])
 reasons = st.sampled_from(["rejected", "expired", "maxlen", "delivery_limit"])
@@ -105,7 +106,7 @@ def published(in_10: bool, key: str, cc: list[str], ttl_ms: int | None) -> Messa
 
 @pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_should_be_appended_for_each_event")
 @pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_cycle")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tried(300), deadline=None)
 @given(
     st.booleans(),
     st.text("kxyé", max_size=4),

@@ -32,6 +32,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 from amqp10broker.protocols.amqp10.sections import locate
 from amqp10broker.protocols.amqp10.settling import DispositionRun
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
+from tests.support.examples import tried
 from tests.support.rawframes import frame, transfer
 
 # --- frames ------------------------------------------------------------------------------------------
@@ -263,7 +264,7 @@ def test_examples_are_learned_at_all() -> None:
     assert [type(item) for item in items] == [Disposition, DispositionRun]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=tried(500), deadline=None)
 @given(streams(), st.lists(st.integers(0, 5_000), max_size=12), st.sampled_from([sys.maxsize, 1, 2, 3]))
 @example([transfer(0, 1, b"x"), transfer(0, 2, b"y"), transfer(0, 3, b"")], [30], sys.maxsize)
 def test_learned_layouts_read_what_the_plain_decoder_reads(
@@ -281,7 +282,7 @@ def test_learned_layouts_read_what_the_plain_decoder_reads(
         assert count == len(raws)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tried(200), deadline=None)
 @given(
     st.lists(st.one_of(transfers(), dispositions()), min_size=1, max_size=4),
     st.integers(2, 6),
@@ -434,7 +435,7 @@ def messages(draw: st.DrawFn) -> tuple[bytes, bytes, Header | None, dict[Any, An
     return head + bare, bare, header, given_annotations
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tried(300), deadline=None)
 @given(messages())
 def test_bare_message_is_kept_byte_for_byte_and_the_head_is_ours(
     made: tuple[bytes, bytes, Header | None, dict[Any, Any]],
@@ -471,7 +472,7 @@ def test_bare_message_is_kept_byte_for_byte_and_the_head_is_ours(
 
 
 @pytest.mark.rabbitmq("binary_parser_SUITE", "validate_malformed_encodings")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tried(300), deadline=None)
 @given(messages(), st.integers(0, 400), st.integers(0, 255), st.booleans())
 def test_damaged_message_is_read_or_refused_with_a_link_error(
     made: tuple[bytes, bytes, Header | None, dict[Any, Any]], at: int, value: int, truncate: bool

@@ -31,6 +31,7 @@ from amqp10broker.spark.spool import SpoolOwner, open_spool
 from tests.support.askers import new_asker
 from tests.support.declaring import declare
 from tests.support.disks import PowerLoss, SimDisk
+from tests.support.examples import tried
 from tests.support.journals import LONG, World, new_disk, walk
 from tests.support.pairing import Host
 from tests.support.rawframes import FrameCutter, attach_sender, frame, transfer
@@ -190,7 +191,7 @@ class JournalMachine(RuleBasedStateMachine):
 
 TestJournal = JournalMachine.TestCase
 TestJournal.settings = settings(
-    max_examples=3000 if LONG else 100,
+    max_examples=3000 if LONG else tried(100),
     stateful_step_count=60 if LONG else 40,
     deadline=None,
     # Without "explain", which takes minutes here.
@@ -354,7 +355,7 @@ def steps_of(consumers: int, credit_max: int) -> Any:
 
 @KINDS_ROTATION
 @given(given=st.one_of(steps_of(8, 60), steps_of(25, 15)))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tried(150), deadline=None)
 def test_each_message_goes_to_the_next_in_rotation(make: Any, given: tuple[int, list[Any]]) -> None:
     """Seed 001: in a round robin manner; among few consumers, or such as ask for few at a time."""
     consumers, steps = given
@@ -614,7 +615,10 @@ class QueueToSparkOnce(QueueToSpark):
 
 
 SETTINGS = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=tried(60),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 TestQueueToSpark = QueueToSpark.TestCase
 TestQueueToSpark.settings = SETTINGS

@@ -16,6 +16,7 @@ from amqp10broker.sessions.routes import DeadLetterTarget, Forwarding
 from tests.support.askers import new_asker
 from tests.support.dead_letters import held
 from tests.support.declaring import bind, declare, declare_exchange, unbind
+from tests.support.examples import tried
 from tests.support.scene import Scene, content
 from tests.unit.metadata.conftest import Host
 from tests.unit.sessions.test_links_decided_later import REPLIES, TEMPORARY, SlowScene, said
@@ -216,4 +217,4 @@ class World(RuleBasedStateMachine):
 
 
 TestForwarding = World.TestCase
-TestForwarding.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestForwarding.settings = settings(max_examples=tried(100), stateful_step_count=40, deadline=None)

@@ -16,6 +16,7 @@ from amqp10broker.queues.commands import Command, Configure
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.routing.exchange import ALTERNATE_EXCHANGE
 from tests.support.declaring import declare, declare_exchange, delete_policy, put_policy, remove
+from tests.support.examples import tried
 from tests.support.handles import IdleHandle
 
 NAMES = st.sampled_from(["a", "ab", "b", "abc"])
@@ -104,4 +105,4 @@ class Policies(RuleBasedStateMachine):
 
 
 TestPolicies = Policies.TestCase
-TestPolicies.settings = hypothesis_settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPolicies.settings = hypothesis_settings(max_examples=tried(60), stateful_step_count=30, deadline=None)

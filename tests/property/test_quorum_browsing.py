@@ -33,6 +33,7 @@ from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker
+from tests.support.examples import tried
 from tests.support.quorum_nodes import World
 from tests.support.selecting import coloured, selector
 
@@ -237,7 +238,7 @@ class Browsing(RuleBasedStateMachine):
 
 
 TestBrowsing = Browsing.TestCase
-TestBrowsing.settings = hypothesis_settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestBrowsing.settings = hypothesis_settings(max_examples=tried(40), stateful_step_count=30, deadline=None)
 
 
 SETTINGS = [

@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from tests.support.examples import tried
 from tests.support.journals import LONG
 from tests.support.raft_group import Group, Node
 from tests.support.raft_room import the_room
@@ -144,5 +145,5 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(
-    max_examples=3000 if LONG else 150, stateful_step_count=80 if LONG else 50, deadline=None
+    max_examples=3000 if LONG else tried(150), stateful_step_count=80 if LONG else 50, deadline=None
 )

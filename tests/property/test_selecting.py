@@ -25,6 +25,7 @@ from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker
+from tests.support.examples import tried
 from tests.support.fake_log import FakeLog, MemoryScratch
 from tests.support.selecting import coloured, selector
 
@@ -392,4 +393,4 @@ class Selecting(RuleBasedStateMachine):
 
 
 TestSelecting = Selecting.TestCase
-TestSelecting.settings = hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSelecting.settings = hypothesis_settings(max_examples=tried(60), stateful_step_count=40, deadline=None)

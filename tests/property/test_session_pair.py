@@ -26,6 +26,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Source,
     Target,
 )
+from tests.support.examples import tried
 from tests.support.pairing import Pair, pending_deliveries, settle_mode
 from tests.support.rawframes import body_of, message
 
@@ -442,7 +443,7 @@ class PairMachine(RuleBasedStateMachine):
 
 TestSessionPair = PairMachine.TestCase
 TestSessionPair.settings = settings(
-    max_examples=60,
+    max_examples=tried(60),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

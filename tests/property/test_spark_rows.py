@@ -38,6 +38,7 @@ from amqp10broker.protocols.amqp10.types import (
 from amqp10broker.spark.errors import OptionError, UnreadableMessage
 from amqp10broker.spark.options import check_at_load, parse_sink, parse_source
 from amqp10broker.spark.rows import MS_MAX, RowDecoder, microseconds, read_row, text_of
+from tests.support.examples import tried
 
 TEXT = st.text(max_size=8) | st.text("ab", min_size=250, max_size=260)
 ASCII = st.text(st.characters(codec="ascii"), max_size=8)
@@ -146,7 +147,7 @@ def variants(message: Message, count: int, seed: int) -> list[bytes]:
     return encoded
 
 
-@settings(max_examples=40)
+@settings(max_examples=tried(40))
 @given(st.lists(MESSAGES, min_size=1, max_size=4), st.integers(0, 2**32), st.data())
 def test_mixtures_of_layouts(messages: list[Message], seed: int, data: st.DataObject) -> None:
     """Several publishers, mixed; the layouts learned from one batch are used on the next."""
@@ -158,13 +159,13 @@ def test_mixtures_of_layouts(messages: list[Message], seed: int, data: st.DataOb
     assert found == expected(payloads)
 
 
-@settings(max_examples=40)
+@settings(max_examples=tried(40))
 @given(st.lists(MESSAGES.map(Message.encode), min_size=8, max_size=20))
 def test_arbitrary_messages(payloads: list[bytes]) -> None:
     assert plain(RowDecoder("s").batch(payloads)) == expected(payloads)
 
 
-@settings(max_examples=40)
+@settings(max_examples=tried(40))
 @given(
     st.lists(MESSAGES, min_size=1, max_size=3),
     st.integers(0, 2**32),
@@ -191,7 +192,7 @@ def test_messages_that_say_when_they_were_enqueued(
     assert [(row["offset"], row["enqueuedTime"]) for row in found] == wanted
 
 
-@settings(max_examples=40)
+@settings(max_examples=tried(40))
 @given(MESSAGES, st.integers(0, 2**32), SCALARS)
 def test_a_queues_messages_have_no_offset(message: Message, seed: int, value: Any) -> None:
     """Whatever somebody has written into the annotation, and whatever else the message is."""
@@ -205,7 +206,7 @@ def test_a_queues_messages_have_no_offset(message: Message, seed: int, value: An
     assert [row["offset"] for row in found] == [None] * 12
 
 
-@settings(max_examples=40)
+@settings(max_examples=tried(40))
 @given(MESSAGES, st.integers(0, 2**32), MUTATIONS, st.integers(0, 19))
 def test_damaged_messages(message: Message, seed: int, mutations: list[tuple[int, int]], at: int) -> None:
     """One of many has other bytes somewhere: it is read as by itself, or refused as by itself."""
@@ -224,7 +225,7 @@ def test_damaged_messages(message: Message, seed: int, mutations: list[tuple[int
         assert plain(RowDecoder("s").batch(payloads)) == wanted
 
 
-@settings(max_examples=40)
+@settings(max_examples=tried(40))
 @given(MESSAGES)
 def test_reading_one_agrees_with_the_clients_decoder(message: Message) -> None:
     """The general reader against the client's `decode_message`, which builds every value."""

@@ -57,6 +57,7 @@ from amqp10broker.protocols.amqp10.types import (
     Timestamp,
     ULong,
 )
+from tests.support.examples import tried
 from tests.support.filtering import NOW_MS, message
 from tests.support.sql_reference import interpret, like, show
 from tests.support.strategies import scalars, symbols, typed
@@ -148,7 +149,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=tried(400), deadline=None)
 @given(
     expressions,
     st.none() | st.dictionaries(st.sampled_from(KEYS), values),
@@ -179,7 +180,7 @@ def test_the_compiler_says_what_the_interpreter_says(
     assert MessageFilter.of_sql(sql).matches(on, NOW_MS) == (wanted is True)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=tried(400), deadline=None)
 @given(expressions)
 def test_an_expression_that_is_printed_parses_to_itself(expression: Expression) -> None:
     """With no more parentheses than are needed."""
@@ -212,7 +213,7 @@ def compiled(text: str) -> SqlFilter | FilterError:
         return error
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=tried(400), deadline=None)
 @given(anything)
 @example("(" * 100 + ")" * 100)
 @example("NOT " * 300)
@@ -234,7 +235,7 @@ def test_any_text_is_an_expression_or_the_one_error(text: str) -> None:
         assert isinstance(MessageFilter.of_sql(sql).matches(on, NOW_MS), bool)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=tried(400), deadline=None)
 @given(
     st.text("ab_%!\u2603", max_size=12),
     st.none() | st.sampled_from("!a%_"),
@@ -361,7 +362,7 @@ fields_field = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tried(150), deadline=None)
 @given(
     bares(), st.none() | st.integers(0, 255), st.lists(fields_field, unique=True, max_size=6), st.booleans()
 )
@@ -392,7 +393,7 @@ def test_a_reader_finds_what_decoding_everything_finds(
             assert one == other
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tried(100), deadline=None)
 @given(st.lists(bares(), min_size=1, max_size=4), st.data())
 def test_what_is_remembered_of_messages_that_are_alike_is_true(
     alike: list[bytes], data: st.DataObject

@@ -28,6 +28,7 @@ from amqp10broker.queues.stream.log import MemoryShelf, Shelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
 from tests.support.askers import new_asker
 from tests.support.disks import SimDisk
+from tests.support.examples import tried
 from tests.support.inventories import ShelfAlone
 from tests.support.streams import Bench
 
@@ -459,6 +460,6 @@ def test_with_an_end_exactly_what_matches_below_it_comes(
 
 
 TestStreamInMemory = StreamMachine.TestCase
-TestStreamInMemory.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestStreamInMemory.settings = settings(max_examples=tried(60), stateful_step_count=60, deadline=None)
 TestStreamOnDisk = StreamOnDiskMachine.TestCase
 TestStreamOnDisk.settings = settings(max_examples=30, stateful_step_count=60, deadline=None)

@@ -22,6 +22,7 @@ from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
 from amqp10broker.sessions.amqp091.consuming import ChannelConsumer
 from tests.property.test_channel_world import UNSENT_MAX, walk
 from tests.support import channel_world
+from tests.support.examples import tried
 
 COUNTED = ("unacknowledged", "global_prefetch", "channel_unacknowledged", "unconfirmed")
 """What moves with frames alone."""
@@ -210,7 +211,7 @@ def witnesses() -> Any:
         yield found
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=tried(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32))
 def test_the_timeline_is_what_the_channel_was_behind_every_frame(seed: int) -> None:
     """Publish, consume, get, settle, recover, commit, roll back, cancel, close, delete, in any order."""

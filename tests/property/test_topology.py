@@ -11,6 +11,7 @@ from amqp10broker.errors import RefusedError
 from amqp10broker.routing.exchange import Binding, Destination, no_headers
 from amqp10broker.routing.exchange_types import TopicExchange, words_of
 from amqp10broker.routing.topology import Topology
+from tests.support.examples import tried
 from tests.support.topologies import bind, declare_exchange, delete_exchange, queue, remove_queue, unbind
 
 EXCHANGES = ("a", "b", "c", "d")
@@ -211,7 +212,7 @@ class Topologies(RuleBasedStateMachine):
 
 
 TestTopologies = Topologies.TestCase
-TestTopologies.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestTopologies.settings = settings(max_examples=tried(60), stateful_step_count=30, deadline=None)
 
 
 # Few words, so that patterns and keys meet; the empty one is a word too.

@@ -69,6 +69,7 @@ from tests.support.declaring import (
     set_user_limits,
     unbind,
 )
+from tests.support.examples import tried
 from tests.support.journals import LONG
 from tests.support.kept_entries import Host, Watched, check_kept, kept_catalog, restarted, state
 from tests.support.metadata_group import Agreement, Asked, Copy
@@ -393,4 +394,4 @@ class KeptCatalogs(RuleBasedStateMachine):
 
 
 TestKeptCatalogs = KeptCatalogs.TestCase
-TestKeptCatalogs.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestKeptCatalogs.settings = settings(max_examples=tried(200), stateful_step_count=40, deadline=None)

@@ -44,6 +44,7 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueDeclare,
     TxSelect,
 )
+from tests.support.examples import tried
 
 FRAME_MAX = 8192
 PERSISTENT = b"\x10\x00\x02"
@@ -346,7 +347,7 @@ STREAMS = st.lists(st.tuples(FRAMES, st.integers(1, 12)), max_size=12).map(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=tried(300))
 @given(STREAMS, st.data())
 def test_what_is_read_does_not_depend_on_the_cut(stream: bytes, data: st.DataObject) -> None:
     """pamqp, reading frame by frame, finds the same for each channel; in portions of any size, too."""
@@ -533,7 +534,7 @@ def outcome(data: bytes, cuts: list[int]) -> tuple[list[Any], tuple[Any, ...] | 
     return sorted(found, key=lambda each: each[0]), None
 
 
-@settings(max_examples=500)
+@settings(max_examples=tried(500))
 @given(
     st.lists(st.tuples(st.integers(0, len(STREAM) - 1), st.integers(0, 255)), min_size=1, max_size=3),
     st.lists(st.integers(0, len(STREAM)), max_size=8),

@@ -23,6 +23,7 @@ from amqp10broker.metadata.patterns import (
     parsed,
     steps,
 )
+from tests.support.examples import tried
 
 
 @pytest.mark.parametrize(
@@ -225,7 +226,7 @@ def _larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 PATTERNS = st.recursive(st.sampled_from(ATOMS), _larger, max_leaves=8)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=tried(400), deadline=None)
 @given(pattern=PATTERNS, texts=st.lists(st.text("abA\n é-", max_size=8), min_size=1, max_size=5))
 def test_it_finds_what_re_finds(pattern: str, texts: list[str]) -> None:
     """Whatever is in the pattern: repetitions in repetitions, anchors, classes, flags, looks in looks."""

@@ -33,6 +33,7 @@ from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_pr
 from amqp10broker.protocols.amqp10.codec import array_of, decode, encode
 from amqp10broker.protocols.amqp10.performatives import Properties
 from amqp10broker.protocols.amqp10.types import Described, Map, Symbol, Timestamp, ULong
+from tests.support.examples import tried
 from tests.support.filtering import NOW_MS, described, message
 from tests.support.strategies import scalars
 
@@ -207,7 +208,7 @@ sorts = [OFFSET_SPEC, STREAM_FILTER, MATCH_UNFILTERED, SQL, PROPERTIES, APPLICAT
 entries = contents | st.builds(Described, st.sampled_from(sorts).map(Symbol) | scalars, contents)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tried(100), deadline=None)
 @given(st.dictionaries(st.sampled_from(["a", "b", "sql-filter"]).map(Symbol), entries, max_size=3))
 def test_any_filter_set_is_read(filter_set: dict[Any, Any]) -> None:
     """Whatever it holds, an entry is in place or refused, and messages can be filtered."""
