@@ -116,11 +116,11 @@ def test_a_script_shows_it(planted: Mutant) -> None:
 )
 def test_the_simulation_finds_it(planted: Mutant) -> None:
     """An invariant is broken, or the group does not get on, in one of some hundred lives."""
-    assert first_failure(mutant(planted.name, planted.patches)) is not None
+    assert first_failure(mutant(planted.name, planted.patches), planted.seed) is not None
 
 
-def first_failure(room: Room) -> int | None:
-    for seed in range(SEEDS):
+def first_failure(room: Room, first: int) -> int | None:
+    for seed in (first, *range(SEEDS)):
         try:
             Simulation(seed, room).run()
         except Failure:

@@ -161,7 +161,7 @@ MUTANTS = (
     Mutant("30_sent_out_of_order", _sent_out_of_order),
     Mutant("31_seen_is_sent_again", _seen_again),
     Mutant("32_settled_consumers_forgotten", _resume(_without_settled), 2),
-    Mutant("53_refused_is_confirmed", _resume(_without_refused), 9),
+    Mutant("53_refused_is_confirmed", _resume(_without_refused), 13),
     Mutant("54_late_subscription_stays", _late_subscription_stays, 4),
     Mutant("missed_deliveries_not_counted", _resume(_nothing_missed), 26),
     Mutant("credit_is_not_answered", _unanswered_credit),

@@ -19,6 +19,8 @@ class Mutant:
     """The interaction script that has another trace, or breaks an invariant."""
     rare: bool = False
     """The simulation does not find it in some hundred seeds."""
+    seed: int = 0
+    """The simulation finds it soon with this one: choose another when it no longer does."""
 
 
 def _core(old: str, new: str) -> Patch:
@@ -187,6 +189,7 @@ MUTANTS = (
             ),
         ),
         "learner_is_told_to_stand",
+        seed=295,
     ),
     Mutant(
         "18_learner_counts_in_elections",
@@ -201,6 +204,7 @@ MUTANTS = (
             ),
         ),
         "removal_that_is_not_committed",
+        seed=429,
     ),
     Mutant(
         "18_learner_counts_for_commit",
