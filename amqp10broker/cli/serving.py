@@ -62,7 +62,7 @@ def _arguments(parser: Parser) -> None:
         "--user",
         action="append",
         metavar="NAME:PASSWORD",
-        help="who may log in, repeatable; replaces all other users. The process list shows it to others on "
+        help="a user, repeatable; replaces all other users. The process list shows it to others on "
         "this machine: prefer [[user]] in the configuration file (default: guest:guest, only from here)",
     )
     for name in _FIRST.split():

@@ -84,7 +84,7 @@ class FlowSettings:
     )
     max_queue_credit: int | str = number(
         QUEUE_CREDIT,
-        "messages a session asks of a queue at one time for one consumer; of a quorum queue "
+        "messages that a session requests from a queue at one time for one consumer; of a quorum queue "
         "up to 8 times as many, if it reads",
         word=AUTO,
     )
@@ -331,7 +331,7 @@ class Config:
     )
     selector_scan_max: int = number(
         1_000,
-        "messages that consumers who select or browse look at in one turn of their queue",
+        "messages that selecting and browsing consumers examine in one turn of their queue",
         within=(1, 1_000_000),
     )
     emulate: str | None = text(
@@ -421,7 +421,7 @@ class Config:
     )
     auth_backends: str = text(
         "internal",
-        "what says who may come in, in this order: users with passwords (internal), tokens (oauth2)",
+        "authentication backends, tried in this order: users with passwords (internal), tokens (oauth2)",
         choices=("internal", "oauth2", "oauth2,internal", "internal,oauth2"),
     )
     oauth2_resource_server_id: str | None = text(
@@ -444,7 +444,7 @@ class Config:
     oauth2_preferred_username_claims: str = text(
         "preferred_username,sub,client_id", "claims that may have the user's name, the best first"
     )
-    oauth2_issuer: str | None = text(None, "who must have made a token: its claim 'iss'")
+    oauth2_issuer: str | None = text(None, "the issuer that a token must have: its claim 'iss'")
     oauth2_verify_aud: bool = switch(True, "a token must name oauth2_resource_server_id in its claim 'aud'")
     oauth2_require_exp: bool = switch(True, "a token must say when it ends")
     oauth2_leeway_ms: int = number(
@@ -462,7 +462,7 @@ class Config:
     )
     oauth2_jwks_uri: str | None = text(None, "where the authority's key set is: https://...")
     oauth2_jwks_ca_file: str | None = text(
-        None, "PEM file with who may have signed that server's certificate; default: the system's"
+        None, "PEM file with the authorities of that server's certificate; default: the system's"
     )
     oauth2_jwks_interval_ms: int = number(
         10_000, "least time between two looks at the key set, in ms", within=(1_000, _HOUR_MS)
@@ -480,7 +480,7 @@ class Config:
     tls_key_password: str | None = text(
         None, "password of the private key; as an option it is seen in the process list", secret=True
     )
-    tls_ca: str | None = text(None, "PEM file with who may have signed clients' certificates")
+    tls_ca: str | None = text(None, "PEM file with the authorities of clients' certificates")
     tls_verify: str = text(
         "none", "what is asked of a client's certificate", choices=("none", "optional", "required")
     )
@@ -677,9 +677,7 @@ class Config:
     cluster_tls_key_file: str | None = text(
         None, "PEM file with its private key; default: in cluster_tls_cert_file"
     )
-    cluster_tls_ca_file: str | None = text(
-        None, "PEM file with who may have signed the certificates of the nodes"
-    )
+    cluster_tls_ca_file: str | None = text(None, "PEM file with the authorities of the nodes' certificates")
     discard_my_data: bool = switch(
         False, "a node with data of its own that joins a cluster loses it; without this it is refused"
     )

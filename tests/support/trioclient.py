@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -133,7 +134,7 @@ def pipe_pair(capacity_bytes: int, *, direct: bool = False) -> tuple[PlainPipeSt
     return PlainPipeStream(down, up), kind(up, down)
 
 
-class MemoryClient:
+class MemoryClient(ABC):
     """One connection to a broker: what it sends is up to the test, what it gets is kept in order."""
 
     IDLE_S = 1.0
@@ -150,11 +151,11 @@ class MemoryClient:
         """The broker's object for this connection, None when it is over."""
         return next((each for each in self.broker.connections.values() if each.peer == self.peer), None)
 
-    def read(self, data: bytes) -> list[Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def read(self, data: bytes) -> list[Any]: ...
 
-    def is_heartbeat(self, got: Any) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def is_heartbeat(self, got: Any) -> bool: ...
 
     async def receive(self) -> bytes:
         return bytes(await self.stream.receive_some(65_536))
