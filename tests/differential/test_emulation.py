@@ -156,8 +156,12 @@ def global_limit(place: Place) -> int:
         got: list[bytes] = []
         for _ in range(2):
             channel.basic_consume(QUEUE, lambda *delivery: got.append(delivery[3]))
+        # The queue has sent what it may once it has confirmed the last message.
+        channel.confirm_delivery()
         publish(channel, None, None, None, None)
-        channel.connection.process_data_events(time_limit=0.5)
+        ready = channel.queue_declare(QUEUE, passive=True).method.message_count
+        while len(got) < 4 - ready:
+            channel.connection.process_data_events(time_limit=1.0)
         channel.queue_delete(QUEUE)
         return len(got)
 
