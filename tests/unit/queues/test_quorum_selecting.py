@@ -36,7 +36,7 @@ from amqp10broker.queues.quorum.commands import (
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import Overflow
-from tests.support.quorum_bench import Bench, message, only
+from tests.support.queue_bench import Bench, message, only
 from tests.support.selecting import SQL, coloured, selector
 
 RED, BLUE = selector("colour = 'red'"), selector("colour = 'blue'")
