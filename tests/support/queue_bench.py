@@ -66,8 +66,11 @@ class Bench:
     def do(self, command: QuorumCommand) -> list[object]:
         if isinstance(self.queue, QuorumQueue):
             (command,) = self.queue.browsers.marked([command])
-        self.queue.apply(command, self.now)
+        self.apply(command)
         return self.take()
+
+    def apply(self, command: QuorumCommand) -> None:
+        self.queue.apply(command, self.now)
 
     def take(self) -> list[object]:
         told: list[object] = list(self.queue.take_effects().get(self.reply_to.id, []))
@@ -92,6 +95,9 @@ class Bench:
         if credit:
             self.credit(ref, credit)
         return ref
+
+    def browser(self, credit: int = 0, **options: Any) -> commands.ConsumerRef:
+        return self.consumer(credit, browse=True, counted=False, **options)
 
     def credit(self, ref: commands.ConsumerRef, credit: int, *, drain: bool = False) -> list[object]:
         handed = self._handed.get(ref, 0)
@@ -169,6 +175,9 @@ class Bench:
     @property
     def counters(self) -> dict[str, int]:
         return {name: count for name, count in self.queue.counters.document().items() if count}
+
+    def replies(self, ref: commands.ConsumerRef) -> list[commands.CreditReply]:
+        return [each for each in only(self.told, commands.CreditReply) if each.consumer == ref]
 
     def dead(self) -> list[tuple[str, list[str]]]:
         """Reason and contents of what the queue gave up since the last call."""
