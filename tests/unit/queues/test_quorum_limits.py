@@ -206,15 +206,6 @@ def test_conditions_of_a_deletion(condition: str, refused: Refusal) -> None:
     assert not bench.queue.deleted
 
 
-def test_a_fault_ends_the_queue_and_publishers_hear_that_it_failed() -> None:
-    bench = Bench()
-    consumer = bench.consumer()
-    bench.queue.break_down([Publish(bench.publisher, [3], [message("a")], False)])
-    told = bench.queue.take_effects()[bench.reply_to.id]
-    assert [(each.ids, each.failed) for each in only(told, Unconfirmed)] == [([3], True)]
-    assert only(told, QueueDeleted)[0].ref == consumer
-
-
 # --- dead letters, at least once ------------------------------------------------------------------
 
 
