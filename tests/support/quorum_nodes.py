@@ -319,6 +319,13 @@ class World:
         leading = [node for node in self.nodes.values() if node.leads and node.number not in self.cut]
         return leading[-1] if leading else None
 
+    def opened(self) -> Node:
+        """The leader, when there is one."""
+        self.settle_down(lambda: self.leader() is not None)
+        leader = self.leader()
+        assert leader is not None
+        return leader
+
     def publish(self, node: Node, count: int = 1, size: int = 30, delay_ms: int = 0) -> None:
         """A client publishes by a node; to be delivered later, if a delay is given."""
         ids = range(self.published, self.published + count)

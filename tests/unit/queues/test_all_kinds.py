@@ -31,7 +31,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.queue_status import ConsumerStatus, LengthLimits, QueueStatus
 from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
+from amqp10broker.queues.settings import Overflow, QueueSettings
 from amqp10broker.queues.stream.log import MemoryShelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamConsumer, StreamQueue
 from tests.support.askers import new_asker
@@ -226,9 +226,8 @@ FEW, MANY = 50, 2_000
 SINGLE = QueueSettings(single_active_consumer=True)
 
 
-def classic_many(settings: QueueSettings = DEFAULTS) -> Callable[[Command], None]:
-    """What gives a classic queue a command, with the end of a wake."""
-    queue = ClassicQueue("q", durable=True, auto_delete=True, settings=settings, now_ms=NOW_MS)
+def stepping(queue: Any) -> Callable[[Command], None]:
+    """What gives a queue a command, with the end of a wake."""
 
     def apply(command: Command) -> None:
         queue.apply(command, NOW_MS)
@@ -238,36 +237,12 @@ def classic_many(settings: QueueSettings = DEFAULTS) -> Callable[[Command], None
     return apply
 
 
-def quorum_many(settings: QueueSettings = DEFAULTS) -> Callable[[Command], None]:
-    queue = QuorumQueue("q", settings=settings, now_ms=NOW_MS)
-
-    def apply(command: Command) -> None:
-        queue.apply(command, NOW_MS)
-        queue.deadline()
-        queue.take_effects()
-
-    return apply
-
-
-def stream_many() -> Callable[[Command], None]:
-    log = StreamLog(MemoryShelf())
-    assert sum(log.recover()) == 0
-    queue = StreamQueue("q", log)
-
-    def apply(command: Command) -> None:
-        queue.apply(command, NOW_MS)
-        queue.deadline()
-        queue.take_effects()
-
-    return apply
-
-
-MAKERS: dict[str, Callable[[], Callable[[Command], None]]] = {
-    "classic": classic_many,
-    "classic, single active": lambda: classic_many(SINGLE),
-    "quorum": quorum_many,
-    "quorum, single active": lambda: quorum_many(SINGLE),
-    "stream": stream_many,
+MAKERS: dict[str, Callable[[], Any]] = {
+    "classic": lambda: ClassicQueue("q", durable=True, auto_delete=True, now_ms=NOW_MS),
+    "classic, single active": lambda: ClassicQueue("q", durable=True, settings=SINGLE, now_ms=NOW_MS),
+    "quorum": lambda: QuorumQueue("q", now_ms=NOW_MS),
+    "quorum, single active": lambda: QuorumQueue("q", settings=SINGLE, now_ms=NOW_MS),
+    "stream": lambda: StreamQueue("q", StreamLog(MemoryShelf())),
 }
 
 
@@ -277,7 +252,7 @@ def test_a_queue_takes_one_more_and_lets_one_go_in_steps_of_which_there_is_an_en
     kind: str, leaves_by: str
 ) -> None:
     """Subscribing with credit, and leaving, of the first one (the active one) and of one in the middle."""
-    apply = MAKERS[kind]()
+    apply = stepping(MAKERS[kind]())
     refs: list[ConsumerRef] = []
 
     def join() -> None:

@@ -42,7 +42,7 @@ from amqp10broker.queues.stream.log import MemoryShelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.raft.groups import Groups, Member
 from tests.support.askers import new_asker
-from tests.support.fake_log import MemoryScratch
+from tests.support.small_journal import MemoryScratch
 
 NOW_MS = 1_000
 ASKER = new_asker("1.1")

@@ -146,6 +146,7 @@ def test_letters_are_known_after_a_start(group: Group) -> None:
     assert group.leader.ready == 2
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "duplicate_enqueue_test")
 def test_letters_that_come_twice_do_nothing(group: Group) -> None:
     letters = Letters(*ONE.id[:2], 1, 2, 0, [publish(ONE, "a"), Purge(ONE.request()), publish(ONE, "b")])
     assert len(group.entry(letters)) == 3
