@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotSupported, PermissionDenied
-from amqp10broker.metadata.catalog import LATER
+from amqp10broker.metadata.plan import LATER
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.snapshot import (
     BrokerView,
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from amqp10broker.auth.passwords import Passwords, ReadyRecords
     from amqp10broker.cluster.bootstrap import ClusterIdentity as OfCluster
     from amqp10broker.cluster.membership import MemberRole
-    from amqp10broker.metadata.catalog import Catalog, CatalogRequest, Decided, Propose
+    from amqp10broker.metadata.catalog import Catalog, CatalogRequest, Propose
+    from amqp10broker.metadata.plan import Decided
     from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
     from amqp10broker.metadata.vhost import VirtualHost
     from amqp10broker.queues.commands import Answer, Command, RequestRef

@@ -38,8 +38,7 @@ from amqp10broker.errors import (
     NotFound,
     RefusedError,
 )
-from amqp10broker.metadata.catalog import Decided
-from amqp10broker.metadata.plan import VhostFacts
+from amqp10broker.metadata.plan import Decided, VhostFacts
 from amqp10broker.metadata.queue_settings import misspelt
 from amqp10broker.metadata.users import PasswordRecord
 from amqp10broker.metadata.vhost import VirtualHost

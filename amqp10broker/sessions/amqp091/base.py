@@ -24,7 +24,7 @@ from amqp10broker.errors import (
     Unavailable,
 )
 from amqp10broker.message.convert import to_amqp091
-from amqp10broker.metadata.catalog import Decided
+from amqp10broker.metadata.plan import Decided
 from amqp10broker.metadata.queue import DeclaredQueue, LastError, QueueCommand
 from amqp10broker.operations.node import Caller, Steps, Wait
 from amqp10broker.operations.registry import perform

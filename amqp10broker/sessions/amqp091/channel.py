@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, assert_never
 from amqp10broker.emulation import GLOBAL_QOS
 from amqp10broker.errors import RefusedError
 from amqp10broker.message.message import Message
-from amqp10broker.metadata.catalog import Decided
+from amqp10broker.metadata.plan import Decided
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.codec import method_name
 from amqp10broker.protocols.amqp091.content import (

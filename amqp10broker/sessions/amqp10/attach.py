@@ -25,8 +25,9 @@ from amqp10broker.errors import (
     ResourceLocked,
 )
 from amqp10broker.message.filters.filters import SELECTOR, Filters, FilterSet, from_amqp10, is_selector
-from amqp10broker.metadata.catalog import CatalogRequest, Decided
-from amqp10broker.metadata.queue import CLASSIC, KINDS, VOLATILE_KIND, DeclaredQueue, QueueKind, QueueType
+from amqp10broker.metadata.catalog import CatalogRequest
+from amqp10broker.metadata.plan import Decided
+from amqp10broker.metadata.queue import CLASSIC, KINDS, VOLATILE_KIND, DeclaredQueue, QueueKind
 from amqp10broker.metadata.queue_requests import (
     OF_TEMPORARY_TOPICS,
     DeclareQueue,
@@ -35,7 +36,7 @@ from amqp10broker.metadata.queue_requests import (
     named_queue,
     temporary_topic,
 )
-from amqp10broker.metadata.queue_settings import JMS_PRIORITY
+from amqp10broker.metadata.queue_settings import JMS_PRIORITY, QueueType
 from amqp10broker.metadata.vhost import VOLATILE
 from amqp10broker.protocols.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.protocols.amqp10.performatives import (

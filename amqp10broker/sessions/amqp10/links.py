@@ -13,7 +13,8 @@ from amqp10broker.config.setting_types import AUTO
 from amqp10broker.config.settings import INCOMING_WINDOW
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import PermissionDenied, RefusedError
-from amqp10broker.metadata.catalog import LATER, CatalogRequest, Decided
+from amqp10broker.metadata.catalog import CatalogRequest
+from amqp10broker.metadata.plan import LATER, Decided
 from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand
 from amqp10broker.metadata.queue_requests import DeclareQueue, DeclareSubscription, DeleteQueue, QueueEnded
 from amqp10broker.protocols.amqp10.delivery import (
