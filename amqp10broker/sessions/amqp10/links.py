@@ -72,7 +72,7 @@ from amqp10broker.sessions.amqp10.resumable_links import (
 )
 from amqp10broker.sessions.context import SessionContext, ToQueue
 from amqp10broker.sessions.counters import ClientCounters
-from amqp10broker.sessions.credit import AutoCredit, AutoLimit, Mode, QueueCredit
+from amqp10broker.sessions.credit import AutoCredit, AutoLimit, Mode, QueueCredit, add_consumed
 from amqp10broker.sessions.messages import LinkFree, Part
 from amqp10broker.sessions.routes import Routes
 
@@ -117,7 +117,7 @@ class ClientLinks:
     def counted(self) -> ClientCounters:
         publishers = (publisher.counters for publisher in self.publishers.values())
         total = ClientCounters.sum_of(chain([self._gone], publishers))
-        return total.consumed(consumer.credit for consumer in self.consumers.values())
+        return add_consumed(total, (consumer.credit for consumer in self.consumers.values()))
 
     # --- attach -----------------------------------------------------------------------------------
 
