@@ -225,10 +225,10 @@ def _subscription(value: Any, _: Mapping[str, Any]) -> str | None:
     if not right or "topic" not in value:
         others = ", ".join(name for name in SUBSCRIPTION_FIELDS if name != "topic")
         return f"must have topic and may have {others}, each of its type"
-    from amqp10broker.queues.classic.queue import fault_of  # imports all filters
+    from amqp10broker.message.filters.sql_eval import selector_fault  # imports all of `message`
 
     selector = value.get("selector")
-    fault = None if selector is None else fault_of(selector)
+    fault = None if selector is None else selector_fault(selector)
     return None if fault is None else f"invalid selector: {fault}"
 
 

@@ -27,13 +27,13 @@ from amqp10broker.queues.commands import (
     Confirmed,
     DeadLetterReason,
     DeadLetters,
+    DeadMessage,
     Publish,
     PublisherRef,
     PublishRejected,
     ReplyTo,
     Unconfirmed,
 )
-from amqp10broker.queues.quorum.messages import DeadMessage
 from amqp10broker.routing.exchange import Exchange
 
 ROUTES_MAX: Final = 4096
