@@ -22,13 +22,13 @@ from amqp10broker.queues.commands import (
     Confirmed,
     DeadLetterReason,
     DeadLetters,
+    DeadMessage,
     Publish,
     PublisherRef,
     PublishRejected,
     ReplyTo,
     Unconfirmed,
 )
-from amqp10broker.queues.quorum.messages import DeadMessage
 from amqp10broker.routing.exchange import Exchange
 
 _HEAD: Final = itemgetter(0)

@@ -17,13 +17,13 @@ from amqp10broker.queues.commands import (
     Configure,
     Confirmed,
     DeadLetters,
+    DeadMessage,
     Effect,
     Publish,
     PublishRejected,
     Purge,
     Unconfirmed,
 )
-from amqp10broker.queues.quorum.messages import DeadMessage
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.runtime.clock import WallClock
