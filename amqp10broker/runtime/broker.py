@@ -34,15 +34,16 @@ from amqp10broker.protocols.connection import UserBudgets
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.routing.exchange import DIRECT_REPLY_TO
 from amqp10broker.runtime.admin.admin import serve_admin
-from amqp10broker.runtime.admin.node import Administered, ServingNode
+from amqp10broker.runtime.admin.node import Observed, RunningNode
+from amqp10broker.runtime.admin.serving_node import Accepting, ServingNode
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.cluster.cluster import Cluster
 from amqp10broker.runtime.cluster.node_of_cluster import NodeOfCluster
-from amqp10broker.runtime.connections.connections import Connections, Rights, SuspendedLinks
-from amqp10broker.runtime.connections.listener import SHUTTING_DOWN, Listener, Listeners
+from amqp10broker.runtime.connections.connections import Connection, Connections, Rights, SuspendedLinks
+from amqp10broker.runtime.connections.listener import SHUTTING_DOWN, Listener, ListenerContext, Listeners
 from amqp10broker.runtime.connections.login import Logins, authenticator
 from amqp10broker.runtime.connections.sockets import BoundSockets, Stream, addresses_of, peer_text
-from amqp10broker.runtime.http.http_connection import HttpListener
+from amqp10broker.runtime.http.http_listener import HttpListener
 from amqp10broker.runtime.journal.bootstrap import (
     bootstrap,
     bootstrap_folder,
@@ -73,7 +74,7 @@ their leaders later, and requests to them wait.
 _log = Log("amqp10broker.broker")
 
 
-class Broker(Administered):
+class Broker(ListenerContext, Accepting, Observed):
     """A broker inside a Trio program: ``async with Broker(config) as broker:``. The addresses it listens on
     are then in `broker.addresses`; leaving the block stops it in order.
 
@@ -133,7 +134,9 @@ class Broker(Administered):
         self.prometheus = HttpListener(metrics=True)
         self.as_member: ServingNode = ServingNode(self)
         self.watches = Watches(self.connections)
-        self._listener = Listener(self, self.connections, self.tracing, self.watches, self.resource_monitor)
+        self.not_greeted = self.tracing.greeting
+        self.running = partial(RunningNode, self)
+        self._listener = Listener(self)
         self._queues: Queues | None = None
         self._connections_nursery: trio.Nursery | None = None
         self._context: Any = None
@@ -215,7 +218,7 @@ class Broker(Administered):
 
         if self.data is None:
             raise ConfigError("data_dir", "is missing beside node_name", "give the node a folder")
-        self.cluster = Cluster(self, self.data)
+        self.cluster = Cluster(self, self.data, self.resource_monitor)
         async with self.cluster.running(*self.addresses[0]):
             yield
 
@@ -400,6 +403,14 @@ class Broker(Administered):
         """Serve a stream that was made elsewhere, as if it had been accepted from an address `peer`."""
         assert self._connections_nursery is not None, "the broker is not running"
         self._connections_nursery.start_soon(self._listener.serve_stream, stream, peer, Peer(loopback, peer))
+
+    def connected(self, connection: Connection) -> None:
+        self.tracing.join(connection, begins=True)
+        self.resource_monitor.wake()
+
+    def disconnected(self, connection: Connection) -> None:
+        self.tracing.leave(connection)
+        self.watches.leave(connection)
 
     def logged_in(self, connection: int) -> None:
         self.tracing.join(self.connections[connection])

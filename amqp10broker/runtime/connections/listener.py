@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,9 +15,9 @@ from amqp10broker.auth.tls import CertificateUser, certificate_user
 from amqp10broker.config import Config
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.connection import HEADER_BYTES, WireProtocol, answer
-from amqp10broker.runtime.connections.connection091 import ConnectionTask091
-from amqp10broker.runtime.connections.connection10 import Connection10
-from amqp10broker.runtime.connections.connections import Connections
+from amqp10broker.runtime.connections.connection091 import ChannelsContext, ConnectionTask091
+from amqp10broker.runtime.connections.connection10 import Connection10, SessionsContext
+from amqp10broker.runtime.connections.connections import Connection, Occupied
 from amqp10broker.runtime.connections.sockets import (
     READ_BYTES,
     Address,
@@ -31,11 +32,7 @@ from amqp10broker.runtime.connections.sockets import (
     tls_stream,
     turn_address,
 )
-from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
-from amqp10broker.runtime.observe.tracing import Tracing
-from amqp10broker.runtime.observe.watches import Watches
 
 _log = Log("amqp10broker.listener")
 
@@ -53,15 +50,29 @@ class Greeted:
     origin: Peer
 
 
-@dataclass(eq=False)
+class ListenerContext(SessionsContext, ChannelsContext, Occupied):
+    """For what accepts connections.
+
+    Attributes:
+        faulty_stream: makes of a stream, for a connection's number, one that commits faults; None: no faults.
+        connected: to be called with a connection before it runs.
+        disconnected: likewise, with one that is over.
+        not_greeted: likewise, with the number, the peer, the header and the answer of a client whose protocol
+            header is not supported.
+    """
+
+    faulty_stream: Callable[..., Stream] | None
+    connected: Callable[[Connection], None]
+    disconnected: Callable[[Connection], None]
+    not_greeted: Callable[[int, str, bytes, bytes], None]
+
+
 class Listener:
     """Makes connections of what comes to the sockets of one broker."""
 
-    _node_context: ConnectionContext
-    _connections: Connections
-    _tracing: Tracing
-    _watches: Watches
-    _monitor: ResourceMonitor
+    def __init__(self, node_context: ListenerContext) -> None:
+        self._node_context = node_context
+        self._connections = node_context.connections
 
     async def accept(
         self, listener: socket.socket, nursery: trio.Nursery, tls: ssl.SSLContext | None = None
@@ -168,8 +179,7 @@ class Listener:
             first_bytes=greeted.first_bytes,
         )
         self._connections[number] = connection
-        self._tracing.join(connection, begins=True)
-        self._monitor.wake()
+        self._node_context.connected(connection)
         if self._connections.stopping:  # accepted a moment before the end
             connection.close(SHUTTING_DOWN, node_stops=True)
         try:
@@ -177,8 +187,7 @@ class Listener:
             return connection.linger_s
         finally:
             self._connections.ended(number)
-            self._tracing.leave(connection)
-            self._watches.leave(connection)
+            self._node_context.disconnected(connection)
             if connection.user:
                 connection.log.info("connection closed", reason=connection.end)
             connection.release()
@@ -222,7 +231,7 @@ class Listener:
             if greeting is None:
                 continue
             if greeting.protocol is None:
-                self._tracing.greeting(number, peer, data, greeting.reply)
+                self._node_context.not_greeted(number, peer, data, greeting.reply)
                 await stream.send_all(greeting.reply)
                 return None
             # AMQP 1.0's engine reads the header itself, for it has more than one.
