@@ -40,7 +40,7 @@ from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.cluster.cluster import Cluster
 from amqp10broker.runtime.cluster.node_of_cluster import NodeOfCluster
 from amqp10broker.runtime.connections.connections import Connection, Connections, Rights, SuspendedLinks
-from amqp10broker.runtime.connections.listener import SHUTTING_DOWN, Listener, ListenerContext, Listeners
+from amqp10broker.runtime.connections.listener import SHUTTING_DOWN, Listener, ListenerContext
 from amqp10broker.runtime.connections.login import Logins, authenticator
 from amqp10broker.runtime.connections.sockets import BoundSockets, Stream, addresses_of, peer_text
 from amqp10broker.runtime.http.http_listener import HttpListener
@@ -129,16 +129,14 @@ class Broker(ListenerContext, Accepting, Observed):
             from amqp10broker.runtime.observe.faults import faulty
 
             self.faults, self.session_type, self.channel_type, self.faulty_stream = faulty(self)
-        self.broker_listeners = None
         self.http = HttpListener(self.resource_monitor.wake)
         self.prometheus = HttpListener(metrics=True)
         self.as_member: ServingNode = ServingNode(self)
         self.watches = Watches(self.connections)
         self.not_greeted = self.tracing.greeting
         self.running = partial(RunningNode, self)
-        self._listener = Listener(self)
+        self.listener = Listener(self)
         self._queues: Queues | None = None
-        self._connections_nursery: trio.Nursery | None = None
         self._context: Any = None
         self._started_at = 0.0
 
@@ -290,7 +288,6 @@ class Broker(ListenerContext, Accepting, Observed):
     @asynccontextmanager
     async def _serving_clients(self, sockets: BoundSockets) -> AsyncIterator[Callable[[], None]]:
         async with trio.open_nursery() as connections, trio.open_nursery() as listeners:
-            self._connections_nursery = connections
             self.resource_monitor.start()
             listeners.start_soon(self.resource_monitor.run)
             listeners.start_soon(self.logins.run)
@@ -301,8 +298,8 @@ class Broker(ListenerContext, Accepting, Observed):
             listeners.start_soon(self.as_member.run)
             await listeners.start(serve_admin, self)
             try:
-                self.broker_listeners = Listeners(self._listener, sockets, connections)
-                yield partial(self._listen, self.broker_listeners, listeners)
+                self.listener.begin(sockets, connections)
+                yield partial(self._listen, listeners)
             finally:
                 listeners.cancel_scope.cancel()
                 sockets.close()
@@ -310,8 +307,8 @@ class Broker(ListenerContext, Accepting, Observed):
                 connections.cancel_scope.deadline = trio.current_time() + timeout_s
                 self.connections.stop(SHUTTING_DOWN)
 
-    def _listen(self, broker_listeners: Listeners, nursery: trio.Nursery) -> None:
-        broker_listeners.listen(nursery)
+    def _listen(self, nursery: trio.Nursery) -> None:
+        self.listener.listen(nursery)
         nursery.start_soon(self.http.run, self)
         nursery.start_soon(self.prometheus.run, self)
 
@@ -401,8 +398,7 @@ class Broker(ListenerContext, Accepting, Observed):
 
     def serve(self, stream: Stream, *, peer: str = "in-process", loopback: bool = True) -> None:
         """Serve a stream that was made elsewhere, as if it had been accepted from an address `peer`."""
-        assert self._connections_nursery is not None, "the broker is not running"
-        self._connections_nursery.start_soon(self._listener.serve_stream, stream, peer, Peer(loopback, peer))
+        self.listener.take(stream, peer, Peer(loopback, peer))
 
     def connected(self, connection: Connection) -> None:
         self.tracing.join(connection, begins=True)

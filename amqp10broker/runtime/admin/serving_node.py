@@ -14,14 +14,14 @@ from amqp10broker.queues.quorum.durability import QuorumInLog
 from amqp10broker.raft.groups import Member
 from amqp10broker.raft.messages import Role
 from amqp10broker.runtime.admin.admin import Administered
-from amqp10broker.runtime.connections.listener import Listeners
+from amqp10broker.runtime.connections.listener import Listener
 from amqp10broker.runtime.queues.queue_task import QueueTask
 
 
 class Accepting(Administered):
-    """The broker as it accepts clients. `broker_listeners`: where they come in; None before it serves."""
+    """The broker as it accepts clients."""
 
-    broker_listeners: Listeners | None
+    listener: Listener
 
 
 MAINTENANCE: Final = "Node was put into maintenance mode"
@@ -60,16 +60,14 @@ class ServingNode(ClusterNode):
         return {0: state_of(cast("QuorumInLog", handle.backend).member)}
 
     async def drain(self) -> None:
-        if self._broker.broker_listeners is not None:
-            self._broker.broker_listeners.shut()
+        self._broker.listener.shut()
         self._broker.connections.turn_out(MAINTENANCE)
 
     async def revive(self) -> None:
         """Accept clients as before. Raises `OSError` or `ConfigError` if another program has an address by
         now.
         """
-        if self._broker.broker_listeners is not None:
-            await self._broker.broker_listeners.reopen(self._broker.config)
+        await self._broker.listener.reopen(self._broker.config)
 
     async def leave(self) -> None:
         return

@@ -175,21 +175,20 @@ class HttpListener:
             self._answer = HttpApi(broker, self._start, metrics=self._metrics).answer
             self._limits = HttpLimits(body_bytes=broker.config.http_body_bytes_max)
         limits, answering = self._limits, partial(self._answer, origin, peer)
-        broker_listeners = broker.broker_listeners
         self.serving += 1
         self._on_client()
         try:
-            if self._metrics or broker_listeners is None or not broker.config.websocket:
+            if self._metrics or not broker.config.websocket:
                 await HttpConnection(stream, peer, answering, limits).serve()
                 return False
-            has_room = partial(broker_listeners.has_room_for, peer, origin.address)
+            has_room = partial(broker.listener.has_room_for, peer, origin.address)
             came = await serve_until_websocket(
                 *(broker.config, has_room, stream, peer, origin), run=answering, limits=limits
             )
             if came is None:
                 return False
             websocket, origin = came
-            broker_listeners.take(websocket, peer, origin)
+            broker.listener.take(websocket, peer, origin)
             return True
         finally:
             self.serving -= 1
