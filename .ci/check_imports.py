@@ -140,7 +140,7 @@ REPLACED: Final[Mapping[str, str]] = {"dataclasses.dataclass": "import it from a
 
 # Packages from outside the standard library, and the files and folders that may import them.
 THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
-    "trio": ("runtime/", "client/trio.py", "testing/server.py", "cli/serve.py"),
+    "trio": ("runtime/", "client/trio.py", "testing/servers.py", "cli/serve.py"),
     "pytest": ("testing/plugin.py",),
     "argon2": ("auth/passwords.py",),
     "shtab": ("cli/completion.py",),
