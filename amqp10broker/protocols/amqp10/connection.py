@@ -125,7 +125,9 @@ class FrameReader:
         self.more = False
         while end - pos >= FRAME_HEADER_BYTES:
             layout = get_layout(buf[pos + 4 : pos + 17])
-            if layout is LIST32:
+            if layout is None:
+                layout = get_layout(buf[pos + 4 : pos + 16])
+            elif layout is LIST32:
                 layout = get_layout(buf[pos + 4 : pos + 23])
             if layout is None or end - pos < layout.head_bytes:
                 pass

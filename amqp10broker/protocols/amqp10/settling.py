@@ -13,6 +13,7 @@ from amqp10broker.protocols.amqp10.link import (
     KEY8_BYTES,
     KEY32_BYTES,
     LIST32,
+    SHORT_KEY_BYTES,
     DeliveriesSettled,
     DeliveriesUpdated,
     ReceiverLink,
@@ -174,7 +175,8 @@ def learn(
     body = pos + 8
     head = buf[body : body + 4]
     if head == b"\x00\x53\x15\xc0":
-        at, key_bytes = body + 6, KEY8_BYTES
+        at = body + 6
+        key_bytes = SHORT_KEY_BYTES if buf[at + 1] == _SMALLUINT else KEY8_BYTES
     elif head == b"\x00\x53\x15\xd0":
         at, key_bytes = body + 12, KEY32_BYTES
     else:
