@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 from amqp10broker.dataclass import dataclass
+from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import decode, encode, skip
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition, DecodeError
 from amqp10broker.protocols.amqp10.performatives import (
@@ -308,9 +309,6 @@ _DATA8: Final = b"\x00\x53\x75\xa0"
 _DATA32: Final = b"\x00\x53\x75\xb0"
 
 
-HeadAndContent: TypeAlias = tuple[bytes, bytes]
-
-
 class MessageReader:
     """Turns payloads into messages for one exchange and routing key, with caches for heads and layouts: a
     publisher writes the same header and annotations over and over. `has_extra_keys`: some message so far had
@@ -338,7 +336,7 @@ class MessageReader:
         self._heads: dict[bytes, bytes] = {b"": self._plain_head}
         self._layouts = MessageLayouts()
 
-    def read(self, payload: bytes) -> HeadAndContent:
+    def read(self, payload: bytes) -> Message:
         """Check a payload and return its message. Raises `AmqpLinkError`."""
         # The commonest: a header seen before (or none) and one data section.
         start = payload[:4]
@@ -368,13 +366,13 @@ class MessageReader:
         properties = self._learn(payload)[1] if layout is None else self.read_with_properties(payload)[1]
         return None if properties is None else properties.to
 
-    def _learn(self, payload: bytes) -> tuple[HeadAndContent, Properties | None]:
+    def _learn(self, payload: bytes) -> tuple[Message, Properties | None]:
         message, properties = self.read_with_properties(payload)
         head, bare = message
         self._layouts.learn(payload, header_end(payload), len(payload) - len(bare), head)
         return message, properties
 
-    def read_with_properties(self, payload: bytes) -> tuple[HeadAndContent, Properties | None]:
+    def read_with_properties(self, payload: bytes) -> tuple[Message, Properties | None]:
         try:
             sections = locate(payload)
             prefix = payload[: sections.bare]
@@ -517,7 +515,7 @@ def _acquired(head: bytes, failed: bool) -> bytes:
     return header.encode() + head[end:]
 
 
-def aged(messages: Sequence[HeadAndContent], waited_ms: int) -> Sequence[HeadAndContent]:
+def aged(messages: Sequence[Message], waited_ms: int) -> Sequence[Message]:
     """Shorten the times to live of AMQP 1.0 messages by the time that they have waited (part 3, 3.2.1)."""
     heads = {head: header_of(head).ttl for head in set(map(itemgetter(0), messages))}
     older = {head: _aged(head, max(0, ttl - waited_ms)) for head, ttl in heads.items() if ttl is not None}

@@ -1,4 +1,5 @@
 """What a queue reads of a message's head: durability, priority, time to live, delay; and what traces show.
+The head of a message that a classic queue delivers again is made here too.
 
 The earliest delivery time is an annotation of AMQP 1.0 or a header of AMQP 0-9-1: `x-opt-delivery-time`, in
 ms since 1970, which JMS clients write, or `x-opt-delivery-delay`, in ms from the arrival at the queue, as in
@@ -17,13 +18,14 @@ from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import (
     X_EXCHANGE,
     X_ROUTING_KEY,
+    acquired_head,
     decode_head,
     has_own_deaths,
     header_of,
     remembering,
 )
 from amqp10broker.message.convert import body_start, read_properties, routing_headers
-from amqp10broker.message.message import Message, is_amqp091
+from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp091.codec import Timestamp as Timestamp091
 from amqp10broker.protocols.amqp091.content import DEAD_LETTERED
 from amqp10broker.protocols.amqp091.properties import (
@@ -77,6 +79,24 @@ def _delay_in(annotations: Mapping[Any, Any]) -> Delay | None:
         return Delay(when, from_arrival=False)
     delay = milliseconds_in(annotations.get(X_OPT_DELIVERY_DELAY))
     return None if delay is None or delay <= 0 else Delay(delay, from_arrival=True)
+
+
+def is_amqp091(message: Message) -> bool:
+    return message[0][0] == amqp091.MARK
+
+
+def redelivered(message: Message) -> bool:
+    head = message[0]
+    if head[0] == amqp091.MARK:
+        return amqp091.redelivered(head)
+    return header_of(head).first_acquirer is False
+
+
+def acquired(message: Message, *, failed: bool) -> Message:
+    head, content = message
+    if head[0] == amqp091.MARK:
+        return amqp091.acquired_head(head, failed), content
+    return acquired_head(head, failed), content
 
 
 class Traits(NamedTuple):

@@ -11,7 +11,8 @@ from random import Random
 
 import pytest
 
-from amqp10broker.message.message import Message, make_head
+from amqp10broker.message.amqp10 import make_head
+from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Configure,

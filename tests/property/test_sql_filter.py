@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from amqp10broker.message import amqp091
+from amqp10broker.message.amqp10 import MessageReader
 from amqp10broker.message.convert import body_start, read_properties
 from amqp10broker.message.filters.fields import (
     ABSENT,
@@ -41,7 +42,6 @@ from amqp10broker.message.filters.sql_parser import (
     parse,
 )
 from amqp10broker.message.filters.stream import BloomFilter, chunk_filter
-from amqp10broker.message.message import MessageReader
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.performatives import Header, Properties

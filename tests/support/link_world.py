@@ -17,7 +17,8 @@ from amqp10broker.cluster.remote_queue.link_server import LinkServer
 from amqp10broker.cluster.remote_queue.links import QueueLinks
 from amqp10broker.cluster.remote_queue.messages import LinkPort
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
-from amqp10broker.message.message import Message, make_head
+from amqp10broker.message.amqp10 import make_head
+from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.queues.commands import (
     ActiveChanged,

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from amqp10broker.config import Config, FlowOverride
-from amqp10broker.message.message import Message, MessageReader
+from amqp10broker.message.amqp10 import MessageReader
+from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import VHOST
 from amqp10broker.metadata.queue import QueueCommand, QueueSpec
 from amqp10broker.metadata.queue_settings import selector_in

@@ -13,7 +13,8 @@ import pytest
 
 import amqp10broker.queues.quorum
 from amqp10broker.errors import DamagedFile
-from amqp10broker.message.message import Message, decode_batch, make_head
+from amqp10broker.message.amqp10 import make_head
+from amqp10broker.message.message import Message, decode_batch
 from amqp10broker.queues.commands import (
     JOINED_MAX,
     AttachPublisher,

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp10broker.message import amqp091
+from amqp10broker.message.amqp10 import MessageReader
 from amqp10broker.message.filters.fields import ABSENT, FieldReader, MessageField, Section
 from amqp10broker.message.filters.filters import (
     ALIKE_MAX,
@@ -27,7 +28,6 @@ from amqp10broker.message.filters.filters import (
     from_amqp10,
 )
 from amqp10broker.message.filters.stream import BloomFilter, OffsetWord, chunk_filter, filter_value
-from amqp10broker.message.message import MessageReader
 from amqp10broker.protocols.amqp091.codec import encode_table
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.protocols.amqp10.codec import array_of, decode, encode
