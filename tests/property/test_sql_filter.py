@@ -13,15 +13,8 @@ from hypothesis import strategies as st
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import MessageReader
 from amqp10broker.message.convert import body_start, read_properties
-from amqp10broker.message.filters.fields import (
-    ABSENT,
-    PROPERTIES,
-    FieldReader,
-    FilterError,
-    MessageField,
-    Section,
-)
-from amqp10broker.message.filters.filters import MessageFilter
+from amqp10broker.message.filters.fields import PROPERTIES, FilterError, MessageField, Section
+from amqp10broker.message.filters.filters import ABSENT, FieldReader, MessageFilter
 from amqp10broker.message.filters.sql_eval import SqlFilter, compile_expression, compile_like, compile_sql
 from amqp10broker.message.filters.sql_parser import (
     TOKENS_MAX,
