@@ -34,10 +34,9 @@ from amqp10broker.queues.quorum.commands import (
     decode_commands,
     encode_commands,
 )
-from amqp10broker.queues.quorum.consumer import size_of
-from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.ordered_entries import size_of
+from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
 from amqp10broker.queues.quorum.ready import ReadyIndexes
-from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType
 
 REQUEUES = (commands.DeliveryOutcome.REQUEUE, commands.DeliveryOutcome.REQUEUE_FAILED)

@@ -34,8 +34,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand
 from amqp10broker.queues.quorum.log_store import QuorumStore
-from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings
 from tests.support.quorum_alone import Alone, store_on
 from tests.support.small_journal import SmallJournal

@@ -58,8 +58,7 @@ from amqp10broker.queues.quorum.commands import (
     encode_commands,
     joined,
 )
-from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.sessions.credit import QueueCredit
 from tests.support.handles import IdleHandle

@@ -46,9 +46,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.machine import RoundRobin
 from amqp10broker.queues.queue_status import ConsumerStatus
 from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
-
-SIZE_BITS: Final = 32
-_SIZE_MASK: Final = (1 << SIZE_BITS) - 1
+from amqp10broker.queues.quorum.ordered_entries import delivered_at
 
 _OLD_RANKS_MAX: Final = 64
 """Outdated ranks beside as many as there are consumers."""
@@ -133,14 +131,6 @@ class QuorumConsumer:
     @property
     def busy(self) -> bool:
         return bool(self.unsettled) and not self.settled
-
-
-def size_of(held: int) -> int:
-    return held & _SIZE_MASK
-
-
-def delivered_at(held: int) -> int:
-    return held >> SIZE_BITS
 
 
 class ConsumerRotation(dict[int, RoundRobin[QuorumConsumer]]):
