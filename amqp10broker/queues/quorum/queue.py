@@ -60,16 +60,10 @@ from amqp10broker.queues.quorum.commands import (
     Selected,
     SessionGone,
 )
-from amqp10broker.queues.quorum.consumer import (
-    ConsumerFacts,
-    NodeLink,
-    NodeLinks,
-    QuorumConsumer,
-    Resumption,
-    is_of,
-)
+from amqp10broker.queues.quorum.consumer import QuorumConsumer
 from amqp10broker.queues.quorum.consumers import QuorumConsumers
 from amqp10broker.queues.quorum.messages import PREFETCH, DeadMessage, Messages, at_least_once
+from amqp10broker.queues.quorum.node_links import ConsumerFacts, NodeLink, NodeLinks, Resumption, is_of
 from amqp10broker.queues.quorum.ordered_entries import OrderedEntries, size_of
 from amqp10broker.queues.quorum.selecting import Browsers
 from amqp10broker.queues.quorum.snapshot import BEGINNING, state_of, version_of

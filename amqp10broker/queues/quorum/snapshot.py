@@ -38,7 +38,8 @@ from amqp10broker.layout import (
 from amqp10broker.queues.commands import DeadLetterReason
 from amqp10broker.queues.journal import ranges_of
 from amqp10broker.queues.layouts import CONSUMER, EFFECT, PEER, PUBLISHER, SETTINGS
-from amqp10broker.queues.quorum.consumer import ConsumerSelection, NodeLink
+from amqp10broker.queues.quorum.consumer import ConsumerSelection
+from amqp10broker.queues.quorum.node_links import NodeLink
 from amqp10broker.queues.quorum.ordered_entries import SIZE_BITS, delivered_at, size_of
 from amqp10broker.queues.quorum.ready import FAIR_LEVELS
 

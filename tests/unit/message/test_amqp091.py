@@ -25,15 +25,8 @@ from amqp10broker.message.amqp10 import (
     header_of,
 )
 from amqp10broker.message.message import Message
-from amqp10broker.message.traits import (
-    LOOKED_THROUGH_BYTES,
-    acquired,
-    destination,
-    ids,
-    is_amqp091,
-    trace_fields,
-    traits_of,
-)
+from amqp10broker.message.tracing import LOOKED_THROUGH_BYTES, destination, ids, is_amqp091, trace_fields
+from amqp10broker.message.traits import acquired, traits_of
 from amqp10broker.protocols.amqp091.codec import Int32, encode_shortstr
 from amqp10broker.protocols.amqp091.errors import DecodeError
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
