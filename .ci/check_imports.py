@@ -75,7 +75,7 @@ ROOMS: Final[Mapping[str, Room]] = {
         "routing", "queues", "storage.catalog_log", "emulation", "errors",
         why="what is declared: virtual hosts, users, permissions, names to queues",
     ),
-    "auth": _room("metadata", "errors", why="authentication and authorisation"),
+    "auth": _room("metadata", "config", "errors", why="authentication and authorisation"),
     "cluster": _room(
         "raft", "queues", "metadata", "message", "protocols.serial", "layout", "errors",
         why="membership, metadata and queues on other nodes: a test runs five nodes in a loop",

@@ -38,11 +38,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GroupSeen:
-    """Members of a group by this node's log. `non_voters`: nodes with members that never will be."""
+    """Nodes with members of a group, by this node's log. `promotable`: those that become voters later."""
 
     voters: tuple[int, ...]
     promotable: tuple[int, ...] = ()
-    non_voters: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.message.dead_lettering import delivery_time_ms, merged, redelivered
+from amqp10broker.message.dead_letter_heads import delivery_time_ms, merged, redelivered
 from amqp10broker.message.message import Message
 from amqp10broker.message.traits import traits_of
 from amqp10broker.queues.commands import DeadLetterReason, DeadLetters, DeliveryOutcome
