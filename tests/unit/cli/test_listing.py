@@ -18,110 +18,12 @@ from amqp10broker.cli import admin, listing, main, publishing, status, tables
 from amqp10broker.client.message import BodyKind, Header, Message, Properties, Symbol, decode_message
 from amqp10broker.errors import ConfigError
 from amqp10broker.protocols.amqp10.types import UInt
-from amqp10broker.queues.queue_status import CONSUMING, QueueConsumption, QueueCounters, tally
-from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.queues.queue_status import QueueConsumption, QueueCounters, tally
 from tests.support.key_server import key_server
 from tests.support.tokens import SERVER, key, pem, token
+from tests.unit.cli.documents import connections
 
-COUNTERS = ClientCounters().document()
-ERROR = {"time": "2026-11-22T08:38:47Z", "event": "link detached by the broker", "text": "why"}
 BY_NOUN = {each.noun: each for each in listing.LISTINGS}
-LINK: dict[str, Any] = {
-    "name": "in",
-    "handle": 0,
-    "role": "receiver",
-    "address": "/queues/q",
-    "queue": "q",
-    "credit": 5,
-    "delivery_count": 7,
-    "unsettled": 2,
-    "available": 0,
-    "drain": False,
-    "queue_credit": 5,
-    "queue_delivery_count": 7,
-    "pending": 0,
-    "properties": None,
-    "waits": "queue-empty",
-    "waits_why": "queue 'q' has no ready message",
-    "counters": ClientCounters().document(CONSUMING),
-    "last_error": ERROR,
-    "waits_for_s": 1.5,
-}
-SESSION: dict[str, Any] = {
-    "channel": 3,
-    "incoming_window": 400,
-    "remote_incoming_window": 2048,
-    "next_incoming_id": 0,
-    "next_outgoing_id": 0,
-    "unsettled_in": 0,
-    "unsettled_out": 2,
-    "pending_out": 0,
-    "counters": COUNTERS,
-    "last_error": None,
-    "links": [LINK, {**LINK, "role": "sender", "name": "out"}],
-    "transactions": [
-        {
-            "id": "0000000100000002",
-            "link": "control",
-            "age_s": 75.5,
-            "messages": 3,
-            "bytes": 2048,
-            "deliveries": 2,
-            "failed": None,
-        }
-    ],
-}
-NO_WAIT = {"waits": None, "waits_why": None, "waits_for_s": None}
-CHANNEL: dict[str, Any] = {
-    "number": 1,
-    "state": "running",
-    "confirm": True,
-    "transactional": False,
-    "unconfirmed": 0,
-    "unacknowledged": 1,
-    "prefetch": 10,
-    "global_prefetch": 0,
-    "reader_credit": 400,
-    "consumers": [
-        {"tag": "ctag", "queue": "r", "no_ack": False, "prefetch": 10, "unacknowledged": 1, "unsent": 0}
-        | NO_WAIT
-    ],
-    "counters": COUNTERS,
-    "last_error": {"time": "2026-11-22T08:38:47Z", "event": "consumer cancelled"},
-    **NO_WAIT,
-}
-CONNECTION: dict[str, Any] = {
-    "node": "n",
-    "id": 1,
-    "protocol": "AMQP 1.0",
-    "peer": "127.0.0.1:1",
-    "user": "guest",
-    "vhost": "/",
-    "container_id": "c",
-    "state": "opened",
-    "channel_max": 255,
-    "frame_max": 131072,
-    "idle_timeout_ms": None,
-    "bytes_in": 10,
-    "bytes_out": 20,
-    "writer_waiting_bytes": 0,
-    "counters": COUNTERS,
-    "last_error": ERROR,
-    "sessions": [SESSION],
-}
-CONNECTIONS: list[dict[str, Any]] = [
-    CONNECTION,
-    {
-        **CONNECTION,
-        "id": 2,
-        "protocol": "AMQP 0-9-1",
-        "vhost": "v",
-        "container_id": None,
-        "client": {"connection_name": "billing", "product": "pika"},
-        "sessions": [],
-        "channels": [CHANNEL],
-    },
-]
 QUEUE = {
     "name": "q",
     "vhost": "/",
@@ -167,7 +69,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def ask(place: admin.Place, request: Any) -> Any:
         requests.append(request)
-        return {"connections": CONNECTIONS, "list-queues": [QUEUE]}.get(request["op"], [])
+        return {"connections": connections(), "list-queues": [QUEUE]}.get(request["op"], [])
 
     monkeypatch.setattr(admin, "ask", ask)
     return requests
@@ -179,7 +81,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_rows_of_connections_have_every_column(each: listing.Listing) -> None:
     """A column that no row has would be an empty one for ever."""
     assert each.from_connections is not None
-    found = list(each.from_connections(CONNECTIONS))
+    found = list(each.from_connections(connections()))
     assert found
     for row in found:
         assert set(each.columns) <= set(row)
@@ -207,7 +109,7 @@ def test_consumers_are_receivers_and_channels_consumers() -> None:
     """Both protocols in one table; links on which the client sends are none."""
     found = [
         (row["connection"], row["channel"], row["tag"], row["queue"], row["prefetch"], row["unacknowledged"])
-        for row in listing.consumer_rows(CONNECTIONS)
+        for row in listing.consumer_rows(connections())
     ]
     assert found == [(1, 3, "in", "q", 5, 2), (2, 1, "ctag", "r", 10, 1)]
 
