@@ -11,6 +11,7 @@ import pytest
 from amqp10broker.cli import status
 from amqp10broker.cli.admin import Place
 from tests.unit.cli import documents
+from tests.unit.cli.conftest import Broker
 
 RESOURCES: dict[str, Any] = {
     "memory": {
@@ -177,16 +178,10 @@ def test_suspended_links_are_shown() -> None:
 
 
 def test_what_is_chosen_is_asked_of_the_broker_and_the_screen_bounds_it(
-    monkeypatch: pytest.MonkeyPatch,
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a thousand connections only what fits is sent; JSON and --all have no bound."""
-    asked: list[Any] = []
-
-    def ask(place: Place, request: Any) -> Any:
-        asked.append(request["arguments"]["choose"])
-        return documents.status()
-
-    monkeypatch.setattr(status.admin, "ask", ask)
+    broker.answers = {None: documents.status()}
     monkeypatch.setenv("LINES", "30")
     monkeypatch.setenv("COLUMNS", "80")
     once: dict[str, Any] = {"watch_s": None, "choose": {"user": "ann"}}
@@ -195,7 +190,7 @@ def test_what_is_chosen_is_asked_of_the_broker_and_the_screen_bounds_it(
     status.show(Place(1, None), as_json=True, stream=io.StringIO(), **once)
     watched: dict[str, Any] = {"watch_s": 1.0, "all_of_them": True, "sleep": Interrupt(1)}
     status.show(Place(1, None), as_json=False, stream=Terminal(), **watched)
-    assert asked == [
+    assert [each["arguments"]["choose"] for each in broker.requests] == [
         {"user": "ann", "limit": status.SHOWN_MAX},
         {"user": "ann"},
         {"user": "ann"},
