@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from amqp10broker.config import Config
-from amqp10broker.message.message import make_head
+from amqp10broker.message.amqp10 import make_head
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.queues.commands import Publish
 from amqp10broker.runtime.broker import Broker

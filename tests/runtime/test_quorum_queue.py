@@ -13,8 +13,8 @@ import trio.testing
 
 from amqp10broker.config import Config
 from amqp10broker.errors import StorageFailed
-from amqp10broker.message.amqp10 import decode_head
-from amqp10broker.message.message import Message, make_head
+from amqp10broker.message.amqp10 import decode_head, make_head
+from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.protocols.amqp10.performatives import Transfer
 from amqp10broker.queues.commands import (
