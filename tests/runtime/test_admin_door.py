@@ -244,8 +244,7 @@ async def test_a_bad_password_adds_nobody(broker: Broker, password: str) -> None
 async def both_protocols(broker: Broker, user: str, vhost: str) -> tuple[Client, Client091]:
     """A connection of each protocol, of a user whose password is its name."""
     ten = connect(broker)
-    await ten.send(sasl("PLAIN", f"\0{user}\0{user}".encode()))
-    assert (await ten.until(SaslOutcome)).code == 0
+    assert (await ten.call(SaslOutcome, sasl("PLAIN", f"\0{user}\0{user}".encode()))).code == 0
     await ten.send(open_frame(hostname=f"vhost:{vhost}"))
     await ten.expect(Open)
     old = await connect091(broker).open(user=user, password=user, vhost=vhost)

@@ -475,8 +475,7 @@ async def test_what_ended_connections_did_stays_counted_by_protocol_virtual_host
     """Beside what those do that are there; a user who is deleted is left out, the protocol's sum is not."""
     declare(broker.catalog, "/", "q", durable=True)
     gone = await connect(broker).open()
-    await gone.send(raw.attach_sender(0, "/queues/q"))
-    await gone.until(Attach)
+    await gone.call(Attach, raw.attach_sender(0, "/queues/q"))
     await gone.send(raw.transfer(0, 0, b"x"), raw.transfer(0, 1, b"x"))
     await settle_down()
     await gone.vanish()
@@ -501,8 +500,7 @@ async def test_what_ended_connections_did_stays_counted_by_protocol_virtual_host
 async def test_a_session_never_falls_out_of_the_sum_while_it_ends(broker: Broker) -> None:
     """Looked at between all steps, the connection's number never goes back."""
     client = await connect(broker).open()
-    await client.send(raw.attach_sender(0, "q"))
-    await client.until(Attach)
+    await client.call(Attach, raw.attach_sender(0, "q"))
     await client.send(raw.transfer(0, 0, b"x", settled=True))
     await settle_down()
     seen: list[int] = []
@@ -513,8 +511,7 @@ async def test_a_session_never_falls_out_of_the_sum_while_it_ends(broker: Broker
 
     watch = Watch()
     trio.lowlevel.add_instrument(watch)
-    await client.send(raw.frame(0, End()))
-    await client.until(End)
+    await client.call(End, raw.frame(0, End()))
     await settle_down()
     trio.lowlevel.remove_instrument(watch)
     assert seen

@@ -112,8 +112,7 @@ async def test_a_stream_is_reset_after_some_frames() -> None:
     async with running_broker(test_mode=True) as broker:
         client = await publisher(broker)
         fault = (await ask(broker, "inject-fault", kind="reset-after", count=1))["fault"]
-        await client.send(transfer(0, 0, b"body"))
-        await client.until(Disposition)
+        await client.call(Disposition, transfer(0, 0, b"body"))
         assert await client.next_or_end() is None
         await eventually(lambda: not broker.connections)
         assert broker.faults._on[fault].frames == {}

@@ -49,8 +49,7 @@ async def test_everything_is_recorded_from_the_first_byte_of_a_connection(tmp_pa
         begun = await trace(broker, what="everything", on=True, file=str(path), frames=True)
         assert begun["ok"]
         client = await connect(broker).open()
-        await client.send(attach_sender(0, "/queues/q"))
-        await client.until(Flow)
+        await client.call(Flow, attach_sender(0, "/queues/q"))
         await client.send(transfer(0, 0, b"hello"))
         await settle_down()
         ended = await trace(broker, what="everything", on=False)
@@ -78,8 +77,7 @@ async def test_links_that_are_there_already_are_told_first(tmp_path: Path) -> No
         await declared(broker)
         assert (await admin.answer(broker, b'{"op": "declare-queue", "arguments": {"name": "r"}}'))["ok"]
         client = await connect(broker).open()
-        await client.send(attach_sender(5, "/queues/q"), attach_receiver(6, "/queues/r"))
-        await client.until(Flow)
+        await client.call(Flow, attach_sender(5, "/queues/q"), attach_receiver(6, "/queues/r"))
         await settle_down()
         assert (await trace(broker, what="/queues/q", on=True, file=str(path), frames=True))["ok"]
     listening, known = records_of(path)[:2]

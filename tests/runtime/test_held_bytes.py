@@ -29,8 +29,7 @@ async def filled(broker: Broker, kind: str, *sizes: int) -> None:
     vhost = broker.catalog.lookup_vhost("/")
     declare(broker.catalog, vhost, "q", arguments={"x-queue-type": kind})
     publisher = await connect(broker).open()
-    await publisher.send(attach_sender(0, "q"))
-    await publisher.until(Attach)
+    await publisher.call(Attach, attach_sender(0, "q"))
     for number, size in enumerate(sizes):
         await publisher.send(transfer(0, number, b"%08d" % number + b"x" * size))
         await settle_down()

@@ -43,10 +43,8 @@ async def open_channel(client: Client091) -> None:
 
 async def client10(broker: Broker) -> Client:
     client = connect(broker, peer="127.0.0.1:50001")
-    await client.send(login("PLAIN", b"\0guest\0guest"))
-    await client.until(SaslOutcome)
-    await client.send(open_frame(container_id="ten"), begin())
-    await client.until(Open)
+    await client.call(SaslOutcome, login("PLAIN", b"\0guest\0guest"))
+    await client.call(Open, open_frame(container_id="ten"), begin())
     return client
 
 

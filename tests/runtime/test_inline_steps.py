@@ -46,8 +46,7 @@ async def test_a_message_alone_takes_its_whole_way_in_its_readers_turn(broker: B
     await consumer.send(attach_receiver(0, "q"), credit(0, 10))
     await settle_down()
     with steps() as taken:
-        await publisher.send(transfer(0, 0, b"alone"))
-        await publisher.until(Disposition)
+        await publisher.call(Disposition, transfer(0, 0, b"alone"))
         await consumer.until(Transfer)
     assert (taken["_run_part"], taken["queue q"]) == (0, 0)
 
@@ -60,8 +59,7 @@ async def test_what_comes_in_bulk_goes_by_tasks(broker: Broker) -> None:
     with steps() as taken:
         frame = transfer(0, 0, b"x" * 100)
         count = LITTLE_BYTES // len(frame) + 1
-        await publisher.send(*[transfer(0, number, b"x" * 100) for number in range(count)])
-        await publisher.until(Disposition)
+        await publisher.call(Disposition, *[transfer(0, number, b"x" * 100) for number in range(count)])
     assert taken["_run_part"] > 0
     assert taken["queue q"] > 0
 

@@ -67,8 +67,7 @@ def failing_once(owner: type, method: str) -> Callable[..., Any]:
 
 async def round_trip(client: Client, queue: str, handle: int, number: int) -> None:
     """Publish one message and consume it on the same session."""
-    await client.send(transfer(handle, number, b"message %d" % number))
-    await client.until(Disposition)
+    await client.call(Disposition, transfer(handle, number, b"message %d" % number))
     await client.send(credit(handle + 1, 1, delivery_count=number))
     while type((got := await client.next()).body) is not Transfer:
         pass
@@ -223,8 +222,7 @@ async def test_client_that_stops_reading_blocks_only_itself(broker: Broker, dire
     assert numbers == sorted(numbers)
     await other.send(attach_sender(1, "elsewhere"))
     await other.take(Attach, 1)
-    await other.send(transfer(1, 0, b"x"))
-    await other.until(Disposition)
+    await other.call(Disposition, transfer(1, 0, b"x"))
     assert queue_counts(broker, "elsewhere") == (1, 0)
     # When it reads again, everything that was kept for it arrives.
     rest = await stuck.take(Transfer, unsettled)
@@ -338,14 +336,12 @@ async def test_message_of_16_mib_delays_another_session_by_no_more_than_a_frame(
     await publish_large(publisher, 0, b"L" * (16 * 1024 * 1024 - 100))
     pair = partial(pipe_pair, 1000)
     client = await connect(broker, pair=pair).open(channels=2, max_frame_size=frame_bytes)
-    await client.send(attach_receiver(0, "small", channel=1), credit(0, 10, channel=1))
-    await client.until(Attach)
+    await client.call(Attach, attach_receiver(0, "small", channel=1), credit(0, 10, channel=1))
     await client.send(attach_receiver(0, "large", channel=0), credit(0, 10))
     await settle_down()  # the large one stands in the writer as far as it may
     before = 0
     for number in range(3):
-        await publisher.send(transfer(1, number + 1, b"%d" % number))
-        await publisher.until(Disposition)
+        await publisher.call(Disposition, transfer(1, number + 1, b"%d" % number))
         await settle_down()
         while True:
             got = await client.next()
@@ -396,8 +392,7 @@ async def test_large_message_shares_the_wire_frame_by_frame(broker: Broker) -> N
 async def test_close_by_a_client_that_does_not_read_its_answer_ends_in_time(broker: Broker) -> None:
     """Close, then silence with a full pipe: the socket is closed after the close-wait at the latest."""
     publisher = await connect(broker).open()
-    await publisher.send(attach_sender(0, "q"))
-    await publisher.until(Flow)
+    await publisher.call(Flow, attach_sender(0, "q"))
     for number in range(100):
         await publisher.send(transfer(0, number, b"." * 1000, settled=True))
     await settle_down()

@@ -38,8 +38,7 @@ TOPIC = Symbol("topic")
 async def opened(broker: Broker, *desired: Symbol, **fields: Any) -> tuple[Client, Open]:
     """A client that has had an open for its own."""
     client = connect(broker)
-    await client.send(login())
-    assert (await client.until(SaslOutcome)).code == 0
+    assert (await client.call(SaslOutcome, login())).code == 0
     await client.send(open_frame(desired_capabilities=desired or None, **fields))
     return client, await client.expect(Open)
 
@@ -117,8 +116,7 @@ async def test_queues_made_by_clients_of_jms_give_messages_by_priority(broker: B
     """By an attach and by the anonymous terminus; others may declare such a queue as a plain one. Queues that
     other clients make, or made before, are as they were."""
     other = await connect(broker).open()
-    await other.send(attach_sender(0, "plain"))
-    await other.until(Attach)
+    await other.call(Attach, attach_sender(0, "plain"))
     client, _ = await opened(broker, *JMS, container_id="jms")
     anonymous = frame(
         0, Attach(name="relay", handle=1, role=False, target=Target(), initial_delivery_count=0)
@@ -149,14 +147,12 @@ async def test_a_durable_subscription_survives_a_restart(tmp_path: Path) -> None
         client, _ = await opened(broker, *JMS, container_id="c")
         await client.send(begin(), subscribe(0, "sub", durable=True), attach_sender(1, "/topics/news"))
         await client.take(Attach, 2)
-        await client.send(transfer(1, 0, persistent, raw=True))
-        await client.until(Disposition)
+        await client.call(Disposition, transfer(1, 0, persistent, raw=True))
         await client.vanish()
     async with running_broker(data_dir=folder) as broker:
         assert queues(broker) == ["subscription:c:sub"]
         client, _ = await opened(broker, *JMS, container_id="c")
-        await client.send(begin(), attach_sender(1, "/topics/news"))
-        await client.until(Attach)
+        await client.call(Attach, begin(), attach_sender(1, "/topics/news"))
         await client.send(transfer(1, 0, b"new"))
         await client.send(subscribe(0, "sub", durable=True), credit(0, 10))
         came = [got.payload for got in await client.take(Transfer, 2)]
@@ -179,8 +175,7 @@ async def test_a_volatile_shared_subscription_ends_with_its_last_link(broker: Br
         clients.append(client)
     await settle_down()
     assert queues(broker) == ["subscription-shared:*:s"]
-    await clients[0].send(frame(0, Detach(handle=0, closed=True)))
-    await clients[0].until(Detach)
+    await clients[0].call(Detach, frame(0, Detach(handle=0, closed=True)))
     await settle_down()
     assert queues(broker) == ["subscription-shared:*:s"]
     await leave(clients[1])

@@ -27,8 +27,7 @@ async def test_a_session_over_the_users_limit_is_ended_and_one_that_ends_makes_r
     """Sessions count as channels: the second of one is ended with resource-limit-exceeded."""
     client = await connect(broker).open(channels=1)
     set_user_limits(broker.catalog, "guest", UserLimits(max_channels=1))
-    await client.send(begin(1))
-    end = await client.until(End)
+    end = await client.call(End, begin(1))
     assert end.error.condition == Condition.RESOURCE_LIMIT_EXCEEDED
     assert "user limit of (1)" in end.error.description
     await settle_down()

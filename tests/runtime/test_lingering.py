@@ -66,8 +66,7 @@ AnyClient = Client | Client091
 async def closed_10(broker: Broker, **fields: Any) -> Client:
     """A client of AMQP 1.0 that has closed its connection and read the answer, and keeps its socket."""
     client = await connect(broker, pair=PIPE).open(**fields)
-    await client.send(frame(0, Close()))
-    await client.until(Close)
+    await client.call(Close, frame(0, Close()))
     await settle_down()
     return client
 
@@ -83,8 +82,7 @@ async def closed_091(broker: Broker) -> Client091:
 async def failed_10(broker: Broker) -> Client:
     """A client of AMQP 1.0 that was closed for a fault, and has not answered for longer than is waited."""
     client = await connect(broker, pair=PIPE).open()
-    await client.send(flow(7))
-    await client.until(Close)
+    await client.call(Close, flow(7))
     await trio.sleep(CLOSE_WAIT_S)
     await settle_down()
     return client
@@ -181,8 +179,7 @@ async def test_what_a_connection_held_is_free_before_its_socket_lingers(broker: 
     await connect_and_publish(broker, "q")
     await consumer.idle()
     assert queue_counts(broker, "q") == (0, 1)
-    await consumer.send(frame(0, Close()))
-    await consumer.until(Close)
+    await consumer.call(Close, frame(0, Close()))
     assert queue_counts(broker, "q") == (1, 0)
     await settle_down()
     assert len(broker.connections.lingering) == 2
@@ -224,8 +221,7 @@ async def test_a_client_whose_login_failed_has_less_time() -> None:
         client = connect(broker, pair=PIPE)
         await client.send(login("PLAIN", b"\0guest\0no"))
         await trio.sleep(0.5)
-        await client.send(flow(0) * 10_000)
-        assert (await client.until(SaslOutcome)).code == 1
+        assert (await client.call(SaslOutcome, flow(0) * 10_000)).code == 1
         began = trio.current_time()
         assert await client.rest() == []
         assert trio.current_time() - began == pytest.approx(CLOSE_WAIT_S, abs=0.1)
@@ -235,8 +231,7 @@ async def test_a_close_frame_reaches_a_client_over_websocket_that_goes_on_sendin
     """The WebSocket stays open too; the client's close of it is answered."""
     async with running_broker(websocket_on_port=True) as broker:
         client = await (await over_websocket(broker)).open()
-        await client.send(frame(0, Close()), flow(0) * 100)
-        await client.until(Close)
+        await client.call(Close, frame(0, Close()), flow(0) * 100)
         await client.send(flow(0) * 100)
         assert await client.idle(1) == []
         assert client.stream.closed is None

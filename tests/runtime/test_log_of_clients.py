@@ -50,8 +50,7 @@ def queue_status(broker: Broker, name: str) -> dict[str, Any]:
 async def test_a_refused_attach(broker: Broker, log: LogRecorder) -> None:
     """Connection, user, virtual host, session, link, its address, and the text that the client got."""
     client = await connect(broker).open()
-    await client.send(raw.attach_receiver(0, "/queues/none"))
-    told = (await client.until(Detach)).error
+    told = (await client.call(Detach, raw.attach_receiver(0, "/queues/none"))).error
     fields = only(log, "attach refused")
     assert fields == {
         "connection": 1,
@@ -78,10 +77,8 @@ async def test_a_link_that_breaks_its_credit(log: LogRecorder) -> None:
     """The engine detaches; the queue keeps the error as its last one."""
     async with running_broker(flow=FlowSettings(max_link_credit=1)) as broker:
         client = await connect(broker).open()
-        await client.send(raw.attach_sender(0, "q"))
-        await client.until(Attach)
-        await client.send(*(raw.transfer(0, number, b"x") for number in range(9)))
-        told = (await client.until(Detach)).error
+        await client.call(Attach, raw.attach_sender(0, "q"))
+        told = (await client.call(Detach, *(raw.transfer(0, number, b"x") for number in range(9)))).error
         fields = only(log, "link detached by the broker")
         assert fields["condition"] == "amqp:link:transfer-limit-exceeded"
         assert fields["text"] == told.description
@@ -112,8 +109,7 @@ async def test_a_dynamic_queue_is_named_by_the_address_that_it_got(broker: Broke
     await client.send(raw.attach_receiver(0, "", source=source))
     name = (await client.until(Attach)).source.address.removeprefix("/queues/")
     deleter = await connect(broker).open()
-    await deleter.send(raw.attach_receiver(0, f"/queues/{name}"))
-    await deleter.until(Detach)
+    await deleter.call(Detach, raw.attach_receiver(0, f"/queues/{name}"))
     assert only(log, "attach refused")["condition"] == "amqp:resource-locked"
     assert only(log, "attach refused")["queue"] == name
 
@@ -121,8 +117,7 @@ async def test_a_dynamic_queue_is_named_by_the_address_that_it_got(broker: Broke
 async def test_an_ended_session(broker: Broker, log: LogRecorder) -> None:
     """A fault of the session names it, and the connection goes on."""
     client = await connect(broker).open(channels=2)
-    await client.send(raw.transfer(7, 0, b"x", channel=1))
-    told = (await client.until(End)).error
+    told = (await client.call(End, raw.transfer(7, 0, b"x", channel=1))).error
     fields = only(log, "session ended by the broker")
     assert fields["session"] == 1
     assert fields["user"] == "guest"
@@ -145,8 +140,7 @@ async def test_a_message_that_is_rejected_is_the_links_last_error_and_no_warning
 ) -> None:
     """The client hears of each; the log would be full of them."""
     client = await connect(broker).open()
-    await client.send(raw.attach_sender(0, "", target=Target(address=None)))
-    await client.until(Attach)
+    await client.call(Attach, raw.attach_sender(0, "", target=Target(address=None)))
     await client.send(raw.transfer(0, 0, b"x"))
     await settle_down()
     (link,) = connection_status(broker)["sessions"][0]["links"]
@@ -162,8 +156,7 @@ async def test_one_connection_cannot_fill_the_log(broker: Broker, log: LogRecord
         await loud.send(raw.attach_receiver(number, "/queues/none"))
     await loud.take(Detach, BURST + 7)
     other = await connect(broker).open()
-    await other.send(raw.attach_receiver(0, "/queues/none"))
-    await other.until(Detach)
+    await other.call(Detach, raw.attach_receiver(0, "/queues/none"))
     assert [fields["connection"] for _, fields in log.of("warning")] == [1] * BURST + [2]
     await trio.sleep(PERIOD_S + 1)
     event, fields = log.of("warning")[-1]
@@ -187,8 +180,7 @@ async def test_a_name_that_nobody_has_is_not_in_the_log(log: LogRecorder, name: 
     """It may be the password, typed in the place of the name; over both protocols."""
     async with running_broker(auth_failure_delay_ms=0) as broker:
         client = connect(broker)
-        await client.send(raw.login("PLAIN", f"\0{name}\0x".encode()))
-        await client.until(SaslOutcome)
+        await client.call(SaslOutcome, raw.login("PLAIN", f"\0{name}\0x".encode()))
         other = connect091(broker)
         await other.begin()
         await other.send(0, start_ok(user=name, password="x"))
@@ -204,8 +196,7 @@ async def test_a_user_with_a_wrong_password_is_named(log: LogRecorder) -> None:
     """The name is no secret, and an operator must know whose password fails."""
     async with running_broker(auth_failure_delay_ms=0) as broker:
         client = connect(broker)
-        await client.send(raw.login("PLAIN", b"\0guest\0wrong"))
-        await client.until(SaslOutcome)
+        await client.call(SaslOutcome, raw.login("PLAIN", b"\0guest\0wrong"))
     fields = only(log, "login failed")
     assert fields["user"] == "guest"
     assert fields["reason"] == "user 'guest': invalid credentials"
@@ -220,11 +211,9 @@ async def test_a_storm_of_failed_logins_is_limited_by_its_address(log: LogRecord
             ours, theirs = memory_stream_pair()
             broker.serve(theirs, peer=f"192.0.2.7:{number}")
             client = Client(broker, ours, "")
-            await client.send(raw.login("PLAIN", b"\0guest\0wrong"))
-            await client.until(SaslOutcome)
+            await client.call(SaslOutcome, raw.login("PLAIN", b"\0guest\0wrong"))
         other = connect(broker)
-        await other.send(raw.login("PLAIN", b"\0guest\0wrong"))
-        await other.until(SaslOutcome)
+        await other.call(SaslOutcome, raw.login("PLAIN", b"\0guest\0wrong"))
     events = [event for event, _ in log.of("warning")]
     assert events == ["login failed"] * (BURST + 1) + ["entries left out"]
     assert log.of("warning")[BURST][1]["peer"] == other.peer

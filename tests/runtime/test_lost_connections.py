@@ -110,8 +110,7 @@ async def test_deliveries_kept_by_a_closed_window_return_unmarked(broker: Broker
     """What never left the session goes back as it was: first-acquirer still true."""
     publisher = await filled(broker)
     client = await connect(broker).open()
-    await client.send(flow(0, incoming_window=0), attach_receiver(0, "q"))
-    await client.until(Attach)
+    await client.call(Attach, flow(0, incoming_window=0), attach_receiver(0, "q"))
     await client.send(credit(0, 20, incoming_window=0))
     await settle_down()
     assert queue_counts(broker, "q") == (MESSAGES - 20, 20)
@@ -190,8 +189,7 @@ async def test_deliveries_behind_a_letter_that_ends_the_session_are_not_lost(
     publisher = await filled(broker)
     client = await connect(broker).open()
     mode = SenderSettleMode.SETTLED if settled else SenderSettleMode.UNSETTLED
-    await client.send(flow(0, incoming_window=0), attach_receiver(0, "q", snd_settle_mode=mode))
-    await client.until(Attach)
+    await client.call(Attach, flow(0, incoming_window=0), attach_receiver(0, "q", snd_settle_mode=mode))
     task = client.task
     (session,) = task.parts.values()
     (consumer,) = session.service.consumers
@@ -306,8 +304,7 @@ async def test_temporary_queue_and_its_task_go_with_their_link(broker: Broker) -
     for number in range(10):
         client = await connect(broker).open()
         source = Source(dynamic=True)
-        await client.send(attach_receiver(0, "", source=source))
-        await client.until(Attach)
+        await client.call(Attach, attach_receiver(0, "", source=source))
         assert len(list(broker.catalog)) == 1
         if number % 2:
             await client.send(frame(0, Detach(handle=0, closed=True)))

@@ -123,8 +123,7 @@ Q = {"name": "q"}
 async def sends_and_receives(broker: Broker) -> None:
     """Messages of one frame and of several, taken and settled out of order, in the end a close."""
     client = await connect(broker).open()
-    await client.send(attach_sender(0, "/queues/q"))
-    await client.until(Flow)
+    await client.call(Flow, attach_sender(0, "/queues/q"))
     whole = b"".join(pieces(0, 3, b"x" * 5000, 1000))
     await client.send(*[transfer(0, number, b"x" * number) for number in range(3)], whole)
     await client.take(Disposition, 1)
@@ -134,10 +133,8 @@ async def sends_and_receives(broker: Broker) -> None:
     await client.take(Transfer, 2)
     await client.send(disposition(0, state=Accepted()), disposition(2, 3, state=Accepted()))
     await settle_down()
-    await client.send(frame(0, Detach(handle=1, closed=True)))
-    await client.until(Detach)
-    await client.send(frame(0, Close()))
-    await client.until(Close)
+    await client.call(Detach, frame(0, Detach(handle=1, closed=True)))
+    await client.call(Close, frame(0, Close()))
 
 
 async def test_against_a_broker_like_the_recorded_one_nothing_differs(tmp_path: Path) -> None:
@@ -157,8 +154,7 @@ async def test_a_recording_takes_as_long_as_it_took(tmp_path: Path) -> None:
 
     async def slow(broker: Broker) -> None:
         client = await connect(broker).open()
-        await client.send(frame(0, Close()))
-        await client.until(Close)
+        await client.call(Close, frame(0, Close()))
 
     script = await recorded(slow, tmp_path / "f")
     (part,) = script.parts
@@ -199,11 +195,9 @@ async def test_an_outcome_that_is_another_is_told_with_its_message(tmp_path: Pat
 
     async def scene(broker: Broker) -> None:
         client = await connect(broker).open()
-        await client.send(attach_sender(0, "/queues/q"))
-        await client.until(Flow)
+        await client.call(Flow, attach_sender(0, "/queues/q"))
         for number in range(4):
-            await client.send(transfer(0, number, b"x"))
-            await client.until(Disposition)
+            await client.call(Disposition, transfer(0, number, b"x"))
 
     script = await recorded(scene, tmp_path / "f", Q)
     full = {"name": "q", "arguments": {"x-max-length": 1, "x-overflow": "reject-publish"}}
@@ -247,10 +241,8 @@ async def test_addresses_that_the_broker_chose_are_those_of_now(tmp_path: Path) 
 
     async def scene(broker: Broker) -> None:
         client = await connect(broker).open()
-        await client.send(attach_receiver(0, "", source=Source(dynamic=True)), credit(0, 1))
-        answer = await client.until(Attach)
-        await client.send(attach_sender(1, answer.source.address))
-        await client.until(Attach)
+        answer = await client.call(Attach, attach_receiver(0, "", source=Source(dynamic=True)), credit(0, 1))
+        await client.call(Attach, attach_sender(1, answer.source.address))
         await client.until(Flow)
         await client.send(transfer(1, 0, b"x"))
         await client.take(Transfer, 1)
@@ -271,10 +263,8 @@ async def test_requests_to_management_are_left_out_and_said(tmp_path: Path) -> N
             attach_sender(5, "/management", **paired), attach_receiver(6, "/management", **paired)
         )
         await client.until(Flow)
-        await client.send(attach_sender(0, "/queues/q"))
-        await client.until(Flow)
-        await client.send(transfer(0, 0, b"x"))
-        await client.until(Disposition)
+        await client.call(Flow, attach_sender(0, "/queues/q"))
+        await client.call(Disposition, transfer(0, 0, b"x"))
 
     script = await recorded(scene, tmp_path / "f", Q)
     async with running_broker() as broker:

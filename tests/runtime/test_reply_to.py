@@ -153,10 +153,8 @@ async def test_a_reply_reaches_the_requester(broker: Broker, fixed: bool) -> Non
     declare(broker.catalog, "/", "requests")
     asking, answering = await connect(broker).open(), await connect(broker).open()
     address = await attached(asking)
-    await asking.send(credit(0, 10), attach_sender(1, "/queues/requests"))
-    await asking.until(Flow)
-    await asking.send(transfer(1, 0, request(address, correlation_id="c")))
-    await asking.until(Disposition)
+    await asking.call(Flow, credit(0, 10), attach_sender(1, "/queues/requests"))
+    await asking.call(Disposition, transfer(1, 0, request(address, correlation_id="c")))
 
     await answering.send(attach_receiver(0, "/queues/requests"), credit(0, 1))
     await answering.expect(Attach)
@@ -186,8 +184,7 @@ async def test_without_credit_a_reply_is_dropped(broker: Broker) -> None:
     """It is accepted all the same; what comes after the grant is delivered, and credit counts."""
     client = await connect(broker).open()
     address = await attached(client)
-    await client.send(attach_sender(1, address))
-    await client.until(Flow)
+    await client.call(Flow, attach_sender(1, address))
     await client.send(*[transfer(1, number, message(b"early")) for number in range(3)])
     got = await client.idle()
     assert {type(each.body).__name__ for each in got} == {"Disposition"}
@@ -202,8 +199,7 @@ async def test_drain_is_answered(broker: Broker) -> None:
     """There is never anything available: the credit is used up at once."""
     client = await connect(broker).open()
     await attached(client)
-    await client.send(credit(0, 10, drain=True))
-    answer = await client.until(Flow)
+    answer = await client.call(Flow, credit(0, 10, drain=True))
     assert (answer.delivery_count, answer.link_credit, answer.available) == (10, 0, 0)
 
 
@@ -212,8 +208,7 @@ async def test_many_volatile_queues_in_one_session(broker: Broker) -> None:
     client = await connect(broker).open()
     addresses = [await attached(client, handle) for handle in range(5)]
     await client.send(*[credit(handle, 1) for handle in range(5)])
-    await client.send(attach_sender(9, "", target=Target()))
-    await client.until(Flow)
+    await client.call(Flow, attach_sender(9, "", target=Target()))
     for number, address in enumerate(addresses):
         payload = Properties(to=address).encode() + message(b"%d" % number)
         await client.send(transfer(9, number, payload, settled=True))
@@ -247,8 +242,7 @@ async def test_the_queue_goes_with_its_link(broker: Broker, way: str) -> None:
     asking, answering = await connect(broker).open(), await connect(broker).open()
     address = await attached(asking)
     name = address.rpartition("/")[2]
-    await answering.send(attach_sender(0, address))
-    await answering.until(Flow)
+    await answering.call(Flow, attach_sender(0, address))
     if way == "detach":
         await asking.send(frame(0, Detach(handle=0, closed=True)))
     elif way == "end":
@@ -298,10 +292,8 @@ async def test_a_1_0_requester_and_a_0_9_1_responder(broker: Broker) -> None:
     asking = await connect(broker).open()
     answering = await connect091(broker).open()
     address = await attached(asking)
-    await asking.send(credit(0, 10), attach_sender(1, "/queues/requests"))
-    await asking.until(Flow)
-    await asking.send(transfer(1, 0, request(address, correlation_id="c", message_id="m")))
-    await asking.until(Disposition)
+    await asking.call(Flow, credit(0, 10), attach_sender(1, "/queues/requests"))
+    await asking.call(Disposition, transfer(1, 0, request(address, correlation_id="c", message_id="m")))
 
     await answering.call(1, BasicConsume(queue="requests", no_ack=True), BasicConsumeOk)
     got = await answering.expect(Content)
@@ -340,11 +332,9 @@ async def test_a_0_9_1_requester_and_a_1_0_responder(broker: Broker, fixed: bool
     assert isinstance(given.reply_to, str)
     assert given.reply_to.startswith(PREFIX)
     target = Target(address=given.reply_to if fixed else None)
-    await answering.send(attach_sender(1, "", target=target))
-    await answering.until(Flow)
+    await answering.call(Flow, attach_sender(1, "", target=target))
     reply = Properties(to=given.reply_to, correlation_id="c").encode() + message(b"reply")
-    await answering.send(transfer(1, 0, reply))
-    assert type((await answering.until(Disposition)).state).__name__ == "Accepted"
+    assert type((await answering.call(Disposition, transfer(1, 0, reply))).state).__name__ == "Accepted"
     delivered = await asking.expect(Content)
     assert (delivered.body, decode_properties(delivered.properties).correlation_id) == (b"reply", "c")
 
@@ -365,10 +355,8 @@ async def test_a_1_0_link_may_not_consume_the_replies_of_a_channel(broker: Broke
         "amqp:unauthorized-access",
         f"only creator channel may consume from queue '{name}'",
     )
-    await other.send(attach_sender(2, address))
-    await other.until(Flow)
+    await other.call(Flow, attach_sender(2, address))
     await asking.stream.aclose()
     detach = await other.until(Detach)
     assert detach.error.condition == "amqp:resource-deleted"
-    await other.send(flow(echo=True))
-    await other.until(Flow)
+    await other.call(Flow, flow(echo=True))

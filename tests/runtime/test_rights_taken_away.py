@@ -60,10 +60,8 @@ def add_ann(broker: Broker, *, tags: tuple[str, ...] = ()) -> None:
 
 async def ann10(broker: Broker) -> Client:
     client = connect(broker)
-    await client.send(login("PLAIN", b"\0ann\0secret"))
-    assert (await client.until(SaslOutcome)).code == 0
-    await client.send(open_frame(), begin())
-    await client.until(Open)
+    assert (await client.call(SaslOutcome, login("PLAIN", b"\0ann\0secret"))).code == 0
+    await client.call(Open, open_frame(), begin())
     return client
 
 
@@ -89,8 +87,7 @@ async def test_a_link_that_may_not_read_its_queue_any_more_is_detached(broker: B
     client = await ann10(broker)
     await client.send(attach_receiver(0, "/queues/q"), attach_receiver(1, "/queues/other"))
     await client.take(Attach, 2)
-    await client.send(credit(0, 1), credit(1, 10))
-    await client.until(Transfer)
+    await client.call(Transfer, credit(0, 1), credit(1, 10))
     assert queue_counts(broker, "q") == (1, 1)
     set_permission(broker.catalog, "ann", "/", Permission(read="^other$"))
     detach = await client.until(Detach)
@@ -146,8 +143,7 @@ async def test_rights_that_are_given_or_of_others_disturb_nobody(broker: Broker)
     """Neither a change of what the user may write, nor one of another user or virtual host."""
     add_ann(broker)
     client10, client091 = await ann10(broker), await ann091(broker)
-    await client10.send(attach_receiver(0, "/queues/q"), credit(0, 10))
-    await client10.until(Attach)
+    await client10.call(Attach, attach_receiver(0, "/queues/q"), credit(0, 10))
     await client091.call(1, methods.BasicConsume(queue="other"), methods.BasicConsumeOk)
     catalog = broker.catalog
     add_vhost(catalog, "elsewhere")
@@ -168,8 +164,7 @@ async def test_a_queue_made_for_a_link_is_not_asked_about(broker: Broker) -> Non
     """Attaching a dynamic source asks for configure; the queue is the link's own."""
     add_ann(broker)
     client = await ann10(broker)
-    await client.send(attach_receiver(0, "", source=Source(dynamic=True)))
-    await client.until(Attach)
+    await client.call(Attach, attach_receiver(0, "", source=Source(dynamic=True)))
     set_permission(broker.catalog, "ann", "/", Permission(read=""))
     assert [each for each in await client.idle() if type(each.body) is Detach] == []
 
@@ -206,12 +201,10 @@ async def test_what_changes_during_the_handshake_is_asked_at_open(broker: Broker
     """A client that has logged in and not opened yet is refused there."""
     add_ann(broker)
     client = connect(broker)
-    await client.send(login("PLAIN", b"\0ann\0secret"))
-    assert (await client.until(SaslOutcome)).code == 0
+    assert (await client.call(SaslOutcome, login("PLAIN", b"\0ann\0secret"))).code == 0
     clear_permission(broker.catalog, "ann", "/")
     await settle_down()
-    await client.send(open_frame())
-    assert (await client.until(Close)).error.description == VHOST_REFUSED
+    assert (await client.call(Close, open_frame())).error.description == VHOST_REFUSED
 
 
 # --- publishing -----------------------------------------------------------------------------------
@@ -228,17 +221,14 @@ async def test_a_foreign_user_id_is_refused_when_the_tag_is_gone(broker: Broker,
     vhost = broker.catalog.lookup_vhost("/")
     bind(broker.catalog, vhost, Binding("amq.direct", Destination("queue", "q"), "k"))
     client = await ann10(broker)
-    await client.send(attach_sender(0, "", target=Target(address=address)))
-    await client.until(Flow)
+    await client.call(Flow, attach_sender(0, "", target=Target(address=address)))
     for number in range(2):
         transfer = Transfer(handle=0, delivery_id=number, delivery_tag=b"%d" % number)
-        await client.send(frame(0, transfer, in_anothers_name(b"m")))
-        await client.until(Disposition)
+        await client.call(Disposition, frame(0, transfer, in_anothers_name(b"m")))
     assert queue_counts(broker, "q")[0] == 2
     set_tags(broker.catalog, "ann", [])
     transfer = Transfer(handle=0, delivery_id=2, delivery_tag=b"2")
-    await client.send(frame(0, transfer, in_anothers_name(b"m")))
-    error = (await client.until(Detach)).error
+    error = (await client.call(Detach, frame(0, transfer, in_anothers_name(b"m")))).error
     assert error.condition == "amqp:unauthorized-access"
     assert error.description == "user_id property set to 'bob' but authenticated user was 'ann'"
     assert queue_counts(broker, "q")[0] == 2
@@ -262,12 +252,10 @@ async def test_the_tag_is_of_use_at_once(broker: Broker) -> None:
     """Whoever gets it need not connect again."""
     add_ann(broker)
     client10, client091 = await ann10(broker), await ann091(broker)
-    await client10.send(attach_sender(0, "/queues/q"))
-    await client10.until(Flow)
+    await client10.call(Flow, attach_sender(0, "/queues/q"))
     set_tags(broker.catalog, "ann", ["impersonator"])
     transfer = Transfer(handle=0, delivery_id=0, delivery_tag=b"0")
-    await client10.send(frame(0, transfer, in_anothers_name(b"m")))
-    await client10.until(Disposition)
+    await client10.call(Disposition, frame(0, transfer, in_anothers_name(b"m")))
     await client091.publish("", "q", b"m", user_id="bob")
     await settle_down()
     assert queue_counts(broker, "q")[0] == 2

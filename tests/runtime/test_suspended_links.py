@@ -70,8 +70,7 @@ async def test_a_lost_connection_loses_no_outcome() -> None:
     delay = FaultInjection(confirm_delay_ms=(("q", 500),))
     async with running_broker(test_mode=True, fault_injection=delay) as broker:
         client = await connect(broker).open()
-        await client.send(kept_sender(), transfer(0, 0, b"first"))
-        await client.until(Disposition)
+        await client.call(Disposition, kept_sender(), transfer(0, 0, b"first"))
         await client.send(transfer(0, 1, b"second"))
         await settle_down()
         await client.vanish()
@@ -79,8 +78,7 @@ async def test_a_lost_connection_loses_no_outcome() -> None:
         other = await connect(broker).open()
         assert await resumed(other, tag(0), tag(1), tag(2)) == {tag(0): Accepted(), tag(1): None}
         again = Transfer(handle=0, delivery_id=0, delivery_tag=tag(1), message_format=0, resume=True)
-        await other.send(frame(0, again, b""))
-        told = await other.until(Disposition)
+        told = await other.call(Disposition, frame(0, again, b""))
         assert (told.first, told.state, told.settled) == (0, Accepted(), False)
         await other.send(disposition(0, role=False, state=Accepted()))
         await settle_down()
@@ -91,8 +89,7 @@ async def test_a_lost_connection_loses_no_outcome() -> None:
 async def test_a_suspended_link_ends_in_time_and_leaves_nothing(broker: Broker) -> None:
     client = await connect(broker).open()
     others = len(broker.reply_registry)
-    await client.send(kept_sender(), transfer(0, 0, b"first"))
-    await client.until(Disposition)
+    await client.call(Disposition, kept_sender(), transfer(0, 0, b"first"))
     assert len(broker.reply_registry) == others + 1
     await client.vanish()
     other = await connect(broker).open()
@@ -110,8 +107,7 @@ async def test_a_suspended_link_ends_in_time_and_leaves_nothing(broker: Broker) 
 async def test_another_connection_takes_a_link_over_that_has_not_ended(broker: Broker) -> None:
     """2.6.1: a client comes back before the broker knows that it was gone."""
     client = await connect(broker).open()
-    await client.send(kept_sender(), transfer(0, 0, b"first"))
-    await client.until(Disposition)
+    await client.call(Disposition, kept_sender(), transfer(0, 0, b"first"))
     other = await connect(broker).open()
     assert await resumed(other, tag(0)) == {tag(0): Accepted()}
     stolen = await client.until(Detach)
@@ -119,16 +115,14 @@ async def test_another_connection_takes_a_link_over_that_has_not_ended(broker: B
     # The end of its connection does not end what another has.
     await client.vanish()
     await settle_down()
-    await other.send(transfer(0, 5, b"more"))
-    assert (await other.until(Disposition)).first == 5
+    assert (await other.call(Disposition, transfer(0, 5, b"more"))).first == 5
     assert queue_counts(broker, "q") == (2, 0)
 
 
 async def test_an_attach_that_waits_for_a_link_may_be_lost_itself(broker: Broker) -> None:
     """The end that it stole is free, and the next one has it."""
     client = await connect(broker).open()
-    await client.send(kept_sender(), transfer(0, 0, b"first"))
-    await client.until(Disposition)
+    await client.call(Disposition, kept_sender(), transfer(0, 0, b"first"))
     for _ in range(3):
         hurried = await connect(broker).open()
         await hurried.send(kept_sender(unsettled={tag(0): None}))
@@ -167,8 +161,7 @@ async def test_links_go_with_their_user_and_their_virtual_host(
 ) -> None:
     """Who is called the same later is somebody else."""
     client = await connect(broker).open()
-    await client.send(kept_sender(), transfer(0, 0, b"first"))
-    await client.until(Disposition)
+    await client.call(Disposition, kept_sender(), transfer(0, 0, b"first"))
     if suspended:
         await client.vanish()
         await settle_down()
@@ -205,10 +198,8 @@ async def test_the_durable_links_of_a_deleted_user_do_not_come_back(
 async def test_what_a_deleted_users_link_held_goes_back(broker: Broker) -> None:
     for suspended in True, False:
         client = await connect(broker).open()
-        await client.send(attach_sender(0, "q"), transfer(0, 0, b"first"))
-        await client.until(Disposition)
-        await client.send(kept_receiver("q"), credit(1, 10))
-        await client.until(Transfer)
+        await client.call(Disposition, attach_sender(0, "q"), transfer(0, 0, b"first"))
+        await client.call(Transfer, kept_receiver("q"), credit(1, 10))
         if suspended:
             await client.vanish()
             await settle_down()
@@ -222,10 +213,8 @@ async def test_what_a_deleted_users_link_held_goes_back(broker: Broker) -> None:
 async def test_an_operator_ends_a_suspended_link(broker: Broker) -> None:
     """By its number; an attached one is its client's."""
     client = await connect(broker).open()
-    await client.send(attach_sender(0, "q"), transfer(0, 0, b"first"))
-    await client.until(Disposition)
-    await client.send(kept_receiver("q"), credit(1, 10))
-    await client.until(Transfer)
+    await client.call(Disposition, attach_sender(0, "q"), transfer(0, 0, b"first"))
+    await client.call(Transfer, kept_receiver("q"), credit(1, 10))
     assert await ask(broker, "list-suspended-links") == []
     refused = await asked(broker, "end-suspended-link", link=1)
     assert (refused["kind"], refused["error"]) == ("NotFound", "no link of number 1 is suspended")
@@ -277,8 +266,7 @@ async def test_a_restart_leaves_of_a_link_what_was_granted(tmp_path: Path) -> No
             assert answer.target.address == (None if ours is None else "q")
             assert answer.target.durable == durable
             assert unsettled_map(answer) == (ours or {})
-            await client.send(frame(0, Detach(handle=0, closed=True)))
-            await client.until(Detach)
+            await client.call(Detach, frame(0, Detach(handle=0, closed=True)))
         async with running_broker(**folder) as broker:
             assert len(broker.resumable_links) == 0
 
@@ -306,14 +294,12 @@ async def test_the_terminus_of_a_durable_consumer_survives_and_its_deliveries_go
         client = await connect(broker).open()
         await client.send(attach_sender(1, "q"))
         body = Header(durable=True).encode() + message(b"first")
-        await client.send(transfer(1, 0, body, raw=True))
-        await client.until(Disposition)
+        await client.call(Disposition, transfer(1, 0, body, raw=True))
         source = Source(address="q", durable=2, timeout=60, default_outcome=Modified())
         answer = await attached(client, sends=False, source=source)
         assert isinstance(answer.source, Source)
         assert answer.source.durable == 1
-        await client.send(credit(0, 1))
-        await client.until(Transfer)
+        await client.call(Transfer, credit(0, 1))
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
         assert queue_counts(broker, "q") == (1, 0)
         client = await connect(broker).open()
@@ -344,8 +330,7 @@ async def test_a_link_that_goes_on_is_granted_no_more_than_before(tmp_path: Path
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
         client = await connect(broker).open()
         await attached(client, target=durable_target(0))
-        await client.send(transfer(0, 0, b"first"))
-        await client.until(Disposition)
+        await client.call(Disposition, transfer(0, 0, b"first"))
         await client.vanish()
         client = await connect(broker).open()
         answer = await attached(client, target=durable_target(2), unsettled={tag(0): None})
@@ -404,8 +389,7 @@ async def test_what_survives_costs_a_record_a_delivery_and_others_cost_none(tmp_
             await settle_down()
             assert appended == expected
             appended.clear()
-            await client.send(frame(0, Detach(handle=0, closed=True)))
-            await client.until(Detach)
+            await client.call(Detach, frame(0, Detach(handle=0, closed=True)))
             assert appended == [ENDED] * bool(durable)
             appended.clear()
 

@@ -62,11 +62,9 @@ def token(broker: Broker, *scopes: str, **claims: Any) -> str:
 
 async def client10(broker: Broker, secret: str, *, code: int = 0) -> Client:
     client = connect(broker)
-    await client.send(login("PLAIN", b"\0\0" + secret.encode()))
-    assert (await client.until(SaslOutcome)).code == code
+    assert (await client.call(SaslOutcome, login("PLAIN", b"\0\0" + secret.encode()))).code == code
     if code == 0:
-        await client.send(open_frame(), begin())
-        await client.until(Open)
+        await client.call(Open, open_frame(), begin())
     return client
 
 
@@ -102,10 +100,8 @@ async def test_scopes_are_the_permissions_of_a_link(settings: dict[str, Any]) ->
         declare(broker.catalog, "/", "mine")
         declare(broker.catalog, "/", "other")
         client = await client10(broker, token(broker, "read:%2F/mine", "write:%2F/amq.default"))
-        await client.send(attach_receiver(0, "/queues/mine"))
-        await client.until(Attach)
-        await client.send(attach_receiver(1, "/queues/other"))
-        text = (await client.until(End)).error.description
+        await client.call(Attach, attach_receiver(0, "/queues/mine"))
+        text = (await client.call(End, attach_receiver(1, "/queues/other"))).error.description
     assert text == "read access to queue 'other' in vhost '/' refused for user 'ann'"
 
 

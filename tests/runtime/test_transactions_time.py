@@ -58,8 +58,7 @@ async def test_a_transaction_that_is_open_for_too_long_is_rolled_back() -> None:
         assert queue_counts(broker, "one") == (1, 0)
         assert queue_counts(broker, "two") == (0, 0)
         assert await shown(broker) == []
-        await session.client.send(control(7))
-        await session.client.until(Flow)
+        await session.client.call(Flow, control(7))
         assert (await session.ask(Discharge(txn_id=txn_id), handle=7)).error.condition.endswith("unknown-id")
 
 

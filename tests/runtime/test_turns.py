@@ -134,8 +134,7 @@ async def test_sessions_that_have_ended_do_not_pile_up(broker: Broker) -> None:
     """Not by the connection's writer either, which had their bytes."""
     client = await connect(broker).open(channels=0)
     for _ in range(20):
-        await client.send(begin(1), attach_sender(0, "q", channel=1), frame(1, End()))
-        await client.until(End)
+        await client.call(End, begin(1), attach_sender(0, "q", channel=1), frame(1, End()))
     await settle_down()
     gc.collect()
     (connection,) = broker.connections.values()

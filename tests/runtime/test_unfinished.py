@@ -47,10 +47,8 @@ KIB = 1024
 
 async def logged_in(broker: Broker, user: str) -> Client:
     client = connect(broker)
-    await client.send(login("PLAIN", f"\0{user}\0secret".encode()))
-    await client.until(SaslOutcome)
-    await client.send(open_frame(), begin())
-    await client.until(Begin)
+    await client.call(SaslOutcome, login("PLAIN", f"\0{user}\0secret".encode()))
+    await client.call(Begin, open_frame(), begin())
     return client
 
 
@@ -78,14 +76,12 @@ async def test_deliveries_that_are_not_whole_are_bounded_over_all_sessions() -> 
         assert 99_000 < unfinished.held_bytes <= 100_000
         await client.idle()
         last = transfer(9, 9, b"x" * 10_000, channel=1, more=True)
-        await client.send(attach_sender(9, "q", channel=1), last)
-        end = await client.until(End)
+        end = await client.call(End, attach_sender(9, "q", channel=1), last)
         assert end.error.condition == Condition.RESOURCE_LIMIT_EXCEEDED
         assert "finish or abort some before you begin others" in end.error.description
         assert unfinished.held_bytes == held
         # The other session goes on, and what it finishes is whole.
-        await client.send(transfer(0, 0, b"", raw=True))
-        assert (await client.until(Disposition)).first == 0
+        assert (await client.call(Disposition, transfer(0, 0, b"", raw=True))).first == 0
         assert queue_counts(broker, "q") == (1, 0)
 
 
@@ -114,8 +110,7 @@ async def test_frames_without_payload_do_not_pile_up() -> None:
         client = await connect(broker).open()
         await begun(client, 1, 10)
         empty = transfer(0, 0, b"", raw=True, more=True)
-        await client.send(*[empty] * 2_000)
-        end = await client.until(End)
+        end = await client.call(End, *[empty] * 2_000)
         assert end.error.condition == Condition.RESOURCE_LIMIT_EXCEEDED
         assert client.task.unfinished.held_bytes == 0
 
@@ -126,8 +121,7 @@ async def test_one_message_of_the_largest_size_always_fits() -> None:
         client = await connect(broker).open()
         await begun(client, 1, 20_000)
         rest = transfer(0, 0, b"", raw=True)
-        await client.send(rest)
-        assert (await client.until(Disposition)).first == 0
+        assert (await client.call(Disposition, rest)).first == 0
 
 
 async def test_what_comes_during_an_alarm_is_bounded_in_bytes(broker: Broker) -> None:
@@ -167,10 +161,8 @@ async def test_who_sends_less_is_read_during_an_alarm(broker: Broker) -> None:
         broker.resource_monitor.set_alarm("disk", on=True)
         await client.send(*[transfer(0, number + each, body) for each in range(30)])
         number += 30
-        await client.send(begin(1))
-        await client.until(Begin)
-        await client.send(frame(1, End()))
-        await client.until(End)
+        await client.call(Begin, begin(1))
+        await client.call(End, frame(1, End()))
         broker.resource_monitor.set_alarm("disk", on=False)
     assert queue_counts(broker, "q") == (90, 0)
 
@@ -190,8 +182,7 @@ async def test_deliveries_that_are_not_whole_are_bounded_over_all_connections_of
         closed = await greedy.until(ConnectionClose)
         assert closed.reply_code == ReplyCode.RESOURCE_ERROR
         assert "more than 100000 bytes for user 'guest' on this node" in closed.reply_text
-        await clients[0].send(attach_sender(4, "q"), transfer(4, 4, b"x" * 30_000, more=True))
-        end = await clients[0].until(End)
+        end = await clients[0].call(End, attach_sender(4, "q"), transfer(4, 4, b"x" * 30_000, more=True))
         assert "more than 100000 bytes for user 'guest' on this node" in end.error.description
         assert 40_000 < held.held_bytes < 41_000
         await clients[1].vanish()
@@ -221,11 +212,9 @@ async def test_a_delivery_that_the_user_may_not_send_is_refused_with_its_first_t
     """On an anonymous terminus: its address is there, and the rest need not be kept."""
     set_permission(broker.catalog, "guest", "/", Permission(".*", "^$", ".*"))
     client = await connect(broker).open()
-    await client.send(attach_sender(0, "", target=Target()))
-    await client.until(Flow)
+    await client.call(Flow, attach_sender(0, "", target=Target()))
     start = Header(durable=True).encode() + Properties(to=to).encode() + message(b"x" * 1_000_000)[:20_000]
-    await client.send(transfer(0, 0, start, raw=True, more=True))
-    end = await client.until(End)
+    end = await client.call(End, transfer(0, 0, start, raw=True, more=True))
     assert end.error.condition == Condition.UNAUTHORIZED_ACCESS
     assert client.task.unfinished.held_bytes == 0
 
@@ -236,8 +225,7 @@ async def test_what_else_is_wrong_with_a_delivery_is_said_when_it_is_whole(
 ) -> None:
     """Also one whose address is not known with its first transfer."""
     client = await connect(broker).open()
-    await client.send(attach_sender(0, "", target=Target()))
-    await client.until(Flow)
+    await client.call(Flow, attach_sender(0, "", target=Target()))
     await client.send(transfer(0, 0, start, raw=True, more=True))
     assert await client.idle() == []
     await client.send(transfer(0, 0, b"", raw=True, aborted=True))

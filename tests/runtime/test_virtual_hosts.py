@@ -55,8 +55,7 @@ def add_user(broker: Broker, name: str, *vhosts: str) -> str:
 async def knock(broker: Broker, user: str = "guest", **fields: Any) -> Client:
     """Log in and send open; the answer is not read."""
     client = connect(broker)
-    await client.send(login("PLAIN", f"\0{user}\0{user}".encode()))
-    assert (await client.until(SaslOutcome)).code == 0
+    assert (await client.call(SaslOutcome, login("PLAIN", f"\0{user}\0{user}".encode()))).code == 0
     await client.send(open_frame(**fields))
     return client
 
@@ -288,8 +287,7 @@ async def test_the_user_is_deleted_between_login_and_open(broker: Broker) -> Non
     """Logged in, and gone a moment later: refused as one without permission."""
     add_user(broker, "ann", "/")
     client = connect(broker)
-    await client.send(login("PLAIN", b"\0ann\0ann"))
-    assert (await client.until(SaslOutcome)).code == 0
+    assert (await client.call(SaslOutcome, login("PLAIN", b"\0ann\0ann"))).code == 0
     delete_user(broker.catalog, "ann")
     await client.send(open_frame())
     await client.expect(Open)
@@ -311,8 +309,7 @@ async def test_the_same_names_are_other_things_elsewhere(broker: Broker) -> None
         bind(broker.catalog, vhost, Binding("x", Destination("queue", "q")))
     declare(broker.catalog, there, "only-there")
     client = await connect(broker).open(hostname="vhost:other")
-    await client.send(attach_sender(0, "/exchanges/x"))
-    await client.until(Flow)
+    await client.call(Flow, attach_sender(0, "/exchanges/x"))
     await client.send(frame(0, Transfer(handle=0, delivery_id=0, delivery_tag=b"0"), message(b"there")))
     assert type((await client.until(Disposition)).state).__name__ == "Accepted"
     assert there.lookup("q").handle.figures().messages_ready == 1
@@ -323,8 +320,7 @@ async def test_the_same_names_are_other_things_elsewhere(broker: Broker) -> None
     await stranger.expect(Attach)
     detach = await stranger.expect(Detach)
     assert detach.error.description == "no queue 'only-there' in vhost '/'"
-    await stranger.send(attach_sender(1, "", target=Target()))
-    await stranger.until(Flow)
+    await stranger.call(Flow, attach_sender(1, "", target=Target()))
     payload = Properties(to="/queues/only-there").encode() + message(b"x")
     await stranger.send(frame(0, Transfer(handle=1, delivery_id=0, delivery_tag=b"0"), payload))
     assert type((await stranger.until(Disposition)).state).__name__ == "Released"

@@ -148,8 +148,7 @@ async def test_the_http_port_has_it_at_any_path_behind_any_request(path: str) ->
         await stream.shake_hands(upgrade("binary, AMQPWSB10, amqp", path=path) + binary(login()))
         client = Client(broker, stream, "127.0.0.1:1")
         assert (await client.until(SaslOutcome)).code == 0
-        await client.send(open_frame(), begin())
-        await client.until(Open)
+        await client.call(Open, open_frame(), begin())
         assert await sent_and_got(client, b"hello") == [b"hello"]
         assert broker.http._open == 0
 
@@ -344,8 +343,7 @@ async def test_nothing_is_read_beyond_what_the_reader_asks_for() -> None:
     async with running_broker(**ON_PORT) as broker:
         up_bytes = 30_000
         client = await (await over_websocket(broker, pair=partial(pipe_pair, up_bytes))).open()
-        await client.send(attach_sender(0, "q"))
-        await client.until(Flow)
+        await client.call(Flow, attach_sender(0, "q"))
         broker.resource_monitor.set_alarm("memory", on=True)
         await settle_down()
         sent = 0
@@ -377,8 +375,7 @@ async def test_guest_comes_from_this_machine_and_no_foreign_page_does(
     """A page that anybody may have written runs in a browser on this machine, and everybody knows guest."""
     async with running_broker(http_port=0, websocket_origins=origins) as broker:
         client = await at_http_port(broker, upgrade(origin=origin))
-        await client.send(login("PLAIN", b"\0guest\0guest"))
-        assert (await client.until(SaslOutcome)).code == code
+        assert (await client.call(SaslOutcome, login("PLAIN", b"\0guest\0guest"))).code == code
 
 
 @pytest.mark.real_clock
@@ -398,17 +395,14 @@ async def test_wss_is_the_tls_of_the_http_port(certificates: Certificates) -> No
             websocket = WebSocketStream(stream)
             await websocket.shake_hands(upgrade())
             client = Client(broker, websocket, "")
-            await client.send(login("EXTERNAL"))
-            assert (await client.until(SaslOutcome)).code == 0
-            await client.send(open_frame(), begin())
-            await client.until(Open)
+            assert (await client.call(SaslOutcome, login("EXTERNAL"))).code == 0
+            await client.call(Open, open_frame(), begin())
             assert await sent_and_got(client, bytes(100_000)) == [bytes(100_000)]
             (view,) = await broker.connections.views()
             assert (view.origin.tls, view.origin.transport, view.user) == (True, "websocket", "guest")
             host, port = broker.http_addresses[0]
             assert view.origin.local == f"{host}:{port}"
-            await client.send(frame(0, Close()))
-            await client.until(Close)
+            await client.call(Close, frame(0, Close()))
             await websocket.close()
             assert await client.next_or_end() is None
             assert websocket.closed is not None
@@ -424,8 +418,7 @@ async def test_a_certificate_of_wss_logs_in() -> None:
         assert (await client.until(SaslOutcome)).code != 0  # guest is of this machine
         broker.authenticator.loopback_users = frozenset()
         client = await at_http_port(broker, upgrade(), origin=known, peer="127.0.0.1:40001")
-        await client.send(login("EXTERNAL"))
-        assert (await client.until(SaslOutcome)).code == 0
+        assert (await client.call(SaslOutcome, login("EXTERNAL"))).code == 0
 
 
 # --- hostile ------------------------------------------------------------------------------------------

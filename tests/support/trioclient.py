@@ -233,6 +233,11 @@ class Client(MemoryClient):
             if type(got.body) is kind:
                 return got.body  # type: ignore[no-any-return]
 
+    async def call(self, kind: type[T], *frames: bytes) -> T:
+        """Send, and skip frames up to the next of this kind."""
+        await self.send(*frames)
+        return await self.until(kind)
+
     async def take(self, kind: type, count: int) -> list[Got]:
         """The next `count` frames of a kind, others skipped."""
         taken: list[Got] = []
