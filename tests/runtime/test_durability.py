@@ -49,7 +49,7 @@ class Client:
         self.confirmed: list[int] = []
         self.refused: list[int] = []
         self.got: dict[int, Message] = {}
-        self.replies = 0
+        self.replies = self.answers = 0
 
     def publish(self, *numbers: int, head: bytes = SAFE) -> None:
         messages = [(head, b"%d" % number) for number in numbers]
@@ -86,6 +86,12 @@ class Client:
         keys = [key for key, (_, body) in self.got.items() if int(body) in numbers]
         self.queue.handle.post(commands.Settle(self.consumer, keys, delivery_outcome))
 
+    async def ask(self, command: commands.Inspect | commands.Delete) -> None:
+        """Post a request, and wait for its answer."""
+        self.queue.handle.post(command)
+        while not self.answers:
+            await self._take()
+
     async def _take(self) -> None:
         for letter in await self.mailbox.take_all():
             for effect in letter:
@@ -100,6 +106,8 @@ class Client:
             self.got.update(zip(effect.keys, effect.messages, strict=True))
         elif isinstance(effect, commands.CreditReply):
             self.replies += 1
+        elif isinstance(effect, commands.Answer):
+            self.answers += 1
 
 
 @pytest.fixture
