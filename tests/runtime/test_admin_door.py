@@ -74,8 +74,7 @@ async def test_an_operation_awaits_its_queue(broker: Broker) -> None:
     client = await connect(broker).open()
     await client.send(attach_sender(0, "/queues/q"))
     await client.idle()
-    await client.send(*[transfer(0, number, b"x", settled=True) for number in range(5)])
-    await settle_down()
+    await client.submit(*[transfer(0, number, b"x", settled=True) for number in range(5)])
     assert (await ask(broker, "get-queue", name="q"))["message_count"] == 5
     assert not (await ask(broker, "declare-queue", name="q"))["created"]
     assert await ask(broker, "purge-queue", name="q") == {"message_count": 5}

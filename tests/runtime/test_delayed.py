@@ -45,6 +45,7 @@ def declared(broker: Broker, arguments: dict[str, Any]) -> DeclaredQueue:
     return declare(broker.catalog, broker.catalog.lookup_vhost("/"), "q", arguments=arguments)[0]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "tick_test")
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 async def test_messages_come_at_their_time_and_never_before(broker: Broker, kind: str) -> None:
     """Exact to 10 ms, whether the time is absolute or counts from the arrival."""

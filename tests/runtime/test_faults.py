@@ -134,8 +134,7 @@ async def test_a_client_and_a_broker_may_go_while_bytes_are_held() -> None:
         await eventually(lambda: len(broker.connections) == 1)
         await clients[1].until(Disposition)
         await ask(broker, "inject-fault", kind="hold-bytes")
-        await clients[1].send(transfer(0, 1, b"body"))
-        await settle_down()
+        await clients[1].submit(transfer(0, 1, b"body"))
     assert not broker.connections
 
 

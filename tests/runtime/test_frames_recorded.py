@@ -50,12 +50,10 @@ async def test_everything_is_recorded_from_the_first_byte_of_a_connection(tmp_pa
         assert begun["ok"]
         client = await connect(broker).open()
         await client.call(Flow, attach_sender(0, "/queues/q"))
-        await client.send(transfer(0, 0, b"hello"))
-        await settle_down()
+        await client.submit(transfer(0, 0, b"hello"))
         ended = await trace(broker, what="everything", on=False)
         assert ended["result"]["lines"] == len(path.read_text().splitlines()) - 1
-        await client.send(transfer(0, 1, b"more"))
-        await settle_down()
+        await client.submit(transfer(0, 1, b"more"))
     records = records_of(path)
     first = records[0]
     assert isinstance(first, Listening)

@@ -40,8 +40,7 @@ async def test_a_session_ends_while_its_links_wait(broker: Broker, way: str) -> 
     at_rest = len(broker.reply_registry)
     client = await connect(broker).open()
     await client.send(attach_sender(0, "new"), transfer(0, 0, b"x"))
-    await client.send(attach_receiver(1, "", source=TEMPORARY), credit(1, 10))
-    await settle_down()
+    await client.submit(attach_receiver(1, "", source=TEMPORARY), credit(1, 10))
     assert len(slow.proposed) == 2
     match way:
         case "end":
@@ -51,8 +50,7 @@ async def test_a_session_ends_while_its_links_wait(broker: Broker, way: str) -> 
         case "close":
             await client.call(performatives.Close, frame(0, performatives.Close()))
         case _:
-            await client.vanish()
-    await settle_down()
+            await client.lose()
     assert not broker.connections
     assert len(broker.reply_registry) == at_rest
     while slow.proposed:

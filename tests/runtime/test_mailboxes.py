@@ -141,8 +141,7 @@ async def test_flood_of_link_flows_leaves_one_request_under_way(broker: Broker) 
     await client.call(Attach, attach_receiver(0, "q"))
     handle = broker.catalog.lookup_vhost("/").find("q").handle
     for _ in range(20):
-        await client.send(*[credit(0, number % 7) for number in range(500)])
-        await settle_down()
+        await client.submit(*[credit(0, number % 7) for number in range(500)])
     assert handle._mailbox.most <= 2
     (session,) = client.task.parts.values()
     assert session.inbox.most <= READS_MAX + 2
@@ -163,11 +162,9 @@ async def test_reader_waits_while_its_session_does_not_work(
     with monkeypatch.context() as patch:
         patch.setattr(OutputBuffer, "overfull", property(lambda self: not release.is_set()))
         patch.setattr(OutputBuffer, "wait_drained", lambda self: stand_still())
-        await client.send(flow(0))
-        await settle_down()
+        await client.submit(flow(0))
         for _ in range(READS_MAX + 10):
-            await client.send(flow(0) * 1000)
-            await settle_down()
+            await client.submit(flow(0) * 1000)
         assert session.reads.outstanding == READS_MAX
         assert session.inbox.waiting == READS_MAX
         assert len(client.stream.outgoing.data) > 0, "the reader goes on reading"

@@ -92,8 +92,7 @@ async def test_a_trace_that_begins_in_the_middle_of_a_frame_shows_that_frame_who
     client = await connect(broker).open()
     attach = attach_sender(0, "/queues/q")
     assert (await admin.answer(broker, b'{"op": "declare-queue", "arguments": {"name": "q"}}'))["ok"]
-    await client.send(attach[:20])
-    await settle_down()
+    await client.submit(attach[:20])
     shown = begun(broker, number_of(client))
     await client.call(Attach, attach[20:])
     await client.until(Flow)
@@ -293,8 +292,7 @@ async def test_nothing_listens_any_more_when_the_last_trace_has_ended(broker: Br
 async def test_the_trace_of_a_connection_ends_with_it_and_says_how(broker: Broker) -> None:
     client = await connect(broker).open()
     shown = begun(broker, number_of(client))
-    await client.vanish()
-    await settle_down()
+    await client.lose()
     assert shown.ended == "the connection has ended: lost: the client's socket ended without a close"
     assert broker.tracing.views() == ()
 

@@ -10,16 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from amqp10broker.protocols.amqp091.methods import (
-    BasicAck,
-    BasicGet,
-    TxCommit,
-    TxCommitOk,
-    TxRollback,
-    TxRollbackOk,
-    TxSelect,
-    TxSelectOk,
-)
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.performatives import (
     AMQP_VALUE,
@@ -244,13 +235,11 @@ async def test_the_end_of_a_control_link_rolls_back(how: str) -> None:
         txn_id = await session.declare()
         await session.post(txn_id, "two")
         state = TransactionalState(txn_id=txn_id, outcome=Accepted())
-        await session.client.send(disposition(number, state=state))
-        await settle_down()
+        await session.client.submit(disposition(number, state=state))
         if how == "detach":
             await session.client.send(frame(0, Detach(handle=CONTROL, closed=True)))
         else:
-            await session.client.vanish()
-        await settle_down()
+            await session.client.lose()
         assert queue_counts(broker, "one") == (1, 0)
         assert queue_counts(broker, "two") == (0, 0)
 
@@ -317,11 +306,9 @@ async def test_a_link_that_has_gone_gives_back_with_its_session() -> None:
         (number,) = await session.consume("one", 1)
         txn_id = await session.declare()
         state = TransactionalState(txn_id=txn_id, outcome=Accepted())
-        await session.client.send(disposition(number, state=state), frame(0, Detach(handle=9, closed=True)))
-        await settle_down()
+        await session.client.submit(disposition(number, state=state), frame(0, Detach(handle=9, closed=True)))
         assert queue_counts(broker, "one") == (0, 1)
-        await session.client.vanish()
-        await settle_down()
+        await session.client.lose()
         assert queue_counts(broker, "one") == (1, 0)
 
 
@@ -524,14 +511,14 @@ async def test_a_commit_of_amqp_0_9_1_waits_for_a_queue_that_was_declared_just_n
         declare(broker.catalog, "/", "one")
         await settle_down()
         client = await connect091(broker).open()
-        await client.call(1, TxSelect(), TxSelectOk)
+        await client.call(1, methods.TxSelect(), methods.TxSelectOk)
         declare(broker.catalog, "/", "two", arguments={"x-queue-type": "quorum"})
         task = broker.catalog.lookup_vhost("/").lookup("two").handle
         assert isinstance(task, QueueTask)
         waited = []
         task.awaiting.append(lambda: waited.append(queue_counts(broker, "one")))
         await client.send(1, content(1, "one"), content(1, "two"))
-        await client.call(1, TxCommit(), TxCommitOk)
+        await client.call(1, methods.TxCommit(), methods.TxCommitOk)
         assert waited == [(0, 0)]
         assert queue_counts(broker, "one") == queue_counts(broker, "two") == (1, 0)
 
@@ -560,14 +547,18 @@ async def test_a_commit_of_amqp_0_9_1_is_one_step_of_its_queues() -> None:
     async with mixed() as (broker, session):
         await session.post(None, "one")
         client = await connect091(broker).open()
-        await client.call(1, TxSelect(), TxSelectOk)
-        await client.send(1, BasicGet("one"))
+        await client.call(1, methods.TxSelect(), methods.TxSelectOk)
+        await client.send(1, methods.BasicGet("one"))
         await client.idle()
         trio.lowlevel.add_instrument(Looking(look))
-        await client.send(1, BasicAck(1, False), content(1, "one"), content(1, "two"), content(1, "two"))
-        await client.call(1, TxRollback(), TxRollbackOk)
-        await client.send(1, BasicAck(1, False), content(1, "one"), content(1, "two"), content(1, "two"))
-        await client.call(1, TxCommit(), TxCommitOk)
+        await client.send(
+            1, methods.BasicAck(1, False), content(1, "one"), content(1, "two"), content(1, "two")
+        )
+        await client.call(1, methods.TxRollback(), methods.TxRollbackOk)
+        await client.send(
+            1, methods.BasicAck(1, False), content(1, "one"), content(1, "two"), content(1, "two")
+        )
+        await client.call(1, methods.TxCommit(), methods.TxCommitOk)
         await settle_down()
         assert seen == {(0, 1, 0), (1, 0, 2)}
 
@@ -673,8 +664,7 @@ async def test_retirement_of_what_is_gone_succeeds() -> None:
         txn_id = await session.declare()
         await session.post(txn_id, "two")
         state = TransactionalState(txn_id=txn_id, outcome=Accepted())
-        await session.client.send(disposition(number, state=state))
-        await settle_down()
+        await session.client.submit(disposition(number, state=state))
         broker.catalog.vhosts["/"].lookup("one").handle.post(DELETE)
         assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
         assert queue_counts(broker, "two") == (1, 0)
@@ -773,8 +763,7 @@ async def test_a_kept_link_that_goes_refuses_the_commit() -> None:
         txn_id = await session.declare()
         await session.post(txn_id, "two")
         state = TransactionalState(txn_id=txn_id, outcome=Accepted())
-        await session.client.send(disposition(number, state=state), frame(0, Detach(handle=9, closed=True)))
-        await settle_down()
+        await session.client.submit(disposition(number, state=state), frame(0, Detach(handle=9, closed=True)))
         refused = await session.ask(Discharge(txn_id=txn_id))
         assert isinstance(refused, Rejected)
         assert "which was kept" in str(refused.error.description)

@@ -18,7 +18,7 @@ from amqp10broker.runtime.broker import Broker
 from tests.runtime.test_metrics import scraped, value
 from tests.support.rawframes import disposition
 from tests.support.transacting import CONTROL, Session, control, start, transacting
-from tests.support.trioclient import queue_counts, settle_down
+from tests.support.trioclient import queue_counts
 
 TIMEOUT_S = 20
 LIMIT = {"transaction_timeout_ms": TIMEOUT_S * 1000}
@@ -114,10 +114,9 @@ async def test_open_transactions_are_shown_and_ends_are_counted() -> None:
             await session.ask(Discharge(txn_id=await session.declare(), fail=fail))
         txn_id = await session.declare()
         await session.post(txn_id, "one", b"four")
-        await session.client.send(
+        await session.client.submit(
             disposition(number, state=TransactionalState(txn_id=txn_id, outcome=Accepted()), settled=False)
         )
-        await settle_down()
         (view,) = await shown(broker)
         assert (view.id, view.link, view.messages, view.deliveries) == (txn_id.hex(), "control-0", 1, 1)
         assert view.bytes >= 4

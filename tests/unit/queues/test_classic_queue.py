@@ -380,6 +380,7 @@ DROP, REJECT, REJECT_DLX = Overflow.DROP_HEAD, Overflow.REJECT_PUBLISH, Overflow
     "max_length_default",
     "max_length_drop_head",
 )
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_max_length_drop_head")
 def test_the_head_is_dropped_beyond_the_length() -> None:
     bench = Bench(QueueSettings(max_length=2, dead_letter_exchange="dlx"))
     bench.publish("a", "b", "c", "d")
