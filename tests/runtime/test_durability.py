@@ -13,7 +13,8 @@ import trio.testing
 
 from amqp10broker.config import Config
 from amqp10broker.errors import StorageFailed
-from amqp10broker.message.message import Message, header_of, make_head
+from amqp10broker.message.amqp10 import header_of, make_head
+from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.protocols.amqp10.performatives import Header, Transfer
 from amqp10broker.protocols.amqp10.types import Long

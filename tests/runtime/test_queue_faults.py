@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.message.message import make_head
+from amqp10broker.message.amqp10 import make_head
 from amqp10broker.protocols.amqp10.performatives import Detach, Disposition, Rejected
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Confirmed, Effect, Publish, Unconfirmed

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from amqp10broker.message.amqp10 import make_head
 from amqp10broker.message.filters.filters import Filters, from_amqp10
-from amqp10broker.message.message import Message, make_head
+from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong

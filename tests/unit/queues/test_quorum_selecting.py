@@ -33,8 +33,7 @@ from amqp10broker.queues.quorum.commands import (
     decode_commands,
     encode_commands,
 )
-from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import Overflow
 from tests.support.quorum_bench import Bench, message, only
 from tests.support.selecting import SQL, coloured, selector
