@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from proton import Delivery, Link, Message, Terminus, symbol
 
+from amqp10broker.message.amqp10 import locate
 from amqp10broker.protocols.amqp10.codec import encode
-from amqp10broker.protocols.amqp10.sections import locate
 from amqp10broker.protocols.amqp10.types import Described as OwnDescribed
 from amqp10broker.protocols.amqp10.types import ULong as OwnULong
 from tests.support.broker_process import BrokerProcess, StartBroker

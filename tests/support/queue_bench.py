@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from amqp10broker.message.message import Message, make_head
+from amqp10broker.message.amqp10 import make_head
+from amqp10broker.message.message import Message
 from amqp10broker.message.traits import X_OPT_DELIVERY_DELAY, X_OPT_DELIVERY_TIME
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Long, UByte, UInt

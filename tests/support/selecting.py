@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from amqp10broker.message.amqp10 import make_head
 from amqp10broker.message.filters.filters import Filters, from_amqp10
-from amqp10broker.message.message import Message, make_head
+from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from amqp10broker.queues.commands import TICK, ConsumerRef, Deliver, DeliveryOutcome
 from amqp10broker.queues.queue_status import Looking
 from amqp10broker.queues.quorum.commands import QuorumCommand, Selected, decode_commands, encode_commands
-from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.snapshot import encode_snapshot
+from amqp10broker.queues.quorum.queue import QuorumQueue, encode_snapshot
 from tests.support.queue_bench import NOTHING, Bench, only
 
 SELECTOR = Symbol("apache.org:selector-filter:string")

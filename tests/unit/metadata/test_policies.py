@@ -10,8 +10,7 @@ import pytest
 
 from amqp10broker.errors import ConfigError, InvalidArgument, NotFound
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.policies import Policies, Policy, alternate_exchange, effective
-from amqp10broker.metadata.queue import Effective
+from amqp10broker.metadata.policies import Effective, Policies, Policy, alternate_exchange, effective
 from amqp10broker.metadata.queue_settings import POLICY_KEYS, max_age_ms
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues.commands import Configure, Touch
@@ -228,6 +227,8 @@ def test_a_queue_starts_with_what_its_policy_says(catalog: Catalog, vhost: Virtu
 
 
 @pytest.mark.rabbitmq("confirms_rejects_SUITE", "policy_resets_to_default")
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_policy")
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "dead_letter_policy")
 def test_a_running_queue_is_told_what_changes(catalog: Catalog, vhost: VirtualHost) -> None:
     """When a policy comes, when it is replaced, when it goes; each time once."""
     queue, _ = declare(catalog, vhost, "q")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.message.message import header_of
+from amqp10broker.message.amqp10 import header_of
 from amqp10broker.queues.commands import (
     Answer,
     ConsumerRef,
@@ -256,6 +256,7 @@ def test_each_fetch_of_one_channel_is_use(kind: str) -> None:
 @pytest.mark.rabbitmq(
     "quorum_queue_SUITE", "at_most_once_dead_letter_order_maxlen", "queue_length_limit_drop_head"
 )
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_max_length_drop_head")
 def test_a_full_queue_drops_from_its_head(kind: str) -> None:
     bench = Bench(kind, max_length=2, **DLX)
     assert confirmed(bench.publish("a", "b", "c", "d")) == [0, 1, 2, 3]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.message.message import Message, header_of
+from amqp10broker.message.amqp10 import header_of
+from amqp10broker.message.message import Message
 from amqp10broker.queues.classic.backlog import Store
 from amqp10broker.queues.classic.queue import DUE_MAX, ClassicQueue
 from amqp10broker.queues.classic.ready import EXPIRED_MAX, SOON_BYTES_MAX, SOON_MESSAGES_MAX, DelayedMessages

@@ -23,8 +23,8 @@ from amqp10broker.queues.quorum import ordered_entries, ready
 from amqp10broker.queues.quorum.commands import INSTALLED, RaiseVersion
 from amqp10broker.queues.quorum.durability import AHEAD_MS_MAX, Clocks, LogTime
 from amqp10broker.queues.quorum.ordered_entries import DueMessage, LaterMessages
+from amqp10broker.queues.quorum.queue import decode_snapshot, encode_snapshot
 from amqp10broker.queues.quorum.ready import Numbers
-from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.queue_bench import Bench, message
 from tests.support.quorum_nodes import Node, World

@@ -38,8 +38,8 @@ from amqp10broker.queues.quorum.commands import (
     entry_head,
     joined,
 )
-from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot, version_of
+from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.snapshot import version_of
 from amqp10broker.queues.settings import QueueSettings
 from tests.support import next_version
 from tests.support.next_version import VERSION as NEXT

@@ -17,7 +17,7 @@ from amqp10broker.queues.commands import (
     Unconfirmed,
 )
 from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone
-from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.queue import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow
 from tests.support.queue_bench import Bench, confirmed, message, only, rejected
 

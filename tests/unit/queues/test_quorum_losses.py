@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from amqp10broker.message.amqp10 import decode_head, header_of
-from amqp10broker.message.dead_lettering import X_ACQUIRED_COUNT
+from amqp10broker.message.dead_letter_heads import X_ACQUIRED_COUNT
 from amqp10broker.queues.commands import (
     TICK,
     ActiveChanged,
@@ -43,8 +43,7 @@ from amqp10broker.queues.quorum.commands import (
     decode_commands,
     encode_commands,
 )
-from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType
 from tests.support.askers import new_asker
 from tests.support.queue_bench import message

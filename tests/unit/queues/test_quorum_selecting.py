@@ -27,7 +27,7 @@ from amqp10broker.queues.quorum.commands import (
     SessionGone,
     encode_commands,
 )
-from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.queue import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import Overflow
 from tests.support.queue_bench import Bench, message, only
 from tests.support.selecting import Colours, selector

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from amqp10broker.message.amqp10 import decode_head
+from amqp10broker.message.amqp10 import decode_head, make_head
 from amqp10broker.message.convert import data_section
 from amqp10broker.message.filters.filters import Filters, from_amqp10
 from amqp10broker.message.filters.stream import (
@@ -17,7 +17,7 @@ from amqp10broker.message.filters.stream import (
     OffsetSpec,
     OffsetWord,
 )
-from amqp10broker.message.message import Message, make_head
+from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.queues.commands import (
     DELETE,
