@@ -45,7 +45,7 @@ class Journal(SmallJournal):
     def __init__(self, file_bytes: int) -> None:
         super().__init__(file_bytes)
         self.durable = 0
-        self._waiting: list[tuple[int, Callable[[], None]]] = []
+        self.waiting: list[tuple[int, Callable[[], None]]] = []
         self._dropped: list[tuple[int, int, list[Any]]] = []
 
     @property
@@ -56,14 +56,16 @@ class Journal(SmallJournal):
         if ticket <= self.durable:
             callback()
         else:
-            self._waiting.append((ticket, callback))
+            self.waiting.append((ticket, callback))
 
-    def sync(self) -> None:
-        self.durable = self.ticket
-        ready, self._waiting = self._waiting, []
-        for _, callback in ready:
+    def sync(self, ticket: int | None = None) -> None:
+        """All is durable, or what was appended up to a ticket."""
+        durable = self.durable = self.ticket if ticket is None else ticket
+        ready = [callback for asked, callback in self.waiting if asked <= durable]
+        self.waiting = [each for each in self.waiting if each[0] > durable]
+        for callback in ready:
             callback()
-        self._dropped = []
+        self._dropped = [each for each in self._dropped if each[0] > durable]
 
     def clean(self, store: QuorumStore, step: Callable[[], None]) -> None:
         """Clean the oldest file; `step` is called between its parts."""
