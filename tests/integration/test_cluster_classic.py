@@ -26,7 +26,7 @@ from tests.support.crash_load import connected, is_there
 from tests.support.pika_client import Inbox, get_all, put, until
 from tests.support.proton_client import ProtonClient
 from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, transfer
-from tests.support.rawprocess import RawSocket
+from tests.support.rawsocket import RawSocket
 from tests.support.transacting import control, request
 
 

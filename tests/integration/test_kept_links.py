@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import struct
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -22,7 +20,7 @@ from amqp10broker.protocols.amqp10.delivery import (
 from tests.support import rawframes as raw
 from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.proton_client import ProtonClient
-from tests.support.rawprocess import RawSocket
+from tests.support.rawsocket import RawSocket
 
 MESSAGES = 60
 CREDIT = 8
@@ -44,8 +42,7 @@ class Peer:
         return RawSocket(self.port).open(container_id=f"kept-{self.queue}")
 
     def reset(self) -> None:
-        """What is on its way in either direction is gone."""
-        self.socket.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.reset_on_close()
         self.socket.close()
 
     def attach(self, frame: Any, **terminus: Any) -> dict[bytes, State]:

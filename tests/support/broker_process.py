@@ -99,6 +99,11 @@ class BrokerProcess:
     def ended(self) -> bool:
         return self._process.poll() is not None
 
+    @property
+    def resident_bytes(self) -> int:
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
     # --- asking -----------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
