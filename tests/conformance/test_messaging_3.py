@@ -519,6 +519,7 @@ def test_a_temporary_queue_says_so_to_every_link(script: ScriptRunner) -> None:
     assert source.capabilities == ("temporary-queue",)
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "dynamic_source_rpc")
 @pytest.mark.parametrize("terminus", ["source", "target"])
 def test_a_dynamic_node_is_made_and_named(terminus: str) -> None:
     """ "When set to true by the receiving link endpoint, this field constitutes a request for the sending
