@@ -200,6 +200,19 @@ def test_the_highest_priority_gets_all_as_long_as_it_has_credit() -> None:
     assert bench.bodies(told, low) == ["c"]
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "sync_get_settled_quorum_queue",
+    "sync_get_unsettled_2_quorum_queue",
+    "sync_get_unsettled_quorum_queue",
+)
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "async_notify_settled_quorum_queue",
+    "async_notify_unsettled_quorum_queue",
+    "receive_many_made_available_over_time_quorum_queue",
+    "receive_many_auto_flow_quorum_queue",
+)
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "credit_enq_enq_checkout_settled_credit_test")
 def test_credit_counts_deliveries_and_settlement_gives_none_back() -> None:
     bench = Bench()
