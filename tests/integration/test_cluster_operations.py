@@ -467,10 +467,3 @@ def test_a_member_that_is_down_is_removed_and_the_lost_are_left_behind(nodes: Cl
     assert set(states(nodes, "lost", "c")) == {other}
     run(nodes, "c", "member", "add", "lost", "c", "--membership", "voter")
     publish(nodes.node("c"), "lost", 1)
-
-
-def shown(node: ClusterNode) -> list[Any]:
-    """The queues of the test before, as a node shows them."""
-    columns = "columns=name,node,members,messages,messages_ready"
-    page: Any = http(node, "GET", f"/queues/%2F?page=1&name=web-&{columns}")
-    return list(page["items"])

@@ -17,6 +17,7 @@ from pika.exceptions import ConnectionClosedByBroker
 
 from amqp10broker.client import blocking
 from amqp10broker.client.blocking import Management
+from tests.support.broker_process import run_program
 from tests.support.cluster_history import TotalQueue
 from tests.support.cluster_load import (
     ClusterClient,
@@ -291,7 +292,7 @@ def test_a_node_that_is_cut_off_refuses_changes_and_does_the_rest(cluster: CutCl
 
     with ThreadPoolExecutor(len(changes) + 2) as pool:
         heard = {text: pool.submit(refused, change) for text, change in changes.items()}
-        command = pool.submit(cluster.run_beside, a, "queue", "declare", f"{queue}.4")
+        command = pool.submit(run_program, "queue", "declare", f"{queue}.4", "--port", str(a.port))
         answer = pool.submit(put_queue, a, f"{queue}.5")
         with connected(a) as connection:
             channel = connection.channel()

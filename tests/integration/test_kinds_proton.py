@@ -49,6 +49,19 @@ def test_drain_delivers_what_is_there_and_forfeits_the_rest(
     assert receiver.link.drained() == max(credit - ready, 0)
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "durable_field_quorum_queue", "durable_field_stream")
+@KINDS
+def test_the_durable_field_is_kept(
+    channel: BlockingChannel, client: ProtonClient, queue: str, kind: str
+) -> None:
+    channel.queue_declare(queue, durable=True, arguments={"x-queue-type": kind})
+    client.sender(f"/queues/{queue}").send(*(Message(body="x", durable=each) for each in (True, False)))
+    receiver = client.receiver(
+        f"/queues/{queue}", credit=2, apply=[from_the_first] if kind == "stream" else []
+    )
+    assert [each.message.durable for each in receiver.take(2)] == [True, False]
+
+
 @pytest.mark.rabbitmq("unicode_SUITE", "classic_queue_v2", "quorum_queue", "stream")
 @KINDS
 def test_a_queue_with_a_name_of_any_letters(

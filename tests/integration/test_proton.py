@@ -1,11 +1,11 @@
-"""proton end to end: what is particular to its credit, its frames, and how it is told of the broker's end."""
+"""proton end to end: what is particular to its credit, frames and kept links, and the broker's end."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from proton import Delivery, Message
+from proton import Delivery, Link, Message, Terminus
 
 from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.proton_client import ProtonClient
@@ -63,3 +63,30 @@ def test_one_mebibyte_through_every_frame_size(
     assert [each.state for each in outcomes] == [Delivery.ACCEPTED] * 2
     received = client.receiver(queue, credit=2).take(2)
     assert [each.message.body for each in received] == [body] * 2
+
+
+def kept(link: Link) -> None:
+    """It is to outlive its connection by half a minute."""
+    terminus = link.source if link.is_receiver else link.target
+    terminus.timeout = 30
+    terminus.expiry_policy = Terminus.EXPIRE_WITH_CONNECTION
+
+
+def test_proton_reads_what_is_granted(client: ProtonClient, queue: str) -> None:
+    """It has no maps, so that its links are kept and begin anew: what it left unsettled comes again."""
+    sender = client.sender(queue, apply=[kept])
+    granted = sender.link.remote_target
+    assert (granted.timeout, granted.expiry_policy) == (30, Terminus.EXPIRE_WITH_CONNECTION)
+    sender.send("one")
+    receiver = client.receiver(queue, apply=[kept])
+    granted = receiver.link.remote_source
+    assert (granted.timeout, granted.expiry_policy) == (30, Terminus.EXPIRE_WITH_CONNECTION)
+    receiver.grant(1)
+    (delivery,) = receiver.take(1)
+    assert delivery.message.body == "one"
+    receiver.close()
+    other = client.receiver(queue)
+    other.grant(1)
+    again = other.take(1)
+    assert [each.message.body for each in again] == ["one"]
+    other.settle(again)

@@ -167,23 +167,6 @@ def test_a_classic_queue_is_declared_again_and_deleted(management: Management, q
     management.delete_queue(queue)
 
 
-@pytest.mark.rabbitmq(
-    "management_SUITE",
-    "queue_topology",
-    note="kind, arguments and counts of each kind; members are n/a: there is one node",
-)
-@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "format", "queue_info")
-def test_a_stream_says_which_offsets_it_has(management: Management, queue: str) -> None:
-    """Ours, beside what RabbitMQ says of a queue."""
-    management.declare_queue(StreamSpecification(name=queue))
-    info = management.queue_info(queue)
-    assert (info.queue_type, info.message_count) == (QueueType.stream, 0)
-    answer = management.request(None, AddressHelper.queue_address(queue), "GET", [200])
-    assert (answer.body["first_offset"], answer.body["next_offset"]) == (0, 0)
-    assert len(answer.body["declaration_id"]) == 16
-    management.delete_queue(queue)
-
-
 # --- publishing -----------------------------------------------------------------------------------
 
 

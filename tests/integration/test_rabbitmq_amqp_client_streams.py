@@ -1,4 +1,4 @@
-"""Streams over AMQP 1.0, with proton and with RabbitMQ's own client: offsets, filters, credit, drain."""
+"""Streams as RabbitMQ's own AMQP 1.0 client reads them: offsets, filters, and what the management says."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from proton import Delivery, Described, Message, Terminus, symbol
+from proton import Delivery, Message, symbol
 from rabbitmq_amqp_python_client import (
     AddressHelper,
     Connection,
     Environment,
     MessageProperties,
     OffsetSpecification,
+    QueueType,
     StreamConsumerOptions,
     StreamFilterOptions,
     StreamSpecification,
@@ -20,37 +21,7 @@ from rabbitmq_amqp_python_client import (
 
 from tests.integration.test_rabbitmq_amqp_client import Collect, Done, within
 from tests.support.broker_process import BrokerProcess
-from tests.support.proton_client import ProtonClient, ReceivingEnd
-
-OFFSET = symbol("x-stream-offset")
-
-
-def filters(**described: Any) -> dict[Any, Any]:
-    """A filter-set: the names of rabbitmq's filters with _ for -, and sql."""
-    names = {"sql": ("sql-filter", "amqp:sql-filter")}
-    result = {}
-    for key, value in described.items():
-        name, descriptor = names.get(key, (f"rabbitmq:stream-{key}".replace("_", "-"),) * 2)
-        result[symbol(name)] = Described(symbol(descriptor), value)
-    return result
-
-
-def reader(
-    client: ProtonClient, stream: str, filter_set: Any = None, *, browses: bool = False, **options: Any
-) -> ReceivingEnd:
-    """A receiver with a filter-set; from the first message on if it is None. It may ask for copies."""
-    given = filters(offset_spec="first") if filter_set is None else filter_set
-
-    def put(link: Any) -> None:
-        link.source.filter.put_dict(given)
-        if browses:
-            link.source.distribution_mode = Terminus.DIST_MODE_COPY
-
-    return client.receiver(stream, apply=[put], **options)
-
-
-def offsets(receiver: ReceivingEnd) -> list[int]:
-    return [int(each.message.annotations[OFFSET]) for each in receiver.received]
+from tests.support.proton_client import ProtonClient
 
 
 @pytest.fixture
@@ -86,58 +57,6 @@ def stream(rabbit: Connection, client: ProtonClient, queue: str) -> Iterator[str
     management.delete_queue(queue)
 
 
-# --- the attach -------------------------------------------------------------------------------------
-
-
-@pytest.mark.rabbitmq("amqp_client_SUITE", "stream_bloom_filter")
-@pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "multiple_sections")
-def test_the_reply_says_which_filters_are_in_place(client: ProtonClient, stream: str) -> None:
-    """Those that are valid and known; distribution-mode is copy, and the extensions are offered."""
-    asked = filters(offset_spec="first", filter="low", sql="n > 3") | {
-        symbol("unknown"): Described(symbol("no:such-filter"), 1),
-        symbol("bare"): "first",
-    }
-    receiver = reader(client, stream, asked)
-    source = receiver.link.remote_source
-    source.filter.rewind()
-    source.filter.next()
-    assert set(source.filter.get_object()) == {
-        "rabbitmq:stream-offset-spec", "rabbitmq:stream-filter", "sql-filter"
-    }  # fmt: skip
-    assert source.distribution_mode == source.DIST_MODE_COPY
-
-
-# --- where to begin ---------------------------------------------------------------------------------
-
-
-@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "streams")
-@pytest.mark.parametrize(
-    ("spec", "first"),
-    [("first", 0), (symbol("first"), 0), ("last", 19), (0, 0), (7, 7), (19, 19), ("1h", 0)],
-    ids=str,
-)
-def test_a_receiver_begins_where_it_asks(client: ProtonClient, stream: str, spec: Any, first: int) -> None:
-    receiver = reader(client, stream, filters(offset_spec=spec), credit=100)
-    receiver.take(20 - first)
-    assert offsets(receiver) == receiver.bodies == list(range(first, 20))
-
-
-# --- both protocols, and the end --------------------------------------------------------------------
-
-
-@pytest.mark.rabbitmq("amqp_client_SUITE", "durable_field_quorum_queue", "durable_field_stream")
-@pytest.mark.parametrize("durable", [True, False])
-def test_the_durable_field_is_kept(client: ProtonClient, stream: str, durable: bool) -> None:
-    sender = client.sender(stream)
-    sender.send(Message(body="x", durable=durable))
-    receiver = reader(client, stream, filters(offset_spec="last"), credit=1)
-    [received] = receiver.take(1)
-    assert received.message.durable is durable
-
-
-# --- RabbitMQ's client ------------------------------------------------------------------------------
-
-
 def consume(environment: Environment, stream: str, count: int, options: StreamConsumerOptions) -> list[int]:
     connection = environment.connection()
     connection.dial()
@@ -160,6 +79,9 @@ def consume(environment: Environment, stream: str, count: int, options: StreamCo
     return taken
 
 
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "streams")
+@pytest.mark.rabbitmq("amqp_client_SUITE", "stream_bloom_filter")
+@pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "multiple_sections")
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -196,8 +118,15 @@ def test_rabbitmqs_client_reads_what_it_asks_for(
     assert consume(environment, stream, len(expected), StreamConsumerOptions(**options)) == expected
 
 
+@pytest.mark.rabbitmq(
+    "management_SUITE",
+    "queue_topology",
+    note="kind, arguments and counts of each kind; members are n/a: there is one node",
+)
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "format", "queue_info")
 def test_management_says_which_offsets_there_are(rabbit: Connection, stream: str) -> None:
     answer = rabbit.management().request(None, AddressHelper.queue_address(stream), "GET", [200])
     found = {name: answer.body[name] for name in ("type", "message_count", "first_offset", "next_offset")}
     assert found == {"type": "stream", "message_count": 20, "first_offset": 0, "next_offset": 20}
-    assert type(answer.body["declaration_id"]) is str
+    assert len(answer.body["declaration_id"]) == 16
+    assert rabbit.management().queue_info(stream).queue_type == QueueType.stream
