@@ -264,6 +264,16 @@ def test_examples_are_learned_at_all() -> None:
     assert [type(item) for item in items] == [Disposition, DispositionRun]
 
 
+def test_small_delivery_ids_have_one_layout() -> None:
+    """The one byte of a delivery-id behind a handle or role of one byte does not belong to the key."""
+    reader = FrameReader()
+    ((_, items),) = reader.read(b"".join(transfer(0, number, b"x") for number in range(1, 4)))
+    assert [type(item) for item in items] == [TransferFrame, TransferRun]
+    dispositions = [Disposition(role=True, first=number, settled=True, state=Accepted()) for number in (1, 2)]
+    ((_, items),) = reader.read(b"".join(frame(0, each) for each in dispositions))
+    assert [type(item) for item in items] == [Disposition, DispositionRun]
+
+
 @settings(max_examples=tried(500), deadline=None)
 @given(streams(), st.lists(st.integers(0, 5_000), max_size=12), st.sampled_from([sys.maxsize, 1, 2, 3]))
 @example([transfer(0, 1, b"x"), transfer(0, 2, b"y"), transfer(0, 3, b"")], [30], sys.maxsize)
