@@ -100,36 +100,6 @@ def test_a_killed_node_comes_back_by_its_own_command_line(cluster: ClusterProces
             channel.queue_delete(f"missed-{number}")
 
 
-def test_all_killed_at_once_are_there_again_in_any_order(cluster: ClusterProcess) -> None:
-    """S1, S2: with what was confirmed, and all that was declared."""
-    a, b, c = cluster.nodes
-    assert cluster.run_command(a, "queue", "declare", "kept", "--type", "quorum").returncode == 0
-    with connected(a) as connection:
-        channel = connection.channel()
-        for number in range(30):
-            channel.queue_declare(f"kept-{number}", durable=True)
-    publish(b, "kept", *map(str, range(20)))
-    for node in cluster.nodes:
-        node.kill()
-    c.start()
-    cluster.wait_until(lambda: c.pid is not None, "the process of the first")
-    b.start()
-    cluster.wait_until_up(b, c)
-    a.start()
-    cluster.wait_until_up()
-    assert bodies(a, "kept", 20) == [str(number).encode() for number in range(20)]
-    assert cluster.run_command(a, "queue", "delete", "kept").returncode == 0
-    for node in cluster.nodes:
-        with connected(node) as connection:
-            channel = connection.channel()
-            for number in range(30):
-                channel.queue_declare(f"kept-{number}", passive=True)
-    with connected(a) as connection:
-        channel = connection.channel()
-        for number in range(30):
-            channel.queue_delete(f"kept-{number}")
-
-
 # --- who is refused -------------------------------------------------------------------------------
 
 

@@ -27,7 +27,9 @@ from tests.support.cluster_load import (
     PikaPublisher,
     ProtonConsumer,
     ProtonPublisher,
+    started,
     stop_all,
+    wait_for,
 )
 from tests.support.cluster_network import CutCluster
 from tests.support.cluster_process import ClusterNode, healed
@@ -70,10 +72,6 @@ class Load:
             self.consumers[name] = consumer([node], f"c-{name}", notes, steady=True, give_back=0)
         self.clients = [*self.publishers.values(), *self.consumers.values()]
 
-    def start(self) -> None:
-        for client in self.clients:
-            client.start()
-
     def confirmed(self, node: ClusterNode) -> int:
         return sum(name.startswith(f"p-{node.name}.") for name in list(self.notes.confirmed))
 
@@ -81,15 +79,7 @@ class Load:
         return sum(each.life.startswith(f"c-{node.name}.") for each in list(self.notes.deliveries))
 
     def wait_until(self, condition: Callable[[], Any], what: str) -> None:
-        """Wait, and fail at once if a client has failed."""
-
-        def holds() -> Any:
-            for client in self.clients:
-                if client.failure is not None:
-                    raise AssertionError(f"{client.name} has failed") from client.failure
-            return condition()
-
-        self.cluster.wait_until(holds, what)
+        wait_for(self.cluster, self.clients, condition, what)
 
     def flows(self, *nodes: ClusterNode) -> None:
         """Wait until publishers and consumers of these nodes have got on."""
@@ -133,7 +123,7 @@ def test_whatever_is_cut_a_majority_goes_on_and_the_rest_waits(cluster: CutClust
     network = cluster.network
     declare(cluster.nodes[0], queue)
     load = Load(cluster, queue)
-    load.start()
+    started(load.clients)
     load.flows(*cluster.nodes)
 
     # Between the leader and one other: both see the third, and the leader stays.

@@ -13,8 +13,16 @@ from typing import Any
 import pytest
 
 from amqp10broker.queues.machine_version import NEWEST
-from tests.integration.test_cluster_failover import declare, started, wait_for
-from tests.support.cluster_load import PikaConsumer, PikaPublisher, ProtonConsumer, ProtonPublisher, stop_all
+from tests.integration.test_cluster_failover import declare
+from tests.support.cluster_load import (
+    PikaConsumer,
+    PikaPublisher,
+    ProtonConsumer,
+    ProtonPublisher,
+    started,
+    stop_all,
+    wait_for,
+)
 from tests.support.cluster_process import ClusterNode, ClusterProcess
 from tests.support.crash_load import connected
 

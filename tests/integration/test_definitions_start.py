@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker, run_program
+from tests.support.broker_process import REPOSITORY, BrokerProcess, run_program
 from tests.support.pika_client import Connect
 
 pytestmark = pytest.mark.usefixtures("deadline")
@@ -67,28 +67,6 @@ def test_users_log_in_with_the_passwords_that_they_had(
         ("AMQP 0-9-1", vhost),
         ("AMQP 1.0", vhost),
     ]
-
-
-# --- together with the configuration -------------------------------------------------------------
-
-
-def test_what_cannot_be_is_left_out_at_the_start(start_broker: StartBroker, tmp_path: Path) -> None:
-    """A queue of a plugin of RabbitMQ, and the binding of an exchange that its export leaves out."""
-    content = document()
-    queue = {"name": "log", "vhost": "/", "durable": True, "arguments": {"x-queue-type": "jms"}}
-    binding = {"source": "inner", "vhost": "/", "destination": "tasks", "destination_type": "queue"}
-    content["queues"].append(queue)
-    content["bindings"].append(binding | {"routing_key": "", "arguments": {}})
-    broker = start_broker("--definitions", write(tmp_path, content))
-    unsupported = (
-        "invalid arg 'x-queue-type' for queue 'log' in vhost '/': "
-        "must be one of classic, quorum, stream, not 'jms'"
-    )
-    for reason in (
-        f"queues[{len(content['queues']) - 1}] (log): {unsupported}",
-        f"bindings[{len(content['bindings']) - 1}] (inner to tasks): no exchange 'inner' in vhost '/'",
-    ):
-        broker.wait_for_log("left out of the definitions", reason=f"definitions: {reason}")
 
 
 # --- files that are none -------------------------------------------------------------------------

@@ -52,18 +52,6 @@ def test_every_consumer_gets_everything_with_its_offset(channel: BlockingChannel
     assert channel.queue_declare(stream, passive=True).method.message_count == 10
 
 
-@pytest.mark.rabbitmq(
-    "rabbit_stream_queue_SUITE", "consume_from_last", "consume_from_relative_time_offset", "consume_offset"
-)
-@pytest.mark.parametrize(
-    ("offset", "first"), [(0, 0), (4, 4), ("first", 0), ("last", 9), ("1h", 0)], ids=str
-)  # fmt: skip
-def test_consume_from_an_offset(channel: BlockingChannel, stream: str, offset: Any, first: int) -> None:
-    inbox = reader(channel, stream, offset)
-    inbox.take(10 - first)
-    assert inbox.texts == [str(number) for number in range(first, 10)]
-
-
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "consume_from_default", "consume_from_next")
 @pytest.mark.parametrize("offset", [None, "next", 10, 10**12], ids=str)
 def test_consume_from_the_end(channel: BlockingChannel, stream: str, offset: Any) -> None:

@@ -113,6 +113,9 @@ def test_a_message_of_amqp_0_9_1_is_kept_in_the_encoding_of_amqp_1_0() -> None:
 # --- where a consumer begins --------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_stream_queue_SUITE", "consume_from_last", "consume_from_relative_time_offset", "consume_offset"
+)
 @pytest.mark.parametrize(
     ("position", "expected"),
     [
