@@ -57,6 +57,11 @@ def test_each_return_counts_as_acquired_and_a_failed_one_as_failed_too(
         assert counts_of(found) == (times, times * failures, times * failures, False)
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "detach_requeues_one_session_quorum_queue",
+    "detach_requeues_two_connections_quorum_queue",
+)
 @pytest.mark.rabbitmq("amqpl_consumer_ack_SUITE", "requeue_two_channels_quorum_queue")
 @pytest.mark.rabbitmq(
     "rabbit_fifo_SUITE",
