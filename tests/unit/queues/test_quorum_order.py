@@ -97,6 +97,19 @@ def test_what_never_reached_the_client_goes_back_to_its_place() -> None:
     assert bench.get(other, 5) == ["h1", "h2", "n1", "h3", "n2"]
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "sync_get_settled_quorum_queue",
+    "sync_get_unsettled_2_quorum_queue",
+    "sync_get_unsettled_quorum_queue",
+)
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "async_notify_settled_quorum_queue",
+    "async_notify_unsettled_quorum_queue",
+    "receive_many_made_available_over_time_quorum_queue",
+    "receive_many_auto_flow_quorum_queue",
+)
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "credit_enq_enq_checkout_settled_credit_test")
 def test_credit_counts_deliveries_and_settlement_gives_none_back() -> None:
     bench = Bench()

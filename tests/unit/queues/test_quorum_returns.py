@@ -37,6 +37,11 @@ def bench() -> Bench:
     return Bench()
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "detach_requeues_one_session_quorum_queue",
+    "detach_requeues_two_connections_quorum_queue",
+)
 @pytest.mark.rabbitmq("amqpl_consumer_ack_SUITE", "requeue_two_channels_quorum_queue")
 @pytest.mark.rabbitmq(
     "rabbit_fifo_SUITE",

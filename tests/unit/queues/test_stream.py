@@ -111,6 +111,9 @@ def test_a_message_of_amqp_0_9_1_is_kept_in_the_encoding_of_amqp_1_0() -> None:
 # --- where a consumer begins --------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_stream_queue_SUITE", "consume_from_last", "consume_from_relative_time_offset", "consume_offset"
+)
 @pytest.mark.parametrize(
     ("position", "expected"),
     [
@@ -158,6 +161,16 @@ def test_a_delivery_says_which_offset_it_has(bench: Bench) -> None:
     assert all(offset_of(message) == offset == number_of(message) for offset, message in reader.taken)
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE", "sync_get_settled_stream", "sync_get_unsettled_2_stream", "sync_get_unsettled_stream"
+)
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "async_notify_settled_stream",
+    "async_notify_unsettled_stream",
+    "receive_many_made_available_over_time_stream",
+    "receive_many_auto_flow_stream",
+)
 def test_no_more_is_delivered_than_credit_allows(bench: Bench) -> None:
     bench.publish(10)
     reader = bench.reader()
