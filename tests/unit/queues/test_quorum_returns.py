@@ -180,6 +180,8 @@ def test_a_cancelled_consumer_may_still_reject() -> None:
     "rabbit_fifo_SUITE",
     "delayed_retry_all_test",
     "delayed_retry_becomes_ready_test",
+    "delayed_retry_consumer_down_returned_mode_test",
+    "delayed_retry_consumer_down_test",
     "delayed_retry_disabled_test",
     "delayed_retry_failed_only_test",
     "delayed_retry_modify_failed_test",
@@ -199,11 +201,14 @@ def test_a_cancelled_consumer_may_still_reject() -> None:
         (RetryType.RETURNED, DeliveryOutcome.REQUEUE_FAILED, False),
     ],
 )
-def test_which_returns_wait(kind: RetryType, delivery_outcome: DeliveryOutcome, waits: bool) -> None:
+@pytest.mark.parametrize("lost", [False, True], ids=["settled", "consumer lost"])
+def test_which_returns_wait(
+    lost: bool, kind: RetryType, delivery_outcome: DeliveryOutcome, waits: bool
+) -> None:
     bench = Bench(retry_type=kind, retry_min_ms=1000)
     bench.publish("a")
     consumer = bench.consumer(1)
-    bench.settle(consumer, delivery_outcome)
+    (bench.leave if lost else bench.settle)(consumer, delivery_outcome)
     assert (bench.queue.delayed, bench.queue.ready) == ((1, 0) if waits else (0, 1))
     if waits:
         assert bench.queue.deadline() == bench.now + 1000
@@ -266,27 +271,6 @@ def test_delayed_messages_are_purged_and_counted() -> None:
     told = bench.do(Purge(bench.request))
     assert only(told, Answer)[0].ready == 1
     assert bench.queue.deadline() is None
-
-
-@pytest.mark.rabbitmq(
-    "rabbit_fifo_SUITE", "delayed_retry_consumer_down_returned_mode_test", "delayed_retry_consumer_down_test"
-)
-@pytest.mark.parametrize(
-    ("kind", "delivery_outcome", "waits"),
-    [
-        (RetryType.FAILED, DeliveryOutcome.REQUEUE_FAILED, True),
-        (RetryType.FAILED, DeliveryOutcome.REQUEUE, False),
-        (RetryType.RETURNED, DeliveryOutcome.REQUEUE_FAILED, False),
-        (RetryType.ALL, DeliveryOutcome.REQUEUE_FAILED, True),
-    ],
-)
-def test_what_a_lost_consumer_held_waits_too(
-    kind: RetryType, delivery_outcome: DeliveryOutcome, waits: bool
-) -> None:
-    bench = Bench(retry_type=kind, retry_min_ms=1000)
-    bench.publish("a", "b")
-    bench.leave(bench.consumer(2), delivery_outcome)
-    assert (bench.queue.delayed, bench.queue.ready) == ((2, 0) if waits else (0, 2))
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "delayed_retry_monotonic_timestamp_test")
