@@ -86,17 +86,6 @@ def test_returns_to_the_tail_may_be_dropped(overflow: str) -> None:
     assert bench.get(consumer, 9) == left
 
 
-def test_what_never_reached_the_client_goes_back_to_its_place() -> None:
-    bench = Bench()
-    bench.publish("n1", "n2")
-    bench.publish("h1", "h2", priority=9)
-    consumer = bench.consumer(4)
-    bench.publish("h3", priority=9)
-    bench.give_back(consumer, bench.held(consumer))
-    other = bench.consumer()
-    assert bench.get(other, 5) == ["h1", "h2", "n1", "h3", "n2"]
-
-
 @pytest.mark.rabbitmq(
     "amqp_client_SUITE",
     "sync_get_settled_quorum_queue",

@@ -50,19 +50,6 @@ def test_what_comes_back_to_the_next_that_matches_counts_how_often() -> None:
     assert bench.dead_numbers() == [("delivery_limit", [1])]
 
 
-def test_what_is_given_back_unseen_stands_in_its_place_again(bench: Colours) -> None:
-    """And is looked at again by those that had looked there, and nothing else is."""
-    bench.put("red", "red", "blue", "red")
-    first, second = bench.selects(RED, 9), bench.selects(BLUE, 9)
-    assert bench.numbers(first) == [0, 1, 3]
-    looked_at = bench.looking(second).looked_at
-    third = bench.selects(RED, 9)
-    bench.turns()
-    bench.give_back(first, [1])
-    assert bench.numbers(third) == [1]
-    assert bench.looking(second).looked_at == looked_at + 1
-
-
 def test_a_drain_of_one_that_times_out_is_answered() -> None:
     """It gets nothing more until it is heard of, and must not wait for ever."""
     bench = Colours(consumer_timeout_ms=100)
