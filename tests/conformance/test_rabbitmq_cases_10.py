@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from amqp10broker.message.amqp10 import SECTIONS_MAX
 from amqp10broker.protocols.amqp10.codec import encode
-from amqp10broker.protocols.amqp10.sections import SECTIONS_MAX
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from tests.support.script import ScriptRunner
 from tests.support.world import World
