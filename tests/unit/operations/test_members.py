@@ -10,7 +10,7 @@ import pytest
 from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed, Unavailable
 from amqp10broker.metadata.queue import Placed
 from amqp10broker.metadata.vhost_requests import SetDraining
-from amqp10broker.operations.members import LAST_NODE, TIMED_OUT, change_not_permitted, last_node
+from amqp10broker.operations.members import TIMED_OUT, change_not_permitted, last_node
 from amqp10broker.operations.node import Leaderless
 from amqp10broker.queues.queue_status import QueueStats
 from amqp10broker.raft.ids import node_of
@@ -227,15 +227,6 @@ def test_queues_grow_to_a_count() -> None:
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "delete_members")
-def test_queues_are_shrunk_node_by_node_to_their_last_members() -> None:
-    world = World()
-    for name in ("q", "r"):
-        world.cluster.declare(name, 1, 2, 3)
-    told = [[(row["size"], row["result"]) for row in world.run("shrink", node=node)] for node in "cba"]
-    assert told == [[(2, "ok")] * 2, [(1, "ok")] * 2, [(1, f"error: {LAST_NODE}")] * 2]
-    assert (world.nodes("q"), world.nodes("r")) == ([1], [1])
-
-
 def test_shrink_removes_what_is_on_a_node_but_the_last() -> None:
     world = World()
     world.cluster.declare("one", 3)
