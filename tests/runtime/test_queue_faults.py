@@ -43,8 +43,7 @@ async def test_messages_that_a_broken_queue_did_not_take_are_rejected(
         await client.send(attach_sender(0, "q"))
         await client.idle()
         monkeypatch.setattr(ClassicQueue, "_publish", broken)
-        await client.send(transfer(0, 0, b"x"))
-        disposition = await client.until(Disposition)
+        disposition = await client.call(Disposition, transfer(0, 0, b"x"))
         assert isinstance(disposition.state, Rejected)
         assert disposition.state.error.condition == "amqp:precondition-failed"
         assert disposition.state.error.description == "queue 'q' is unavailable"
