@@ -187,6 +187,9 @@ def test_all_messages_are_unsettled(kind: str) -> None:
     bench.says(holder, Wait.UNSETTLED_HERE, here, "it settled last")
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE", "query_single_active_consumer_consumer_info_test", note="shown by `status`"
+)
 @KINDS
 def test_another_consumer_is_the_active_one(kind: str) -> None:
     """Which one, and whether it takes more itself."""
