@@ -41,6 +41,7 @@ def bodies(first: int, end: int) -> list[str]:
     return [f"m{number}" for number in range(first, end)]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "receive_many_made_available_over_time_classic_queue")
 @pytest.mark.rabbitmq(
     "amqp_client_SUITE", "async_notify_settled_classic_queue", "async_notify_unsettled_classic_queue"
 )

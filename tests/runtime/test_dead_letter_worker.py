@@ -83,6 +83,13 @@ def counts(broker: Broker, queue: str) -> dict[str, Any]:
     "rabbit_fifo_SUITE", "untracked_enq_deq_test", note="what no client publishes arrives like any message"
 )
 @pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "untracked_enqueue")
+@pytest.mark.rabbitmq(
+    "dead_lettering_SUITE",
+    "dead_letter_nack",
+    "dead_letter_nack_requeue_nack_norequeue_basic_consume",
+    "dead_letter_nack_requeue_nack_norequeue_basic_get",
+    "dead_letter_reject_requeue_reject_norequeue",
+)
 async def test_rejected_messages_go_to_the_dead_letter_exchange() -> None:
     """In queue order, whatever the protocol of the verdict; status counts them."""
     async with open_client(q=DLX) as (broker, client):

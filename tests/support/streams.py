@@ -105,6 +105,10 @@ class Bench:
         self.log.commit(writing)
         self.queue.commit(self.now_ms)
 
+    @property
+    def counters(self) -> dict[str, int]:
+        return {name: count for name, count in self.queue.counters.document().items() if count}
+
     def take(self) -> list[Effect]:
         effects, self.effects = self.effects, []
         return effects

@@ -522,6 +522,8 @@ def test_a_value_too_deep_for_tables_is_dropped() -> None:
     assert found["x-flat"] == "v"
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "amqp_quorum_queue_amqpl", "amqp_stream_amqpl")
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "roundtrip_to_amqp_091")
 @pytest.mark.rabbitmq("mc_unit_SUITE", "amqp_to_amqpl_data_body")
 @pytest.mark.parametrize(
     ("sections", "body"),

@@ -68,8 +68,8 @@ from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encod
 from amqp10broker.queues.settings import DEFAULTS, DeadLetterStrategy, Overflow, QueueSettings, RetryType
 from amqp10broker.raft.messages import Kind, Ready, run_of
 from tests.support.askers import new_asker
+from tests.support.queue_bench import Bench, message
 from tests.support.quorum_alone import Alone, store_on
-from tests.support.quorum_bench import Bench, message
 from tests.support.small_journal import SmallJournal
 
 HEAD = make_head(None, None, "", "q")
