@@ -155,7 +155,8 @@ async def test_settled_consumer_loses_nothing_when_its_link_ends_and_deliveries_
             *([raw.frame(0, amqp10.End())] if handle % 3 == 1 else []),
         )
         if handle % 3 == 2:
-            await client.lose()
+            await client.vanish()
+        await settle_down()
         assert queue_counts(broker, "q") == (MESSAGES, 0)
     assert await numbers_left(publisher, MESSAGES) == list(range(MESSAGES))
 
@@ -272,6 +273,7 @@ async def test_temporary_queue_and_its_task_go_with_their_link(broker: Broker) -
         if number % 2:
             await client.send(raw.frame(0, amqp10.Detach(handle=0, closed=True)))
         else:
-            await client.lose()
+            await client.vanish()
+        await settle_down()
     assert len(list(broker.catalog)) == 0
     assert len(broker._queues.child_tasks) == before

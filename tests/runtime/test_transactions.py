@@ -233,7 +233,8 @@ async def test_the_end_of_a_control_link_rolls_back(how: str) -> None:
         if how == "detach":
             await session.client.send(frame(0, Detach(handle=CONTROL, closed=True)))
         else:
-            await session.client.lose()
+            await session.client.vanish()
+        await settle_down()
         assert queue_counts(broker, "one") == (1, 0)
         assert queue_counts(broker, "two") == (0, 0)
 
