@@ -316,15 +316,6 @@ async def test_a_deleted_stream_leaves_no_files_and_answers_who_comes_too_late()
         assert [type(effect) for effect in await one.effects()] == [Unconfirmed]
 
 
-async def test_a_fault_is_told_as_the_end_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running() as one:
-        one.read()
-        await one.effects()
-    one.stream.fail()
-    letters = one.mailbox.close()
-    assert [type(effect) for letter in letters for effect in letter] == [QueueDeleted]
-
-
 async def test_many_messages_are_read_in_several_wakes_and_others_run_in_between() -> None:
     async with running() as one:
         for _ in range(10):
