@@ -59,7 +59,7 @@ from amqp10broker.runtime.observe.recorder import Recordings
 from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
 from amqp10broker.runtime.observe.tracing import Tracing
 from amqp10broker.runtime.observe.watches import Watches
-from amqp10broker.runtime.queues.dead_letters import DeadLetterOffice
+from amqp10broker.runtime.queues.dead_letter_worker import DeadLetterSender
 from amqp10broker.runtime.queues.queues import Queues
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.open import identity_of
@@ -227,7 +227,7 @@ class Broker(ListenerContext, Accepting, Observed):
             node=0 if self.cluster is None else self.cluster.membership.number,
             incarnation=1 if self.data is None else self.data.incarnation,
         )
-        self.dead_letters = DeadLetterOffice(self.catalog, self.reply_registry, self.clock)
+        self.dead_letters = DeadLetterSender(self.catalog, self.reply_registry, self.clock)
         async with opened_journal(
             self.data,
             self.clock,

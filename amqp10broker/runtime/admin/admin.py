@@ -38,14 +38,13 @@ from amqp10broker.errors import (
     NotFound,
     RefusedError,
 )
-from amqp10broker.metadata.catalog import Decided
-from amqp10broker.metadata.plan import VhostFacts
+from amqp10broker.metadata.plan import Decided, VhostFacts
 from amqp10broker.metadata.queue import StartQueue
 from amqp10broker.metadata.queue_settings import misspelt
 from amqp10broker.metadata.users import PasswordRecord
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.node import Actor, Caller, ClusterNode, Lines, Node, Steps, Wait
-from amqp10broker.operations.registry import OPERATIONS, perform
+from amqp10broker.operations.registry import OPERATIONS, operation_named
 from amqp10broker.operations.snapshot import BrokerView, NodeView
 from amqp10broker.queues.commands import Answer, ReplyTo, RequestRef
 from amqp10broker.runtime.admin import path as adminpath
@@ -132,7 +131,7 @@ async def run_operation(
         report=partial(_log_operation, found, actor.by),
     )
     try:
-        return await _finished(perform(caller, name, given), replies)
+        return await _finished(caller.perform(operation_named(name), given), replies)
     finally:
         replies.close()
 

@@ -214,12 +214,7 @@ class Cluster:
 
     def _wires(self) -> Wires:
         config = self._node_context.config
-        tls = None
-        if config.cluster_tls_cert_file is not None:
-            tls = mutual_tls(
-                config.cluster_tls_cert_file, config.cluster_tls_key_file, config.cluster_tls_ca_file
-            )
-        return Wires(tls, plaintext=config.cluster_plaintext)
+        return Wires(mutual_tls(config), plaintext=config.cluster_plaintext)
 
     def _leader_of(self, queue: DeclaredQueue) -> int | None:
         member = self.raft.groups.get(queue.number)

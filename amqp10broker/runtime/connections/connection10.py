@@ -10,7 +10,7 @@ import trio
 
 from amqp10broker.auth.login import Challenge, Failure, Peer, Success, Unverified
 from amqp10broker.errors import NotAllowed, RefusedError, ResourceLocked
-from amqp10broker.metadata.catalog import Decided
+from amqp10broker.metadata.plan import Decided
 from amqp10broker.operations.snapshot import ConnectionView
 from amqp10broker.protocols.amqp10.connection import (
     ESTABLISHMENT_FAILED,

@@ -46,9 +46,9 @@ from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import BatchHandle, Mailbox, OwnQueue, ReplyRegistry, send_commands
-from amqp10broker.runtime.queues.dead_letters import AtLeastOnce, DeadLetterWorker
+from amqp10broker.runtime.queues.dead_letter_worker import AtLeastOnce, DeadLetterWorker
+from amqp10broker.sessions.dead_letters import DeadLetterTarget
 from amqp10broker.sessions.messages import Committed, NoRoom, NotYet, Part, SessionMessage
-from amqp10broker.sessions.routes import DeadLetterTarget
 
 _log = Log("amqp10broker.queues")
 
