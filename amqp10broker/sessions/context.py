@@ -201,18 +201,19 @@ class SessionEndpoint(ABC):
 
     def write_output(self, outlet: Outlet) -> None:
         """Write answers, and deliveries as far as credit, window and the writer's buffer allow."""
-        spent = 0
         for writes in range(1, LARGE_WRITES_MAX + 1):
             spent = self.pump(outlet.room)
+            unsent = (spent or outlet.room <= 0) and self.has_unsent
             pieces = self.take_output()
             if pieces:
                 outlet.put(pieces, spent)
+            if not unsent:
+                return
             if not spent or outlet.room <= 0:
                 break
             if writes >= WRITES_MAX and len(pieces) * LARGE_PIECE_BYTES > spent:
                 break
-        if (spent or outlet.room <= 0) and self.has_unsent:
-            outlet.want()
+        outlet.want()
 
     def take_commands(self) -> list[QueueCommand]:
         commands = self.commands[:]

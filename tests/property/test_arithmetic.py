@@ -232,7 +232,8 @@ def test_settlements_are_written_once_each_as_ranges(
     origin: int, parts: list[tuple[list[int], object, bool]], role: bool, channel: int
 ) -> None:
     """Every id with its state and flag in exactly one frame, whatever order and batches they came in."""
-    settling = Settling(Output(channel, 512), {}, {})
+    output = Output(channel, 512)
+    settling = Settling(output, {}, {})
     expected: dict[int, tuple[object, bool]] = {}
     for offsets, state, settled in parts:
         ids = [
@@ -246,7 +247,8 @@ def test_settlements_are_written_once_each_as_ranges(
         expected.update((number, (state, settled)) for number in ids)
     seen: dict[int, tuple[object, bool]] = {}
     ranks = []
-    for got in FrameCutter().feed(b"".join(settling.take())):
+    settling.flush()
+    for got in FrameCutter().feed(b"".join(output.pieces)):
         body = got.body
         assert isinstance(body, Disposition)
         assert (got.channel, body.role) == (channel, role)
@@ -258,7 +260,7 @@ def test_settlements_are_written_once_each_as_ranges(
         ranks.append({Rejected: 0, Released: 1}.get(type(body.state), 2))
     assert seen == expected
     assert ranks == sorted(ranks)
-    assert settling.take() == []
+    assert not settling.waiting
 
 
 @pytest.mark.parametrize("taken_back", [2, 15, 99])

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.message.message import MessageReader, acquired, header_of
+from amqp10broker.message.amqp10 import MessageReader, header_of, locate
+from amqp10broker.message.traits import acquired
 from amqp10broker.protocols.amqp10 import connection as frames_module
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.connection import FrameReader
@@ -29,7 +30,6 @@ from amqp10broker.protocols.amqp10.performatives import (
     Transfer,
     decode_composite,
 )
-from amqp10broker.protocols.amqp10.sections import locate
 from amqp10broker.protocols.amqp10.settling import DispositionRun
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from tests.support.examples import tried
@@ -261,6 +261,16 @@ def test_examples_are_learned_at_all() -> None:
         for number in range(10)
     )
     ((_, items),) = reader.read(raw)  # as go-amqp sends them
+    assert [type(item) for item in items] == [Disposition, DispositionRun]
+
+
+def test_small_delivery_ids_have_one_layout() -> None:
+    """The one byte of a delivery-id behind a handle or role of one byte does not belong to the key."""
+    reader = FrameReader()
+    ((_, items),) = reader.read(b"".join(transfer(0, number, b"x") for number in range(1, 4)))
+    assert [type(item) for item in items] == [TransferFrame, TransferRun]
+    dispositions = [Disposition(role=True, first=number, settled=True, state=Accepted()) for number in (1, 2)]
+    ((_, items),) = reader.read(b"".join(frame(0, each) for each in dispositions))
     assert [type(item) for item in items] == [Disposition, DispositionRun]
 
 

@@ -16,7 +16,8 @@ from amqp10broker.cluster.remote_queue.link import QueueLink
 from amqp10broker.cluster.remote_queue.links import LinkServer, QueueLinks
 from amqp10broker.cluster.remote_queue.messages import LinkPort
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
-from amqp10broker.message.message import Message, make_head
+from amqp10broker.message.amqp10 import make_head
+from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.queues.commands import (
     ActiveChanged,
@@ -56,8 +57,7 @@ from amqp10broker.queues.quorum.commands import (
     encode_commands,
     joined,
 )
-from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.sessions.credit import QueueCredit
 from tests.support.handles import IdleHandle

@@ -15,7 +15,9 @@ from amqp10broker.protocols.amqp10 import link as transfers
 from amqp10broker.protocols.amqp10 import settling as dispositions
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpError, Condition, DecodeError
 from amqp10broker.protocols.amqp10.link import (
+    FRAME_HEADER_BYTES,
     LIST32,
+    SHORT_KEY_BYTES,
     BeginReceived,
     ConnectionEvent,
     ConnectionFailed,
@@ -46,7 +48,6 @@ from amqp10broker.protocols.amqp10.types import Symbol
 
 FRAME_HEADER: Final = Struct(">IBBH")
 """size in bytes (header included), doff in 4-byte words, type, channel (section 2.3.1)."""
-FRAME_HEADER_BYTES: Final = 8
 TYPE_AMQP: Final = 0
 TYPE_SASL: Final = 1
 
@@ -65,6 +66,11 @@ _STRUCTURAL: Final = (Open, Begin, End, Close)
 
 def encode_frame(channel: int, body: bytes, frame_type: int = TYPE_AMQP) -> bytes:
     return FRAME_HEADER.pack(FRAME_HEADER_BYTES + len(body), 2, frame_type, channel) + body
+
+
+class _Layouts(dict[bytes, TransferLayout | DispositionLayout | None]):
+    def __missing__(self, key: bytes) -> TransferLayout | DispositionLayout | None:
+        return self.get(key[:SHORT_KEY_BYTES])
 
 
 class FrameReader:
@@ -88,7 +94,7 @@ class FrameReader:
         self.more = False
         self.fault: DecodeError | None = None
         self.rest = b""
-        self._layouts: dict[bytes, TransferLayout | DispositionLayout] = {}
+        self._layouts = _Layouts()
         # The run that the last frame of a new layout has begun.
         self._begun: tuple[TransferLayout, TransferRun] | None = None
 
@@ -104,7 +110,6 @@ class FrameReader:
         end = len(buf)
         pos = 0
         layouts = self._layouts
-        get_layout = layouts.get
         groups: list[tuple[int, list[object]]] = []
         open_groups: dict[int, list[object]] = {}
 
@@ -124,9 +129,9 @@ class FrameReader:
         singly = 0
         self.more = False
         while end - pos >= FRAME_HEADER_BYTES:
-            layout = get_layout(buf[pos + 4 : pos + 17])
+            layout = layouts[buf[pos + 4 : pos + 17]]
             if layout is LIST32:
-                layout = get_layout(buf[pos + 4 : pos + 23])
+                layout = layouts.get(buf[pos + 4 : pos + 23])
             if layout is None or end - pos < layout.head_bytes:
                 pass
             elif isinstance(layout, TransferLayout):

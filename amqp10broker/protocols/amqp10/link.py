@@ -45,6 +45,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Transfer,
 )
 
+FRAME_HEADER_BYTES: Final = 8
 _LIST8: Final = 0xC0
 _LIST32_CODE: Final = 0xD0
 _UINT0: Final = 0x43
@@ -53,6 +54,8 @@ _UINT: Final = 0x70
 _VBIN8: Final = 0xA0
 KEY8_BYTES: Final = 13
 """Bytes 4..16 of the frame: doff, type, channel, descriptor, list8 head, handle or role, delivery-id code."""
+SHORT_KEY_BYTES: Final = 12
+"""The same if handle or role is one byte, and so is the delivery-id: it must not be in the key."""
 KEY32_BYTES: Final = 19
 """The same for a list32, which has a head longer by six bytes."""
 
@@ -159,6 +162,8 @@ def learn(buf: bytes, pos: int, transfer: Transfer, payload_pos: int) -> dict[by
     # Everything before the delivery-id's value must be in the key, or the key would not prove it.
     if at > pos + 4 + key_bytes:
         return None
+    if id_code == _SMALLUINT and at == pos + 4 + SHORT_KEY_BYTES:
+        key_bytes = SHORT_KEY_BYTES
     id_format = "I" if id_code == _UINT else "B"
     tag_pos = at + (4 if id_code == _UINT else 1)
     if buf[tag_pos] != _VBIN8:

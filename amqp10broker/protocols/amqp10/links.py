@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final
 
-from amqp10broker.protocols.amqp10.connection import FRAME_HEADER_BYTES
 from amqp10broker.protocols.amqp10.credit import IncomingWindow, OutgoingWindow
 from amqp10broker.protocols.amqp10.delivery import (
     DeliveryBatch,
@@ -28,6 +27,7 @@ from amqp10broker.protocols.amqp10.errors import (
     Condition,
 )
 from amqp10broker.protocols.amqp10.link import (
+    FRAME_HEADER_BYTES,
     LINK_TRANSITIONS,
     DeliveriesReceived,
     DeliveriesSent,
@@ -320,7 +320,9 @@ class Outbound:
 
 
 class Inbound:
-    """Makes messages of transfer frames; `unsettled` has deliveries received and not settled by us."""
+    """Makes messages of transfer frames; `unsettled` has deliveries received and not settled by us. `grants`:
+    links whose new grant, if they have one, goes out with the next output.
+    """
 
     __slots__ = ("_unfinished", "_window", "grants", "unsettled")
 
@@ -491,16 +493,11 @@ class Inbound:
 
     def finish(self, link: ReceiverLink, deliveries: int) -> None:
         link.credit.finish(deliveries)
-        self.note_grant(link)
+        self.grants[link] = None
 
     def top_up(self, link: ReceiverLink) -> None:
         link.credit.top_up()
-        self.note_grant(link)
-
-    def note_grant(self, link: ReceiverLink) -> None:
-        """Send a new grant, if there is one, with the next output."""
-        if link.credit.granted is not None:
-            self.grants[link] = None
+        self.grants[link] = None
 
     def drop(self, link: ReceiverLink) -> None:
         self.drop_partial(link)

@@ -417,7 +417,7 @@ class Session:
             if count is not None and diff(count, link.credit.delivery_count) > 0:
                 # A sender that drained has advanced its delivery-count: the credit is used up to there.
                 link.credit.follow(count)
-                self.inbound.note_grant(link)
+                self.inbound.grants[link] = None
             if flow.echo:
                 self.send_flow(link)
         events.append(LinkFlowed(link, flow))
@@ -485,7 +485,8 @@ class Session:
             # No frame may follow our end (2.5.5).
             self.settling.waiting.clear()
             return
-        self.settling.flush()
+        if self.settling.waiting:
+            self.settling.flush()
         if self.state is SessionState.END_RECEIVED:
             return
         for link in self.inbound.grants:

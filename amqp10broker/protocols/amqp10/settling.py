@@ -13,6 +13,7 @@ from amqp10broker.protocols.amqp10.link import (
     KEY8_BYTES,
     KEY32_BYTES,
     LIST32,
+    SHORT_KEY_BYTES,
     DeliveriesSettled,
     DeliveriesUpdated,
     ReceiverLink,
@@ -108,12 +109,6 @@ class Output:
         if self.tap is not None:
             self.tap.sent(frame)
 
-    def extend(self, frames: list[bytes]) -> None:
-        self.pieces.extend(frames)
-        if self.tap is not None:
-            for frame in frames:
-                self.tap.sent(frame)
-
 
 # Clients that settle message by message send the same frame with another delivery-id: it is read by a learned
 # layout, as transfers are (`link.py`).
@@ -124,6 +119,7 @@ State = Outcome | Declared | TransactionalState
 ACCEPTED: Final = Accepted()
 RELEASED: Final = Released()
 _RANKS: Final[dict[type, int]] = {Rejected: 0, Released: 1}
+_ENCODED: Final = {Accepted: ACCEPTED.encode(), Released: RELEASED.encode()}
 
 _SMALLUINT: Final = 0x52
 _UINT: Final = 0x70
@@ -174,7 +170,8 @@ def learn(
     body = pos + 8
     head = buf[body : body + 4]
     if head == b"\x00\x53\x15\xc0":
-        at, key_bytes = body + 6, KEY8_BYTES
+        at = body + 6
+        key_bytes = SHORT_KEY_BYTES if buf[at + 1] == _SMALLUINT else KEY8_BYTES
     elif head == b"\x00\x53\x15\xd0":
         at, key_bytes = body + 12, KEY32_BYTES
     else:
@@ -225,25 +222,28 @@ class Settling:
     def add(self, role: bool, delivery_ids: Sequence[int], state: State | None, *, settled: bool) -> None:
         if not delivery_ids:
             return
-        key = (role, _RANKS.get(type(state), 2), settled, NULL if state is None else state.encode())
+        encoded = NULL if state is None else _ENCODED.get(type(state)) or state.encode()
+        key = (role, _RANKS.get(type(state), 2), settled, encoded)
         ids = self.waiting.get(key)
         if ids is None:
             self.waiting[key] = list(delivery_ids)
         else:
             ids.extend(delivery_ids)
 
-    def take(self) -> list[bytes]:
-        """Encode and remove the outcomes, received deliveries first: one frame for each contiguous range."""
-        frames: list[bytes] = []
+    def flush(self) -> None:
+        """Write the outcomes, received deliveries first: one frame for each contiguous range."""
+        output = self._output
         for key, ids in sorted(self.waiting.items(), key=lambda entry: (not entry[0][0], entry[0][1])):
             first, last = ids[0], ids[-1]
             # A cheap test for the usual case. A client may have used an id again before its outcome was
             # written.
             in_order = last - first == len(ids) - 1 and ids == list(range(first, last + 1))
-            spans = [(first, last)] if in_order else ranges(ids)
-            frames.extend(self._frame(first, last, key) for first, last in spans)
+            for start, end in [(first, last)] if in_order else ranges(ids):
+                frame = self._frame(start, end, key)
+                output.pieces.append(frame)
+                if output.tap is not None:
+                    output.tap.sent(frame)
         self.waiting.clear()
-        return frames
 
     def _frame(self, first: int, last: int, key: tuple[bool, int, bool, bytes]) -> bytes:
         role, _, settled, state = key
@@ -306,10 +306,6 @@ class Settling:
         ids = [number for number, (owner, key) in self._sent.items() if owner is link and key in keys]
         self.add(Role.SENDER, ids, state, settled=False)
         return ids
-
-    def flush(self) -> None:
-        if self.waiting:
-            self._output.extend(self.take())
 
 
 def _known(unsettled: dict[int, Any], first: int, last: int) -> Iterable[int]:

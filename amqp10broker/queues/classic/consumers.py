@@ -73,7 +73,7 @@ class ClassicConsumer:
 class Consumers:
     """All consumers of a queue. `active`: the single active one; None: there is none, or all are active."""
 
-    __slots__ = ("_counted", "_resting", "active", "by_ref", "looking", "rings", "single")
+    __slots__ = ("_counted", "_resting", "active", "by_ref", "looking", "rings", "single", "top")
 
     def __init__(self, *, single: bool) -> None:
         self.by_ref: dict[ConsumerRef, ClassicConsumer] = {}
@@ -81,6 +81,8 @@ class Consumers:
         self._counted: dict[ConsumerRef, ClassicConsumer] = {}
         # Consumers with credit by priority, the highest first; no ring is empty.
         self.rings: dict[int, RoundRobin[ClassicConsumer]] = {}
+        # The first of them; an empty one if there is none.
+        self.top: RoundRobin[ClassicConsumer] = RoundRobin()
         # Selecting consumers with credit that have looked through all messages; true: the last search found
         # nothing, so that the next turn is theirs.
         self._resting: dict[ClassicConsumer, bool] = {}
@@ -134,6 +136,7 @@ class Consumers:
         self.by_ref.clear()
         self._counted.clear()
         self.rings.clear()
+        self.top = RoundRobin()
         self._resting.clear()
         self.looking.clear()
         self.active = None
@@ -161,6 +164,7 @@ class Consumers:
             ring[consumer] = None
             if len(self.rings) > 1:
                 self.rings = dict(sorted(self.rings.items(), reverse=True))
+            self.top = next(iter(self.rings.values()))
         else:
             ring[consumer] = None
 
@@ -185,13 +189,11 @@ class Consumers:
         del ring[consumer]
         if not ring:
             del self.rings[consumer.priority]
-
-    def top_ring(self) -> RoundRobin[ClassicConsumer]:
-        return next(iter(self.rings.values()))
+            self.top = next(iter(self.rings.values()), ring)
 
     def had_turns(self, takers: Sequence[ClassicConsumer], count: int) -> None:
         """Rotate after the first of the top ring got `count` messages, at least one."""
-        self.top_ring().turn_by(takers, count)
+        self.top.turn_by(takers, count)
         for consumer in takers:
             if not consumer.credit:
                 self.leave_ring(consumer)

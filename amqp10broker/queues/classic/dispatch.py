@@ -9,8 +9,8 @@ from operator import itemgetter
 from typing import Final, assert_never
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.message.message import Message, acquired
-from amqp10broker.message.traits import traits_of
+from amqp10broker.message.message import Message
+from amqp10broker.message.traits import acquired, traits_of
 from amqp10broker.protocols.serial import MASK
 from amqp10broker.queues.classic.backlog import DELAYED, Store, content_bytes
 from amqp10broker.queues.classic.consumers import ClassicConsumer, Consumers, Search, has_more
@@ -281,7 +281,7 @@ class Serving:
         # slice of them, so that no message costs an iteration of its own.
         consumers = self._consumers
         again = self._waiting.again
-        takers, count, room = next_takers(consumers.top_ring(), self._waiting.count)
+        takers, count, room = next_takers(consumers.top, self._waiting.count)
         keys, messages, expired, size = self._waiting.take(count, now_ms, room)
         if expired:
             self._disposal.remove_expired(expired, now_ms)
@@ -308,7 +308,7 @@ class Serving:
         aside: list[ClassicConsumer] = []
         expired = 0
         while waiting.count and consumers.rings and not aside:
-            ring = consumers.top_ring()
+            ring = consumers.top
             to_come = len(ring)
             while waiting.count and ring:
                 consumer = next(iter(ring))

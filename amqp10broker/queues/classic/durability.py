@@ -529,7 +529,7 @@ class ClassicInJournal(DurabilityBackend[ClassicQueue]):
 
     def flush(self, now_ms: int) -> None:
         wrote = self._store.flush()
-        ticket = self.queue.safe_up_to(self._commits.journal.durable)
+        ticket = self.queue.safe_up_to(self._commits.journal.durable) if self.queue.unsafe else None
         confirm_when = self.queue.settings.confirm_when or self._confirm_when
         if ticket is not None and confirm_when is ConfirmWhen.WRITTEN:
             ticket, wrote = self.queue.safe_up_to(self._commits.write_early()), True

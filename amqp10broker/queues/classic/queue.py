@@ -307,27 +307,27 @@ class ClassicQueue(QueueMachine):
         waiting, consumers = self.waiting, self._consumers
         if (
             waiting.count
-            or not consumers.rings
+            or len(consumers.top) != 1
             or consumers.looking
             or self.settings.message_ttl_ms is not None
         ):
             return False
-        ring = consumers.top_ring()
-        consumer = next(iter(ring))
+        consumer = next(iter(consumers.top))
         messages = command.messages
         count = len(messages)
-        if len(ring) > 1 or consumer.credit < count or not self._are_plain(messages):
+        if consumer.credit < count or not self._are_plain(messages):
             return False
         size = content_bytes(messages)
         if size > consumer.room:
             return False
         self.counters.published += count
-        self._tell(command.publisher.reply_to, Confirmed(command.publisher, command.ids, command.settled))
         level = waiting.plain
         start = level.backlog.skip(count) * waiting.width + level.number
         keys = range(start, start + count * waiting.width, waiting.width)
         self._serving.give(consumer, keys, messages, size, self._now)
-        consumers.had_turn(consumer)
+        self._tell(command.publisher.reply_to, Confirmed(command.publisher, command.ids, command.settled))
+        if not consumer.credit:
+            consumers.leave_ring(consumer)
         return True
 
     def has_room_for(self, messages: Sequence[Message]) -> bool:

@@ -433,11 +433,9 @@ class NodeOfCluster(ServingNode):
         if member is None:
             return None
         config = member.raft.config
-        learners = [(node_of(each), is_promotable(each)) for each in config.learners]
         return GroupSeen(
             tuple(map(node_of, config.voters)),
-            tuple(node for node, promotable in learners if promotable),
-            tuple(node for node, promotable in learners if not promotable),
+            tuple(node_of(each) for each in config.learners if is_promotable(each)),
         )
 
     def chief(self) -> int | None:

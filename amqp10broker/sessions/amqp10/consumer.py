@@ -395,14 +395,13 @@ class LinkConsumer(LinkOwner):
         self._session.settling.settle_sent(ids, state)
 
     def on_sent(self, deliveries: int) -> None:
-        self.credit.sent(deliveries)
         self.times.on_sent(self.link.credit)
-        self._request_next()
+        self._request_next(deliveries)
 
     # --- from the queue ---------------------------------------------------------------------------
 
     def on_deliver(self, effect: Deliver) -> None:
-        credit = self.credit
+        credit, room = self.credit, self._room
         if not credit.waiting:
             self.times.unsent_ms = self._context.moment.ms
         if not credit.on_deliver(effect):
@@ -414,7 +413,7 @@ class LinkConsumer(LinkOwner):
         if self.resumable is not None:
             self.resumable.delivered(keys, messages)
         self._session.outbound.queue_deliveries(self.link, keys, messages)
-        if credit.waiting > self._room:
+        if credit.waiting > room:
             # The client has lowered its credit while these were on their way.
             self._give_back()
             if not credit.in_flight:
@@ -569,11 +568,12 @@ class LinkConsumer(LinkOwner):
         self._answers_asked += self._answers_owed
         self._answers_owed = 0
 
-    def _request_next(self) -> None:
-        credit = self.link.credit
-        if self.credit.in_flight or credit.link_credit <= 0:
-            return
-        if self.credit.top_up(self._wanted, self.queue_credit, drain=credit.drain):
+    def _request_next(self, written: int = 0) -> None:
+        # `written`: deliveries that `credit` does not count as written yet.
+        wanted = self._wanted
+        if written:
+            self.credit.sent(written)
+        if wanted and self.credit.top_up(wanted, self.queue_credit, drain=self.link.credit.drain):
             self._on_requested()
 
     def _give_back(self) -> None:
