@@ -237,7 +237,7 @@ async def test_the_end_of_a_control_link_rolls_back(how: str) -> None:
         state = TransactionalState(txn_id=txn_id, outcome=Accepted())
         await session.client.submit(disposition(number, state=state))
         if how == "detach":
-            await session.client.send(frame(0, Detach(handle=CONTROL, closed=True)))
+            await session.client.submit(frame(0, Detach(handle=CONTROL, closed=True)))
         else:
             await session.client.lose()
         assert queue_counts(broker, "one") == (1, 0)
