@@ -31,6 +31,7 @@ from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.running import AlarmCause
 from amqp10broker.operations.snapshot import BrokerView, FlowView, NodeView, document
 from amqp10broker.protocols.connection import UserBudgets
+from amqp10broker.queues.journal import ResumableLinksInJournal
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.routing.exchange import DIRECT_REPLY_TO
 from amqp10broker.runtime.admin.admin import serve_admin
@@ -53,18 +54,20 @@ from amqp10broker.runtime.journal.bootstrap import (
 from amqp10broker.runtime.journal.data import opened_data, pid_file
 from amqp10broker.runtime.journal.journal_task import opened_journal
 from amqp10broker.runtime.log import Log, LogLimits
-from amqp10broker.runtime.mailbox import InlineQueue, ReplyRegistry
+from amqp10broker.runtime.mailbox import InlineQueue, Mailbox, ReplyRegistry
 from amqp10broker.runtime.observe.meters import ClockWatch, Meter, rss_bytes
 from amqp10broker.runtime.observe.recorder import Recordings
 from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
 from amqp10broker.runtime.observe.tracing import Tracing
 from amqp10broker.runtime.observe.watches import Watches
 from amqp10broker.runtime.queues.dead_letter_worker import DeadLetterSender
-from amqp10broker.runtime.queues.queues import Queues
+from amqp10broker.runtime.queues.queue_task import SessionCommits
+from amqp10broker.runtime.queues.queues import QueueContext, Queues
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.open import identity_of
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.diagnosis.survey import EVERYTHING, Selection, overview
+from amqp10broker.sessions.messages import SessionMessage
 
 QUEUES_WITHIN_S: Final = 2
 """How long a node of a cluster waits for its quorum queues before it serves clients. Of thousands most elect
@@ -74,7 +77,7 @@ their leaders later, and requests to them wait.
 _log = Log("amqp10broker.broker")
 
 
-class Broker(ListenerContext, Accepting, Observed):
+class Broker(ListenerContext, QueueContext, Accepting, Observed):
     """A broker inside a Trio program: ``async with Broker(config) as broker:``. The addresses it listens on
     are then in `broker.addresses`; leaving the block stops it in order.
 
@@ -253,7 +256,9 @@ class Broker(ListenerContext, Accepting, Observed):
             self._bootstrap()
             if self.journal_task is not None:
                 if self.cluster is None:
-                    self.suspended.begin(self.journal_task)
+                    records = ResumableLinksInJournal(self.journal_task.journal, self.journal_task.write_soon)
+                    self.journal_task.add(records)
+                    self.resumable_links.records = records
                 self.journal_task.begin()
             if self.cluster is not None:
                 nursery.start_soon(self.cluster.elect, self._queues.begun)
@@ -414,6 +419,9 @@ class Broker(ListenerContext, Accepting, Observed):
     def part_begun(self, connection: int, part: int) -> None:
         self.recordings.join(self.connections[connection], part)
         self.watches.join(self.connections[connection], part)
+
+    def commits(self, inbox: Mailbox[SessionMessage]) -> SessionCommits:
+        return SessionCommits(inbox, self.journal_task)
 
     def is_memory_tight(self) -> bool:
         return self.resource_monitor.alarms.is_memory_tight

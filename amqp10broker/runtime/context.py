@@ -13,11 +13,11 @@ from amqp10broker.metadata.catalog import Catalog, Propose
 from amqp10broker.protocols.connection import UserBudgets
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.connections.login import Logins
-from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import LogLimits
-from amqp10broker.runtime.mailbox import ReplyRegistry
+from amqp10broker.runtime.mailbox import Mailbox, ReplyRegistry
 from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
 from amqp10broker.sessions.context import MakeVolatile
+from amqp10broker.sessions.messages import QueueCommits, SessionMessage
 
 
 class BrokerContext:
@@ -38,7 +38,7 @@ class ConnectionContext(BrokerContext):
     Attributes:
         unfinished: bounds what is kept of messages that are not whole, by user.
         identity: what both protocols announce of the broker (`sessions.amqp10.open.identity_of`).
-        journal_task: stores what durable queues have; None: all is in memory.
+        commits: makes the commits of a session or channel with this mailbox.
         resumable_links: of AMQP 1.0, which outlive their sessions.
         is_memory_tight: whether memory is near to where its alarm begins.
         new_id: returns a fresh unguessable token, for generated names.
@@ -53,7 +53,7 @@ class ConnectionContext(BrokerContext):
     logins: Logins
     log_limits: LogLimits
     unfinished: UserBudgets
-    journal_task: JournalTask | None
+    commits: Callable[[Mailbox[SessionMessage]], QueueCommits]
     resumable_links: ResumableLinks
     is_memory_tight: Callable[[], bool]
     new_id: Callable[[], str]

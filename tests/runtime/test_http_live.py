@@ -20,8 +20,8 @@ LIVE = "/live?interval=1000"
 
 
 def lives(broker: Broker) -> http_api.Lives:
-    api = broker.http._api
-    return api._lives
+    lives: http_api.Lives = broker.http._answer.__self__._lives
+    return lives
 
 
 async def over(broker: Broker) -> None:

@@ -231,7 +231,7 @@ async def test_the_end_of_a_control_link_rolls_back(how: str) -> None:
         await session.decide(txn_id, number)
         await settle_down()
         if how == "detach":
-            await session.client.send(frame(0, Detach(handle=CONTROL, closed=True)))
+            await session.client.submit(frame(0, Detach(handle=CONTROL, closed=True)))
         else:
             await session.client.vanish()
         await settle_down()

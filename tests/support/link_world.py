@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from amqp10broker.cluster.remote_queue.link import QueueLink
-from amqp10broker.cluster.remote_queue.link_server import LinkServer
-from amqp10broker.cluster.remote_queue.links import QueueLinks
+from amqp10broker.cluster.remote_queue.links import LinkServer, QueueLinks
 from amqp10broker.cluster.remote_queue.messages import LinkPort
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.message.amqp10 import make_head

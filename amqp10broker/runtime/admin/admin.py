@@ -53,10 +53,11 @@ from amqp10broker.runtime.connections.connections import Occupied
 from amqp10broker.runtime.connections.sockets import OUT_OF_FILES, OUT_OF_FILES_PAUSE_S, READ_BYTES
 from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.journal.data import Afterwards, Data
+from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import Mailbox, ReplyRegistry
+from amqp10broker.runtime.observe.meters import ClockWatch
 from amqp10broker.runtime.observe.trace_sinks import StreamSink
-from amqp10broker.runtime.queues.queues import QueueContext
 from amqp10broker.sessions.diagnosis.survey import Selection
 from amqp10broker.sessions.messages import SessionMessage
 
@@ -74,11 +75,12 @@ OWNER: Final = Actor(BY_ADMIN_SOCKET, types=True)
 """The machine's owner."""
 
 
-class Administered(ConnectionContext, Occupied, QueueContext):
+class Administered(ConnectionContext, Occupied):
     """The broker for operators: operations, the HTTP API, metrics, and its part in a cluster.
 
     Attributes:
         data: None in memory only, and before the broker runs.
+        journal_task: stores what durable queues have; None likewise.
         afterwards: what is to be done with the folder when the broker has stopped; None: nothing.
         over: set when the broker cannot go on, or is to stop: the caller then leaves the block.
         failure: the reason why it cannot go on; leaving the block raises it.
@@ -92,6 +94,8 @@ class Administered(ConnectionContext, Occupied, QueueContext):
     metrics_addresses: list[tuple[str, int]]
     passwords: Passwords
     data: Data | None
+    journal_task: JournalTask | None
+    clock_watch: ClockWatch
     over: trio.Event
     failure: BrokerError | None
     afterwards: Afterwards | None

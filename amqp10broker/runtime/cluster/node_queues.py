@@ -17,8 +17,7 @@ import trio
 
 from amqp10broker.cluster.remote_queue.home_link import HomeLink, HomeLinkServer
 from amqp10broker.cluster.remote_queue.link import NO_LEADER_MS, QueueLink
-from amqp10broker.cluster.remote_queue.link_server import LinkServer, PostAll
-from amqp10broker.cluster.remote_queue.links import QueueLinks
+from amqp10broker.cluster.remote_queue.links import LinkServer, PostAll, QueueLinks
 from amqp10broker.cluster.remote_queue.messages import BODIES, LinkPort
 from amqp10broker.cluster.reply_queues import REPLY_KINDS, ReplyQueues
 from amqp10broker.cluster.wire import ConnectionPurpose, PeerFrame

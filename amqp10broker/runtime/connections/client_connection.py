@@ -58,7 +58,6 @@ from amqp10broker.runtime.connections.sockets import (
 from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.log import ConnectionLog, Log
 from amqp10broker.runtime.mailbox import LITTLE_BYTES, OTHERS_MAX, Mailbox
-from amqp10broker.runtime.queues.queue_task import SessionCommits
 from amqp10broker.sessions.counters import ClientCounters, Measures, Moment
 from amqp10broker.sessions.diagnosis.waits import WaitContext
 from amqp10broker.sessions.messages import (
@@ -633,7 +632,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
             "volatile": node_context.make_volatile,
             "log": self.log,
             "moment": Moment(node_context.clock.now_ms(), self.measures),
-            "commits": SessionCommits(inbox, node_context.journal_task),
+            "commits": node_context.commits(inbox),
         }
 
     def output_buffer(self, inbox: Mailbox[SessionMessage]) -> OutputBuffer:

@@ -321,7 +321,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
             names=self._names,
             to_session=inbox.put,
             node=node_context.config.node_name or node_context.container_id,
-            offer_token=partial(self._offer_token, inbox),
+            offer_token=partial(self.start_companion, self._renew, inbox),
             transactions=transactions,
             resumable_links=node_context.resumable_links,
             is_memory_tight=node_context.is_memory_tight,
@@ -344,9 +344,6 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
             inbox.put(Stop(tell=True, error=error))
         self._running.add()
         self.start(event.channel, session, context.reply_to, counted=counted)
-
-    def _offer_token(self, inbox: Mailbox[SessionMessage], token: bytes, ref: RequestRef) -> None:
-        self.start_companion(self._renew, inbox, token, ref)
 
     async def _renew(self, inbox: Mailbox[SessionMessage], token: bytes, ref: RequestRef) -> None:
         if await self.renew(token):

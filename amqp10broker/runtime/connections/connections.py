@@ -20,11 +20,9 @@ from amqp10broker.operations.snapshot import ConnectionView, QueueView, SummaryV
 from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.protocols.amqp10.performatives import Target
 from amqp10broker.queues.commands import ReplyTo
-from amqp10broker.queues.journal import ResumableLinksInJournal
 from amqp10broker.runtime.connections.client_connection import ClientConnection
 from amqp10broker.runtime.connections.sockets import LINGER_BYTES_MAX, READ_BYTES, Stream
 from amqp10broker.runtime.context import BrokerContext
-from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import send_commands
 from amqp10broker.sessions.amqp10.resumable_links import (
@@ -274,12 +272,6 @@ class SuspendedLinks:
             self.links.revoke(user=key[1])
         else:
             self.links.revoke(vhost=key[1])
-
-    def begin(self, journal_task: JournalTask) -> None:
-        """Have what is granted to survive a restart kept in the journal, which is still to be read."""
-        records = ResumableLinksInJournal(journal_task.journal, journal_task.write_soon)
-        journal_task.add(records)
-        self.links.records = records
 
     def restore(self) -> None:
         """Restore the links of the journal, after queues and before clients. A link without its virtual host
