@@ -72,10 +72,10 @@ ROOMS: Final[Mapping[str, Room]] = {
         why="state machines that a simulation runs alone, and their stores in the journal or in files",
     ),
     "metadata": _room(
-        "routing", "queues", "storage.catalog_log", "emulation", "errors",
+        "message.filters.sql_eval", "routing", "queues", "storage.catalog_log", "emulation", "errors",
         why="what is declared: virtual hosts, users, permissions, names to queues",
     ),
-    "auth": _room("metadata", "errors", why="authentication and authorisation"),
+    "auth": _room("metadata", "config", "errors", why="authentication and authorisation"),
     "cluster": _room(
         "raft", "queues", "metadata", "message", "protocols.serial", "layout", "errors",
         why="membership, metadata and queues on other nodes: a test runs five nodes in a loop",
@@ -140,7 +140,7 @@ REPLACED: Final[Mapping[str, str]] = {"dataclasses.dataclass": "import it from a
 
 # Packages from outside the standard library, and the files and folders that may import them.
 THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
-    "trio": ("runtime/", "client/trio.py", "testing/server.py", "cli/serve.py"),
+    "trio": ("runtime/", "client/trio.py", "testing/servers.py", "cli/serve.py"),
     "pytest": ("testing/plugin.py",),
     "argon2": ("auth/passwords.py",),
     "shtab": ("cli/completion.py",),

@@ -19,16 +19,9 @@ from ssl import (
 )
 from typing import Any, Final
 
+from amqp10broker.config import Config
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError
-
-
-class Verify(Enum):
-    NONE = "none"
-    OPTIONAL = "optional"
-    """A client may present one; it must then be valid."""
-    REQUIRED = "required"
-    """Clients without a valid one are refused."""
 
 
 class CertificateUser(Enum):
@@ -41,48 +34,31 @@ class CertificateUser(Enum):
     SAN_URI = "san_uri"
 
 
-@dataclass(frozen=True, slots=True)
-class TlsSettings:
-    """Files and rules of TLS. `key_file`: PEM: the private key; None if it is in `certificate_file`.
-    `key_password`: of the private key; None if it has none.
-    """
-
-    certificate_file: str
-    key_file: str | None = None
-    key_password: str | None = None
-    ca_file: str | None = None
-    verify: Verify = Verify.NONE
-    minimum_version: str = "1.2"
-
-    def __repr__(self) -> str:
-        return f"<TlsSettings {self.certificate_file!r} verify={self.verify.value}>"
-
-
 _VERIFY_MODES: Final = {
-    Verify.NONE: CERT_NONE,
-    Verify.OPTIONAL: CERT_OPTIONAL,
-    Verify.REQUIRED: CERT_REQUIRED,
+    "none": CERT_NONE,
+    "optional": CERT_OPTIONAL,  # a client may present one; it must then be valid
+    "required": CERT_REQUIRED,  # clients without a valid one are refused
 }
 _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _VERSIONS: Final = {"1.2": TLSVersion.TLSv1_2, "1.3": TLSVersion.TLSv1_3}
 
 
-def server_context(settings: TlsSettings) -> SSLContext:
-    """Make the context for accepting connections; reads the files. Raises `ConfigError` if a file cannot be
-    read or has the wrong content; names the setting.
+def server_context(config: Config) -> SSLContext | None:
+    """Make the context for accepting clients, None without a certificate; reads the files. Raises
+    `ConfigError` if a file cannot be read or has the wrong content; names the setting.
     """
-    if settings.minimum_version not in _VERSIONS:
-        raise ConfigError(
-            "tls_minimum_version",
-            f"is '{settings.minimum_version}'",
-            f"must be one of {', '.join(_VERSIONS)}",
-        )
-    if settings.verify is not Verify.NONE and settings.ca_file is None:
+    if config.tls_certificate is None:
+        return None
+    verify = _VERIFY_MODES[config.tls_verify]
+    if verify is not CERT_NONE and config.tls_ca is None:
         raise ConfigError(
             "tls_ca", "is not given", "must name who signs clients' certificates, or turn verifying off"
         )
     names = ("tls_certificate", "tls_key", "tls_ca")
-    return _context(PROTOCOL_TLS_SERVER, settings, names)
+    context = _context(PROTOCOL_TLS_SERVER, config, names, config.tls_key_password)
+    context.minimum_version = _VERSIONS[config.tls_minimum_version]
+    context.verify_mode = verify
+    return context
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,54 +74,56 @@ class MutualTls:
     certificate: bytes
 
 
-def mutual_tls(certificate_file: str, key_file: str | None, ca_file: str | None) -> MutualTls:
-    """Make the contexts between nodes; reads the files. `key_file`: PEM: the private key; None if it is in
-    `certificate_file`. Raises `ConfigError` if a file cannot be read or has the wrong content; names the
-    setting.
+def mutual_tls(config: Config) -> MutualTls | None:
+    """Make the contexts between nodes, None without a certificate; reads the files. Raises `ConfigError` if a
+    file cannot be read or has the wrong content; names the setting.
     """
-    if ca_file is None:
+    if config.cluster_tls_cert_file is None:
+        return None
+    if config.cluster_tls_ca_file is None:
         raise ConfigError(
             "cluster_tls_ca_file", "is not given", "must name who signs the certificates of the nodes"
         )
-    settings = TlsSettings(
-        certificate_file, key_file, ca_file=ca_file, verify=Verify.REQUIRED, minimum_version="1.3"
-    )
     names = ("cluster_tls_cert_file", "cluster_tls_key_file", "cluster_tls_ca_file")
-    server = _context(PROTOCOL_TLS_SERVER, settings, names)
-    client = _context(PROTOCOL_TLS_CLIENT, settings, names)
-    with open(certificate_file, encoding="ascii", errors="replace") as stream:
+    server = _context(PROTOCOL_TLS_SERVER, config, names)
+    client = _context(PROTOCOL_TLS_CLIENT, config, names)
+    for context in (server, client):
+        context.minimum_version = TLSVersion.TLSv1_3
+        context.verify_mode = CERT_REQUIRED
+    with open(config.cluster_tls_cert_file, encoding="ascii", errors="replace") as stream:
         first, *_ = _PEM.findall(stream.read())
     return MutualTls(server, client, PEM_cert_to_DER_cert(first))
 
 
-def _context(protocol: int, settings: TlsSettings, names: tuple[str, str, str]) -> SSLContext:
-    files = (settings.certificate_file, settings.key_file, settings.ca_file)
+def _context(
+    protocol: int, config: Config, names: tuple[str, str, str], password: str | None = None
+) -> SSLContext:
+    """`names`: the settings with the certificate, its key and the authorities of the other side."""
+    files = [getattr(config, name) for name in names]
     for name, file in zip(names, files, strict=True):
         if file is not None:
             _check_readable(name, file)
+    certificate, key, authorities = files
     context = SSLContext(protocol)
-    context.minimum_version = _VERSIONS[settings.minimum_version]
     context.check_hostname = False
-    # An empty text, not None: with None, OpenSSL would prompt for a password at the terminal.
-    password = settings.key_password or ""
     try:
-        context.load_cert_chain(settings.certificate_file, settings.key_file, password)
+        # An empty text, not None: with None, OpenSSL would prompt for a password at the terminal.
+        context.load_cert_chain(certificate, key, password or "")
     except SSLError as error:
         raise ConfigError(
             names[0],
             f"and its key cannot be used: {error.reason or 'not in PEM format, or without a key'}",
             "must be a PEM certificate and the private key that belongs to it",
         ) from error
-    if settings.ca_file is not None:
+    if authorities is not None:
         try:
-            context.load_verify_locations(settings.ca_file)
+            context.load_verify_locations(authorities)
         except SSLError as error:
             raise ConfigError(
                 names[2],
                 f"holds no certificate: {error.reason or 'not in PEM format'}",
                 "must be PEM certificates",
             ) from error
-    context.verify_mode = _VERIFY_MODES[settings.verify]
     return context
 
 

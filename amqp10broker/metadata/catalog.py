@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.emulation import UNSET, Rules
 from amqp10broker.errors import ConfigError, NotAllowed, NotFound, RefusedError, ResourceLocked
 from amqp10broker.metadata.entry_codec import KINDS, Conceal, decoded, encoded
@@ -37,10 +35,9 @@ from amqp10broker.metadata.queue import (
     IdleQueue,
     NodeFacts,
     Placement,
-    QueueType,
     StartQueue,
-    queue_type_of,
 )
+from amqp10broker.metadata.queue_settings import QueueType, queue_type_of
 from amqp10broker.metadata.users import User, Users
 from amqp10broker.metadata.vhost import RESERVED_PREFIX, VirtualHost
 from amqp10broker.queues.commands import TOUCH
@@ -559,29 +556,8 @@ def _highest(number: int) -> tuple[Key, Value]:
     return NUMBERS, encoded(NUMBERS, number)
 
 
-class Postponed(Enum):
-    LATER = "later"
-
-
-LATER: Final = Postponed.LATER
-
-
 Propose: TypeAlias = "Callable[[CatalogRequest[Any], RequestRef], Any]"
 """Has a request decided: returns its answer, or `LATER`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """The outcome of a request. `refusal`: None if it is applied."""
-
-    ref: RequestRef
-    answer: Any = None
-    refusal: RefusedError | None = None
-
-    def result(self) -> Any:
-        if self.refusal is not None:
-            raise self.refusal
-        return self.answer
 
 
 def at_once(catalog: Catalog) -> Propose:

@@ -23,10 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, fields
+from enum import Enum
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.errors import InvalidArgument, hint
+from amqp10broker.errors import InvalidArgument, RefusedError, hint
+from amqp10broker.queues.commands import RequestRef
 from amqp10broker.routing.exchange import Binding
 from amqp10broker.routing.topology import Removal
 
@@ -117,6 +119,27 @@ class Plan(Generic[T_co]):
     forgets: Sequence[Key] = ()
     used: Key | None = None
     farewell: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The outcome of a request. `refusal`: None if it is applied."""
+
+    ref: RequestRef
+    answer: Any = None
+    refusal: RefusedError | None = None
+
+    def result(self) -> Any:
+        if self.refusal is not None:
+            raise self.refusal
+        return self.answer
+
+
+class Postponed(Enum):
+    LATER = "later"
+
+
+LATER: Final = Postponed.LATER
 
 
 def binding_key(vhost: str, binding: Binding) -> Key:

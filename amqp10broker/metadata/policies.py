@@ -14,16 +14,16 @@ from typing import Any, Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import InvalidArgument, NotFound, hint
 from amqp10broker.metadata import patterns
-from amqp10broker.metadata.queue import NO_POLICY, Effective, QueueType
 from amqp10broker.metadata.queue_settings import (
     EXCHANGE,
     JMS_PRIORITY,
     POLICY_KEYS,
     QUEUE_TYPE,
     SETTINGS,
+    QueueType,
     Setting,
 )
-from amqp10broker.queues.settings import Overflow, QueueSettings
+from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
 from amqp10broker.routing.exchange import ALTERNATE_EXCHANGE
 
 _KINDS: Final = {
@@ -136,6 +136,27 @@ class Policies:
         """
         candidates = (each for each in self if each.operator is operator and each.matches(name, kind))
         return min(candidates, key=lambda each: (-each.priority, each.name), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """The merged policies of a queue.
+
+    Attributes:
+        definition: the two merged, without arguments and without settings that the kind of queue has not.
+        ineffective: names of those settings.
+        warnings: for the log, on settings with another effect than their name suggests.
+    """
+
+    policy: str | None = None
+    operator_policy: str | None = None
+    definition: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    ineffective: tuple[str, ...] = ()
+    settings: QueueSettings = DEFAULTS
+    warnings: tuple[str, ...] = ()
+
+
+NO_POLICY: Final = Effective()
 
 
 JMS_PRIORITY_MAX: Final = 9

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
-from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.emulation import MASTER_LOCATOR, TRANSIENT
-from amqp10broker.errors import InvalidArgument, NotFound
+from amqp10broker.errors import NotFound
+from amqp10broker.metadata.policies import NO_POLICY, Effective
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.queue_status import (
     UP_TO_DATE,
@@ -123,54 +123,6 @@ class Owner(NamedTuple):
     node: int
     incarnation: int
     connection: int
-
-
-class QueueType(StrEnum):
-    """The values of ``x-queue-type``."""
-
-    CLASSIC = "classic"
-    QUORUM = "quorum"
-    STREAM = "stream"
-
-    @property
-    def module(self) -> str:
-        """The kind's name in labels of RabbitMQ's metrics."""
-        return f"rabbit_{self.value}_queue"
-
-
-class UnknownQueueType(InvalidArgument):
-    """There is no such kind of queue here: another broker, or a plugin of it, has it."""
-
-
-def queue_type_of(name: str, resource: str) -> QueueType:
-    try:
-        return QueueType(name)
-    except ValueError:
-        raise UnknownQueueType(
-            resource,
-            f"invalid arg 'x-queue-type' for {resource}: must be one of {', '.join(QueueType)}, not '{name}'",
-        ) from None
-
-
-@dataclass(frozen=True, slots=True)
-class Effective:
-    """The merged policies of a queue; see `metadata.policies`.
-
-    Attributes:
-        definition: the two merged, without arguments and without settings that the kind of queue has not.
-        ineffective: names of those settings.
-        warnings: for the log, on settings with another effect than their name suggests.
-    """
-
-    policy: str | None = None
-    operator_policy: str | None = None
-    definition: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    ineffective: tuple[str, ...] = ()
-    settings: QueueSettings = DEFAULTS
-    warnings: tuple[str, ...] = ()
-
-
-NO_POLICY: Final = Effective()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,11 +29,15 @@ from amqp10broker.metadata.queue import (
     DeclaredQueue,
     QueueHandle,
     QueueSpec,
-    QueueType,
     deprecated_features,
+)
+from amqp10broker.metadata.queue_settings import (
+    QUEUE_TYPE,
+    SUBSCRIPTION,
+    SUBSCRIPTION_FIELDS,
+    QueueType,
     queue_type_of,
 )
-from amqp10broker.metadata.queue_settings import QUEUE_TYPE, SUBSCRIPTION, SUBSCRIPTION_FIELDS
 from amqp10broker.metadata.vhost import RESERVED_PREFIX, VOLATILE, VirtualHost
 from amqp10broker.routing.address import TOPIC_EXCHANGE
 from amqp10broker.routing.exchange import Binding, Destination, ExchangeSpec, stripped, type_name

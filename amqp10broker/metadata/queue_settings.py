@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import Inequivalent, InvalidArgument, closest
-from amqp10broker.metadata.queue import QueueType
 from amqp10broker.queues.settings import ConfirmWhen, DeadLetterStrategy, Overflow, RetryType
 from amqp10broker.routing.exchange import ALTERNATE_EXCHANGE, canonical, plain_text, type_name
 
@@ -34,6 +34,34 @@ SUBSCRIPTION_FIELDS: Final[Mapping[str, type]] = {
 EXPIRY_MS_MAX: Final = 315_360_000_000
 """Ten years: the longest time-to-live of a queue or a message."""
 PRIORITY_MAX: Final = 255
+
+
+class QueueType(StrEnum):
+    """The values of ``x-queue-type``."""
+
+    CLASSIC = "classic"
+    QUORUM = "quorum"
+    STREAM = "stream"
+
+    @property
+    def module(self) -> str:
+        """The kind's name in labels of RabbitMQ's metrics."""
+        return f"rabbit_{self.value}_queue"
+
+
+class UnknownQueueType(InvalidArgument):
+    """There is no such kind of queue here: another broker, or a plugin of it, has it."""
+
+
+def queue_type_of(name: str, resource: str) -> QueueType:
+    try:
+        return QueueType(name)
+    except ValueError:
+        raise UnknownQueueType(
+            resource,
+            f"invalid arg 'x-queue-type' for {resource}: must be one of {', '.join(QueueType)}, not '{name}'",
+        ) from None
+
 
 Fault = Callable[[Any, Mapping[str, Any]], str | None]
 """(argument, all arguments of the declaration) -> the reason for a refusal, None for a good value."""
@@ -197,10 +225,10 @@ def _subscription(value: Any, _: Mapping[str, Any]) -> str | None:
     if not right or "topic" not in value:
         others = ", ".join(name for name in SUBSCRIPTION_FIELDS if name != "topic")
         return f"must have topic and may have {others}, each of its type"
-    from amqp10broker.queues.classic.queue import fault_of  # imports all filters
+    from amqp10broker.message.filters.sql_eval import selector_fault  # imports all of `message`
 
     selector = value.get("selector")
-    fault = None if selector is None else fault_of(selector)
+    fault = None if selector is None else selector_fault(selector)
     return None if fault is None else f"invalid selector: {fault}"
 
 

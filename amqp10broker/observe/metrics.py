@@ -21,7 +21,8 @@ from typing import Any, Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.patterns import PatternSearch
-from amqp10broker.metadata.queue import DeclaredQueue, QueueType
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.queue_settings import QueueType
 from amqp10broker.operations.node import MemberState
 from amqp10broker.operations.snapshot import ConnectionView
 from amqp10broker.queues.commands import DeadLetterReason

@@ -32,10 +32,10 @@ from amqp10broker.errors import (
     ReservedName,
     ResourceLocked,
 )
+from amqp10broker.operations import bindings, queues
 from amqp10broker.operations.bindings import Uri, UriError, parse_uri, percent_decoded
 from amqp10broker.operations.node import Caller, Steps, Wait
-from amqp10broker.operations.operation import RESERVED_PREFIX, shown
-from amqp10broker.operations.registry import perform
+from amqp10broker.operations.operation import RESERVED_PREFIX, Operation, shown
 from amqp10broker.protocols.amqp10.codec import array_of, decode, encode
 from amqp10broker.protocols.amqp10.errors import DecodeError, EncodeError
 from amqp10broker.protocols.amqp10.performatives import (
@@ -185,7 +185,7 @@ class ManagementRoute:
 
     Attributes:
         path: its segments; one that begins with a colon may be any.
-        operation: its name; empty: the request offers a token.
+        operation: None: the request offers a token.
         take: makes arguments of the operation from the URI and the body.
         answer: makes status and body of the response from the result.
         statuses: exceptions from `STATUSES`.
@@ -193,7 +193,7 @@ class ManagementRoute:
 
     method: str
     path: str
-    operation: str
+    operation: Operation | None
     take: Callable[[Uri, Any], dict[str, Any]]
     answer: Callable[[Any], tuple[int, Any]] = lambda result: (204, None)
     statuses: Statuses = field(default_factory=dict)
@@ -201,7 +201,7 @@ class ManagementRoute:
     def run(self, caller: Caller, uri: Uri, body: Any) -> Steps[Any]:
         """Execute a request. Raises `RefusedError`."""
         arguments = self.take(uri, body)
-        return perform(caller, self.operation, arguments) if self.operation else _offer(caller, **arguments)
+        return caller.perform(self.operation, arguments) if self.operation else _offer(caller, **arguments)
 
 
 def _offer(caller: Caller, token: bytes) -> Steps[None]:
@@ -293,33 +293,35 @@ def _counted(result: dict[str, Any]) -> tuple[int, Any]:
 
 
 ROUTES: Final = (
-    ManagementRoute("GET", "/queues/:queue", "get-queue", _named, lambda result: (200, queue_map(result))),
     ManagementRoute(
-        *("PUT", "/queues/:queue", "declare-queue", partial(_declaration, "queue")),
+        "GET", "/queues/:queue", queues.get_queue, _named, lambda result: (200, queue_map(result))
+    ),
+    ManagementRoute(
+        *("PUT", "/queues/:queue", queues.declare_queue, partial(_declaration, "queue")),
         lambda result: (201 if result["created"] else 200, queue_map(result["queue"])),
     ),
-    ManagementRoute("DELETE", "/queues/:queue", "delete-queue", _named, _counted),
-    ManagementRoute("DELETE", "/queues/:queue/messages", "purge-queue", _named, _counted),
+    ManagementRoute("DELETE", "/queues/:queue", queues.delete_queue, _named, _counted),
+    ManagementRoute("DELETE", "/queues/:queue/messages", queues.purge_queue, _named, _counted),
     ManagementRoute(
-        *("PUT", "/exchanges/:exchange", "declare-exchange", partial(_declaration, "exchange")),
+        *("PUT", "/exchanges/:exchange", bindings.declare_exchange, partial(_declaration, "exchange")),
         statuses={InvalidArgument: 400},
     ),
-    ManagementRoute("DELETE", "/exchanges/:exchange", "delete-exchange", _named),
+    ManagementRoute("DELETE", "/exchanges/:exchange", bindings.delete_exchange, _named),
     ManagementRoute(
-        *("GET", "/bindings", "get-bindings", _search),
+        *("GET", "/bindings", bindings.get_bindings, _search),
         lambda result: (200, [{**each, "arguments": from_plain(each["arguments"])} for each in result]),
         _BODY_FAULTS,
     ),
     ManagementRoute(
-        *("POST", "/bindings", "bind", lambda uri, body: _properties("binding", body, {})),
+        *("POST", "/bindings", bindings.bind, lambda uri, body: _properties("binding", body, {})),
         statuses=_BODY_FAULTS,
     ),
     ManagementRoute(
-        *("DELETE", "/bindings/:binding", "unbind-by-segment"),
+        *("DELETE", "/bindings/:binding", bindings.unbind_by_segment),
         lambda uri, body: {"segment": uri.segments[1]},
         statuses=_BODY_FAULTS,
     ),
-    ManagementRoute("PUT", "/auth/tokens", "", _token),
+    ManagementRoute("PUT", "/auth/tokens", None, _token),
 )
 """In the order in which errors name their paths and methods."""
 

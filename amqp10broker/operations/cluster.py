@@ -19,12 +19,8 @@ from amqp10broker.operations.members import (
     RAFT_COLUMNS,
     leader_number,
     member_nodes,
-    names,
-    node_named,
-    others,
     quorum_queues,
     raft_rows,
-    runs,
     shrink,
 )
 from amqp10broker.operations.node import Caller, ClusterNode, GroupSeen, Steps
@@ -71,9 +67,9 @@ async def cluster_status(caller: Caller) -> Document:
     """
     cluster = caller.node.cluster
 
-    named = dict(sorted(names(caller).items(), key=lambda each: each[1]))
-    told = {cluster.number: list_listeners(caller)}
-    told |= await cluster.run_at_each(others(caller, cluster), "list-listeners", {}, None)
+    named = dict(sorted(caller.node_names().items(), key=lambda each: each[1]))
+    told = {cluster.number: list_listeners.run(caller)}
+    told |= await cluster.run_at_each(caller.other_nodes(), "list-listeners", {}, None)
     running = [number for number in named if number in told]  # others have gone just now
     facts = {node.number: node for node in caller.catalog.nodes.values()}
     return {
@@ -119,7 +115,7 @@ def without_leader(cluster: ClusterNode) -> Document:
 def list_listeners(caller: Caller) -> list[Document]:
     """List where this node listens."""
     cluster = caller.node.cluster
-    name = names(caller)[cluster.number]
+    name = caller.node_names()[cluster.number]
     return [
         {"node": name, "interface": host, "port": port, "protocol": protocol, "purpose": PURPOSES[protocol]}
         for protocol, host, port in cluster.listeners()
@@ -147,7 +143,7 @@ async def await_online_nodes(
     cluster = caller.node.cluster
 
     left = float(timeout)
-    while (online := sum(runs(caller, number) for number in names(caller))) < count:
+    while (online := sum(caller.runs(number) for number in caller.node_names())) < count:
         if left <= 0:
             raise PreconditionFailed(
                 "cluster",
@@ -170,8 +166,8 @@ def has_reached_target_cluster_size(caller: Caller) -> Document:
     Returns ``{"result": "ok" | "error", "message": str}``, and on failure ``online`` and ``target``.
     """
     cluster = caller.node.cluster
-    target, online = cluster.target_size, sum(runs(caller, number) for number in names(caller))
-    me = names(caller)[cluster.number]
+    target, online = cluster.target_size, sum(caller.runs(number) for number in caller.node_names())
+    me = caller.node_names()[cluster.number]
     if online >= target:
         return {"result": "ok", "message": f"Target cluster size has been reached on node {me}"}
     return {
@@ -191,7 +187,7 @@ def has_reached_target_cluster_size(caller: Caller) -> Document:
 )
 async def metadata_store_status(caller: Caller) -> list[Document]:
     """Show how each member of the group that has the metadata stands."""
-    return await raft_rows(caller, None, names(caller))
+    return await raft_rows(caller, None, caller.node_names())
 
 
 @operation(
@@ -218,13 +214,13 @@ def forget_cluster_node(caller: Caller, node: NodeName) -> Steps[Document]:
     `shrink`; they do not prevent it. Raises `PreconditionFailed` if it runs.
     """
     cluster = caller.node.cluster
-    number = node_named(caller, node)
-    name = names(caller)[number]
-    if number == cluster.number or runs(caller, number):
+    number = caller.node_named(node)
+    name = caller.node_names()[number]
+    if number == cluster.number or caller.runs(number):
         raise PreconditionFailed(
             f"node '{name}'", f"node '{name}' runs: stop it first, and give the command at another node"
         )
-    rows: list[Document] = yield shrink(caller, name, True)
+    rows: list[Document] = yield shrink.run(caller, name, True)
     yield from caller.change(ForgetNode(name))
     return {"node": name, "failed": _failed(rows)}
 
@@ -253,7 +249,7 @@ async def join_cluster(
     one is not alone, and `Unavailable` if the cluster cannot decide it now.
     """
     cluster = caller.node.cluster
-    named = names(caller)
+    named = caller.node_names()
     me, name = named[cluster.number], node.partition("=")[0].partition("@")[0]
     if name == me:
         raise PreconditionFailed("cluster", f"cannot cluster node with itself: {name}")
@@ -285,14 +281,14 @@ async def reset(caller: Caller) -> Document:
     Raises `Unavailable` without a majority of the cluster; the node is still a member.
     """
     cluster = caller.node.cluster
-    me = names(caller)[cluster.number]
-    if not others(caller, cluster) and len(names(caller)) == 1:
+    me = caller.node_names()[cluster.number]
+    if not caller.other_nodes() and len(caller.node_names()) == 1:
         return _blank(cluster, me, [])
     left = CHIEF_S
     while cluster.chief() is None and left > 0:
         await cluster.pause(LOOK_AGAIN_S)
         left -= LOOK_AGAIN_S
-    running = others(caller, cluster)
+    running = caller.other_nodes()
     if cluster.chief() is None or not running:
         raise Unavailable(
             "cluster",
@@ -300,7 +296,7 @@ async def reset(caller: Caller) -> Document:
             f"'{me}' is a member still",
         )
     await cluster.leave()
-    rows = await shrink(caller, me, True)
+    rows = await shrink.run(caller, me, True)
     chief = cluster.chief()
     await cluster.leave_by(chief if chief in running else running[0])
     return _blank(cluster, me, rows)
@@ -320,7 +316,7 @@ async def reset(caller: Caller) -> Document:
 def force_reset(caller: Caller) -> Document:
     """Have this node lose all its data; its process ends, and others must forget the node."""
     cluster = caller.node.cluster
-    return _blank(cluster, names(caller)[cluster.number], [])
+    return _blank(cluster, caller.node_names()[cluster.number], [])
 
 
 def _blank(cluster: ClusterNode, me: str, rows: list[Document]) -> Document:
@@ -384,11 +380,11 @@ async def revive(caller: Caller) -> dict[str, bool]:
 def check_quorum_critical(caller: Caller) -> Checked:
     """Fail if a quorum queue, or the metadata, would lose its majority without this node."""
     cluster = caller.node.cluster
-    if len(names(caller)) == 1:
+    if len(caller.node_names()) == 1:
         return _passed("a cluster of one node: the check does not apply")
     if is_draining(caller, cluster):
         return _passed("the node is in maintenance: the check does not apply")
-    me = names(caller)[cluster.number]
+    me = caller.node_names()[cluster.number]
     return _found(
         list(critical_groups(caller, cluster)),
         f"would lose its majority without node '{me}'",
@@ -410,9 +406,10 @@ async def await_online_quorum_plus_one(
     cluster = caller.node.cluster
 
     left = float(timeout)
-    while len(names(caller)) > 1 and (failed := list(critical_groups(caller, cluster))):
+    while len(caller.node_names()) > 1 and (failed := list(critical_groups(caller, cluster))):
         if left <= 0:
-            return _found(failed, f"still needs node '{names(caller)[cluster.number]}' after {timeout} s", "")
+            me = caller.node_names()[cluster.number]
+            return _found(failed, f"still needs node '{me}' after {timeout} s", "")
         await cluster.pause(LOOK_AT_DRAIN_S)
         left -= LOOK_AT_DRAIN_S
     return _passed("every group with a member here has one more than its majority")
@@ -483,7 +480,7 @@ def check_initial_sync(caller: Caller) -> Checked:
 def list_alarms(caller: Caller) -> list[dict[str, Any]]:
     """List alarms that are on, by node."""
     cluster = caller.node.cluster
-    named = names(caller)
+    named = caller.node_names()
     return sorted(
         (
             {"node": named.get(number, f"node {number}"), "alarm": alarm}
@@ -517,7 +514,7 @@ def _needs(caller: Caller, cluster: ClusterNode, group: GroupSeen) -> bool:
         voters.add(cluster.number)
     if cluster.number not in voters:
         return False
-    return is_critical(sum(runs(caller, number) for number in voters), len(voters))
+    return is_critical(sum(caller.runs(number) for number in voters), len(voters))
 
 
 def _shown(queue: DeclaredQueue) -> dict[str, str]:

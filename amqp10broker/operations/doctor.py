@@ -16,7 +16,6 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.emulation import ADDRESS_V1, GLOBAL_QOS, MASTER_LOCATOR, VERSIONS, Upgrade
 from amqp10broker.metadata.queue import DeclaredQueue, deprecated_features
 from amqp10broker.operations.cluster import critical_groups
-from amqp10broker.operations.members import names, others, runs
 from amqp10broker.operations.node import Caller, ClusterNode, Leaderless
 from amqp10broker.operations.operation import Check, Command, counted, operation
 from amqp10broker.operations.running import connections
@@ -597,11 +596,11 @@ async def doctor(
     cluster = node.cluster
 
     before_ms = node.now_ms()
-    asked = [] if by_itself else others(caller, cluster)
+    asked = [] if by_itself else caller.other_nodes()
     answers = await cluster.run_at_each(asked, "doctor", {"by_itself": True}, None)
     after_ms = node.now_ms()
     seen = await node.inspect()
-    named = names(caller)
+    named = caller.node_names()
     peers = tuple(_peers(answers, named, before_ms, after_ms))
     alarms = cluster.alarms().items()
     facts = Facts(
@@ -621,11 +620,11 @@ async def doctor(
 
 
 def _cluster(caller: Caller, cluster: ClusterNode) -> ClusterSeen:
-    named = names(caller)
+    named = caller.node_names()
     return ClusterSeen(
         me=named[cluster.number],
         nodes=tuple(sorted(named.values())),
-        down=tuple(sorted(name for number, name in named.items() if not runs(caller, number))),
+        down=tuple(sorted(name for number, name in named.items() if not caller.runs(number))),
         critical=tuple(each["readable_name"] for each in critical_groups(caller, cluster)),
         versions={node.name: node.version for node in caller.catalog.nodes.values()},
         leaderless=cluster.leaderless(),
@@ -660,7 +659,7 @@ async def upgrade_check(
             if "queue-master-locator" in policy.definition:
                 of = "policy", policy.name, vhost.name
                 upgrade.use(MASTER_LOCATOR, of, "it has the key queue-master-locator")
-    for connection in await connections(caller, "everywhere"):
+    for connection in await connections.run(caller, "everywhere"):
         for row, what in _uses(connection):
             upgrade.use(row, ("client", _name(connection), connection["vhost"]), what)
     quorum = [queue.name for queue in caller.catalog if queue.kind.replicated]

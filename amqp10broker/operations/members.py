@@ -97,7 +97,7 @@ async def delete_member(caller: Caller, name: Name, node: NodeName, timeout: Wit
     """
     cluster = caller.node.cluster
     queue = quorum_queue(caller, name)
-    number = node_named(caller, node)
+    number = caller.node_named(node)
     held = member_nodes(queue)
     if number not in held:
         return {"deleted": False, "size": len(held)}
@@ -160,7 +160,7 @@ async def grow_to_count(
     Raises `PreconditionFailed` if not so many nodes run.
     """
     cluster = caller.node.cluster
-    running = [number for number in names(caller) if runs(caller, number)]
+    running = [number for number in caller.node_names() if caller.runs(number)]
     if count > len(running):
         raise PreconditionFailed(
             "cluster", f"node_not_running: {count} members need as many nodes, and {len(running)} run"
@@ -199,7 +199,7 @@ async def shrink(caller: Caller, node: NodeName, errors_only: ErrorsOnly = False
     Returns rows as `grow`.
     """
     cluster = caller.node.cluster
-    number = node_named(caller, node)
+    number = caller.node_named(node)
     chosen = [queue for queue in quorum_queues(caller) if number in member_nodes(queue)]
 
     async def act(queue: DeclaredQueue) -> int:
@@ -227,7 +227,7 @@ async def transfer_leadership(caller: Caller, name: Name, node: NodeName) -> Row
     """
     cluster = caller.node.cluster
     queue = quorum_queue(caller, name)
-    number = node_named(caller, node)
+    number = caller.node_named(node)
     if number == leader_number(caller, queue):
         raise refused(queue, "already_leader", f"node '{node}' leads it")
     if number not in member_nodes(queue):
@@ -235,7 +235,7 @@ async def transfer_leadership(caller: Caller, name: Name, node: NodeName) -> Row
             queue, "not_a_member", f"node '{node}' has no member of it; add one: amqp10broker member add"
         )
     await cluster.transfer(queue, number)
-    return {"leader": names(caller)[number]}
+    return {"leader": caller.node_names()[number]}
 
 
 @operation(
@@ -328,7 +328,7 @@ async def force_shrink_all(
 
 async def raft_rows(caller: Caller, queue: DeclaredQueue | None, nodes: Collection[int]) -> list[Row]:
     """Return the members of a group (None: of the metadata) in RabbitMQ's columns of `quorum_status`."""
-    named = names(caller)
+    named = caller.node_names()
     states = await caller.node.cluster.member_states(queue, nodes)
     rows = [(named.get(number, f"node {number}"), *astuple(each)) for number, each in states.items()]
     return [dict(zip(RAFT_COLUMNS, row, strict=True)) for row in sorted(rows, key=itemgetter(0))]
@@ -396,43 +396,18 @@ async def _rebalanced(caller: Caller, cluster: ClusterNode, queues: list[Declare
             "Number of quorum queues": counts.count(number),
             "Number of streams": sum(queue.kind.replays and queue.home == number for queue in catalog),
         }
-        for number, name in sorted(names(caller).items(), key=lambda each: each[1])
-        if runs(caller, number)
+        for number, name in sorted(caller.node_names().items(), key=lambda each: each[1])
+        if caller.runs(number)
     ]
-
-
-def names(caller: Caller) -> dict[int, str]:
-    """Return the names of the cluster's nodes by number, or of this one."""
-    nodes = caller.catalog.nodes.values()
-    return {node.number: node.name for node in nodes} or {0: caller.node_name}
-
-
-def runs(caller: Caller, number: int) -> bool:
-    """Return whether a node can be reached."""
-    return number == 0 or caller.catalog.runs(number)
-
-
-def others(caller: Caller, cluster: ClusterNode) -> list[int]:
-    """Return the other running nodes."""
-    return [number for number in names(caller) if number != cluster.number and runs(caller, number)]
-
-
-def node_named(caller: Caller, name: str) -> int:
-    """Return the number of a node; the part behind an @ is ignored. Raises `NotFound`."""
-    known = {each: number for number, each in names(caller).items()}
-    for each in (name, name.partition("@")[0]):
-        if each in known:
-            return known[each]
-    raise NotFound(f"node '{name}'", f"no node '{name}' in the cluster; its nodes are: {', '.join(known)}")
 
 
 def running_node(caller: Caller, name: str) -> int:
     """Return the number of a node that runs. Raises `PreconditionFailed` for all others."""
     try:
-        number = node_named(caller, name)
+        number = caller.node_named(name)
     except NotFound as error:
         raise PreconditionFailed(error.resource, f"node_not_running: {error.description}") from error
-    if not runs(caller, number):
+    if not caller.runs(number):
         raise PreconditionFailed(f"node '{name}'", f"node_not_running: node '{name}' cannot be reached")
     return number
 
@@ -521,7 +496,7 @@ async def stream_status(caller: Caller, name: Name) -> list[dict[str, Any]]:
     last = None if figures.next_offset is None else figures.next_offset - 1
     row = {
         "role": "leader",
-        "node": names(caller)[stream.home],
+        "node": caller.node_names()[stream.home],
         "epoch": 1,
         "offset": last,
         "committed_offset": last,

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Collection, Generator, Mapping,
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.errors import NotSupported, PermissionDenied
-from amqp10broker.metadata.catalog import LATER
+from amqp10broker.errors import NotFound, NotSupported, PermissionDenied, RefusedError
+from amqp10broker.metadata.plan import LATER
 from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.operations.operation import FOR_ADMINISTRATORS, Operation, checked
 from amqp10broker.operations.snapshot import (
     BrokerView,
     ConnectionView,
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from amqp10broker.auth.passwords import Passwords, ReadyRecords
     from amqp10broker.cluster.bootstrap import ClusterIdentity as OfCluster
     from amqp10broker.cluster.membership import MemberRole
-    from amqp10broker.metadata.catalog import Catalog, CatalogRequest, Decided, Propose
+    from amqp10broker.metadata.catalog import Catalog, CatalogRequest, Propose
+    from amqp10broker.metadata.plan import Decided
     from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
     from amqp10broker.metadata.vhost import VirtualHost
     from amqp10broker.queues.commands import Answer, Command, RequestRef
@@ -38,11 +40,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GroupSeen:
-    """Members of a group by this node's log. `non_voters`: nodes with members that never will be."""
+    """Nodes with members of a group, by this node's log. `promotable`: those that become voters later."""
 
     voters: tuple[int, ...]
     promotable: tuple[int, ...] = ()
-    non_voters: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +328,33 @@ class Caller:
     offer_token: Callable[[bytes, RequestRef], None] | None = None
     report: Callable[[str, str, str | None], None] | None = None
 
+    def perform(self, operation: Operation, given: Mapping[str, object]) -> Steps[Any]:
+        """Execute an operation. Raises `RefusedError` if nothing was changed."""
+        try:
+            arguments = checked(operation.noun, operation.arguments, given)
+            if operation.permission is FOR_ADMINISTRATORS:
+                self.may_administer(operation.name)
+            node = arguments.pop("node") if operation.at_node else None
+            if node is not None and (number := self.node_named(node)) != self.node.cluster.number:
+                result = self.node.cluster.run_at(number, operation.name, arguments, None)
+            else:
+                result = operation.run(self, **arguments)
+            if isinstance(result, Generator):
+                result = yield from result
+            elif isinstance(result, Awaitable):
+                result = yield result
+        except PermissionDenied:
+            raise  # it ends the client's session, which is logged by itself
+        except RefusedError as refusal:
+            self._report(operation, given, refusal.description)
+            raise
+        self._report(operation, given, None)
+        return result
+
+    def _report(self, operation: Operation, given: Mapping[str, object], refusal: str | None) -> None:
+        if self.report is not None and operation.changes:
+            self.report(operation.name, operation.subject(given), refusal)
+
     def change(self, request: CatalogRequest[T]) -> Steps[T]:
         """Change the catalog, and return the answer. Raises `RefusedError` if nothing was changed."""
         if self.propose is None:
@@ -367,6 +395,30 @@ class Caller:
         if self.running is None:
             raise NotSupported("node", "it cannot be asked for here: use the command line's local socket")
         return self.running()
+
+    def node_names(self) -> dict[int, str]:
+        """Return the names of the cluster's nodes by number, or of this one."""
+        nodes = self.catalog.nodes.values()
+        return {node.number: node.name for node in nodes} or {0: self.node_name}
+
+    def runs(self, number: int) -> bool:
+        """Return whether a node can be reached."""
+        return number == 0 or self.catalog.runs(number)
+
+    def other_nodes(self) -> list[int]:
+        """Return the other running nodes."""
+        here = self.node.cluster.number
+        return [number for number in self.node_names() if number != here and self.runs(number)]
+
+    def node_named(self, name: str) -> int:
+        """Return the number of a node; the part behind an @ is ignored. Raises `NotFound`."""
+        known = {each: number for number, each in self.node_names().items()}
+        for each in (name, name.partition("@")[0]):
+            if each in known:
+                return known[each]
+        raise NotFound(
+            f"node '{name}'", f"no node '{name}' in the cluster; its nodes are: {', '.join(known)}"
+        )
 
     @property
     def is_administrator(self) -> bool:

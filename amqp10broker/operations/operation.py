@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Final, get_args, get_origin
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import AccessRefused, BadRequest, ReservedName
@@ -163,8 +163,6 @@ def check_not_reserved(kind: str, name: str) -> str:
     return name
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 FOR_ADMINISTRATORS: Final = "the tag administrator"
 """The permission of users with that tag, and of the machine's owner at the local socket."""
 
@@ -256,8 +254,8 @@ def operation(
     at_node: str = "",
     takes_s: float = 0,
     command: Command | None = None,
-) -> Callable[[F], F]:
-    """Register the decorated function.
+) -> Callable[[Callable[..., Any]], Operation]:
+    """Register the decorated function, and return its record.
 
     Its parameters are the caller, and arguments annotated as ``Annotated[type, help]``, with a `Check` where
     the type is not enough. It returns plain values, and raises `RefusedError` if nothing was changed. A
@@ -265,10 +263,11 @@ def operation(
     other nodes, a coroutine function, for front ends that can wait.
     """
 
-    def register(run: F) -> F:
+    def register(run: Callable[..., Any]) -> Operation:
         help = " ".join((run.__doc__ or "").partition("\n\n")[0].split())
-        REGISTERED.append(Operation(name, noun, permission, help, changes, at_node, takes_s, command, run))
-        return run
+        made = Operation(name, noun, permission, help, changes, at_node, takes_s, command, run)
+        REGISTERED.append(made)
+        return made
 
     return register
 

@@ -21,7 +21,6 @@ from amqp10broker.errors import (
 )
 from amqp10broker.metadata.queue import KINDS, DeclaredQueue, Owner
 from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
-from amqp10broker.operations.members import others
 from amqp10broker.operations.node import Caller, Steps
 from amqp10broker.operations.operation import (
     EMPTY,
@@ -220,7 +219,7 @@ async def list_queues(
     cluster = caller.node.cluster
     given = {"local": True} | ({"names": [queue.name for queue in remote]} if names else {})
     rows = {queue.name: _listed(caller, queue, known=queue not in remote) for queue in queues}
-    asked = others(caller, cluster)  # queues of nodes that do not answer are listed from the catalog
+    asked = caller.other_nodes()  # queues of nodes that do not answer are listed from the catalog
     answers = await cluster.run_at_each(asked, "list-queues", given, caller.vhost.name)
     for there in answers.values():
         rows |= {row["name"]: row for row in there if row["name"] in rows}

@@ -22,7 +22,6 @@ from amqp10broker.config.settings import FLOW_SETTINGS
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest, ConfigError, NotSupported
 from amqp10broker.operations.cluster import without_leader
-from amqp10broker.operations.members import names, node_named, others
 from amqp10broker.operations.node import Caller, ClusterNode, Lines
 from amqp10broker.operations.operation import EMPTY, Check, Command, Vhost, operation
 from amqp10broker.operations.snapshot import document
@@ -217,14 +216,14 @@ async def connections(
 ) -> list[dict[str, Any]]:
     """List connections of clients, as documents of `ConnectionView`, each with the name of its ``node``."""
     node = caller.node
-    named = names(caller)
+    named = caller.node_names()
 
     found: list[dict[str, Any]] = []
     if where != "elsewhere":
         own = named[node.cluster.number]
         found += [document(each) | {"node": own} for each in await node.connections(after, limit)]
     if where != "here":
-        for number in others(caller, node.cluster):
+        for number in caller.other_nodes():
             found += await _connections_to(node.cluster, number)
     return found
 
@@ -269,10 +268,10 @@ async def waiting(
     ``queues_without_leader`` of this node. Raises `BadRequest` if the choice is not valid.
     """
     running = caller.node
-    cluster, named = running.cluster, names(caller)
+    cluster, named = running.cluster, caller.node_names()
     chosen = {"connection": connection, "user": user, "queue": queue, "link": link, "reason": reason}
     here = node == "" or (node is None and connection is not None)
-    number = node_named(caller, node) if node else cluster.number if here else None
+    number = caller.node_named(node) if node else cluster.number if here else None
     given = chosen | {"longer": longer, "idle": idle, "limit": limit, "node": "", "queues": False}
     if number not in (None, cluster.number):
         there: dict[str, Any] = await cluster.run_at(number, "waiting", given, None)
@@ -291,7 +290,7 @@ async def waiting(
     }
     if number is not None:
         return answer
-    asked = others(caller, cluster)
+    asked = caller.other_nodes()
     most = given | {"limit": min(limit or WAITING_ASKED_FOR, WAITING_ASKED_FOR)}
     told = await cluster.run_at_each(asked, "waiting", most, None)
     for each in told.values():
@@ -441,12 +440,12 @@ async def watches(
 ) -> list[dict[str, Any]]:
     """List watched links, channels and consumers, each with the name of its ``node``."""
     cluster = caller.node.cluster
-    if node and (number := node_named(caller, node)) != cluster.number:
+    if node and (number := caller.node_named(node)) != cluster.number:
         there: list[dict[str, Any]] = await cluster.run_at(number, "watches", {"node": ""}, None)
         return there
-    own = names(caller)[cluster.number]
+    own = caller.node_names()[cluster.number]
     found = [document(each) | {"node": own} for each in caller.node.watches()]
-    asked = others(caller, cluster) if node is None else []
+    asked = caller.other_nodes() if node is None else []
     for told in (await cluster.run_at_each(asked, "watches", {"node": ""}, None)).values():
         found += told
     return found
@@ -467,7 +466,7 @@ def watch_link(
     Raises `BadRequest` if a link has no name, or a channel no number, and `NotAllowed` if it is ambiguous, or
     too many are watched.
     """
-    own = names(caller)[caller.node.cluster.number]
+    own = caller.node_names()[caller.node.cluster.number]
     return document(caller.node.watch_link(connection, link, channel, role)) | {"node": own}
 
 
@@ -646,7 +645,7 @@ def timeline(
     user: OfUser = None,
 ) -> dict[str, Any]:
     """Return the actions of a link since its watch began or a cursor; ``watched`` identifies the link."""
-    own = names(caller)[caller.node.cluster.number]
+    own = caller.node_names()[caller.node.cluster.number]
     watched, told = caller.node.timeline(watch, since, limit, frames=frames, user=user)
     return {"watched": document(watched) | {"node": own}, **told}
 

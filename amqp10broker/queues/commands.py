@@ -387,6 +387,13 @@ class DeadLetters:
     routing_key: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class DeadMessage:
+    key: int
+    message: Message
+    reason: DeadLetterReason
+
+
 @dataclass(slots=True, eq=False)
 class Deliver:
     """Messages for a consumer, within its credit, in queue order. `epoch`: of the last `GiveBack`; a session

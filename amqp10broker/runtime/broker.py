@@ -34,15 +34,16 @@ from amqp10broker.protocols.connection import UserBudgets
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.routing.exchange import DIRECT_REPLY_TO
 from amqp10broker.runtime.admin.admin import serve_admin
-from amqp10broker.runtime.admin.node import Administered, ServingNode
+from amqp10broker.runtime.admin.node import Observed, RunningNode
+from amqp10broker.runtime.admin.serving_node import Accepting, ServingNode
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.cluster.cluster import Cluster
 from amqp10broker.runtime.cluster.node_of_cluster import NodeOfCluster
-from amqp10broker.runtime.connections.connections import Connections, Rights, SuspendedLinks
-from amqp10broker.runtime.connections.listener import SHUTTING_DOWN, Listener, Listeners
+from amqp10broker.runtime.connections.connections import Connection, Connections, Rights, SuspendedLinks
+from amqp10broker.runtime.connections.listener import SHUTTING_DOWN, Listener, ListenerContext
 from amqp10broker.runtime.connections.login import Logins, authenticator
 from amqp10broker.runtime.connections.sockets import BoundSockets, Stream, addresses_of, peer_text
-from amqp10broker.runtime.http.http_connection import HttpListener
+from amqp10broker.runtime.http.http_listener import HttpListener
 from amqp10broker.runtime.journal.bootstrap import (
     bootstrap,
     bootstrap_folder,
@@ -58,7 +59,7 @@ from amqp10broker.runtime.observe.recorder import Recordings
 from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
 from amqp10broker.runtime.observe.tracing import Tracing
 from amqp10broker.runtime.observe.watches import Watches
-from amqp10broker.runtime.queues.dead_letters import DeadLetterOffice
+from amqp10broker.runtime.queues.dead_letter_worker import DeadLetterSender
 from amqp10broker.runtime.queues.queues import Queues
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.open import identity_of
@@ -73,7 +74,7 @@ their leaders later, and requests to them wait.
 _log = Log("amqp10broker.broker")
 
 
-class Broker(Administered):
+class Broker(ListenerContext, Accepting, Observed):
     """A broker inside a Trio program: ``async with Broker(config) as broker:``. The addresses it listens on
     are then in `broker.addresses`; leaving the block stops it in order.
 
@@ -128,14 +129,14 @@ class Broker(Administered):
             from amqp10broker.runtime.observe.faults import faulty
 
             self.faults, self.session_type, self.channel_type, self.faulty_stream = faulty(self)
-        self.broker_listeners = None
         self.http = HttpListener(self.resource_monitor.wake)
         self.prometheus = HttpListener(metrics=True)
         self.as_member: ServingNode = ServingNode(self)
         self.watches = Watches(self.connections)
-        self._listener = Listener(self, self.connections, self.tracing, self.watches, self.resource_monitor)
+        self.not_greeted = self.tracing.greeting
+        self.running = partial(RunningNode, self)
+        self.listener = Listener(self)
         self._queues: Queues | None = None
-        self._connections_nursery: trio.Nursery | None = None
         self._context: Any = None
         self._started_at = 0.0
 
@@ -215,7 +216,7 @@ class Broker(Administered):
 
         if self.data is None:
             raise ConfigError("data_dir", "is missing beside node_name", "give the node a folder")
-        self.cluster = Cluster(self, self.data)
+        self.cluster = Cluster(self, self.data, self.resource_monitor)
         async with self.cluster.running(*self.addresses[0]):
             yield
 
@@ -226,7 +227,7 @@ class Broker(Administered):
             node=0 if self.cluster is None else self.cluster.membership.number,
             incarnation=1 if self.data is None else self.data.incarnation,
         )
-        self.dead_letters = DeadLetterOffice(self.catalog, self.reply_registry, self.clock)
+        self.dead_letters = DeadLetterSender(self.catalog, self.reply_registry, self.clock)
         async with opened_journal(
             self.data,
             self.clock,
@@ -287,7 +288,6 @@ class Broker(Administered):
     @asynccontextmanager
     async def _serving_clients(self, sockets: BoundSockets) -> AsyncIterator[Callable[[], None]]:
         async with trio.open_nursery() as connections, trio.open_nursery() as listeners:
-            self._connections_nursery = connections
             self.resource_monitor.start()
             listeners.start_soon(self.resource_monitor.run)
             listeners.start_soon(self.logins.run)
@@ -298,8 +298,8 @@ class Broker(Administered):
             listeners.start_soon(self.as_member.run)
             await listeners.start(serve_admin, self)
             try:
-                self.broker_listeners = Listeners(self._listener, sockets, connections)
-                yield partial(self._listen, self.broker_listeners, listeners)
+                self.listener.begin(sockets, connections)
+                yield partial(self._listen, listeners)
             finally:
                 listeners.cancel_scope.cancel()
                 sockets.close()
@@ -307,8 +307,8 @@ class Broker(Administered):
                 connections.cancel_scope.deadline = trio.current_time() + timeout_s
                 self.connections.stop(SHUTTING_DOWN)
 
-    def _listen(self, broker_listeners: Listeners, nursery: trio.Nursery) -> None:
-        broker_listeners.listen(nursery)
+    def _listen(self, nursery: trio.Nursery) -> None:
+        self.listener.listen(nursery)
         nursery.start_soon(self.http.run, self)
         nursery.start_soon(self.prometheus.run, self)
 
@@ -398,8 +398,15 @@ class Broker(Administered):
 
     def serve(self, stream: Stream, *, peer: str = "in-process", loopback: bool = True) -> None:
         """Serve a stream that was made elsewhere, as if it had been accepted from an address `peer`."""
-        assert self._connections_nursery is not None, "the broker is not running"
-        self._connections_nursery.start_soon(self._listener.serve_stream, stream, peer, Peer(loopback, peer))
+        self.listener.take(stream, peer, Peer(loopback, peer))
+
+    def connected(self, connection: Connection) -> None:
+        self.tracing.join(connection, begins=True)
+        self.resource_monitor.wake()
+
+    def disconnected(self, connection: Connection) -> None:
+        self.tracing.leave(connection)
+        self.watches.leave(connection)
 
     def logged_in(self, connection: int) -> None:
         self.tracing.join(self.connections[connection])

@@ -13,13 +13,10 @@ from amqp10broker.metadata.catalog import Catalog, Propose
 from amqp10broker.protocols.connection import UserBudgets
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.connections.login import Logins
-from amqp10broker.runtime.connections.sockets import Stream
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import LogLimits
 from amqp10broker.runtime.mailbox import ReplyRegistry
-from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
-from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.context import MakeVolatile
 
 
@@ -42,7 +39,6 @@ class ConnectionContext(BrokerContext):
         unfinished: bounds what is kept of messages that are not whole, by user.
         identity: what both protocols announce of the broker (`sessions.amqp10.open.identity_of`).
         journal_task: stores what durable queues have; None: all is in memory.
-        faulty_stream: makes of a stream, for a connection's number, one that commits faults; None: no faults.
         resumable_links: of AMQP 1.0, which outlive their sessions.
         is_memory_tight: whether memory is near to where its alarm begins.
         new_id: returns a fresh unguessable token, for generated names.
@@ -58,9 +54,6 @@ class ConnectionContext(BrokerContext):
     log_limits: LogLimits
     unfinished: UserBudgets
     journal_task: JournalTask | None
-    session_type: Callable[..., BrokerSession]
-    channel_type: Callable[..., BrokerChannel]
-    faulty_stream: Callable[..., Stream] | None
     resumable_links: ResumableLinks
     is_memory_tight: Callable[[], bool]
     new_id: Callable[[], str]

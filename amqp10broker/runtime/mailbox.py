@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import trio
 
-from amqp10broker.metadata.catalog import Decided
+from amqp10broker.metadata.plan import Decided
 from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.queues.commands import Command, Effect, PeerId, ReplyTo, joined
 from amqp10broker.queues.machine import QueueMachine

@@ -9,9 +9,8 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Sequence, Sized
 from itertools import chain
-from typing import ClassVar, Final, NamedTuple, Protocol, Self
+from typing import ClassVar, Final, NamedTuple, Self
 
-from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.queues.queue_status import CONSUMING, Consumption
 
 PUBLISHING: Final = ("published", "confirmed", "rejected", "unroutable", "returned")
@@ -26,14 +25,6 @@ class Whose(NamedTuple):
     protocol: str
     vhost: str
     user: str
-
-
-class CountedConsumer(Protocol):
-    """A consumer of a queue with counted deliveries."""
-
-    queue: DeclaredQueue
-
-    def counted(self) -> Consumption: ...
 
 
 class ClientCounters(Consumption):
@@ -74,13 +65,6 @@ class ClientCounters(Consumption):
         if found is None:
             found = self.by_type[queue_type] = Consumption()
         return found
-
-    def consumed(self, credits: Iterable[CountedConsumer]) -> Self:
-        for credit in credits:
-            counted = credit.counted()
-            self.add(counted)
-            self.of_type(credit.queue.type).add(counted)
-        return self
 
     @classmethod
     def sum_of(cls, all_of_them: Iterable[Consumption]) -> Self:

@@ -9,7 +9,7 @@ before that bear an older epoch, and the queue has taken those deliveries back b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from enum import StrEnum
 from typing import Final
@@ -242,8 +242,16 @@ class QueueCredit:
     def retire(self, into: ClientCounters) -> None:
         """Hand all counts, also those still to come, over to `into`. May be called twice."""
         if self.queue.consumption.leave(self.counted):
-            into.consumed([self])
+            add_consumed(into, [self])
             self.counters = _Late(into, into.of_type(self.queue.type))
+
+
+def add_consumed(total: ClientCounters, credits: Iterable[QueueCredit]) -> ClientCounters:
+    for credit in credits:
+        counted = credit.counted()
+        total.add(counted)
+        total.of_type(credit.queue.type).add(counted)
+    return total
 
 
 class _Late(Consumption):

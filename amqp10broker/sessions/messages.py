@@ -11,7 +11,7 @@ from typing import Protocol
 
 from amqp10broker.config import Config
 from amqp10broker.dataclass import dataclass
-from amqp10broker.metadata.catalog import Decided
+from amqp10broker.metadata.plan import Decided
 from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand, QueueHandle
 from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from amqp10broker.testing.broker import RunningBroker
+    from amqp10broker.testing.servers import RunningBroker
 
 __all__ = ["running"]
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
@@ -23,7 +24,6 @@ from amqp10broker.client.options import ClientOptions, exchange_address, made_up
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError, hint
 from amqp10broker.testing.frames import OWN, ConnectionFrames, finding_text, findings, upgrade_findings
-from amqp10broker.testing.server import InProcess, Process, Server
 
 USER: Final = "guest"
 PASSWORD: Final = "guest"
@@ -211,6 +211,37 @@ class Queue:
 
     def delete(self) -> None:
         self.broker.ask("delete-queue", name=self.name)
+
+
+class Server(ABC):
+    """The broker behind `AmqpBroker`, in this process or another. If `is_shared`, not all connections are
+    this process's.
+    """
+
+    host: str
+    port: int
+    is_shared: bool
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool: ...
+
+    @abstractmethod
+    def ask(self, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
+        """Run an operation of `operations.registry`. Raises `BrokerError` if it was refused, or the broker is
+        not running.
+        """
+
+    @abstractmethod
+    def frames(self, began_ns: int) -> dict[int, ConnectionFrames]:
+        """Return the last frames of connections with any since a time, by number."""
+
+    @abstractmethod
+    def recorded(self, began_ns: int) -> Iterable[Iterable[str]]:
+        """Return the recordings of connections that have begun since a time."""
+
+    @abstractmethod
+    def stop(self) -> None: ...
 
 
 class AmqpBroker:
@@ -621,61 +652,6 @@ class AmqpBroker:
         arrow = {"in": "<-", "out": "->"}.get(step["direction"] or "", "--")
         frame = step.get("frame") or ", ".join(step["marks"]) or "no frame: the queue, or the writer"
         return f"at {at_s:.3f} s by {arrow} {frame}"
-
-
-class WholeBroker(AmqpBroker):
-    """A broker that one test or block has for itself, with the virtual host ``/``."""
-
-    def __init__(self, server: Server) -> None:
-        super().__init__(server, "/")
-
-    def begin(self) -> None:
-        self.ask("follow-links")
-
-
-class RunningBroker(WholeBroker):
-    """The broker of `amqp10broker.testing.running`."""
-
-    def __init__(self, server: InProcess) -> None:
-        super().__init__(server)
-        self.http_url = server.http_url
-
-
-class AmqpBrokerProcess(WholeBroker):
-    """A broker for one test, in a process with a data folder: it can be stopped, killed and started again.
-
-    Its port stays the same.
-    """
-
-    def __init__(self, process: Process) -> None:
-        super().__init__(process)
-        self._process = process
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def log(self) -> list[str]:
-        """The last lines of the log, as JSON."""
-        return list(self._process.log)
-
-    def stop(self) -> None:
-        """Stop the broker in order, with notice to clients."""
-        self._process.end()
-
-    def kill(self) -> None:
-        """Kill the broker as ``kill -9`` does."""
-        self._process.kill()
-
-    def start(self) -> None:
-        """Start the broker again after `stop` or `kill`, with its durable state."""
-        self._process.start()
-        self.begin()
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
 
 
 def _message(given: bytes | str | Message) -> bytes:

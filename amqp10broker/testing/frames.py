@@ -18,7 +18,7 @@ from amqp10broker.errors import BrokerError
 from amqp10broker.observe.frames.records import Record, RecordedFrame, first_line, read_lines
 from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp10.performatives import Open
-from amqp10broker.runtime.observe.tracing import FILE_BYTES_MAX
+from amqp10broker.runtime.observe.trace_sinks import FILE_BYTES_MAX
 from amqp10broker.tools.lint import RULES, Finding, Lint
 from amqp10broker.tools.upgrade import RecordedUses
 

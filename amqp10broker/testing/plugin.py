@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pytest
 
 if TYPE_CHECKING:
-    from amqp10broker.testing.broker import AmqpBroker, AmqpBrokerProcess
-    from amqp10broker.testing.servers import Servers
+    from amqp10broker.testing.broker import AmqpBroker
+    from amqp10broker.testing.servers import AmqpBrokerProcess, Servers
 
 MARKER: Final = "amqp_broker"
 TOPOLOGY: Final = "amqp_topology"

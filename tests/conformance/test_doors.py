@@ -17,7 +17,7 @@ from amqp10broker.errors import NotFound, NotSupported, PermissionDenied
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.users import Permission, TopicPermission
 from amqp10broker.operations.node import Wait
-from amqp10broker.operations.registry import OPERATIONS, perform
+from amqp10broker.operations.registry import OPERATIONS
 from amqp10broker.protocols.amqp091.methods import (
     ExchangeBind,
     ExchangeDeclare,
@@ -206,7 +206,7 @@ class BrokerApi(Protocol):
 
 @dataclass
 class Table:
-    """Whoever calls `perform`: what a further door has by itself."""
+    """Whoever calls `Caller.perform`: what a further door has by itself."""
 
     name: str = "table"
     offers: frozenset[str] = frozenset(OPERATIONS)
@@ -525,7 +525,7 @@ def test_a_queue_that_cannot_be_deleted_on_a_condition_is_not(broker: Broker, ki
 
 def test_a_queue_that_ends_while_it_is_declared_again_is_not_found(broker: Broker) -> None:
     """It is not told as one without messages."""
-    declaration = perform(broker.caller(), "declare-queue", {"name": "a"})
+    declaration = broker.caller().perform(OPERATIONS["declare-queue"], {"name": "a"})
     wait = next(declaration)
     assert isinstance(wait, Wait)
     with pytest.raises(NotFound, match="no queue 'a' in vhost '/'"):

@@ -21,7 +21,7 @@ from amqp10broker.client import blocking
 from amqp10broker.client.errors import LinkRefusedError
 from amqp10broker.emulation import PERMITTED, ROWS, VERSIONS
 from amqp10broker.testing import running
-from amqp10broker.testing.broker import RunningBroker
+from amqp10broker.testing.servers import RunningBroker
 from tests.differential.recorder import Place
 from tests.differential.test_differential import URL
 from tests.support.deadline import deadline

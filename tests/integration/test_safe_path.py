@@ -10,7 +10,7 @@ import pytest
 from amqp10broker.children import environment
 from amqp10broker.cli.cluster_launch import plan_nodes
 from amqp10broker.spark import session
-from amqp10broker.testing.server import Process
+from amqp10broker.testing.servers import Process
 
 
 @pytest.fixture(autouse=True)

@@ -596,7 +596,7 @@ def test_a_test_case_of_unittest_has_a_broker(pytester: pytest.Pytester) -> None
 def test_a_broker_ends_with_the_tests_that_were_killed() -> None:
     """Nobody is left to stop it: it sees the end of its standard input."""
     program = (
-        "import sys, time; from amqp10broker.testing.server import Process; "
+        "import sys, time; from amqp10broker.testing.servers import Process; "
         "print(Process({}, 0, None).port, flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen(

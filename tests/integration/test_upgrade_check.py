@@ -16,7 +16,7 @@ from amqp10broker.cli import main
 from amqp10broker.emulation import QUORUM, ROWS
 from amqp10broker.errors import BrokerError
 from amqp10broker.testing import running
-from amqp10broker.testing.broker import RunningBroker
+from amqp10broker.testing.servers import RunningBroker
 from tests.support.deadline import deadline
 
 __all__ = ["deadline"]

@@ -12,7 +12,7 @@ from amqp10broker.errors import PreconditionFailed
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import MessageReader, decode_head
 from amqp10broker.message.convert import routing_headers, to_amqp091, to_amqp10
-from amqp10broker.message.dead_lettering import Cause
+from amqp10broker.message.dead_letter_heads import Cause
 from amqp10broker.message.death_history import Death, is_cycle
 from amqp10broker.message.message import Message, acquired
 from amqp10broker.message.traits import traits_of

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.queues.commands import Confirmed, Publish, PublishRejected, Unconfirmed
 from amqp10broker.routing.exchange_types import Binding, Destination
-from amqp10broker.sessions.routes import DeadLetterTarget, Forwarding
+from amqp10broker.sessions.dead_letters import DeadLetterTarget, Forwarding
 from tests.support.askers import new_asker
 from tests.support.dead_letters import held
 from tests.support.declaring import bind, declare, declare_exchange, unbind

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from amqp10broker.message.amqp10 import decode_head, header_of
-from amqp10broker.message.dead_lettering import X_ACQUIRED_COUNT, X_DELIVERY_COUNT
+from amqp10broker.message.dead_letter_heads import X_ACQUIRED_COUNT, X_DELIVERY_COUNT
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.message.traits import X_OPT_DELIVERY_DELAY
 from amqp10broker.protocols.amqp10.performatives import Header

@@ -25,7 +25,7 @@ MODULES = (
     "broker",
     "observe.meters",
     "log",
-    "queues.dead_letters",
+    "queues.dead_letter_worker",
     "journal.bootstrap",
     "connections.client_connection",
     "queues.queues",

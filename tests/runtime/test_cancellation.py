@@ -21,8 +21,8 @@ from amqp10broker.protocols.amqp10.performatives import (
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections import client_connection
 from amqp10broker.runtime.connections.client_connection import ClientConnection
-from amqp10broker.runtime.connections.connection10 import Connection10
-from amqp10broker.runtime.connections.session_task import SessionTask, Writer
+from amqp10broker.runtime.connections.connection10 import Connection10, SessionTask
+from amqp10broker.runtime.connections.session_task import Writer
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from tests.runtime.conftest import LogRecorder
 from tests.support.cancelling import Killer, belongs_to, count_tasks

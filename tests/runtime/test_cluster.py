@@ -30,11 +30,10 @@ async def started(tmp_path: Path, nursery: trio.Nursery) -> Cluster:
     broker = SimpleNamespace(
         config=config,
         catalog=SimpleNamespace(node_name=str, vhosts={}),
-        resource_monitor=SimpleNamespace(),
         reply_registry=ReplyRegistry(node=2),
         clock=WallClock(),
     )
-    cluster = Cluster(cast("Any", broker), cast("Any", SimpleNamespace(lost=0)))
+    cluster = Cluster(cast("Any", broker), cast("Any", SimpleNamespace(lost=0)), cast("Any", None))
     here = Address("127.0.0.1", 1)
     cluster.membership = ClusterIdentity("c", 2, "b", (MemberAt(1, "a", here), MemberAt(2, "b", here)))
     liveness = SimpleNamespace(hears={1})

@@ -220,7 +220,7 @@ async def test_a_socket_that_broke_before_it_is_served_is_no_fault(
         ours, theirs = socket.socketpair()
         with ours:
             # A Unix socket has no TCP options, as a socket that the client has reset.
-            await broker._listener.serve_socket(theirs, ("10.0.0.1", 1), None)
+            await broker.listener.serve_socket(theirs, ("10.0.0.1", 1), None)
             assert ours.recv(1) == b""
         async with dialled(broker) as stream:
             await stream.send_all(SASL_HEADER)

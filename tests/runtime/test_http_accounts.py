@@ -12,7 +12,7 @@ import trio
 from amqp10broker.api import calls
 from amqp10broker.operations import policies
 from amqp10broker.routing.exchange import Binding, Destination
-from amqp10broker.runtime.admin.node import ServingNode
+from amqp10broker.runtime.admin.serving_node import ServingNode
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.http import http_connection
 from tests.runtime.conftest import LogRecorder

@@ -140,7 +140,7 @@ async def test_of_a_fault_beside_a_stop_the_fault_is_logged_and_the_stop_goes_on
         ours, theirs = memory_stream_pair()
         await ours.send_all(SASL_HEADER)
         with pytest.raises(BaseExceptionGroup) as caught:
-            await broker._listener.serve_stream(theirs, "a peer", Peer(loopback=True, address="a peer"))
+            await broker.listener.serve_stream(theirs, "a peer", Peer(loopback=True, address="a peer"))
         assert broker.connections == {}
     (inner,) = caught.value.exceptions
     assert [type(each) for each in inner.exceptions] == [Stop]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.operations.node import MemberState
-from amqp10broker.runtime.admin.node import state_of
+from amqp10broker.runtime.admin.serving_node import state_of
 from tests.support.quorum_nodes import GROUP, World
 
 

@@ -74,9 +74,17 @@ def complaints(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
     return recorder
 
 
+def mutual(certificate: str, key: str, authorities: str | None) -> MutualTls:
+    made = mutual_tls(
+        Config(cluster_tls_cert_file=certificate, cluster_tls_key_file=key, cluster_tls_ca_file=authorities)
+    )
+    assert made is not None
+    return made
+
+
 def tls_of(certificates: Certificates, name: str, *, trusted: bool = True) -> MutualTls:
     certificate, key = certificates.client(name, trusted=trusted)
-    return mutual_tls(certificate, key, certificates.ca)
+    return mutual(certificate, key, certificates.ca)
 
 
 async def exchange(one: SocketNode, other: SocketNode) -> None:
@@ -302,10 +310,13 @@ async def test_mutual_tls_names_its_settings(certificates: Certificates, tmp_pat
     """A file that is missing, or none."""
     certificate, key = certificates.client("a")
     cases: list[tuple[Callable[[], MutualTls], str]] = [
-        (lambda: mutual_tls(certificate, key, None), "cluster_tls_ca_file is not given"),
-        (lambda: mutual_tls(str(tmp_path / "x"), key, certificates.ca), "cluster_tls_cert_file names"),
-        (lambda: mutual_tls(certificate, str(tmp_path / "x"), certificates.ca), "cluster_tls_key_file names"),
-        (lambda: mutual_tls(certificate, key, key), "cluster_tls_ca_file holds no certificate"),
+        (lambda: mutual(certificate, key, None), "cluster_tls_ca_file is not given"),
+        (lambda: mutual(str(tmp_path / "x"), key, certificates.ca), "cluster_tls_cert_file names"),
+        (
+            lambda: mutual(certificate, str(tmp_path / "x"), certificates.ca),
+            "cluster_tls_key_file names",
+        ),
+        (lambda: mutual(certificate, key, key), "cluster_tls_ca_file holds no certificate"),
     ]
     for make, problem in cases:
         with pytest.raises(ConfigError, match=problem):

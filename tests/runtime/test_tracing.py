@@ -18,7 +18,7 @@ from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_pr
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Detach, Flow
 from amqp10broker.runtime.admin import admin
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.observe import tracing
+from amqp10broker.runtime.observe import trace_sinks
 from tests.support.rawframes import attach_receiver, attach_sender, begin, flow, frame, transfer
 from tests.support.trioclient import Client, connect, running_broker, settle_down
 from tests.support.trioclient091 import connect091
@@ -250,7 +250,7 @@ async def test_everything_is_traced_from_the_protocol_header_on(monkeypatch: pyt
     from tests.runtime.conftest import LogRecorder
 
     log = LogRecorder()
-    monkeypatch.setattr("amqp10broker.runtime.observe.tracing._log", log)
+    monkeypatch.setattr("amqp10broker.runtime.observe.trace_sinks._log", log)
     async with running_broker(trace_frames=True) as broker:
         await connect(broker).open()
         lines = [line for line, _ in log.of("info")]
@@ -350,8 +350,8 @@ async def test_a_file_that_takes_no_more_ends_the_trace_and_nothing_else(
     from tests.runtime.conftest import LogRecorder
 
     log = LogRecorder()
-    monkeypatch.setattr(tracing, "_log", log)
-    monkeypatch.setattr(tracing, "FILE_BYTES_MAX", 1024 * 1024)
+    monkeypatch.setattr(trace_sinks, "_log", log)
+    monkeypatch.setattr(trace_sinks, "FILE_BYTES_MAX", 1024 * 1024)
     async with running_broker() as broker:
         client = await connect(broker).open()
         assert (await request(broker, what="guest", on=True, file="/dev/full"))["ok"]
@@ -420,8 +420,8 @@ async def test_what_a_slow_terminal_does_not_take_is_counted_and_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The broker holds a bounded number of lines for it."""
-    monkeypatch.setattr(tracing, "LINES_WAITING_MAX", 3)
-    sink = tracing.StreamSink()
+    monkeypatch.setattr(trace_sinks, "LINES_WAITING_MAX", 3)
+    sink = trace_sinks.StreamSink()
     sink.write(1, "p", ["a", "b"])
     sink.write(1, "p", ["c", "d", "e"])
     sink.write(1, "p", ["f"])
@@ -433,7 +433,7 @@ async def test_what_a_slow_terminal_does_not_take_is_counted_and_left_out(
 
 
 def test_a_line_cannot_steer_a_terminal() -> None:
-    [line] = tracing.stamped(1, ["<- \x1b[2J\nforged"])
+    [line] = trace_sinks.stamped(1, ["<- \x1b[2J\nforged"])
     assert line.endswith("connection 1 <- \\x1b[2J\\nforged")
 
 

@@ -23,14 +23,13 @@ from amqp10broker.protocols.amqp10.connection import Connection
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Close, Detach, End
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
-from amqp10broker.runtime.connections.connection10 import Connection10
+from amqp10broker.runtime.connections.connection10 import Connection10, SessionTask
 from amqp10broker.runtime.connections.session_task import (
     HEAVY,
     PORTION,
     READS_MAX,
     OutputBuffer,
     ReadBudget,
-    SessionTask,
 )
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.session import BrokerSession

@@ -309,7 +309,7 @@ async def test_beyond_connection_max_the_http_port_says_so() -> None:
 
 async def test_a_node_in_maintenance_takes_none() -> None:
     async with running_broker(http_port=0) as broker:
-        broker.broker_listeners.shut()
+        broker.listener.shut()
         client = await at_http_port(broker, upgrade())
         assert client.stream.head.startswith(b"HTTP/1.1 503 ")
 

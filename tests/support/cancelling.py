@@ -36,4 +36,4 @@ def belongs_to(task: trio.lowlevel.Task, connection: ClientConnection) -> bool:
 
 
 def count_tasks(broker: Broker) -> int:
-    return len(broker._queues.child_tasks) + len(broker._connections_nursery.child_tasks)
+    return len(broker._queues.child_tasks) + len(broker.listener._serving.child_tasks)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import X_OPT_DEATHS, decode_head, has_own_deaths
-from amqp10broker.message.dead_lettering import Cause, DeadLettered, Dying
+from amqp10broker.message.dead_letter_heads import Cause, DeadLettered, DeadLetterHeads
 from amqp10broker.message.death_history import X_DEATH, Death, from_annotation, from_header, with_times
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp091.properties import read_headers
@@ -28,7 +28,7 @@ def held(*keys: int) -> list[Held]:
 
 
 def dead_lettered(head: bytes, cause: Cause) -> DeadLettered:
-    return Dying(cause).of(head)
+    return DeadLetterHeads(cause).of(head)
 
 
 def deaths_of(head: bytes) -> tuple[Death, ...]:

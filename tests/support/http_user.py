@@ -17,7 +17,7 @@ from amqp10broker.api.live import Difference
 from amqp10broker.auth.login import Peer
 from amqp10broker.metadata.users import Permission
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.http.http_connection import HttpListener
+from amqp10broker.runtime.http.http_listener import HttpListener
 from tests.support.declaring import add_user, set_permission
 
 PEER = "127.0.0.1:50000"

@@ -6,7 +6,8 @@ from collections import deque
 from typing import Any
 
 from amqp10broker.errors import RefusedError
-from amqp10broker.metadata.catalog import LATER, Catalog, CatalogRequest, Decided, Postponed
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest
+from amqp10broker.metadata.plan import LATER, Decided, Postponed
 from amqp10broker.queues.commands import RequestRef
 
 

@@ -22,7 +22,7 @@ from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.amqp_node import handle_request
 from amqp10broker.operations.node import Caller, Steps, Wait
 from amqp10broker.operations.operation import Kind
-from amqp10broker.operations.registry import OPERATIONS, perform
+from amqp10broker.operations.registry import OPERATIONS, operation_named
 from amqp10broker.protocols.amqp10.codec import decode, encode
 from amqp10broker.protocols.amqp10.performatives import Properties, decode_composite
 from amqp10broker.protocols.amqp10.types import Described, ULong
@@ -152,7 +152,7 @@ class Broker:
         )
 
     def do(self, operation: str, /, *, caller: Caller | None = None, **given: object) -> Any:
-        return self.finish(perform(caller or self.caller(), operation, given))
+        return self.finish((caller or self.caller()).perform(operation_named(operation), given))
 
     def finish(self, steps: Steps[Any], heard: Any = None) -> Any:
         """Have an operation's waits replied to; what takes time runs under Trio."""

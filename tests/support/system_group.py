@@ -20,9 +20,9 @@ from amqp10broker.cluster.transactions import (
     joined,
 )
 from amqp10broker.errors import RefusedError
-from amqp10broker.metadata.catalog import LATER, Catalog, CatalogRequest, Decided, entries, restore
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest, entries, restore
 from amqp10broker.metadata.entry_codec import encoded
-from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, Key, Plan, Put
+from amqp10broker.metadata.plan import CLUSTER, LATER, NODE_NUMBERS, Decided, Key, Plan, Put
 from amqp10broker.metadata.queue import ClusterFacts, NodeFacts, Owner
 from amqp10broker.metadata.vhost_requests import JoinNode, NodeStarted
 from amqp10broker.queues.commands import PeerId, RequestRef

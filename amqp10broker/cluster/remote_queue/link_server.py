@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field
 
-from amqp10broker.cluster.remote_queue.consumers import HomeUsers
 from amqp10broker.cluster.remote_queue.messages import (
     Browse,
     LeaderIs,
@@ -21,14 +20,7 @@ from amqp10broker.cluster.remote_queue.messages import (
     is_browsers,
 )
 from amqp10broker.dataclass import dataclass
-from amqp10broker.queues.commands import (
-    Command,
-    DeliveryOutcome,
-    DetachPublisher,
-    Effect,
-    PeerId,
-    Unsubscribe,
-)
+from amqp10broker.queues.commands import Effect, PeerId
 from amqp10broker.queues.quorum.commands import (
     BrowsersGone,
     Browsing,
@@ -277,75 +269,3 @@ class LinkServer:
                 link.done = done
                 told_now = RemoteEffects(link.token, index, done, for_node or {})
                 self._port.send(node, self._group, told_now)
-
-
-class _Visitor(HomeUsers):
-    __slots__ = ("done",)
-    done: int
-
-
-@dataclass(slots=True, eq=False)
-class HomeLinkServer:
-    """The links of a queue that is at this node only. Deliveries to a node that cannot be reached return to
-    the queue.
-    """
-
-    _group: int
-    _post_all: Callable[[list[Command]], None]
-    _port: LinkPort
-    _visitors: dict[int, _Visitor] = field(default_factory=dict, init=False)
-
-    def __post_init__(self) -> None:
-        for node in self._port.peers:
-            self.node_up(node)
-
-    def node_up(self, node: int) -> None:
-        self.node_down(node)
-        if node != self._port.node:
-            self._port.send(node, self._group, LeaderIs(0))
-
-    def node_down(self, node: int) -> None:
-        visitor = self._visitors.pop(node, None)
-        if visitor is None:
-            return
-        commands: list[Command] = [DetachPublisher(each) for each in visitor.publishers]
-        commands += [
-            Unsubscribe(ref, (), (), held.seen, DeliveryOutcome.REQUEUE)
-            for ref, held in visitor.consumers.items()
-        ]
-        if commands:
-            self._post_all(commands)
-
-    def node_changed(self, node: int) -> None:
-        """A suspected node has lost its connection to the queue."""
-        if node in self._port.suspected:
-            self.node_down(node)
-
-    def resume(self, node: int, resume: ResumeRemote) -> None:
-        self.node_down(node)
-
-    def received(self, node: int, batch: LetterBatch) -> None:
-        visitor = self._visitors.get(node)
-        if visitor is None:
-            visitor = self._visitors[node] = _Visitor()
-        visitor.done = batch.last
-        for command in batch.commands:
-            visitor.note(command)
-        self._post_all(list(batch.commands))
-
-    def tell(self, effects: Effects, index: int = 0) -> None:
-        here = self._port.node
-        by_node: dict[int, dict[PeerId, list[Effect]]] = {}
-        for peer, told in effects.items():
-            by_node.setdefault(peer.node, {})[peer] = told
-        own = by_node.pop(here, None)
-        if own is not None:
-            self._port.tell(own)
-        for node, told_there in by_node.items():
-            visitor = self._visitors.get(node)
-            if visitor is None:
-                continue
-            for given in told_there.values():
-                for effect in given:
-                    visitor.counts(effect)
-            self._port.send(node, self._group, RemoteEffects(0, 0, visitor.done, told_there))

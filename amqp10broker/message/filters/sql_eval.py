@@ -510,6 +510,14 @@ def compile_selector(text: str) -> SqlFilter:
     return compile_expression(parse_tokens(tokens_of(text, _TOKEN, _token, _no_token), _DIALECT))
 
 
+def selector_fault(text: str) -> str | None:
+    try:
+        compile_selector(text)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def _field(section: str | None, name: str, position: int) -> MessageField:
     if (header := _HEADER_OF.get(name)) is not None:
         return MessageField(Section.HEADER, header)

@@ -86,14 +86,6 @@ def selection(selector: str) -> Select:
     return lambda messages: wanted.matching(messages, 0)
 
 
-def fault_of(selector: str) -> str | None:
-    try:
-        selection(selector)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
 class ClassicQueue(QueueMachine):
     """The state of a classic queue. `auto_delete`: it goes with the last of its consumers."""
 

@@ -10,8 +10,7 @@ from itertools import accumulate, takewhile
 from operator import itemgetter
 from typing import Final
 
-from amqp10broker.dataclass import dataclass
-from amqp10broker.message.dead_lettering import delivery_time_ms, merged, redelivered
+from amqp10broker.message.dead_letter_heads import delivery_time_ms, merged, redelivered
 from amqp10broker.message.message import Message
 from amqp10broker.message.traits import traits_of
 from amqp10broker.queues.commands import DeadLetterReason, DeadLetters, DeliveryOutcome
@@ -29,13 +28,6 @@ from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSett
 
 PREFETCH: Final = 32
 """Dead messages that the internal consumer holds at a time, as in RabbitMQ."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeadMessage:
-    key: int
-    message: Message
-    reason: DeadLetterReason
 
 
 def at_least_once(settings: QueueSettings) -> bool:

@@ -23,6 +23,7 @@ from amqp10broker.queues.commands import (
     Confirmed,
     ConsumerRef,
     Credit,
+    DeadMessage,
     Deliver,
     GiveBack,
     Inspect,
@@ -60,7 +61,7 @@ from amqp10broker.queues.quorum.commands import (
 )
 from amqp10broker.queues.quorum.consumer import ConsumerFacts, NodeLink, NodeLinks, Resumption, is_of, size_of
 from amqp10broker.queues.quorum.consumers import QuorumConsumers
-from amqp10broker.queues.quorum.messages import PREFETCH, DeadMessage, Messages, at_least_once
+from amqp10broker.queues.quorum.messages import PREFETCH, Messages, at_least_once
 from amqp10broker.queues.quorum.selecting import Browsers
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
 

@@ -38,21 +38,26 @@ from amqp10broker.errors import (
     NotFound,
     RefusedError,
 )
-from amqp10broker.metadata.catalog import Decided
-from amqp10broker.metadata.plan import VhostFacts
+from amqp10broker.metadata.plan import Decided, VhostFacts
+from amqp10broker.metadata.queue import StartQueue
 from amqp10broker.metadata.queue_settings import misspelt
 from amqp10broker.metadata.users import PasswordRecord
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.operations.node import Actor, Caller, Lines, Steps, Wait
-from amqp10broker.operations.registry import OPERATIONS, perform
+from amqp10broker.operations.node import Actor, Caller, ClusterNode, Lines, Node, Steps, Wait
+from amqp10broker.operations.registry import OPERATIONS, operation_named
+from amqp10broker.operations.snapshot import BrokerView, NodeView
 from amqp10broker.queues.commands import Answer, ReplyTo, RequestRef
 from amqp10broker.runtime.admin import path as adminpath
-from amqp10broker.runtime.admin.node import BY_ADMIN_SOCKET, Administered, RunningNode
 from amqp10broker.runtime.connections import login
+from amqp10broker.runtime.connections.connections import Occupied
 from amqp10broker.runtime.connections.sockets import OUT_OF_FILES, OUT_OF_FILES_PAUSE_S, READ_BYTES
+from amqp10broker.runtime.context import ConnectionContext
+from amqp10broker.runtime.journal.data import Afterwards, Data
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import Mailbox, ReplyRegistry
-from amqp10broker.runtime.observe.tracing import StreamSink
+from amqp10broker.runtime.observe.trace_sinks import StreamSink
+from amqp10broker.runtime.queues.queues import QueueContext
+from amqp10broker.sessions.diagnosis.survey import Selection
 from amqp10broker.sessions.messages import SessionMessage
 
 _log = Log("amqp10broker.admin")
@@ -63,8 +68,38 @@ DECIDED_S: Final = 40.0
 """How long the nodes of a cluster may take to agree; they give up before."""
 
 
+BY_ADMIN_SOCKET: Final = "admin socket"
+"""The name in the log of the machine's owner: no other user reaches the socket."""
 OWNER: Final = Actor(BY_ADMIN_SOCKET, types=True)
 """The machine's owner."""
+
+
+class Administered(ConnectionContext, Occupied, QueueContext):
+    """The broker for operators: operations, the HTTP API, metrics, and its part in a cluster.
+
+    Attributes:
+        data: None in memory only, and before the broker runs.
+        afterwards: what is to be done with the folder when the broker has stopped; None: nothing.
+        over: set when the broker cannot go on, or is to stop: the caller then leaves the block.
+        failure: the reason why it cannot go on; leaving the block raises it.
+        as_member: this node as one of a cluster, or alone.
+        running: makes the broker as operations see it, for an operator of this name.
+    """
+
+    addresses: list[tuple[str, int]]
+    tls_addresses: list[tuple[str, int]]
+    http_addresses: list[tuple[str, int]]
+    metrics_addresses: list[tuple[str, int]]
+    passwords: Passwords
+    data: Data | None
+    over: trio.Event
+    failure: BrokerError | None
+    afterwards: Afterwards | None
+    as_member: ClusterNode
+    running: Callable[[str], Node]
+    start_queue: StartQueue
+    view: Callable[[Selection], BrokerView]
+    node_view: Callable[[], NodeView]
 
 
 async def run_operation(
@@ -89,14 +124,14 @@ async def run_operation(
         access=actor.access,
         connection=None,
         node_name=broker.config.node_name or broker.container_id,
-        running=partial(RunningNode, broker, actor.by),
+        running=partial(broker.running, actor.by),
         propose=broker.propose,
         new_request=replies.new_request,
         passwords=await _made_in_thread(broker.passwords, plain) if plain else broker.passwords,
         report=partial(_log_operation, found, actor.by),
     )
     try:
-        return await _finished(perform(caller, name, given), replies)
+        return await _finished(caller.perform(operation_named(name), given), replies)
     finally:
         replies.close()
 

@@ -5,21 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
-
-import trio
+from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker import portable
-from amqp10broker.auth.passwords import Passwords
 from amqp10broker.auth.tls import first_end_ms
-from amqp10broker.cluster.membership import is_promotable
 from amqp10broker.config import Config
-from amqp10broker.errors import BrokerError, NotFound
-from amqp10broker.metadata.queue import DeclaredQueue, StartQueue
-from amqp10broker.operations.node import ClusterNode, MemberState, Node, TraceSink
+from amqp10broker.errors import NotFound
+from amqp10broker.operations.node import Node, TraceSink
 from amqp10broker.operations.snapshot import (
     BrokerView,
     CertificateSeen,
@@ -28,7 +23,6 @@ from amqp10broker.operations.snapshot import (
     FollowedView,
     Inspection,
     ListenerSeen,
-    NodeView,
     RecordingsView,
     RecordingView,
     Rules,
@@ -38,24 +32,18 @@ from amqp10broker.operations.snapshot import (
     WaitingView,
     mount_of,
 )
-from amqp10broker.queues.quorum.durability import QuorumInLog
-from amqp10broker.raft.groups import Member
-from amqp10broker.raft.messages import Role
+from amqp10broker.runtime.admin.admin import Administered
 from amqp10broker.runtime.connections import login
-from amqp10broker.runtime.connections.connections import Occupied, what_waits
-from amqp10broker.runtime.connections.listener import Listeners
+from amqp10broker.runtime.connections.connections import what_waits
 from amqp10broker.runtime.connections.sockets import Address, is_loopback, peer_text
-from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.journal.bootstrap import tell_idle_patterns, tell_left_out
-from amqp10broker.runtime.journal.data import Afterwards, Data
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe import meters
 from amqp10broker.runtime.observe.recorder import Recordings
 from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
-from amqp10broker.runtime.observe.tracing import FileSink, Tracing
+from amqp10broker.runtime.observe.trace_sinks import FileSink
+from amqp10broker.runtime.observe.tracing import Tracing
 from amqp10broker.runtime.observe.watches import Watches
-from amqp10broker.runtime.queues.queue_task import QueueTask
-from amqp10broker.runtime.queues.queues import QueueContext
 from amqp10broker.sessions.diagnosis.survey import Selection
 from amqp10broker.sessions.messages import ConfigChanged
 from amqp10broker.storage.folder import FORMAT
@@ -65,42 +53,17 @@ if TYPE_CHECKING:
 
 _log = Log("amqp10broker.admin")
 
-BY_ADMIN_SOCKET: Final = "admin socket"
-"""The name in the log of the machine's owner: no other user reaches the socket."""
 
-
-class Administered(ConnectionContext, Occupied, QueueContext):
-    """The broker for operators: operations, the HTTP API, metrics, and its part in a cluster.
-
-    Attributes:
-        data: None in memory only, and before the broker runs.
-        broker_listeners: where clients come in; None before it serves.
-        afterwards: what is to be done with the folder when the broker has stopped; None: nothing.
-        faults: that it commits on request; None: it is not in test mode.
-        over: set when the broker cannot go on, or is to stop: the caller then leaves the block.
-        failure: the reason why it cannot go on; leaving the block raises it.
-        as_member: this node as one of a cluster, or alone.
+class Observed(Administered):
+    """The broker with what observes it, and what changes while it runs. `faults`: that it commits on request;
+    None: it is not in test mode.
     """
 
-    addresses: list[tuple[str, int]]
-    tls_addresses: list[tuple[str, int]]
-    http_addresses: list[tuple[str, int]]
-    metrics_addresses: list[tuple[str, int]]
-    passwords: Passwords
-    data: Data | None
     resource_monitor: ResourceMonitor
-    over: trio.Event
-    failure: BrokerError | None
     tracing: Tracing
     watches: Watches
     recordings: Recordings
-    broker_listeners: Listeners | None
-    afterwards: Afterwards | None
     faults: Faults | None
-    as_member: ClusterNode
-    start_queue: StartQueue
-    view: Callable[[Selection], BrokerView]
-    node_view: Callable[[], NodeView]
 
     def set_flow(self, name: str, value: object, *, source: str) -> None:
         """Change one of the three flow settings while running; grants from now on follow it. `value`: 1 ..
@@ -114,7 +77,7 @@ class Administered(ConnectionContext, Occupied, QueueContext):
 
 
 class RunningNode(Node):
-    def __init__(self, broker: Administered, by: str = BY_ADMIN_SOCKET) -> None:
+    def __init__(self, broker: Observed, by: str) -> None:
         self._broker = broker
         self._by = by
         self.cluster = broker.as_member
@@ -213,95 +176,6 @@ class RunningNode(Node):
         return self._broker.watches.follow(vhost) if on else self._broker.watches.unfollow(vhost)
 
 
-MAINTENANCE: Final = "Node was put into maintenance mode"
-"""What clients hear when the node is drained; RabbitMQ's words."""
-
-
-class ServingNode(ClusterNode):
-    """The running node; in no cluster, its quorum queues have one member, which is here and leads."""
-
-    def __init__(self, broker: Administered) -> None:
-        self._broker = broker
-
-    async def run(self) -> None:
-        """Nothing is to be seen to."""
-
-    def alarms(self) -> Mapping[int, Collection[str]]:
-        return {0: self._broker.alarms}
-
-    def listeners(self) -> Sequence[tuple[str, str, int]]:
-        broker, scheme = self._broker, "https" if self._broker.config.http_tls else "http"
-        by_protocol = {
-            "amqp": broker.addresses,
-            "amqp/ssl": broker.tls_addresses,
-            scheme: broker.http_addresses,
-        }
-        if broker.config.websocket:
-            by_protocol[f"{scheme}/web-amqp"] = broker.http_addresses
-        return [(protocol, host, port) for protocol, found in by_protocol.items() for host, port in found]
-
-    async def member_states(
-        self, queue: DeclaredQueue | None, nodes: Collection[int]
-    ) -> Mapping[int, MemberState]:
-        handle = None if queue is None else queue.handle
-        if not isinstance(handle, QueueTask) or not handle.backend.by_log:
-            return {0: MemberState("leader", "voter")}  # in memory there is no log
-        return {0: state_of(cast("QuorumInLog", handle.backend).member)}
-
-    async def drain(self) -> None:
-        if self._broker.broker_listeners is not None:
-            self._broker.broker_listeners.shut()
-        self._broker.connections.turn_out(MAINTENANCE)
-
-    async def revive(self) -> None:
-        """Accept clients as before. Raises `OSError` or `ConfigError` if another program has an address by
-        now.
-        """
-        if self._broker.broker_listeners is not None:
-            await self._broker.broker_listeners.reopen(self._broker.config)
-
-    async def leave(self) -> None:
-        return
-
-    async def pause(self, seconds: float) -> None:
-        await trio.sleep(seconds)
-
-
-_WORDS: Final[Mapping[Role, str]] = {
-    Role.LEADER: "leader",
-    Role.FOLLOWER: "follower",
-    Role.CANDIDATE: "candidate",
-    Role.PRE_CANDIDATE: "pre_vote",
-}
-
-
-def state_of(member: Member | None) -> MemberState:
-    if member is None or member.stopped:
-        return MemberState()
-    state = _WORDS[member.raft.status.role]
-    newer = member.machine.newer
-    if newer:
-        state += f", behind: its broker cannot carry out machine version {newer}"
-    raft, config = member.raft, member.raft.config
-    if member.me in config.voters:
-        membership = "voter"
-    elif member.me in config.learners:
-        membership = "promotable" if is_promotable(member.me) else "non_voter"
-    else:
-        membership = "unknown"
-    return MemberState(
-        state=state,
-        membership=membership,
-        last_index=raft.last,
-        last_written=raft.log.stable,
-        last_applied=member.machine.applied,
-        commit_index=raft.hard.commit,
-        snapshot_index=raft.log.base,
-        term=raft.status.term,
-        machine_version=member.machine.version,
-    )
-
-
 CERTIFICATES: Final = ("tls_certificate", "tls_ca", "cluster_tls_cert_file", "cluster_tls_ca_file")
 GUEST: Final = "guest"
 STA_UNSYNC: Final = 0x0040
@@ -314,7 +188,7 @@ _STATUS_AT: Final = 5
 """Where its field status is, in longs."""
 
 
-async def inspect(broker: Administered) -> Inspection:
+async def inspect(broker: Observed) -> Inspection:
     """All that a node finds; what reads files is done in a thread."""
     at_ms = broker.clock.now_ms()
     ahead_ms = _wall_ms() - at_ms
@@ -342,7 +216,7 @@ def _wall_ms() -> int:
     return int(time.time() * 1000)
 
 
-def _rules(broker: Administered) -> Rules:
+def _rules(broker: Observed) -> Rules:
     config = broker.config
     return Rules(
         passwords="internal" in config.auth_backends,
@@ -357,7 +231,7 @@ def _rules(broker: Administered) -> Rules:
     )
 
 
-def _listeners(broker: Administered) -> Iterator[ListenerSeen]:
+def _listeners(broker: Observed) -> Iterator[ListenerSeen]:
     config = broker.config
     between_nodes = [port for protocol, _, port in broker.as_member.listeners() if protocol == "clustering"]
     # Nodes come in where clients do, at a port of their own.
@@ -374,7 +248,7 @@ def _listeners(broker: Administered) -> Iterator[ListenerSeen]:
             yield ListenerSeen(purpose, peer_text(address), tls, is_loopback(address[0]))
 
 
-async def _guest(broker: Administered) -> bool | None:
+async def _guest(broker: Observed) -> bool | None:
     if broker.catalog.users.by_name.get(GUEST) is None:
         return None
     password = GUEST.encode()

@@ -43,7 +43,7 @@ from amqp10broker.queues.machine_version import carried_out, why_not
 from amqp10broker.queues.quorum.durability import QuorumInLog
 from amqp10broker.queues.quorum.state_transfer import Snapshots
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
-from amqp10broker.runtime.admin.node import Administered
+from amqp10broker.runtime.admin.admin import Administered
 from amqp10broker.runtime.cluster.forming import (
     FIRST,
     JOIN_S,
@@ -61,6 +61,7 @@ from amqp10broker.runtime.cluster.peers import Peers
 from amqp10broker.runtime.cluster.system_node import RaftNode, SystemNode
 from amqp10broker.runtime.journal.data import Data
 from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
 from amqp10broker.runtime.queues.queue_task import QueueTask, RemoteQueue
 from amqp10broker.runtime.queues.queues import Queues
 
@@ -82,7 +83,7 @@ class Cluster:
     membership: ClusterIdentity
     peers: Peers
 
-    def __init__(self, node_context: Administered, data: Data) -> None:
+    def __init__(self, node_context: Administered, data: Data, monitor: ResourceMonitor) -> None:
         config = node_context.config
         assert config.node_name is not None
         check_name(config.node_name)
@@ -96,6 +97,7 @@ class Cluster:
         self._node_context = node_context
         self._catalog = node_context.catalog
         self._data = data
+        self.monitor = monitor
         self._listed = read_nodes(config.cluster_nodes or "")
         self._secret = read_secret(config.cluster_secret_file)
         self.facts: dict[int, Document] = {}
@@ -212,12 +214,7 @@ class Cluster:
 
     def _wires(self) -> Wires:
         config = self._node_context.config
-        tls = None
-        if config.cluster_tls_cert_file is not None:
-            tls = mutual_tls(
-                config.cluster_tls_cert_file, config.cluster_tls_key_file, config.cluster_tls_ca_file
-            )
-        return Wires(tls, plaintext=config.cluster_plaintext)
+        return Wires(mutual_tls(config), plaintext=config.cluster_plaintext)
 
     def _leader_of(self, queue: DeclaredQueue) -> int | None:
         member = self.raft.groups.get(queue.number)
@@ -582,7 +579,7 @@ class Cluster:
     def heartbeat(self) -> Document:
         """State that every node shares with the others: alarms, and counts against limits."""
         return {
-            "alarms": sorted(self._node_context.resource_monitor.alarms.names()),
+            "alarms": sorted(self.monitor.alarms.names()),
             "usage": self._catalog.usage.limited(self._catalog.vhosts.values(), self._catalog.users),
         }
 
@@ -601,7 +598,7 @@ class Cluster:
         # Those of a node that cannot be reached are dropped.
         alarms, usage = facts.get("alarms"), facts.get("usage")
         known = [each for each in alarms if isinstance(each, str)] if isinstance(alarms, list) else []
-        self._node_context.resource_monitor.hear(node, frozenset(known))
+        self.monitor.hear(node, frozenset(known))
         self._catalog.usage.hear(node, usage if isinstance(usage, dict) else {})
 
     def unsynced_ms(self) -> int:

@@ -50,7 +50,7 @@ from amqp10broker.raft.groups import Groups, Member
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
 from amqp10broker.raft.messages import Add, ChangeRefused, NotLeader, NotReady, Promote, Remove
 from amqp10broker.runtime.admin.admin import run_operation
-from amqp10broker.runtime.admin.node import Administered, ServingNode, state_of
+from amqp10broker.runtime.admin.serving_node import Accepting, ServingNode, state_of
 from amqp10broker.runtime.cluster.cluster import Cluster
 from amqp10broker.runtime.cluster.system_node import now_ms
 from amqp10broker.runtime.journal.data import Afterwards
@@ -406,7 +406,7 @@ LEAVE_S: Final = 2.0
 
 
 class NodeOfCluster(ServingNode):
-    def __init__(self, broker: Administered, cluster: Cluster) -> None:
+    def __init__(self, broker: Accepting, cluster: Cluster) -> None:
         assert cluster.system is not None, "it has begun"
         self.number = cluster.membership.number
         config = broker.config
@@ -433,11 +433,9 @@ class NodeOfCluster(ServingNode):
         if member is None:
             return None
         config = member.raft.config
-        learners = [(node_of(each), is_promotable(each)) for each in config.learners]
         return GroupSeen(
             tuple(map(node_of, config.voters)),
-            tuple(node for node, promotable in learners if promotable),
-            tuple(node for node, promotable in learners if not promotable),
+            tuple(node_of(each) for each in config.learners if is_promotable(each)),
         )
 
     def chief(self) -> int | None:
@@ -447,7 +445,7 @@ class NodeOfCluster(ServingNode):
         return self._cluster.leaderless.found()
 
     def alarms(self) -> Mapping[int, Collection[str]]:
-        monitor = self._broker.resource_monitor
+        monitor = self._cluster.monitor
         return {self.number: monitor.alarms.names(), **monitor.elsewhere}
 
     def listeners(self) -> Sequence[tuple[str, str, int]]:

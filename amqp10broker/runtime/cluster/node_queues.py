@@ -15,9 +15,10 @@ from typing import Final, cast
 
 import trio
 
+from amqp10broker.cluster.remote_queue.home_link import HomeLink, HomeLinkServer
 from amqp10broker.cluster.remote_queue.link import NO_LEADER_MS, QueueLink
-from amqp10broker.cluster.remote_queue.link_server import HomeLinkServer, LinkServer, PostAll
-from amqp10broker.cluster.remote_queue.links import HomeLink, QueueLinks
+from amqp10broker.cluster.remote_queue.link_server import LinkServer, PostAll
+from amqp10broker.cluster.remote_queue.links import QueueLinks
 from amqp10broker.cluster.remote_queue.messages import BODIES, LinkPort
 from amqp10broker.cluster.reply_queues import REPLY_KINDS, ReplyQueues
 from amqp10broker.cluster.wire import ConnectionPurpose, PeerFrame

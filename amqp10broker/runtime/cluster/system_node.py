@@ -15,7 +15,8 @@ from amqp10broker.cluster.system import System, next_member_change
 from amqp10broker.cluster.transactions import SystemStore
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.errors import BrokerError, StorageError
-from amqp10broker.metadata.catalog import LATER, CatalogRequest, Decided
+from amqp10broker.metadata.catalog import CatalogRequest
+from amqp10broker.metadata.plan import LATER, Decided
 from amqp10broker.metadata.vhost_requests import NodeStarted, RaiseMachines, newest_of_all
 from amqp10broker.queues.commands import RequestRef
 from amqp10broker.raft.groups import Groups, Member

@@ -43,10 +43,9 @@ from amqp10broker.protocols.connection import Budget, IdleTimer
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.runtime.connections.session_task import (
     PORTION,
-    ChannelTask,
+    EndpointTask,
     OutputBuffer,
     ReadBudget,
-    SessionTask,
     Writer,
 )
 from amqp10broker.runtime.connections.sockets import (
@@ -136,7 +135,7 @@ class VhostSlot:
 Event = TypeVar("Event")
 Fault = TypeVar("Fault", bound=Exception)
 FaultIn = TypeVar("FaultIn", bound=Exception, contravariant=True)
-TaskT = TypeVar("TaskT", bound=SessionTask | ChannelTask)
+TaskT = TypeVar("TaskT", bound=EndpointTask[Any])
 
 CREDENTIAL_EXPIRED: Final = "credential expired"
 TOKEN_REFUSED: Final = "token refused: it is no token, or of another user, or has expired"
@@ -160,6 +159,9 @@ class Engine(Protocol[Event, FaultIn]):
 
     @property
     def more(self) -> bool: ...
+
+    @property
+    def unread(self) -> bytes: ...
 
     @property
     def frames_read(self) -> int: ...
@@ -301,6 +303,10 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         """Close the connection because the user's token has ended."""
 
     @abstractmethod
+    def close(self, reason: str, *, node_stops: bool) -> None:
+        """End in an orderly way because the node stops serving, or an operator asked for it."""
+
+    @abstractmethod
     def on_idle_timeout(self) -> None:
         """Nothing has come for too long: end it."""
 
@@ -324,6 +330,9 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
     @abstractmethod
     async def work(self, number: int, part: TaskT) -> None:
         """Run the task of a part to its end, and close the connection if that fails."""
+
+    @abstractmethod
+    def view(self) -> ConnectionView: ...
 
     @abstractmethod
     def around(self, part: TaskT) -> WaitContext:

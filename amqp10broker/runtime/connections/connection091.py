@@ -6,7 +6,7 @@ everything on the connection.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, assert_never
 
@@ -35,16 +35,17 @@ from amqp10broker.protocols.amqp091.methods import (
     ConnectionUpdateSecret,
 )
 from amqp10broker.protocols.connection import IdleTimer
+from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.connections.client_connection import (
     CREDENTIAL_EXPIRED,
     ClientConnection,
     VhostSlot,
 )
-from amqp10broker.runtime.connections.session_task import PORTION, ChannelTask
+from amqp10broker.runtime.connections.session_task import PORTION, EndpointTask, OutputBuffer
 from amqp10broker.runtime.connections.sockets import Stream
 from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.sessions.amqp091.channel import ChannelState
+from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
 from amqp10broker.sessions.amqp091.publishing import contents_of
 from amqp10broker.sessions.amqp10.open import login_refused, server_properties
 from amqp10broker.sessions.context import ChannelContext
@@ -56,6 +57,69 @@ FLOW_SHOWN_S: Final = 1.0
 """A connection is shown in state `flow` for so long after the reader went on."""
 
 
+class ChannelsContext(ConnectionContext):
+    """For a connection with channels. `channel_type`: makes one."""
+
+    channel_type: Callable[..., BrokerChannel]
+
+
+class ChannelTask(EndpointTask[BrokerChannel]):
+    """An AMQP 0-9-1 channel and its task. `credit`: of the connection's reader. `discard`: called with
+    contents not to be read whole.
+    """
+
+    def __init__(
+        self,
+        service: BrokerChannel,
+        inbox: Mailbox[SessionMessage],
+        output: OutputBuffer,
+        clock: WallClock,
+        discard: Callable[[ContentOpened], None],
+    ) -> None:
+        super().__init__(service, inbox, output, clock)
+        self.credit = service.credit
+        self._granted: trio.Event | None = None
+        self._discard = discard
+
+    @property
+    def over(self) -> bool:
+        # What the client sent before its close counts, also when a queue must answer first.
+        service = self.service
+        closed = service.state is ChannelState.CLOSED and not self.inbox.waiting
+        return closed or (service.stopping and not service.busy)
+
+    async def wait_for_credit(self) -> None:
+        """Wait until the channel takes another content."""
+        while self.credit.blocked and not self.inbox.closed:
+            self._granted = trio.Event()
+            await self._granted.wait()
+
+    async def run(self) -> None:
+        try:
+            await super().run()
+        finally:
+            if self._granted is not None:
+                self._granted.set()
+
+    def _on_fault(self) -> None:
+        self.service.write_output(self.output)  # what was handled before it is answered
+
+    def _release_reader(self) -> None:
+        service = self.service
+        if service.unwanted is not None:
+            unwanted, service.unwanted = service.unwanted, None
+            self._discard(unwanted)
+        if self._held and not service.backlog:
+            super()._release_reader()
+        credit = self.credit
+        # While a queue holds the channel up it gives no credit.
+        if credit.unreturned >= credit.more_after and not service.publishing.blocked:
+            credit.give_back()
+            if self._granted is not None and not credit.blocked:
+                self._granted.set()
+                self._granted = None
+
+
 class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelTask]):
     protocol = "AMQP 0-9-1"
     word = "channel"
@@ -64,10 +128,11 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
     awaiting_states = frozenset((ConnectionState.CLOSING,))
     closed_states = awaiting_states | {ConnectionState.CLOSE_RECEIVED, ConnectionState.END}
     engine: Engine
+    _node_context: ChannelsContext
 
     def __init__(
         self,
-        node_context: ConnectionContext,
+        node_context: ChannelsContext,
         stream: Stream,
         number: int,
         peer: str,

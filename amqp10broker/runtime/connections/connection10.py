@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, assert_never
 
@@ -9,7 +10,7 @@ import trio
 
 from amqp10broker.auth.login import Challenge, Failure, Peer, Success, Unverified
 from amqp10broker.errors import NotAllowed, RefusedError, ResourceLocked
-from amqp10broker.metadata.catalog import Decided
+from amqp10broker.metadata.plan import Decided
 from amqp10broker.operations.snapshot import ConnectionView
 from amqp10broker.protocols.amqp10.connection import (
     ESTABLISHMENT_FAILED,
@@ -40,7 +41,7 @@ from amqp10broker.runtime.connections.client_connection import (
     ClientConnection,
     VhostSlot,
 )
-from amqp10broker.runtime.connections.session_task import HEAVY, PORTION, Bound, SessionTask
+from amqp10broker.runtime.connections.session_task import HEAVY, PORTION, Bound, EndpointTask
 from amqp10broker.runtime.connections.sockets import Stream
 from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.mailbox import Mailbox
@@ -54,6 +55,7 @@ from amqp10broker.sessions.amqp10.open import (
     vhost_of,
     wants_sole_connection,
 )
+from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.amqp10.transactions import TransactionNumbers, Transactions
 from amqp10broker.sessions.context import LinkNames, SessionContext
 from amqp10broker.sessions.diagnosis.waits import WaitContext
@@ -73,6 +75,18 @@ socket before it learned that its windows are closed. The windows alone would le
 400 frames of 128 KiB."""
 
 
+class SessionsContext(ConnectionContext):
+    """For a connection with sessions. `session_type`: makes one."""
+
+    session_type: Callable[..., BrokerSession]
+
+
+class SessionTask(EndpointTask[BrokerSession]):
+    @property
+    def over(self) -> bool:
+        return self.service.over
+
+
 class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
     protocol = "AMQP 1.0"
     word = "session"
@@ -81,10 +95,11 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
     awaiting_states = frozenset((ConnectionState.DISCARDING, ConnectionState.CLOSE_SENT))
     closed_states = awaiting_states | {ConnectionState.CLOSE_RECEIVED, ConnectionState.END}
     engine: Connection
+    _node_context: SessionsContext
 
     def __init__(
         self,
-        node_context: ConnectionContext,
+        node_context: SessionsContext,
         stream: Stream,
         number: int,
         peer: str,

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from itertools import count
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import trio
 
@@ -21,8 +21,7 @@ from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.protocols.amqp10.performatives import Target
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.queues.journal import ResumableLinksInJournal
-from amqp10broker.runtime.connections.connection091 import ConnectionTask091
-from amqp10broker.runtime.connections.connection10 import Connection10
+from amqp10broker.runtime.connections.client_connection import ClientConnection
 from amqp10broker.runtime.connections.sockets import LINGER_BYTES_MAX, READ_BYTES, Stream
 from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.journal.journal_task import JournalTask
@@ -41,7 +40,7 @@ from amqp10broker.sessions.messages import AlarmChanged, ConfigChanged, Notice
 
 _log = Log("amqp10broker.connection")
 
-Connection: TypeAlias = Connection10 | ConnectionTask091
+Connection: TypeAlias = ClientConnection[Any, Any, Any]
 
 PARTS_AT_ONCE: Final = 100
 """Connections, and what is in them, that are looked at before others have their turn: a few milliseconds."""

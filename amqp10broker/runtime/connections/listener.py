@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,9 +15,9 @@ from amqp10broker.auth.tls import CertificateUser, certificate_user
 from amqp10broker.config import Config
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.connection import HEADER_BYTES, WireProtocol, answer
-from amqp10broker.runtime.connections.connection091 import ConnectionTask091
-from amqp10broker.runtime.connections.connection10 import Connection10
-from amqp10broker.runtime.connections.connections import Connections
+from amqp10broker.runtime.connections.connection091 import ChannelsContext, ConnectionTask091
+from amqp10broker.runtime.connections.connection10 import Connection10, SessionsContext
+from amqp10broker.runtime.connections.connections import Connection, Occupied
 from amqp10broker.runtime.connections.sockets import (
     READ_BYTES,
     Address,
@@ -31,11 +32,7 @@ from amqp10broker.runtime.connections.sockets import (
     tls_stream,
     turn_address,
 )
-from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
-from amqp10broker.runtime.observe.tracing import Tracing
-from amqp10broker.runtime.observe.watches import Watches
 
 _log = Log("amqp10broker.listener")
 
@@ -53,22 +50,88 @@ class Greeted:
     origin: Peer
 
 
-@dataclass(eq=False)
+class ListenerContext(SessionsContext, ChannelsContext, Occupied):
+    """For what accepts connections.
+
+    Attributes:
+        faulty_stream: makes of a stream, for a connection's number, one that commits faults; None: no faults.
+        connected: to be called with a connection before it runs.
+        disconnected: likewise, with one that is over.
+        not_greeted: likewise, with the number, the peer, the header and the answer of a client whose protocol
+            header is not supported.
+    """
+
+    faulty_stream: Callable[..., Stream] | None
+    connected: Callable[[Connection], None]
+    disconnected: Callable[[Connection], None]
+    not_greeted: Callable[[int, str, bytes, bytes], None]
+
+
 class Listener:
-    """Makes connections of what comes to the sockets of one broker."""
+    """Listens at the addresses of one broker, and makes connections of what comes."""
 
-    _node_context: ConnectionContext
-    _connections: Connections
-    _tracing: Tracing
-    _watches: Watches
-    _monitor: ResourceMonitor
+    _sockets: BoundSockets
+    _ports: list[list[int]]
 
-    async def accept(
-        self, listener: socket.socket, nursery: trio.Nursery, tls: ssl.SSLContext | None = None
+    def __init__(self, node_context: ListenerContext) -> None:
+        self._node_context = node_context
+        self._connections = node_context.connections
+        self._serving: trio.Nursery | None = None
+        self._accepting: trio.CancelScope | None = None
+        self._nursery: trio.Nursery | None = None
+
+    # --- addresses --------------------------------------------------------------------------------
+
+    def begin(self, sockets: BoundSockets, serving: trio.Nursery) -> None:
+        """Serve what is given from now on. `serving`: runs connections."""
+        self._sockets = sockets
+        self._ports = [
+            [address[1] for address in addresses_of(each)] for each in (sockets.plain, sockets.encrypted)
+        ]
+        self._serving = serving
+
+    def listen(self, nursery: trio.Nursery) -> None:
+        self._sockets.listen()
+        self._nursery = nursery
+        self._accepting = trio.CancelScope()
+        nursery.start_soon(self._accept_all, self._accepting)
+
+    async def _accept_all(self, scope: trio.CancelScope) -> None:
+        assert self._serving is not None, "it has begun"
+        with scope:
+            async with trio.open_nursery() as accepting:
+                for sock in self._sockets.plain:
+                    accepting.start_soon(self._accept, sock, self._serving)
+                for sock in self._sockets.encrypted:
+                    accepting.start_soon(self._accept, sock, self._serving, self._sockets.tls)
+
+    def shut(self) -> None:
+        """Stop accepting: the kernel refuses new connections."""
+        if self._accepting is None:
+            return
+        self._accepting.cancel()
+        self._accepting = None
+        self._sockets.close()
+
+    async def reopen(self, config: Config) -> None:
+        """Accept clients again, at the same addresses. Raises `OSError` or `ConfigError` if an address was
+        taken by another program.
+        """
+        if self._accepting is not None or self._nursery is None:
+            return
+        # Where the configuration names no port the kernel has chosen one, which clients know by now.
+        kept: dict[str, Any] = {
+            name: ports[0] for name, ports in zip(("port", "tls_port"), self._ports, strict=True) if ports
+        }
+        await self._sockets.bind(replace(config, **kept))
+        self.listen(self._nursery)
+
+    async def _accept(
+        self, listener: socket.socket, serving: trio.Nursery, tls: ssl.SSLContext | None = None
     ) -> None:
         def taken(sock: socket.socket, address: Address) -> None:
             if self.has_room_for(peer_text(address), turn_address(address[0])):
-                nursery.start_soon(self.serve_socket, sock, address, tls)
+                serving.start_soon(self.serve_socket, sock, address, tls)
             else:
                 sock.close()
 
@@ -76,13 +139,22 @@ class Listener:
             listener, taken, lambda error: _log.error("cannot accept a connection", reason=str(error))
         )
 
+    # --- clients ----------------------------------------------------------------------------------
+
     def has_room_for(self, peer: str, turn: str) -> bool:
         """Whether a client may connect, as far as that depends on others; logs a warning if not."""
+        if self._accepting is None:
+            return False
         maximum = self._node_context.config.connection_max
         if not self._connections.has_room(maximum):
             self._warn("connection refused: connection_max is reached", peer, connection_max=maximum)
             return False
         return not self._node_context.logins.turns_away(turn)
+
+    def take(self, stream: Stream, peer: str, origin: Peer) -> None:
+        """Serve a stream that was accepted elsewhere."""
+        assert self._serving is not None, "the broker is not running"
+        self._serving.start_soon(self.serve_stream, stream, peer, origin)
 
     async def serve_socket(self, sock: socket.socket, address: Address, tls: ssl.SSLContext | None) -> None:
         peer = peer_text(address)
@@ -168,8 +240,7 @@ class Listener:
             first_bytes=greeted.first_bytes,
         )
         self._connections[number] = connection
-        self._tracing.join(connection, begins=True)
-        self._monitor.wake()
+        self._node_context.connected(connection)
         if self._connections.stopping:  # accepted a moment before the end
             connection.close(SHUTTING_DOWN, node_stops=True)
         try:
@@ -177,8 +248,7 @@ class Listener:
             return connection.linger_s
         finally:
             self._connections.ended(number)
-            self._tracing.leave(connection)
-            self._watches.leave(connection)
+            self._node_context.disconnected(connection)
             if connection.user:
                 connection.log.info("connection closed", reason=connection.end)
             connection.release()
@@ -222,7 +292,7 @@ class Listener:
             if greeting is None:
                 continue
             if greeting.protocol is None:
-                self._tracing.greeting(number, peer, data, greeting.reply)
+                self._node_context.not_greeted(number, peer, data, greeting.reply)
                 await stream.send_all(greeting.reply)
                 return None
             # AMQP 1.0's engine reads the header itself, for it has more than one.
@@ -257,60 +327,3 @@ class Listener:
 
 def _log_fault(number: int, peer: str, error: Exception) -> None:
     _log.error("connection failed by a fault in the broker", connection=number, peer=peer, exc_info=error)
-
-
-class Listeners:
-    def __init__(self, listener: Listener, sockets: BoundSockets, connections: trio.Nursery) -> None:
-        self._listener = listener
-        self._sockets = sockets
-        self._ports = [
-            [address[1] for address in addresses_of(each)] for each in (sockets.plain, sockets.encrypted)
-        ]
-        self._connections = connections
-        self._accepting: trio.CancelScope | None = None
-        self._nursery: trio.Nursery | None = None
-
-    @property
-    def open(self) -> bool:
-        return self._accepting is not None
-
-    def has_room_for(self, peer: str, turn: str) -> bool:
-        return self.open and self._listener.has_room_for(peer, turn)
-
-    def take(self, stream: Stream, peer: str, origin: Peer) -> None:
-        self._connections.start_soon(self._listener.serve_stream, stream, peer, origin)
-
-    def listen(self, nursery: trio.Nursery) -> None:
-        self._sockets.listen()
-        self._nursery = nursery
-        self._accepting = trio.CancelScope()
-        nursery.start_soon(self._accept, self._accepting)
-
-    async def _accept(self, scope: trio.CancelScope) -> None:
-        with scope:
-            async with trio.open_nursery() as accepting:
-                for sock in self._sockets.plain:
-                    accepting.start_soon(self._listener.accept, sock, self._connections)
-                for sock in self._sockets.encrypted:
-                    accepting.start_soon(self._listener.accept, sock, self._connections, self._sockets.tls)
-
-    def shut(self) -> None:
-        """Stop accepting: the kernel refuses new connections."""
-        if self._accepting is None:
-            return
-        self._accepting.cancel()
-        self._accepting = None
-        self._sockets.close()
-
-    async def reopen(self, config: Config) -> None:
-        """Accept clients again, at the same addresses. Raises `OSError` or `ConfigError` if an address was
-        taken by another program.
-        """
-        if self._accepting is not None or self._nursery is None:
-            return
-        # Where the configuration names no port the kernel has chosen one, which clients know by now.
-        kept: dict[str, Any] = {
-            name: ports[0] for name, ports in zip(("port", "tls_port"), self._ports, strict=True) if ports
-        }
-        await self._sockets.bind(replace(config, **kept))
-        self.listen(self._nursery)

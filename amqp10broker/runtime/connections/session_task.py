@@ -16,7 +16,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import trio
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.protocols.amqp091.content import ContentOpened, MethodFrame
+from amqp10broker.protocols.amqp091.content import MethodFrame
 from amqp10broker.protocols.amqp091.errors import Amqp091Error
 from amqp10broker.protocols.amqp091.methods import ChannelClose, ChannelOpen
 from amqp10broker.protocols.amqp10.errors import AmqpError
@@ -24,8 +24,6 @@ from amqp10broker.protocols.amqp10.performatives import Attach, Detach, End
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.connections.sockets import SocketTransport, Stream, WebSocketTransport, unsent
 from amqp10broker.runtime.mailbox import Mailbox, UnsentCommands, begin_to_send, send_commands, send_more
-from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
-from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.context import LARGE_PIECE_BYTES, SessionEndpoint
 from amqp10broker.sessions.messages import Frames, Notice, SessionMessage
 
@@ -443,66 +441,3 @@ class EndpointTask(ABC, Generic[EndpointT]):
         while self._held:
             self._held -= 1
             self.reads.done()
-
-
-class SessionTask(EndpointTask[BrokerSession]):
-    @property
-    def over(self) -> bool:
-        return self.service.over
-
-
-class ChannelTask(EndpointTask[BrokerChannel]):
-    """An AMQP 0-9-1 channel and its task. `credit`: of the connection's reader. `discard`: called with
-    contents not to be read whole.
-    """
-
-    def __init__(
-        self,
-        service: BrokerChannel,
-        inbox: Mailbox[SessionMessage],
-        output: OutputBuffer,
-        clock: WallClock,
-        discard: Callable[[ContentOpened], None],
-    ) -> None:
-        super().__init__(service, inbox, output, clock)
-        self.credit = service.credit
-        self._granted: trio.Event | None = None
-        self._discard = discard
-
-    @property
-    def over(self) -> bool:
-        # What the client sent before its close counts, also when a queue must answer first.
-        service = self.service
-        closed = service.state is ChannelState.CLOSED and not self.inbox.waiting
-        return closed or (service.stopping and not service.busy)
-
-    async def wait_for_credit(self) -> None:
-        """Wait until the channel takes another content."""
-        while self.credit.blocked and not self.inbox.closed:
-            self._granted = trio.Event()
-            await self._granted.wait()
-
-    async def run(self) -> None:
-        try:
-            await super().run()
-        finally:
-            if self._granted is not None:
-                self._granted.set()
-
-    def _on_fault(self) -> None:
-        self.service.write_output(self.output)  # what was handled before it is answered
-
-    def _release_reader(self) -> None:
-        service = self.service
-        if service.unwanted is not None:
-            unwanted, service.unwanted = service.unwanted, None
-            self._discard(unwanted)
-        if self._held and not service.backlog:
-            super()._release_reader()
-        credit = self.credit
-        # While a queue holds the channel up it gives no credit.
-        if credit.unreturned >= credit.more_after and not service.publishing.blocked:
-            credit.give_back()
-            if self._granted is not None and not credit.blocked:
-                self._granted.set()
-                self._granted = None

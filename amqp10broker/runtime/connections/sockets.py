@@ -19,7 +19,7 @@ import trio
 
 from amqp10broker import portable
 from amqp10broker.auth.login import Peer
-from amqp10broker.auth.tls import TlsSettings, Verify, server_context
+from amqp10broker.auth.tls import server_context
 from amqp10broker.config import Config
 from amqp10broker.errors import ConfigError
 from amqp10broker.portable import send_pieces
@@ -55,7 +55,7 @@ class BoundSockets:
         """Bind to the addresses of the configuration; the kernel refuses clients until `listen`. Raises
         `OSError`, for TLS or one of its files `ConfigError`, if that cannot be used.
         """
-        self.tls = _tls_context(config)
+        self.tls = server_context(config)
         self.plain = await open_sockets(config.host, config.port)
         if self.tls is None:
             return
@@ -107,21 +107,6 @@ async def accept_forever(
 
 def addresses_of(sockets: list[socket.socket]) -> list[Address]:
     return [sock.getsockname()[:2] for sock in sockets]
-
-
-def _tls_context(config: Config) -> ssl.SSLContext | None:
-    if config.tls_certificate is None:
-        return None
-    return server_context(
-        TlsSettings(
-            certificate_file=config.tls_certificate,
-            key_file=config.tls_key,
-            key_password=config.tls_key_password,
-            ca_file=config.tls_ca,
-            verify=Verify(config.tls_verify),
-            minimum_version=config.tls_minimum_version,
-        )
-    )
 
 
 async def open_sockets(host: str, port: int) -> list[socket.socket]:

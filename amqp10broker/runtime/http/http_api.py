@@ -57,8 +57,8 @@ from amqp10broker.observe.exposition import CLIENT_VERSION, scrape
 from amqp10broker.observe.metrics import ScrapeRequest
 from amqp10broker.operations.snapshot import ConnectionView, view_of
 from amqp10broker.queues.commands import DeliveryOutcome, ReplyTo
-from amqp10broker.runtime.admin.admin import run_operation
-from amqp10broker.runtime.admin.node import Administered, certificates
+from amqp10broker.runtime.admin.admin import Administered, run_operation
+from amqp10broker.runtime.admin.node import certificates
 from amqp10broker.runtime.connections.connections import LoopYield
 from amqp10broker.runtime.connections.login import run_slow
 from amqp10broker.runtime.log import Log

@@ -25,9 +25,9 @@ from amqp10broker.observe.flow import (
     session_samples,
 )
 from amqp10broker.observe.recording import LinkName
-from amqp10broker.runtime.connections.connection10 import Connection10
+from amqp10broker.runtime.connections.connection091 import ChannelTask, ConnectionTask091
+from amqp10broker.runtime.connections.connection10 import Connection10, SessionTask
 from amqp10broker.runtime.connections.connections import Connection, Occupied
-from amqp10broker.runtime.connections.session_task import ChannelTask, SessionTask
 from amqp10broker.runtime.observe.meters import rss_bytes
 
 PROBES_MAX: Final = 4
@@ -321,6 +321,6 @@ def _observe_bytes(
         bytes_in=connection.bytes_received,
         bytes_out=connection.writer.bytes_sent,
         waiting=connection.writer.waiting_bytes,
-        reason=0 if isinstance(connection, Connection10) else connection.reader_waits,
+        reason=connection.reader_waits if isinstance(connection, ConnectionTask091) else 0,
         whole=whole,
     )

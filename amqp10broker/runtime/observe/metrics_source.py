@@ -13,7 +13,8 @@ from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.observe.metrics import PROTOCOLS, MetricSource, NodeState
 from amqp10broker.operations.node import MemberState
 from amqp10broker.queues.quorum.durability import QuorumInLog
-from amqp10broker.runtime.admin.node import Administered, state_of
+from amqp10broker.runtime.admin.admin import Administered
+from amqp10broker.runtime.admin.serving_node import state_of
 from amqp10broker.runtime.connections.connections import ClosedConnections, Connection
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.sessions.counters import ClientCounters

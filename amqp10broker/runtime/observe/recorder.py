@@ -39,8 +39,9 @@ from amqp10broker.observe.recording import (
     numbered,
 )
 from amqp10broker.operations.snapshot import RecordingFailed, RecordingView
+from amqp10broker.runtime.connections.connection091 import ChannelTask
+from amqp10broker.runtime.connections.connection10 import SessionTask
 from amqp10broker.runtime.connections.connections import Connection, Occupied
-from amqp10broker.runtime.connections.session_task import ChannelTask, SessionTask
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe import recorder_child
 from amqp10broker.runtime.observe.flow_sampler import FlowSampler

@@ -31,7 +31,7 @@ from amqp10broker.observe.telemetry import (
     provider,
     resource,
 )
-from amqp10broker.runtime.admin.node import Administered
+from amqp10broker.runtime.admin.admin import Administered
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.metrics_source import Turn, source_of
 from amqp10broker.sessions.amqp091.channel import BrokerChannel

@@ -8,14 +8,10 @@ from __future__ import annotations
 import ipaddress
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
-from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Final
-
-import trio
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotAllowed, NotFound, StorageError
@@ -38,7 +34,6 @@ from amqp10broker.observe.frames.records import (
 )
 from amqp10broker.operations.node import TraceSink
 from amqp10broker.operations.snapshot import TraceView
-from amqp10broker.portable import BINARY
 from amqp10broker.protocols.amqp091.methods import BasicPublish, ChannelCloseOk
 from amqp10broker.protocols.amqp10.performatives import Detach, Disposition, End, Flow, Transfer
 from amqp10broker.protocols.connection import AMQP_091_HEADER, WireProtocol
@@ -47,6 +42,7 @@ from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.connections import Connection, Connections
 from amqp10broker.runtime.connections.session_task import Tap
 from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.observe.trace_sinks import FileSink, LogSink
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 
@@ -456,107 +452,3 @@ def _is_host(what: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-FILE_BYTES_MAX: Final = 1024 * 1024 * 1024
-"""A trace that was forgotten must not fill the disk."""
-LINES_WAITING_MAX: Final = 10_000
-"""Lines that wait for a terminal; what is beyond is counted and left out."""
-
-
-class LogSink:
-    """The broker's log, for ``--trace-frames``."""
-
-    ended: str | None = None
-
-    def write(self, number: int, peer: str, lines: Sequence[str]) -> None:
-        for line in lines:
-            _log.info(line, peer=peer, connection=number)
-
-    def put(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            _log.info(line)
-
-    def close(self, reason: str) -> None: ...
-
-
-class FileSink:
-    """A file that only this user can read, because traces may be confidential."""
-
-    def __init__(self, path: str) -> None:
-        self.ended: str | None = None
-        try:
-            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | BINARY, 0o600)
-            self._written = os.fstat(self._file).st_size
-        except OSError as error:
-            raise StorageError(
-                path, f"cannot be opened: {error.strerror}", "name a file that the broker's user may write"
-            ) from error
-
-    def write(self, number: int, peer: str, lines: Sequence[str]) -> None:
-        self.put(stamped(number, lines))
-
-    def put(self, lines: Sequence[str]) -> None:
-        if self.ended is not None:
-            return
-        data = "".join(f"{line}\n" for line in lines).encode()
-        if self._written + len(data) > FILE_BYTES_MAX:
-            self._stop(f"the file has {FILE_BYTES_MAX // 1024**2} MiB")
-            return
-        try:
-            self._written += os.write(self._file, data)
-        except OSError as error:
-            self._stop(f"the file cannot be written: {error.strerror}")
-
-    def close(self, reason: str) -> None:
-        if self.ended is None:
-            self.ended = reason
-            os.close(self._file)
-
-    def _stop(self, reason: str) -> None:
-        _log.warning("a trace has ended", reason=reason)
-        self.close(reason)
-
-
-class StreamSink:
-    """Lines for one client of the admin socket."""
-
-    def __init__(self) -> None:
-        self.ended: str | None = None
-        self._lines: deque[str] = deque()
-        self._left_out = 0
-        self._notifications = trio.Event()
-
-    def write(self, number: int, peer: str, lines: Sequence[str]) -> None:
-        self.put(stamped(number, lines))
-
-    def put(self, lines: Sequence[str]) -> None:
-        room = LINES_WAITING_MAX - len(self._lines)
-        self._left_out += max(len(lines) - room, 0)
-        self._lines.extend(lines[:room])
-        self._notifications.set()
-
-    def close(self, reason: str) -> None:
-        if self.ended is None:
-            self.ended = reason
-        self._notifications.set()
-
-    async def take(self) -> tuple[list[str], int]:
-        """Wait for lines, or the end. Returns the lines, and how many later ones were dropped."""
-        await self._notifications.wait()
-        lines, left_out = list(self._lines), self._left_out
-        self._lines.clear()
-        self._left_out = 0
-        if self.ended is None:
-            self._notifications = trio.Event()
-        return lines, left_out
-
-
-def stamped(number: int, lines: Sequence[str]) -> list[str]:
-    """Lines with time and connection; what could steer a terminal is escaped."""
-    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    return [
-        f"{now} connection {number} "
-        + (line if line.isprintable() else line.encode("unicode_escape").decode("ascii"))
-        for line in lines
-    ]

@@ -17,10 +17,9 @@ from amqp10broker.errors import BadRequest, NotAllowed, NotFound
 from amqp10broker.observe.frames.records import describe_method, describe_performative
 from amqp10broker.observe.timeline import ChannelMark, ChannelRing, FrameRing, Mark, Taps, timeline
 from amqp10broker.operations.snapshot import FollowedView, WatchView
-from amqp10broker.runtime.connections.connection091 import ConnectionTask091
-from amqp10broker.runtime.connections.connection10 import Connection10
+from amqp10broker.runtime.connections.connection091 import ChannelTask
+from amqp10broker.runtime.connections.connection10 import Connection10, SessionTask
 from amqp10broker.runtime.connections.connections import Connection, Connections
-from amqp10broker.runtime.connections.session_task import ChannelTask, SessionTask
 from amqp10broker.sessions.amqp091.channel import ChannelState
 from amqp10broker.sessions.amqp091.consuming import ChannelConsumer as Consumer091
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
@@ -230,7 +229,7 @@ class Watches:
         return view, ring, session
 
     def _channel(
-        self, connection: ConnectionTask091, part: ChannelTask, consumer: Consumer091 | None
+        self, connection: Connection, part: ChannelTask, consumer: Consumer091 | None
     ) -> tuple[WatchView, ChannelRing, ChannelTask]:
         number = self._last + 1
         look = look_at_channel(part, connection, consumer)
@@ -285,7 +284,7 @@ def find_link(
 
 
 def find_channel(
-    connection: ConnectionTask091, tag: str | None, channel: int | None
+    connection: Connection, tag: str | None, channel: int | None
 ) -> tuple[ChannelTask, Consumer091 | None]:
     """An open channel, and one consumer of it if there is a tag. Raises `BadRequest` without a number, and
     `NotFound`.
@@ -328,7 +327,7 @@ def _why(end: LinkConsumer | LinkPublisher) -> str | None:
 
 
 def look_at_channel(
-    channel: ChannelTask, connection: ConnectionTask091, consumer: Consumer091 | None
+    channel: ChannelTask, connection: Connection, consumer: Consumer091 | None
 ) -> Callable[[], ChannelMark]:
     """Return the function that reads a channel's reader credit, writer, and consumer's queue credit."""
     writer, output, reader = connection.writer, channel.output, channel.credit

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import trio
 
+from amqp10broker.cluster.remote_queue.home_link import HomeLink
 from amqp10broker.cluster.remote_queue.link import QueueLink
-from amqp10broker.cluster.remote_queue.links import Client, HomeLink
 from amqp10broker.errors import StorageError
 from amqp10broker.metadata.queue import QueueCommand, QueueHandle
 from amqp10broker.queues.commands import (
@@ -46,9 +46,9 @@ from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import BatchHandle, Mailbox, OwnQueue, ReplyRegistry, send_commands
-from amqp10broker.runtime.queues.dead_letters import AtLeastOnce, DeadLetterWorker
+from amqp10broker.runtime.queues.dead_letter_worker import AtLeastOnce, DeadLetterWorker
+from amqp10broker.sessions.dead_letters import DeadLetterTarget
 from amqp10broker.sessions.messages import Committed, NoRoom, NotYet, Part, SessionMessage
-from amqp10broker.sessions.routes import DeadLetterTarget
 
 _log = Log("amqp10broker.queues")
 
@@ -423,7 +423,9 @@ def _joined(letters: list[list[Command]]) -> list[Command]:
 class RemoteQueue(BatchHandle):
     """A `QueueHandle` of a queue that may be at another node. `member`: the queue's task here; None: none."""
 
-    def __init__(self, client: Client, member: QueueTask | None, name_of: Callable[[int], str]) -> None:
+    def __init__(
+        self, client: QueueLink | HomeLink, member: QueueTask | None, name_of: Callable[[int], str]
+    ) -> None:
         self.client = client
         self.member = member
         self._name_of = name_of

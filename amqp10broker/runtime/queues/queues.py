@@ -39,9 +39,9 @@ from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.meters import ClockWatch
-from amqp10broker.runtime.queues.dead_letters import DeadLetterOffice, DeadLetterWorker
+from amqp10broker.runtime.queues.dead_letter_worker import DeadLetterSender, DeadLetterWorker
 from amqp10broker.runtime.queues.queue_task import QueueTask
-from amqp10broker.sessions.routes import DeadLetterTarget
+from amqp10broker.sessions.dead_letters import DeadLetterTarget
 
 _log = Log("amqp10broker.queues")
 
@@ -52,7 +52,7 @@ COMMIT_WAIT_MS: Final = 100
 class QueueContext(BrokerContext):
     """For queues. `set_disk_alarm`: gives the alarm of the disk a cause, or takes it away."""
 
-    dead_letters: DeadLetterOffice
+    dead_letters: DeadLetterSender
     clock_watch: ClockWatch
     set_disk_alarm: Callable[[AlarmCause, bool], None]
 

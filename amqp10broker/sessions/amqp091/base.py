@@ -1,8 +1,8 @@
 """What the parts of a channel use of it, and its parts but for publishing and consuming: `Subscribing`, the
 methods of exchanges and queues, and `Modes` (confirms, acknowledgements, transactions).
 
-The methods of exchanges and queues are operations (`operations.registry`); here is what is specific to this
-protocol.
+The methods of exchanges and queues are operations (`operations.bindings`, `operations.queues`); here is what
+is specific to this protocol.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from amqp10broker.errors import (
     Unavailable,
 )
 from amqp10broker.message.convert import to_amqp091
-from amqp10broker.metadata.catalog import Decided
+from amqp10broker.metadata.plan import Decided
 from amqp10broker.metadata.queue import DeclaredQueue, LastError, QueueCommand
+from amqp10broker.operations import bindings, queues
 from amqp10broker.operations.node import Caller, Steps, Wait
-from amqp10broker.operations.registry import perform
+from amqp10broker.operations.operation import Operation
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.codec import plain
 from amqp10broker.protocols.amqp091.content import get_ok_frames, method_frame
@@ -109,7 +110,7 @@ class ChannelBase(SessionEndpoint):
         self.paused = True
         self.paused_ms = self.context.moment.ms
 
-    def perform(self, operation: str, given: Mapping[str, object], then: Callable[[Any], None]) -> None:
+    def perform(self, operation: Operation, given: Mapping[str, object], then: Callable[[Any], None]) -> None:
         """Carry out an operation and handle nothing else until it is done."""
         context = self.context
         caller = Caller(
@@ -121,7 +122,7 @@ class ChannelBase(SessionEndpoint):
             new_request=context.reply_to.request,
             new_name=lambda: GENERATED_PREFIX + context.new_id(),
         )
-        self._advance(perform(caller, operation, given), then, None)
+        self._advance(caller.perform(operation, given), then, None)
 
     def _advance(
         self, steps: Steps[Any], then: Callable[[Any], None], answer: Answer | Decided | None
@@ -418,7 +419,12 @@ def _in_exclusive_use(queue: DeclaredQueue) -> AccessRefused:
 
 
 def _perform(
-    channel: ChannelBase, operation: str, no_wait: bool, done: Callable[[Any], Method], /, **given: object
+    channel: ChannelBase,
+    operation: Operation,
+    no_wait: bool,
+    done: Callable[[Any], Method],
+    /,
+    **given: object,
 ) -> None:
     def then(result: Any) -> None:
         method = done(result)
@@ -435,12 +441,16 @@ def exchange_declare(channel: ChannelBase, method: methods.ExchangeDeclare) -> N
     name = stripped(method.exchange)
     if method.passive:
         _perform(
-            channel, "get-exchange", method.no_wait, lambda found: methods.ExchangeDeclareOk(), name=name
+            channel,
+            bindings.get_exchange,
+            method.no_wait,
+            lambda found: methods.ExchangeDeclareOk(),
+            name=name,
         )
         return
     _perform(
         channel,
-        "declare-exchange",
+        bindings.declare_exchange,
         method.no_wait,
         lambda declared: methods.ExchangeDeclareOk(),
         name=name,
@@ -455,7 +465,7 @@ def exchange_declare(channel: ChannelBase, method: methods.ExchangeDeclare) -> N
 def exchange_delete(channel: ChannelBase, method: methods.ExchangeDelete) -> None:
     _perform(
         channel,
-        "delete-exchange",
+        bindings.delete_exchange,
         method.no_wait,
         lambda gone: methods.ExchangeDeleteOk(),
         name=stripped(method.exchange),
@@ -463,11 +473,11 @@ def exchange_delete(channel: ChannelBase, method: methods.ExchangeDelete) -> Non
     )
 
 
-_BINDINGS: Final[dict[type[Method], tuple[str, Callable[[], Method]]]] = {
-    methods.ExchangeBind: ("bind", methods.ExchangeBindOk),
-    methods.ExchangeUnbind: ("unbind", methods.ExchangeUnbindOk),
-    methods.QueueBind: ("bind", methods.QueueBindOk),
-    methods.QueueUnbind: ("unbind", methods.QueueUnbindOk),
+_BINDINGS: Final[dict[type[Method], tuple[Operation, Callable[[], Method]]]] = {
+    methods.ExchangeBind: (bindings.bind, methods.ExchangeBindOk),
+    methods.ExchangeUnbind: (bindings.unbind, methods.ExchangeUnbindOk),
+    methods.QueueBind: (bindings.bind, methods.QueueBindOk),
+    methods.QueueUnbind: (bindings.unbind, methods.QueueUnbindOk),
 }
 
 
@@ -510,7 +520,7 @@ def queue_declare(channel: ChannelBase, method: methods.QueueDeclare) -> None:
         channel.context.catalog.usage.queues_declared += 1
         _perform(
             channel,
-            "get-queue",
+            queues.get_queue,
             method.no_wait,
             partial(_declared, channel),
             name=channel.queue_named(name),
@@ -519,7 +529,7 @@ def queue_declare(channel: ChannelBase, method: methods.QueueDeclare) -> None:
     else:
         _perform(
             channel,
-            "declare-queue",
+            queues.declare_queue,
             method.no_wait,
             lambda declared: _declared(channel, declared["queue"]),
             name=name,
@@ -547,7 +557,7 @@ def _declare_direct_reply_to(channel: ChannelBase, name: str, no_wait: bool) -> 
 def queue_purge(channel: ChannelBase, method: methods.QueuePurge) -> None:
     _perform(
         channel,
-        "purge-queue",
+        queues.purge_queue,
         method.no_wait,
         lambda purged: methods.QueuePurgeOk(purged["message_count"]),
         name=channel.queue_named(method.queue),
@@ -557,7 +567,7 @@ def queue_purge(channel: ChannelBase, method: methods.QueuePurge) -> None:
 def queue_delete(channel: ChannelBase, method: methods.QueueDelete) -> None:
     _perform(
         channel,
-        "delete-queue",
+        queues.delete_queue,
         method.no_wait,
         lambda gone: methods.QueueDeleteOk(gone["message_count"]),
         name=channel.queue_named(method.queue),

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, assert_never
 from amqp10broker.emulation import GLOBAL_QOS
 from amqp10broker.errors import RefusedError
 from amqp10broker.message.message import Message
-from amqp10broker.metadata.catalog import Decided
+from amqp10broker.metadata.plan import Decided
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.codec import method_name
 from amqp10broker.protocols.amqp091.content import (
@@ -51,6 +51,7 @@ from amqp10broker.sessions.amqp091.consuming import ChannelConsumers, ChannelTap
 from amqp10broker.sessions.amqp091.publishing import CreditFlow, Publishing
 from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.sessions.credit import add_consumed
 from amqp10broker.sessions.messages import (
     AlarmChanged,
     Committed,
@@ -109,7 +110,7 @@ class BrokerChannel(ChannelBase):
         )
 
     def counted(self) -> ClientCounters:
-        return ClientCounters.sum_of([self._counters]).consumed(self.consuming.credits())
+        return add_consumed(ClientCounters.sum_of([self._counters]), self.consuming.credits())
 
     # --- input ------------------------------------------------------------------------------------
 

@@ -25,8 +25,10 @@ from amqp10broker.errors import (
     ResourceLocked,
 )
 from amqp10broker.message.filters.filters import SELECTOR, Filters, FilterSet, from_amqp10, is_selector
-from amqp10broker.metadata.catalog import CatalogRequest, Decided
-from amqp10broker.metadata.queue import CLASSIC, KINDS, VOLATILE_KIND, DeclaredQueue, QueueKind, QueueType
+from amqp10broker.message.filters.sql_eval import selector_fault
+from amqp10broker.metadata.catalog import CatalogRequest
+from amqp10broker.metadata.plan import Decided
+from amqp10broker.metadata.queue import CLASSIC, KINDS, VOLATILE_KIND, DeclaredQueue, QueueKind
 from amqp10broker.metadata.queue_requests import (
     OF_TEMPORARY_TOPICS,
     DeclareQueue,
@@ -35,7 +37,7 @@ from amqp10broker.metadata.queue_requests import (
     named_queue,
     temporary_topic,
 )
-from amqp10broker.metadata.queue_settings import JMS_PRIORITY
+from amqp10broker.metadata.queue_settings import JMS_PRIORITY, QueueType
 from amqp10broker.metadata.vhost import VOLATILE
 from amqp10broker.protocols.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.protocols.amqp10.performatives import (
@@ -51,7 +53,6 @@ from amqp10broker.protocols.amqp10.performatives import (
     TerminusExpiryPolicy,
 )
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
-from amqp10broker.queues.classic.queue import fault_of
 from amqp10broker.routing.address import (
     TOPIC_EXCHANGE,
     TOPICS,
@@ -684,7 +685,7 @@ def _selector_and_no_local(source: Source) -> tuple[str | None, bool]:
         if _is_no_local(value):
             no_local = True
         elif is_selector(value) and selector is None:
-            fault = fault_of(value.value) if type(value.value) is str else "the value must be a string"
+            fault = selector_fault(value.value) if type(value.value) is str else "the value must be a string"
             if fault is not None:
                 raise AmqpLinkError(Condition.INVALID_FIELD, f"Attach refused: selector '{name}': {fault}")
             selector = value.value

@@ -13,7 +13,8 @@ from amqp10broker.config.setting_types import AUTO
 from amqp10broker.config.settings import INCOMING_WINDOW
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import PermissionDenied, RefusedError
-from amqp10broker.metadata.catalog import LATER, CatalogRequest, Decided
+from amqp10broker.metadata.catalog import CatalogRequest
+from amqp10broker.metadata.plan import LATER, Decided
 from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand
 from amqp10broker.metadata.queue_requests import DeclareQueue, DeclareSubscription, DeleteQueue, QueueEnded
 from amqp10broker.protocols.amqp10.delivery import (
@@ -71,7 +72,7 @@ from amqp10broker.sessions.amqp10.resumable_links import (
 )
 from amqp10broker.sessions.context import SessionContext, ToQueue
 from amqp10broker.sessions.counters import ClientCounters
-from amqp10broker.sessions.credit import AutoCredit, AutoLimit, Mode, QueueCredit
+from amqp10broker.sessions.credit import AutoCredit, AutoLimit, Mode, QueueCredit, add_consumed
 from amqp10broker.sessions.messages import LinkFree, Part
 from amqp10broker.sessions.routes import Routes
 
@@ -116,7 +117,7 @@ class ClientLinks:
     def counted(self) -> ClientCounters:
         publishers = (publisher.counters for publisher in self.publishers.values())
         total = ClientCounters.sum_of(chain([self._gone], publishers))
-        return total.consumed(consumer.credit for consumer in self.consumers.values())
+        return add_consumed(total, (consumer.credit for consumer in self.consumers.values()))
 
     # --- attach -----------------------------------------------------------------------------------
 

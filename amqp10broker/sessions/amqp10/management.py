@@ -17,7 +17,7 @@ from typing import Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import PermissionDenied
-from amqp10broker.metadata.catalog import Decided
+from amqp10broker.metadata.plan import Decided
 from amqp10broker.operations.amqp_node import ADDRESS, handle_request
 from amqp10broker.operations.node import Caller, Steps, Wait
 from amqp10broker.protocols.amqp10.delivery import Parts

@@ -22,7 +22,8 @@ from amqp10broker.message.amqp10 import MessageReader, to_at_start
 from amqp10broker.message.amqp10 import extra_keys as extra_keys_of
 from amqp10broker.message.convert import routing_headers
 from amqp10broker.message.message import Message
-from amqp10broker.metadata.catalog import CatalogRequest, Decided
+from amqp10broker.metadata.catalog import CatalogRequest
+from amqp10broker.metadata.plan import Decided
 from amqp10broker.metadata.queue import DeclaredQueue, LastError
 from amqp10broker.metadata.queue_requests import is_subscribed, temporary_topic
 from amqp10broker.protocols.amqp10.credit import ReceiverCredit

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, TypeVar, assert_never, cast
 
 from amqp10broker.errors import RefusedError
-from amqp10broker.metadata.catalog import Decided
+from amqp10broker.metadata.plan import Decided
 from amqp10broker.metadata.queue import DeclaredQueue, LastError
 from amqp10broker.operations.node import Caller
 from amqp10broker.protocols.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition

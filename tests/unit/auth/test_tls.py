@@ -18,12 +18,11 @@ from cryptography.hazmat.primitives.serialization import (
 
 from amqp10broker.auth.tls import (
     CertificateUser,
-    TlsSettings,
-    Verify,
     certificate_user,
     first_end_ms,
     server_context,
 )
+from amqp10broker.config import Config
 from amqp10broker.errors import ConfigError
 from tests.support.certificates import Certificates, certificates
 
@@ -48,55 +47,57 @@ def files(certificates: Certificates) -> Path:
     return Path(certificates.ca).parent
 
 
-def settings(files: Path, **others: Any) -> TlsSettings:
+def settings(files: Path, **others: Any) -> Config:
     good: dict[str, Any] = {
-        "certificate_file": str(files / "server.pem"),
-        "key_file": str(files / "server.key"),
-        "ca_file": str(files / "ca.pem"),
+        "tls_certificate": str(files / "server.pem"),
+        "tls_key": str(files / "server.key"),
+        "tls_ca": str(files / "ca.pem"),
     }
-    return TlsSettings(**good | others)
+    return Config(**good | others)
+
+
+def context_of(config: Config) -> ssl.SSLContext:
+    context = server_context(config)
+    assert context is not None
+    return context
 
 
 @pytest.mark.parametrize(
     ("verify", "mode"),
-    [
-        (Verify.NONE, ssl.CERT_NONE),
-        (Verify.OPTIONAL, ssl.CERT_OPTIONAL),
-        (Verify.REQUIRED, ssl.CERT_REQUIRED),
-    ],
+    [("none", ssl.CERT_NONE), ("optional", ssl.CERT_OPTIONAL), ("required", ssl.CERT_REQUIRED)],
 )
-def test_a_context_asks_for_certificates_as_set(files: Path, verify: Verify, mode: ssl.VerifyMode) -> None:
-    context = server_context(settings(files, verify=verify))
+def test_a_context_asks_for_certificates_as_set(files: Path, verify: str, mode: ssl.VerifyMode) -> None:
+    context = context_of(settings(files, tls_verify=verify))
     assert context.verify_mode is mode
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
-    assert server_context(settings(files, minimum_version="1.3")).minimum_version is ssl.TLSVersion.TLSv1_3
+    newer = context_of(settings(files, tls_minimum_version="1.3"))
+    assert newer.minimum_version is ssl.TLSVersion.TLSv1_3
 
 
 @pytest.mark.parametrize(
     ("others", "text"),
     [
-        ({"minimum_version": "1.1"}, "tls_minimum_version is '1.1'; must be one of 1.2, 1.3"),
         (
-            {"verify": Verify.REQUIRED, "ca_file": None},
+            {"tls_verify": "required", "tls_ca": None},
             "tls_ca is not given; must name who signs clients' certificates, or turn verifying off",
         ),
         (
-            {"certificate_file": "missing.pem"},
+            {"tls_certificate": "missing.pem"},
             "tls_certificate names {files}/missing.pem, which cannot be read: No such file or directory",
         ),
-        ({"certificate_file": "empty.pem"}, "tls_certificate and its key cannot be used: "),
-        ({"key_file": "empty.pem"}, "tls_certificate and its key cannot be used: "),
+        ({"tls_certificate": "empty.pem"}, "tls_certificate and its key cannot be used: "),
+        ({"tls_key": "empty.pem"}, "tls_certificate and its key cannot be used: "),
         (
-            {"key_file": None},
+            {"tls_key": None},
             "tls_certificate and its key cannot be used: not in PEM format, or without a key; must be a PEM",
         ),
         (
-            {"key_file": "client-other-True.key"},
+            {"tls_key": "client-other-True.key"},
             "tls_certificate and its key cannot be used: KEY_VALUES_MISMATCH; must be a PEM certificate",
         ),
-        ({"ca_file": "empty.pem"}, "tls_ca holds no certificate: "),
-        ({"key_file": "missing.pem"}, "tls_key names {files}/missing.pem, which cannot be read: No such"),
-        ({"ca_file": "missing.pem"}, "tls_ca names {files}/missing.pem, which cannot be read: No such"),
+        ({"tls_ca": "empty.pem"}, "tls_ca holds no certificate: "),
+        ({"tls_key": "missing.pem"}, "tls_key names {files}/missing.pem, which cannot be read: No such"),
+        ({"tls_ca": "missing.pem"}, "tls_ca names {files}/missing.pem, which cannot be read: No such"),
     ],
 )
 def test_bad_settings_name_the_one_to_mend(files: Path, others: dict[str, Any], text: str) -> None:
@@ -118,9 +119,9 @@ def test_a_key_with_a_password_is_refused_and_not_asked_for(files: Path) -> None
         key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"geheim"))
     )
     with pytest.raises(ConfigError, match="tls_certificate and its key cannot be used"):
-        server_context(settings(files, key_file=str(locked)))
-    given = settings(files, key_file=str(locked), key_password="geheim")
-    assert server_context(given).verify_mode is ssl.CERT_NONE
+        server_context(settings(files, tls_key=str(locked)))
+    given = settings(files, tls_key=str(locked), tls_key_password="geheim")
+    assert context_of(given).verify_mode is ssl.CERT_NONE
     assert "geheim" not in repr(given)
 
 

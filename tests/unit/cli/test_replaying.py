@@ -11,7 +11,7 @@ from amqp10broker.cli import replaying
 from amqp10broker.cli.main import main
 from amqp10broker.client.blocking import connect
 from amqp10broker.config import Config
-from amqp10broker.testing.server import InProcess
+from amqp10broker.testing.servers import InProcess
 from amqp10broker.tools.replay import replay
 from tests.support.certificates import Certificates, certificates
 from tests.support.deadline import deadline

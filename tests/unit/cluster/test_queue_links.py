@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
+from amqp10broker.cluster.remote_queue.home_link import OPENING_MS, HomeLink, HomeLinkServer
 from amqp10broker.cluster.remote_queue.link import NO_COUNTS_MS, NO_LEADER_MS, QueueLink
-from amqp10broker.cluster.remote_queue.link_server import HomeLinkServer, LinkServer
-from amqp10broker.cluster.remote_queue.links import OPENING_MS, HomeLink, QueueLinks
+from amqp10broker.cluster.remote_queue.link_server import LinkServer
+from amqp10broker.cluster.remote_queue.links import QueueLinks
 from amqp10broker.cluster.remote_queue.messages import (
     Browse,
     LeaderIs,

@@ -24,8 +24,8 @@ from amqp10broker.metadata import queue_settings
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.entry_codec import decoded, encoded
 from amqp10broker.metadata.plan import Put, VhostLimits
-from amqp10broker.metadata.queue import QueueSpec, QueueType, UnknownQueueType
-from amqp10broker.metadata.queue_settings import ARGUMENTS
+from amqp10broker.metadata.queue import QueueSpec
+from amqp10broker.metadata.queue_settings import ARGUMENTS, QueueType, UnknownQueueType
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.protocols.amqp091.codec import ByteArray, Int8, Timestamp
 from amqp10broker.routing.exchange import Binding, Destination

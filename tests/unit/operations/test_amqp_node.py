@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from amqp10broker.metadata.catalog import Decided
+from amqp10broker.metadata.plan import Decided
 from amqp10broker.operations.amqp_node import STATUSES, handle_request, read_request, status_of, to_plain
 from amqp10broker.operations.bindings import parse_uri, percent_decoded
 from amqp10broker.protocols.amqp10.codec import array_of, encode

@@ -16,7 +16,7 @@ from amqp10broker.metadata.plan import UserLimits, VhostLimits
 from amqp10broker.metadata.queue import LastError
 from amqp10broker.operations.node import Caller
 from amqp10broker.operations.operation import Operation
-from amqp10broker.operations.registry import OPERATIONS, perform
+from amqp10broker.operations.registry import OPERATIONS
 from amqp10broker.operations.snapshot import (
     ChannelView,
     ConnectionView,
@@ -88,7 +88,8 @@ def test_a_queue_that_goes_between_question_and_answer_counts_as_deleted(broker:
     """Two delete the same queue on a condition: both succeed, one tells the messages, a newer one stays."""
     broker.do("declare-queue", name="q")
     broker.fill("q", 3)
-    first, second = (perform(broker.caller(), "delete-queue", {"name": "q", "if_unused": True}) for _ in "12")
+    delete = OPERATIONS["delete-queue"]
+    first, second = (broker.caller().perform(delete, {"name": "q", "if_unused": True}) for _ in "12")
     question = next(second)
     assert broker.finish(first) == {"message_count": 3}
     broker.do("declare-queue", name="q")

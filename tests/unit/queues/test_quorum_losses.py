@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from amqp10broker.message.amqp10 import decode_head, header_of
-from amqp10broker.message.dead_lettering import X_ACQUIRED_COUNT
+from amqp10broker.message.dead_letter_heads import X_ACQUIRED_COUNT
 from amqp10broker.queues.commands import (
     TICK,
     ActiveChanged,

@@ -23,17 +23,15 @@ from amqp10broker.queues.commands import (
     Unconfirmed,
 )
 from amqp10broker.routing.exchange_types import Binding, Destination
-from amqp10broker.sessions.routes import (
-    HEAD_BYTES_MAX,
-    HEADS_MAX,
+from amqp10broker.sessions.dead_letters import (
     RETRY_MS,
     DeadLetterTarget,
     Forwarding,
     Post,
     Routed,
-    Routes,
     route_dead_letters,
 )
+from amqp10broker.sessions.routes import HEAD_BYTES_MAX, HEADS_MAX, Routes
 from tests.support import topologies
 from tests.support.askers import new_asker
 from tests.support.channel_world import World

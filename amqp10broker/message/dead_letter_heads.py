@@ -87,7 +87,7 @@ class DeadLettered(NamedTuple):
 _History = tuple[bytes, bytes, bytes, bytes, tuple[str, ...], tuple[Death, ...]]
 
 
-class Dying:
+class DeadLetterHeads:
     __slots__ = ("_cause", "_histories")
 
     def __init__(self, cause: Cause) -> None:

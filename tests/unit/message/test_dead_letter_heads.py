@@ -10,7 +10,7 @@ import pytest
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import MessageReader, decode_head, encode_head, header_of, make_head
 from amqp10broker.message.convert import routing_headers, to_amqp091, to_amqp10
-from amqp10broker.message.dead_lettering import Cause, Dying, delivery_time_ms, redelivered
+from amqp10broker.message.dead_letter_heads import Cause, DeadLetterHeads, delivery_time_ms, redelivered
 from amqp10broker.message.death_history import Death, is_cycle, recorded, times_of, with_times
 from amqp10broker.message.message import Message, acquired
 from amqp10broker.message.traits import TIME_MAX_MS, Delay, Traits, traits_of
@@ -248,7 +248,7 @@ def test_properties_of_amqp091_stay(left_out: str | None) -> None:
 
 def test_messages_that_die_together_have_histories_of_their_own() -> None:
     """What is found for one of them serves others only if it is the same for them."""
-    dying = Dying(EXPIRED)
+    dying = DeadLetterHeads(EXPIRED)
     heads = [
         head091(message_id="1"),
         head091(message_id="2"),

@@ -17,8 +17,8 @@ from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.routing.exchange_types import Binding, Destination
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.queues.dead_letters import DeadLetterWorker
-from amqp10broker.sessions.routes import RETRY_MS, DeadLetterTarget
+from amqp10broker.runtime.queues.dead_letter_worker import DeadLetterWorker
+from amqp10broker.sessions.dead_letters import RETRY_MS, DeadLetterTarget
 from tests.runtime.conftest import LogRecorder
 from tests.support.dead_letters import held
 from tests.support.declaring import (

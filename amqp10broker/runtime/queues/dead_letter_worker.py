@@ -17,19 +17,25 @@ from amqp10broker.queues.commands import (
     Configure,
     Confirmed,
     DeadLetters,
+    DeadMessage,
     Effect,
     Publish,
     PublishRejected,
     Purge,
     Unconfirmed,
 )
-from amqp10broker.queues.quorum.messages import DeadMessage
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import Mailbox, ReplyRegistry
-from amqp10broker.sessions.routes import RETRY_MS, DeadLetterTarget, Forwarding, Post, route_dead_letters
+from amqp10broker.sessions.dead_letters import (
+    RETRY_MS,
+    DeadLetterTarget,
+    Forwarding,
+    Post,
+    route_dead_letters,
+)
 
 _log = Log("amqp10broker.dead_letter")
 
@@ -37,7 +43,7 @@ _CYCLES_MAX: Final = 1000
 """Cycles that are remembered as logged."""
 
 
-class DeadLetterOffice:
+class DeadLetterSender:
     """Hands on what queues give up, at most once."""
 
     def __init__(self, catalog: Catalog, reply_registry: ReplyRegistry, clock: WallClock) -> None:
