@@ -86,7 +86,7 @@ IN_TURNS_MIN: Final = 4
 
 
 class BrokerSession(SessionEndpoint):
-    """One session of one client. `over`: no step follows."""
+    """One session of one client."""
 
     def __init__(
         self,
