@@ -169,9 +169,9 @@ class Definitions:
         self.restricted = {t.attrib["name"]: t for t in types if t.get("class") == "restricted"}
         self.composite_names = {t.attrib["name"] for t in types if t.get("class") == "composite"}
         self.sections = [
-            (upper(t.attrib["name"]), code(t))
+            (upper(t.attrib["name"]), code(t), descriptor.attrib["name"])
             for t in types
-            if t.find("a:descriptor", NAMESPACE) is not None and "section" in provides(t)
+            if (descriptor := t.find("a:descriptor", NAMESPACE)) is not None and "section" in provides(t)
         ]
         self.composites = [self._composite(t) for t in types if t.get("class") == "composite"]
 
@@ -265,8 +265,11 @@ def render_constants(definitions: Definitions) -> Iterator[str]:
         yield f"{name}: Final = {value}"
     yield ""
     yield "# Descriptors of the sections of a message (part 3, section 3.2)."
-    for name, number in definitions.sections:
+    for name, number, _ in definitions.sections:
         yield f"{name}: Final = 0x{number:02X}"
+    yield "SECTION_CODES: Final = {"
+    yield from (f'    "{descriptor}": {name},' for name, _, descriptor in definitions.sections)
+    yield "}"
     for name, element in definitions.restricted.items():
         elements = element.iterfind("a:choice", NAMESPACE)
         choices = [(upper(choice.attrib["name"]), choice.attrib["value"]) for choice in elements]

@@ -16,7 +16,7 @@ from typing import Final
 
 from amqp10broker.protocols.amqp091.content import FRAME_OVERHEAD, HEADER_BYTES, method_frame
 from amqp10broker.protocols.amqp091.methods import BasicAck, BasicDeliver, BasicPublish
-from amqp10broker.protocols.amqp10.connection import FRAME_HEADER_BYTES
+from amqp10broker.protocols.amqp10.link import FRAME_HEADER_BYTES
 from amqp10broker.protocols.amqp10.performatives import Transfer
 from amqp10broker.protocols.serial import MASK
 from benchmarks import spec, wire091

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from amqp10broker.protocols.amqp10 import performatives
-from amqp10broker.protocols.amqp10.connection import FRAME_HEADER_BYTES, HEARTBEAT
+from amqp10broker.protocols.amqp10.connection import HEARTBEAT
+from amqp10broker.protocols.amqp10.link import FRAME_HEADER_BYTES
 from amqp10broker.protocols.connection import AMQP_10_HEADER
 from benchmarks import spec, wire
 from benchmarks.errors import PeerError, WireError

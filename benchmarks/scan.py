@@ -14,7 +14,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple, Protocol
 
 from amqp10broker.protocols.amqp10.codec import decode
-from amqp10broker.protocols.amqp10.connection import FRAME_HEADER_BYTES
+from amqp10broker.protocols.amqp10.link import FRAME_HEADER_BYTES
 from amqp10broker.protocols.amqp10.performatives import Accepted, Composite, Disposition, Transfer
 from amqp10broker.protocols.serial import MASK
 from benchmarks.errors import WireError

@@ -11,8 +11,9 @@ from struct import Struct
 from typing import Final
 
 from amqp10broker.protocols.amqp10.codec import encode
-from amqp10broker.protocols.amqp10.connection import FRAME_HEADER_BYTES, TYPE_AMQP, TYPE_SASL, encode_frame
+from amqp10broker.protocols.amqp10.connection import TYPE_AMQP, TYPE_SASL, encode_frame
 from amqp10broker.protocols.amqp10.errors import DecodeError
+from amqp10broker.protocols.amqp10.link import FRAME_HEADER_BYTES
 from amqp10broker.protocols.amqp10.performatives import (
     APPLICATION_PROPERTIES,
     DATA,

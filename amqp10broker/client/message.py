@@ -22,11 +22,11 @@ from amqp10broker.protocols.amqp10.performatives import (
     DELIVERY_ANNOTATIONS,
     FOOTER,
     MESSAGE_ANNOTATIONS,
+    SECTION_CODES,
     decode_composite,
 )
 from amqp10broker.protocols.amqp10.performatives import Header as Header
 from amqp10broker.protocols.amqp10.performatives import Properties as Properties
-from amqp10broker.protocols.amqp10.sections import SECTION_CODES
 from amqp10broker.protocols.amqp10.types import Described, Map, ULong
 from amqp10broker.protocols.amqp10.types import Symbol as Symbol
 

@@ -29,7 +29,6 @@ from amqp10broker.protocols.amqp091.properties import (
     TIMESTAMP,
     TYPE,
     USER_ID,
-    is_persistent,
     misfit,
     read_flags,
 )
@@ -127,11 +126,6 @@ def decode_hidden_keys(encoded: bytes) -> tuple[str, ...]:
 
 def delivery_count(head: bytes) -> int:
     return int.from_bytes(head[2:6], "big")
-
-
-def persistent(head: bytes) -> bool:
-    end = 7 + head[6]
-    return is_persistent(head[end + 1 + head[end] :])
 
 
 def redelivered(head: bytes) -> bool:

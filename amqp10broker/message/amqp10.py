@@ -10,22 +10,125 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 from amqp10broker.dataclass import dataclass
+from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import decode, encode, skip
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition, DecodeError
 from amqp10broker.protocols.amqp10.performatives import (
+    AMQP_SEQUENCE,
     AMQP_VALUE,
     APPLICATION_PROPERTIES,
     DATA,
+    DELIVERY_ANNOTATIONS,
+    FOOTER,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
     PROPERTIES,
+    SECTION_CODES,
     Header,
     Properties,
     decode_composite,
 )
-from amqp10broker.protocols.amqp10.sections import Sections, locate
 from amqp10broker.protocols.amqp10.types import Array, Described, Map, Symbol, ULong
+
+SECTIONS_MAX: Final = 10_000
+"""RabbitMQ's limit; only data and amqp-sequence may be repeated."""
+
+_SMALL_ULONG: Final = b"\x00\x53"
+_LIST: Final = frozenset((0x45, 0xC0, 0xD0))
+_MAP: Final = frozenset((0xC1, 0xD1))
+_BINARY: Final = frozenset((0xA0, 0xB0))
+
+_CONSTRUCTORS: Final = {
+    HEADER: _LIST,
+    DELIVERY_ANNOTATIONS: _MAP,
+    MESSAGE_ANNOTATIONS: _MAP,
+    PROPERTIES: _LIST,
+    APPLICATION_PROPERTIES: _MAP,
+    DATA: _BINARY,
+    AMQP_SEQUENCE: _LIST,
+    AMQP_VALUE: None,
+    FOOTER: _MAP,
+}
+_BODY: Final = (DATA, AMQP_SEQUENCE, AMQP_VALUE)
+
+
+@dataclass(eq=False, slots=True)
+class Sections:
+    """Byte ranges within one message; None: the section is absent. `properties`: decoded, because there are
+    rules about its fields. `bare`: where the bare message begins.
+    """
+
+    header: tuple[int, int] | None = None
+    message_annotations: tuple[int, int] | None = None
+    properties: Properties | None = None
+    bare: int = 0
+
+
+def locate(payload: bytes, found: Sections | None = None) -> Sections:
+    """Find the sections of a message and check their order, count and form. The body may be absent, although
+    3.2 requires one: JMS's plain Message, go-amqp and other clients send none. Raises `DecodeError`.
+    """
+    found = found or Sections()
+    end = len(payload)
+    pos = 0
+    previous = 0
+    body = 0
+    count = 0
+    bare: int | None = None
+    while pos < end:
+        start = pos
+        if payload.startswith(_SMALL_ULONG, pos) and pos + 2 < end and payload[pos + 2] in _CONSTRUCTORS:
+            code = payload[pos + 2]
+            pos += 3
+        else:
+            code, pos = _descriptor(payload, pos, end)
+        count += 1
+        if count > SECTIONS_MAX:
+            raise DecodeError(f"failed to parse message: more than {SECTIONS_MAX} sections")
+        if code in _BODY:
+            if body and (code != body or code == AMQP_VALUE):
+                raise DecodeError(
+                    f"failed to parse message: section 0x{code:02x} after body section 0x{body:02x}"
+                )
+            body = code
+        if code < previous or (code == previous and code not in (DATA, AMQP_SEQUENCE)):
+            raise DecodeError(f"failed to parse message: section 0x{code:02x} after section 0x{previous:02x}")
+        allowed = _CONSTRUCTORS[code]
+        if pos >= end or (allowed is not None and payload[pos] not in allowed):
+            raise DecodeError(f"failed to parse message: section 0x{code:02x} has a value of a wrong type")
+        if code == PROPERTIES:
+            properties, pos = decode_composite(payload, start, end)
+            assert isinstance(properties, Properties)
+            found.properties = properties
+        else:
+            pos = skip(payload, pos, end)
+        if code == HEADER:
+            found.header = (start, pos)
+        elif code == MESSAGE_ANNOTATIONS:
+            found.message_annotations = (start, pos)
+        if bare is None and code >= PROPERTIES:
+            bare = start
+        previous = code
+    found.bare = end if bare is None else bare
+    return found
+
+
+def _descriptor(payload: bytes, pos: int, end: int) -> tuple[int, int]:
+    if payload[pos] != 0:
+        raise DecodeError(f"failed to parse message: no section begins at byte {pos}")
+    descriptor, pos = decode(payload, pos + 1, end)
+    # Section 1.3.3 of part 1: a symbol or a ulong.
+    if isinstance(descriptor, Symbol):
+        code = SECTION_CODES.get(descriptor)
+    else:
+        code = int(descriptor) if isinstance(descriptor, ULong) else None
+    if code is None or code not in _CONSTRUCTORS:
+        raise DecodeError(f"failed to parse message: unknown section {descriptor!r}")
+    return code, pos
+
 
 LENGTH_MAX: Final = 512
 """The most bytes before the body's content: the cost of big numbers grows with their length."""
@@ -42,7 +145,6 @@ fixed bytes, which only the first four are if the section is the body.
 """
 _KEY_BYTES_OF_BODY: Final = 4
 _HEADER_LIST0: Final = b"\x00\x53\x70\x45"
-_SMALL_ULONG: Final = b"\x00\x53"
 _USER_ID: Final = 1
 _TO: Final = 2
 
@@ -308,9 +410,6 @@ _DATA8: Final = b"\x00\x53\x75\xa0"
 _DATA32: Final = b"\x00\x53\x75\xb0"
 
 
-HeadAndContent: TypeAlias = tuple[bytes, bytes]
-
-
 class MessageReader:
     """Turns payloads into messages for one exchange and routing key, with caches for heads and layouts: a
     publisher writes the same header and annotations over and over. `has_extra_keys`: some message so far had
@@ -338,7 +437,7 @@ class MessageReader:
         self._heads: dict[bytes, bytes] = {b"": self._plain_head}
         self._layouts = MessageLayouts()
 
-    def read(self, payload: bytes) -> HeadAndContent:
+    def read(self, payload: bytes) -> Message:
         """Check a payload and return its message. Raises `AmqpLinkError`."""
         # The commonest: a header seen before (or none) and one data section.
         start = payload[:4]
@@ -368,13 +467,13 @@ class MessageReader:
         properties = self._learn(payload)[1] if layout is None else self.read_with_properties(payload)[1]
         return None if properties is None else properties.to
 
-    def _learn(self, payload: bytes) -> tuple[HeadAndContent, Properties | None]:
+    def _learn(self, payload: bytes) -> tuple[Message, Properties | None]:
         message, properties = self.read_with_properties(payload)
         head, bare = message
         self._layouts.learn(payload, header_end(payload), len(payload) - len(bare), head)
         return message, properties
 
-    def read_with_properties(self, payload: bytes) -> tuple[HeadAndContent, Properties | None]:
+    def read_with_properties(self, payload: bytes) -> tuple[Message, Properties | None]:
         try:
             sections = locate(payload)
             prefix = payload[: sections.bare]
@@ -517,7 +616,7 @@ def _acquired(head: bytes, failed: bool) -> bytes:
     return header.encode() + head[end:]
 
 
-def aged(messages: Sequence[HeadAndContent], waited_ms: int) -> Sequence[HeadAndContent]:
+def aged(messages: Sequence[Message], waited_ms: int) -> Sequence[Message]:
     """Shorten the times to live of AMQP 1.0 messages by the time that they have waited (part 3, 3.2.1)."""
     heads = {head: header_of(head).ttl for head in set(map(itemgetter(0), messages))}
     older = {head: _aged(head, max(0, ttl - waited_ms)) for head, ttl in heads.items() if ttl is not None}

@@ -31,6 +31,7 @@ from amqp10broker.message.amqp10 import (
     decode_head,
     encode_head,
     has_own_deaths,
+    locate,
     with_deaths_placed,
 )
 from amqp10broker.message.death_history import (
@@ -58,11 +59,11 @@ from amqp10broker.protocols.amqp10.performatives import (
     DATA,
     FOOTER,
     PROPERTIES,
+    SECTION_CODES,
     Header,
     Properties,
     decode_composite,
 )
-from amqp10broker.protocols.amqp10.sections import SECTION_CODES, locate
 from amqp10broker.protocols.amqp10.types import Array, Described, Map, Symbol, ULong
 from amqp10broker.protocols.serial import EncodeError
 

@@ -33,46 +33,7 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Final, TypeAlias
 
-from amqp10broker.message import amqp091
-from amqp10broker.message.amqp10 import HeadAndContent, MessageReader, acquired_head, header_of, make_head
-
-__all__ = [
-    "Message",
-    "MessageReader",
-    "acquired",
-    "durable",
-    "header_of",
-    "is_amqp091",
-    "make_head",
-    "redelivered",
-]
-
-Message: TypeAlias = HeadAndContent
-
-
-def is_amqp091(message: Message) -> bool:
-    return message[0][0] == amqp091.MARK
-
-
-def durable(message: Message) -> bool:
-    head = message[0]
-    if head[0] == amqp091.MARK:
-        return amqp091.persistent(head)
-    return bool(header_of(head).durable)
-
-
-def redelivered(message: Message) -> bool:
-    head = message[0]
-    if head[0] == amqp091.MARK:
-        return amqp091.redelivered(head)
-    return header_of(head).first_acquirer is False
-
-
-def acquired(message: Message, *, failed: bool) -> Message:
-    head, content = message
-    if head[0] == amqp091.MARK:
-        return amqp091.acquired_head(head, failed), content
-    return acquired_head(head, failed), content
+Message: TypeAlias = tuple[bytes, bytes]
 
 
 # --- batches -------------------------------------------------------------------------------------

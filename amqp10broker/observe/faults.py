@@ -21,9 +21,9 @@ from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.running import FaultKind
 from amqp10broker.operations.snapshot import FaultView
 from amqp10broker.protocols.amqp091.errors import AmqpChannelError, AmqpHardError, ReplyCode
-from amqp10broker.protocols.amqp10.connection import FRAME_HEADER_BYTES, encode_frame
+from amqp10broker.protocols.amqp10.connection import encode_frame
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpLinkError, AmqpSessionError
-from amqp10broker.protocols.amqp10.link import LinkAttaching, ReceiverLink
+from amqp10broker.protocols.amqp10.link import FRAME_HEADER_BYTES, LinkAttaching, ReceiverLink
 from amqp10broker.protocols.amqp10.performatives import Flow, decode_composite
 from amqp10broker.protocols.serial import diff
 from amqp10broker.queues.commands import (

@@ -56,7 +56,7 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from amqp10broker.message.message import Message
-from amqp10broker.message.traits import destination, ids, trace_fields
+from amqp10broker.message.tracing import destination, ids, trace_fields
 from amqp10broker.metadata.queue import QueueCommand, QueueHandle
 from amqp10broker.observe.metrics import MetricKind, MetricSamples
 from amqp10broker.queues.commands import (

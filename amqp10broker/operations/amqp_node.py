@@ -43,10 +43,10 @@ from amqp10broker.protocols.amqp10.performatives import (
     APPLICATION_PROPERTIES,
     DATA,
     PROPERTIES,
+    SECTION_CODES,
     Properties,
     decode_composite,
 )
-from amqp10broker.protocols.amqp10.sections import SECTION_CODES
 from amqp10broker.protocols.amqp10.types import Array, Described, Map, Symbol, Timestamp, UInt, ULong
 
 _INT64_MIN: Final = -(2**63)

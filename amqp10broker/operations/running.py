@@ -194,7 +194,7 @@ class FaultKind(StrEnum):
 @operation("status", "status", changes=False)
 def status(
     caller: Caller,
-    choose: Annotated[dict[str, Any], "what of connections and queues, see service.survey.Selection"] = EMPTY,
+    choose: Annotated[dict[str, Any], "what of connections and queues, see survey.Selection"] = EMPTY,
 ) -> dict[str, Any]:
     """Return the broker's activity as a document.
 

@@ -15,7 +15,8 @@ from enum import StrEnum
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.message.message import Message, redelivered
+from amqp10broker.message.message import Message
+from amqp10broker.message.traits import redelivered
 from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand, QueueKind
 from amqp10broker.protocols.amqp10.credit import ReceiverCredit
 from amqp10broker.protocols.serial import MASK, diff

@@ -180,11 +180,16 @@ def test_fanout_goes_everywhere(channel: WorldChannel) -> None:
     assert [routed(channel, "amq.fanout", key) for key in ("k", "")] == [1, 1]
 
 
-@pytest.mark.rabbitmq("bindings_SUITE", "topic_binding_hash_limit", "topic_binding_hash_limit_allows_unbind")
+@pytest.mark.rabbitmq(
+    "bindings_SUITE",
+    "topic_binding_hash_limit",
+    "topic_binding_hash_limit_allows_unbind",
+    "topic_exchange_binding_hash_limit",
+)
 def test_three_hashes_in_a_topic_binding_are_refused_and_can_be_unbound(channel: WorldChannel) -> None:
     """406 on bind; unbind is still permitted."""
-    code, _ = channel.refused(QueueBind("q", "amq.topic", "#.a.#.b.#"))
-    assert code == 406
+    text = "Topic binding key '#.a.#.b.#' uses 3 '#' wildcards, at most 2 are allowed"
+    assert channel.refused(QueueBind("q", "amq.topic", "#.a.#.b.#")) == (406, text)
     assert channel.call(QueueUnbind("q", "amq.topic", "#.a.#.b.#")) == QueueUnbindOk()
 
 

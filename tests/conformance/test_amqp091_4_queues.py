@@ -80,9 +80,11 @@ def test_empty_name_makes_the_server_choose(channel: WorldChannel) -> None:
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "declare_server_named")
-def test_server_named_queue_must_be_classic(channel: WorldChannel) -> None:
-    method = QueueDeclare("", durable=True, arguments={"x-queue-type": "quorum"})
-    text = "Cannot declare a server-named queue for type quorum; give it a name"
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "declare_server_named")
+@pytest.mark.parametrize("kind", ["quorum", "stream"])
+def test_server_named_queue_must_be_classic(channel: WorldChannel, kind: str) -> None:
+    method = QueueDeclare("", durable=True, arguments={"x-queue-type": kind})
+    text = f"Cannot declare a server-named queue for type {kind}; give it a name"
     assert channel.refused(method) == (406, text)
 
 

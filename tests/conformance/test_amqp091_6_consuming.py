@@ -21,14 +21,17 @@ from amqp10broker.protocols.amqp091.methods import (
     BasicQos,
     BasicQosOk,
     ChannelClose,
+    Method,
     QueueDeclare,
     QueueDeclareOk,
     QueueDelete,
     QueueDeleteOk,
+    QueuePurge,
 )
 from tests.support.channel_world import World, WorldChannel, bodies, contents, kinds, redelivered, tags
 
 Q = QueueDeclare("q", durable=True)
+STREAM = QueueDeclare("s", durable=True, arguments={"x-queue-type": "stream"})
 
 
 @pytest.fixture
@@ -125,8 +128,36 @@ def test_arguments_of_consume(channel: WorldChannel, arguments: dict[str, Any], 
 
 
 def test_good_arguments_of_consume(channel: WorldChannel) -> None:
-    """x-priority is an integer; what does not begin with x- is the client's own."""
-    assert channel.consume("q", arguments={"x-priority": -3, "own": "text"}) == []
+    """x-priority is an integer; what does not begin with x- is the client's own, and no selector."""
+    fill(channel, 1)
+    assert bodies(channel.consume("q", arguments={"x-priority": -3, "selector": "colour = 'red'"})) == [b"1"]
+
+
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "basic_get", "purge", "consume_with_autoack")
+@pytest.mark.parametrize(
+    ("method", "problem"),
+    [
+        (BasicGet("s"), "basic.get not supported by stream queues queue 's' in vhost '/'"),
+        (QueuePurge("s"), "purge not supported by queue 's' in vhost '/'"),
+        (
+            BasicConsume("s", no_ack=True),
+            "automatic acknowledgement not supported by stream 's' in vhost '/'",
+        ),
+    ],
+)
+def test_what_streams_do_not_support_closes_the_connection(
+    channel: WorldChannel, method: Method, problem: str
+) -> None:
+    channel.call(STREAM)
+    channel.call(BasicQos(prefetch_count=1))
+    assert channel.fatal(method) == (540, problem)
+
+
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "consume_without_qos")
+def test_a_consumer_of_a_stream_needs_a_prefetch(channel: WorldChannel) -> None:
+    channel.call(STREAM)
+    problem = "consumer prefetch count is not set for stream 's' in vhost '/'"
+    assert channel.refused(BasicConsume("s")) == (406, problem)
 
 
 @pytest.mark.rabbitmq("per_node_limit_SUITE", "channel_consumers_limit")

@@ -16,6 +16,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     decode_composite,
 )
 from amqp10broker.protocols.amqp10.types import Described, Symbol, UInt, ULong
+from tests.support.declaring import declare
 from tests.support.engine import frame
 from tests.support.script import ScriptRunner
 
@@ -430,6 +431,36 @@ def test_the_source_says_what_is_really_in_place() -> None:
     assert source.filter is None
 
 
+@pytest.mark.parametrize(
+    ("asked", "mode", "filters"),
+    [
+        ("distribution-mode=copy", "copy", None),
+        ("filter=apache.org:selector-filter:string", "move", ["a-filter"]),
+        ("filter=apache.org:selector-filter:string distribution-mode=copy", "copy", ["a-filter"]),
+        ("filter=apache.org:no-local-filter:list", "move", None),
+    ],
+)
+def test_the_source_says_which_mode_and_filters_are_in_place(
+    asked: str, mode: str, filters: list[str] | None
+) -> None:
+    """3.5.3: distribution-mode and filter of our attach are what is done; no-local is for topics."""
+    source: Any = _attached(f"C> ATTACH h=1 source=/queues/q {asked}").source
+    assert source.distribution_mode == mode
+    assert (source.filter and list(source.filter)) == filters
+
+
+def test_a_single_active_consumer_may_not_select(script: ScriptRunner) -> None:
+    """It would keep the others from what it does not want; a browser may."""
+    world = script.world
+    declare(world.catalog, world.vhost, "q", durable=True, arguments={"x-single-active-consumer": True})
+    script.do("C> BEGIN")
+    selects = "source=/queues/q filter=apache.org:selector-filter:string"
+    _, detach = script.do(f"C> ATTACH h=1 {selects}")
+    assert detach.startswith("B> DETACH h=1 closed=true error=amqp:not-allowed ")
+    assert "single active consumer" in detach
+    assert len(script.do(f"C> ATTACH h=2 distribution-mode=copy {selects}")) == 1
+
+
 @pytest.mark.rabbitmq("amqp_dotnet_SUITE", "outcomes")
 def test_a_subset_of_outcomes_is_agreed_to() -> None:
     """3.5.3: the outcomes "that can be chosen on this link"."""
@@ -519,6 +550,7 @@ def test_a_temporary_queue_says_so_to_every_link(script: ScriptRunner) -> None:
     assert source.capabilities == ("temporary-queue",)
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "dynamic_source_rpc")
 @pytest.mark.parametrize("terminus", ["source", "target"])
 def test_a_dynamic_node_is_made_and_named(terminus: str) -> None:
     """ "When set to true by the receiving link endpoint, this field constitutes a request for the sending

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from amqp10broker.message.amqp10 import SECTIONS_MAX
 from amqp10broker.protocols.amqp10.codec import encode
-from amqp10broker.protocols.amqp10.sections import SECTIONS_MAX
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from tests.support.script import ScriptRunner
 from tests.support.world import World
@@ -41,6 +41,7 @@ def bodies(first: int, end: int) -> list[str]:
     return [f"m{number}" for number in range(first, end)]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "receive_many_made_available_over_time_classic_queue")
 @pytest.mark.rabbitmq(
     "amqp_client_SUITE", "async_notify_settled_classic_queue", "async_notify_unsettled_classic_queue"
 )

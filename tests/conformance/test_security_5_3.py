@@ -229,6 +229,7 @@ def test_plain(response: bytes, user: str | None) -> None:
     assert login("PLAIN", response) == user
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "sasl_anonymous_success")
 @pytest.mark.parametrize("trace", [b"", b"me@example.org", b"\xff\x00"])
 def test_anonymous(trace: bytes) -> None:
     """RFC 4505: the trace information is for logs, and proves nothing."""

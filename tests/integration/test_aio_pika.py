@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import aio_pika
-import aiormq
 import pytest
 from aio_pika import Message
 from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
@@ -61,39 +60,6 @@ def test_request_and_reply_by_the_rpc_pattern(broker: BrokerProcess, queue: str)
         await rpc.close()
 
     play(broker, scene)
-
-
-def test_direct_reply_to(broker: BrokerProcess, queue: str) -> None:
-    """aiormq's own basic_consume on the pseudo queue."""
-
-    async def run() -> None:
-        connection = await aiormq.connect(url(broker))
-        try:
-            client, server = await connection.channel(), await connection.channel()
-            await server.queue_declare(queue, exclusive=True)
-
-            async def on_request(message: Any) -> None:
-                assert message.header.properties.reply_to.startswith("amq.rabbitmq.reply-to.")
-                await server.basic_publish(message.body * 2, routing_key=message.header.properties.reply_to)
-
-            await server.basic_consume(queue, on_request, no_ack=True)
-            answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-            async def on_reply(message: Any) -> None:
-                answer.set_result(message.body)
-
-            await client.basic_consume("amq.rabbitmq.reply-to", on_reply, no_ack=True)
-            await client.basic_publish(
-                b"ab",
-                routing_key=queue,
-                properties=aiormq.spec.Basic.Properties(reply_to="amq.rabbitmq.reply-to"),
-            )
-            async with asyncio.timeout(WAIT_S):
-                assert await answer == b"abab"
-        finally:
-            await connection.close()
-
-    asyncio.run(run())
 
 
 def test_a_robust_connection_comes_back_with_its_topology(broker: BrokerProcess, queue: str) -> None:

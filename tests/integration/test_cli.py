@@ -276,6 +276,34 @@ def test_a_big_definitions_file_is_imported(start_broker: StartBroker) -> None:
     assert len(run.json("binding", "list", "routing_key")) == 20_001  # with that of the default exchange
 
 
+# --- policies -------------------------------------------------------------------------------------
+
+
+def test_the_policies_of_the_documentation_are_set_and_listed(run: CommandLine) -> None:
+    """The examples are those of quorum queues, as commands of this program."""
+    overrides = ("qq-overrides", r"^qq\.", '{"delivery-limit": 50}')
+    options = ("--priority", "123", "--apply-to", "quorum_queues")
+    try:
+        run("policy", "set", *overrides, *options)
+        run("policy", "set", "qq-unlimited", r"^qq\.unlimited", '{"delivery-limit": -1}', *options)
+        (row, unlimited) = (
+            row for row in run.json("policy", "list") if row["name"] in ("qq-overrides", "qq-unlimited")
+        )
+        assert row == {
+            "name": "qq-overrides",
+            "pattern": r"^qq\.",
+            "apply_to": "quorum_queues",
+            "definition": {"delivery-limit": 50},
+            "priority": 123,
+        }
+        assert unlimited["definition"] == {"delivery-limit": -1}
+        dead_letters = '{"delivery-limit": 50, "dead-letter-exchange": "redeliveries.limit.dlx"}'
+        run("policy", "set", *overrides[:2], dead_letters, *options)
+    finally:
+        run.done("policy", "clear", "qq-overrides")
+        run.done("policy", "clear", "qq-unlimited")
+
+
 # --- where there is no broker ---------------------------------------------------------------------
 
 

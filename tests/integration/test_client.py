@@ -106,16 +106,6 @@ def test_fetch_takes_the_credit_back(client: Any, broker: BrokerProcess, queue: 
     assert not receiver.end.ready
 
 
-def test_what_was_accepted_before_close_is_accepted(
-    broker: BrokerProcess, queue: str, connect: Connect
-) -> None:
-    with connect(port=broker.port, user="guest", password="guest") as client:
-        client.sender(queue).send_many([data_message(b"x")] * 10)
-        receiver = client.receiver(queue)
-        receiver.accept(receiver.receive_many(10, count_min=10)[:6])
-    broker.wait_for_counts(queue, ready=4)
-
-
 # --- ends -----------------------------------------------------------------------------------------
 
 
@@ -168,30 +158,6 @@ def test_a_link_that_this_program_has_detached(client: Any, queue: str) -> None:
         with pytest.raises(LinkDetachedError, match="this program has detached the link: attach another one"):
             attempt()
     other.send(data_message(b"x"))
-
-
-def test_no_such_virtual_host(broker: BrokerProcess, connect: Connect) -> None:
-    with pytest.raises(ConnectionEndedError, match="'other' does not exist"):
-        connect(
-            broker.host,
-            broker.port,
-            user="guest",
-            password="guest",
-            options=ClientOptions(hostname="vhost:other"),
-        )
-
-
-def test_a_broker_that_stops_says_so(start_broker: StartBroker, connect: Connect) -> None:
-    process = start_broker()
-    client = connect(port=process.port, user="guest", password="guest")
-    receiver = client.receiver("q")
-    process.terminate()
-    with pytest.raises(ConnectionEndedError, match="connect again") as raised:
-        receiver.receive(timeout_s=20.0)
-    assert raised.value.condition == "amqp:connection:forced"
-    client.close()
-    client.close()
-    assert process.wait_ended() == 0
 
 
 def test_heartbeats_while_polling(start_broker: StartBroker) -> None:

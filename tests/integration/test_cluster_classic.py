@@ -26,7 +26,7 @@ from tests.support.crash_load import connected, is_there
 from tests.support.pika_client import Inbox, get_all, put, until
 from tests.support.proton_client import ProtonClient
 from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, transfer
-from tests.support.rawprocess import RawSocket
+from tests.support.rawsocket import RawSocket
 from tests.support.transacting import control, request
 
 
@@ -36,20 +36,6 @@ def refusal(node: ClusterNode, call: Any) -> tuple[int, str]:
         with pytest.raises(ChannelClosedByBroker) as closed:
             call(connection.channel())
         return closed.value.reply_code, closed.value.reply_text
-
-
-def test_a_classic_queue_is_served_at_every_node(cluster: ClusterProcess, queue: str) -> None:
-    """K1, K10, M1: declared at one, published at another, consumed at the third, in order."""
-    a, b, c = cluster.nodes
-    with connected(a) as connection:
-        connection.channel().queue_declare(queue, durable=True)
-    with connected(b) as one, connected(c) as other:
-        channel = one.channel()
-        channel.confirm_delivery()
-        texts = [str(number) for number in range(200)]
-        cluster.wait_until(lambda: is_there(c, queue), "the queue at the third node")
-        put(channel, queue, *texts)
-        assert get_all(other.channel(), queue) == texts
 
 
 def test_a_classic_queue_is_selected_from_and_browsed_at_another_node(

@@ -3,54 +3,22 @@
 from __future__ import annotations
 
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from pika.adapters.blocking_connection import BlockingConnection
 from pika.exceptions import AMQPError
 
-from tests.support.broker_process import REPOSITORY
+from tests.support.broker_process import run_program
 from tests.support.cluster_process import ClusterNode, ClusterProcess
 from tests.support.crash_history import make_body
-from tests.support.crash_load import look
-from tests.support.pika_client import parameters
+from tests.support.crash_load import connected, look, publish
 
 pytestmark = pytest.mark.long
 
-END_S = 60.0
-
-
-@contextmanager
-def connected(node: ClusterNode) -> Iterator[BlockingConnection]:
-    connection = BlockingConnection(parameters(node))
-    try:
-        yield connection
-    finally:
-        if connection.is_open:
-            connection.close()
-
-
-def publish(node: ClusterNode, queue: str, *texts: str) -> None:
-    with connected(node) as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
-        for text in texts:
-            channel.basic_publish("", queue, make_body(text), mandatory=True)
-
 
 def force_standalone(node: ClusterNode, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "amqp10broker", "cluster", "force-standalone", str(node.folder), *options],
-        cwd=REPOSITORY,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=END_S,
-        check=False,
-    )
+    return run_program("cluster", "force-standalone", str(node.folder), *options)
 
 
 def test_what_is_left_of_a_cluster_goes_on_alone_and_lets_others_join(tmp_path: Path) -> None:
@@ -62,7 +30,7 @@ def test_what_is_left_of_a_cluster_goes_on_alone_and_lets_others_join(tmp_path: 
         cluster.wait_until(
             lambda: "elsewhere" in cluster.run_command(a, "queue", "list").stdout, "it is known"
         )
-        publish(b, "kept", *map(str, range(20)))
+        publish(b, "kept", *map(make_body, map(str, range(20))))
         cluster.wait_until(
             lambda: all(
                 row["Last Applied"] == row["Last Log Index"]
@@ -97,8 +65,8 @@ def test_what_is_left_of_a_cluster_goes_on_alone_and_lets_others_join(tmp_path: 
         cluster.wait_until(lambda: len(look(a, "kept")) == 20, "what a lost client had is back")
         assert [text for text, _ in look(a, "kept")] == [str(number) for number in range(20)]
         assert cluster.run_command(a, "queue", "declare", "new", "--type", "quorum").returncode == 0
-        publish(a, "new", "one")
-        publish(a, "kept", "20")
+        publish(a, "new", make_body("one"))
+        publish(a, "kept", make_body("20"))
         # A lost node that comes back is refused.
         b.start()
         cluster.wait_until(lambda: b.said("nodes of different clusters do not talk"), "it is told")
@@ -126,7 +94,7 @@ def test_a_node_with_a_damaged_journal_says_how_it_is_replaced(tmp_path: Path) -
     with ClusterProcess(tmp_path) as cluster:
         a, b, _ = cluster.nodes
         assert cluster.run_command(a, "queue", "declare", "kept", "--type", "quorum").returncode == 0
-        publish(a, "kept", *map(str, range(20)))
+        publish(a, "kept", *map(make_body, map(str, range(20))))
         b.stop()
         journal = min((b.folder / "journal").iterdir())
         content = bytearray(journal.read_bytes())

@@ -5,7 +5,7 @@ Load and notes are those of `tests.support.cluster_load`; a steady client fails 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
 
@@ -23,11 +23,13 @@ from tests.support.cluster_load import (
     ProtonConsumer,
     ProtonPublisher,
     RabbitPublisher,
+    started,
     stop_all,
+    wait_for,
 )
 from tests.support.cluster_process import ClusterNode, ClusterProcess
 from tests.support.crash_history import make_body, name_of
-from tests.support.crash_load import connected
+from tests.support.crash_load import connected, is_there
 from tests.support.linearizable import Operation, check
 from tests.support.pika_client import Inbox, get, get_all, put, until
 from tests.support.proton_client import ProtonClient
@@ -39,30 +41,6 @@ def declare(node: ClusterNode, queue: str, **arguments: Any) -> TotalQueue:
         given = {name.replace("_", "-"): value for name, value in arguments.items()}
         connection.channel().queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum", **given})
     return TotalQueue(queue)
-
-
-def started(clients: Iterable[ClusterClient]) -> list[ClusterClient]:
-    together = list(clients)
-    for client in together:
-        client.start()
-    return together
-
-
-def alive(cluster: ClusterProcess, clients: Iterable[ClusterClient]) -> None:
-    for client in clients:
-        if client.failure is not None:
-            raise AssertionError(f"{client.name} has failed") from client.failure
-
-
-def wait_for(cluster: ClusterProcess, clients: Iterable[ClusterClient], condition: Any, what: str) -> None:
-    """Wait for a state of the load, and fail at once if a client has failed."""
-    together = list(clients)
-
-    def holds() -> Any:
-        alive(cluster, together)
-        return condition()
-
-    cluster.wait_until(holds, what)
 
 
 @pytest.mark.rabbitmq(
@@ -436,9 +414,13 @@ def test_without_a_majority_all_waits_and_nothing_is_lost(cluster: ClusterProces
 
 
 def test_all_killed_at_once_have_everything_confirmed(cluster: ClusterProcess, queue: str) -> None:
-    """S2, C1: started again in another order."""
+    """S1, S2, C1: and all that was declared; started again in another order."""
     a, b, c = cluster.nodes
     notes = declare(b, queue, x_delivery_limit=1_000_000)
+    declared = [f"{queue}.{number}" for number in range(30)]
+    with connected(b) as connection:
+        for name in declared:
+            connection.channel().queue_declare(name, durable=True)
     publishers = [PikaPublisher([a], "pika", notes), ProtonPublisher([c], "proton", notes)]
     consumer = OwnConsumer([b], "own.consumer", notes)
     started([*publishers, consumer])
@@ -451,6 +433,8 @@ def test_all_killed_at_once_have_everything_confirmed(cluster: ClusterProcess, q
     cluster.wait_until_up()
     notes.look(cluster.look(a, notes))
     notes.check()
+    for node in cluster.nodes:
+        assert all(is_there(node, name) for name in declared)
 
 
 def test_metadata_has_one_order_while_nodes_are_killed(cluster: ClusterProcess, queue: str) -> None:

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import signal
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
-from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
+from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.support.broker_process import REPOSITORY
 from tests.support.cluster_process import ClusterNode, ClusterProcess, free_ports
-from tests.support.pika_client import parameters
+from tests.support.crash_load import connected, publish
 
 END_S: Final = 60.0
-
-
-@contextmanager
-def connected(node: ClusterNode, **options: Any) -> Iterator[BlockingConnection]:
-    connection = BlockingConnection(parameters(node, **options))
-    try:
-        yield connection
-    finally:
-        if connection.is_open:
-            connection.close()
 
 
 def bodies(node: ClusterNode, queue: str, count: int) -> list[bytes]:
@@ -42,14 +25,6 @@ def bodies(node: ClusterNode, queue: str, count: int) -> list[bytes]:
                 break
         channel.cancel()
     return found
-
-
-def publish(node: ClusterNode, queue: str, *texts: str) -> None:
-    with connected(node) as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
-        for text in texts:
-            channel.basic_publish("", queue, text.encode(), mandatory=True)
 
 
 # --- using it -------------------------------------------------------------------------------------
@@ -125,91 +100,25 @@ def test_a_killed_node_comes_back_by_its_own_command_line(cluster: ClusterProces
             channel.queue_delete(f"missed-{number}")
 
 
-def test_all_killed_at_once_are_there_again_in_any_order(cluster: ClusterProcess) -> None:
-    """S1, S2: with what was confirmed, and all that was declared."""
-    a, b, c = cluster.nodes
-    assert cluster.run_command(a, "queue", "declare", "kept", "--type", "quorum").returncode == 0
-    with connected(a) as connection:
-        channel = connection.channel()
-        for number in range(30):
-            channel.queue_declare(f"kept-{number}", durable=True)
-    publish(b, "kept", *map(str, range(20)))
-    for node in cluster.nodes:
-        node.kill()
-    c.start()
-    cluster.wait_until(lambda: c.pid is not None, "the process of the first")
-    b.start()
-    cluster.wait_until_up(b, c)
-    a.start()
-    cluster.wait_until_up()
-    assert bodies(a, "kept", 20) == [str(number).encode() for number in range(20)]
-    assert cluster.run_command(a, "queue", "delete", "kept").returncode == 0
-    for node in cluster.nodes:
-        with connected(node) as connection:
-            channel = connection.channel()
-            for number in range(30):
-                channel.queue_declare(f"kept-{number}", passive=True)
-    with connected(a) as connection:
-        channel = connection.channel()
-        for number in range(30):
-            channel.queue_delete(f"kept-{number}")
-
-
 # --- who is refused -------------------------------------------------------------------------------
-
-
-class Joiner:
-    """A command line of `serve` for one node more, like those of the cluster."""
-
-    def __init__(self, cluster: ClusterProcess, folder: Path, name: str) -> None:
-        words = shlex.split((cluster.nodes[0].folder / "command").read_text())
-        options = words.index("serve") + 1
-        self.options = dict(zip(words[options::2], words[options + 1 :: 2], strict=True))
-        self.program = words[:options]
-        first = free_ports(1)
-        self.options |= {"--node-name": name, "--data-dir": str(folder / name), "--port": str(first)}
-        self.options["--cluster-port"] = str(first + 20_000)
-
-    def start(self, **options: str) -> subprocess.Popen[str]:
-        given = self.options | {f"--{name.replace('_', '-')}": value for name, value in options.items()}
-        return subprocess.Popen(
-            [*self.program, *(word for pair in given.items() for word in pair if word)],
-            cwd=REPOSITORY,
-            env={name: text for name, text in os.environ.items() if not name.startswith("AMQP10BROKER_")},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-
-    def refusal(self, **options: str) -> str:
-        process = self.start(**options)
-        try:
-            words, _ = process.communicate(timeout=END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
-        assert process.returncode == 1, words
-        return words.splitlines()[-1]
 
 
 def test_bad_input_is_refused_in_one_line_that_says_what_to_do(
     cluster: ClusterProcess, tmp_path: Path
 ) -> None:
     """N2, N4, Z4, J1, J2."""
-    joiner = Joiner(cluster, tmp_path, "d")
     secret = tmp_path / "other"
     secret.write_text("another secret than that of the cluster\n")
     secret.chmod(0o600)
-    assert "wrong secret" in joiner.refusal(cluster_secret_file=str(secret))
+    assert "wrong secret" in cluster.another(tmp_path, "d", cluster_secret_file=str(secret)).refusal()
     secret.chmod(0o644)
-    assert "chmod 600" in joiner.refusal(cluster_secret_file=str(secret))
-    assert "cluster forget-node b" in joiner.refusal(node_name="b")
-    own = f"a=127.0.0.1:{joiner.options['--cluster-port']}"
-    assert "own address" in joiner.refusal(cluster_nodes=own)
-    swapped = f"b=127.0.0.1:{cluster.nodes[0].port + 20_000}"
-    assert "where node 'a' is" in joiner.refusal(cluster_nodes=swapped)
+    assert "chmod 600" in cluster.another(tmp_path, "d", cluster_secret_file=str(secret)).refusal()
+    assert "cluster forget-node b" in cluster.another(tmp_path, "b").refusal()
+    port = free_ports(1)
+    own = f"a=127.0.0.1:{port + 20_000}"
+    assert "own address" in cluster.another(tmp_path, "d", port, cluster_nodes=own).refusal()
+    swapped = f"b=127.0.0.1:{cluster.nodes[0].cluster_port}"
+    assert "where node 'a' is" in cluster.another(tmp_path, "d", cluster_nodes=swapped).refusal()
     # What was refused has left nothing behind.
     assert cluster.status(cluster.nodes[0])["disk_nodes"] == ["a", "b", "c"]
 
@@ -220,10 +129,9 @@ def test_a_node_joins_and_is_forgotten_and_comes_back_empty_only(
     a = cluster.nodes[0]
     assert cluster.run_command(a, "queue", "declare", "older", "--type", "quorum").returncode == 0
     publish(a, "older", "one")
-    joiner = Joiner(cluster, tmp_path, "d")
-    process = joiner.start()
+    d = cluster.another(tmp_path, "d")
+    d.start()
     try:
-        d = ClusterNode(tmp_path / "d", int(joiner.options["--port"]))
         cluster.wait_until_up(d, at=a)
         assert bodies(d, "older", 1) == [b"one"]
         (row,) = [
@@ -234,31 +142,23 @@ def test_a_node_joins_and_is_forgotten_and_comes_back_empty_only(
         runs = cluster.run_command(a, "cluster", "forget-node", "d")
         assert runs.returncode == 70
         assert "runs: stop it first" in runs.stderr
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=END_S)
+        d.stop()
         cluster.wait_until(lambda: "d" not in cluster.status(a)["running_nodes"], "it has gone")
         done = cluster.run_command(a, "cluster", "forget-node", "d")
         assert done.returncode == 0, done
         assert cluster.status(a)["disk_nodes"] == ["a", "b", "c"]
-        assert "it was forgotten; give it an empty folder" in joiner.refusal()
+        assert "it was forgotten; give it an empty folder" in d.refusal()
     finally:
-        process.kill()
-        process.communicate()
+        d.finish()
 
 
 def test_a_single_node_with_transactions_on_quorum_queues_is_joined(
     cluster: ClusterProcess, tmp_path: Path
 ) -> None:
     """F5, J4: the queue stays at its node, and so do transactions there, on the same channel."""
-    first = Joiner(cluster, tmp_path, "alone")
-    del first.options["--cluster-nodes"]
-    second = Joiner(cluster, tmp_path, "later")
-    second.options["--cluster-nodes"] = f"alone=127.0.0.1:{first.options['--cluster-port']}"
-    alone, later = (
-        ClusterNode(tmp_path / each.options["--node-name"], int(each.options["--port"]))
-        for each in (first, second)
-    )
-    processes = [first.start()]
+    alone = cluster.another(tmp_path, "alone", cluster_nodes=None)
+    later = cluster.another(tmp_path, "later", cluster_nodes=f"alone=127.0.0.1:{alone.cluster_port}")
+    alone.start()
     try:
         cluster.wait_until(lambda: alone.accepts, "the single node")
         with connected(alone) as connection:
@@ -266,14 +166,13 @@ def test_a_single_node_with_transactions_on_quorum_queues_is_joined(
             channel.queue_declare("joined", durable=True, arguments={"x-queue-type": "quorum"})
             channel.tx_select()
             transact(channel, "before")
-            processes.append(second.start())
+            later.start()
             cluster.wait_until_up(alone, later, at=alone)
             transact(channel, "behind")
         assert bodies(later, "joined", 2) == [b"before", b"behind"]
     finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+        for node in (alone, later):
+            node.finish()
 
 
 def transact(channel: BlockingChannel, text: str) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.cluster_load import MetadataClient, stop_all
+from tests.support.cluster_load import MetadataClient, started, stop_all, wait_for
 from tests.support.cluster_network import CutCluster
 from tests.support.cluster_process import ClusterNode, healed
 from tests.support.linearizable import Answer, Kind, Operation
@@ -63,18 +63,14 @@ def test_what_clients_see_of_names_has_an_explanation(
         for at in range(6):
             nodes = [*cluster.nodes[at % 3 :], *cluster.nodes[: at % 3]]
             clients.append(MetadataClient(nodes, f"names.{at}", histories, seed + at, on_a_name=300))
-        for client in clients:
-            client.start()
+        started(clients)
 
-        def asked(wanted: int) -> bool:
-            for client in clients:
-                if client.failure is not None:
-                    raise AssertionError(f"{client.name} has failed") from client.failure
-            return sum(map(len, histories.values())) >= wanted
+        def asked() -> int:
+            return sum(map(len, histories.values()))
 
         def work() -> None:
-            wanted = sum(map(len, histories.values())) + OPERATIONS
-            cluster.wait_until(lambda: asked(wanted), f"{OPERATIONS} operations more", timeout_s=120)
+            wanted = asked() + OPERATIONS
+            wait_for(cluster, clients, lambda: asked() >= wanted, f"{OPERATIONS} operations more", 120)
 
         try:
             for _ in range(ROUNDS):

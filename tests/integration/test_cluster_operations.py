@@ -14,7 +14,9 @@ from urllib.parse import quote
 import pika
 import pytest
 
+from tests.support import crash_load
 from tests.support.cluster_process import ClusterNode, ClusterProcess, http
+from tests.support.pika_client import get_all
 
 pytestmark = pytest.mark.xdist_group("cluster")
 
@@ -59,22 +61,12 @@ def leader(nodes: ClusterProcess, queue: str, at: str = "a") -> str | None:
 
 
 def publish(node: ClusterNode, queue: str, count: int, first: int = 0) -> None:
-    with pika.BlockingConnection(pika.ConnectionParameters(node.host, node.port)) as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
-        for number in range(first, first + count):
-            channel.basic_publish("", queue, str(number).encode())
+    crash_load.publish(node, queue, *map(str, range(first, first + count)))
 
 
 def drained(node: ClusterNode, queue: str) -> list[int]:
-    with pika.BlockingConnection(pika.ConnectionParameters(node.host, node.port)) as connection:
-        channel = connection.channel()
-        found = []
-        while True:
-            method, _, body = channel.basic_get(queue, auto_ack=True)
-            if method is None:
-                return found
-            found.append(int(body))
+    with crash_load.connected(node) as connection:
+        return list(map(int, get_all(connection.channel(), queue)))
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "add_member_2")
@@ -467,10 +459,3 @@ def test_a_member_that_is_down_is_removed_and_the_lost_are_left_behind(nodes: Cl
     assert set(states(nodes, "lost", "c")) == {other}
     run(nodes, "c", "member", "add", "lost", "c", "--membership", "voter")
     publish(nodes.node("c"), "lost", 1)
-
-
-def shown(node: ClusterNode) -> list[Any]:
-    """The queues of the test before, as a node shows them."""
-    columns = "columns=name,node,members,messages,messages_ready"
-    page: Any = http(node, "GET", f"/queues/%2F?page=1&name=web-&{columns}")
-    return list(page["items"])

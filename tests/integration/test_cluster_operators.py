@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +16,7 @@ import pika
 import pytest
 
 from tests.integration.test_cluster_operations import declare, drained, leader, publish, ready, run, states
-from tests.support.broker_process import REPOSITORY
-from tests.support.cluster_process import ClusterNode, ClusterProcess, free_ports
+from tests.support.cluster_process import ClusterNode, ClusterProcess
 from tests.support.proton_client import ProtonClient
 
 pytestmark = pytest.mark.xdist_group("cluster")
@@ -196,41 +192,16 @@ def test_the_leadership_goes_round_while_one_node_after_the_other_is_away(nodes:
     assert drained(b, "round") == [0, 1, 2]
 
 
-@contextmanager
-def alone(nodes: ClusterProcess, folder: Path) -> Iterator[tuple[ClusterNode, subprocess.Popen[bytes]]]:
-    """A node of no list, which is a cluster of one."""
-    port = free_ports(1)
-    words = shlex.split((nodes.node("a").folder / "command").read_text())
-    options = words.index("serve") + 1
-    given = dict(zip(words[options::2], words[options + 1 :: 2], strict=True))
-    given |= {"--node-name": "d", "--data-dir": str(folder / "d"), "--port": str(port)}
-    given |= {"--cluster-port": str(port + 20_000)}
-    del given["--cluster-nodes"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [*words[:options], *(word for pair in given.items() for word in pair)],
-            cwd=REPOSITORY,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    node = ClusterNode(folder / "d", port)
-    try:
-        nodes.wait_until(lambda: node.accepts, "it serves")
-        yield node, process
-    finally:
-        process.kill()
-        process.wait()
-
-
 def test_a_running_node_joins_and_leaves(nodes: ClusterProcess, tmp_path: Path) -> None:
     """J1 to J3, J5, S3: in minority it stays alone; a node that waits for others answers its owner only."""
     a, b, c = nodes.nodes
-    address = f"a=127.0.0.1:{a.port + 20_000}"
+    address = f"a=127.0.0.1:{a.cluster_port}"
     declare(nodes, "older", 3)
     publish(a, "older", 1)
-    with alone(nodes, tmp_path) as (d, process):
+    d = nodes.another(tmp_path, "d", cluster_nodes=None)
+    d.start()
+    try:
+        nodes.wait_until(lambda: d.accepts, "it serves")
 
         def at_d(*words: str, code: int = 0) -> str:
             done = nodes.run_command(d, *words)
@@ -270,8 +241,11 @@ def test_a_running_node_joins_and_leaves(nodes: ClusterProcess, tmp_path: Path) 
         run(nodes, "b", "member", "add", "older", "d", "--membership", "voter", "--timeout", "20")
         run(nodes, "b", "member", "transfer-leadership", "older", "d")
         assert "has no data any more" in at_d("cluster", "reset")
-        assert process.wait(END_S) == 0
+        nodes.wait_until(lambda: d.ended, "it has ended")
+        assert d.exit_code == 0
         assert nodes.status(a)["disk_nodes"] == ["a", "b", "c"]
         assert set(states(nodes, "older", "b")) <= {"a", "b", "c"}
         publish(b, "older", 1, first=1)
         assert drained(c, "older") == [1]
+    finally:
+        d.finish()

@@ -17,6 +17,7 @@ from pika.exceptions import ConnectionClosedByBroker
 
 from amqp10broker.client import blocking
 from amqp10broker.client.blocking import Management
+from tests.support.broker_process import run_program
 from tests.support.cluster_history import TotalQueue
 from tests.support.cluster_load import (
     ClusterClient,
@@ -26,7 +27,9 @@ from tests.support.cluster_load import (
     PikaPublisher,
     ProtonConsumer,
     ProtonPublisher,
+    started,
     stop_all,
+    wait_for,
 )
 from tests.support.cluster_network import CutCluster
 from tests.support.cluster_process import ClusterNode, healed
@@ -69,10 +72,6 @@ class Load:
             self.consumers[name] = consumer([node], f"c-{name}", notes, steady=True, give_back=0)
         self.clients = [*self.publishers.values(), *self.consumers.values()]
 
-    def start(self) -> None:
-        for client in self.clients:
-            client.start()
-
     def confirmed(self, node: ClusterNode) -> int:
         return sum(name.startswith(f"p-{node.name}.") for name in list(self.notes.confirmed))
 
@@ -80,15 +79,7 @@ class Load:
         return sum(each.life.startswith(f"c-{node.name}.") for each in list(self.notes.deliveries))
 
     def wait_until(self, condition: Callable[[], Any], what: str) -> None:
-        """Wait, and fail at once if a client has failed."""
-
-        def holds() -> Any:
-            for client in self.clients:
-                if client.failure is not None:
-                    raise AssertionError(f"{client.name} has failed") from client.failure
-            return condition()
-
-        self.cluster.wait_until(holds, what)
+        wait_for(self.cluster, self.clients, condition, what)
 
     def flows(self, *nodes: ClusterNode) -> None:
         """Wait until publishers and consumers of these nodes have got on."""
@@ -132,7 +123,7 @@ def test_whatever_is_cut_a_majority_goes_on_and_the_rest_waits(cluster: CutClust
     network = cluster.network
     declare(cluster.nodes[0], queue)
     load = Load(cluster, queue)
-    load.start()
+    started(load.clients)
     load.flows(*cluster.nodes)
 
     # Between the leader and one other: both see the third, and the leader stays.
@@ -291,7 +282,7 @@ def test_a_node_that_is_cut_off_refuses_changes_and_does_the_rest(cluster: CutCl
 
     with ThreadPoolExecutor(len(changes) + 2) as pool:
         heard = {text: pool.submit(refused, change) for text, change in changes.items()}
-        command = pool.submit(cluster.run_beside, a, "queue", "declare", f"{queue}.4")
+        command = pool.submit(run_program, "queue", "declare", f"{queue}.4", "--port", str(a.port))
         answer = pool.submit(put_queue, a, f"{queue}.5")
         with connected(a) as connection:
             channel = connection.channel()

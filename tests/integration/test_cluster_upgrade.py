@@ -13,9 +13,17 @@ from typing import Any
 import pytest
 
 from amqp10broker.queues.machine_version import NEWEST
-from tests.integration.test_cluster_failover import declare, started, wait_for
-from tests.support.cluster_load import PikaConsumer, PikaPublisher, ProtonConsumer, ProtonPublisher, stop_all
-from tests.support.cluster_process import ClusterNode, ClusterProcess, free_ports
+from tests.integration.test_cluster_failover import declare
+from tests.support.cluster_load import (
+    PikaConsumer,
+    PikaPublisher,
+    ProtonConsumer,
+    ProtonPublisher,
+    started,
+    stop_all,
+    wait_for,
+)
+from tests.support.cluster_process import ClusterNode, ClusterProcess
 from tests.support.crash_load import connected
 
 pytestmark = pytest.mark.long
@@ -119,19 +127,8 @@ def test_an_upgrade_node_by_node_under_load(tmp_path: Path) -> None:
 
 def refuses_a_new_node(cluster: ClusterProcess, tmp_path: Path) -> None:
     """Y3: a node of the older version, with an empty folder; one line with both ranges on both sides."""
-    port = free_ports(1)
-    words = shlex.split((cluster.nodes[0].folder / "command").read_text())
-    words[words.index("-m") + 1] = NOW
-    for option, text in (
-        ("--node-name", "d"), ("--port", str(port)), ("--data-dir", str(tmp_path / "d")),
-        ("--cluster-port", str(port + 20_000)),
-    ):  # fmt: skip
-        words[words.index(option) + 1] = text
-    at = words.index("--cluster-nodes") + 1
-    words[at] += f",d=127.0.0.1:{port + 20_000}"
-    (tmp_path / "d").mkdir()
-    (tmp_path / "d" / "command").write_text(shlex.join(words))
-    node = ClusterNode(tmp_path / "d", port)
+    node = cluster.another(tmp_path, "d")
+    install(node, NOW)
     node.start()
     cluster.wait_until(lambda: node.ended, "the new node ends")
     reason = (

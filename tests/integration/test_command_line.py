@@ -16,11 +16,10 @@ from typing import Any
 
 import pika
 import pytest
-from proton import Delivery, Message
 
 from amqp10broker.client.blocking import connect
 from amqp10broker.client.message import data_message
-from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
+from tests.support.broker_process import REPOSITORY, BrokerProcess
 from tests.support.proton_client import ProtonClient
 
 
@@ -79,41 +78,6 @@ def test_status_says_why_each_link_waits(broker: BrokerProcess, client: ProtonCl
         if link["queue"] == queue
     ]
     assert {each["role"]: each["credit"] for each in shown} == {"sender": 167, "receiver": 9}
-
-
-def test_alarm_shuts_the_window_of_publishers_and_clearing_opens_it(
-    start_broker: StartBroker, clients: Any, queue: str
-) -> None:
-    """F11: publishers stop, consumers go on, new connections are served; afterwards everything flows."""
-    broker = start_broker()
-    client = clients(broker)
-    sender = client.sender(queue)
-    sender.send("before")
-    assert run(broker, "alarm", "set", "memory", "on") == "the memory alarm is on\n"
-    link = waits(broker, queue, "sender", "blocked-by-alarm")
-    assert "alarm" in link["waits_why"]
-    text = run(broker, "status")
-    assert "ALARM: memory (publishers are held)" in text
-    assert "waits: blocked-by-alarm" in text
-
-    client.flush()  # the client has read the closed window by now
-    tag = sender.transfer(Message(body="during"))
-    client.flush()
-    receiver = client.receiver(queue, credit=10)
-    receiver.settle(receiver.take())
-    late = clients(broker)
-    late_sender = late.sender(queue)
-    late_tag = late_sender.transfer(Message(body="late"))
-    late.flush()
-    broker.wait_for_counts(queue, ready=0)
-    assert tag not in sender.outcomes
-    assert late_tag not in late_sender.outcomes
-
-    assert run(broker, "alarm", "set", "memory", "off") == "the memory alarm is off\n"
-    assert sender.outcome(tag).state == Delivery.ACCEPTED
-    assert late_sender.outcome(late_tag).state == Delivery.ACCEPTED
-    receiver.take(2)
-    assert sorted(receiver.bodies) == ["before", "during", "late"]
 
 
 @pytest.mark.parametrize(

@@ -5,18 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pika.adapters.blocking_connection import BlockingConnection
 
-from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
-from tests.support.pika_client import parameters
-from tests.support.proton_client import ProtonClient
+from tests.support.broker_process import REPOSITORY, BrokerProcess, run_program
+from tests.support.pika_client import Connect
 
 pytestmark = pytest.mark.usefixtures("deadline")
 
@@ -54,74 +50,23 @@ def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         process.check_log()
 
 
-Proton = Callable[..., ProtonClient]
-
-
-@pytest.fixture
-def proton(rabbit: BrokerProcess, clients: Any) -> Proton:
-    def connect(user: str, vhost: str = "/", password: str | None = None) -> ProtonClient:
-        client: ProtonClient = clients(
-            rabbit, user=user, password=password or PASSWORDS[user], virtual_host=f"vhost:{vhost}"
-        )
-        return client
-
-    return connect
-
-
-@pytest.fixture
-def connect_pika(rabbit: BrokerProcess) -> Iterator[Callable[..., BlockingConnection]]:
-    opened: list[BlockingConnection] = []
-
-    def connect(user: str, vhost: str = "/", password: str | None = None) -> BlockingConnection:
-        given = parameters(rabbit, user=user, password=password or PASSWORDS[user], virtual_host=vhost)
-        connection = BlockingConnection(given)
-        opened.append(connection)
-        return connection
-
-    yield connect
-    for connection in opened:
-        if connection.is_open:
-            connection.close()
-
-
 # --- users ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.rabbitmq("definition_import_SUITE", "import_on_a_booting_node")
 @pytest.mark.parametrize(("user", "vhost"), [("guest", "/"), ("orders-service", "shop"), ("legacy", "/")])
 def test_users_log_in_with_the_passwords_that_they_had(
-    proton: Proton, connect_pika: Any, rabbit: BrokerProcess, user: str, vhost: str
+    clients: Any, connect: Connect, rabbit: BrokerProcess, user: str, vhost: str
 ) -> None:
     """Salted SHA-256, SHA-512 and MD5, in both protocols."""
-    proton(user, vhost)
-    connect_pika(user, vhost)
+    password = PASSWORDS[user]
+    clients(rabbit, user=user, password=password, virtual_host=f"vhost:{vhost}")
+    connect(rabbit, user=user, password=password, virtual_host=vhost)
     shown = [each for each in rabbit.status()["connections"] if each["user"] == user]
     assert sorted((each["protocol"], each["vhost"]) for each in shown) == [
         ("AMQP 0-9-1", vhost),
         ("AMQP 1.0", vhost),
     ]
-
-
-# --- together with the configuration -------------------------------------------------------------
-
-
-def test_what_cannot_be_is_left_out_at_the_start(start_broker: StartBroker, tmp_path: Path) -> None:
-    """A queue of a plugin of RabbitMQ, and the binding of an exchange that its export leaves out."""
-    content = document()
-    queue = {"name": "log", "vhost": "/", "durable": True, "arguments": {"x-queue-type": "jms"}}
-    binding = {"source": "inner", "vhost": "/", "destination": "tasks", "destination_type": "queue"}
-    content["queues"].append(queue)
-    content["bindings"].append(binding | {"routing_key": "", "arguments": {}})
-    broker = start_broker("--definitions", write(tmp_path, content))
-    unsupported = (
-        "invalid arg 'x-queue-type' for queue 'log' in vhost '/': "
-        "must be one of classic, quorum, stream, not 'jms'"
-    )
-    for reason in (
-        f"queues[{len(content['queues']) - 1}] (log): {unsupported}",
-        f"bindings[{len(content['bindings']) - 1}] (inner to tasks): no exchange 'inner' in vhost '/'",
-    ):
-        broker.wait_for_log("left out of the definitions", reason=f"definitions: {reason}")
 
 
 # --- files that are none -------------------------------------------------------------------------
@@ -152,15 +97,7 @@ def test_a_file_that_cannot_be_taken_over_ends_the_start(tmp_path: Path, content
     path = str(tmp_path / "definitions.json")
     if content is not None:
         write(tmp_path, content(document()) if callable(content) else content)
-    command = [sys.executable, "-m", "amqp10broker", "serve", "--port", "0", "--admin-socket", ""]
-    result = subprocess.run(
-        [*command, "--definitions", path],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    result = run_program("serve", "--port", "0", "--admin-socket", "", "--definitions", path)
     assert result.returncode == 1
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()

@@ -31,13 +31,6 @@ def answered(client: socket.socket) -> bool:
         return False
 
 
-def resident_bytes(broker: BrokerProcess) -> int:
-    for line in Path(f"/proc/{broker.pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("the kernel does not say")
-
-
 def test_a_thousand_open_connections_of_http_leave_others_alone(tmp_path: Path) -> None:
     """One more is closed at once; AMQP goes on; when they have gone there is room again."""
     broker = BrokerProcess(tmp_path, "--http-port", "0")
@@ -45,7 +38,7 @@ def test_a_thousand_open_connections_of_http_leave_others_alone(tmp_path: Path) 
     try:
         address = str(broker.wait_for_log("HTTP API")["address"])
         port = int(address.rstrip("/").rpartition(":")[2])
-        before = resident_bytes(broker)
+        before = broker.resident_bytes
         for _ in range(MAX):
             clients.append(opened(port))
             assert answered(clients[-1])
@@ -57,7 +50,7 @@ def test_a_thousand_open_connections_of_http_leave_others_alone(tmp_path: Path) 
             channel.confirm_delivery()
             channel.basic_publish("", queue, b"meanwhile")
             assert channel.basic_get(queue, auto_ack=True)[2] == b"meanwhile"
-        assert resident_bytes(broker) - before < MAX * HELD_BYTES
+        assert broker.resident_bytes - before < MAX * HELD_BYTES
         while clients:
             clients.pop().close()
         until = time.monotonic() + PATIENCE_S

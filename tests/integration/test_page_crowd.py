@@ -14,7 +14,7 @@ from tests.integration.test_page import expect, log_in, row, view
 from tests.support.broker_process import BrokerProcess
 from tests.support.browser import Pages
 from tests.support.rawframes import attach_receiver, begin, login, open_frame
-from tests.support.rawprocess import RawSocket
+from tests.support.rawsocket import RawSocket
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

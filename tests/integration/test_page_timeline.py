@@ -14,7 +14,7 @@ from amqp10broker.protocols.amqp10.performatives import Accepted, Attach, Flow, 
 from tests.support.broker_process import BrokerProcess
 from tests.support.browser import Pages
 from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, flow, transfer
-from tests.support.rawprocess import RawSocket
+from tests.support.rawsocket import RawSocket
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

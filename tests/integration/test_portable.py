@@ -8,18 +8,16 @@ import json
 import os
 import socket
 import stat
-import subprocess
-import sys
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pika
 import pytest
 
 from amqp10broker import portable
-from tests.support.broker_process import REPOSITORY, BrokerProcess
+from tests.support.broker_process import BrokerProcess, run_program
+from tests.support.crash_load import connected
+from tests.support.pika_client import Properties, put
 
 pytestmark = pytest.mark.usefixtures("deadline")
 
@@ -29,10 +27,7 @@ KINDS = ("classic", "quorum", "stream")
 
 
 def command(*words: str, fails: bool = False) -> str:
-    done = subprocess.run(
-        [sys.executable, *PROGRAM, *words],
-        cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+    done = run_program(*words, program=PROGRAM)
     assert (done.returncode != 0) == fails, done.stderr
     return done.stderr if fails else done.stdout
 
@@ -41,12 +36,11 @@ def start(tmp_path: Path, *arguments: str) -> BrokerProcess:
     return BrokerProcess(tmp_path, *arguments, program=PROGRAM)
 
 
-def publish(broker: BrokerProcess, queue: str, bodies: Sequence[bytes]) -> None:
-    with pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.port)) as connection:
+def publish(broker: BrokerProcess, queue: str, *bodies: str) -> None:
+    with connected(broker) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
-        for body in bodies:
-            channel.basic_publish("", queue, body, pika.BasicProperties(delivery_mode=2))
+        put(channel, queue, *bodies, properties=Properties(delivery_mode=2))
 
 
 def is_closed_after(stream: socket.socket, data: bytes) -> bool:
@@ -89,7 +83,7 @@ def test_what_was_confirmed_is_there_after_a_kill(tmp_path: Path) -> None:
     there = ("--admin-socket", broker.admin_socket)
     for kind in KINDS:
         command("queue", "declare", kind, "--type", kind, *there)
-        publish(broker, kind, [f"{kind} {number}".encode() for number in range(20)])
+        publish(broker, kind, *(f"{kind} {number}" for number in range(20)))
     assert "is in use by process" in command("serve", "--port", "0", *data, "--admin-socket", "", fails=True)
     broker.kill()
     broker = start(tmp_path, *data)  # a stale file of the admin socket is replaced
@@ -110,16 +104,16 @@ def test_files_are_replaced_and_removed_while_the_broker_runs(tmp_path: Path) ->
         there = ("--admin-socket", broker.admin_socket)
         command("queue", "declare", "q", *there)
         command("queue", "declare", "s", "--type", "stream", *there)
-        publish(broker, "s", [b"x"])
+        publish(broker, "s", "x")
         (stream,) = (data / "streams").iterdir()
         command("queue", "delete", "s", *there)
         broker.wait_until(lambda: not stream.exists(), "the stream's folder is removed")
-        with pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.port)) as connection:
+        with connected(broker) as connection:
             channel = connection.channel()
             channel.confirm_delivery()
             first = set(os.listdir(data / "journal"))
             while first & set(os.listdir(data / "journal")):
-                channel.basic_publish("", "q", bytes(1_000_000), pika.BasicProperties(delivery_mode=2))
+                channel.basic_publish("", "q", bytes(1_000_000), Properties(delivery_mode=2))
                 channel.queue_purge("q")
             catalog = data / "catalog" / "catalog.log"
             before = catalog.stat().st_ino

@@ -29,12 +29,17 @@ from rabbitmq_amqp_python_client import (
     ExchangeType,
     Management,
     Message,
+    MessageProperties,
+    OffsetSpecification,
     OutcomeState,
     QueueType,
     QuorumConsumerOptions,
     QuorumQueueSpecification,
+    StreamConsumerOptions,
+    StreamFilterOptions,
     StreamSpecification,
 )
+from rabbitmq_amqp_python_client.qpid.proton import symbol
 from rabbitmq_amqp_python_client.qpid.proton.utils import SendException
 
 from tests.support.broker_process import BrokerProcess
@@ -167,23 +172,6 @@ def test_a_classic_queue_is_declared_again_and_deleted(management: Management, q
     management.delete_queue(queue)
 
 
-@pytest.mark.rabbitmq(
-    "management_SUITE",
-    "queue_topology",
-    note="kind, arguments and counts of each kind; members are n/a: there is one node",
-)
-@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "format", "queue_info")
-def test_a_stream_says_which_offsets_it_has(management: Management, queue: str) -> None:
-    """Ours, beside what RabbitMQ says of a queue."""
-    management.declare_queue(StreamSpecification(name=queue))
-    info = management.queue_info(queue)
-    assert (info.queue_type, info.message_count) == (QueueType.stream, 0)
-    answer = management.request(None, AddressHelper.queue_address(queue), "GET", [200])
-    assert (answer.body["first_offset"], answer.body["next_offset"]) == (0, 0)
-    assert len(answer.body["declaration_id"]) == 16
-    management.delete_queue(queue)
-
-
 # --- publishing -----------------------------------------------------------------------------------
 
 
@@ -262,3 +250,79 @@ def test_direct_reply_to(
         replied.result(20.0)
     assert handler.bodies == ["reply"]
     requester.close()
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stream(management: Management, connection: Connection, queue: str) -> Iterator[str]:
+    """A stream with the messages 0 .. 19, with an application property n and a subject, in 20 chunks."""
+    management.declare_queue(StreamSpecification(name=queue))
+    publisher = connection.publisher(AddressHelper.queue_address(queue))
+    for number in range(20):
+        message = Message(
+            body=Converter.string_to_bytes(str(number)),
+            inferred=True,
+            application_properties={"n": number},
+            subject="even" if number % 2 == 0 else "odd",
+            annotations={symbol("x-stream-filter-value"): "low" if number < 10 else "high"},
+        )
+        assert publisher.publish(message).remote_state == OutcomeState.ACCEPTED
+    publisher.close()
+    yield queue
+    management.delete_queue(queue)
+
+
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "streams")
+@pytest.mark.rabbitmq("amqp_client_SUITE", "stream_bloom_filter")
+@pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "multiple_sections")
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"offset_specification": OffsetSpecification.first}, [0, 1, 2]),
+        ({"offset_specification": 16}, [16, 17, 18, 19]),
+        ({"offset_specification": OffsetSpecification.last}, [19]),
+        (
+            {"offset_specification": OffsetSpecification.first,
+             "filter_options": StreamFilterOptions(values=["high"])},
+            [10, 11, 12],
+        ),
+        (
+            {"offset_specification": OffsetSpecification.first,
+             "filter_options": StreamFilterOptions(sql="n > 14 AND properties.subject = 'odd'")},
+            [15, 17, 19],
+        ),
+        (
+            {"offset_specification": OffsetSpecification.first,
+             "filter_options": StreamFilterOptions(message_properties=MessageProperties(subject="odd"))},
+            [1, 3, 5],
+        ),
+        (
+            {"offset_specification": OffsetSpecification.first,
+             "filter_options": StreamFilterOptions(application_properties={"n": 4})},
+            [4],
+        ),
+    ],
+    ids=["first", "offset", "last", "values", "sql", "properties", "application properties"],
+)  # fmt: skip
+def test_rabbitmqs_client_reads_what_it_asks_for(
+    environment: Environment, stream: str, options: dict[str, Any], expected: list[int]
+) -> None:
+    """Its options for streams, one by one."""
+    handler = consume(environment, stream, len(expected), None, StreamConsumerOptions(**options))
+    assert [int(each["x-stream-offset"]) for each in handler.annotations] == expected
+
+
+@pytest.mark.rabbitmq(
+    "management_SUITE",
+    "queue_topology",
+    note="kind, arguments and counts of each kind; members are n/a: there is one node",
+)
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "format", "queue_info")
+def test_management_says_which_offsets_there_are(management: Management, stream: str) -> None:
+    answer = management.request(None, AddressHelper.queue_address(stream), "GET", [200])
+    found = {name: answer.body[name] for name in ("type", "message_count", "first_offset", "next_offset")}
+    assert found == {"type": "stream", "message_count": 20, "first_offset": 0, "next_offset": 20}
+    assert len(answer.body["declaration_id"]) == 16
+    assert management.queue_info(stream).queue_type == QueueType.stream

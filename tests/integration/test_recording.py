@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +14,7 @@ from proton import Delivery
 
 from amqp10broker.observe.flow_events import EventKind
 from amqp10broker.observe.recording import RunRecord, read_events, read_runs
-from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
+from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker, run_program
 
 pytestmark = pytest.mark.usefixtures("deadline")
 
@@ -160,18 +158,9 @@ def test_a_broker_that_cannot_record_does_not_listen(tmp_path: Path, lacks_pyarr
     (tmp_path / "file").write_text("in the way")
     search = [str(tmp_path)] if lacks_pyarrow else []
     recording = tmp_path / ("new" if lacks_pyarrow else "file")
-    environ = {name: text for name, text in os.environ.items() if not name.startswith("AMQP10BROKER_")}
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "amqp10broker", "serve", "--port", "0"),
-            *("--admin-socket", "", "--record", str(recording)),
-        ],
-        cwd=REPOSITORY,
-        env=environ | {"PYTHONPATH": os.pathsep.join([*search, str(REPOSITORY)])},
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
+    ended = run_program(
+        *("serve", "--port", "0", "--admin-socket", "", "--record", str(recording)),
+        PYTHONPATH=os.pathsep.join([*search, str(REPOSITORY)]),
     )
     says = "pip install 'amqp10broker[record]'" if lacks_pyarrow else "cannot be written"
     assert (ended.returncode, says in ended.stderr) == (1, True), ended.stderr

@@ -14,7 +14,6 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pyspark.sql.datasource import InputPartition
 
 from amqp10broker.client import blocking
-from amqp10broker.client.blocking import Client, connect
 from amqp10broker.client.message import data_message
 from amqp10broker.protocols.amqp10.performatives import Attach
 from amqp10broker.spark.errors import BrokerUnreachable, SpoolError
@@ -23,6 +22,7 @@ from amqp10broker.spark.queue_source import QueueLink, QueueReader, QueueStreamR
 from amqp10broker.spark.stream_source import OFFSET_SPEC
 from tests.support.broker_process import BrokerProcess
 from tests.support.cutting_proxy import CuttingProxy
+from tests.support.spark_streams import publish
 
 pytestmark = pytest.mark.usefixtures("deadline")
 
@@ -93,17 +93,12 @@ def options(broker: BrokerProcess, queue: str, tmp_path: Path) -> Callable[..., 
     return make
 
 
-def client_of(broker: BrokerProcess) -> Client:
-    return connect(broker.host, broker.port, user="guest", password="guest")
-
-
 def declared(channel: BlockingChannel, queue: str, kind: str = "classic", **arguments: Any) -> None:
     channel.queue_declare(queue, durable=True, arguments={"x-queue-type": kind, **arguments})
 
 
 def fill(broker: BrokerProcess, queue: str, bodies: Sequence[str]) -> None:
-    with client_of(broker) as client:
-        client.sender(f"/queues/{queue}").send_many([data_message(body.encode()) for body in bodies])
+    publish(broker, queue, [data_message(body.encode()) for body in bodies])
 
 
 def numbers(start: int, stop: int) -> list[str]:

@@ -253,8 +253,7 @@ def test_a_filter_that_is_looked_at_for_long(broker: BrokerProcess, queue: str) 
     """Nothing comes for longer than `idleTimeout`, since nothing matches: the broker is at work."""
     declare(broker, queue)
     fill(broker, queue, 120_000)
-    never = " OR ".join(f"p.message_id = '{number}' OR p.subject LIKE '%{number}_'" for number in range(10))
-    assert batch(broker, queue, filter=never, idleTimeout="1ms", minPartitions=1) == []
+    assert batch(broker, queue, filter="FALSE", idleTimeout="1ms", minPartitions=1) == []
 
 
 # --- what goes wrong --------------------------------------------------------------------------------

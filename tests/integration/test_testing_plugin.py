@@ -367,29 +367,6 @@ def test_a_lint_says_which_rule_whose_frames_and_what_to_do(run: Run) -> None:
     none.stdout.fnmatch_lines(["*frames are not kept: set amqp_broker_frames*"])
 
 
-def test_a_test_of_trio_may_ask_while_its_own_loop_runs(run: Run) -> None:
-    """The broker's loop is another one, in another thread."""
-    result = run(
-        """
-        import pytest, trio
-        from amqp10broker.client.options import ClientOptions
-        from amqp10broker.client.trio import connect
-
-        @pytest.mark.trio
-        async def test_one(amqp_broker):
-            amqp_broker.declare("q")
-            options = ClientOptions(hostname=amqp_broker.hostname)
-            where = amqp_broker.host, amqp_broker.port
-            async with connect(*where, user="guest", password="guest", options=options) as client:
-                await (await client.sender("/queues/q")).send(b"\\0Su\\xa0\\2hi")
-                assert len(amqp_broker.connections) == 1
-            assert amqp_broker.get("q").body == b"hi"
-        """,
-        *("-p", "pytest_trio.plugin"),
-    )
-    result.assert_outcomes(passed=1)
-
-
 def test_a_process_is_killed_and_comes_back_at_its_port(run: Run) -> None:
     """With what is durable; while it is down the report says so."""
     result = run(

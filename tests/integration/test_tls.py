@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,12 +11,11 @@ from typing import Any
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingConnection
-from pika.exceptions import AMQPError
 from proton import Delivery, Message, SSLDomain
 
-from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
+from tests.support.broker_process import BrokerProcess, run_program
 from tests.support.certificates import Certificates, certificates
-from tests.support.proton_client import Disconnected, ProtonClient
+from tests.support.proton_client import ProtonClient
 
 __all__ = ["certificates"]
 
@@ -71,24 +68,6 @@ class TlsBroker:
         return dict(found)
 
 
-StartTls = Callable[..., TlsBroker]
-
-
-@pytest.fixture
-def start_tls(start_broker: StartBroker, certificates: Certificates) -> StartTls:
-    """Start a broker for this test alone, with TLS on any free port."""
-
-    def start(*arguments: str) -> TlsBroker:
-        process = start_broker(
-            *("--tls-certificate", certificates.server, "--tls-key", certificates.server_key),
-            *("--tls-port", "0", "--tls-ca", certificates.ca, "--auth-failure-delay-ms", "10"),
-            *arguments,
-        )
-        return TlsBroker(process, certificates)
-
-    return start
-
-
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[TlsBroker]:
     """One broker that takes clients with and without a certificate."""
@@ -123,40 +102,6 @@ def test_both_protocols_on_the_tls_port(tls: TlsBroker) -> None:
     channel.connection.close()
 
 
-# --- certificates of clients ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("verify", ["optional", "required"])
-def test_a_certificate_of_another_authority_is_refused(start_tls: StartTls, verify: str) -> None:
-    """Also where none would do: who shows one must show a good one."""
-    broker = start_tls("--tls-verify", verify)
-    bad = broker.certificates.client("guest", trusted=False)
-    with pytest.raises(AMQPError):
-        broker.pika(bad)
-    with pytest.raises(Disconnected):
-        broker.proton(bad)
-    entry = broker.process.wait_for_log("TLS handshake failed")
-    assert "CERTIFICATE_VERIFY_FAILED" in entry["reason"].upper().replace(" ", "_")
-
-
-@pytest.mark.parametrize(("verify", "served"), [("none", True), ("optional", True), ("required", False)])
-def test_a_client_without_a_certificate(start_tls: StartTls, verify: str, served: bool) -> None:
-    broker = start_tls("--tls-verify", verify)
-    if served:
-        broker.pika().close()
-        broker.proton().close()
-    else:
-        with pytest.raises(AMQPError):
-            broker.pika()
-        with pytest.raises(Disconnected):
-            broker.proton()
-        entry = broker.process.wait_for_log("TLS handshake failed")
-        assert "PEER_DID_NOT_RETURN_A_CERTIFICATE" in entry["reason"].upper().replace(" ", "_")
-        certificate = broker.certificates.client("guest")
-        broker.pika(certificate).close()
-        broker.proton(certificate).close()
-
-
 # --- files ---------------------------------------------------------------------------------------
 
 
@@ -166,15 +111,8 @@ def test_wrong_files_end_the_start(tmp_path: Path) -> None:
     The other sentences are in `unit/auth/test_tls.py`.
     """
     missing = tmp_path / "missing.pem"
-    command = [sys.executable, "-m", "amqp10broker", "serve", "--port", "0", "--admin-socket", ""]
-    result = subprocess.run(
-        [*command, "--tls-port", "0", "--tls-certificate", str(missing)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    nowhere = ("--port", "0", "--admin-socket", "")
+    result = run_program("serve", *nowhere, "--tls-port", "0", "--tls-certificate", str(missing))
     assert result.returncode == 1
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()

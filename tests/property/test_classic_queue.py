@@ -11,7 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from amqp10broker.message.message import Message, header_of, make_head
+from amqp10broker.message.amqp10 import header_of, make_head
+from amqp10broker.message.message import Message
 from amqp10broker.message.traits import X_OPT_DELIVERY_DELAY, X_OPT_DELIVERY_TIME
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Long

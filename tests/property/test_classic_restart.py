@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from amqp10broker.message.message import header_of, make_head
+from amqp10broker.message.amqp10 import header_of, make_head
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.queues import commands
 from amqp10broker.queues.classic import backlog

@@ -16,8 +16,10 @@ from pamqp.commands import Basic
 
 from amqp10broker.errors import PreconditionFailed
 from amqp10broker.message.amqp091 import read_content, split_head
+from amqp10broker.message.amqp10 import MessageReader
 from amqp10broker.message.convert import routing_headers, to_amqp091, to_amqp10
-from amqp10broker.message.message import Message, MessageReader, acquired, durable
+from amqp10broker.message.message import Message
+from amqp10broker.message.traits import acquired, traits_of
 from amqp10broker.protocols.amqp091 import codec as t091
 from amqp10broker.protocols.amqp091.codec import encode_table
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
@@ -112,7 +114,7 @@ def test_both_encodings_route_alike_where_they_say_the_same(properties: BasicPro
     converted = routing_headers(to_amqp10(message))
     converted.pop("x-basic-type", None)
     assert converted == routing_headers(message)
-    assert durable(to_amqp10(message)) is durable(message)
+    assert traits_of(to_amqp10(message)[0]).durable is traits_of(message[0]).durable
 
 
 def uuid_of(text: str) -> UUID | None:

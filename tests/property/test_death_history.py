@@ -14,8 +14,8 @@ from amqp10broker.message.amqp10 import MessageReader, decode_head
 from amqp10broker.message.convert import routing_headers, to_amqp091, to_amqp10
 from amqp10broker.message.dead_letter_heads import Cause
 from amqp10broker.message.death_history import Death, is_cycle
-from amqp10broker.message.message import Message, acquired
-from amqp10broker.message.traits import traits_of
+from amqp10broker.message.message import Message
+from amqp10broker.message.traits import acquired, traits_of
 from amqp10broker.protocols.amqp091.content import split
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
 from tests.property.test_conversion import any_properties, payloads

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.message.message import MessageReader, acquired, header_of
+from amqp10broker.message.amqp10 import MessageReader, header_of, locate
+from amqp10broker.message.traits import acquired
 from amqp10broker.protocols.amqp10 import connection as frames_module
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.connection import FrameReader
@@ -29,7 +30,6 @@ from amqp10broker.protocols.amqp10.performatives import (
     Transfer,
     decode_composite,
 )
-from amqp10broker.protocols.amqp10.sections import locate
 from amqp10broker.protocols.amqp10.settling import DispositionRun
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from tests.support.examples import tried

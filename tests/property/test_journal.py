@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from amqp10broker.config import Config
 from amqp10broker.errors import DiskFull, StorageError
-from amqp10broker.message.message import make_head
+from amqp10broker.message.amqp10 import make_head
 from amqp10broker.protocols.amqp10 import performatives
 from amqp10broker.protocols.amqp10.connection import FrameReader
 from amqp10broker.queues.classic.queue import ClassicQueue

@@ -12,8 +12,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.message.amqp10 import MessageLayout, MessageLayouts, header_end, layout_of
-from amqp10broker.message.message import MessageReader
+from amqp10broker.message.amqp10 import MessageLayout, MessageLayouts, MessageReader, header_end, layout_of
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError
 from amqp10broker.protocols.amqp10.performatives import Header, Properties

@@ -29,8 +29,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.quorum import log_store as quorum_store
 from amqp10broker.queues.quorum.commands import QuorumCommand
-from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.snapshot import encode_snapshot
+from amqp10broker.queues.quorum.queue import QuorumQueue, encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker
 from tests.support.examples import tried

@@ -18,9 +18,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from amqp10broker.message.amqp10 import decode_head, header_of
+from amqp10broker.message.amqp10 import decode_head, header_of, make_head
 from amqp10broker.message.dead_letter_heads import X_ACQUIRED_COUNT, X_DELIVERY_COUNT
-from amqp10broker.message.message import Message, make_head
+from amqp10broker.message.message import Message
 from amqp10broker.message.traits import X_OPT_DELIVERY_DELAY
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Long, UByte, UInt
@@ -34,10 +34,9 @@ from amqp10broker.queues.quorum.commands import (
     decode_commands,
     encode_commands,
 )
-from amqp10broker.queues.quorum.consumer import size_of
-from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.ordered_entries import size_of
+from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
 from amqp10broker.queues.quorum.ready import ReadyIndexes
-from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType
 
 REQUEUES = (commands.DeliveryOutcome.REQUEUE, commands.DeliveryOutcome.REQUEUE_FAILED)

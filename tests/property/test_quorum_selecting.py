@@ -33,8 +33,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.quorum import selecting
 from amqp10broker.queues.quorum.commands import QuorumCommand, Selected, decode_commands, encode_commands
-from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker
 from tests.support.selecting import coloured, selector

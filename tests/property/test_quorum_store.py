@@ -11,7 +11,8 @@ from random import Random
 
 import pytest
 
-from amqp10broker.message.message import Message, make_head
+from amqp10broker.message.amqp10 import make_head
+from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Configure,
@@ -33,8 +34,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand
 from amqp10broker.queues.quorum.log_store import QuorumStore
-from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings
 from tests.support.quorum_alone import Alone, store_on
 from tests.support.small_journal import SmallJournal

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from amqp10broker.client.message import BodyKind, Header, Message, Properties, decode_message
 from amqp10broker.client.options import UrlError, parse_url
-from amqp10broker.message.filters.stream import delivered_with_time, kept
-from amqp10broker.message.message import MessageReader
+from amqp10broker.message.amqp10 import MessageReader
+from amqp10broker.message.stream_heads import delivered_with_time, kept
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.errors import DecodeError
 from amqp10broker.protocols.amqp10.types import (

@@ -243,6 +243,7 @@ bound = st.lists(st.tuples(st.sampled_from("pqrs"), patterns), max_size=12, uniq
 
 
 @pytest.mark.rabbitmq("routing_SUITE", "topic")
+@pytest.mark.rabbitmq("exchanges_SUITE", "topic_exchange")
 @given(bound, st.lists(keys, min_size=1, max_size=5), st.data())
 def test_tree_routes_as_the_naive_matcher(
     bindings: list[Binding], routed: list[str], data: st.DataObject

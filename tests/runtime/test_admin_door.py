@@ -74,8 +74,7 @@ async def test_an_operation_awaits_its_queue(broker: Broker) -> None:
     client = await connect(broker).open()
     await client.send(attach_sender(0, "/queues/q"))
     await client.idle()
-    await client.send(*[transfer(0, number, b"x", settled=True) for number in range(5)])
-    await settle_down()
+    await client.submit(*[transfer(0, number, b"x", settled=True) for number in range(5)])
     assert (await ask(broker, "get-queue", name="q"))["message_count"] == 5
     assert not (await ask(broker, "declare-queue", name="q"))["created"]
     assert await ask(broker, "purge-queue", name="q") == {"message_count": 5}
@@ -244,8 +243,7 @@ async def test_a_bad_password_adds_nobody(broker: Broker, password: str) -> None
 async def both_protocols(broker: Broker, user: str, vhost: str) -> tuple[Client, Client091]:
     """A connection of each protocol, of a user whose password is its name."""
     ten = connect(broker)
-    await ten.send(sasl("PLAIN", f"\0{user}\0{user}".encode()))
-    assert (await ten.until(SaslOutcome)).code == 0
+    assert (await ten.call(SaslOutcome, sasl("PLAIN", f"\0{user}\0{user}".encode()))).code == 0
     await ten.send(open_frame(hostname=f"vhost:{vhost}"))
     await ten.expect(Open)
     old = await connect091(broker).open(user=user, password=user, vhost=vhost)

@@ -35,14 +35,12 @@ async def test_alarm_closes_the_window_of_every_running_session_and_clearing_ope
 async def test_link_credit_changed_while_running_is_granted_from_then_on(broker: Broker) -> None:
     """A running link is topped up to the new limit; a new one starts with it."""
     client = await connect(broker).open()
-    await client.send(attach_sender(0, "q"))
-    assert (await client.until(Flow)).link_credit == 170
+    assert (await client.call(Flow, attach_sender(0, "q"))).link_credit == 170
     broker.set_flow("max_link_credit", 1_000, source="test")
     assert (await client.until(Flow)).link_credit == 1_000
     broker.set_flow("max_link_credit", 10, source="test")
     assert await client.idle() == []  # a decrease waits for the credit given to be used
-    await client.send(attach_sender(1, "q"))
-    assert (await client.until(Flow)).link_credit == 10
+    assert (await client.call(Flow, attach_sender(1, "q"))).link_credit == 10
     await client.send(*[transfer(0, number, b"x", settled=True) for number in range(995)])
     grants = [each.body.link_credit for each in await client.idle() if each.body.handle == 0]
     assert set(grants) == {10}

@@ -11,13 +11,7 @@ from functools import partial
 import pytest
 import trio
 
-from amqp10broker.protocols.amqp10.performatives import (
-    Accepted,
-    Attach,
-    Disposition,
-    SenderSettleMode,
-    Transfer,
-)
+from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections import client_connection
 from amqp10broker.runtime.connections.client_connection import ClientConnection
@@ -25,18 +19,8 @@ from amqp10broker.runtime.connections.connection10 import Connection10, SessionT
 from amqp10broker.runtime.connections.session_task import Writer
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from tests.runtime.conftest import LogRecorder
+from tests.support import rawframes as raw
 from tests.support.cancelling import Killer, belongs_to, count_tasks
-from tests.support.rawframes import (
-    attach_receiver,
-    attach_sender,
-    begin,
-    body_of,
-    credit,
-    disposition,
-    flow,
-    pieces,
-    transfer,
-)
 from tests.support.trioclient import Client, connect, pipe_pair, queue_counts, running_broker, settle_down
 
 BEFORE = 40
@@ -62,27 +46,25 @@ async def ignore(client: Client) -> None:
 async def act(victim: Client, confirmed: set[int], accepted: set[int]) -> None:
     """What the victim does: publish, consume, settle some, in several writes, on two sessions."""
     try:
-        await victim.send(attach_sender(0, "q"), attach_receiver(1, "q"), credit(1, 10))
-        await victim.send(
-            *[transfer(0, number, b"%04d" % (BEFORE + number)) for number in range(DURING // 2)]
+        await victim.send(raw.attach_sender(0, "q"), raw.attach_receiver(1, "q"), raw.credit(1, 10))
+        await victim.submit(
+            *[raw.transfer(0, number, b"%04d" % (BEFORE + number)) for number in range(DURING // 2)]
         )
-        await settle_down()
-        await victim.send(begin(1), attach_receiver(0, "q", channel=1), credit(0, 5, channel=1))
-        await victim.send(
-            *[transfer(0, number, b"%04d" % (BEFORE + number)) for number in range(DURING // 2, DURING)]
+        await victim.send(raw.begin(1), raw.attach_receiver(0, "q", channel=1), raw.credit(0, 5, channel=1))
+        await victim.submit(
+            *[raw.transfer(0, number, b"%04d" % (BEFORE + number)) for number in range(DURING // 2, DURING)]
         )
-        await settle_down()
-        await victim.send(*pieces(0, DURING, b"%04d" % (BEFORE + DURING) + b"." * 2000, 500))
+        await victim.send(*raw.pieces(0, DURING, b"%04d" % (BEFORE + DURING) + b"." * 2000, 500))
         while True:
             got = await victim.next_or_end()
             if got is None:
                 return
-            if type(got.body) is Disposition and got.body.role:
+            if type(got.body) is amqp10.Disposition and got.body.role:
                 last = got.body.first if got.body.last is None else got.body.last
                 confirmed.update(BEFORE + number for number in range(got.body.first, last + 1))
-            if type(got.body) is Transfer and got.channel == 0 and got.body.delivery_id % 3 == 0:
-                accepted.add(int(body_of(got.payload)[:4]))
-                await victim.send(disposition(got.body.delivery_id, state=Accepted()))
+            if type(got.body) is amqp10.Transfer and got.channel == 0 and got.body.delivery_id % 3 == 0:
+                accepted.add(int(raw.body_of(got.payload)[:4]))
+                await victim.send(raw.disposition(got.body.delivery_id, state=amqp10.Accepted()))
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         return
 
@@ -96,9 +78,11 @@ async def run_once(
     scopes: list[trio.CancelScope] = []
     async with running_broker() as broker:
         bystander = await connect(broker).open()
-        await bystander.send(attach_sender(0, "q"), attach_sender(1, "other"), attach_receiver(2, "other"))
         await bystander.send(
-            *[transfer(0, number, b"%04d" % number, settled=True) for number in range(BEFORE)]
+            raw.attach_sender(0, "q"), raw.attach_sender(1, "other"), raw.attach_receiver(2, "other")
+        )
+        await bystander.send(
+            *[raw.transfer(0, number, b"%04d" % number, settled=True) for number in range(BEFORE)]
         )
         await bystander.idle()
         assert queue_counts(broker, "q") == (BEFORE, 0)
@@ -132,8 +116,7 @@ async def run_once(
                     await act(victim, confirmed, accepted)
             finally:
                 trio.lowlevel.remove_instrument(killer)
-        await victim.vanish()
-        await settle_down()
+        await victim.lose()
         await trio.sleep(5)
         assert victim.task is None, "the connection's task is left"
         assert count_tasks(broker) == tasks_before, "a task is left"
@@ -146,18 +129,18 @@ async def run_once(
 async def check_messages(broker: Broker, bystander: Client, confirmed: set[int], accepted: set[int]) -> None:
     """Each message is in the queue once, or accepted; what was confirmed is not lost; the neighbour works."""
     assert queue_counts(broker, "q")[1] == 0, "messages are still with somebody"
-    await bystander.send(transfer(1, BEFORE, b"still here"), credit(2, 1))
+    await bystander.send(raw.transfer(1, BEFORE, b"still here"), raw.credit(2, 1))
     kinds = [type(each.body) for each in await bystander.idle()]
-    assert kinds.count(Transfer) == 1
-    assert kinds.count(Disposition) == 1
-    await bystander.send(attach_receiver(9, "q"), credit(9, 1_000))
+    assert kinds.count(amqp10.Transfer) == 1
+    assert kinds.count(amqp10.Disposition) == 1
+    await bystander.send(raw.attach_receiver(9, "q"), raw.credit(9, 1_000))
     got: list[bytes] = []
     parts = b""
     for each in await bystander.idle():
-        if type(each.body) is Transfer:
+        if type(each.body) is amqp10.Transfer:
             parts += each.payload
             if not each.body.more:
-                got.append(body_of(parts))
+                got.append(raw.body_of(parts))
                 parts = b""
     numbers = [int(body[:4]) for body in got]
     assert numbers == sorted(set(numbers)), "a message is there twice, or out of order"
@@ -224,15 +207,14 @@ async def test_pre_settled_deliveries_survive_a_cancelled_queue_answer(
     for at in range(1, 40):
         async with running_broker() as broker:
             publisher = await connect(broker).open()
-            await publisher.send(attach_sender(0, "q"))
+            await publisher.send(raw.attach_sender(0, "q"))
             await publisher.idle()
-            await publisher.send(
-                *[transfer(0, number, b"%04d" % number, settled=True) for number in range(20)]
+            await publisher.submit(
+                *[raw.transfer(0, number, b"%04d" % number, settled=True) for number in range(20)]
             )
-            await settle_down()
             victim = await connect(broker).open()
             connection = victim.task
-            mode = SenderSettleMode.SETTLED if settled else SenderSettleMode.UNSETTLED
+            mode = amqp10.SenderSettleMode.SETTLED if settled else amqp10.SenderSettleMode.UNSETTLED
             await settle_down()
 
             def cancel(connection: Connection10 = connection) -> None:
@@ -244,19 +226,16 @@ async def test_pre_settled_deliveries_survive_a_cancelled_queue_answer(
             killer = Killer(at, chosen, cancel)
             trio.lowlevel.add_instrument(killer)
             try:
-                await victim.send(
-                    flow(0, incoming_window=0),
-                    attach_receiver(0, "q", snd_settle_mode=mode),
-                    credit(0, 7, incoming_window=0),
+                await victim.submit(
+                    raw.flow(0, incoming_window=0),
+                    raw.attach_receiver(0, "q", snd_settle_mode=mode),
+                    raw.credit(0, 7, incoming_window=0),
                 )
-                await settle_down()
-                await victim.send(credit(0, 12, incoming_window=0))
-                await settle_down()
+                await victim.submit(raw.credit(0, 12, incoming_window=0))
             except trio.BrokenResourceError:
                 assert killer.done
             trio.lowlevel.remove_instrument(killer)
-            await victim.vanish()
-            await settle_down()
+            await victim.lose()
             assert queue_counts(broker, "q") == (20, 0), f"at step {at}"
             if not killer.done:
                 break
@@ -266,18 +245,16 @@ async def test_pre_settled_deliveries_survive_a_cancelled_queue_answer(
 async def test_cancelled_send_poisons_the_connection(broker: Broker) -> None:
     """A writer cancelled in the middle of a send ends its connection: no byte follows half a frame."""
     publisher = await connect(broker).open()
-    await publisher.send(attach_sender(0, "q"))
+    await publisher.send(raw.attach_sender(0, "q"))
     await publisher.idle()
-    await publisher.send(*[transfer(0, number, b"." * 1000, settled=True) for number in range(50)])
-    await settle_down()
+    await publisher.submit(*[raw.transfer(0, number, b"." * 1000, settled=True) for number in range(50)])
     client = await connect(broker, pair=partial(pipe_pair, 2_500)).open()
-    await client.send(attach_receiver(0, "q"), credit(0, 50))
-    await settle_down()
+    await client.submit(raw.attach_receiver(0, "q"), raw.credit(0, 50))
     connection = client.task
     assert connection.writer.waiting_bytes > 0
     connection._outer.cancel_scope.cancel()
     await settle_down()
-    got = [each for each in await client.rest() if type(each.body) not in (Attach, Transfer)]
+    got = [each for each in await client.rest() if type(each.body) not in (amqp10.Attach, amqp10.Transfer)]
     assert got == []
     assert connection.writer.broken
     assert client.task is None

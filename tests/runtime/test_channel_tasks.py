@@ -14,23 +14,8 @@ import pytest
 import trio
 
 from amqp10broker.metadata.catalog import CHANNELS
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import Content, method_frame
-from amqp10broker.protocols.amqp091.methods import (
-    BasicAck,
-    BasicCancel,
-    BasicConsume,
-    BasicConsumeOk,
-    BasicDeliver,
-    BasicGet,
-    BasicQos,
-    ChannelClose,
-    ChannelOpen,
-    ConfirmSelect,
-    ConfirmSelectOk,
-    ConnectionClose,
-    QueueDeclare,
-    QueueDeclareOk,
-)
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections import client_connection
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
@@ -42,7 +27,7 @@ from tests.support.trioclient091 import Client091, bodies, connect091, message, 
 BEFORE = 40
 DURING = 20
 STEPS_MAX = 250
-Q = QueueDeclare("q", durable=True)
+Q = methods.QueueDeclare("q", durable=True)
 ROLES = {
     "reader": "_run_reader",
     "writer": "serve_stream",
@@ -54,38 +39,41 @@ ROLES = {
 async def act(victim: Client091, confirmed: set[int], acked: set[int]) -> None:
     """What the victim does: publish, consume, get, acknowledge some, close a channel; on two channels."""
     try:
-        await victim.send(1, ConfirmSelect(), BasicQos(prefetch_count=10), BasicConsume("q", "c"))
-        await victim.send(1, *[message(1, "q", b"%04d" % (BEFORE + each)) for each in range(DURING // 2)])
-        await settle_down()
-        await victim.send(2, BasicGet("q"), BasicConsume("q", "d"), QueueDeclare("q", passive=True))
         await victim.send(
+            1, methods.ConfirmSelect(), methods.BasicQos(prefetch_count=10), methods.BasicConsume("q", "c")
+        )
+        await victim.submit(1, *[message(1, "q", b"%04d" % (BEFORE + each)) for each in range(DURING // 2)])
+        await victim.send(
+            2, methods.BasicGet("q"), methods.BasicConsume("q", "d"), methods.QueueDeclare("q", passive=True)
+        )
+        await victim.submit(
             1, *[message(1, "q", b"%04d" % (BEFORE + each)) for each in range(DURING // 2, DURING)]
         )
-        await settle_down()
         await victim.send(1, message(1, "q", b"%04d" % (BEFORE + DURING) + b"." * 2000))
-        await victim.send(2, ChannelClose(200), ChannelOpen(), BasicConsume("q", "e", no_ack=False))
+        await victim.send(
+            2, methods.ChannelClose(200), methods.ChannelOpen(), methods.BasicConsume("q", "e", no_ack=False)
+        )
         while True:
             got = await victim.next_or_end()
             if got is None:
                 return
             channel, what = got
-            if channel == 1 and isinstance(what, BasicAck):
+            if channel == 1 and isinstance(what, methods.BasicAck):
                 first = 1 if what.multiple else what.delivery_tag
                 confirmed.update(BEFORE + each - 1 for each in range(first, what.delivery_tag + 1))
-            if channel == 1 and isinstance(what, Content) and isinstance(what.method, BasicDeliver):
+            if channel == 1 and isinstance(what, Content) and isinstance(what.method, methods.BasicDeliver):
                 tag = what.method.delivery_tag
                 if tag % 3 == 0:
                     acked.add(int(what.body[:4]))
-                    await victim.send(1, BasicAck(tag))
+                    await victim.send(1, methods.BasicAck(tag))
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         return
 
 
 async def filled(broker: Broker, count: int = BEFORE) -> Client091:
     client = await connect091(broker).open(channels=2)
-    await client.call(1, Q, QueueDeclareOk)
-    await client.send(1, *[message(1, "q", b"%04d" % number) for number in range(count)])
-    await settle_down()
+    await client.call(1, Q, methods.QueueDeclareOk)
+    await client.submit(1, *[message(1, "q", b"%04d" % number) for number in range(count)])
     assert queue_counts(broker, "q") == (count, 0)
     return client
 
@@ -118,8 +106,7 @@ async def run_once(role: str, scope: str, at: int, log: Any, direct: bool) -> bo
                 await act(victim, confirmed, acked)
         finally:
             trio.lowlevel.remove_instrument(killer)
-        await victim.vanish()
-        await settle_down()
+        await victim.lose()
         await trio.sleep(5)
         assert victim.task is None, "the connection's task is left"
         assert count_tasks(broker) == tasks_before, "a task is left"
@@ -133,7 +120,7 @@ async def run_once(role: str, scope: str, at: int, log: Any, direct: bool) -> bo
 async def check_messages(broker: Broker, bystander: Client091, confirmed: set[int], acked: set[int]) -> None:
     """Each message is in the queue once, or acknowledged; what was confirmed is not lost; others work."""
     assert queue_counts(broker, "q")[1] == 0, "messages are still with somebody"
-    await bystander.send(2, BasicConsume("q", "all", no_ack=True))
+    await bystander.send(2, methods.BasicConsume("q", "all", no_ack=True))
     numbers = [int(body[:4]) for body in bodies(await bystander.idle())]
     assert numbers == sorted(set(numbers)), "a message is there twice, or out of order"
     missing = (set(range(BEFORE)) | confirmed) - set(numbers)
@@ -177,17 +164,19 @@ async def test_cancellation_at_every_step_leaks_nothing(
 
 
 async def vanish_mid_frame(client: Client091) -> None:
-    await client.send_bytes(method_frame(1, BasicAck(5))[:-3])
+    await client.send_bytes(method_frame(1, methods.BasicAck(5))[:-3])
     await client.vanish()
 
 
 ENDS: dict[str, Callable[[Client091], Any]] = {
-    "cancel and channel close": lambda client: client.send(1, BasicCancel("c"), ChannelClose(200)),
-    "channel close": lambda client: client.send(1, ChannelClose(200)),
-    "channel error": lambda client: client.send(1, BasicAck(1_000)),
-    "close": lambda client: client.send(0, ConnectionClose(200)),
-    "hard error": lambda client: client.send(1, ChannelOpen()),
-    "hard error elsewhere": lambda client: client.send(2, ChannelOpen()),
+    "cancel and channel close": lambda client: client.send(
+        1, methods.BasicCancel("c"), methods.ChannelClose(200)
+    ),
+    "channel close": lambda client: client.send(1, methods.ChannelClose(200)),
+    "channel error": lambda client: client.send(1, methods.BasicAck(1_000)),
+    "close": lambda client: client.send(0, methods.ConnectionClose(200)),
+    "hard error": lambda client: client.send(1, methods.ChannelOpen()),
+    "hard error elsewhere": lambda client: client.send(2, methods.ChannelOpen()),
     "half-close": lambda client: client.stream.send_eof(),
     "lost": lambda client: client.vanish(),
     "lost in the middle of a frame": vanish_mid_frame,
@@ -200,13 +189,13 @@ async def test_unacked_deliveries_return_to_their_places(broker: Broker, end: st
     """Whichever way it ends, all is ready again, once, in order, and marked redelivered."""
     backend = await filled(broker)
     client = await connect091(broker).open(channels=2)
-    await client.send(1, BasicQos(prefetch_count=20), BasicConsume("q", "c"))
+    await client.send(1, methods.BasicQos(prefetch_count=20), methods.BasicConsume("q", "c"))
     assert names(await client.idle()).count("BasicDeliver") == 20
     await ENDS[end](client)
     await settle_down()
     await trio.sleep(3)
     assert queue_counts(broker, "q") == (BEFORE, 0)
-    await backend.send(2, BasicConsume("q", "all", no_ack=True))
+    await backend.send(2, methods.BasicConsume("q", "all", no_ack=True))
     got = [each for _, each in await backend.idle() if isinstance(each, Content)]
     assert [int(each.body) for each in got] == list(range(BEFORE))
     assert [each.method.redelivered for each in got] == [True] * 20 + [False] * 20
@@ -219,18 +208,16 @@ async def test_what_was_not_written_returns_unmarked(end: str, no_ack: bool) -> 
     async with running_broker(writer_buffer_bytes=1000) as broker:
         backend = await filled(broker)
         client = await connect091(broker, pair=partial(pipe_pair, 2_000)).open(channels=2)
-        await client.send(1, BasicConsume("q", "c", no_ack=no_ack))
-        await settle_down()
+        await client.submit(1, methods.BasicConsume("q", "c", no_ack=no_ack))
         channel = client.task.parts[1]
         written = BEFORE - channel.service.consuming.consumers["c"].unsent
         assert 0 < written < BEFORE
         await ENDS[end](client)
-        await client.vanish()
-        await settle_down()
+        await client.lose()
         await trio.sleep(5)
         assert client.task is None
         assert queue_counts(broker, "q") == (BEFORE - written if no_ack else BEFORE, 0)
-        await backend.send(2, BasicConsume("q", "all", no_ack=True))
+        await backend.send(2, methods.BasicConsume("q", "all", no_ack=True))
         got = [each for _, each in await backend.idle() if isinstance(each, Content)]
         first = written if no_ack else 0
         assert [int(each.body) for each in got] == list(range(first, BEFORE))
@@ -243,22 +230,22 @@ async def test_what_was_not_written_returns_unmarked(end: str, no_ack: bool) -> 
 
 async def publish(client: Client091, count: int) -> None:
     """A publisher with confirms, as fast as it may."""
-    await client.call(1, ConfirmSelect(), ConfirmSelectOk)
+    await client.call(1, methods.ConfirmSelect(), methods.ConfirmSelectOk)
     for _ in range(0, count, 100):
         await client.send(1, *[message(1, "q", b"x" * 100)] * 100)
     highest = 0
     while highest < count:
-        highest = max(highest, (await client.expect(BasicAck)).delivery_tag)
+        highest = max(highest, (await client.expect(methods.BasicAck)).delivery_tag)
 
 
 async def consume(client: Client091, left: list[int], done: Callable[[], None]) -> None:
     """A consumer that acknowledges one by one; the last message of all ends all."""
-    await client.send(1, BasicQos(prefetch_count=100), BasicConsume("q", "c"))
+    await client.send(1, methods.BasicQos(prefetch_count=100), methods.BasicConsume("q", "c"))
     while True:
         _, got = await client.next()
-        if isinstance(got, Content) and isinstance(got.method, BasicDeliver):
+        if isinstance(got, Content) and isinstance(got.method, methods.BasicDeliver):
             left[0] -= 1
-            await client.send(1, BasicAck(got.method.delivery_tag))
+            await client.send(1, methods.BasicAck(got.method.delivery_tag))
         if left[0] == 0:
             await settle_down()
             done()
@@ -267,7 +254,7 @@ async def consume(client: Client091, left: list[int], done: Callable[[], None]) 
 async def test_load_keeps_every_mailbox_within_its_bound(broker: Broker) -> None:
     """Six publishers and three consumers on one queue: no mailbox holds more than its senders may put."""
     setup = await connect091(broker).open()
-    await setup.call(1, Q, QueueDeclareOk)
+    await setup.call(1, Q, methods.QueueDeclareOk)
     publishers = [await connect091(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(6)]
     consumers = [await connect091(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(3)]
     channels = [each for client in (*publishers, *consumers) for each in client.task.parts.values()]
@@ -294,16 +281,14 @@ async def test_flood_of_methods_behind_a_slow_answer_is_bounded(
 ) -> None:
     """While a queue has not answered the reader gives the channel READS_MAX reads and no more."""
     client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open(channels=2)
-    await client.call(1, Q, QueueDeclareOk)
+    await client.call(1, Q, methods.QueueDeclareOk)
     handle = broker.catalog.lookup_vhost("/").lookup("q").handle
     kept: list[Any] = []
     original = type(handle).post_all
     monkeypatch.setattr(type(handle), "post_all", lambda queue, commands: kept.append(commands))
-    await client.send(1, QueueDeclare("q", passive=True))
-    await settle_down()
+    await client.submit(1, methods.QueueDeclare("q", passive=True))
     for _ in range(READS_MAX + 10):
-        await client.send(1, *[BasicGet("q")] * 300)
-        await settle_down()
+        await client.submit(1, *[methods.BasicGet("q")] * 300)
     channel = client.task.parts[1]
     assert channel.reads.outstanding == READS_MAX
     assert len(client.stream.outgoing.data) > 0, "the reader goes on reading"
@@ -320,20 +305,16 @@ async def test_channel_reopened_while_the_reader_waits_for_it(
 ) -> None:
     """The channel ends just when the reader waits for room: what comes next is for the next channel."""
     client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open(channels=2)
-    await client.call(1, Q, QueueDeclareOk)
+    await client.call(1, Q, methods.QueueDeclareOk)
     handle = broker.catalog.lookup_vhost("/").lookup("q").handle
     kept: list[Any] = []
     original = type(handle).post_all
     monkeypatch.setattr(type(handle), "post_all", lambda queue, commands: kept.append(commands))
-    await client.send(1, QueueDeclare("q", passive=True))
-    await settle_down()
+    await client.submit(1, methods.QueueDeclare("q", passive=True))
     for _ in range(READS_MAX - 2):
-        await client.send(1, BasicQos(prefetch_count=1))
-        await settle_down()
-    await client.send(1, ChannelClose(200))
-    await settle_down()
-    await client.send(1, ChannelOpen(), QueueDeclare("r", durable=True))
-    await settle_down()
+        await client.submit(1, methods.BasicQos(prefetch_count=1))
+    await client.submit(1, methods.ChannelClose(200))
+    await client.submit(1, methods.ChannelOpen(), methods.QueueDeclare("r", durable=True))
     assert client.task.parts[1].reads.full
     monkeypatch.setattr(type(handle), "post_all", original)
     for commands in kept:
@@ -345,15 +326,13 @@ async def test_channel_reopened_while_the_reader_waits_for_it(
 async def test_consumer_that_does_not_read_leaves_messages_in_the_queue(broker: Broker) -> None:
     """The channel asks for 200 beyond what is written, whatever the size of the messages."""
     setup = await connect091(broker).open()
-    await setup.call(1, Q, QueueDeclareOk)
-    await setup.send(1, *[message(1, "q", b"x" * 10_000)] * 1000)
-    await settle_down()
+    await setup.call(1, Q, methods.QueueDeclareOk)
+    await setup.submit(1, *[message(1, "q", b"x" * 10_000)] * 1000)
     client = await connect091(broker, pair=partial(pipe_pair, 20_000)).open()
-    await client.send(1, BasicConsume("q", "c"))
-    await settle_down()
+    await client.submit(1, methods.BasicConsume("q", "c"))
     ready, unsettled = queue_counts(broker, "q")
     assert ready + unsettled == 1000
     assert unsettled <= 200 + 20
     assert client.task.writer.waiting_bytes <= 2 * broker.config.writer_buffer_bytes
-    await client.expect(BasicConsumeOk)
+    await client.expect(methods.BasicConsumeOk)
     assert len(bodies(await client.idle())) == 1000

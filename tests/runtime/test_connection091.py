@@ -12,6 +12,7 @@ import trio
 from amqp10broker.config import FaultInjection
 from amqp10broker.metadata.plan import UserLimits
 from amqp10broker.operations.snapshot import document
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import (
     END,
     HEARTBEAT,
@@ -20,39 +21,6 @@ from amqp10broker.protocols.amqp091.content import (
     method_frame,
 )
 from amqp10broker.protocols.amqp091.content import HEADER as FRAME_HEADER
-from amqp10broker.protocols.amqp091.methods import (
-    FRAME_BODY,
-    BasicAck,
-    BasicConsume,
-    BasicConsumeOk,
-    BasicGet,
-    BasicGetEmpty,
-    BasicNack,
-    BasicPublish,
-    ChannelClose,
-    ChannelCloseOk,
-    ChannelOpen,
-    ChannelOpenOk,
-    ConfirmSelect,
-    ConfirmSelectOk,
-    ConnectionBlocked,
-    ConnectionClose,
-    ConnectionCloseOk,
-    ConnectionOpen,
-    ConnectionOpenOk,
-    ConnectionTuneOk,
-    ConnectionUnblocked,
-    ConnectionUpdateSecret,
-    ConnectionUpdateSecretOk,
-    QueueDeclare,
-    QueueDeclareOk,
-    QueueDelete,
-    QueueDeleteOk,
-    QueuePurge,
-    TxCommit,
-    TxSelect,
-    TxSelectOk,
-)
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.queues.queue_task import QueueTask
@@ -61,13 +29,13 @@ from tests.support.declaring import set_user_limits
 from tests.support.trioclient import pipe_pair, queue_counts, running_broker, settle_down
 from tests.support.trioclient091 import HEADER, Client091, bodies, connect091, message, names, start_ok
 
-Q = QueueDeclare("q", durable=True)
+Q = methods.QueueDeclare("q", durable=True)
 
 
 async def closed(client: Client091) -> tuple[int, str]:
     """The broker closes: code and text; its socket too, once it is answered."""
-    got = await client.until(ConnectionClose)
-    await client.send(0, ConnectionCloseOk())
+    got = await client.until(methods.ConnectionClose)
+    await client.send(0, methods.ConnectionCloseOk())
     assert await client.rest() == []
     await settle_down()
     assert client.task is None
@@ -134,14 +102,14 @@ async def test_smaller_limits_hold(broker: Broker) -> None:
     """channel_max is how many channels are open, whatever their numbers; frames keep to frame_max."""
     client = connect091(broker)
     await client.login()
-    await client.send(0, ConnectionTuneOk(2, 8192, 0), ConnectionOpen("/"))
-    await client.expect(ConnectionOpenOk)
-    await client.call(5, ChannelOpen(), ChannelOpenOk)
-    await client.call(65_535, ChannelOpen(), ChannelOpenOk)
+    await client.send(0, methods.ConnectionTuneOk(2, 8192, 0), methods.ConnectionOpen("/"))
+    await client.expect(methods.ConnectionOpenOk)
+    await client.call(5, methods.ChannelOpen(), methods.ChannelOpenOk)
+    await client.call(65_535, methods.ChannelOpen(), methods.ChannelOpenOk)
     assert client.task.engine.frame_max == 8192
-    await client.call(5, ChannelClose(200, "", 0, 0), ChannelCloseOk)
-    await client.call(6, ChannelOpen(), ChannelOpenOk)
-    await client.send(7, ChannelOpen())
+    await client.call(5, methods.ChannelClose(200, "", 0, 0), methods.ChannelCloseOk)
+    await client.call(6, methods.ChannelOpen(), methods.ChannelOpenOk)
+    await client.send(7, methods.ChannelOpen())
     assert await closed(client) == (
         530,
         "NOT_ALLOWED - number of channels opened (2) has reached the negotiated channel_max (2)",
@@ -153,9 +121,9 @@ async def test_limit_of_channels_per_user(broker: Broker) -> None:
     """530; closed channels do not count."""
     set_user_limits(broker.catalog, "guest", UserLimits(max_channels=2))
     client = await connect091(broker).open(channels=2)
-    await client.call(1, ChannelClose(200), ChannelCloseOk)
-    await client.call(3, ChannelOpen(), ChannelOpenOk)
-    await client.send(4, ChannelOpen())
+    await client.call(1, methods.ChannelClose(200), methods.ChannelCloseOk)
+    await client.call(3, methods.ChannelOpen(), methods.ChannelOpenOk)
+    await client.send(4, methods.ChannelOpen())
     text = "number of channels opened for user 'guest' has reached the maximum allowed user limit of (2)"
     assert await closed(client) == (530, f"NOT_ALLOWED - {text}")
 
@@ -171,7 +139,7 @@ async def test_handshake_times_out(stage: str) -> None:
         elif stage != "nothing":
             await client.login()
             if stage == "tune-ok":
-                await client.send(0, ConnectionTuneOk(5, 8192, 0))
+                await client.send(0, methods.ConnectionTuneOk(5, 8192, 0))
         assert await client.rest() == []
         # The header has a time of its own.
         assert 9.9 <= trio.current_time() - began <= 20.1
@@ -185,13 +153,14 @@ async def test_everything_in_one_write(broker: Broker) -> None:
     await client.send_bytes(
         HEADER
         + b"".join(
-            method_frame(0, each) for each in (start_ok(), ConnectionTuneOk(5, 8192, 0), ConnectionOpen("/"))
+            method_frame(0, each)
+            for each in (start_ok(), methods.ConnectionTuneOk(5, 8192, 0), methods.ConnectionOpen("/"))
         )
-        + method_frame(1, ChannelOpen())
+        + method_frame(1, methods.ChannelOpen())
         + method_frame(1, Q)
         + message(1, "q", b"x")
-        + method_frame(1, BasicConsume("q", "c", no_ack=True))
-        + method_frame(0, ConnectionClose(200, "bye"))
+        + method_frame(1, methods.BasicConsume("q", "c", no_ack=True))
+        + method_frame(0, methods.ConnectionClose(200, "bye"))
     )
     got = await client.rest()
     assert names(got)[:6] == [
@@ -212,8 +181,8 @@ async def test_frames_behind_open_are_not_bound_by_the_handshakes_time() -> None
     async with running_broker(test_mode=True, fault_injection=slow, **credit) as broker:
         client = connect091(broker)
         await client.login()
-        opening = [ConnectionTuneOk(5, 8192, 0), ConnectionOpen("/")]
-        parts = [method_frame(0, each) for each in opening] + [method_frame(1, ChannelOpen())]
+        opening = [methods.ConnectionTuneOk(5, 8192, 0), methods.ConnectionOpen("/")]
+        parts = [method_frame(0, each) for each in opening] + [method_frame(1, methods.ChannelOpen())]
         await client.send(1, *parts, Q, *[message(1, "q", b"x")] * 4)
         assert names(await client.idle(60)) == ["ConnectionOpenOk", "ChannelOpenOk", "QueueDeclareOk"]
         assert queue_counts(broker, "q") == (4, 0)
@@ -248,7 +217,7 @@ async def test_silent_client_is_dropped_after_two_intervals(broker: Broker) -> N
 
 async def test_any_frame_is_a_sign_of_life(broker: Broker) -> None:
     client = await connect091(broker).open(heartbeat=10)
-    await client.call(1, Q, QueueDeclareOk)
+    await client.call(1, Q, methods.QueueDeclareOk)
     for _ in range(10):
         await trio.sleep(9)
         await client.send(1, message(1, "q", b"x"))
@@ -272,42 +241,41 @@ async def test_alarm_holds_publishers_only(broker: Broker) -> None:
     """Who publishes is told and not read any more; who consumes goes on; afterwards all go on."""
     publisher = await connect091(broker).open()
     consumer = await connect091(broker).open()
-    await publisher.call(1, Q, QueueDeclareOk)
-    await publisher.send(1, message(1, "q", b"1"))
-    await settle_down()
+    await publisher.call(1, Q, methods.QueueDeclareOk)
+    await publisher.submit(1, message(1, "q", b"1"))
     broker.resource_monitor.set_alarm("memory", on=True)
     await settle_down()
     assert await publisher.idle() == [], "told before it has published"
-    await consumer.call(1, BasicConsume("q", "c"), BasicConsumeOk)
+    await consumer.call(1, methods.BasicConsume("q", "c"), methods.BasicConsumeOk)
     assert names(await consumer.idle()) == ["BasicDeliver"]
-    await consumer.send(1, BasicAck(1))
+    await consumer.send(1, methods.BasicAck(1))
     await publisher.send(1, message(1, "q", b"2"))
-    assert await publisher.expect(ConnectionBlocked) == ConnectionBlocked("low on memory")
+    assert await publisher.expect(methods.ConnectionBlocked) == methods.ConnectionBlocked("low on memory")
     await publisher.send(1, message(1, "q", b"3"), Q)
     assert await publisher.idle() == []
     assert publisher.task.state == "blocked"
     assert bodies(await consumer.idle()) == [b"2"]
     broker.resource_monitor.set_alarm("memory", on=False)
-    await publisher.expect(ConnectionUnblocked)
-    await publisher.expect(QueueDeclareOk)
+    await publisher.expect(methods.ConnectionUnblocked)
+    await publisher.expect(methods.QueueDeclareOk)
     assert bodies(await consumer.idle()) == [b"3"]
     assert publisher.task.state == "running"
 
 
 def half_a_message(size: int, sent: int, exchange: str = "") -> bytes:
     """A content of which the first bytes have come."""
-    head = method_frame(1, BasicPublish(exchange, "q")) + content_header_frame(1, b"\0\0", size)
+    head = method_frame(1, methods.BasicPublish(exchange, "q")) + content_header_frame(1, b"\0\0", size)
     return head + body_of_a_message(sent)
 
 
 def body_of_a_message(size: int) -> bytes:
-    return FRAME_HEADER.pack(FRAME_BODY, 1, size) + b"x" * size + END
+    return FRAME_HEADER.pack(methods.FRAME_BODY, 1, size) + b"x" * size + END
 
 
 async def test_who_is_in_the_middle_of_a_message_is_held_by_an_alarm(broker: Broker) -> None:
     """It publishes, though nothing of it is whole: what it goes on sending stays in its socket."""
     publisher = await connect091(broker).open()
-    await publisher.call(1, Q, QueueDeclareOk)
+    await publisher.call(1, Q, methods.QueueDeclareOk)
     await publisher.send_bytes(half_a_message(500_000, 100_000))
     await settle_down()
     broker.resource_monitor.set_alarm("memory", on=True)
@@ -316,12 +284,12 @@ async def test_who_is_in_the_middle_of_a_message_is_held_by_an_alarm(broker: Bro
     assert 100_000 <= held < 101_000
     for _ in range(4):
         await publisher.send_bytes(body_of_a_message(100_000))
-    assert await publisher.expect(ConnectionBlocked) == ConnectionBlocked("low on memory")
+    assert await publisher.expect(methods.ConnectionBlocked) == methods.ConnectionBlocked("low on memory")
     await settle_down()
     assert publisher.task.state == "blocked"
     assert publisher.task.engine.reader.unfinished.held_bytes <= held + 65_536, "more than the read under way"
     broker.resource_monitor.set_alarm("memory", on=False)
-    await publisher.expect(ConnectionUnblocked)
+    await publisher.expect(methods.ConnectionUnblocked)
     await settle_down()
     assert publisher.task.engine.reader.unfinished.held_bytes == 0
     assert queue_counts(broker, "q") == (1, 0)
@@ -332,10 +300,10 @@ async def test_a_message_that_is_refused_does_not_hold_its_connection(broker: Br
     client = await connect091(broker).open(channels=2)
     broker.resource_monitor.set_alarm("disk", on=True)
     await client.send_bytes(half_a_message(500_000, 10, "nowhere"))
-    assert (await client.until(ChannelClose)).reply_code == 404
-    await client.send(1, ChannelCloseOk())
+    assert (await client.until(methods.ChannelClose)).reply_code == 404
+    await client.send(1, methods.ChannelCloseOk())
     await client.send(2, Q)
-    await client.until(QueueDeclareOk)
+    await client.until(methods.QueueDeclareOk)
     assert client.task.engine.reader.unfinished.held_bytes == 0
 
 
@@ -344,33 +312,35 @@ async def test_unfinished_messages_of_one_connection_are_bounded(log: LogRecorde
     async with running_broker(unfinished_bytes_max=100_000, max_message_size_bytes=10_000) as broker:
         client = await connect091(broker).open(channels=200)
         other = await connect091(broker).open()
-        await other.call(1, Q, QueueDeclareOk)
+        await other.call(1, Q, methods.QueueDeclareOk)
         for number in range(1, 201):
-            head = method_frame(number, BasicPublish("", "q")) + content_header_frame(number, b"\0\0", 9_000)
-            await client.send_bytes(head + FRAME_HEADER.pack(FRAME_BODY, number, 900) + b"x" * 900 + END)
-        closed = await client.until(ConnectionClose)
+            head = method_frame(number, methods.BasicPublish("", "q")) + content_header_frame(
+                number, b"\0\0", 9_000
+            )
+            await client.send_bytes(
+                head + FRAME_HEADER.pack(methods.FRAME_BODY, number, 900) + b"x" * 900 + END
+            )
+        closed = await client.until(methods.ConnectionClose)
         assert closed.reply_code == 506
         assert "finish some before you begin others" in closed.reply_text
-        assert await other.call(1, Q, QueueDeclareOk)
+        assert await other.call(1, Q, methods.QueueDeclareOk)
     assert [event for event, _ in log.of("warning")] == ["connection closed by the broker"]
 
 
 async def test_a_publisher_of_the_past_may_consume_during_an_alarm(broker: Broker) -> None:
     """Blocked is who tries to publish while the alarm is on, not who once did."""
     client = await connect091(broker).open()
-    await client.call(1, Q, QueueDeclareOk)
-    await client.send(1, message(1, "q", b"1"), message(1, "q", b"2"))
-    await settle_down()
+    await client.call(1, Q, methods.QueueDeclareOk)
+    await client.submit(1, message(1, "q", b"1"), message(1, "q", b"2"))
     broker.resource_monitor.set_alarm("disk", on=True)
-    await client.call(1, BasicConsume("q", "c"), BasicConsumeOk)
+    await client.call(1, methods.BasicConsume("q", "c"), methods.BasicConsumeOk)
     await client.idle()
-    await client.send(1, BasicAck(1))
-    await client.send(1, BasicAck(2))
-    await settle_down()
+    await client.send(1, methods.BasicAck(1))
+    await client.submit(1, methods.BasicAck(2))
     assert queue_counts(broker, "q") == (0, 0)
     assert client.task.state == "blocking"
     await client.send(1, message(1, "q", b"3"))
-    assert await client.until(ConnectionBlocked) == ConnectionBlocked("low on disk")
+    assert await client.until(methods.ConnectionBlocked) == methods.ConnectionBlocked("low on disk")
 
 
 async def test_an_alarm_wakes_no_channel(broker: Broker) -> None:
@@ -392,7 +362,7 @@ async def test_a_blocked_client_owes_no_heartbeats_and_its_loss_is_noticed(broke
     client = await connect091(broker).open(heartbeat=10)
     broker.resource_monitor.set_alarm("disk", on=True)
     await client.send(1, message(1, "q", b"1"))
-    await client.until(ConnectionBlocked)
+    await client.until(methods.ConnectionBlocked)
     await trio.sleep(200)
     assert client.task is not None
     await client.vanish()
@@ -407,8 +377,8 @@ async def test_a_blocked_client_owes_no_heartbeats_and_its_loss_is_noticed(broke
 async def test_update_secret_is_answered_with_ok(broker: Broker, secret: bytes) -> None:
     """Whatever it says: a password does not expire. Channels go on, and the password stays what it was."""
     client = await connect091(broker).open()
-    await client.call(0, ConnectionUpdateSecret(secret, "new"), ConnectionUpdateSecretOk)
-    await client.call(1, Q, QueueDeclareOk)
+    await client.call(0, methods.ConnectionUpdateSecret(secret, "new"), methods.ConnectionUpdateSecretOk)
+    await client.call(1, Q, methods.QueueDeclareOk)
     assert broker.passwords.quick("guest", b"guest")
 
 
@@ -418,13 +388,13 @@ async def test_update_secret_is_answered_with_ok(broker: Broker, secret: bytes) 
 async def test_close_by_the_client(broker: Broker) -> None:
     """close-ok is the last frame; everything published before it has arrived, unacked is requeued."""
     client = await connect091(broker).open(channels=2)
-    await client.call(1, Q, QueueDeclareOk)
-    await client.send(1, message(1, "q", b"1"), BasicConsume("q", "c"))
+    await client.call(1, Q, methods.QueueDeclareOk)
+    await client.send(1, message(1, "q", b"1"), methods.BasicConsume("q", "c"))
     await client.idle()
     await client.send(2, *[message(2, "q", b"x")] * 50)
-    await client.send(0, ConnectionClose(200, "bye"))
+    await client.send(0, methods.ConnectionClose(200, "bye"))
     got = await client.rest()
-    assert got[-1] == (0, ConnectionCloseOk())
+    assert got[-1] == (0, methods.ConnectionCloseOk())
     await settle_down()
     assert queue_counts(broker, "q") == (51, 0)
     assert client.task is None
@@ -433,11 +403,15 @@ async def test_close_by_the_client(broker: Broker) -> None:
 async def test_close_behind_methods_that_wait(broker: Broker) -> None:
     """What the client sent before its close counts, also what waits for a queue's answer just then."""
     client = await connect091(broker).open()
-    await client.call(1, Q, QueueDeclareOk)
+    await client.call(1, Q, methods.QueueDeclareOk)
     await client.send(
-        1, BasicConsume("q", "c", no_wait=True), *[message(1, "q", b"x")] * 50, Q, message(1, "q", b"y")
+        1,
+        methods.BasicConsume("q", "c", no_wait=True),
+        *[message(1, "q", b"x")] * 50,
+        Q,
+        message(1, "q", b"y"),
     )
-    await client.send(0, ConnectionClose(200, "bye"))
+    await client.send(0, methods.ConnectionClose(200, "bye"))
     await client.rest()
     await settle_down()
     assert queue_counts(broker, "q") == (51, 0)
@@ -446,7 +420,7 @@ async def test_close_behind_methods_that_wait(broker: Broker) -> None:
 async def test_answers_before_a_hard_error_are_sent(broker: Broker) -> None:
     """What was handled before the method that failed is answered."""
     client = await connect091(broker).open()
-    await client.send(1, Q, message(1, "q", b"x"), ChannelOpen())
+    await client.send(1, Q, message(1, "q", b"x"), methods.ChannelOpen())
     assert names([await client.next(), await client.next()]) == ["QueueDeclareOk", "ConnectionClose"]
     await settle_down()
     assert queue_counts(broker, "q") == (1, 0)
@@ -454,8 +428,8 @@ async def test_answers_before_a_hard_error_are_sent(broker: Broker) -> None:
 
 async def test_client_that_does_not_answer_our_close(broker: Broker) -> None:
     client = await connect091(broker).open()
-    await client.send(1, ChannelOpen())
-    await client.until(ConnectionClose)
+    await client.send(1, methods.ChannelOpen())
+    await client.until(methods.ConnectionClose)
     assert await client.rest() == []
     await settle_down()
     assert client.task is None
@@ -479,12 +453,12 @@ async def test_shutdown_closes_with_320() -> None:
 async def test_close_and_open_in_one_write_and_in_two(broker: Broker) -> None:
     """The number's next life begins clean, however the frames come."""
     client = await connect091(broker).open()
-    await client.call(1, Q, QueueDeclareOk)
-    await client.send(1, *[message(1, "q", b"x")] * 10, ChannelClose(200), ChannelOpen(), Q)
+    await client.call(1, Q, methods.QueueDeclareOk)
+    await client.send(1, *[message(1, "q", b"x")] * 10, methods.ChannelClose(200), methods.ChannelOpen(), Q)
     assert names(await client.idle()) == ["ChannelCloseOk", "ChannelOpenOk", "QueueDeclareOk"]
     for _ in range(5):
-        await client.send(1, *[message(1, "q", b"x")] * 10, ChannelClose(200))
-        await client.send(1, ChannelOpen(), Q)
+        await client.send(1, *[message(1, "q", b"x")] * 10, methods.ChannelClose(200))
+        await client.send(1, methods.ChannelOpen(), Q)
         assert names(await client.idle()) == ["ChannelCloseOk", "ChannelOpenOk", "QueueDeclareOk"]
     assert queue_counts(broker, "q") == (60, 0)
     assert len(client.task.parts) == 1
@@ -493,13 +467,13 @@ async def test_close_and_open_in_one_write_and_in_two(broker: Broker) -> None:
 async def test_a_message_that_begins_behind_a_channel_s_close_is_dropped_as_a_whole(broker: Broker) -> None:
     """Also when its body comes after the answer."""
     client = await connect091(broker).open()
-    await client.call(1, Q, QueueDeclareOk)
-    await client.send(1, ChannelClose(200), half_a_message(100_000, 10))
-    await client.expect(ChannelCloseOk)
+    await client.call(1, Q, methods.QueueDeclareOk)
+    await client.send(1, methods.ChannelClose(200), half_a_message(100_000, 10))
+    await client.expect(methods.ChannelCloseOk)
     await client.send_bytes(body_of_a_message(99_990))
     assert await client.idle() == []
     assert client.task.engine.reader.unfinished.held_bytes == 0
-    await client.call(1, ChannelOpen(), ChannelOpenOk)
+    await client.call(1, methods.ChannelOpen(), methods.ChannelOpenOk)
     assert queue_counts(broker, "q") == (0, 0)
 
 
@@ -508,13 +482,13 @@ async def test_exclusive_queues_are_gone_when_the_end_is_told(broker: Broker) ->
     vhost = broker.catalog.lookup_vhost("/")
     for by_client in (False, True):
         client = await connect091(broker).open()
-        await client.call(1, QueueDeclare("x", exclusive=True), QueueDeclareOk)
+        await client.call(1, methods.QueueDeclare("x", exclusive=True), methods.QueueDeclareOk)
         if by_client:
-            await client.send(0, ConnectionClose(200, "bye"))
-            await client.until(ConnectionCloseOk)
+            await client.send(0, methods.ConnectionClose(200, "bye"))
+            await client.until(methods.ConnectionCloseOk)
         else:
-            await client.send(1, ChannelOpen())
-            await client.until(ConnectionClose)
+            await client.send(1, methods.ChannelOpen())
+            await client.until(methods.ConnectionClose)
         assert vhost.find("x") is None
         await client.rest()
 
@@ -554,9 +528,9 @@ async def test_slow_queue_stops_the_reader(broker: Broker, monkeypatch: pytest.M
     """After at most 400 + 400 messages nothing is read, an ack of channel 2 not either; state is flow."""
     client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open(channels=2)
     other = await connect091(broker).open()
-    await client.call(1, Q, QueueDeclareOk)
-    await client.call(2, QueueDeclare("r", durable=True), QueueDeclareOk)
-    await client.send(2, message(2, "r", b"x"), BasicConsume("r", "c"))
+    await client.call(1, Q, methods.QueueDeclareOk)
+    await client.call(2, methods.QueueDeclare("r", durable=True), methods.QueueDeclareOk)
+    await client.send(2, message(2, "r", b"x"), methods.BasicConsume("r", "c"))
     assert names(await client.idle()) == ["BasicConsumeOk", "BasicDeliver"]
     brake = Brake(monkeypatch, broker, "q")
     assert client.task.state == "running"
@@ -566,8 +540,7 @@ async def test_slow_queue_stops_the_reader(broker: Broker, monkeypatch: pytest.M
         if len(client.stream.outgoing.data) > 1_000_000:
             break
         await settle_down()
-    await client.send(2, BasicAck(1))
-    await settle_down()
+    await client.submit(2, methods.BasicAck(1))
     assert 400 <= brake.messages <= 800
     assert len(client.stream.outgoing.data) > 0
     assert queue_counts(broker, "r") == (0, 1)
@@ -597,7 +570,7 @@ async def test_slow_queue_stops_the_reader(broker: Broker, monkeypatch: pytest.M
 async def test_held_client_is_not_taken_for_dead(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as we do not read, its silence is ours."""
     client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open(heartbeat=5)
-    await client.call(1, Q, QueueDeclareOk)
+    await client.call(1, Q, methods.QueueDeclareOk)
     brake = Brake(monkeypatch, broker, "q")
     await client.send(1, message(1, "q", b"x") * 2000)
     await trio.sleep(60)
@@ -612,12 +585,11 @@ async def test_held_connection_can_be_closed_by_the_broker(
 ) -> None:
     """The reader waits, and ends all the same."""
     client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open()
-    await client.call(1, Q, QueueDeclareOk)
+    await client.call(1, Q, methods.QueueDeclareOk)
     Brake(monkeypatch, broker, "q")
-    await client.send(1, message(1, "q", b"x") * 2000)
-    await settle_down()
+    await client.submit(1, message(1, "q", b"x") * 2000)
     client.task.close("enough", node_stops=True)
-    got = await client.until(ConnectionClose)
+    got = await client.until(methods.ConnectionClose)
     assert got.reply_text == "CONNECTION_FORCED - enough"
 
 
@@ -627,10 +599,10 @@ async def test_channel_closed_while_it_holds_the_reader(
 ) -> None:
     """The queue is slow, and the client closes the channel behind its publishes: nobody waits for ever."""
     client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open()
-    await client.call(1, Q, QueueDeclareOk)
+    await client.call(1, Q, methods.QueueDeclareOk)
     brake = Brake(monkeypatch, broker, "q")
-    parts: list[Any] = [message(1, "q", b"x") * 400, ChannelClose(200)]
-    parts += [{"publish": message(1, "q", b"y") * 10, "open": ChannelOpen()}[each] for each in behind]
+    parts: list[Any] = [message(1, "q", b"x") * 400, methods.ChannelClose(200)]
+    parts += [{"publish": message(1, "q", b"y") * 10, "open": methods.ChannelOpen()}[each] for each in behind]
     await client.send(1, *parts)
     with trio.fail_after(60):
         await settle_down()
@@ -661,42 +633,29 @@ async def test_a_queue_that_breaks_down_nacks(
 ) -> None:
     """basic.nack only for an internal fault: of what it had not taken; the channel lives on."""
     client = await connect091(broker).open()
-    await client.call(1, Q, QueueDeclareOk)
-    await client.call(1, ConfirmSelect(), ConfirmSelectOk)
+    await client.call(1, Q, methods.QueueDeclareOk)
+    await client.call(1, methods.ConfirmSelect(), methods.ConfirmSelectOk)
     break_down(monkeypatch, b"bad")
     await client.send(1, message(1, "q", b"good"))
-    assert await client.expect(BasicAck) == BasicAck(1, False)
+    assert await client.expect(methods.BasicAck) == methods.BasicAck(1, False)
     await client.send(1, message(1, "q", b"bad"), message(1, "q", b"late"), message(1, "none", b""))
     assert {str(got) for _, got in await client.idle()} == {
-        str(BasicNack(2, False, False)),
-        str(BasicNack(3, False, False)),
-        str(BasicAck(4, False)),
+        str(methods.BasicNack(2, False, False)),
+        str(methods.BasicNack(3, False, False)),
+        str(methods.BasicAck(4, False)),
     }
-    await client.call(1, Q, QueueDeclareOk)
+    await client.call(1, Q, methods.QueueDeclareOk)
     assert len(log.of("error")) == 1
-
-
-async def test_a_queue_that_breaks_down_in_a_commit(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch, log: Any
-) -> None:
-    client = await connect091(broker).open()
-    await client.call(1, Q, QueueDeclareOk)
-    await client.call(1, TxSelect(), TxSelectOk)
-    break_down(monkeypatch, b"bad")
-    await client.send(1, message(1, "q", b"good"), message(1, "q", b"bad"), TxCommit())
-    got = await client.expect(ChannelClose)
-    assert (got.reply_code, got.reply_text) == (406, "PRECONDITION_FAILED - partial tx completion")
-    assert (got.class_id, got.method_id) == (TxCommit.CLASS_ID, TxCommit.METHOD_ID)
 
 
 @pytest.mark.parametrize(
     "method",
     [
-        QueueDeclare("q", passive=True),
-        BasicConsume("q", "c"),
-        BasicGet("q"),
-        QueuePurge("q"),
-        QueueDelete("q"),
+        methods.QueueDeclare("q", passive=True),
+        methods.BasicConsume("q", "c"),
+        methods.BasicGet("q"),
+        methods.QueuePurge("q"),
+        methods.QueueDelete("q"),
     ],
     ids=lambda method: method.NAME,
 )
@@ -705,10 +664,10 @@ async def test_nobody_waits_for_a_queue_that_broke_down(
 ) -> None:
     """A method that the queue was to answer when it failed is answered: not found, nothing, or gone."""
     client = await connect091(broker).open()
-    await client.call(1, Q, QueueDeclareOk)
+    await client.call(1, Q, methods.QueueDeclareOk)
     break_down(monkeypatch, b"bad")
     await client.send(1, message(1, "q", b"bad"), method)
     (_, got) = await client.next()
-    assert type(got) in (ChannelClose, BasicGetEmpty, QueueDeleteOk)
-    if isinstance(got, ChannelClose):
+    assert type(got) in (methods.ChannelClose, methods.BasicGetEmpty, methods.QueueDeleteOk)
+    if isinstance(got, methods.ChannelClose):
         assert got.reply_code == 404

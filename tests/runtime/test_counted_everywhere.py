@@ -14,41 +14,10 @@ from typing import Any, Final, NamedTuple
 import pytest
 import trio
 
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import content_frames
-from amqp10broker.protocols.amqp091.methods import (
-    BasicAck,
-    BasicConsume,
-    BasicConsumeOk,
-    BasicGet,
-    BasicNack,
-    BasicPublish,
-    BasicQos,
-    BasicQosOk,
-    BasicRecover,
-    BasicReject,
-    ChannelClose,
-    ChannelCloseOk,
-    ConfirmSelect,
-    ConfirmSelectOk,
-    QueueDeclare,
-    QueueDeclareOk,
-    QueueDelete,
-    QueueDeleteOk,
-    TxCommit,
-    TxRollback,
-    TxSelect,
-)
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
-from amqp10broker.protocols.amqp10.performatives import (
-    Accepted,
-    Attach,
-    Detach,
-    End,
-    Modified,
-    Rejected,
-    Released,
-    Target,
-)
+from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.runtime.broker import Broker
 from tests.support import rawframes as raw
 from tests.support.declaring import declare, delete_user
@@ -98,18 +67,18 @@ class Scene:
         self, *, channel: int = 1, key: str = "q", mandatory: bool = False, **fields: Any
     ) -> None:
         properties = encode_properties(BasicProperties(**fields))
-        publish = BasicPublish("", key, mandatory=mandatory)
+        publish = methods.BasicPublish("", key, mandatory=mandatory)
         await self.old.send(channel, content_frames(channel, publish, properties, b"x", 131_072))
 
     async def consume(self, *, no_ack: bool = False) -> None:
-        await self.old.send(1, BasicQos(prefetch_count=10))
-        await self.old.until(BasicQosOk)
-        await self.old.send(1, BasicConsume("q", "c", no_ack=no_ack))
-        await self.old.until(BasicConsumeOk)
+        await self.old.send(1, methods.BasicQos(prefetch_count=10))
+        await self.old.until(methods.BasicQosOk)
+        await self.old.send(1, methods.BasicConsume("q", "c", no_ack=no_ack))
+        await self.old.until(methods.BasicConsumeOk)
 
     async def attach(self, *frames: bytes) -> None:
         await self.new.send(*frames)
-        await self.new.take(Attach, len(frames))
+        await self.new.take(amqp10.Attach, len(frames))
 
     async def receive(self, **fields: Any) -> None:
         """A link of AMQP 1.0 with credit for 10."""
@@ -228,7 +197,7 @@ CASES = (
         Case(
             f"0-9-1 get{', no-ack' if no_ack else ''}",
             publish,
-            old(BasicGet("q", no_ack=no_ack), BasicGet("q", no_ack=no_ack)),
+            old(methods.BasicGet("q", no_ack=no_ack), methods.BasicGet("q", no_ack=no_ack)),
             {mode: 1, "got_nothing": 1},
             {mode: 1, "got_nothing": 1},
         )
@@ -237,49 +206,49 @@ CASES = (
     Case(
         "0-9-1 ack",
         all_of(publish, publish, consume),
-        old(BasicAck(2, multiple=True)),
+        old(methods.BasicAck(2, multiple=True)),
         {"acknowledged": 2},
         {"acknowledged": 2},
     ),
     Case(
         "0-9-1 ack of what was got",
-        all_of(publish, old(BasicGet("q"))),
-        old(BasicAck(1)),
+        all_of(publish, old(methods.BasicGet("q"))),
+        old(methods.BasicAck(1)),
         {"acknowledged": 1},
         {"acknowledged": 1},
     ),
     Case(
         "0-9-1 nack, requeued",
         all_of(publish, publish, consume),
-        old(BasicNack(1, False, True)),
+        old(methods.BasicNack(1, False, True)),
         {"requeued": 1, "delivered": 1, "redelivered": 1},
         {"requeued": 1, "delivered": 1, "redelivered": 1},
     ),
     Case(
         "0-9-1 recover",
         all_of(publish, publish, consume),
-        old(BasicRecover(True)),
+        old(methods.BasicRecover(True)),
         {"requeued": 2, "delivered": 2, "redelivered": 2},
         {"requeued": 2, "delivered": 2, "redelivered": 2},
     ),
     Case(
         "0-9-1 get of what was returned",
-        all_of(publish, old(BasicGet("q")), old(BasicReject(1, True))),
-        old(BasicGet("q", no_ack=True)),
+        all_of(publish, old(methods.BasicGet("q")), old(methods.BasicReject(1, True))),
+        old(methods.BasicGet("q", no_ack=True)),
         {"got_settled": 1, "redelivered": 1},
         {"got_settled": 1, "redelivered": 1},
     ),
     Case(
         "0-9-1 reject",
         all_of(publish, consume),
-        old(BasicReject(1, False)),
+        old(methods.BasicReject(1, False)),
         {"discarded": 1},
         {"discarded": 1},
     ),
     Case(
         "0-9-1 reject, dead-lettered",
         all_of(publish, consume),
-        old(BasicReject(1, False)),
+        old(methods.BasicReject(1, False)),
         {"discarded": 1},
         {"discarded": 1, "dead_lettered": 1, "published": 1},
         SENT,
@@ -287,8 +256,8 @@ CASES = (
     ),
     Case(
         "a quorum queue's limit of deliveries",
-        all_of(publish, consume, old(BasicReject(1, True))),
-        old(BasicReject(2, True)),
+        all_of(publish, consume, old(methods.BasicReject(1, True))),
+        old(methods.BasicReject(2, True)),
         {"requeued": 1},
         {"requeued": 1, "delivery_limit": 1},
         arguments={"x-queue-type": "quorum", "x-delivery-limit": 1},
@@ -296,17 +265,24 @@ CASES = (
     Case(
         "a quorum queue delivers again",
         all_of(publish, publish, consume),
-        old(BasicReject(1, True)),
+        old(methods.BasicReject(1, True)),
         {"requeued": 1, "delivered": 1, "redelivered": 1},
         {"requeued": 1, "delivered": 1, "redelivered": 1},
         arguments={"x-queue-type": "quorum"},
     ),
-    Case("0-9-1 publish, rolled back", old(TxSelect()), all_of(publish, old(TxRollback()))),
-    Case("0-9-1 publish, committed", old(TxSelect()), all_of(publish, old(TxCommit())), SENT, SENT, SENT),
+    Case("0-9-1 publish, rolled back", old(methods.TxSelect()), all_of(publish, old(methods.TxRollback()))),
+    Case(
+        "0-9-1 publish, committed",
+        old(methods.TxSelect()),
+        all_of(publish, old(methods.TxCommit())),
+        SENT,
+        SENT,
+        SENT,
+    ),
     Case(
         "a dead letter that reaches no queue",
         all_of(publish, consume),
-        old(BasicReject(1, False)),
+        old(methods.BasicReject(1, False)),
         {"discarded": 1},
         {"discarded": 1, "dead_lettered": 1},
         {"published": 1, "unroutable": 1},
@@ -342,7 +318,7 @@ CASES = (
     ),
     Case(
         "1.0 transfer, no address",
-        all_of(lambda scene: scene.attach(raw.attach_sender(0, "", target=Target(address=None)))),
+        all_of(lambda scene: scene.attach(raw.attach_sender(0, "", target=amqp10.Target(address=None)))),
         new(raw.transfer(0, 0, b"x")),
         {"rejected": 1},
     ),
@@ -365,10 +341,10 @@ CASES = (
             moved,
         )
         for state, moved in (
-            (Accepted(), {"acknowledged": 1}),
-            (Rejected(), {"discarded": 1}),
-            (Released(), {"requeued": 1, "delivered": 1, "redelivered": 1}),
-            (Modified(delivery_failed=True), {"requeued": 1, "delivered": 1, "redelivered": 1}),
+            (amqp10.Accepted(), {"acknowledged": 1}),
+            (amqp10.Rejected(), {"discarded": 1}),
+            (amqp10.Released(), {"requeued": 1, "delivered": 1, "redelivered": 1}),
+            (amqp10.Modified(delivery_failed=True), {"requeued": 1, "delivered": 1, "redelivered": 1}),
         )
     ),
 )
@@ -378,10 +354,10 @@ CASES = (
 async def test_these_counters_move_and_no_others(case: Case) -> None:
     async with running_broker() as broker:
         scene = Scene(broker, await connect091(broker).open(channels=2), await connect(broker).open())
-        declare = QueueDeclare("q", durable=True, arguments=dict(case.arguments))
-        await scene.old.call(1, declare, QueueDeclareOk)
-        await scene.old.call(1, QueueDeclare("dead", durable=True), QueueDeclareOk)
-        await scene.old.call(2, ConfirmSelect(), ConfirmSelectOk)
+        declare = methods.QueueDeclare("q", durable=True, arguments=dict(case.arguments))
+        await scene.old.call(1, declare, methods.QueueDeclareOk)
+        await scene.old.call(1, methods.QueueDeclare("dead", durable=True), methods.QueueDeclareOk)
+        await scene.old.call(2, methods.ConfirmSelect(), methods.ConfirmSelectOk)
         await case.before(scene)
         await settle_down()
         before = levels(broker)
@@ -405,17 +381,17 @@ async def test_these_counters_move_and_no_others(case: Case) -> None:
 async def test_nothing_falls_when_something_ends(broker: Broker) -> None:
     """Links, sessions, channels, connections, queues: their numbers stay in the sums they were part of."""
     scene = Scene(broker, await connect091(broker).open(), await connect(broker).open())
-    await scene.old.call(1, QueueDeclare("q", durable=True, arguments=DLX), QueueDeclareOk)
+    await scene.old.call(1, methods.QueueDeclare("q", durable=True, arguments=DLX), methods.QueueDeclareOk)
     await all_of(
         *(publish,) * 6,
         attach_sender,
         new(raw.transfer(0, 0, b"x")),
         receive,
-        new(raw.disposition(0, 1, state=Accepted()), raw.disposition(2, state=Released())),
+        new(raw.disposition(0, 1, state=amqp10.Accepted()), raw.disposition(2, state=amqp10.Released())),
         consume,
         publish,
         publish,
-        old(BasicReject(1, False)),
+        old(methods.BasicReject(1, False)),
     )(scene)
     lasting = ("protocols", "vhosts", "users", "queues of virtual hosts")
     before = levels(broker)
@@ -425,14 +401,14 @@ async def test_nothing_falls_when_something_ends(broker: Broker) -> None:
     }
 
     async def closed(channel: int) -> None:
-        await scene.old.send(channel, ChannelClose(200, "", 0, 0))
-        await scene.old.until(ChannelCloseOk)
+        await scene.old.send(channel, methods.ChannelClose(200, "", 0, 0))
+        await scene.old.until(methods.ChannelCloseOk)
 
     ends: tuple[Callable[[], Awaitable[Any]], ...] = (
-        lambda: scene.new.send(raw.frame(0, Detach(handle=0, closed=True))),
-        lambda: scene.new.send(raw.frame(0, Detach(handle=1, closed=True))),
-        lambda: scene.new.send(raw.frame(0, End())),
-        lambda: scene.old.send(1, QueueDelete("q")),
+        lambda: scene.new.send(raw.frame(0, amqp10.Detach(handle=0, closed=True))),
+        lambda: scene.new.send(raw.frame(0, amqp10.Detach(handle=1, closed=True))),
+        lambda: scene.new.send(raw.frame(0, amqp10.End())),
+        lambda: scene.old.send(1, methods.QueueDelete("q")),
         lambda: closed(1),
         scene.new.vanish,
         scene.old.vanish,
@@ -453,9 +429,9 @@ async def test_what_comes_behind_a_deletion_is_counted(broker: Broker) -> None:
     """A queue is no more found when it still has a letter to come to."""
     client = await connect091(broker).open()
     for number in range(3):
-        await client.call(1, QueueDeclare("q"), QueueDeclareOk)
-        await client.send(1, message(1, "q", b"x"), QueueDelete("q"))
-        await client.until(QueueDeleteOk)
+        await client.call(1, methods.QueueDeclare("q"), methods.QueueDeclareOk)
+        await client.send(1, message(1, "q", b"x"), methods.QueueDelete("q"))
+        await client.until(methods.QueueDeleteOk)
         assert broker.status()["totals"]["queues"]["/"]["published"] == number + 1
 
 
@@ -475,21 +451,17 @@ async def test_what_ended_connections_did_stays_counted_by_protocol_virtual_host
     """Beside what those do that are there; a user who is deleted is left out, the protocol's sum is not."""
     declare(broker.catalog, "/", "q", durable=True)
     gone = await connect(broker).open()
-    await gone.send(raw.attach_sender(0, "/queues/q"))
-    await gone.until(Attach)
-    await gone.send(raw.transfer(0, 0, b"x"), raw.transfer(0, 1, b"x"))
-    await settle_down()
+    await gone.call(amqp10.Attach, raw.attach_sender(0, "/queues/q"))
+    await gone.submit(raw.transfer(0, 0, b"x"), raw.transfer(0, 1, b"x"))
     await gone.vanish()
     there = await connect091(broker).open()
-    await there.send(1, message(1, "q", b"x"))
-    await settle_down()
+    await there.submit(1, message(1, "q", b"x"))
     assert totals(broker) == {
         "protocols": {"AMQP 1.0": {"published": 2, "confirmed": 2}, "AMQP 0-9-1": {"published": 1}},
         "vhosts": {"/": {"published": 3, "confirmed": 2}},
         "users": {"guest": {"published": 3, "confirmed": 2}},
     }
-    await there.vanish()
-    await settle_down()
+    await there.lose()
     delete_user(broker.catalog, "guest")
     assert totals(broker)["users"] == {}
     assert totals(broker)["protocols"]["AMQP 0-9-1"] == {"published": 1}
@@ -501,10 +473,8 @@ async def test_what_ended_connections_did_stays_counted_by_protocol_virtual_host
 async def test_a_session_never_falls_out_of_the_sum_while_it_ends(broker: Broker) -> None:
     """Looked at between all steps, the connection's number never goes back."""
     client = await connect(broker).open()
-    await client.send(raw.attach_sender(0, "q"))
-    await client.until(Attach)
-    await client.send(raw.transfer(0, 0, b"x", settled=True))
-    await settle_down()
+    await client.call(amqp10.Attach, raw.attach_sender(0, "q"))
+    await client.submit(raw.transfer(0, 0, b"x", settled=True))
     seen: list[int] = []
 
     class Watch(trio.abc.Instrument):
@@ -513,8 +483,7 @@ async def test_a_session_never_falls_out_of_the_sum_while_it_ends(broker: Broker
 
     watch = Watch()
     trio.lowlevel.add_instrument(watch)
-    await client.send(raw.frame(0, End()))
-    await client.until(End)
+    await client.call(amqp10.End, raw.frame(0, amqp10.End()))
     await settle_down()
     trio.lowlevel.remove_instrument(watch)
     assert seen

@@ -26,7 +26,6 @@ from tests.support.declaring import (
     bind,
     declare,
     declare_exchange,
-    delete_policy,
     delete_vhost,
     put_policy,
 )
@@ -84,6 +83,13 @@ def counts(broker: Broker, queue: str) -> dict[str, Any]:
     "rabbit_fifo_SUITE", "untracked_enq_deq_test", note="what no client publishes arrives like any message"
 )
 @pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "untracked_enqueue")
+@pytest.mark.rabbitmq(
+    "dead_lettering_SUITE",
+    "dead_letter_nack",
+    "dead_letter_nack_requeue_nack_norequeue_basic_consume",
+    "dead_letter_nack_requeue_nack_norequeue_basic_get",
+    "dead_letter_reject_requeue_reject_norequeue",
+)
 async def test_rejected_messages_go_to_the_dead_letter_exchange() -> None:
     """In queue order, whatever the protocol of the verdict; status counts them."""
     async with open_client(q=DLX) as (broker, client):
@@ -117,26 +123,6 @@ async def test_expired_messages_go_when_their_time_has_come() -> None:
         assert counts(broker, "q") == {"expired": 2}
 
 
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_max_length_drop_head")
-async def test_what_a_full_queue_drops_goes_there() -> None:
-    async with open_client(q={**DLX, "x-max-length": 2}) as (broker, client):
-        await client.send(1, *[message(1, "q", body) for body in (b"1", b"2", b"3", b"4")])
-        assert await bodies(client, "dead") == "12"
-        assert await bodies(client, "q") == "34"
-        assert counts(broker, "q") == {"maxlen": 2}
-
-
-async def test_without_the_exchange_they_are_dropped() -> None:
-    """The queue goes on; when somebody declares it, the next ones arrive."""
-    async with open_client(q={"x-dead-letter-exchange": "later", "x-max-length": 0}) as (_, client):
-        await client.send(1, message(1, "q", b"1"))
-        await client.idle()
-        await client.call(1, methods.ExchangeDeclare("later", "fanout"), methods.ExchangeDeclareOk)
-        await client.call(1, methods.QueueBind("dead", "later", ""), methods.QueueBindOk)
-        await client.send(1, message(1, "q", b"2"))
-        assert await bodies(client, "dead") == "2"
-
-
 async def test_an_automatic_cycle_ends_and_is_logged_once(log: LogRecorder) -> None:
     """Two queues that send each other what expires: the message is dropped when it comes round."""
     there = {"x-message-ttl": 10, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "b"}
@@ -147,41 +133,6 @@ async def test_an_automatic_cycle_ends_and_is_logged_once(log: LogRecorder) -> N
         assert (counts(broker, "a"), counts(broker, "b")) == ({"expired": 2}, {"expired": 2})
         assert await bodies(client, "a") == await bodies(client, "b") == ""
         assert [fields for _, fields in log.of("warning")] == [{"vhost": "/", "queue": "b", "target": "a"}]
-
-
-async def test_a_cycle_with_a_rejection_goes_on() -> None:
-    """The usual retry: rejected, into a queue where it waits, and back; the history counts the rounds."""
-    work = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "wait"}
-    wait = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "work", "x-message-ttl": 1000}
-    async with open_client(work=work, wait=wait) as (_, client):
-        await client.send(1, message(1, "work", b"1"))
-        for _ in range(3):
-            got = await get(client, "work")
-            await client.send(1, methods.BasicReject(got[0], requeue=False))
-            await trio.sleep(1.1)
-        got = await get(client, "work")
-        records = [(each["queue"], each["reason"], each["count"]) for each in got[1].headers["x-death"]]
-        assert records == [("wait", "expired", 3), ("work", "rejected", 3)]
-
-
-def set_policy(broker: Broker, **definition: Any) -> None:
-    named = {key.replace("_", "-"): value for key, value in definition.items()}
-    put_policy(broker.catalog, "/", Policy("p", "^q$", named))
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_policy")
-@pytest.mark.rabbitmq("quorum_queue_SUITE", "dead_letter_policy")
-async def test_a_policy_gives_a_queue_a_dead_letter_exchange() -> None:
-    """While it runs; and takes it away again."""
-    async with open_client(q={"x-max-length": 0}) as (broker, client):
-        await client.send(1, message(1, "q", b"1"))
-        await client.idle()
-        set_policy(broker, dead_letter_exchange="", dead_letter_routing_key="dead")
-        await client.send(1, message(1, "q", b"2"))
-        assert await bodies(client, "dead") == "2"
-        delete_policy(broker.catalog, "/", "p")
-        await client.send(1, message(1, "q", b"3"))
-        assert await bodies(client, "dead") == ""
 
 
 # --- at least once ----------------------------------------------------------------------------------

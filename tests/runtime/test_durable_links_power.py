@@ -8,33 +8,15 @@ from collections.abc import Sequence
 
 import pytest
 
+from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.delivery import unsettled_map
-from amqp10broker.protocols.amqp10.performatives import (
-    Accepted,
-    Attach,
-    Disposition,
-    Header,
-    ReceiverSettleMode,
-    Source,
-    Target,
-    Transfer,
-)
 from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.runtime.broker import Broker
+from tests.support import rawframes as raw
 from tests.support.declaring import bind, declare
 from tests.support.journals import LONG
 from tests.support.node import Node
-from tests.support.rawframes import (
-    attach_receiver,
-    attach_sender,
-    body_of,
-    credit,
-    disposition,
-    frame,
-    message,
-    transfer,
-)
 from tests.support.trioclient import Client, connect, settle_down
 
 LIVES = 200 if LONG else 6
@@ -79,12 +61,11 @@ class PublishingNode(Node):
         await settle_down()
         for name, kind in self.names.items():
             client = await connect(broker).open()
-            source = Source(address=f"/queues/{name}", filter=FIRST if kind == "stream" else None)
-            await client.send(attach_receiver(1, name, source=source), credit(1, ALL))
-            got = [each for each in await client.idle() if isinstance(each.body, Transfer)]
-            await client.vanish()
-            await settle_down()
-            found = Counter(int(body_of(each.payload)) for each in got)
+            source = amqp10.Source(address=f"/queues/{name}", filter=FIRST if kind == "stream" else None)
+            await client.send(raw.attach_receiver(1, name, source=source), raw.credit(1, ALL))
+            got = [each for each in await client.idle() if isinstance(each.body, amqp10.Transfer)]
+            await client.lose()
+            found = Counter(int(raw.body_of(each.payload)) for each in got)
             twice = [number for number, count in found.items() if count > 1]
             assert not twice, f"{name} has {twice} more than once"
             assert self.done <= set(found), f"{name} lacks {self.done - set(found)}"
@@ -93,15 +74,15 @@ class PublishingNode(Node):
     async def _attach(self, client: Client) -> int:
         """Come back, and resume or send again what is open; returns the next delivery-id."""
         address = "/queues/q0" if len(self.names) == 1 else "/exchanges/amq.fanout"
-        target = Target(address=address, durable=2, timeout=100_000)
-        mode = ReceiverSettleMode.SECOND if self.second else ReceiverSettleMode.FIRST
-        unsettled = {**dict.fromkeys(self.pending), **dict.fromkeys(self.told, Accepted())}
+        target = amqp10.Target(address=address, durable=2, timeout=100_000)
+        mode = amqp10.ReceiverSettleMode.SECOND if self.second else amqp10.ReceiverSettleMode.FIRST
+        unsettled = {**dict.fromkeys(self.pending), **dict.fromkeys(self.told, amqp10.Accepted())}
         await client.send(
-            attach_sender(0, "q", name="mine", target=target, rcv_settle_mode=mode, unsettled=unsettled)
+            raw.attach_sender(0, "q", name="mine", target=target, rcv_settle_mode=mode, unsettled=unsettled)
         )
-        attach = await client.until(Attach)
+        attach = await client.until(amqp10.Attach)
         granted = attach.target
-        assert isinstance(granted, Target)
+        assert isinstance(granted, amqp10.Target)
         assert (granted.durable, granted.timeout) == (2, 3600)
         there = unsettled_map(attach)
         self.told.clear()
@@ -110,11 +91,11 @@ class PublishingNode(Node):
             if tag in there:
                 self.restored += 1
                 heard = there[tag] is not None
-                resumed = Transfer(handle=0, delivery_id=number, delivery_tag=tag, message_format=0)
+                resumed = amqp10.Transfer(handle=0, delivery_id=number, delivery_tag=tag, message_format=0)
                 resumed.resume, resumed.settled = True, heard
-                await client.send(frame(0, resumed, b""))
+                await client.send(raw.frame(0, resumed, b""))
                 if heard:
-                    assert there[tag] == Accepted()
+                    assert there[tag] == amqp10.Accepted()
                     self._hear(tag)
             else:
                 await self._send(client, number, tag, what)
@@ -127,8 +108,10 @@ class PublishingNode(Node):
             self.done.add(self.pending.pop(tag))
 
     async def _send(self, client: Client, number: int, tag: bytes, what: int) -> None:
-        body = Header(durable=True).encode() + message(str(what).encode() + b" " * (what * 37 % 900))
-        await client.send(transfer(0, number, body, raw=True, delivery_tag=tag))
+        body = amqp10.Header(durable=True).encode() + raw.message(
+            str(what).encode() + b" " * (what * 37 % 900)
+        )
+        await client.send(raw.transfer(0, number, body, raw=True, delivery_tag=tag))
 
     async def _work(self, broker: Broker, rng: random.Random, steps: int) -> None:
         self._tags: dict[int, bytes] = {}
@@ -157,17 +140,17 @@ class PublishingNode(Node):
     async def _listen(self, client: Client, rng: random.Random) -> None:
         for each in await client.idle():
             body = each.body
-            if not isinstance(body, Disposition):
+            if not isinstance(body, amqp10.Disposition):
                 continue
             last = body.first if body.last is None else body.last
-            assert body.state == Accepted()
+            assert body.state == amqp10.Accepted()
             assert body.settled is not self.second
             for number in range(body.first, last + 1):
                 self._hear(self._tags[number])
                 if self.second:
                     self.told.add(self._tags[number])
             if self.second and rng.random() < 0.7:
-                await client.send(disposition(body.first, last, role=False, state=Accepted()))
+                await client.send(raw.disposition(body.first, last, role=False, state=amqp10.Accepted()))
                 self.told -= {self._tags[number] for number in range(body.first, last + 1)}
 
 

@@ -66,8 +66,7 @@ async def test_a_fanout_is_posted_in_bounded_steps(broker: Broker, steps: Steps,
         await client.send(1, message(1, "", b"one", "amq.fanout"))
     else:
         other = await connect(broker).open()
-        await other.send(attach_sender(0, "/exchanges/amq.fanout"))
-        await other.until(Flow)
+        await other.call(Flow, attach_sender(0, "/exchanges/amq.fanout"))
         await other.send(transfer(0, 0, b"one"))
     await trio.sleep(1)
     assert ready(broker) == [1] * QUEUES

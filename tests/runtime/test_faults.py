@@ -112,8 +112,7 @@ async def test_a_stream_is_reset_after_some_frames() -> None:
     async with running_broker(test_mode=True) as broker:
         client = await publisher(broker)
         fault = (await ask(broker, "inject-fault", kind="reset-after", count=1))["fault"]
-        await client.send(transfer(0, 0, b"body"))
-        await client.until(Disposition)
+        await client.call(Disposition, transfer(0, 0, b"body"))
         assert await client.next_or_end() is None
         await eventually(lambda: not broker.connections)
         assert broker.faults._on[fault].frames == {}
@@ -135,8 +134,7 @@ async def test_a_client_and_a_broker_may_go_while_bytes_are_held() -> None:
         await eventually(lambda: len(broker.connections) == 1)
         await clients[1].until(Disposition)
         await ask(broker, "inject-fault", kind="hold-bytes")
-        await clients[1].send(transfer(0, 1, b"body"))
-        await settle_down()
+        await clients[1].submit(transfer(0, 1, b"body"))
     assert not broker.connections
 
 

@@ -49,14 +49,11 @@ async def test_everything_is_recorded_from_the_first_byte_of_a_connection(tmp_pa
         begun = await trace(broker, what="everything", on=True, file=str(path), frames=True)
         assert begun["ok"]
         client = await connect(broker).open()
-        await client.send(attach_sender(0, "/queues/q"))
-        await client.until(Flow)
-        await client.send(transfer(0, 0, b"hello"))
-        await settle_down()
+        await client.call(Flow, attach_sender(0, "/queues/q"))
+        await client.submit(transfer(0, 0, b"hello"))
         ended = await trace(broker, what="everything", on=False)
         assert ended["result"]["lines"] == len(path.read_text().splitlines()) - 1
-        await client.send(transfer(0, 1, b"more"))
-        await settle_down()
+        await client.submit(transfer(0, 1, b"more"))
     records = records_of(path)
     first = records[0]
     assert isinstance(first, Listening)
@@ -78,8 +75,7 @@ async def test_links_that_are_there_already_are_told_first(tmp_path: Path) -> No
         await declared(broker)
         assert (await admin.answer(broker, b'{"op": "declare-queue", "arguments": {"name": "r"}}'))["ok"]
         client = await connect(broker).open()
-        await client.send(attach_sender(5, "/queues/q"), attach_receiver(6, "/queues/r"))
-        await client.until(Flow)
+        await client.call(Flow, attach_sender(5, "/queues/q"), attach_receiver(6, "/queues/r"))
         await settle_down()
         assert (await trace(broker, what="/queues/q", on=True, file=str(path), frames=True))["ok"]
     listening, known = records_of(path)[:2]

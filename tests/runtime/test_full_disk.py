@@ -13,15 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from amqp10broker.errors import StorageError
-from amqp10broker.queues.commands import (
-    Confirmed,
-    Delete,
-    Deliver,
-    DeliveryOutcome,
-    Settle,
-    Settled,
-    Unconfirmed,
-)
+from amqp10broker.queues import commands
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.journal import journal_task as journal_module
 from amqp10broker.runtime.journal.journal_task import journal_sizes
@@ -69,10 +61,12 @@ async def _taken(seat: Seat, count: int) -> int:
     while settled < count:
         more = await seat.effects()
         effects += more
-        keys = [key for each in more if isinstance(each, Deliver) for key in each.keys]
+        keys = [key for each in more if isinstance(each, commands.Deliver) for key in each.keys]
         if keys:
-            seat.handle.post(Settle(seat.consumer, keys, DeliveryOutcome.ACCEPT, answer=True))
-        settled += sum(len(each.keys) for each in more if isinstance(each, Settled))
+            seat.handle.post(
+                commands.Settle(seat.consumer, keys, commands.DeliveryOutcome.ACCEPT, answer=True)
+            )
+        settled += sum(len(each.keys) for each in more if isinstance(each, commands.Settled))
     return _confirms(effects)
 
 
@@ -82,7 +76,7 @@ async def _confirmed(seat: Seat) -> int:
 
 
 def _confirms(effects: Sequence[object]) -> int:
-    return sum(len(each.ids) for each in effects if isinstance(each, Confirmed))
+    return sum(len(each.ids) for each in effects if isinstance(each, commands.Confirmed))
 
 
 @pytest.mark.parametrize("kind", [CLASSIC, QUORUM], ids=lambda kind: kind.name)
@@ -313,10 +307,12 @@ def test_a_queue_that_is_deleted_on_a_full_disk_answers_who_waits(node: Node, ki
         seat.publish(2)
         assert await _confirmed(seat) == 0
         remove(broker.catalog, "/", kind.name)
-        seat.handle.post(Delete())
+        seat.handle.post(commands.Delete())
         refused = 0
         while not refused:
-            refused = sum(len(each.ids) for each in await seat.effects() if isinstance(each, Unconfirmed))
+            refused = sum(
+                len(each.ids) for each in await seat.effects() if isinstance(each, commands.Unconfirmed)
+            )
         assert refused == 2
 
     _life(body)
@@ -337,7 +333,7 @@ def test_what_there_was_no_room_for_keeps_nobody_waiting_when_its_queue_is_gone(
         node.disk.capacity = node.disk.used() + 200_000
         assert await _confirmed(small) == 0
         remove(broker.catalog, "/", QUORUM.name)
-        large.handle.post(Delete())
+        large.handle.post(commands.Delete())
         assert await _confirmed(small) == 1
         assert not broker.alarms
 
@@ -354,7 +350,7 @@ def test_storage_that_fails_while_publishes_wait_tells_them(node: Node) -> None:
             assert await _confirmed(seat) == 0
         broker._queues.storage_failed()  # type: ignore[union-attr]
         for seat in seats:
-            assert {type(each) for each in await seat.effects()} == {Unconfirmed}
+            assert {type(each) for each in await seat.effects()} == {commands.Unconfirmed}
 
     _life(body)
 

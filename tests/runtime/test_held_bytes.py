@@ -29,11 +29,9 @@ async def filled(broker: Broker, kind: str, *sizes: int) -> None:
     vhost = broker.catalog.lookup_vhost("/")
     declare(broker.catalog, vhost, "q", arguments={"x-queue-type": kind})
     publisher = await connect(broker).open()
-    await publisher.send(attach_sender(0, "q"))
-    await publisher.until(Attach)
+    await publisher.call(Attach, attach_sender(0, "q"))
     for number, size in enumerate(sizes):
-        await publisher.send(transfer(0, number, b"%08d" % number + b"x" * size))
-        await settle_down()
+        await publisher.submit(transfer(0, number, b"%08d" % number + b"x" * size))
     assert queue_counts(broker, "q") == (len(sizes), 0)
 
 
@@ -49,8 +47,7 @@ async def test_a_link_whose_window_is_closed(kind: str) -> None:
         client = await connect(broker).open(channels=0)
         await client.send(begin(0, incoming_window=0), attach_receiver(0, "q"))
         for more in range(100):
-            await client.send(credit(0, 4_000_000_000 - more, incoming_window=0))
-            await settle_down()
+            await client.submit(credit(0, 4_000_000_000 - more, incoming_window=0))
         _, held = queue_counts(broker, "q")
         assert 0 < held <= HELD_MAX
         # A batch at a time, in order, and to the end.
@@ -66,8 +63,7 @@ async def test_a_link_whose_socket_is_not_read(kind: str) -> None:
     async with running_broker(max_frame_size_bytes=0) as broker:
         await filled(broker, kind, *[SIZE] * COUNT)
         client = await connect(broker, pair=partial(pipe_pair, 65_536, direct=True)).open()
-        await client.send(attach_receiver(0, "q"), credit(0, 1000))
-        await settle_down()
+        await client.submit(attach_receiver(0, "q"), credit(0, 1000))
         _, held = queue_counts(broker, "q")
         assert 0 < held <= HELD_MAX + 1
         got = await client.take(Transfer, COUNT)
@@ -98,8 +94,7 @@ async def test_a_consumer_of_amqp091_whose_socket_is_not_read(
     await filled_091(broker, kind)
     client = await connect091(broker, pair=partial(pipe_pair, 65_536, direct=True)).open()
     await client.call(1, methods.BasicQos(prefetch_count=prefetch), methods.BasicQosOk)
-    await client.send(1, methods.BasicConsume("q", "c"))
-    await settle_down()
+    await client.submit(1, methods.BasicConsume("q", "c"))
     _, held = queue_counts(broker, "q")
     assert 0 < held <= HELD_MAX + 1
     await client.until(methods.BasicConsumeOk)
@@ -119,6 +114,5 @@ async def filled_091(broker: Broker, kind: str) -> None:
     declare(broker.catalog, vhost, "q", arguments={"x-queue-type": kind})
     client: Any = await connect091(broker).open()
     for number in range(COUNT):
-        await client.send(1, message(1, "q", b"%08d" % number + b"x" * SIZE))
-        await settle_down()
+        await client.submit(1, message(1, "q", b"%08d" % number + b"x" * SIZE))
     assert queue_counts(broker, "q") == (COUNT, 0)

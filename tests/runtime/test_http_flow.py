@@ -21,10 +21,8 @@ from tests.support.trioclient091 import connect091
 async def client_of(broker: Broker, user: str, peer: str = "127.0.0.1:40001") -> Client:
     """A connection of a user with a link 'out' from queue q and one 'in' to it."""
     client = connect(broker, peer=peer)
-    await client.send(login("PLAIN", f"\0{user}\0pw".encode()))
-    await client.until(SaslOutcome)
-    await client.send(open_frame(container_id="ten"), begin())
-    await client.until(Open)
+    await client.call(SaslOutcome, login("PLAIN", f"\0{user}\0pw".encode()))
+    await client.call(Open, open_frame(container_id="ten"), begin())
     await client.send(attach_sender(0, "/queues/q", name="in"), attach_receiver(1, "/queues/q", name="out"))
     await client.idle()
     return client

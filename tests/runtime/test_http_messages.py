@@ -136,8 +136,7 @@ async def test_a_message_of_amqp_10_is_shown_in_words_of_091(broker: Broker, use
     client = await connect(broker).open()
     await client.send(attach_sender(0, "/queues/q"))
     await client.idle()
-    await client.send(transfer(0, 0, b"hi", settled=True))
-    await settle_down()
+    await client.submit(transfer(0, 0, b"hi", settled=True))
     (got,) = await get(user)
     assert (got["payload"], got["exchange"], got["routing_key"]) == ("hi", "", "q")
 

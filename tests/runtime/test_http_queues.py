@@ -11,19 +11,8 @@ import trio
 from amqp10broker.api import calls
 from amqp10broker.metadata import patterns
 from amqp10broker.metadata.users import Permission
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import Content
-from amqp10broker.protocols.amqp091.methods import (
-    BasicConsume,
-    BasicConsumeOk,
-    BasicGet,
-    BasicGetEmpty,
-    BasicQos,
-    BasicQosOk,
-    ChannelClose,
-    ChannelCloseOk,
-    QueueDeclare,
-    QueueDeclareOk,
-)
 from amqp10broker.queues import queue_status as stats
 from amqp10broker.runtime.admin.admin import run_operation
 from amqp10broker.runtime.broker import Broker
@@ -143,7 +132,7 @@ async def test_a_queue_goes_only_if_it_is_unused_or_empty(broker: Broker, user: 
     declare(broker.catalog, "/", "q")
     client = await connect091(broker).open()
     await client.publish("", "q", b"x")
-    await client.call(1, BasicConsume(queue="q", no_ack=False), BasicConsumeOk)
+    await client.call(1, methods.BasicConsume(queue="q", no_ack=False), methods.BasicConsumeOk)
     heard = await user.ask("DELETE", "/queues/%2F/q?if-unused=true")
     assert (heard.status, heard.json["reason"]) == (400, "queue 'q' in vhost '/' in use")
     await client.publish("", "q", b"x")
@@ -162,8 +151,8 @@ async def test_messages_and_consumers_are_counted(broker: Broker, user: HttpUser
     client = await connect091(broker).open()
     for _ in range(3):
         await client.publish("", "q", b"x")
-    await client.call(1, BasicQos(prefetch_count=1), BasicQosOk)
-    await client.call(1, BasicConsume(queue="q"), BasicConsumeOk)
+    await client.call(1, methods.BasicQos(prefetch_count=1), methods.BasicQosOk)
+    await client.call(1, methods.BasicConsume(queue="q"), methods.BasicConsumeOk)
     await settle_down()
     columns = "messages,messages_ready,messages_unacknowledged,consumers"
     counted = {"messages": 3, "messages_ready": 2, "messages_unacknowledged": 1, "consumers": 1}
@@ -180,8 +169,8 @@ async def test_bytes_of_messages_are_told(broker: Broker, user: HttpUser, kind: 
     client = await connect091(broker).open()
     for body in (b"1", b"22", b"333", b"4444"):
         await client.publish("", "q", body)
-    await client.call(1, BasicQos(prefetch_count=3), BasicQosOk)
-    await client.call(1, BasicConsume(queue="q"), BasicConsumeOk)
+    await client.call(1, methods.BasicQos(prefetch_count=3), methods.BasicQosOk)
+    await client.call(1, methods.BasicConsume(queue="q"), methods.BasicConsumeOk)
     for _ in range(3):
         await client.expect(Content)
     (shown,) = await user.get("/queues")
@@ -211,7 +200,7 @@ async def test_bytes_that_would_take_long_to_add_up_are_left_out(
         client = await connect091(broker).open()
         for _ in range(3):
             await client.publish("", "q", b"x")
-        await client.call(1, BasicConsume(queue="q"), BasicConsumeOk)
+        await client.call(1, methods.BasicConsume(queue="q"), methods.BasicConsumeOk)
         for _ in range(3):
             await client.expect(Content)
         held = await user.get("/queues/%2F/q")
@@ -220,7 +209,7 @@ async def test_bytes_that_would_take_long_to_add_up_are_left_out(
         assert not {"message_bytes", "message_bytes_unacknowledged", "message_bytes_ram", "memory"} & set(
             held
         )
-        await client.call(1, ChannelClose(0, "", 0, 0), ChannelCloseOk)
+        await client.call(1, methods.ChannelClose(0, "", 0, 0), methods.ChannelCloseOk)
         await settle_down()
         returned = await user.get("/queues/%2F/q")
         assert (returned["messages_ready"], returned.get("message_bytes_ready")) == (
@@ -234,7 +223,7 @@ async def test_a_get_that_finds_nothing_is_counted(broker: Broker, user: HttpUse
     declare(broker.catalog, "/", "q")
     client = await connect091(broker).open()
     assert "message_stats" not in await user.get("/queues/%2F/q")
-    await client.call(1, BasicGet(queue="q"), BasicGetEmpty)
+    await client.call(1, methods.BasicGet(queue="q"), methods.BasicGetEmpty)
     (channel,) = await user.get("/channels")
     for shown in (await user.get("/queues/%2F/q"), channel, await user.get("/overview")):
         stats = shown["message_stats"]
@@ -270,7 +259,9 @@ async def test_what_became_of_messages_is_counted(broker: Broker, user: HttpUser
     declare(broker.catalog, "/", "quiet")
     client = await connect091(broker).open()
     await client.publish("", "q", b"x")
-    await client.call(1, BasicConsume(queue="q", consumer_tag="t", no_ack=True), BasicConsumeOk)
+    await client.call(
+        1, methods.BasicConsume(queue="q", consumer_tag="t", no_ack=True), methods.BasicConsumeOk
+    )
     await client.expect(Content)
     rows = {each["name"]: each for each in await user.get("/queues")}
     assert "message_stats" not in rows["quiet"]
@@ -295,10 +286,12 @@ async def test_what_became_of_messages_is_counted(broker: Broker, user: HttpUser
 async def test_a_queue_names_its_consumers_and_its_owner(broker: Broker, user: HttpUser) -> None:
     declare(broker.catalog, "/", "other")
     client = await connect091(broker, peer="127.0.0.1:40001").open()
-    await client.call(1, QueueDeclare(queue="hers", exclusive=True), QueueDeclareOk)
+    await client.call(1, methods.QueueDeclare(queue="hers", exclusive=True), methods.QueueDeclareOk)
     for queue, exclusive in (("hers", True), ("other", False)):
         await client.call(
-            1, BasicConsume(queue=queue, consumer_tag=f"of {queue}", exclusive=exclusive), BasicConsumeOk
+            1,
+            methods.BasicConsume(queue=queue, consumer_tag=f"of {queue}", exclusive=exclusive),
+            methods.BasicConsumeOk,
         )
     hers, other = [await user.get(f"/queues/%2F/{name}") for name in ("hers", "other")]
     assert hers["owner_pid_details"] == {
@@ -428,7 +421,7 @@ async def test_queues_of_a_user_are_those_that_its_connections_have_for_themselv
     declare(broker.catalog, "/", "anybodys")
     add_login(broker, "ann:pw", "management", vhosts=["/"])
     client = await connect091(broker).open(user="ann", password="pw")
-    await client.call(1, QueueDeclare(queue="hers", exclusive=True), QueueDeclareOk)
+    await client.call(1, methods.QueueDeclare(queue="hers", exclusive=True), methods.QueueDeclareOk)
     async with http_user(broker, "ann:pw") as ann:
         assert [each["name"] for each in await ann.get("/users/ann/queues")] == ["hers"]
         heard = await ann.ask("GET", "/users/guest/queues")

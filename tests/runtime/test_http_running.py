@@ -43,10 +43,8 @@ async def open_channel(client: Client091) -> None:
 
 async def client10(broker: Broker) -> Client:
     client = connect(broker, peer="127.0.0.1:50001")
-    await client.send(login("PLAIN", b"\0guest\0guest"))
-    await client.until(SaslOutcome)
-    await client.send(open_frame(container_id="ten"), begin())
-    await client.until(Open)
+    await client.call(SaslOutcome, login("PLAIN", b"\0guest\0guest"))
+    await client.call(Open, open_frame(container_id="ten"), begin())
     return client
 
 
@@ -182,8 +180,7 @@ async def test_a_connection_is_closed_with_a_reason(broker: Broker, user: HttpUs
     assert (close.reply_code, "too loud" in close.reply_text) == (320, True)
     assert (await user.ask("DELETE", "/connections/username/guest")).status == 204
     assert "Closed via management plugin" in (await other.until(Close)).error.description
-    await client.send(0, methods.ConnectionCloseOk())
-    await settle_down()
+    await client.submit(0, methods.ConnectionCloseOk())
     assert (await user.ask("DELETE", "/connections/127.0.0.1%3A40000")).status == 404
 
 
@@ -233,8 +230,7 @@ async def test_the_overview_counts_what_clients_did_where_the_user_sees_it(
     await open_channel(client)
     for key in ("q", "nowhere"):
         await client.publish("", key, b"x")
-    await client.send(1, methods.BasicGet(queue="q", no_ack=True))
-    await settle_down()
+    await client.submit(1, methods.BasicGet(queue="q", no_ack=True))
     stats = (await user.get("/overview"))["message_stats"]
     assert (stats["publish"], stats["drop_unroutable"], stats["get_no_ack"]) == (2, 1, 1)
     await client.publish("", "q", b"x")

@@ -43,11 +43,9 @@ async def test_a_message_alone_takes_its_whole_way_in_its_readers_turn(broker: B
     publisher = await connect(broker, pair=pair).open()
     consumer = await connect(broker, pair=pair).open()
     await publisher.send(attach_sender(0, "q"))
-    await consumer.send(attach_receiver(0, "q"), credit(0, 10))
-    await settle_down()
+    await consumer.submit(attach_receiver(0, "q"), credit(0, 10))
     with steps() as taken:
-        await publisher.send(transfer(0, 0, b"alone"))
-        await publisher.until(Disposition)
+        await publisher.call(Disposition, transfer(0, 0, b"alone"))
         await consumer.until(Transfer)
     assert (taken["_run_part"], taken["queue q"]) == (0, 0)
 
@@ -55,13 +53,11 @@ async def test_a_message_alone_takes_its_whole_way_in_its_readers_turn(broker: B
 async def test_what_comes_in_bulk_goes_by_tasks(broker: Broker) -> None:
     """One session and one queue work on all of it, in turns of their own."""
     publisher = await connect(broker).open()
-    await publisher.send(attach_sender(0, "q"))
-    await settle_down()
+    await publisher.submit(attach_sender(0, "q"))
     with steps() as taken:
         frame = transfer(0, 0, b"x" * 100)
         count = LITTLE_BYTES // len(frame) + 1
-        await publisher.send(*[transfer(0, number, b"x" * 100) for number in range(count)])
-        await publisher.until(Disposition)
+        await publisher.call(Disposition, *[transfer(0, number, b"x" * 100) for number in range(count)])
     assert taken["_run_part"] > 0
     assert taken["queue q"] > 0
 
@@ -70,8 +66,7 @@ async def test_with_several_publishers_messages_go_by_tasks(broker: Broker) -> N
     """So that what they send at once is one batch of the queue."""
     publishers = [await connect(broker).open() for _ in range(3)]
     for each in publishers:
-        await each.send(attach_sender(0, "q"))
-        await settle_down()
+        await each.submit(attach_sender(0, "q"))
     with steps() as taken:
         for each in publishers:
             await each.send(transfer(0, 0, b"one of three"))

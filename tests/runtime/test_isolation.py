@@ -14,15 +14,7 @@ from trio.testing import memory_stream_pair
 
 from amqp10broker.auth.login import Peer
 from amqp10broker.config import FlowSettings
-from amqp10broker.protocols.amqp10.performatives import (
-    Accepted,
-    Attach,
-    Close,
-    Disposition,
-    End,
-    Flow,
-    Transfer,
-)
+from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.session_task import CONTROL_BYTES_MAX, PORTION, READS_MAX
@@ -31,18 +23,7 @@ from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from tests.runtime.conftest import LogRecorder
-from tests.support.rawframes import (
-    SASL_HEADER,
-    attach_receiver,
-    attach_sender,
-    body_of,
-    credit,
-    disposition,
-    flow,
-    frame,
-    pieces,
-    transfer,
-)
+from tests.support import rawframes as raw
 from tests.support.trioclient import Client, connect, pipe_pair, queue_counts, running_broker, settle_down
 
 
@@ -67,29 +48,28 @@ def failing_once(owner: type, method: str) -> Callable[..., Any]:
 
 async def round_trip(client: Client, queue: str, handle: int, number: int) -> None:
     """Publish one message and consume it on the same session."""
-    await client.send(transfer(handle, number, b"message %d" % number))
-    await client.until(Disposition)
-    await client.send(credit(handle + 1, 1, delivery_count=number))
-    while type((got := await client.next()).body) is not Transfer:
+    await client.call(amqp10.Disposition, raw.transfer(handle, number, b"message %d" % number))
+    await client.send(raw.credit(handle + 1, 1, delivery_count=number))
+    while type((got := await client.next()).body) is not amqp10.Transfer:
         pass
-    assert body_of(got.payload) == b"message %d" % number
-    await client.send(disposition(got.body.delivery_id, state=Accepted()))
+    assert raw.body_of(got.payload) == b"message %d" % number
+    await client.send(raw.disposition(got.body.delivery_id, state=amqp10.Accepted()))
 
 
 async def with_links(client: Client, queue: str) -> Client:
     """Attach a sender on handle 0 and a receiver on handle 1."""
-    await client.send(attach_sender(0, queue), attach_receiver(1, queue))
-    await client.take(Attach, 2)
+    await client.send(raw.attach_sender(0, queue), raw.attach_receiver(1, queue))
+    await client.take(amqp10.Attach, 2)
     return client
 
 
 FAULTS = [
-    (LinkPublisher, "on_deliveries", transfer(0, 0, b"x")),
-    (LinkConsumer, "on_flow", credit(1, 10)),
-    (BrokerSession, "on_effects", transfer(0, 0, b"x")),
-    (BrokerSession, "pump", transfer(0, 0, b"x")),
-    (BrokerSession, "take_commands", transfer(0, 0, b"x")),
-    (Connection10, "_pass_on", transfer(0, 0, b"x")),
+    (LinkPublisher, "on_deliveries", raw.transfer(0, 0, b"x")),
+    (LinkConsumer, "on_flow", raw.credit(1, 10)),
+    (BrokerSession, "on_effects", raw.transfer(0, 0, b"x")),
+    (BrokerSession, "pump", raw.transfer(0, 0, b"x")),
+    (BrokerSession, "take_commands", raw.transfer(0, 0, b"x")),
+    (Connection10, "_pass_on", raw.transfer(0, 0, b"x")),
 ]
 
 
@@ -105,11 +85,10 @@ async def test_crash_ends_its_own_connection_only_and_is_logged_once_with_its_ca
         await bad.idle()
         with monkeypatch.context() as patch:
             patch.setattr(owner, method, failing_once(owner, method))
-            await bad.send(said)
-            await settle_down()
+            await bad.submit(said)
         got = await bad.rest()
         close = got[-1].body
-        assert type(close) is Close
+        assert type(close) is amqp10.Close
         assert close.error.condition == "amqp:internal-error"
         assert "on purpose" not in (close.error.description or ""), (
             "inner texts are not the client's business"
@@ -138,7 +117,7 @@ async def test_of_a_fault_beside_a_stop_the_fault_is_logged_and_the_stop_goes_on
     monkeypatch.setattr(Connection10, "run", run)
     async with running_broker() as broker:
         ours, theirs = memory_stream_pair()
-        await ours.send_all(SASL_HEADER)
+        await ours.send_all(raw.SASL_HEADER)
         with pytest.raises(BaseExceptionGroup) as caught:
             await broker.listener.serve_stream(theirs, "a peer", Peer(loopback=True, address="a peer"))
         assert broker.connections == {}
@@ -162,7 +141,7 @@ async def test_crash_of_the_writer_ends_its_own_connection_only(
             raise Fault("on purpose")
 
         monkeypatch.setattr(victim.task.stream, "send_all", failing_send, raising=False)
-        await victim.send(attach_sender(0, "bad"))
+        await victim.send(raw.attach_sender(0, "bad"))
         await victim.rest()
         await settle_down()
         assert [connection.peer for connection in broker.connections.values()] == [good.peer]
@@ -176,19 +155,20 @@ async def test_crash_gives_unsettled_messages_back(broker: Broker, monkeypatch: 
     """What a crashed session held is ready again for others."""
     good = await with_links(await connect(broker).open(), "q")
     for number in range(5):
-        await good.send(transfer(0, number, b"%d" % number))
+        await good.send(raw.transfer(0, number, b"%d" % number))
     bad = await connect(broker).open()
-    await bad.send(attach_receiver(0, "q"), credit(0, 3))
-    await bad.take(Transfer, 3)
+    await bad.send(raw.attach_receiver(0, "q"), raw.credit(0, 3))
+    await bad.take(amqp10.Transfer, 3)
     assert queue_counts(broker, "q") == (2, 3)
     with monkeypatch.context() as patch:
         patch.setattr(LinkConsumer, "on_updated", failing_once(LinkConsumer, "on_updated"))
-        await bad.send(disposition(0, 2))
-        await settle_down()
+        await bad.submit(raw.disposition(0, 2))
     await bad.rest()
     assert queue_counts(broker, "q") == (5, 0)
-    await good.send(credit(1, 5))
-    assert [body_of(each.payload) for each in await good.take(Transfer, 5)] == [b"%d" % n for n in range(5)]
+    await good.send(raw.credit(1, 5))
+    assert [raw.body_of(each.payload) for each in await good.take(amqp10.Transfer, 5)] == [
+        b"%d" % n for n in range(5)
+    ]
 
 
 @pytest.mark.rabbitmq(
@@ -200,16 +180,14 @@ async def test_crash_gives_unsettled_messages_back(broker: Broker, monkeypatch: 
 async def test_client_that_stops_reading_blocks_only_itself(broker: Broker, direct: bool) -> None:
     """At most one queue credit of messages leaves the queue for it; others consume the rest."""
     publisher = await connect(broker).open()
-    await publisher.send(attach_sender(0, "q"))
-    await settle_down()
+    await publisher.submit(raw.attach_sender(0, "q"))
     for number in range(1000):
-        await publisher.send(transfer(0, number, b"%04d" % number + b"." * 1000, settled=True))
+        await publisher.send(raw.transfer(0, number, b"%04d" % number + b"." * 1000, settled=True))
         if number % 50 == 49:
             await publisher.idle()
     assert queue_counts(broker, "q") == (1000, 0)
     stuck = await connect(broker, pair=partial(pipe_pair, 4096, direct=direct)).open()
-    await stuck.send(attach_receiver(0, "q"), credit(0, 100_000))
-    await settle_down()
+    await stuck.submit(raw.attach_receiver(0, "q"), raw.credit(0, 100_000))
     ready, unsettled = queue_counts(broker, "q")
     assert unsettled <= FlowSettings().max_queue_credit
     assert ready + unsettled == 1000
@@ -217,28 +195,26 @@ async def test_client_that_stops_reading_blocks_only_itself(broker: Broker, dire
         await trio.sleep(10)
         assert queue_counts(broker, "q") == (ready, unsettled)
     other = await connect(broker).open()
-    await other.send(attach_receiver(0, "q"), credit(0, 10_000))
-    got = await other.take(Transfer, ready)
-    numbers = [int(body_of(each.payload)[:4]) for each in got]
+    await other.send(raw.attach_receiver(0, "q"), raw.credit(0, 10_000))
+    got = await other.take(amqp10.Transfer, ready)
+    numbers = [int(raw.body_of(each.payload)[:4]) for each in got]
     assert numbers == sorted(numbers)
-    await other.send(attach_sender(1, "elsewhere"))
-    await other.take(Attach, 1)
-    await other.send(transfer(1, 0, b"x"))
-    await other.until(Disposition)
+    await other.send(raw.attach_sender(1, "elsewhere"))
+    await other.take(amqp10.Attach, 1)
+    await other.call(amqp10.Disposition, raw.transfer(1, 0, b"x"))
     assert queue_counts(broker, "elsewhere") == (1, 0)
     # When it reads again, everything that was kept for it arrives.
-    rest = await stuck.take(Transfer, unsettled)
-    assert sorted([int(body_of(each.payload)[:4]) for each in rest] + numbers) == list(range(1000))
+    rest = await stuck.take(amqp10.Transfer, unsettled)
+    assert sorted([int(raw.body_of(each.payload)[:4]) for each in rest] + numbers) == list(range(1000))
 
 
 @pytest.mark.parametrize("size", [100, 1_000, 10_000, 70_000, 120_000])
 async def test_deliveries_beyond_the_writers_buffer_go_on_without_a_nudge(broker: Broker, size: int) -> None:
     """A client that reads gets all it granted, though a batch is larger than writer_buffer_bytes."""
     publisher = await connect(broker).open()
-    await publisher.send(attach_sender(0, "q"))
-    await settle_down()
+    await publisher.submit(raw.attach_sender(0, "q"))
     for number in range(20):
-        await publisher.send(transfer(0, number, b"%04d" % number + b"." * size, settled=True))
+        await publisher.send(raw.transfer(0, number, b"%04d" % number + b"." * size, settled=True))
     await settle_down()
     for pair in (
         None,
@@ -246,12 +222,11 @@ async def test_deliveries_beyond_the_writers_buffer_go_on_without_a_nudge(broker
         partial(pipe_pair, 5_000, direct=True),
     ):
         client = await (connect(broker, pair=pair) if pair else connect(broker)).open(max_frame_size=131_072)
-        await client.send(attach_receiver(0, "q"), credit(0, 20))
+        await client.send(raw.attach_receiver(0, "q"), raw.credit(0, 20))
         got = await client.idle()
-        whole = [each for each in got if type(each.body) is Transfer and not each.body.more]
+        whole = [each for each in got if type(each.body) is amqp10.Transfer and not each.body.more]
         assert len(whole) == 20
-        await client.vanish()
-        await settle_down()
+        await client.lose()
         assert queue_counts(broker, "q") == (20, 0)
 
 
@@ -263,7 +238,7 @@ async def test_flooder_that_never_reads_is_stopped_by_its_own_socket(broker: Bro
 
     async def flood() -> None:
         nonlocal asked
-        block = flow(0, echo=True) * 1000
+        block = raw.flow(0, echo=True) * 1000
         while True:
             await flooder.send(block)
             asked += 1000
@@ -273,7 +248,7 @@ async def test_flooder_that_never_reads_is_stopped_by_its_own_socket(broker: Bro
         await trio.sleep(100)
         nursery.cancel_scope.cancel()
     task = flooder.task
-    request_bytes = len(flow(0, echo=True))
+    request_bytes = len(raw.flow(0, echo=True))
     assert task.bytes_received < CONTROL_BYTES_MAX * 3 + (READS_MAX + 3) * 65_536
     assert task.writer.waiting_bytes < CONTROL_BYTES_MAX * 3
     (session,) = task.parts.values()
@@ -281,7 +256,7 @@ async def test_flooder_that_never_reads_is_stopped_by_its_own_socket(broker: Bro
     await round_trip(good, "good", 0, 0)
     # It reads at last: every request that got in whole is answered exactly once.
     got = await flooder.idle()
-    assert {type(each.body) for each in got} == {Flow}
+    assert {type(each.body) for each in got} == {amqp10.Flow}
     assert task.bytes_received // request_bytes - 10 <= len(got) <= task.bytes_received // request_bytes
 
 
@@ -292,7 +267,7 @@ async def test_connection_of_a_client_that_never_reads_can_be_ended(
     flooder = await connect(broker, pair=partial(pipe_pair, 65_536)).open(channels=2)
     with trio.move_on_after(10):
         while True:
-            await flooder.send(flow(0, echo=True) * 1000)
+            await flooder.send(raw.flow(0, echo=True) * 1000)
     task = flooder.task
     assert any(session.output.overfull for session in task.parts.values())
     task.crash(Fault("on purpose"))
@@ -310,10 +285,8 @@ async def test_connection_of_a_client_that_ended_its_session_and_never_reads_can
     task = flooder.task
     (session,) = task.parts.values()
     while not (session.reads.full if reader_waits else session.output.overfull):
-        await flooder.send(flow(0, echo=True) * PORTION)
-        await settle_down()
-    await flooder.send(frame(0, End()))
-    await settle_down()
+        await flooder.submit(raw.flow(0, echo=True) * PORTION)
+    await flooder.submit(raw.frame(0, amqp10.End()))
     assert not task.parts
     task.close("on purpose", node_stops=False)
     await trio.sleep(CLOSE_WAIT_S + 1)
@@ -322,9 +295,9 @@ async def test_connection_of_a_client_that_ended_its_session_and_never_reads_can
 
 async def publish_large(client: Client, handle: int, body: bytes) -> None:
     """One message in frames of 128 KiB, within the session's window."""
-    for each in pieces(handle, 0, body, 130_000):
+    for each in raw.pieces(handle, 0, body, 130_000):
         await client.send(each)
-    await client.until(Disposition)
+    await client.until(amqp10.Disposition)
 
 
 @pytest.mark.parametrize("frame_bytes", [131_072, 16_384, 512])
@@ -333,26 +306,24 @@ async def test_message_of_16_mib_delays_another_session_by_no_more_than_a_frame(
 ) -> None:
     """Before another session's delivery stands at most what fits the writer's buffer, or one frame."""
     publisher = await connect(broker).open(channels=1)
-    await publisher.send(attach_sender(0, "large"), attach_sender(1, "small"))
-    await publisher.take(Flow, 2)
+    await publisher.send(raw.attach_sender(0, "large"), raw.attach_sender(1, "small"))
+    await publisher.take(amqp10.Flow, 2)
     await publish_large(publisher, 0, b"L" * (16 * 1024 * 1024 - 100))
     pair = partial(pipe_pair, 1000)
     client = await connect(broker, pair=pair).open(channels=2, max_frame_size=frame_bytes)
-    await client.send(attach_receiver(0, "small", channel=1), credit(0, 10, channel=1))
-    await client.until(Attach)
-    await client.send(attach_receiver(0, "large", channel=0), credit(0, 10))
+    await client.call(amqp10.Attach, raw.attach_receiver(0, "small", channel=1), raw.credit(0, 10, channel=1))
+    await client.send(raw.attach_receiver(0, "large", channel=0), raw.credit(0, 10))
     await settle_down()  # the large one stands in the writer as far as it may
     before = 0
     for number in range(3):
-        await publisher.send(transfer(1, number + 1, b"%d" % number))
-        await publisher.until(Disposition)
+        await publisher.call(amqp10.Disposition, raw.transfer(1, number + 1, b"%d" % number))
         await settle_down()
         while True:
             got = await client.next()
-            if type(got.body) is not Transfer:
+            if type(got.body) is not amqp10.Transfer:
                 continue
             if got.channel == 1:
-                assert body_of(got.payload) == b"%d" % number
+                assert raw.body_of(got.payload) == b"%d" % number
                 break
             before += got.size
         # The frame under way, and the buffer of that session (or the one frame that exceeds it).
@@ -365,7 +336,7 @@ async def test_message_of_16_mib_delays_another_session_by_no_more_than_a_frame(
     while True:
         got = await client.next()
         size += len(got.payload)
-        if type(got.body) is Transfer and not got.body.more:
+        if type(got.body) is amqp10.Transfer and not got.body.more:
             break
     assert size < 16 * 1024 * 1024
 
@@ -373,16 +344,16 @@ async def test_message_of_16_mib_delays_another_session_by_no_more_than_a_frame(
 async def test_large_message_shares_the_wire_frame_by_frame(broker: Broker) -> None:
     """Two large messages on two sessions alternate, neither waits for the other's end."""
     publisher = await connect(broker).open()
-    await publisher.send(attach_sender(0, "a"), attach_sender(1, "b"))
-    await publisher.take(Flow, 2)
+    await publisher.send(raw.attach_sender(0, "a"), raw.attach_sender(1, "b"))
+    await publisher.take(amqp10.Flow, 2)
     for handle in (0, 1):
-        for each in pieces(handle, handle, b"L" * 2_000_000, 130_000):
+        for each in raw.pieces(handle, handle, b"L" * 2_000_000, 130_000):
             await publisher.send(each)
-        await publisher.until(Disposition)
+        await publisher.until(amqp10.Disposition)
     client = await connect(broker, pair=partial(pipe_pair, 1000)).open(channels=2, max_frame_size=65_536)
     for channel, queue in enumerate("ab"):
-        await client.send(attach_receiver(0, queue, channel=channel), credit(0, 1, channel=channel))
-    frames = [each for each in await client.idle() if type(each.body) is Transfer]
+        await client.send(raw.attach_receiver(0, queue, channel=channel), raw.credit(0, 1, channel=channel))
+    frames = [each for each in await client.idle() if type(each.body) is amqp10.Transfer]
     middle = Counter(each.channel for each in frames[8:-8])
     assert abs(middle[0] - middle[1]) <= 4
     longest = run = 1
@@ -396,15 +367,13 @@ async def test_large_message_shares_the_wire_frame_by_frame(broker: Broker) -> N
 async def test_close_by_a_client_that_does_not_read_its_answer_ends_in_time(broker: Broker) -> None:
     """Close, then silence with a full pipe: the socket is closed after the close-wait at the latest."""
     publisher = await connect(broker).open()
-    await publisher.send(attach_sender(0, "q"))
-    await publisher.until(Flow)
+    await publisher.call(amqp10.Flow, raw.attach_sender(0, "q"))
     for number in range(100):
-        await publisher.send(transfer(0, number, b"." * 1000, settled=True))
+        await publisher.send(raw.transfer(0, number, b"." * 1000, settled=True))
     await settle_down()
     client = await connect(broker, pair=partial(pipe_pair, 2000)).open()
-    await client.send(attach_receiver(0, "q"), credit(0, 100))
-    await settle_down()
-    await client.send(frame(0, Close()))
+    await client.submit(raw.attach_receiver(0, "q"), raw.credit(0, 100))
+    await client.send(raw.frame(0, amqp10.Close()))
     await trio.sleep(CLOSE_WAIT_S + 1)
     assert client.task is None
     assert sum(queue_counts(broker, "q")) == 100

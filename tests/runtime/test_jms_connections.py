@@ -9,19 +9,7 @@ import pytest
 
 from amqp10broker.metadata.catalog import VHOSTS
 from amqp10broker.metadata.users import Permission
-from amqp10broker.protocols.amqp10.performatives import (
-    Attach,
-    Close,
-    Detach,
-    Disposition,
-    Header,
-    Open,
-    Properties,
-    SaslOutcome,
-    Source,
-    Target,
-    Transfer,
-)
+from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.sessions.amqp10.attach import SHARED
@@ -35,31 +23,32 @@ JMS = (SOLE, Symbol("DELAYED_DELIVERY"), Symbol("ANONYMOUS-RELAY"), Symbol("SHAR
 TOPIC = Symbol("topic")
 
 
-async def opened(broker: Broker, *desired: Symbol, **fields: Any) -> tuple[Client, Open]:
+async def opened(broker: Broker, *desired: Symbol, **fields: Any) -> tuple[Client, amqp10.Open]:
     """A client that has had an open for its own."""
     client = connect(broker)
-    await client.send(login())
-    assert (await client.until(SaslOutcome)).code == 0
+    assert (await client.call(amqp10.SaslOutcome, login())).code == 0
     await client.send(open_frame(desired_capabilities=desired or None, **fields))
-    return client, await client.expect(Open)
+    return client, await client.expect(amqp10.Open)
 
 
 async def leave(client: Client) -> None:
-    await client.send(frame(0, Close()))
+    await client.send(frame(0, amqp10.Close()))
     await client.rest()
     await settle_down()
 
 
 def subscribe(handle: int, name: str, *, durable: bool, **fields: Any) -> bytes:
     """Attach to the topic news, as Qpid JMS does."""
-    source = Source(
+    source = amqp10.Source(
         address="news",
         durable=2 if durable else 0,
         expiry_policy=Symbol("never" if durable else "link-detach"),
         distribution_mode=Symbol("copy") if durable else None,
         capabilities=fields.pop("capabilities", (TOPIC,)),
     )
-    return frame(0, Attach(name=name, handle=handle, role=True, source=source, target=Target(), **fields))
+    return frame(
+        0, amqp10.Attach(name=name, handle=handle, role=True, source=source, target=amqp10.Target(), **fields)
+    )
 
 
 def queues(broker: Broker) -> list[str]:
@@ -94,11 +83,11 @@ async def test_a_second_connection_of_a_container_that_wants_to_be_alone_is_refu
     for desired in ((SOLE,), ()):
         second, answer = await opened(broker, *desired, container_id="c")
         assert (answer.properties or {})["amqp:connection-establishment-failed"] is True
-        error = (await second.expect(Close)).error
+        error = (await second.expect(amqp10.Close)).error
         assert error.condition == "amqp:invalid-field"
         assert error.info == {"invalid-field": "container-id"}
         assert error.description == "container-id 'c' is in use in vhost '/', for one connection only"
-        await second.send(frame(0, Close()))
+        await second.send(frame(0, amqp10.Close()))
         assert await second.rest() == []
     for free in ({"container_id": "d"}, {"container_id": "c", "hostname": "vhost:other"}):
         _, answer = await opened(broker, SOLE, **free)
@@ -117,16 +106,15 @@ async def test_queues_made_by_clients_of_jms_give_messages_by_priority(broker: B
     """By an attach and by the anonymous terminus; others may declare such a queue as a plain one. Queues that
     other clients make, or made before, are as they were."""
     other = await connect(broker).open()
-    await other.send(attach_sender(0, "plain"))
-    await other.until(Attach)
+    await other.call(amqp10.Attach, attach_sender(0, "plain"))
     client, _ = await opened(broker, *JMS, container_id="jms")
     anonymous = frame(
-        0, Attach(name="relay", handle=1, role=False, target=Target(), initial_delivery_count=0)
+        0, amqp10.Attach(name="relay", handle=1, role=False, target=amqp10.Target(), initial_delivery_count=0)
     )
     await client.send(begin(), attach_sender(0, "jms"), anonymous, attach_sender(2, "plain"))
-    await client.take(Attach, 3)
-    await client.send(transfer(1, 0, Properties(to="relayed").encode() + message(b"m"), raw=True))
-    await client.until(Disposition)
+    await client.take(amqp10.Attach, 3)
+    await client.send(transfer(1, 0, amqp10.Properties(to="relayed").encode() + message(b"m"), raw=True))
+    await client.until(amqp10.Disposition)
     vhost = broker.catalog.lookup_vhost("/")
     kept = {queue.name: queue.effective.settings for queue in vhost}
     assert {name: each.max_priority for name, each in kept.items()} == {
@@ -144,22 +132,20 @@ async def test_queues_made_by_clients_of_jms_give_messages_by_priority(broker: B
 @pytest.mark.real_clock
 async def test_a_durable_subscription_survives_a_restart(tmp_path: Path) -> None:
     folder = str(tmp_path / "data")
-    persistent = Header(durable=True).encode() + message(b"kept")
+    persistent = amqp10.Header(durable=True).encode() + message(b"kept")
     async with running_broker(data_dir=folder) as broker:
         client, _ = await opened(broker, *JMS, container_id="c")
         await client.send(begin(), subscribe(0, "sub", durable=True), attach_sender(1, "/topics/news"))
-        await client.take(Attach, 2)
-        await client.send(transfer(1, 0, persistent, raw=True))
-        await client.until(Disposition)
+        await client.take(amqp10.Attach, 2)
+        await client.call(amqp10.Disposition, transfer(1, 0, persistent, raw=True))
         await client.vanish()
     async with running_broker(data_dir=folder) as broker:
         assert queues(broker) == ["subscription:c:sub"]
         client, _ = await opened(broker, *JMS, container_id="c")
-        await client.send(begin(), attach_sender(1, "/topics/news"))
-        await client.until(Attach)
+        await client.call(amqp10.Attach, begin(), attach_sender(1, "/topics/news"))
         await client.send(transfer(1, 0, b"new"))
         await client.send(subscribe(0, "sub", durable=True), credit(0, 10))
-        came = [got.payload for got in await client.take(Transfer, 2)]
+        came = [got.payload for got in await client.take(amqp10.Transfer, 2)]
         assert [each.endswith(body) for each, body in zip(came, (b"kept", b"new"), strict=True)] == [
             True,
             True,
@@ -175,12 +161,11 @@ async def test_a_volatile_shared_subscription_ends_with_its_last_link(broker: Br
         await client.send(
             begin(), subscribe(0, "s|global-volatile1", durable=False, capabilities=capabilities)
         )
-        await client.until(Attach)
+        await client.until(amqp10.Attach)
         clients.append(client)
     await settle_down()
     assert queues(broker) == ["subscription-shared:*:s"]
-    await clients[0].send(frame(0, Detach(handle=0, closed=True)))
-    await clients[0].until(Detach)
+    await clients[0].call(amqp10.Detach, frame(0, amqp10.Detach(handle=0, closed=True)))
     await settle_down()
     assert queues(broker) == ["subscription-shared:*:s"]
     await leave(clients[1])

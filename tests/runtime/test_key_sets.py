@@ -85,8 +85,7 @@ async def test_a_token_of_the_key_set_lets_in_by_every_door(
     async with standing_broker(settings) as broker:
         client = await sent(broker, token(broker))
         assert (await client.until(SaslOutcome)).code == SaslCode.OK
-        await client.send(open_frame(), begin())
-        await client.until(Open)
+        await client.call(Open, open_frame(), begin())
     async with standing_broker(settings) as broker:
         assert await connect091(broker).open(user="", password=token(broker))
     assert server.asked == 3

@@ -199,11 +199,9 @@ async def test_others_are_confirmed_while_a_message_of_16_mib_comes_in(
     monkeypatch.setattr(ClientConnection, "receive", counted)
     async with running_broker() as broker:
         large = await connect(broker, pair=partial(pipe_pair, 4 * MIB)).open()
-        await large.send(attach_sender(0, "large"))
-        await large.until(Flow)
+        await large.call(Flow, attach_sender(0, "large"))
         other = await connect(broker).open()
-        await other.send(attach_sender(0, "small"))
-        await other.until(Flow)
+        await other.call(Flow, attach_sender(0, "small"))
         await settle_down()
         theirs = large.task
         between: list[int] = []
@@ -220,8 +218,7 @@ async def test_others_are_confirmed_while_a_message_of_16_mib_comes_in(
             number = 0
             while not whole.is_set():
                 del reads[:]
-                await other.send(transfer(0, number, b"x"))
-                await other.until(Disposition)
+                await other.call(Disposition, transfer(0, number, b"x"))
                 between.append(sum(size for line, size in reads if line is theirs))
                 number += 1
     assert max(between) > 2 * READ_BYTES, "the large one had no large reads"

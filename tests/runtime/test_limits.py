@@ -27,14 +27,12 @@ async def test_a_session_over_the_users_limit_is_ended_and_one_that_ends_makes_r
     """Sessions count as channels: the second of one is ended with resource-limit-exceeded."""
     client = await connect(broker).open(channels=1)
     set_user_limits(broker.catalog, "guest", UserLimits(max_channels=1))
-    await client.send(begin(1))
-    end = await client.until(End)
+    end = await client.call(End, begin(1))
     assert end.error.condition == Condition.RESOURCE_LIMIT_EXCEEDED
     assert "user limit of (1)" in end.error.description
     await settle_down()
     assert broker.catalog.usage.counts[CHANNELS]["guest"] == 1
-    await client.send(frame(0, End()))
-    await settle_down()
+    await client.submit(frame(0, End()))
     assert broker.catalog.usage.counts[CHANNELS]["guest"] == 0
 
 
@@ -57,8 +55,7 @@ async def test_before_open_a_large_frame_of_amqp10_is_refused_by_its_header(
     """In the SASL layer and behind it: the connection ends without waiting for the frame."""
     client = connect(broker)
     sasl = header[4] == 3
-    await client.send(header if sasl else login() + header)
-    await settle_down()
+    await client.submit(header if sasl else login() + header)
     await client.send(FRAME_HEADER.pack(size, 2, TYPE_SASL if sasl else TYPE_AMQP, 0))
     await client.rest()
     await settle_down()

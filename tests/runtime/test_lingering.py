@@ -33,18 +33,9 @@ from amqp10broker.runtime.connections.sockets import CLOSE_WAIT_S, LINGER_BYTES_
 from amqp10broker.sessions.amqp10.open import SOLE_CONNECTION
 from tests.runtime.test_shutdown import Start, start
 from tests.runtime.test_tls import tls_settings
+from tests.support import rawframes as raw
 from tests.support.certificates import Certificates, certificates
 from tests.support.declaring import change_vhost
-from tests.support.rawframes import (
-    FrameCutter,
-    attach_receiver,
-    attach_sender,
-    credit,
-    flow,
-    frame,
-    login,
-    open_frame,
-)
 from tests.support.trioclient import (
     Client,
     connect,
@@ -66,8 +57,7 @@ AnyClient = Client | Client091
 async def closed_10(broker: Broker, **fields: Any) -> Client:
     """A client of AMQP 1.0 that has closed its connection and read the answer, and keeps its socket."""
     client = await connect(broker, pair=PIPE).open(**fields)
-    await client.send(frame(0, Close()))
-    await client.until(Close)
+    await client.call(Close, raw.frame(0, Close()))
     await settle_down()
     return client
 
@@ -83,8 +73,7 @@ async def closed_091(broker: Broker) -> Client091:
 async def failed_10(broker: Broker) -> Client:
     """A client of AMQP 1.0 that was closed for a fault, and has not answered for longer than is waited."""
     client = await connect(broker, pair=PIPE).open()
-    await client.send(flow(7))
-    await client.until(Close)
+    await client.call(Close, raw.flow(7))
     await trio.sleep(CLOSE_WAIT_S)
     await settle_down()
     return client
@@ -115,8 +104,7 @@ async def test_what_comes_behind_the_close_is_dropped_until_the_client_closes(
     assert await client.idle(1) == []
     assert not client.ended
     (lingering,) = broker.connections.lingering
-    await client.vanish()
-    await settle_down()
+    await client.lose()
     assert not broker.connections.lingering
     assert not lingering.cancelled_caught
 
@@ -176,13 +164,12 @@ async def test_what_a_connection_held_is_free_before_its_socket_lingers(broker: 
     await client.until(ConnectionCloseOk)
     assert broker.catalog.lookup_vhost("/").find("x") is None
     consumer = await connect(broker, pair=PIPE).open()
-    await consumer.send(attach_sender(0, "q"), attach_receiver(1, "q"), credit(1, 10))
+    await consumer.send(raw.attach_sender(0, "q"), raw.attach_receiver(1, "q"), raw.credit(1, 10))
     await consumer.take(Attach, 2)
     await connect_and_publish(broker, "q")
     await consumer.idle()
     assert queue_counts(broker, "q") == (0, 1)
-    await consumer.send(frame(0, Close()))
-    await consumer.until(Close)
+    await consumer.call(Close, raw.frame(0, Close()))
     assert queue_counts(broker, "q") == (1, 0)
     await settle_down()
     assert len(broker.connections.lingering) == 2
@@ -190,8 +177,7 @@ async def test_what_a_connection_held_is_free_before_its_socket_lingers(broker: 
 
 async def connect_and_publish(broker: Broker, queue: str) -> None:
     client = await connect091(broker).open()
-    await client.send(1, message(1, queue, b"x"))
-    await settle_down()
+    await client.submit(1, message(1, queue, b"x"))
     await client.vanish()
 
 
@@ -222,10 +208,9 @@ async def test_a_client_whose_login_failed_has_less_time() -> None:
     """It is nobody yet; but the outcome reaches it, also when it has sent more meanwhile."""
     async with running_broker(auth_failure_delay_ms=1_000) as broker:
         client = connect(broker, pair=PIPE)
-        await client.send(login("PLAIN", b"\0guest\0no"))
+        await client.send(raw.login("PLAIN", b"\0guest\0no"))
         await trio.sleep(0.5)
-        await client.send(flow(0) * 10_000)
-        assert (await client.until(SaslOutcome)).code == 1
+        assert (await client.call(SaslOutcome, raw.flow(0) * 10_000)).code == 1
         began = trio.current_time()
         assert await client.rest() == []
         assert trio.current_time() - began == pytest.approx(CLOSE_WAIT_S, abs=0.1)
@@ -235,9 +220,8 @@ async def test_a_close_frame_reaches_a_client_over_websocket_that_goes_on_sendin
     """The WebSocket stays open too; the client's close of it is answered."""
     async with running_broker(websocket_on_port=True) as broker:
         client = await (await over_websocket(broker)).open()
-        await client.send(frame(0, Close()), flow(0) * 100)
-        await client.until(Close)
-        await client.send(flow(0) * 100)
+        await client.call(Close, raw.frame(0, Close()), raw.flow(0) * 100)
+        await client.send(raw.flow(0) * 100)
         assert await client.idle(1) == []
         assert client.stream.closed is None
         assert len(broker.connections.lingering) == 1
@@ -252,7 +236,7 @@ class BlockingClient:
     def __init__(self, stream: socket.socket, protocol: str) -> None:
         self.stream = stream
         self.is_10 = protocol == "1.0"
-        self._cutter = FrameCutter()
+        self._cutter = raw.FrameCutter()
         self._reader = FrameReader(0)
         self._got: list[Any] = []
 
@@ -271,11 +255,11 @@ class BlockingClient:
     def break_a_rule(self) -> None:
         """Open a connection, and make the broker close it."""
         if self.is_10:
-            self.stream.sendall(login())
+            self.stream.sendall(raw.login())
             self.until(SaslOutcome)
-            self.stream.sendall(open_frame())
+            self.stream.sendall(raw.open_frame())
             self.until(Open)
-            self.stream.sendall(flow(7))
+            self.stream.sendall(raw.flow(7))
             return
         self.stream.sendall(HEADER)
         self.until(ConnectionStart)
@@ -287,14 +271,14 @@ class BlockingClient:
 
     def flood(self) -> None:
         """Send more than the kernel takes of a socket that is not read."""
-        frames = (flow(0) if self.is_10 else message(1, "q", b"x" * 1000)) * 100
+        frames = (raw.flow(0) if self.is_10 else message(1, "q", b"x" * 1000)) * 100
         for _ in range(16_000_000 // len(frames)):
             self.stream.sendall(frames)
 
     def answer_the_close(self) -> None:
         """Read the close, and answer it; nothing is behind it."""
         self.until(Close if self.is_10 else ConnectionClose)
-        self.stream.sendall(frame(0, Close()) if self.is_10 else method_frame(0, ConnectionCloseOk()))
+        self.stream.sendall(raw.frame(0, Close()) if self.is_10 else method_frame(0, ConnectionCloseOk()))
 
 
 @pytest.mark.real_clock

@@ -26,13 +26,11 @@ async def test_a_link_is_answered_when_its_queue_is_decided(broker: Broker) -> N
     slow = broker.propose = Slow(broker.catalog)
     client = await connect(broker).open()
     await client.send(attach_sender(0, "new"), transfer(0, 0, b"x"))
-    await client.send(attach_receiver(1, "/exchanges/none"))
-    assert (await client.until(performatives.Attach)).handle == 1
+    assert (await client.call(performatives.Attach, attach_receiver(1, "/exchanges/none"))).handle == 1
     await decide(broker, slow)
     assert (await client.until(performatives.Attach)).handle == 0
     assert (await client.until(performatives.Disposition)).first == 0
-    await client.send(attach_receiver(2, "new"), credit(2, 10))
-    await client.until(performatives.Transfer)
+    await client.call(performatives.Transfer, attach_receiver(2, "new"), credit(2, 10))
 
 
 @pytest.mark.parametrize("way", ["end", "close", "lost"])
@@ -42,23 +40,17 @@ async def test_a_session_ends_while_its_links_wait(broker: Broker, way: str) -> 
     at_rest = len(broker.reply_registry)
     client = await connect(broker).open()
     await client.send(attach_sender(0, "new"), transfer(0, 0, b"x"))
-    await client.send(attach_receiver(1, "", source=TEMPORARY), credit(1, 10))
-    await settle_down()
+    await client.submit(attach_receiver(1, "", source=TEMPORARY), credit(1, 10))
     assert len(slow.proposed) == 2
     match way:
         case "end":
-            await client.send(frame(0, performatives.End()))
-            await client.until(performatives.End)
-            await client.send(begin())
-            await client.until(performatives.Begin)
-            await client.send(frame(0, performatives.Close()))
-            await client.until(performatives.Close)
+            await client.call(performatives.End, frame(0, performatives.End()))
+            await client.call(performatives.Begin, begin())
+            await client.call(performatives.Close, frame(0, performatives.Close()))
         case "close":
-            await client.send(frame(0, performatives.Close()))
-            await client.until(performatives.Close)
+            await client.call(performatives.Close, frame(0, performatives.Close()))
         case _:
-            await client.vanish()
-    await settle_down()
+            await client.lose()
     assert not broker.connections
     assert len(broker.reply_registry) == at_rest
     while slow.proposed:

@@ -10,15 +10,7 @@ from trio.testing import memory_stream_pair
 
 from amqp10broker.config import FlowSettings
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp10.performatives import (
-    Attach,
-    Detach,
-    End,
-    SaslOutcome,
-    SaslResponse,
-    Source,
-    Target,
-)
+from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.log import BURST, PERIOD_S
 from tests.runtime.conftest import LogRecorder
@@ -50,8 +42,7 @@ def queue_status(broker: Broker, name: str) -> dict[str, Any]:
 async def test_a_refused_attach(broker: Broker, log: LogRecorder) -> None:
     """Connection, user, virtual host, session, link, its address, and the text that the client got."""
     client = await connect(broker).open()
-    await client.send(raw.attach_receiver(0, "/queues/none"))
-    told = (await client.until(Detach)).error
+    told = (await client.call(amqp10.Detach, raw.attach_receiver(0, "/queues/none"))).error
     fields = only(log, "attach refused")
     assert fields == {
         "connection": 1,
@@ -78,10 +69,10 @@ async def test_a_link_that_breaks_its_credit(log: LogRecorder) -> None:
     """The engine detaches; the queue keeps the error as its last one."""
     async with running_broker(flow=FlowSettings(max_link_credit=1)) as broker:
         client = await connect(broker).open()
-        await client.send(raw.attach_sender(0, "q"))
-        await client.until(Attach)
-        await client.send(*(raw.transfer(0, number, b"x") for number in range(9)))
-        told = (await client.until(Detach)).error
+        await client.call(amqp10.Attach, raw.attach_sender(0, "q"))
+        told = (
+            await client.call(amqp10.Detach, *(raw.transfer(0, number, b"x") for number in range(9)))
+        ).error
         fields = only(log, "link detached by the broker")
         assert fields["condition"] == "amqp:link:transfer-limit-exceeded"
         assert fields["text"] == told.description
@@ -93,11 +84,11 @@ async def test_a_queue_deleted_under_links(broker: Broker, log: LogRecorder) -> 
     """Both ends hear so, and the log names both."""
     client = await connect(broker).open()
     await client.send(raw.attach_sender(0, "q"), raw.attach_receiver(1, "q"))
-    await client.take(Attach, 2)
+    await client.take(amqp10.Attach, 2)
     vhost = broker.catalog.lookup_vhost("/")
     deleter = await connect091(broker).open()
     await deleter.call(1, methods.QueueDelete("q"), methods.QueueDeleteOk)
-    await client.take(Detach, 2)
+    await client.take(amqp10.Detach, 2)
     assert vhost.find("q") is None
     warnings = log.of("warning")
     assert {fields["link"] for _, fields in warnings} == {"out-0-0-q", "in-0-1-q"}
@@ -108,12 +99,11 @@ async def test_a_queue_deleted_under_links(broker: Broker, log: LogRecorder) -> 
 async def test_a_dynamic_queue_is_named_by_the_address_that_it_got(broker: Broker, log: LogRecorder) -> None:
     """The client's attach has no address; ours has."""
     client = await connect(broker).open()
-    source = Source(dynamic=True)
+    source = amqp10.Source(dynamic=True)
     await client.send(raw.attach_receiver(0, "", source=source))
-    name = (await client.until(Attach)).source.address.removeprefix("/queues/")
+    name = (await client.until(amqp10.Attach)).source.address.removeprefix("/queues/")
     deleter = await connect(broker).open()
-    await deleter.send(raw.attach_receiver(0, f"/queues/{name}"))
-    await deleter.until(Detach)
+    await deleter.call(amqp10.Detach, raw.attach_receiver(0, f"/queues/{name}"))
     assert only(log, "attach refused")["condition"] == "amqp:resource-locked"
     assert only(log, "attach refused")["queue"] == name
 
@@ -121,8 +111,7 @@ async def test_a_dynamic_queue_is_named_by_the_address_that_it_got(broker: Broke
 async def test_an_ended_session(broker: Broker, log: LogRecorder) -> None:
     """A fault of the session names it, and the connection goes on."""
     client = await connect(broker).open(channels=2)
-    await client.send(raw.transfer(7, 0, b"x", channel=1))
-    told = (await client.until(End)).error
+    told = (await client.call(amqp10.End, raw.transfer(7, 0, b"x", channel=1))).error
     fields = only(log, "session ended by the broker")
     assert fields["session"] == 1
     assert fields["user"] == "guest"
@@ -145,10 +134,8 @@ async def test_a_message_that_is_rejected_is_the_links_last_error_and_no_warning
 ) -> None:
     """The client hears of each; the log would be full of them."""
     client = await connect(broker).open()
-    await client.send(raw.attach_sender(0, "", target=Target(address=None)))
-    await client.until(Attach)
-    await client.send(raw.transfer(0, 0, b"x"))
-    await settle_down()
+    await client.call(amqp10.Attach, raw.attach_sender(0, "", target=amqp10.Target(address=None)))
+    await client.submit(raw.transfer(0, 0, b"x"))
     (link,) = connection_status(broker)["sessions"][0]["links"]
     assert link["last_error"]["event"] == "message rejected"
     assert link["last_error"]["text"] == "anonymous terminus requires 'to' address to be set"
@@ -160,10 +147,9 @@ async def test_one_connection_cannot_fill_the_log(broker: Broker, log: LogRecord
     loud = await connect(broker).open()
     for number in range(BURST + 7):
         await loud.send(raw.attach_receiver(number, "/queues/none"))
-    await loud.take(Detach, BURST + 7)
+    await loud.take(amqp10.Detach, BURST + 7)
     other = await connect(broker).open()
-    await other.send(raw.attach_receiver(0, "/queues/none"))
-    await other.until(Detach)
+    await other.call(amqp10.Detach, raw.attach_receiver(0, "/queues/none"))
     assert [fields["connection"] for _, fields in log.of("warning")] == [1] * BURST + [2]
     await trio.sleep(PERIOD_S + 1)
     event, fields = log.of("warning")[-1]
@@ -187,8 +173,7 @@ async def test_a_name_that_nobody_has_is_not_in_the_log(log: LogRecorder, name: 
     """It may be the password, typed in the place of the name; over both protocols."""
     async with running_broker(auth_failure_delay_ms=0) as broker:
         client = connect(broker)
-        await client.send(raw.login("PLAIN", f"\0{name}\0x".encode()))
-        await client.until(SaslOutcome)
+        await client.call(amqp10.SaslOutcome, raw.login("PLAIN", f"\0{name}\0x".encode()))
         other = connect091(broker)
         await other.begin()
         await other.send(0, start_ok(user=name, password="x"))
@@ -204,8 +189,7 @@ async def test_a_user_with_a_wrong_password_is_named(log: LogRecorder) -> None:
     """The name is no secret, and an operator must know whose password fails."""
     async with running_broker(auth_failure_delay_ms=0) as broker:
         client = connect(broker)
-        await client.send(raw.login("PLAIN", b"\0guest\0wrong"))
-        await client.until(SaslOutcome)
+        await client.call(amqp10.SaslOutcome, raw.login("PLAIN", b"\0guest\0wrong"))
     fields = only(log, "login failed")
     assert fields["user"] == "guest"
     assert fields["reason"] == "user 'guest': invalid credentials"
@@ -220,11 +204,9 @@ async def test_a_storm_of_failed_logins_is_limited_by_its_address(log: LogRecord
             ours, theirs = memory_stream_pair()
             broker.serve(theirs, peer=f"192.0.2.7:{number}")
             client = Client(broker, ours, "")
-            await client.send(raw.login("PLAIN", b"\0guest\0wrong"))
-            await client.until(SaslOutcome)
+            await client.call(amqp10.SaslOutcome, raw.login("PLAIN", b"\0guest\0wrong"))
         other = connect(broker)
-        await other.send(raw.login("PLAIN", b"\0guest\0wrong"))
-        await other.until(SaslOutcome)
+        await other.call(amqp10.SaslOutcome, raw.login("PLAIN", b"\0guest\0wrong"))
     events = [event for event, _ in log.of("warning")]
     assert events == ["login failed"] * (BURST + 1) + ["entries left out"]
     assert log.of("warning")[BURST][1]["peer"] == other.peer
@@ -240,7 +222,7 @@ async def test_a_sasl_response_to_no_challenge_is_a_fault_of_the_client(log: Log
     async with running_broker() as broker:
         for _ in range(20):
             client = connect(broker, peer="192.0.2.1:1")
-            await client.send(raw.SASL_HEADER + raw.frame(0, SaslResponse(response=b"x"), kind=1))
+            await client.send(raw.SASL_HEADER + raw.frame(0, amqp10.SaslResponse(response=b"x"), kind=1))
             await client.stream.send_eof()
             await client.rest()
     assert log.of("error") == []
@@ -326,13 +308,11 @@ async def test_a_client_that_goes_between_login_and_open_is_lost(log: LogRecorde
     """Of both protocols; it is not said to have closed the connection."""
     async with running_broker() as broker:
         first = connect(broker)
-        await first.send(raw.login())
-        await settle_down()
+        await first.submit(raw.login())
         await first.stream.aclose()
         second = connect091(broker)
         await second.send_bytes(HEADER)
-        await second.send(0, start_ok())
-        await settle_down()
+        await second.submit(0, start_ok())
         await second.stream.aclose()
         await settle_down()
     ends = [fields["reason"] for event, fields in log.of("info") if event == "connection closed"]

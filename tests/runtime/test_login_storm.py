@@ -110,8 +110,7 @@ async def storm(broker: Broker, count: int, *, name: str = "guess", protocol: in
 async def come_in(broker: Broker, name: str, *, peer: str | None = None) -> Client:
     """Log in with the right password, as far as the client can do for it."""
     client = connect(broker, peer=peer)
-    await client.send(login("PLAIN", f"\0{name}\0right".encode()), open_frame())
-    await settle_down()
+    await client.submit(login("PLAIN", f"\0{name}\0right".encode()), open_frame())
     return client
 
 

@@ -88,16 +88,14 @@ async def test_other_connections_go_on_while_a_password_is_verified(work: SlowWo
         (response,) = add_users(broker, 1)
         declare(broker.catalog, "/", "q")
         busy = await connect(broker).open()
-        await busy.send(attach_sender(0, "/queues/q"))
-        await busy.until(Flow)
+        await busy.call(Flow, attach_sender(0, "/queues/q"))
         waiting = connect(broker)
         await waiting.send(login("PLAIN", response))
         await work.until_running(1)
         with trio.fail_after(PATIENCE_S):
             for number in range(10):
                 transfer = Transfer(handle=0, delivery_id=number, delivery_tag=b"%d" % number)
-                await busy.send(frame(0, transfer, message(b"m")))
-                await busy.until(Disposition)
+                await busy.call(Disposition, frame(0, transfer, message(b"m")))
             newer = await connect(broker).open()
             older = await connect091(broker).open()
         assert work.running == 1

@@ -8,30 +8,11 @@ from typing import Any
 
 import pytest
 
+from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError
-from amqp10broker.protocols.amqp10.performatives import (
-    Attach,
-    Close,
-    Detach,
-    Disposition,
-    End,
-    SenderSettleMode,
-    Source,
-    Transfer,
-)
 from amqp10broker.queues.commands import Deliver
 from amqp10broker.runtime.broker import Broker
-from tests.support.rawframes import (
-    attach_receiver,
-    attach_sender,
-    body_of,
-    credit,
-    disposition,
-    flow,
-    frame,
-    pieces,
-    transfer,
-)
+from tests.support import rawframes as raw
 from tests.support.trioclient import Client, connect, pipe_pair, queue_counts, running_broker, settle_down
 
 MESSAGES = 60
@@ -39,24 +20,23 @@ MESSAGES = 60
 
 async def filled(broker: Any, *, size: int = 4) -> Client:
     client = await connect(broker).open()
-    await client.send(attach_sender(0, "q"))
+    await client.send(raw.attach_sender(0, "q"))
     await client.idle()
-    await client.send(
+    await client.submit(
         *[
-            transfer(0, number, (b"%04d" % number).ljust(size, b"."), settled=True)
+            raw.transfer(0, number, (b"%04d" % number).ljust(size, b"."), settled=True)
             for number in range(MESSAGES)
         ]
     )
-    await settle_down()
     assert queue_counts(broker, "q") == (MESSAGES, 0)
     return client
 
 
 async def numbers_left(client: Client, count: int) -> list[int]:
     """Everything that the queue still has, by a link of its own."""
-    await client.send(attach_receiver(7, "q"), credit(7, 1000))
-    got = [each for each in await client.idle() if type(each.body) is Transfer]
-    numbers = [int(body_of(each.payload)[:4]) for each in got]
+    await client.send(raw.attach_receiver(7, "q"), raw.credit(7, 1000))
+    got = [each for each in await client.idle() if type(each.body) is amqp10.Transfer]
+    numbers = [int(raw.body_of(each.payload)[:4]) for each in got]
     assert len(numbers) == count
     return numbers
 
@@ -66,29 +46,29 @@ def whole(frames: list[Any]) -> list[int]:
     numbers = []
     parts = b""
     for each in frames:
-        if type(each.body) is Transfer:
+        if type(each.body) is amqp10.Transfer:
             parts += each.payload
             if not each.body.more:
-                numbers.append(int(body_of(parts)[:4]))
+                numbers.append(int(raw.body_of(parts)[:4]))
                 parts = b""
     return numbers
 
 
 ENDS: dict[str, Callable[[Client], Any]] = {
-    "detach": lambda client: client.send(frame(0, Detach(handle=0, closed=True))),
-    "detach, not closed": lambda client: client.send(frame(0, Detach(handle=0))),
-    "end": lambda client: client.send(frame(0, End())),
-    "close": lambda client: client.send(frame(0, Close())),
+    "detach": lambda client: client.send(raw.frame(0, amqp10.Detach(handle=0, closed=True))),
+    "detach, not closed": lambda client: client.send(raw.frame(0, amqp10.Detach(handle=0))),
+    "end": lambda client: client.send(raw.frame(0, amqp10.End())),
+    "close": lambda client: client.send(raw.frame(0, amqp10.Close())),
     "half-close": lambda client: client.stream.send_eof(),
     "lost": lambda client: client.vanish(),
     "lost in the middle of a frame": lambda client: vanish_mid_frame(client),
     "garbage": lambda client: client.send(b"\x00\x00\x00\x03\x02\x00\x00\x00"),
-    "window violation": lambda client: client.send(flow(0, next_incoming_id=1_000_000)),
+    "window violation": lambda client: client.send(raw.flow(0, next_incoming_id=1_000_000)),
 }
 
 
 async def vanish_mid_frame(client: Client) -> None:
-    await client.send(disposition(0, 5)[:-3])
+    await client.send(raw.disposition(0, 5)[:-3])
     await client.vanish()
 
 
@@ -97,8 +77,8 @@ async def test_unsettled_deliveries_return_to_their_places(broker: Broker, end: 
     """Whichever way it ends, everything unsettled is ready again, once, in the order it was published."""
     publisher = await filled(broker)
     client = await connect(broker).open()
-    await client.send(attach_receiver(0, "q"), credit(0, 20))
-    await client.take(Transfer, 20)
+    await client.send(raw.attach_receiver(0, "q"), raw.credit(0, 20))
+    await client.take(amqp10.Transfer, 20)
     await ENDS[end](client)
     await settle_down()
     assert queue_counts(broker, "q") == (MESSAGES, 0)
@@ -110,15 +90,13 @@ async def test_deliveries_kept_by_a_closed_window_return_unmarked(broker: Broker
     """What never left the session goes back as it was: first-acquirer still true."""
     publisher = await filled(broker)
     client = await connect(broker).open()
-    await client.send(flow(0, incoming_window=0), attach_receiver(0, "q"))
-    await client.until(Attach)
-    await client.send(credit(0, 20, incoming_window=0))
-    await settle_down()
+    await client.call(amqp10.Attach, raw.flow(0, incoming_window=0), raw.attach_receiver(0, "q"))
+    await client.submit(raw.credit(0, 20, incoming_window=0))
     assert queue_counts(broker, "q") == (MESSAGES - 20, 20)
     await ENDS[end](client)
     await settle_down()
-    await publisher.send(attach_receiver(7, "q"), credit(7, 1000))
-    got = [each for each in await publisher.idle() if type(each.body) is Transfer]
+    await publisher.send(raw.attach_receiver(7, "q"), raw.credit(7, 1000))
+    got = [each for each in await publisher.idle() if type(each.body) is amqp10.Transfer]
     assert whole(got) == list(range(MESSAGES))
     assert len({each.payload[: each.payload.rindex(b"\x00\x53\x75")] for each in got}) == 1
 
@@ -132,11 +110,11 @@ async def test_settled_consumer_loses_nothing_that_was_not_sent(
     publisher = await filled(broker)
     client = await connect(broker).open()
     await client.send(
-        flow(0, incoming_window=window), attach_receiver(0, "q", snd_settle_mode=SenderSettleMode.SETTLED)
+        raw.flow(0, incoming_window=window),
+        raw.attach_receiver(0, "q", snd_settle_mode=amqp10.SenderSettleMode.SETTLED),
     )
-    await client.until(Attach)
-    await client.send(credit(0, 20, incoming_window=window))
-    await settle_down()
+    await client.until(amqp10.Attach)
+    await client.submit(raw.credit(0, 20, incoming_window=window))
     assert sum(queue_counts(broker, "q")) == MESSAGES - 20
     got = whole(await client.idle())
     assert got == list(range(window))
@@ -151,10 +129,11 @@ async def test_settled_delivery_sent_in_part_is_not_lost(broker: Broker, end: st
     publisher = await filled(broker, size=2_000)
     client = await connect(broker).open(max_frame_size=512)
     await client.send(
-        flow(0, incoming_window=3), attach_receiver(0, "q", snd_settle_mode=SenderSettleMode.SETTLED)
+        raw.flow(0, incoming_window=3),
+        raw.attach_receiver(0, "q", snd_settle_mode=amqp10.SenderSettleMode.SETTLED),
     )
-    await client.until(Attach)
-    await client.send(credit(0, 2, incoming_window=3))
+    await client.until(amqp10.Attach)
+    await client.send(raw.credit(0, 2, incoming_window=3))
     assert whole(await client.idle()) == []
     await ENDS[end](client)
     await settle_down()
@@ -169,15 +148,14 @@ async def test_settled_consumer_loses_nothing_when_its_link_ends_and_deliveries_
     for handle in range(20):
         client = await connect(broker).open()
         await client.send(
-            flow(0, incoming_window=0),
-            attach_receiver(handle, "q", snd_settle_mode=SenderSettleMode.SETTLED),
-            credit(handle, 20, incoming_window=0),
-            *([frame(0, Detach(handle=handle, closed=True))] if handle % 3 == 0 else []),
-            *([frame(0, End())] if handle % 3 == 1 else []),
+            raw.flow(0, incoming_window=0),
+            raw.attach_receiver(handle, "q", snd_settle_mode=amqp10.SenderSettleMode.SETTLED),
+            raw.credit(handle, 20, incoming_window=0),
+            *([raw.frame(0, amqp10.Detach(handle=handle, closed=True))] if handle % 3 == 0 else []),
+            *([raw.frame(0, amqp10.End())] if handle % 3 == 1 else []),
         )
         if handle % 3 == 2:
-            await client.vanish()
-        await settle_down()
+            await client.lose()
         assert queue_counts(broker, "q") == (MESSAGES, 0)
     assert await numbers_left(publisher, MESSAGES) == list(range(MESSAGES))
 
@@ -189,9 +167,10 @@ async def test_deliveries_behind_a_letter_that_ends_the_session_are_not_lost(
     """A session takes its letters in batches; a fault in one does not lose the deliveries behind it."""
     publisher = await filled(broker)
     client = await connect(broker).open()
-    mode = SenderSettleMode.SETTLED if settled else SenderSettleMode.UNSETTLED
-    await client.send(flow(0, incoming_window=0), attach_receiver(0, "q", snd_settle_mode=mode))
-    await client.until(Attach)
+    mode = amqp10.SenderSettleMode.SETTLED if settled else amqp10.SenderSettleMode.UNSETTLED
+    await client.call(
+        amqp10.Attach, raw.flow(0, incoming_window=0), raw.attach_receiver(0, "q", snd_settle_mode=mode)
+    )
     task = client.task
     (session,) = task.parts.values()
     (consumer,) = session.service.consumers
@@ -220,7 +199,7 @@ async def test_deliveries_behind_a_letter_that_ends_the_session_are_not_lost(
 async def test_half_closed_client_is_served_until_its_end_of_stream_and_then_left(broker: Broker) -> None:
     """What was sent before the end of the stream has its effect, and the answer may still be read."""
     client = await connect(broker).open()
-    await client.send(attach_sender(0, "q"), transfer(0, 0, b"x"), transfer(0, 1, b"y"))
+    await client.send(raw.attach_sender(0, "q"), raw.transfer(0, 0, b"x"), raw.transfer(0, 1, b"y"))
     await client.stream.send_eof()
     await client.rest()
     await settle_down()
@@ -234,12 +213,10 @@ async def test_socket_lost_in_the_middle_of_a_transfer_publishes_nothing_of_it(
 ) -> None:
     """A frame counts when it is whole; those before it count."""
     client = await connect(broker).open()
-    await client.send(attach_sender(0, "q"))
+    await client.send(raw.attach_sender(0, "q"))
     await client.idle()
-    await client.send(transfer(0, 0, b"whole"), transfer(0, 1, b"cut off")[:cut])
-    await settle_down()
-    await client.vanish()
-    await settle_down()
+    await client.submit(raw.transfer(0, 0, b"whole"), raw.transfer(0, 1, b"cut off")[:cut])
+    await client.lose()
     assert not broker.connections
     assert queue_counts(broker, "q") == (1, 0)
 
@@ -247,12 +224,10 @@ async def test_socket_lost_in_the_middle_of_a_transfer_publishes_nothing_of_it(
 async def test_socket_lost_between_frames_of_a_message_publishes_nothing_of_it(broker: Broker) -> None:
     """A delivery counts when its last frame has arrived."""
     client = await connect(broker).open()
-    await client.send(attach_sender(0, "q"))
+    await client.send(raw.attach_sender(0, "q"))
     await client.idle()
-    await client.send(*pieces(0, 0, b"x" * 1000, 300)[:-1])
-    await settle_down()
-    await client.vanish()
-    await settle_down()
+    await client.submit(*raw.pieces(0, 0, b"x" * 1000, 300)[:-1])
+    await client.lose()
     assert queue_counts(broker, "q") == (0, 0)
 
 
@@ -261,8 +236,7 @@ async def test_broken_pipe_while_sending_gives_everything_back(broker: Broker) -
     publisher = await filled(broker, size=1_000)
     for direct in (False, True):
         client = await connect(broker, pair=partial(pipe_pair, 5_000, direct=direct)).open()
-        await client.send(attach_receiver(0, "q"), credit(0, 50))
-        await settle_down()
+        await client.submit(raw.attach_receiver(0, "q"), raw.credit(0, 50))
         client.stream.incoming.end(reset=True)
         client.stream.outgoing.end(reset=True)
         await settle_down()
@@ -278,9 +252,9 @@ async def test_outcomes_sent_just_before_the_end_have_their_effect() -> None:
     async with running_broker() as broker:
         publisher = await filled(broker)
         client = await connect(broker).open()
-        await client.send(attach_receiver(0, "q"), credit(0, 20))
-        await client.take(Transfer, 20)
-        await client.send(disposition(0, 9, state=Accepted()), frame(0, Close()))
+        await client.send(raw.attach_receiver(0, "q"), raw.credit(0, 20))
+        await client.take(amqp10.Transfer, 20)
+        await client.send(raw.disposition(0, 9, state=Accepted()), raw.frame(0, amqp10.Close()))
         await client.rest()
         await settle_down()
         assert queue_counts(broker, "q") == (MESSAGES - 10, 0)
@@ -290,13 +264,13 @@ async def test_outcomes_sent_just_before_the_end_have_their_effect() -> None:
 async def test_confirmations_of_a_closing_publisher_come_before_the_end(broker: Broker) -> None:
     """Transfers and end in one write: the messages are queued; what is confirmed is told before end."""
     client = await connect(broker).open()
-    await client.send(attach_sender(0, "q"))
+    await client.send(raw.attach_sender(0, "q"))
     await client.idle()
-    await client.send(*[transfer(0, number, b"x") for number in range(10)], frame(0, End()))
+    await client.send(*[raw.transfer(0, number, b"x") for number in range(10)], raw.frame(0, amqp10.End()))
     got = await client.idle()
     kinds = [type(each.body) for each in got]
-    assert kinds[-1] is End
-    assert Disposition not in kinds[kinds.index(End) :]
+    assert kinds[-1] is amqp10.End
+    assert amqp10.Disposition not in kinds[kinds.index(amqp10.End) :]
     assert queue_counts(broker, "q") == (10, 0)
 
 
@@ -305,14 +279,12 @@ async def test_temporary_queue_and_its_task_go_with_their_link(broker: Broker) -
     before = len(broker._queues.child_tasks)
     for number in range(10):
         client = await connect(broker).open()
-        source = Source(dynamic=True)
-        await client.send(attach_receiver(0, "", source=source))
-        await client.until(Attach)
+        source = amqp10.Source(dynamic=True)
+        await client.call(amqp10.Attach, raw.attach_receiver(0, "", source=source))
         assert len(list(broker.catalog)) == 1
         if number % 2:
-            await client.send(frame(0, Detach(handle=0, closed=True)))
+            await client.send(raw.frame(0, amqp10.Detach(handle=0, closed=True)))
         else:
-            await client.vanish()
-        await settle_down()
+            await client.lose()
     assert len(list(broker.catalog)) == 0
     assert len(broker._queues.child_tasks) == before

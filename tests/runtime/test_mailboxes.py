@@ -100,8 +100,7 @@ async def test_publisher_with_a_queue_that_does_not_confirm_is_bounded_by_its_cr
 ) -> None:
     """339 unconfirmed deliveries at most, then the link waits; the queue's mailbox is bounded by that."""
     client = await connect(broker).open()
-    await client.send(attach_sender(0, "q"))
-    await client.until(Attach)
+    await client.call(Attach, attach_sender(0, "q"))
     await client.idle()
     handle = broker.catalog.lookup_vhost("/").find("q").handle
     # The queue stands still: its letters wait.
@@ -139,17 +138,14 @@ async def test_publisher_with_a_queue_that_does_not_confirm_is_bounded_by_its_cr
 async def test_flood_of_link_flows_leaves_one_request_under_way(broker: Broker) -> None:
     """However many flows a consumer sends, its session asks the queue one thing at a time."""
     client = await connect(broker).open()
-    await client.send(attach_receiver(0, "q"))
-    await client.until(Attach)
+    await client.call(Attach, attach_receiver(0, "q"))
     handle = broker.catalog.lookup_vhost("/").find("q").handle
     for _ in range(20):
-        await client.send(*[credit(0, number % 7) for number in range(500)])
-        await settle_down()
+        await client.submit(*[credit(0, number % 7) for number in range(500)])
     assert handle._mailbox.most <= 2
     (session,) = client.task.parts.values()
     assert session.inbox.most <= READS_MAX + 2
-    await client.send(credit(0, 3, echo=True))
-    assert (await client.until(Flow)).link_credit == 3
+    assert (await client.call(Flow, credit(0, 3, echo=True))).link_credit == 3
 
 
 async def test_reader_waits_while_its_session_does_not_work(
@@ -166,11 +162,9 @@ async def test_reader_waits_while_its_session_does_not_work(
     with monkeypatch.context() as patch:
         patch.setattr(OutputBuffer, "overfull", property(lambda self: not release.is_set()))
         patch.setattr(OutputBuffer, "wait_drained", lambda self: stand_still())
-        await client.send(flow(0))
-        await settle_down()
+        await client.submit(flow(0))
         for _ in range(READS_MAX + 10):
-            await client.send(flow(0) * 1000)
-            await settle_down()
+            await client.submit(flow(0) * 1000)
         assert session.reads.outstanding == READS_MAX
         assert session.inbox.waiting == READS_MAX
         assert len(client.stream.outgoing.data) > 0, "the reader goes on reading"

@@ -61,18 +61,15 @@ async def busy_broker(**settings: str) -> AsyncIterator[Broker]:
             declare(broker.catalog, "/", kind, durable=True, arguments={"x-queue-type": kind})
         old = await connect091(broker).open()
         await old.call(1, methods.QueueDeclare("classic", passive=True), methods.QueueDeclareOk)
-        await old.send(1, message(1, "classic", b"x" * 150), message(1, "quorum", b"y"))
-        await settle_down()
-        await old.send(1, methods.BasicGet("quorum"))
-        await settle_down()
+        await old.submit(1, message(1, "classic", b"x" * 150), message(1, "quorum", b"y"))
+        await old.submit(1, methods.BasicGet("quorum"))
         await old.idle()
         await old.call(1, methods.BasicConsume("classic", no_ack=True), methods.BasicConsumeOk)
         client = await connect(broker).open()
         await client.send(raw.attach_sender(0, "/queues/quorum"), raw.attach_receiver(1, "/queues/quorum"))
         await client.take(Attach, 2)
         await client.send(raw.flow(handle=1, link_credit=1), raw.transfer(0, 0, b"z"))
-        await client.send(raw.transfer(0, 1, b"z", settled=True))
-        await settle_down()
+        await client.submit(raw.transfer(0, 1, b"z", settled=True))
         yield broker
 
 
@@ -201,8 +198,7 @@ async def test_what_queues_give_up_is_counted_by_kind_reason_and_strategy() -> N
         set_permission(broker.catalog, "guest", "v", Permission())
         other = await connect091(broker).open(vhost="v")
         await other.send(1, message(1, "short", b"x"), message(1, "short", b"x"))
-        await client.send(1, message(1, "safe", b"x", expiration="0"))
-        await settle_down()
+        await client.submit(1, message(1, "safe", b"x", expiration="0"))
         for ending in (
             lambda: None,
             lambda: remove(broker.catalog, "/", "short"),
@@ -338,16 +334,13 @@ async def test_what_a_client_decides_late_is_counted_by_kind_of_queue(broker: Br
     declare(broker.catalog, "/", "q")
     client = await connect091(broker).open()
     await client.call(1, methods.BasicConsume("q", consumer_tag="c"), methods.BasicConsumeOk)
-    await client.send(1, message(1, "q", b"x"), message(1, "q", b"x"))
-    await settle_down()
+    await client.submit(1, message(1, "q", b"x"), message(1, "q", b"x"))
     await client.send(1, methods.BasicCancel("c"))
-    await client.send(1, methods.BasicAck(1))
-    await settle_down()
+    await client.submit(1, methods.BasicAck(1))
     kind = {"protocol": "amqp091", "queue_type": "rabbit_classic_queue"}
     for gone in (False, True):
         if gone:
-            await client.vanish()
-            await settle_down()
+            await client.lose()
         found = await scraped(broker)
         assert value(found, "rabbitmq_global_messages_acknowledged_total", **kind) == 1
         assert value(found, "rabbitmq_global_messages_delivered_total", **kind) == 2

@@ -58,8 +58,7 @@ class Publisher:
 
 
 async def attached(client: Client) -> Publisher:
-    await client.send(attach_sender(0, "q"))
-    await client.until(Attach)
+    await client.call(Attach, attach_sender(0, "q"))
     publisher = Publisher(client)
     await publisher.hear()
     assert (publisher.grants, publisher.credit) == ([0], LIMIT)

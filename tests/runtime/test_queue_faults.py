@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.message.message import make_head
+from amqp10broker.message.amqp10 import make_head
 from amqp10broker.protocols.amqp10.performatives import Detach, Disposition, Rejected
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Confirmed, Effect, Publish, Unconfirmed
@@ -43,8 +43,7 @@ async def test_messages_that_a_broken_queue_did_not_take_are_rejected(
         await client.send(attach_sender(0, "q"))
         await client.idle()
         monkeypatch.setattr(ClassicQueue, "_publish", broken)
-        await client.send(transfer(0, 0, b"x"))
-        disposition = await client.until(Disposition)
+        disposition = await client.call(Disposition, transfer(0, 0, b"x"))
         assert isinstance(disposition.state, Rejected)
         assert disposition.state.error.condition == "amqp:precondition-failed"
         assert disposition.state.error.description == "queue 'q' is unavailable"

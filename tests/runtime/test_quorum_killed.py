@@ -8,19 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from amqp10broker.queues.commands import (
-    Answer,
-    Confirmed,
-    Credit,
-    CreditReply,
-    Delete,
-    Deliver,
-    DeliveryOutcome,
-    Inspect,
-    Settle,
-    Unsubscribe,
-)
-from tests.runtime.test_quorum_queue import broker_on, client_of, counts
+from amqp10broker.queues import commands
+from tests.runtime.test_durability import broker_on, counts, queue_of
 
 pytestmark = pytest.mark.real_clock
 
@@ -52,83 +41,72 @@ def lives(tmp_path: Path) -> Killed:
 async def test_a_session_is_not_taken_for_one_of_the_life_before(lives: Killed) -> None:
     """It is as many sessions after its start as that one was, and the start has a number of its own."""
     async with broker_on(lives.folder) as broker:
-        before = client_of(broker)
+        before = queue_of(broker, kind="quorum")
         before.publish(0, 1)
-        await before.hear(Confirmed)
-        before.subscribe(10)
-        await before.hear(CreditReply)
-        held = list(before.deliveries())
-        assert before.got() == [0, 1]
+        await before.listen(until=2)
+        assert await before.get(10) == [0, 1]
         assert before.reply_to.id.incarnation == 1
         lives.kill()
     for life in range(2):
         async with broker_on(lives.folder) as broker:
-            client = client_of(broker)
+            client = queue_of(broker)
             assert client.reply_to.id == before.reply_to.id._replace(incarnation=2 + life)
             assert counts(client) == (2 + life, 0, 0)
             assert client.queue.handle.figures().consumers == 0
             # Neither has anything, so none of this is about anything: it holds none, and has no credit.
             for consumer in (before.consumer, client.consumer):
-                client.queue.handle.post(Settle(consumer, held, DeliveryOutcome.ACCEPT))
-                client.queue.handle.post(Credit(consumer, 0, 10, False, 2))
-                client.queue.handle.post(Unsubscribe(consumer, [], [], 2, DeliveryOutcome.ACCEPT))
+                settle = commands.Settle(consumer, list(before.got), commands.DeliveryOutcome.ACCEPT)
+                client.queue.handle.post(settle)
+                client.queue.handle.post(commands.Credit(consumer, 0, 10, False, 2))
+                client.queue.handle.post(
+                    commands.Unsubscribe(consumer, [], [], 2, commands.DeliveryOutcome.ACCEPT)
+                )
             client.publish(2 + life)
-            client.queue.handle.post(Inspect(client.reply_to.request()))
-            await client.hear(Answer)
-            assert not [each for each in client.told if isinstance(each, Deliver | CreditReply)]
+            await client.ask(commands.Inspect(client.reply_to.request()))
+            assert (client.got, client.replies) == ({}, 0)
             assert counts(client) == (3 + life, 0, 0)
-            client.subscribe(1)
-            await client.hear(CreditReply)
             # What came back first is first, and only as much as this one has asked for.
-            assert client.got() == [life]
+            assert await client.get(1) == [life]
             assert counts(client) == (2 + life, 1, 0)
             lives.kill()
 
 
 async def test_what_dies_of_the_kill_is_dead_lettered_though_nobody_asks_the_queue(lives: Killed) -> None:
     """A delivery that was lost with the broker counts, and may be one too many."""
+    arguments = {
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "target",
+        "x-delivery-limit": 0,
+    }
     async with broker_on(lives.folder) as broker:
-        client_of(broker, "target")
-        client = client_of(
-            broker,
-            **{
-                "x-dead-letter-exchange": "",
-                "x-dead-letter-routing-key": "target",
-                "x-delivery-limit": 0,
-            },
-        )
+        queue_of(broker, "target", "quorum")
+        client = queue_of(broker, kind="quorum", arguments=arguments)
         client.publish(1)
-        client.subscribe()
-        await client.hear(CreditReply)
-        assert client.got() == [1]
+        client.subscribe(10)
+        assert await client.receive(1) == [1]
         lives.kill()
     async with broker_on(lives.folder) as broker:
-        target = client_of(broker, "target")
-        target.subscribe()
+        target = queue_of(broker, "target")
+        target.subscribe(10)
         with trio.fail_after(120):
-            await target.hear(Deliver)
-        assert target.got() == [1]
-        assert counts(client_of(broker)) == (0, 0, 0)
+            assert await target.receive(1) == [1]
+        assert counts(queue_of(broker)) == (0, 0, 0)
 
 
 async def test_a_queue_whose_end_the_catalog_does_not_know_is_gone(lives: Killed) -> None:
     """Journal and catalog are synced together; power may go when only one of them is on the disk."""
     async with broker_on(lives.folder) as broker:
-        client = client_of(broker)
+        client = queue_of(broker, kind="quorum")
         client.publish(1)
-        await client.hear(Confirmed)
+        await client.listen(until=1)
         client.queue.handle._on_deleted = lambda gone: None  # type: ignore[attr-defined]
-        client.queue.handle.post(Delete(client.reply_to.request()))
-        await client.hear(Answer)
+        await client.ask(commands.Delete(client.reply_to.request()))
         lives.kill()
     async with broker_on(lives.folder) as broker:
         assert broker.catalog.lookup_vhost("/").find("q") is None
-        client = client_of(broker)
+        client = queue_of(broker, kind="quorum")
         client.publish(2)
-        await client.hear(Confirmed)
+        await client.listen(until=1)
         lives.kill()
     async with broker_on(lives.folder) as broker:
-        client = client_of(broker)
-        client.subscribe()
-        await client.hear(CreditReply)
-        assert client.got() == [2]
+        assert await queue_of(broker).get(10) == [2]

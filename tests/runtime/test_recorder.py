@@ -210,10 +210,8 @@ async def test_a_session_is_told_from_the_beginning_of_the_recording(helper: Hel
         await record(broker)
         await publish(early, 7, 5)
         late = await connect(broker).open()
-        await late.send(attach_sender(0, "/queues/q"), *[transfer(0, number, b"x") for number in range(3)])
-        await settle_down()
-        await late.vanish()
-        await settle_down()
+        await late.submit(attach_sender(0, "/queues/q"), *[transfer(0, number, b"x") for number in range(3)])
+        await late.lose()
         assert queue_counts(broker, "q") == (15, 0)
         await broker.recordings.stop()
     events = helper.events()
@@ -294,8 +292,7 @@ async def test_a_reader_that_stands_still_is_told(helper: Helper, monkeypatch: p
         now_ns = [time.monotonic_ns()]
         for name in ("times", "_set_times"):
             monkeypatch.setattr(FlowSampler, name, lambda looks: (now_ns[0], now_ns[0]))
-        await client.send(1, message(1, "q", b"x") * 2000)
-        await settle_down()
+        await client.submit(1, message(1, "q", b"x") * 2000)
         assert client.task.reader_waits == Wait.CREDIT_FLOW.number
         await looked(broker)
         now_ns[0] += HELD_NS
@@ -306,8 +303,7 @@ async def test_a_reader_that_stands_still_is_told(helper: Helper, monkeypatch: p
         assert client.task.reader_waits == NO_REASON
         await looked(broker)
         now_ns[0] += HELD_NS
-        await client.send(1, message(1, "q", b"x"))
-        await settle_down()
+        await client.submit(1, message(1, "q", b"x"))
         assert queue_counts(broker, "q") == (2001, 0)
         await broker.recordings.stop()
     events = helper.events()
@@ -322,8 +318,7 @@ async def test_an_alarm_stops_a_reader_too(helper: Helper) -> None:
         await client.call(1, QueueDeclare("q", durable=True), QueueDeclareOk)
         await record(broker, 50)
         broker.resource_monitor.set_alarm("memory", on=True)
-        await client.send(1, message(1, "q", b"x"))
-        await settle_down()
+        await client.submit(1, message(1, "q", b"x"))
         assert client.task.reader_waits == Wait.BLOCKED_BY_ALARM.number
         await trio.sleep(0.2)
         await broker.recordings.stop()
@@ -502,8 +497,7 @@ async def test_what_the_connections_speak_is_noted(helper: Helper) -> None:
         await trio.sleep(2.5)
         broker.set_flow("max_queue_credit", 99, source="test")
         short = await publisher(broker)
-        await short.vanish()
-        await settle_down()
+        await short.lose()
         broker.set_flow("max_queue_credit", 100, source="test")
         await settled.vanish()
         await trio.sleep(2.5)

@@ -10,7 +10,7 @@ import trio
 
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.errors import NotFound
-from amqp10broker.message.message import make_head
+from amqp10broker.message.amqp10 import make_head
 from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues import commands

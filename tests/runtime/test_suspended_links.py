@@ -11,20 +11,8 @@ import trio
 
 from amqp10broker.config import FaultInjection
 from amqp10broker.errors import DamagedFile
+from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.delivery import unsettled_map
-from amqp10broker.protocols.amqp10.performatives import (
-    Accepted,
-    Attach,
-    Detach,
-    Disposition,
-    Header,
-    Modified,
-    ReceiverSettleMode,
-    Rejected,
-    Source,
-    Target,
-    Transfer,
-)
 from amqp10broker.queues.commands import Publish
 from amqp10broker.queues.journal import ENDED, GROUP, LINK, SETTLED, TAKEN, ResumableLinksInJournal
 from amqp10broker.runtime.broker import Broker
@@ -32,33 +20,24 @@ from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.queue_task import SessionCommits
 from amqp10broker.sessions.messages import SessionMessage
 from tests.runtime.test_watches import ask, asked
+from tests.support import rawframes as raw
 from tests.support.declaring import declare, declare_exchange
 from tests.support.kept_queues import make_message
-from tests.support.rawframes import (
-    attach_receiver,
-    attach_sender,
-    body_of,
-    credit,
-    disposition,
-    frame,
-    message,
-    transfer,
-)
 from tests.support.trioclient import Client, connect, queue_counts, running_broker, settle_down
 
-SECOND = ReceiverSettleMode.SECOND
+SECOND = amqp10.ReceiverSettleMode.SECOND
 
 
 def kept_sender(**fields: Any) -> bytes:
     """An attach of a sender that asks for a minute."""
-    target = Target(address="q", timeout=60)
-    return attach_sender(0, "q", target=target, rcv_settle_mode=SECOND, **fields)
+    target = amqp10.Target(address="q", timeout=60)
+    return raw.attach_sender(0, "q", target=target, rcv_settle_mode=SECOND, **fields)
 
 
 async def resumed(client: Client, *tags: bytes) -> dict[bytes, Any]:
     """Attach again with these unsettled; returns the broker's map."""
     await client.send(kept_sender(unsettled=dict.fromkeys(tags)))
-    return unsettled_map(await client.until(Attach))
+    return unsettled_map(await client.until(amqp10.Attach))
 
 
 def tag(number: int) -> bytes:
@@ -70,20 +49,15 @@ async def test_a_lost_connection_loses_no_outcome() -> None:
     delay = FaultInjection(confirm_delay_ms=(("q", 500),))
     async with running_broker(test_mode=True, fault_injection=delay) as broker:
         client = await connect(broker).open()
-        await client.send(kept_sender(), transfer(0, 0, b"first"))
-        await client.until(Disposition)
-        await client.send(transfer(0, 1, b"second"))
-        await settle_down()
-        await client.vanish()
-        await settle_down()
+        await client.call(amqp10.Disposition, kept_sender(), raw.transfer(0, 0, b"first"))
+        await client.submit(raw.transfer(0, 1, b"second"))
+        await client.lose()
         other = await connect(broker).open()
-        assert await resumed(other, tag(0), tag(1), tag(2)) == {tag(0): Accepted(), tag(1): None}
-        again = Transfer(handle=0, delivery_id=0, delivery_tag=tag(1), message_format=0, resume=True)
-        await other.send(frame(0, again, b""))
-        told = await other.until(Disposition)
-        assert (told.first, told.state, told.settled) == (0, Accepted(), False)
-        await other.send(disposition(0, role=False, state=Accepted()))
-        await settle_down()
+        assert await resumed(other, tag(0), tag(1), tag(2)) == {tag(0): amqp10.Accepted(), tag(1): None}
+        again = amqp10.Transfer(handle=0, delivery_id=0, delivery_tag=tag(1), message_format=0, resume=True)
+        told = await other.call(amqp10.Disposition, raw.frame(0, again, b""))
+        assert (told.first, told.state, told.settled) == (0, amqp10.Accepted(), False)
+        await other.submit(raw.disposition(0, role=False, state=amqp10.Accepted()))
         assert queue_counts(broker, "q") == (2, 0)
         assert [kept.unsettled for kept in broker.resumable_links] == [1]
 
@@ -91,8 +65,7 @@ async def test_a_lost_connection_loses_no_outcome() -> None:
 async def test_a_suspended_link_ends_in_time_and_leaves_nothing(broker: Broker) -> None:
     client = await connect(broker).open()
     others = len(broker.reply_registry)
-    await client.send(kept_sender(), transfer(0, 0, b"first"))
-    await client.until(Disposition)
+    await client.call(amqp10.Disposition, kept_sender(), raw.transfer(0, 0, b"first"))
     assert len(broker.reply_registry) == others + 1
     await client.vanish()
     other = await connect(broker).open()
@@ -110,39 +83,34 @@ async def test_a_suspended_link_ends_in_time_and_leaves_nothing(broker: Broker) 
 async def test_another_connection_takes_a_link_over_that_has_not_ended(broker: Broker) -> None:
     """2.6.1: a client comes back before the broker knows that it was gone."""
     client = await connect(broker).open()
-    await client.send(kept_sender(), transfer(0, 0, b"first"))
-    await client.until(Disposition)
+    await client.call(amqp10.Disposition, kept_sender(), raw.transfer(0, 0, b"first"))
     other = await connect(broker).open()
-    assert await resumed(other, tag(0)) == {tag(0): Accepted()}
-    stolen = await client.until(Detach)
+    assert await resumed(other, tag(0)) == {tag(0): amqp10.Accepted()}
+    stolen = await client.until(amqp10.Detach)
     assert (stolen.closed, stolen.error.condition) == (True, "amqp:link:stolen")
     # The end of its connection does not end what another has.
-    await client.vanish()
-    await settle_down()
-    await other.send(transfer(0, 5, b"more"))
-    assert (await other.until(Disposition)).first == 5
+    await client.lose()
+    assert (await other.call(amqp10.Disposition, raw.transfer(0, 5, b"more"))).first == 5
     assert queue_counts(broker, "q") == (2, 0)
 
 
 async def test_an_attach_that_waits_for_a_link_may_be_lost_itself(broker: Broker) -> None:
     """The end that it stole is free, and the next one has it."""
     client = await connect(broker).open()
-    await client.send(kept_sender(), transfer(0, 0, b"first"))
-    await client.until(Disposition)
+    await client.call(amqp10.Disposition, kept_sender(), raw.transfer(0, 0, b"first"))
     for _ in range(3):
         hurried = await connect(broker).open()
         await hurried.send(kept_sender(unsettled={tag(0): None}))
-        await hurried.vanish()
-    await settle_down()
+        await hurried.lose()
     other = await connect(broker).open()
-    assert await resumed(other, tag(0)) == {tag(0): Accepted()}
+    assert await resumed(other, tag(0)) == {tag(0): amqp10.Accepted()}
     assert len(broker.resumable_links) == 1
 
 
 def kept_receiver(queue: str, **fields: Any) -> bytes:
     """An attach of a receiver that asks for a minute."""
-    source = Source(address=queue, timeout=60)
-    return attach_receiver(1, queue, source=source, rcv_settle_mode=SECOND, **fields)
+    source = amqp10.Source(address=queue, timeout=60)
+    return raw.attach_receiver(1, queue, source=source, rcv_settle_mode=SECOND, **fields)
 
 
 # --- they are ended by others -----------------------------------------------------------------------
@@ -167,11 +135,9 @@ async def test_links_go_with_their_user_and_their_virtual_host(
 ) -> None:
     """Who is called the same later is somebody else."""
     client = await connect(broker).open()
-    await client.send(kept_sender(), transfer(0, 0, b"first"))
-    await client.until(Disposition)
+    await client.call(amqp10.Disposition, kept_sender(), raw.transfer(0, 0, b"first"))
     if suspended:
-        await client.vanish()
-        await settle_down()
+        await client.lose()
     await made_again(broker)
     await settle_down()
     other = await connect(broker).open()
@@ -185,10 +151,9 @@ async def test_the_durable_links_of_a_deleted_user_do_not_come_back(
     """Nor when the power goes after the user was deleted, and before the journal has the end of its links."""
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
         client = await connect(broker).open()
-        await client.send(attach_sender(1, "q"))
+        await client.send(raw.attach_sender(1, "q"))
         await attached(client, target=durable_target())
-        await client.vanish()
-        await settle_down()
+        await client.lose()
         assert len(broker.resumable_links) == 1
         with monkeypatch.context() as power:
             power.setattr(ResumableLinksInJournal, "end", lambda records, number: None)
@@ -205,13 +170,10 @@ async def test_the_durable_links_of_a_deleted_user_do_not_come_back(
 async def test_what_a_deleted_users_link_held_goes_back(broker: Broker) -> None:
     for suspended in True, False:
         client = await connect(broker).open()
-        await client.send(attach_sender(0, "q"), transfer(0, 0, b"first"))
-        await client.until(Disposition)
-        await client.send(kept_receiver("q"), credit(1, 10))
-        await client.until(Transfer)
+        await client.call(amqp10.Disposition, raw.attach_sender(0, "q"), raw.transfer(0, 0, b"first"))
+        await client.call(amqp10.Transfer, kept_receiver("q"), raw.credit(1, 10))
         if suspended:
-            await client.vanish()
-            await settle_down()
+            await client.lose()
         await _user_made_again(broker)
         await settle_down()
         assert queue_counts(broker, "q")[1] == 0
@@ -222,15 +184,12 @@ async def test_what_a_deleted_users_link_held_goes_back(broker: Broker) -> None:
 async def test_an_operator_ends_a_suspended_link(broker: Broker) -> None:
     """By its number; an attached one is its client's."""
     client = await connect(broker).open()
-    await client.send(attach_sender(0, "q"), transfer(0, 0, b"first"))
-    await client.until(Disposition)
-    await client.send(kept_receiver("q"), credit(1, 10))
-    await client.until(Transfer)
+    await client.call(amqp10.Disposition, raw.attach_sender(0, "q"), raw.transfer(0, 0, b"first"))
+    await client.call(amqp10.Transfer, kept_receiver("q"), raw.credit(1, 10))
     assert await ask(broker, "list-suspended-links") == []
     refused = await asked(broker, "end-suspended-link", link=1)
     assert (refused["kind"], refused["error"]) == ("NotFound", "no link of number 1 is suspended")
-    await client.vanish()
-    await settle_down()
+    await client.lose()
     (shown,) = await ask(broker, "list-suspended-links")
     assert (shown["link"], shown["role"], shown["unsettled"]) == (1, "receiver", 1)
     assert queue_counts(broker, "q") == (0, 1)
@@ -244,41 +203,39 @@ async def test_an_operator_ends_a_suspended_link(broker: Broker) -> None:
 # --- a restart --------------------------------------------------------------------------------------
 
 
-def durable_target(durable: int = 2, **fields: Any) -> Target:
-    return Target(**{"address": "q", "durable": durable, "timeout": 60, **fields})
+def durable_target(durable: int = 2, **fields: Any) -> amqp10.Target:
+    return amqp10.Target(**{"address": "q", "durable": durable, "timeout": 60, **fields})
 
 
-async def attached(client: Client, sends: bool = True, **fields: Any) -> Attach:
-    attach = attach_sender if sends else attach_receiver
+async def attached(client: Client, sends: bool = True, **fields: Any) -> amqp10.Attach:
+    attach = raw.attach_sender if sends else raw.attach_receiver
     await client.send(attach(0, "q", name="mine", rcv_settle_mode=SECOND, **fields))
-    return await client.until(Attach)
+    return await client.until(amqp10.Attach)
 
 
 async def test_a_restart_leaves_of_a_link_what_was_granted(tmp_path: Path) -> None:
     """The terminus, or what is unsettled too; the timer of a link that was attached starts."""
     folder = {"data_dir": str(tmp_path / "data")}
-    for durable, ours in (2, {tag(0): Accepted()}), (1, {}), (0, None):
+    for durable, ours in (2, {tag(0): amqp10.Accepted()}), (1, {}), (0, None):
         async with running_broker(**folder) as broker:
             client = await connect(broker).open()
             target = (await attached(client, target=durable_target(durable))).target
-            assert isinstance(target, Target)
+            assert isinstance(target, amqp10.Target)
             assert target.durable == durable
-            await client.send(transfer(0, 0, b"first"), transfer(0, 1, b"second"))
-            await client.take(Disposition, 1)
-            await client.send(disposition(1, role=False, state=Accepted()))
-            await settle_down()
+            await client.send(raw.transfer(0, 0, b"first"), raw.transfer(0, 1, b"second"))
+            await client.take(amqp10.Disposition, 1)
+            await client.submit(raw.disposition(1, role=False, state=amqp10.Accepted()))
         async with running_broker(**folder) as broker:
             shown = broker.node_view().suspended_links
             assert [each.unsettled for each in shown] == ([] if ours is None else [len(ours)])
             assert all(each.left_s is not None and 0 < each.left_s <= 60 for each in shown)
             client = await connect(broker).open()
             answer = await attached(client, target=None, unsettled={tag(0): None, tag(1): None})
-            assert isinstance(answer.target, Target)
+            assert isinstance(answer.target, amqp10.Target)
             assert answer.target.address == (None if ours is None else "q")
             assert answer.target.durable == durable
             assert unsettled_map(answer) == (ours or {})
-            await client.send(frame(0, Detach(handle=0, closed=True)))
-            await client.until(Detach)
+            await client.call(amqp10.Detach, raw.frame(0, amqp10.Detach(handle=0, closed=True)))
         async with running_broker(**folder) as broker:
             assert len(broker.resumable_links) == 0
 
@@ -304,26 +261,24 @@ async def test_the_terminus_of_a_durable_consumer_survives_and_its_deliveries_go
     """More is not granted, and the answer says so."""
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
         client = await connect(broker).open()
-        await client.send(attach_sender(1, "q"))
-        body = Header(durable=True).encode() + message(b"first")
-        await client.send(transfer(1, 0, body, raw=True))
-        await client.until(Disposition)
-        source = Source(address="q", durable=2, timeout=60, default_outcome=Modified())
+        await client.send(raw.attach_sender(1, "q"))
+        body = amqp10.Header(durable=True).encode() + raw.message(b"first")
+        await client.call(amqp10.Disposition, raw.transfer(1, 0, body, raw=True))
+        source = amqp10.Source(address="q", durable=2, timeout=60, default_outcome=amqp10.Modified())
         answer = await attached(client, sends=False, source=source)
-        assert isinstance(answer.source, Source)
+        assert isinstance(answer.source, amqp10.Source)
         assert answer.source.durable == 1
-        await client.send(credit(0, 1))
-        await client.until(Transfer)
+        await client.call(amqp10.Transfer, raw.credit(0, 1))
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
         assert queue_counts(broker, "q") == (1, 0)
         client = await connect(broker).open()
         answer = await attached(client, sends=False, source=None, unsettled={tag(0): None})
-        assert isinstance(answer.source, Source)
+        assert isinstance(answer.source, amqp10.Source)
         assert (answer.source.address, answer.source.durable) == ("q", 1)
-        assert answer.source.default_outcome == Modified()
+        assert answer.source.default_outcome == amqp10.Modified()
         assert unsettled_map(answer) == {}
-        await client.send(credit(0, 1))
-        assert body_of((await client.take(Transfer, 1))[0].payload) == b"first"
+        await client.send(raw.credit(0, 1))
+        assert raw.body_of((await client.take(amqp10.Transfer, 1))[0].payload) == b"first"
 
 
 @pytest.mark.parametrize("address", ["/queues/transient", "/exchanges/transient/key", "/queues/q"])
@@ -344,12 +299,11 @@ async def test_a_link_that_goes_on_is_granted_no_more_than_before(tmp_path: Path
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
         client = await connect(broker).open()
         await attached(client, target=durable_target(0))
-        await client.send(transfer(0, 0, b"first"))
-        await client.until(Disposition)
+        await client.call(amqp10.Disposition, raw.transfer(0, 0, b"first"))
         await client.vanish()
         client = await connect(broker).open()
         answer = await attached(client, target=durable_target(2), unsettled={tag(0): None})
-        assert (answer.target, unsettled_map(answer)) == (durable_target(0), {tag(0): Accepted()})
+        assert (answer.target, unsettled_map(answer)) == (durable_target(0), {tag(0): amqp10.Accepted()})
         # Less is granted at once, and nothing is left of what was more.
         await client.vanish()
         client = await connect(broker).open()
@@ -368,14 +322,14 @@ async def test_a_full_queue_rejects_what_it_has_no_room_for(tmp_path: Path) -> N
         declare(broker.catalog, "/", "q", arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
         client = await connect(broker).open()
         await attached(client, target=durable_target())
-        await client.send(*(transfer(0, number, b"%d" % number) for number in range(4)))
-        told = [each.body for each in await client.idle() if isinstance(each.body, Disposition)]
+        await client.send(*(raw.transfer(0, number, b"%d" % number) for number in range(4)))
+        told = [each.body for each in await client.idle() if isinstance(each.body, amqp10.Disposition)]
         states = {
             number: type(each.state)
             for each in told
             for number in range(each.first, (each.last or each.first) + 1)
         }
-        assert states == {0: Accepted, 1: Accepted, 2: Rejected, 3: Rejected}
+        assert states == {0: amqp10.Accepted, 1: amqp10.Accepted, 2: amqp10.Rejected, 3: amqp10.Rejected}
         assert queue_counts(broker, "q")[0] == 2
     async with running_broker(**folder) as broker:
         assert [each.unsettled for each in broker.resumable_links] == [2]
@@ -398,14 +352,12 @@ async def test_what_survives_costs_a_record_a_delivery_and_others_cost_none(tmp_
         for durable, expected in (2, [LINK, TAKEN, TAKEN, TAKEN, SETTLED]), (1, [LINK]), (0, []):
             client = await connect(broker).open()
             await attached(client, target=durable_target(durable))
-            await client.send(*(transfer(0, number, b"m") for number in range(3)))
+            await client.send(*(raw.transfer(0, number, b"m") for number in range(3)))
             await client.idle()
-            await client.send(disposition(0, 2, role=False, state=Accepted()))
-            await settle_down()
+            await client.submit(raw.disposition(0, 2, role=False, state=amqp10.Accepted()))
             assert appended == expected
             appended.clear()
-            await client.send(frame(0, Detach(handle=0, closed=True)))
-            await client.until(Detach)
+            await client.call(amqp10.Detach, raw.frame(0, amqp10.Detach(handle=0, closed=True)))
             assert appended == [ENDED] * bool(durable)
             appended.clear()
 
@@ -434,8 +386,7 @@ async def test_an_operator_and_a_deleted_user_end_durable_links_for_good(tmp_pat
             client = await connect(broker).open()
             await attached(client, target=durable_target())
             if end == "operator":
-                await client.vanish()
-                await settle_down()
+                await client.lose()
                 (shown,) = await ask(broker, "list-suspended-links")
                 await ask(broker, "end-suspended-link", link=shown["link"])
             else:

@@ -103,8 +103,7 @@ async def test_broker_announces_half_of_its_idle_time_out() -> None:
     """ "each peer SHOULD ... advertise ... half its actual threshold" (2.4.5)."""
     async with running_broker(idle_timeout_ms=8_000) as broker:
         client = connect(broker)
-        await client.send(login())
-        await client.until(SaslOutcome)
+        await client.call(SaslOutcome, login())
         await client.send(open_frame())
         assert (await client.expect(Open)).idle_time_out == 4_000
 

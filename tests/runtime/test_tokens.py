@@ -9,25 +9,8 @@ import pytest
 import trio
 
 from amqp10broker.metadata.users import Permission
-from amqp10broker.protocols.amqp091.methods import (
-    BasicConsume,
-    BasicConsumeOk,
-    ChannelClose,
-    ConnectionClose,
-    ConnectionUpdateSecret,
-    ConnectionUpdateSecretOk,
-)
-from amqp10broker.protocols.amqp10.performatives import (
-    Attach,
-    Close,
-    Detach,
-    End,
-    Open,
-    SaslOutcome,
-    Source,
-    Target,
-    Transfer,
-)
+from amqp10broker.protocols.amqp091 import methods
+from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.runtime.broker import Broker
 from tests.runtime.conftest import LogRecorder
@@ -62,11 +45,9 @@ def token(broker: Broker, *scopes: str, **claims: Any) -> str:
 
 async def client10(broker: Broker, secret: str, *, code: int = 0) -> Client:
     client = connect(broker)
-    await client.send(login("PLAIN", b"\0\0" + secret.encode()))
-    assert (await client.until(SaslOutcome)).code == code
+    assert (await client.call(amqp10.SaslOutcome, login("PLAIN", b"\0\0" + secret.encode()))).code == code
     if code == 0:
-        await client.send(open_frame(), begin())
-        await client.until(Open)
+        await client.call(amqp10.Open, open_frame(), begin())
     return client
 
 
@@ -78,22 +59,22 @@ async def attach_management(client: Client) -> None:
     """Both halves of a pair, with credit for responses."""
     both: dict[str, Any] = {
         "name": "pair",
-        "source": Source(address="/management"),
-        "target": Target(address="/management"),
+        "source": amqp10.Source(address="/management"),
+        "target": amqp10.Target(address="/management"),
         "snd_settle_mode": 1,
         "properties": {Symbol("paired"): True},
     }
     await client.send(
-        frame(0, Attach(handle=10, role=False, initial_delivery_count=0, **both)),
-        frame(0, Attach(handle=11, role=True, **both)),
+        frame(0, amqp10.Attach(handle=10, role=False, initial_delivery_count=0, **both)),
+        frame(0, amqp10.Attach(handle=11, role=True, **both)),
         credit(11, 10),
     )
-    await client.take(Attach, 2)
+    await client.take(amqp10.Attach, 2)
 
 
 async def offer(client: Client, secret: str, number: int = 0) -> None:
     body = request_message("PUT", "/auth/tokens", secret.encode())
-    transfer = Transfer(handle=10, delivery_id=number, delivery_tag=b"%d" % number, settled=True)
+    transfer = amqp10.Transfer(handle=10, delivery_id=number, delivery_tag=b"%d" % number, settled=True)
     await client.send(frame(0, transfer, payload=body))
 
 
@@ -102,10 +83,8 @@ async def test_scopes_are_the_permissions_of_a_link(settings: dict[str, Any]) ->
         declare(broker.catalog, "/", "mine")
         declare(broker.catalog, "/", "other")
         client = await client10(broker, token(broker, "read:%2F/mine", "write:%2F/amq.default"))
-        await client.send(attach_receiver(0, "/queues/mine"))
-        await client.until(Attach)
-        await client.send(attach_receiver(1, "/queues/other"))
-        text = (await client.until(End)).error.description
+        await client.call(amqp10.Attach, attach_receiver(0, "/queues/mine"))
+        text = (await client.call(amqp10.End, attach_receiver(1, "/queues/other"))).error.description
     assert text == "read access to queue 'other' in vhost '/' refused for user 'ann'"
 
 
@@ -113,16 +92,16 @@ async def test_scopes_are_the_permissions_of_a_channel(settings: dict[str, Any])
     async with running_broker(**settings) as broker:
         declare(broker.catalog, "/", "mine")
         client = await client091(broker, token(broker, "read:%2F/mine"))
-        await client.call(1, BasicConsume(queue="mine"), BasicConsumeOk)
-        await client.send(1, BasicConsume(queue="other"))
-        assert (await client.expect(ChannelClose)).reply_code == 403
+        await client.call(1, methods.BasicConsume(queue="mine"), methods.BasicConsumeOk)
+        await client.send(1, methods.BasicConsume(queue="other"))
+        assert (await client.expect(methods.ChannelClose)).reply_code == 403
 
 
 async def test_a_virtual_host_that_no_scope_names_is_closed(settings: dict[str, Any]) -> None:
     async with running_broker(**settings) as broker:
         add_vhost(broker.catalog, "v")
         client = await client10(broker, token(broker, "read:v/q"))
-        close = await client.until(Close)
+        close = await client.until(amqp10.Close)
         assert "access to vhost '/' refused for user 'ann'" in close.error.description
 
 
@@ -156,9 +135,9 @@ async def test_the_connection_ends_with_its_token(settings: dict[str, Any]) -> N
             await client091(broker, token(broker, *ALL, lasts_s=60)),
         )
         began = trio.current_time()
-        error = (await one.until(Close)).error
+        error = (await one.until(amqp10.Close)).error
         assert (error.condition, error.description) == ("amqp:unauthorized-access", "credential expired")
-        close = await two.expect(ConnectionClose)
+        close = await two.expect(methods.ConnectionClose)
         assert (close.reply_code, "credential expired" in close.reply_text) == (320, True)
         assert 55 <= trio.current_time() - began <= 62
 
@@ -169,7 +148,7 @@ async def test_a_token_lasts_as_many_seconds_as_it_says_when_it_is_taken(setting
         await trio.sleep((1500 - broker.clock.now_ms() % 1000) / 1000)
         second = broker.clock.now_ms() // 1000
         client = await client10(broker, tokens.token(*ALL, now_s=second, exp=second + 3))
-        await client.until(Close)
+        await client.until(amqp10.Close)
         assert 500 <= broker.clock.now_ms() - 1000 * (second + 3) < 1000
 
 
@@ -180,14 +159,16 @@ async def test_another_token_keeps_a_connection_of_0_9_1(settings: dict[str, Any
         began = trio.current_time()
         await client.call(
             0,
-            ConnectionUpdateSecret(
+            methods.ConnectionUpdateSecret(
                 new_secret=token(broker, "read:%2F/q", lasts_s=100).encode(), reason="it ends"
             ),
-            ConnectionUpdateSecretOk,
+            methods.ConnectionUpdateSecretOk,
         )
         await client.publish("", "q", b"")
-        assert (await client.expect(ChannelClose)).reply_code == 403, "what it may is what the new one says"
-        close = await client.expect(ConnectionClose)
+        assert (await client.expect(methods.ChannelClose)).reply_code == 403, (
+            "what it may is what the new one says"
+        )
+        close = await client.expect(methods.ConnectionClose)
         assert close.reply_code == 320
         assert trio.current_time() - began >= 95
 
@@ -201,8 +182,8 @@ async def test_a_bad_token_closes_a_connection_of_0_9_1(settings: dict[str, Any]
             "junk": "junk",
         }[bad]
         client = await client091(broker, token(broker, *ALL))
-        await client.send(0, ConnectionUpdateSecret(new_secret=secret.encode(), reason=""))
-        close = await client.expect(ConnectionClose)
+        await client.send(0, methods.ConnectionUpdateSecret(new_secret=secret.encode(), reason=""))
+        close = await client.expect(methods.ConnectionClose)
         assert close.reply_code == 530
         assert "token refused" in close.reply_text
 
@@ -214,18 +195,18 @@ async def test_another_token_keeps_a_connection_of_1_0(settings: dict[str, Any])
             declare(broker.catalog, "/", name)
         client = await client10(broker, token(broker, *ALL, lasts_s=60))
         await client.send(attach_receiver(0, "/queues/q"), attach_receiver(1, "/queues/other"))
-        await client.take(Attach, 2)
+        await client.take(amqp10.Attach, 2)
         await client.send(credit(0, 10), credit(1, 10))
         await attach_management(client)
         began = trio.current_time()
         await offer(client, token(broker, "read:%2F/q", lasts_s=100))
         got: dict[type, Any] = {}
-        while not {Detach, Transfer} <= got.keys():
+        while not {amqp10.Detach, amqp10.Transfer} <= got.keys():
             body = (await client.next()).body
             got[type(body)] = body
-        detach = got[Detach]
+        detach = got[amqp10.Detach]
         assert (detach.handle, detach.error.condition) == (1, "amqp:unauthorized-access")
-        assert (await client.until(Close)).error.description == "credential expired"
+        assert (await client.until(amqp10.Close)).error.description == "credential expired"
         assert trio.current_time() - began >= 95
 
 
@@ -237,15 +218,17 @@ async def test_a_token_after_a_login_with_a_password_is_taken_and_changes_nothin
         declare(broker.catalog, "/", "q")
         client = await connect(broker).open()
         await client.send(attach_receiver(0, "/queues/q"))
-        await client.take(Attach, 1)
+        await client.take(amqp10.Attach, 1)
         await client.send(credit(0, 10))
         await attach_management(client)
         for number, secret in enumerate(("junk", token(broker, "read:v/nothing"))):
             await offer(client, secret, number)
-            (got,) = await client.take(Transfer, 1)
+            (got,) = await client.take(amqp10.Transfer, 1)
             assert b"204" in got.payload
         assert client.task.user == "guest"
-        assert not {Detach, End, Close} & {type(each.body) for each in await client.idle()}
+        assert not {amqp10.Detach, amqp10.End, amqp10.Close} & {
+            type(each.body) for each in await client.idle()
+        }
 
 
 async def test_a_token_after_a_login_with_a_password_has_permissions_asked_again(
@@ -256,12 +239,12 @@ async def test_a_token_after_a_login_with_a_password_has_permissions_asked_again
         declare(broker.catalog, "/", "q")
         client = await connect(broker).open()
         await client.send(attach_receiver(0, "/queues/q"))
-        await client.take(Attach, 1)
+        await client.take(amqp10.Attach, 1)
         await attach_management(client)
         monkeypatch.setattr(broker.catalog.users, "on_change", lambda: None)
         set_permission(broker.catalog, "guest", "/", Permission(read="^other$"))
         await offer(client, "junk")
-        assert (await client.until(Detach)).error.condition == "amqp:unauthorized-access"
+        assert (await client.until(amqp10.Detach)).error.condition == "amqp:unauthorized-access"
         assert client.task.is_open
 
 
@@ -270,7 +253,7 @@ async def test_a_bad_token_closes_a_connection_of_1_0(settings: dict[str, Any]) 
         client = await client10(broker, token(broker, *ALL))
         await attach_management(client)
         await offer(client, token(broker, *ALL, user="bob"))
-        error = (await client.until(Close)).error
+        error = (await client.until(amqp10.Close)).error
         assert error.condition == "amqp:unauthorized-access"
         assert error.description.startswith("token refused")
 
@@ -280,8 +263,10 @@ async def test_a_token_that_has_not_the_virtual_host_any_more_ends_the_connectio
 ) -> None:
     async with running_broker(**settings) as broker:
         client = await client091(broker, token(broker, *ALL))
-        await client.send(0, ConnectionUpdateSecret(new_secret=token(broker, "read:v/q").encode(), reason=""))
-        close = await client.expect(ConnectionClose)
+        await client.send(
+            0, methods.ConnectionUpdateSecret(new_secret=token(broker, "read:v/q").encode(), reason="")
+        )
+        close = await client.expect(methods.ConnectionClose)
         assert (close.reply_code, "access to vhost '/' refused" in close.reply_text) == (530, True)
 
 

@@ -92,11 +92,9 @@ async def test_a_trace_that_begins_in_the_middle_of_a_frame_shows_that_frame_who
     client = await connect(broker).open()
     attach = attach_sender(0, "/queues/q")
     assert (await admin.answer(broker, b'{"op": "declare-queue", "arguments": {"name": "q"}}'))["ok"]
-    await client.send(attach[:20])
-    await settle_down()
+    await client.submit(attach[:20])
     shown = begun(broker, number_of(client))
-    await client.send(attach[20:])
-    await client.until(Attach)
+    await client.call(Attach, attach[20:])
     await client.until(Flow)
     assert shown.names() == ["<- ATTACH", "-> ATTACH", "-> FLOW"]
     assert "address=/queues/q" in shown.lines[0]
@@ -189,14 +187,12 @@ async def test_a_handle_that_is_used_again_for_another_address_is_not_shown(brok
     await client.send(attach_sender(0, "/queues/one"))
     await client.idle()
     assert shown.names() == ["<- ATTACH", "-> ATTACH", "-> FLOW"]
-    await client.send(frame(0, Detach(handle=0, closed=True)))
-    await client.until(Detach)
+    await client.call(Detach, frame(0, Detach(handle=0, closed=True)))
     shown.lines.clear()
     await client.send(attach_sender(0, "/queues/two"), transfer(0, 0, b"m"))
     await client.idle()
     assert shown.lines == []
-    await client.send(begin(1), attach_sender(0, "/queues/two", channel=1))
-    await client.until(Begin)
+    await client.call(Begin, begin(1), attach_sender(0, "/queues/two", channel=1))
     await client.idle()
     assert shown.lines == []
 
@@ -285,8 +281,7 @@ async def test_nothing_listens_any_more_when_the_last_trace_has_ended(broker: Br
     tap = line.writer.tap
     broker.tracing.end(number_of(client))
     assert line.writer.tap is tap
-    await client.send(begin(1))
-    await client.until(Begin)
+    await client.call(Begin, begin(1))
     assert by_number.lines == []
     assert by_user.names() == ["<- BEGIN", "-> BEGIN"]
     broker.tracing.end("guest")
@@ -297,8 +292,7 @@ async def test_nothing_listens_any_more_when_the_last_trace_has_ended(broker: Br
 async def test_the_trace_of_a_connection_ends_with_it_and_says_how(broker: Broker) -> None:
     client = await connect(broker).open()
     shown = begun(broker, number_of(client))
-    await client.vanish()
-    await settle_down()
+    await client.lose()
     assert shown.ended == "the connection has ended: lost: the client's socket ended without a close"
     assert broker.tracing.views() == ()
 
@@ -333,8 +327,7 @@ async def test_a_file_is_its_owners_alone_and_has_a_line_a_frame(broker: Broker,
     file = tmp_path / "trace"
     on = await request(broker, what=number_of(client), on=True, file=str(file))
     assert on["result"]["target"] == f"connection {number_of(client)} (user guest, from {client.peer})"
-    await client.send(begin(1))
-    await client.until(Begin)
+    await client.call(Begin, begin(1))
     off = await request(broker, what=number_of(client), on=False)
     assert off["result"] == {**on["result"], "lines": 2, "ended": "it was switched off"}
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
@@ -359,15 +352,13 @@ async def test_a_file_that_takes_no_more_ends_the_trace_and_nothing_else(
         file.write_bytes(bytes(1024 * 1024))
         assert (await request(broker, what="127.0.0.1", on=True, file=str(file)))["ok"]
         assert (await request(broker, what=number_of(client), on=True, file=str(file)))["ok"]
-        await client.send(begin(1))
-        await client.until(Begin)
+        await client.call(Begin, begin(1))
         full, _, bounded = broker.tracing.views()
         assert full.ended == "the file cannot be written: No space left on device"
         assert bounded.ended == "the file has 1 MiB"
         assert len(log.of("warning")) == 2
         assert file.stat().st_size == 1024 * 1024
-        await client.send(begin(2))
-        await client.until(Begin)
+        await client.call(Begin, begin(2))
 
 
 async def test_a_terminal_gets_lines_as_they_come_until_the_trace_is_switched_off() -> None:
@@ -380,8 +371,7 @@ async def test_a_terminal_gets_lines_as_they_come_until_the_trace_is_switched_of
         await ours.send_all(b'{"op": "trace", "arguments": {"what": "guest", "on": true}}\n')
         shown = {"what": "guest", "target": "user guest", "into": "a terminal", "lines": 0, "ended": None}
         assert (await received.next())["result"] == shown
-        await client.send(begin(1))
-        await client.until(Begin)
+        await client.call(Begin, begin(1))
         lines: list[str] = []
         while len(lines) < 2:
             lines += (await received.next())["lines"]

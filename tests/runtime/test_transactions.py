@@ -10,16 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from amqp10broker.protocols.amqp091.methods import (
-    BasicAck,
-    BasicGet,
-    TxCommit,
-    TxCommitOk,
-    TxRollback,
-    TxRollbackOk,
-    TxSelect,
-    TxSelectOk,
-)
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.performatives import (
     AMQP_VALUE,
@@ -65,8 +56,7 @@ from tests.support.trioclient091 import message as content
 async def test_control_link_is_answered_with_what_the_coordinator_can(broker: Broker) -> None:
     """The answer's target is a coordinator with capabilities, and credit comes at once."""
     client = await connect(broker).open()
-    await client.send(control())
-    attach = await client.until(Attach)
+    attach = await client.call(Attach, control())
     assert isinstance(attach.target, Coordinator)
     assert attach.target.capabilities == (
         Symbol("amqp:local-transactions"),
@@ -130,16 +120,14 @@ async def test_an_unknown_id_posts_nothing_and_decides_nothing(broker: Broker) -
 async def test_declare_and_discharge_and_nothing_else() -> None:
     """Anything else on a control link is rejected; what is settled, or in a transaction, ends the link."""
     async with transacting() as (_, session):
-        await session.client.send(transfer(CONTROL, session.take_id(), b"what"))
-        state = (await session.client.until(Disposition)).state
+        state = (await session.client.call(Disposition, transfer(CONTROL, session.take_id(), b"what"))).state
         assert isinstance(state, Rejected)
         assert state.error.condition == "amqp:not-allowed"
         payload = encode(Described(ULong(AMQP_VALUE), Described(ULong(Declare.DESCRIPTOR), [b"x"])))
         await session.client.send(transfer(CONTROL, session.take_id(), payload, raw=True))
         state = (await session.client.until(Disposition)).state
         assert state.error.condition == "amqp:not-implemented"
-        await session.client.send(request(session.take_id(), Declare(), settled=True))
-        detach = await session.client.until(Detach)
+        detach = await session.client.call(Detach, request(session.take_id(), Declare(), settled=True))
         assert detach.error.condition == "amqp:not-allowed"
 
 
@@ -172,8 +160,7 @@ async def test_presettled_posts_that_cannot_be_routed_forbid_the_commit() -> Non
     """Nobody told the client of them; an unsettled one is released, and the commit is done."""
     async with transacting("one") as (broker, session):
         address = "/exchanges/amq.direct/nowhere"
-        await session.client.send(attach_sender(2, address))
-        await session.client.until(Flow)
+        await session.client.call(Flow, attach_sender(2, address))
         txn_id = await session.declare()
         await session.post(txn_id, "one")
         assert await session.post(txn_id, "two") == TransactionalState(txn_id=txn_id, outcome=RELEASED)
@@ -225,8 +212,7 @@ async def test_unsettled_decisions() -> None:
 async def test_one_delivery_in_two_transactions_ends_the_second_ones_link() -> None:
     """The control link of the second is detached with amqp:transaction:rollback; the first keeps it."""
     async with transacting() as (_, session):
-        await session.client.send(control(5))
-        await session.client.until(Flow)
+        await session.client.call(Flow, control(5))
         await session.post(None, "one")
         (number,) = await session.consume("one", 1)
         first = await session.declare()
@@ -249,13 +235,11 @@ async def test_the_end_of_a_control_link_rolls_back(how: str) -> None:
         txn_id = await session.declare()
         await session.post(txn_id, "two")
         state = TransactionalState(txn_id=txn_id, outcome=Accepted())
-        await session.client.send(disposition(number, state=state))
-        await settle_down()
+        await session.client.submit(disposition(number, state=state))
         if how == "detach":
             await session.client.send(frame(0, Detach(handle=CONTROL, closed=True)))
         else:
-            await session.client.vanish()
-        await settle_down()
+            await session.client.lose()
         assert queue_counts(broker, "one") == (1, 0)
         assert queue_counts(broker, "two") == (0, 0)
 
@@ -322,11 +306,9 @@ async def test_a_link_that_has_gone_gives_back_with_its_session() -> None:
         (number,) = await session.consume("one", 1)
         txn_id = await session.declare()
         state = TransactionalState(txn_id=txn_id, outcome=Accepted())
-        await session.client.send(disposition(number, state=state), frame(0, Detach(handle=9, closed=True)))
-        await settle_down()
+        await session.client.submit(disposition(number, state=state), frame(0, Detach(handle=9, closed=True)))
         assert queue_counts(broker, "one") == (0, 1)
-        await session.client.vanish()
-        await settle_down()
+        await session.client.lose()
         assert queue_counts(broker, "one") == (1, 0)
 
 
@@ -349,8 +331,7 @@ async def test_presettled_deliveries_cannot_be_retired() -> None:
     async with transacting() as (broker, session):
         await session.post(None, "one")
         settled = attach_receiver(9, "one", source=Source(address="/queues/one"), snd_settle_mode=1)
-        await session.client.send(settled, credit(9, 1))
-        number = (await session.client.until(Transfer)).delivery_id
+        number = (await session.client.call(Transfer, settled, credit(9, 1))).delivery_id
         txn_id = await session.declare()
         await session.client.send(
             disposition(number, state=TransactionalState(txn_id=txn_id, outcome=RELEASED))
@@ -365,8 +346,7 @@ async def test_half_a_delivery_in_it_ends_the_control_link() -> None:
         txn_id = await session.declare()
         state = TransactionalState(txn_id=txn_id)
         await session.client.send(transfer(1, session.take_id(), b"m", state=state, more=True))
-        await session.client.send(request(session.take_id(), Discharge(txn_id=txn_id)))
-        detach = await session.client.until(Detach)
+        detach = await session.client.call(Detach, request(session.take_id(), Discharge(txn_id=txn_id)))
         assert (detach.handle, detach.error.condition) == (CONTROL, "amqp:transaction:rollback")
 
 
@@ -412,8 +392,7 @@ async def test_a_delivery_that_its_queue_takes_back_forbids_the_commit(broker: B
     state = TransactionalState(txn_id=txn_id, outcome=Accepted())
     await session.client.send(disposition(first, state=state))
     if gone:
-        await session.client.send(frame(0, Detach(handle=9, closed=True)))
-        await session.client.until(Detach)
+        await session.client.call(Detach, frame(0, Detach(handle=9, closed=True)))
     await trio.sleep(130)
     await session.client.idle()
     assert queue_counts(broker, "two") == (2, 0)
@@ -517,8 +496,7 @@ async def test_a_commit_that_waits_for_a_queue_ends_with_its_time_or_its_link(
         await other.post(txn_id, "two")
         await other.client.send(request(other.take_id(), Discharge(txn_id=txn_id)))
         assert await other.client.idle() == []
-        await other.client.send(frame(0, Detach(handle=CONTROL, closed=True)))
-        await other.client.until(Detach)
+        await other.client.call(Detach, frame(0, Detach(handle=CONTROL, closed=True)))
         monkeypatch.undo()
         await settle_down()
         assert queue_counts(broker, "two") == (0, 0)
@@ -533,14 +511,14 @@ async def test_a_commit_of_amqp_0_9_1_waits_for_a_queue_that_was_declared_just_n
         declare(broker.catalog, "/", "one")
         await settle_down()
         client = await connect091(broker).open()
-        await client.call(1, TxSelect(), TxSelectOk)
+        await client.call(1, methods.TxSelect(), methods.TxSelectOk)
         declare(broker.catalog, "/", "two", arguments={"x-queue-type": "quorum"})
         task = broker.catalog.lookup_vhost("/").lookup("two").handle
         assert isinstance(task, QueueTask)
         waited = []
         task.awaiting.append(lambda: waited.append(queue_counts(broker, "one")))
         await client.send(1, content(1, "one"), content(1, "two"))
-        await client.call(1, TxCommit(), TxCommitOk)
+        await client.call(1, methods.TxCommit(), methods.TxCommitOk)
         assert waited == [(0, 0)]
         assert queue_counts(broker, "one") == queue_counts(broker, "two") == (1, 0)
 
@@ -569,14 +547,18 @@ async def test_a_commit_of_amqp_0_9_1_is_one_step_of_its_queues() -> None:
     async with mixed() as (broker, session):
         await session.post(None, "one")
         client = await connect091(broker).open()
-        await client.call(1, TxSelect(), TxSelectOk)
-        await client.send(1, BasicGet("one"))
+        await client.call(1, methods.TxSelect(), methods.TxSelectOk)
+        await client.send(1, methods.BasicGet("one"))
         await client.idle()
         trio.lowlevel.add_instrument(Looking(look))
-        await client.send(1, BasicAck(1, False), content(1, "one"), content(1, "two"), content(1, "two"))
-        await client.call(1, TxRollback(), TxRollbackOk)
-        await client.send(1, BasicAck(1, False), content(1, "one"), content(1, "two"), content(1, "two"))
-        await client.call(1, TxCommit(), TxCommitOk)
+        await client.send(
+            1, methods.BasicAck(1, False), content(1, "one"), content(1, "two"), content(1, "two")
+        )
+        await client.call(1, methods.TxRollback(), methods.TxRollbackOk)
+        await client.send(
+            1, methods.BasicAck(1, False), content(1, "one"), content(1, "two"), content(1, "two")
+        )
+        await client.call(1, methods.TxCommit(), methods.TxCommitOk)
         await settle_down()
         assert seen == {(0, 1, 0), (1, 0, 2)}
 
@@ -596,8 +578,7 @@ async def test_no_transactional_work_on_a_control_link() -> None:
     async with transacting() as (_, session):
         txn_id = await session.declare()
         state = TransactionalState(txn_id=txn_id)
-        await session.client.send(request(session.take_id(), Declare(), state=state))
-        detach = await session.client.until(Detach)
+        detach = await session.client.call(Detach, request(session.take_id(), Declare(), state=state))
         assert (detach.handle, detach.error.condition) == (CONTROL, "amqp:not-allowed")
 
 
@@ -683,8 +664,7 @@ async def test_retirement_of_what_is_gone_succeeds() -> None:
         txn_id = await session.declare()
         await session.post(txn_id, "two")
         state = TransactionalState(txn_id=txn_id, outcome=Accepted())
-        await session.client.send(disposition(number, state=state))
-        await settle_down()
+        await session.client.submit(disposition(number, state=state))
         broker.catalog.vhosts["/"].lookup("one").handle.post(DELETE)
         assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
         assert queue_counts(broker, "two") == (1, 0)
@@ -733,8 +713,7 @@ async def test_answers_to_discharges_are_in_order() -> None:
 async def test_a_publisher_that_settles_second(fail: bool) -> None:
     """The outcome in the transaction is not settled; the client settles, before the discharge or after it."""
     async with transacting("one") as (broker, session):
-        await session.client.send(attach_sender(2, "/queues/two", rcv_settle_mode=1))
-        await session.client.until(Flow)
+        await session.client.call(Flow, attach_sender(2, "/queues/two", rcv_settle_mode=1))
         txn_id = await session.declare()
         numbers = [session.take_id() for _ in range(2)]
         for number in numbers:
@@ -784,8 +763,7 @@ async def test_a_kept_link_that_goes_refuses_the_commit() -> None:
         txn_id = await session.declare()
         await session.post(txn_id, "two")
         state = TransactionalState(txn_id=txn_id, outcome=Accepted())
-        await session.client.send(disposition(number, state=state), frame(0, Detach(handle=9, closed=True)))
-        await settle_down()
+        await session.client.submit(disposition(number, state=state), frame(0, Detach(handle=9, closed=True)))
         refused = await session.ask(Discharge(txn_id=txn_id))
         assert isinstance(refused, Rejected)
         assert "which was kept" in str(refused.error.description)
@@ -830,8 +808,7 @@ def acquiring(txn_id: bytes | None, count: int, *, delivery_count: int = 0, **fi
 
 async def attach_consumer(session: Session, queue: str, **fields: Any) -> None:
     source = Source(address=f"/queues/{queue}")
-    await session.client.send(attach_receiver(9, queue, source=source, **fields))
-    await session.client.until(Attach)
+    await session.client.call(Attach, attach_receiver(9, queue, source=source, **fields))
 
 
 @pytest.mark.parametrize("queue", ["one", "two"])
@@ -876,8 +853,7 @@ async def test_flows_say_in_which_transaction_a_link_acquires() -> None:
         flows += [acquiring(second, 1, delivery_count=3), acquiring(first, 1, delivery_count=4)]
         states = []
         for each in flows:
-            await session.client.send(each)
-            states.append((await session.client.until(Transfer)).state)
+            states.append((await session.client.call(Transfer, each)).state)
         ours, others = TransactionalState(txn_id=first), TransactionalState(txn_id=second)
         assert states == [ours, ours, None, others, ours]
         assert await session.ask(Discharge(txn_id=second)) == ACCEPTED
@@ -887,8 +863,7 @@ async def test_flows_say_in_which_transaction_a_link_acquires() -> None:
         assert [(each.first, each.last) for each in answers if not each.role] == [(0, 1), (4, None)]
         await settle_down()
         assert queue_counts(broker, "one") == (4, 2)
-        await session.client.send(credit(9, 1, delivery_count=5))
-        assert (await session.client.until(Transfer)).state is None
+        assert (await session.client.call(Transfer, credit(9, 1, delivery_count=5))).state is None
 
 
 @pytest.mark.parametrize("why", ["settled", "browse", "kept", "stream", "unknown", "no id"])
@@ -907,8 +882,7 @@ async def test_links_that_cannot_acquire_in_a_transaction(broker: Broker, why: s
         fields |= {"expiry_policy": Symbol("never"), "timeout": 60}
     source = Source(address="/queues/one", **fields)
     mode = {"snd_settle_mode": 1} if why == "settled" else {}
-    await session.client.send(attach_receiver(9, "one", source=source, **mode))
-    await session.client.until(Attach)
+    await session.client.call(Attach, attach_receiver(9, "one", source=source, **mode))
     txn_id: Any = await session.declare()
     named = {"unknown": b"none", "no id": "text"}.get(why, txn_id)
     await session.client.send(acquiring(named, 1))
@@ -923,17 +897,14 @@ async def test_links_that_cannot_acquire_in_a_transaction(broker: Broker, why: s
 async def test_what_is_acquired_in_one_transaction_is_not_decided_on_in_another() -> None:
     """The second one's control link ends, as with one delivery that two have decided on."""
     async with transacting() as (broker, session):
-        await session.client.send(control(5))
-        await session.client.until(Flow)
+        await session.client.call(Flow, control(5))
         await session.post(None, "one")
         first = await session.declare()
         second = (await session.ask(Declare(), handle=5)).txn_id
         await attach_consumer(session, "one")
-        await session.client.send(acquiring(first, 1))
-        number = (await session.client.until(Transfer)).delivery_id
+        number = (await session.client.call(Transfer, acquiring(first, 1))).delivery_id
         state = TransactionalState(txn_id=second, outcome=Accepted())
-        await session.client.send(disposition(number, state=state))
-        detach = await session.client.until(Detach)
+        detach = await session.client.call(Detach, disposition(number, state=state))
         assert (detach.handle, detach.error.condition) == (5, "amqp:transaction:rollback")
         assert await session.ask(Discharge(txn_id=first)) == ACCEPTED
         assert queue_counts(broker, "one") == (0, 1)
@@ -949,8 +920,7 @@ async def test_a_delivery_sent_in_part_is_aborted_before_the_rollback_is_answere
     await session.post(None, "one", b"x" * 3_000)
     txn_id = await session.declare()
     await attach_consumer(session, "one")
-    await session.client.send(acquiring(txn_id, 1, incoming_window=1))
-    first = await session.client.until(Transfer)
+    first = await session.client.call(Transfer, acquiring(txn_id, 1, incoming_window=1))
     assert (first.more, first.state) == (True, TransactionalState(txn_id=txn_id))
     number = session.take_id()
     await session.client.send(request(number, Discharge(txn_id=txn_id, fail=True)))
@@ -959,8 +929,7 @@ async def test_a_delivery_sent_in_part_is_aborted_before_the_rollback_is_answere
     if way == "detach":
         await session.client.send(frame(0, Detach(handle=9, closed=True)))
     else:
-        await session.client.send(flow(next_incoming_id=1))
-        last = await session.client.until(Transfer)
+        last = await session.client.call(Transfer, flow(next_incoming_id=1))
         assert (last.aborted, last.more, last.delivery_id) == (True, False, first.delivery_id)
     answer = await session.client.until(Disposition)
     assert (answer.role, answer.first, answer.state) == (True, number, ACCEPTED)

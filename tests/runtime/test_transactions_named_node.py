@@ -108,8 +108,7 @@ async def test_a_commit_of_amqp_0_9_1_at_a_single_node_with_a_name_is_one_step(t
 async def test_a_single_node_with_a_name_offers_sole_connection(tmp_path: Path) -> None:
     async with named(tmp_path) as broker:
         client = connect(broker)
-        await client.send(login())
-        assert (await client.until(performatives.SaslOutcome)).code == 0
+        assert (await client.call(performatives.SaslOutcome, login())).code == 0
         await client.send(open_frame(desired_capabilities=(SOLE_CONNECTION,)))
         assert SOLE_CONNECTION in ((await client.expect(performatives.Open)).offered_capabilities or ())
         await client.vanish()

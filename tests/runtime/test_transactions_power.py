@@ -92,8 +92,7 @@ class TransactingNode(Node):
         source = Source(address=f"/queues/{name}", filter=filters if self.kinds[name] == "stream" else None)
         await client.send(attach_receiver(1, name, source=source), credit(1, ALL))
         got = [each for each in await client.idle() if isinstance(each.body, Transfer)]
-        await client.vanish()
-        await settle_down()
+        await client.lose()
         return Counter(number for each in got if (number := int(body_of(each.payload))) != PLAIN)
 
     async def _work(self, broker: Broker, rng: random.Random, steps: int) -> None:

@@ -18,7 +18,7 @@ from amqp10broker.runtime.broker import Broker
 from tests.runtime.test_metrics import scraped, value
 from tests.support.rawframes import disposition
 from tests.support.transacting import CONTROL, Session, control, start, transacting
-from tests.support.trioclient import queue_counts, settle_down
+from tests.support.trioclient import queue_counts
 
 TIMEOUT_S = 20
 LIMIT = {"transaction_timeout_ms": TIMEOUT_S * 1000}
@@ -58,8 +58,7 @@ async def test_a_transaction_that_is_open_for_too_long_is_rolled_back() -> None:
         assert queue_counts(broker, "one") == (1, 0)
         assert queue_counts(broker, "two") == (0, 0)
         assert await shown(broker) == []
-        await session.client.send(control(7))
-        await session.client.until(Flow)
+        await session.client.call(Flow, control(7))
         assert (await session.ask(Discharge(txn_id=txn_id), handle=7)).error.condition.endswith("unknown-id")
 
 
@@ -115,10 +114,9 @@ async def test_open_transactions_are_shown_and_ends_are_counted() -> None:
             await session.ask(Discharge(txn_id=await session.declare(), fail=fail))
         txn_id = await session.declare()
         await session.post(txn_id, "one", b"four")
-        await session.client.send(
+        await session.client.submit(
             disposition(number, state=TransactionalState(txn_id=txn_id, outcome=Accepted()), settled=False)
         )
-        await settle_down()
         (view,) = await shown(broker)
         assert (view.id, view.link, view.messages, view.deliveries) == (txn_id.hex(), "control-0", 1, 1)
         assert view.bytes >= 4

@@ -118,8 +118,7 @@ async def test_a_begin_that_waits_for_an_ended_session_is_told(monkeypatch: pyte
         client = await connect(broker).open(channels=1)
         (connection,) = broker.connections.values()
         assert isinstance(connection, Connection10)
-        await client.send(begin(1), frame(1, End()), attach_sender(0, "q"), begin(1))
-        await settle_down()
+        await client.submit(begin(1), frame(1, End()), attach_sender(0, "q"), begin(1))
         (link,) = document(connection.view())["sessions"][0]["links"]
         assert link["waits"] == "reader-held"
         assert "because session 1 of it does not listen" in link["waits_why"]
@@ -133,8 +132,7 @@ async def test_sessions_that_have_ended_do_not_pile_up(broker: Broker) -> None:
     """Not by the connection's writer either, which had their bytes."""
     client = await connect(broker).open(channels=0)
     for _ in range(20):
-        await client.send(begin(1), attach_sender(0, "q", channel=1), frame(1, End()))
-        await client.until(End)
+        await client.call(End, begin(1), attach_sender(0, "q", channel=1), frame(1, End()))
     await settle_down()
     gc.collect()
     (connection,) = broker.connections.values()
@@ -234,15 +232,13 @@ async def test_sessions_that_are_over_are_freed_without_the_garbage_collector(
     """It would find hundreds together, and everybody would wait for it: 70 ms of processor time for 450."""
     client = await connect(broker).open(channels=0)
     (connection,) = broker.connections.values()
-    await client.send(begin(1), attach_sender(0, "q", channel=1), attach_receiver(1, "q", channel=1))
-    await settle_down()
+    await client.submit(begin(1), attach_sender(0, "q", channel=1), attach_receiver(1, "q", channel=1))
     running = connection.parts[1]
     assert isinstance(running, SessionTask)
     service = running.service
     refs = [weakref.ref(each) for each in (service, service.session, service.links)]
     del running, service
-    await client.send(frame(1, End()))
-    await settle_down()
+    await client.submit(frame(1, End()))
     assert [ref() for ref in refs] == [None, None, None]
 
 
@@ -252,16 +248,14 @@ async def test_channels_that_are_over_are_freed_without_the_garbage_collector(
 ) -> None:
     client = await connect091(broker).open(channels=0)
     (connection,) = broker.connections.values()
-    await client.send(
+    await client.submit(
         1, methods.ChannelOpen(), methods.QueueDeclare(queue="q"), methods.BasicConsume(queue="q")
     )
-    await settle_down()
     service = connection.parts[1].service
     assert isinstance(service, BrokerChannel)
     refs = [weakref.ref(each) for each in (service, service.consuming, service.publishing)]
     del service
-    await client.send(1, methods.ChannelClose(200, "", 0, 0))
-    await settle_down()
+    await client.submit(1, methods.ChannelClose(200, "", 0, 0))
     assert [ref() for ref in refs] == [None, None, None]
 
 
@@ -275,8 +269,7 @@ async def test_connections_that_are_over_are_freed_without_the_garbage_collector
     refs = [weakref.ref(each) for each in broker.connections.values()]
     assert {type(ref()) for ref in refs} == {Connection10, ConnectionTask091}
     await first.send(frame(0, Close()))
-    await second.send(0, methods.ConnectionClose(200, "", 0, 0))
-    await settle_down()
+    await second.submit(0, methods.ConnectionClose(200, "", 0, 0))
     assert [ref() for ref in refs] == [None, None]
 
 

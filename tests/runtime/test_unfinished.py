@@ -26,19 +26,8 @@ from amqp10broker.protocols.amqp10.performatives import (
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections.client_connection import READ_BYTES_MAX
 from amqp10broker.runtime.connections.connection10 import EXCESS_BYTES_MAX
+from tests.support import rawframes as raw
 from tests.support.declaring import add_user, set_permission
-from tests.support.rawframes import (
-    attach_receiver,
-    attach_sender,
-    begin,
-    credit,
-    flow,
-    frame,
-    login,
-    message,
-    open_frame,
-    transfer,
-)
 from tests.support.trioclient import Client, connect, queue_counts, running_broker, settle_down
 from tests.support.trioclient091 import connect091
 
@@ -47,10 +36,8 @@ KIB = 1024
 
 async def logged_in(broker: Broker, user: str) -> Client:
     client = connect(broker)
-    await client.send(login("PLAIN", f"\0{user}\0secret".encode()))
-    await client.until(SaslOutcome)
-    await client.send(open_frame(), begin())
-    await client.until(Begin)
+    await client.call(SaslOutcome, raw.login("PLAIN", f"\0{user}\0secret".encode()))
+    await client.call(Begin, raw.open_frame(), raw.begin())
     return client
 
 
@@ -58,8 +45,8 @@ async def begun(client: Client, count: int, size: int, *, channel: int = 0) -> N
     """Attach so many links, and begin a delivery on each."""
     for handle in range(count):
         await client.send(
-            attach_sender(handle, "q", channel=channel),
-            transfer(handle, handle, b"x" * size, channel=channel, more=True),
+            raw.attach_sender(handle, "q", channel=channel),
+            raw.transfer(handle, handle, b"x" * size, channel=channel, more=True),
         )
     await settle_down()
 
@@ -73,19 +60,16 @@ async def test_deliveries_that_are_not_whole_are_bounded_over_all_sessions() -> 
         held = unfinished.held_bytes
         assert 50_000 < held < 51_000
         await begun(client, 4, 10_000, channel=1)
-        await client.send(transfer(3, 3, b"y" * 9_000, channel=1, more=True))
-        await settle_down()
+        await client.submit(raw.transfer(3, 3, b"y" * 9_000, channel=1, more=True))
         assert 99_000 < unfinished.held_bytes <= 100_000
         await client.idle()
-        last = transfer(9, 9, b"x" * 10_000, channel=1, more=True)
-        await client.send(attach_sender(9, "q", channel=1), last)
-        end = await client.until(End)
+        last = raw.transfer(9, 9, b"x" * 10_000, channel=1, more=True)
+        end = await client.call(End, raw.attach_sender(9, "q", channel=1), last)
         assert end.error.condition == Condition.RESOURCE_LIMIT_EXCEEDED
         assert "finish or abort some before you begin others" in end.error.description
         assert unfinished.held_bytes == held
         # The other session goes on, and what it finishes is whole.
-        await client.send(transfer(0, 0, b"", raw=True))
-        assert (await client.until(Disposition)).first == 0
+        assert (await client.call(Disposition, raw.transfer(0, 0, b"", raw=True))).first == 0
         assert queue_counts(broker, "q") == (1, 0)
 
 
@@ -96,15 +80,14 @@ async def test_what_is_not_unfinished_any_more_counts_no_more(broker: Broker, en
     await begun(client, 1, 10_000)
     unfinished = client.task.unfinished
     assert unfinished.held_bytes > 10_000
-    await client.send(
+    await client.submit(
         {
-            "finished": transfer(0, 0, b"", raw=True),
-            "aborted": transfer(0, 0, b"", raw=True, aborted=True),
-            "detached": frame(0, Detach(handle=0, closed=True)),
-            "ended": frame(0, End()),
+            "finished": raw.transfer(0, 0, b"", raw=True),
+            "aborted": raw.transfer(0, 0, b"", raw=True, aborted=True),
+            "detached": raw.frame(0, Detach(handle=0, closed=True)),
+            "ended": raw.frame(0, End()),
         }[ending]
     )
-    await settle_down()
     assert unfinished.held_bytes == 0
 
 
@@ -113,9 +96,8 @@ async def test_frames_without_payload_do_not_pile_up() -> None:
     async with running_broker(unfinished_bytes_max=50_000, max_message_size_bytes=20_000) as broker:
         client = await connect(broker).open()
         await begun(client, 1, 10)
-        empty = transfer(0, 0, b"", raw=True, more=True)
-        await client.send(*[empty] * 2_000)
-        end = await client.until(End)
+        empty = raw.transfer(0, 0, b"", raw=True, more=True)
+        end = await client.call(End, *[empty] * 2_000)
         assert end.error.condition == Condition.RESOURCE_LIMIT_EXCEEDED
         assert client.task.unfinished.held_bytes == 0
 
@@ -125,30 +107,27 @@ async def test_one_message_of_the_largest_size_always_fits() -> None:
     async with running_broker(unfinished_bytes_max=1, max_message_size_bytes=50_000) as broker:
         client = await connect(broker).open()
         await begun(client, 1, 20_000)
-        rest = transfer(0, 0, b"", raw=True)
-        await client.send(rest)
-        assert (await client.until(Disposition)).first == 0
+        rest = raw.transfer(0, 0, b"", raw=True)
+        assert (await client.call(Disposition, rest)).first == 0
 
 
 async def test_what_comes_during_an_alarm_is_bounded_in_bytes(broker: Broker) -> None:
     """Of a window full of large frames four megabytes are taken, and one read; the rest waits."""
     client = await connect(broker).open()
-    await client.send(attach_sender(0, "q"))
+    await client.send(raw.attach_sender(0, "q"))
     await client.idle()
     broker.resource_monitor.set_alarm("memory", on=True)
     assert (await client.until(Flow)).incoming_window == 0
     before = client.task.bytes_received
     body = b"x" * 100 * KIB
-    await client.send(*[transfer(0, number, body) for number in range(100)], flow(echo=True))
-    await settle_down()
+    await client.submit(*[raw.transfer(0, number, body) for number in range(100)], raw.flow(echo=True))
     taken = client.task.bytes_received - before
     assert EXCESS_BYTES_MAX < taken < EXCESS_BYTES_MAX + READ_BYTES_MAX
     assert document(client.task.view())["state"] == "blocked"
-    assert queue_counts(broker, "q")[0] == taken // len(transfer(0, 0, body))
+    assert queue_counts(broker, "q")[0] == taken // len(raw.transfer(0, 0, body))
     # Others are not concerned.
     consumer = await connect(broker).open()
-    await consumer.send(attach_receiver(0, "q"), credit(0, 1))
-    await settle_down()
+    await consumer.submit(raw.attach_receiver(0, "q"), raw.credit(0, 1))
     assert queue_counts(broker, "q")[1] == 1
     broker.resource_monitor.set_alarm("memory", on=False)
     await settle_down()
@@ -159,18 +138,16 @@ async def test_what_comes_during_an_alarm_is_bounded_in_bytes(broker: Broker) ->
 async def test_who_sends_less_is_read_during_an_alarm(broker: Broker) -> None:
     """Everything but transfers goes on, as in RabbitMQ; each alarm is counted for itself."""
     client = await connect(broker).open()
-    await client.send(attach_sender(0, "q"))
+    await client.send(raw.attach_sender(0, "q"))
     body = b"x" * 100 * KIB
     number = 0
     for _ in range(3):
         await client.idle()
         broker.resource_monitor.set_alarm("disk", on=True)
-        await client.send(*[transfer(0, number + each, body) for each in range(30)])
+        await client.send(*[raw.transfer(0, number + each, body) for each in range(30)])
         number += 30
-        await client.send(begin(1))
-        await client.until(Begin)
-        await client.send(frame(1, End()))
-        await client.until(End)
+        await client.call(Begin, raw.begin(1))
+        await client.call(End, raw.frame(1, End()))
         broker.resource_monitor.set_alarm("disk", on=False)
     assert queue_counts(broker, "q") == (90, 0)
 
@@ -190,8 +167,9 @@ async def test_deliveries_that_are_not_whole_are_bounded_over_all_connections_of
         closed = await greedy.until(ConnectionClose)
         assert closed.reply_code == ReplyCode.RESOURCE_ERROR
         assert "more than 100000 bytes for user 'guest' on this node" in closed.reply_text
-        await clients[0].send(attach_sender(4, "q"), transfer(4, 4, b"x" * 30_000, more=True))
-        end = await clients[0].until(End)
+        end = await clients[0].call(
+            End, raw.attach_sender(4, "q"), raw.transfer(4, 4, b"x" * 30_000, more=True)
+        )
         assert "more than 100000 bytes for user 'guest' on this node" in end.error.description
         assert 40_000 < held.held_bytes < 41_000
         await clients[1].vanish()
@@ -210,7 +188,7 @@ async def test_deliveries_that_are_not_whole_are_bounded_over_all_users() -> Non
         third = await logged_in(broker, "c")
         await begun(third, 1, 10_000)
         await third.idle()
-        await third.send(attach_sender(1, "q"), transfer(1, 1, b"x" * 10_000, more=True))
+        await third.send(raw.attach_sender(1, "q"), raw.transfer(1, 1, b"x" * 10_000, more=True))
         assert "more than 100000 bytes on this node" in (await third.until(End)).error.description
 
 
@@ -221,11 +199,11 @@ async def test_a_delivery_that_the_user_may_not_send_is_refused_with_its_first_t
     """On an anonymous terminus: its address is there, and the rest need not be kept."""
     set_permission(broker.catalog, "guest", "/", Permission(".*", "^$", ".*"))
     client = await connect(broker).open()
-    await client.send(attach_sender(0, "", target=Target()))
-    await client.until(Flow)
-    start = Header(durable=True).encode() + Properties(to=to).encode() + message(b"x" * 1_000_000)[:20_000]
-    await client.send(transfer(0, 0, start, raw=True, more=True))
-    end = await client.until(End)
+    await client.call(Flow, raw.attach_sender(0, "", target=Target()))
+    start = (
+        Header(durable=True).encode() + Properties(to=to).encode() + raw.message(b"x" * 1_000_000)[:20_000]
+    )
+    end = await client.call(End, raw.transfer(0, 0, start, raw=True, more=True))
     assert end.error.condition == Condition.UNAUTHORIZED_ACCESS
     assert client.task.unfinished.held_bytes == 0
 
@@ -236,10 +214,8 @@ async def test_what_else_is_wrong_with_a_delivery_is_said_when_it_is_whole(
 ) -> None:
     """Also one whose address is not known with its first transfer."""
     client = await connect(broker).open()
-    await client.send(attach_sender(0, "", target=Target()))
-    await client.until(Flow)
-    await client.send(transfer(0, 0, start, raw=True, more=True))
+    await client.call(Flow, raw.attach_sender(0, "", target=Target()))
+    await client.send(raw.transfer(0, 0, start, raw=True, more=True))
     assert await client.idle() == []
-    await client.send(transfer(0, 0, b"", raw=True, aborted=True))
-    await settle_down()
+    await client.submit(raw.transfer(0, 0, b"", raw=True, aborted=True))
     assert client.task.unfinished.held_bytes == 0

@@ -12,19 +12,7 @@ from amqp10broker.metadata.plan import UserLimits, VhostLimits
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import Content
-from amqp10broker.protocols.amqp10.performatives import (
-    Attach,
-    Begin,
-    Close,
-    Detach,
-    Disposition,
-    Flow,
-    Open,
-    Properties,
-    SaslOutcome,
-    Target,
-    Transfer,
-)
+from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.runtime.broker import Broker
@@ -55,17 +43,16 @@ def add_user(broker: Broker, name: str, *vhosts: str) -> str:
 async def knock(broker: Broker, user: str = "guest", **fields: Any) -> Client:
     """Log in and send open; the answer is not read."""
     client = connect(broker)
-    await client.send(login("PLAIN", f"\0{user}\0{user}".encode()))
-    assert (await client.until(SaslOutcome)).code == 0
+    assert (await client.call(amqp10.SaslOutcome, login("PLAIN", f"\0{user}\0{user}".encode()))).code == 0
     await client.send(open_frame(**fields))
     return client
 
 
 async def refused(broker: Broker, user: str = "guest", **fields: Any) -> tuple[str, str]:
     client = await knock(broker, user, **fields)
-    await client.expect(Open)
-    error = (await client.expect(Close)).error
-    await client.send(frame(0, Close()))
+    await client.expect(amqp10.Open)
+    error = (await client.expect(amqp10.Close)).error
+    await client.send(frame(0, amqp10.Close()))
     assert await client.rest() == []
     assert error.description is not None
     return str(error.condition), error.description
@@ -140,22 +127,23 @@ async def test_why_an_open_is_refused_is_told_with_it(then: str) -> None:
         started = trio.current_time()
         client = await knock(broker, hostname="vhost:none")
         if then == "begins":
-            await client.send(frame(0, Begin(next_outgoing_id=0, incoming_window=1, outgoing_window=1)))
+            await client.send(
+                frame(0, amqp10.Begin(next_outgoing_id=0, incoming_window=1, outgoing_window=1))
+            )
         elif then == "closes":
-            await client.send(frame(0, Close()))
+            await client.send(frame(0, amqp10.Close()))
         elif then == "leaves":
             await client.stream.aclose()
         if then != "leaves":
-            properties = (await client.expect(Open)).properties
+            properties = (await client.expect(amqp10.Open)).properties
             assert trio.current_time() - started == pytest.approx(0.7, abs=0.1)
             assert properties["amqp:connection-establishment-failed"] is True
             assert properties["product"] == "RabbitMQ"
             (close,) = [each.body for each in client.waiting]
             assert close.error.condition == "amqp:unauthorized-access"
             if then != "closes":
-                await client.send(frame(0, Close()))
-            await client.vanish()
-        await settle_down()
+                await client.send(frame(0, amqp10.Close()))
+            await client.lose()
         await trio.sleep(1)
         assert not broker.connections
 
@@ -180,7 +168,9 @@ async def test_clients_of_rabbitmq_are_refused_as_rabbitmq_does(
         change_vhost(broker.catalog, "other", limits=VhostLimits(max_connections=0))
         client = await knock(broker, hostname=hostname, properties=said, channel_max=channel_max)
         started = trio.current_time()
-        assert [type(each.body) for each in await client.idle(1)] == ([] if silent else [Open, Close])
+        assert [type(each.body) for each in await client.idle(1)] == (
+            [] if silent else [amqp10.Open, amqp10.Close]
+        )
         assert client.ended is silent
         assert trio.current_time() - started >= 0.7
 
@@ -199,7 +189,7 @@ async def test_a_virtual_host_in_which_the_user_has_no_permission(broker: Broker
     assert await refused091(broker, user, "closed limit") == (530, f"NOT_ALLOWED - {text}")
     assert broker.catalog.usage.counts[USERS][user] == 0
     set_permission(broker.catalog, user, "closed limit", Permission("", "", ""))
-    await (await knock(broker, user, hostname="vhost:closed limit")).expect(Open)
+    await (await knock(broker, user, hostname="vhost:closed limit")).expect(amqp10.Open)
 
 
 # --- limits --------------------------------------------------------------------------------------
@@ -207,7 +197,7 @@ async def test_a_virtual_host_in_which_the_user_has_no_permission(broker: Broker
 
 async def both(broker: Broker, user: str, vhost: str) -> tuple[Client, Client091]:
     newer = await knock(broker, user, hostname=f"vhost:{vhost}")
-    await newer.expect(Open)
+    await newer.expect(amqp10.Open)
     older = await connect091(broker).open(user=user, password=user, vhost=vhost, channels=0)
     return newer, older
 
@@ -231,9 +221,8 @@ async def test_the_connection_limit_of_a_virtual_host(broker: Broker) -> None:
     assert await refused(broker, "bob", hostname="vhost:small") == ("amqp:resource-limit-exceeded", text)
     assert await refused091(broker, "bob", "small") == (530, f"NOT_ALLOWED - {text}")
     await both(broker, "bob", "/")
-    await newer.vanish()
-    await settle_down()
-    await (await knock(broker, "bob", hostname="vhost:small")).expect(Open)
+    await newer.lose()
+    await (await knock(broker, "bob", hostname="vhost:small")).expect(amqp10.Open)
     assert (await refused091(broker, "bob", "small"))[0] == 530
     await older.stream.aclose()
     await settle_down()
@@ -247,12 +236,12 @@ async def test_a_connection_that_was_told_its_end_is_counted_no_more(broker: Bro
     set_user_limits(broker.catalog, "ann", UserLimits(max_connections=2))
     newer, older = await both(broker, "ann", "/")
     if by_client:
-        await newer.send(frame(0, Close()))
+        await newer.send(frame(0, amqp10.Close()))
         await older.send(0, methods.ConnectionClose(200, "bye", 0, 0))
     else:
         for connection in list(broker.connections.values()):
             connection.close("test", node_stops=False)
-    await newer.expect(Close)
+    await newer.expect(amqp10.Close)
     await older.next_or_end()
     assert broker.catalog.usage.counts[USERS]["ann"] == 0
     await both(broker, "ann", "/")
@@ -272,14 +261,13 @@ async def test_a_refused_connection_is_not_counted(broker: Broker) -> None:
     add_user(broker, "ann", "/")
     set_user_limits(broker.catalog, "ann", UserLimits(max_connections=1))
     client = await knock(broker, "ann")
-    await client.expect(Open)
+    await client.expect(amqp10.Open)
     for _ in range(3):
         await refused(broker, "ann")
     await settle_down()
     assert broker.catalog.usage.counts[USERS]["ann"] == 1
     assert broker.catalog.usage.counts[VHOSTS]["/"] == 1
-    await client.vanish()
-    await settle_down()
+    await client.lose()
     assert broker.catalog.usage.counts[USERS]["ann"] == 0
     assert broker.catalog.usage.counts[VHOSTS]["/"] == 0
 
@@ -288,12 +276,11 @@ async def test_the_user_is_deleted_between_login_and_open(broker: Broker) -> Non
     """Logged in, and gone a moment later: refused as one without permission."""
     add_user(broker, "ann", "/")
     client = connect(broker)
-    await client.send(login("PLAIN", b"\0ann\0ann"))
-    assert (await client.until(SaslOutcome)).code == 0
+    assert (await client.call(amqp10.SaslOutcome, login("PLAIN", b"\0ann\0ann"))).code == 0
     delete_user(broker.catalog, "ann")
     await client.send(open_frame())
-    await client.expect(Open)
-    error = (await client.expect(Close)).error
+    await client.expect(amqp10.Open)
+    error = (await client.expect(amqp10.Close)).error
     assert error.condition == "amqp:unauthorized-access"
 
 
@@ -311,23 +298,23 @@ async def test_the_same_names_are_other_things_elsewhere(broker: Broker) -> None
         bind(broker.catalog, vhost, Binding("x", Destination("queue", "q")))
     declare(broker.catalog, there, "only-there")
     client = await connect(broker).open(hostname="vhost:other")
-    await client.send(attach_sender(0, "/exchanges/x"))
-    await client.until(Flow)
-    await client.send(frame(0, Transfer(handle=0, delivery_id=0, delivery_tag=b"0"), message(b"there")))
-    assert type((await client.until(Disposition)).state).__name__ == "Accepted"
+    await client.call(amqp10.Flow, attach_sender(0, "/exchanges/x"))
+    await client.send(
+        frame(0, amqp10.Transfer(handle=0, delivery_id=0, delivery_tag=b"0"), message(b"there"))
+    )
+    assert type((await client.until(amqp10.Disposition)).state).__name__ == "Accepted"
     assert there.lookup("q").handle.figures().messages_ready == 1
     assert queue_counts(broker, "q") == (0, 0)
 
     stranger = await connect(broker).open()
     await stranger.send(attach_receiver(0, "/queues/only-there"))
-    await stranger.expect(Attach)
-    detach = await stranger.expect(Detach)
+    await stranger.expect(amqp10.Attach)
+    detach = await stranger.expect(amqp10.Detach)
     assert detach.error.description == "no queue 'only-there' in vhost '/'"
-    await stranger.send(attach_sender(1, "", target=Target()))
-    await stranger.until(Flow)
-    payload = Properties(to="/queues/only-there").encode() + message(b"x")
-    await stranger.send(frame(0, Transfer(handle=1, delivery_id=0, delivery_tag=b"0"), payload))
-    assert type((await stranger.until(Disposition)).state).__name__ == "Released"
+    await stranger.call(amqp10.Flow, attach_sender(1, "", target=amqp10.Target()))
+    payload = amqp10.Properties(to="/queues/only-there").encode() + message(b"x")
+    await stranger.send(frame(0, amqp10.Transfer(handle=1, delivery_id=0, delivery_tag=b"0"), payload))
+    assert type((await stranger.until(amqp10.Disposition)).state).__name__ == "Released"
 
     older = await connect091(broker).open()
     await older.call(1, methods.BasicGet(queue="q", no_ack=True), methods.BasicGetEmpty)

@@ -198,12 +198,10 @@ async def test_a_channel_that_goes_ends_its_timeline(broker: Broker) -> None:
         (await ask(broker, "watch-link", connection=1, channel=1, link=link))["watch"] for link in ("c", None)
     ]
     assert len(service.taps) == len(service.consuming.taps) == 2
-    await client.send(1, methods.BasicCancel(consumer_tag="c"))
-    await settle_down()
+    await client.submit(1, methods.BasicCancel(consumer_tag="c"))
     assert (await ask(broker, "timeline", watch=consumer))["ended"] == "the consumer is cancelled"
     assert len(service.taps) == 1
-    await client.send(1, methods.ChannelClose(reply_code=200, reply_text="", class_id=0, method_id=0))
-    await settle_down()
+    await client.submit(1, methods.ChannelClose(reply_code=200, reply_text="", class_id=0, method_id=0))
     found = await ask(broker, "timeline", watch=channel)
     assert "closed" in found["ended"] or "over" in found["ended"]
     told = [step["frame"] for step in found["steps"] if step["direction"]]

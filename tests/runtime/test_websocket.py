@@ -18,20 +18,9 @@ from amqp10broker.protocols.amqp10.performatives import Attach, Close, Flow, Ope
 from amqp10broker.protocols.connection import AMQP_091_HEADER, SASL_HEADER
 from amqp10broker.runtime.broker import Broker
 from tests.runtime.conftest import LogRecorder
+from tests.support import rawframes as raw
 from tests.support.certificates import Certificates, certificates
 from tests.support.http_user import HttpUser
-from tests.support.rawframes import (
-    FrameCutter,
-    attach_receiver,
-    attach_sender,
-    begin,
-    body_of,
-    credit,
-    frame,
-    login,
-    open_frame,
-    transfer,
-)
 from tests.support.trioclient import (
     Client,
     connect,
@@ -67,11 +56,11 @@ async def at_http_port(
 
 async def sent_and_got(client: Client, body: bytes) -> list[bytes]:
     """Send a message to a queue, and what comes of it."""
-    await client.send(attach_sender(0, "q"), attach_receiver(1, "q"), credit(1, 10))
+    await client.send(raw.attach_sender(0, "q"), raw.attach_receiver(1, "q"), raw.credit(1, 10))
     await client.take(Attach, 2)
-    await client.send(transfer(0, 0, body, settled=True))
+    await client.send(raw.transfer(0, 0, body, settled=True))
     got = [each async for each in _payloads(client)]
-    return [body_of(b"".join(got))]
+    return [raw.body_of(b"".join(got))]
 
 
 async def _payloads(client: Client) -> Any:
@@ -105,11 +94,11 @@ async def test_the_brokers_messages_are_whole_frames_that_the_client_takes() -> 
     async with running_broker(**ON_PORT) as broker:
         client = await (await over_websocket(broker)).open(max_frame_size=2000)
         assert await sent_and_got(client, bytes(50_000)) == [bytes(50_000)]
-        await client.send(*[transfer(0, number, b"x", settled=True) for number in range(1, 9)])
+        await client.send(*[raw.transfer(0, number, b"x", settled=True) for number in range(1, 9)])
         await client.take(Transfer, 8)
         assert len(client.stream.messages) > 10
         for message in client.stream.messages:
-            cutter = FrameCutter()
+            cutter = raw.FrameCutter()
             cutter.feed(message)
             assert cutter.rest == b""
             assert len(message) <= 2000
@@ -145,11 +134,10 @@ async def test_the_http_port_has_it_at_any_path_behind_any_request(path: str) ->
         user = HttpUser(ours, "guest:guest", "/broker/api")
         assert (await user.get("/whoami"))["name"] == "guest"
         stream = WebSocketStream(ours)
-        await stream.shake_hands(upgrade("binary, AMQPWSB10, amqp", path=path) + binary(login()))
+        await stream.shake_hands(upgrade("binary, AMQPWSB10, amqp", path=path) + binary(raw.login()))
         client = Client(broker, stream, "127.0.0.1:1")
         assert (await client.until(SaslOutcome)).code == 0
-        await client.send(open_frame(), begin())
-        await client.until(Open)
+        await client.call(Open, raw.open_frame(), raw.begin())
         assert await sent_and_got(client, b"hello") == [b"hello"]
         assert broker.http._open == 0
 
@@ -205,7 +193,7 @@ async def test_an_upgrade_may_come_octet_by_octet() -> None:
 async def test_after_close_and_close_the_websocket_is_closed_in_order(log: LogRecorder) -> None:
     async with running_broker(**ON_PORT) as broker:
         client = await (await over_websocket(broker)).open()
-        await client.send(frame(0, Close()))
+        await client.send(raw.frame(0, Close()))
         assert type((await client.next()).body) is Close
         await client.stream.close()
         assert await client.next_or_end() is None
@@ -219,7 +207,7 @@ async def test_a_stop_closes_amqp_and_then_the_websocket() -> None:
         client = await (await over_websocket(broker)).open()
         broker.connections.stop("the broker is shutting down")
         assert (await client.until(Close)).error is not None
-        await client.send(frame(0, Close()))
+        await client.send(raw.frame(0, Close()))
         assert await client.next_or_end() is None
         assert client.stream.closed.code == 1000
 
@@ -241,7 +229,7 @@ async def test_a_websocket_that_is_closed_without_amqp_is_a_lost_connection(log:
 async def test_a_client_that_does_not_answer_the_close_is_not_waited_for() -> None:
     async with running_broker(**ON_PORT) as broker:
         client = await (await over_websocket(broker, pair=partial(pipe_pair, 100_000))).open()
-        await client.send(frame(0, Close()))
+        await client.send(raw.frame(0, Close()))
         await eventually(lambda: not broker.connections, timeout_s=10)
 
 
@@ -301,7 +289,7 @@ async def test_beyond_connection_max_the_http_port_says_so() -> None:
         first = await (await at_http_port(broker, upgrade())).open()
         client = await at_http_port(broker, upgrade(), peer="127.0.0.1:40001")
         assert client.stream.head.startswith(b"HTTP/1.1 503 ")
-        await first.send(frame(0, Close()))
+        await first.send(raw.frame(0, Close()))
         await first.rest()
         await settle_down()
         await (await at_http_port(broker, upgrade())).open()
@@ -318,10 +306,9 @@ async def test_pings_of_a_client_that_does_not_read_pile_up_nowhere() -> None:
     """The last one is answered when it reads again."""
     async with running_broker(**ON_PORT) as broker:
         client = await (await over_websocket(broker, pair=partial(pipe_pair, 20_000))).open()
-        await client.send(attach_sender(0, "q"), attach_receiver(1, "q"), credit(1, 1000))
+        await client.send(raw.attach_sender(0, "q"), raw.attach_receiver(1, "q"), raw.credit(1, 1000))
         await client.take(Attach, 2)
-        await client.send(*[transfer(0, number, bytes(1000), settled=True) for number in range(100)])
-        await settle_down()
+        await client.submit(*[raw.transfer(0, number, bytes(1000), settled=True) for number in range(100)])
         writer = client.task.writer
         waiting = writer.waiting_bytes
         assert waiting > 10_000
@@ -332,7 +319,7 @@ async def test_pings_of_a_client_that_does_not_read_pile_up_nowhere() -> None:
         assert writer._mailbox.most < 50
         await client.take(Transfer, 100)
         await client.send(
-            frame(0, Flow(incoming_window=1000, next_outgoing_id=0, outgoing_window=9, echo=True))
+            raw.frame(0, Flow(incoming_window=1000, next_outgoing_id=0, outgoing_window=9, echo=True))
         )
         await client.until(Flow)
         assert client.stream.pongs[-1] == b"2999"
@@ -344,14 +331,13 @@ async def test_nothing_is_read_beyond_what_the_reader_asks_for() -> None:
     async with running_broker(**ON_PORT) as broker:
         up_bytes = 30_000
         client = await (await over_websocket(broker, pair=partial(pipe_pair, up_bytes))).open()
-        await client.send(attach_sender(0, "q"))
-        await client.until(Flow)
+        await client.call(Flow, raw.attach_sender(0, "q"))
         broker.resource_monitor.set_alarm("memory", on=True)
         await settle_down()
         sent = 0
         with trio.move_on_after(5):
             for number in range(20_000):
-                await client.send(transfer(0, number, bytes(1000), settled=True))
+                await client.send(raw.transfer(0, number, bytes(1000), settled=True))
                 sent += 1
         # What a connection may hold back, and a socket's and a read's more.
         assert sent < 8_000
@@ -377,8 +363,7 @@ async def test_guest_comes_from_this_machine_and_no_foreign_page_does(
     """A page that anybody may have written runs in a browser on this machine, and everybody knows guest."""
     async with running_broker(http_port=0, websocket_origins=origins) as broker:
         client = await at_http_port(broker, upgrade(origin=origin))
-        await client.send(login("PLAIN", b"\0guest\0guest"))
-        assert (await client.until(SaslOutcome)).code == code
+        assert (await client.call(SaslOutcome, raw.login("PLAIN", b"\0guest\0guest"))).code == code
 
 
 @pytest.mark.real_clock
@@ -398,17 +383,14 @@ async def test_wss_is_the_tls_of_the_http_port(certificates: Certificates) -> No
             websocket = WebSocketStream(stream)
             await websocket.shake_hands(upgrade())
             client = Client(broker, websocket, "")
-            await client.send(login("EXTERNAL"))
-            assert (await client.until(SaslOutcome)).code == 0
-            await client.send(open_frame(), begin())
-            await client.until(Open)
+            assert (await client.call(SaslOutcome, raw.login("EXTERNAL"))).code == 0
+            await client.call(Open, raw.open_frame(), raw.begin())
             assert await sent_and_got(client, bytes(100_000)) == [bytes(100_000)]
             (view,) = await broker.connections.views()
             assert (view.origin.tls, view.origin.transport, view.user) == (True, "websocket", "guest")
             host, port = broker.http_addresses[0]
             assert view.origin.local == f"{host}:{port}"
-            await client.send(frame(0, Close()))
-            await client.until(Close)
+            await client.call(Close, raw.frame(0, Close()))
             await websocket.close()
             assert await client.next_or_end() is None
             assert websocket.closed is not None
@@ -420,12 +402,11 @@ async def test_a_certificate_of_wss_logs_in() -> None:
     async with running_broker(http_port=0) as broker:
         known = Peer(False, "10.0.0.1", tls=True, certificate_user="guest")
         client = await at_http_port(broker, upgrade(), origin=known)
-        await client.send(login("EXTERNAL"))
+        await client.send(raw.login("EXTERNAL"))
         assert (await client.until(SaslOutcome)).code != 0  # guest is of this machine
         broker.authenticator.loopback_users = frozenset()
         client = await at_http_port(broker, upgrade(), origin=known, peer="127.0.0.1:40001")
-        await client.send(login("EXTERNAL"))
-        assert (await client.until(SaslOutcome)).code == 0
+        assert (await client.call(SaslOutcome, raw.login("EXTERNAL"))).code == 0
 
 
 # --- hostile ------------------------------------------------------------------------------------------
@@ -435,7 +416,9 @@ FRAMES = st.builds(
     lambda opcode, data, fin: masked(opcode, data, fin=fin or opcode >= Opcode.CLOSE),
     *(OPCODES, st.binary(max_size=40), st.booleans()),
 )
-SPOKEN = st.sampled_from([binary(login()), binary(open_frame()), binary(begin()), binary(SASL_HEADER[:3])])
+SPOKEN = st.sampled_from(
+    [binary(raw.login()), binary(raw.open_frame()), binary(raw.begin()), binary(SASL_HEADER[:3])]
+)
 SENT = st.lists(st.one_of(FRAMES, SPOKEN, st.binary(max_size=20)), max_size=12)
 
 

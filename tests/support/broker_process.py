@@ -35,6 +35,26 @@ SLOW_QUEUES: Final = "slow*"
 SLOW_MS: Final = 50
 
 
+def run_program(
+    *arguments: str,
+    timeout_s: float = WAIT_S,
+    program: Sequence[str] = ("-m", "amqp10broker"),
+    **variables: str,
+) -> subprocess.CompletedProcess[str]:
+    """Run ``amqp10broker ARGUMENTS`` to its end, in an environment without settings of a broker."""
+    plain = {name: text for name, text in os.environ.items() if not name.startswith("AMQP10BROKER_")}
+    return subprocess.run(
+        [sys.executable, *program, *arguments],
+        cwd=REPOSITORY,
+        env=plain | variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
 class BrokerProcess:
     """One broker process on the loopback interface.
 
@@ -99,6 +119,11 @@ class BrokerProcess:
     def ended(self) -> bool:
         return self._process.poll() is not None
 
+    @property
+    def resident_bytes(self) -> int:
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
     # --- asking -----------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
@@ -111,15 +136,7 @@ class BrokerProcess:
 
     def run_command(self, *arguments: str, timeout_s: float = WAIT_S) -> subprocess.CompletedProcess[str]:
         """Run ``amqp10broker ARGUMENTS --admin-socket ...`` as a user would."""
-        return subprocess.run(
-            [sys.executable, "-m", "amqp10broker", *arguments, "--admin-socket", self.admin_socket],
-            cwd=REPOSITORY,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        return run_program(*arguments, "--admin-socket", self.admin_socket, timeout_s=timeout_s)
 
     def queue(self, name: str) -> dict[str, Any] | None:
         """The status of one queue, None if there is no such queue."""
@@ -250,8 +267,8 @@ class BrokerProcess:
 class StartBroker(Protocol):
     """The type of the fixture `start_broker`."""
 
-    def __call__(self, *arguments: str) -> BrokerProcess:
-        """Start a broker with these options of ``amqp10broker serve``."""
+    def __call__(self, *arguments: str, **process: Any) -> BrokerProcess:
+        """Start a broker with these options of ``amqp10broker serve``, as a `BrokerProcess` of this kind."""
 
 
 @pytest.fixture(scope="session")
@@ -279,12 +296,11 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
     """Start brokers for this test alone; they are stopped, and their logs looked at, after it."""
     started: list[BrokerProcess] = []
 
-    def start(*arguments: str) -> BrokerProcess:
+    def start(*arguments: str, **process: Any) -> BrokerProcess:
         directory = tmp_path / f"broker{len(started)}"
         directory.mkdir()
-        process = BrokerProcess(directory, *arguments)
-        started.append(process)
-        return process
+        started.append(BrokerProcess(directory, *arguments, **process))
+        return started[-1]
 
     yield start
     for process in started:

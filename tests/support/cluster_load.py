@@ -27,6 +27,7 @@ from amqp10broker.client.links import Accepted, modified
 from amqp10broker.client.message import Message as OwnMessage
 from amqp10broker.client.message import data_message
 from tests.support.cluster_history import TotalQueue
+from tests.support.cluster_process import WAIT_S, ClusterProcess
 from tests.support.crash_history import make_body
 from tests.support.crash_load import connected
 from tests.support.linearizable import ANY, Answer, Kind, Operation
@@ -86,6 +87,32 @@ class ClusterClient(threading.Thread, ABC):
         assert not self.is_alive(), f"{self.name} does not end"
         if self.failure is not None:
             raise self.failure
+
+
+def started(clients: Iterable[ClusterClient]) -> list[ClusterClient]:
+    together = list(clients)
+    for client in together:
+        client.start()
+    return together
+
+
+def wait_for(
+    cluster: ClusterProcess,
+    clients: Iterable[ClusterClient],
+    condition: Callable[[], Any],
+    what: str,
+    timeout_s: float = WAIT_S,
+) -> None:
+    """Wait for a state of the load, and fail at once if a client has failed."""
+    together = list(clients)
+
+    def holds() -> Any:
+        for client in together:
+            if client.failure is not None:
+                raise AssertionError(f"{client.name} has failed") from client.failure
+        return condition()
+
+    cluster.wait_until(holds, what, timeout_s)
 
 
 def stop_all(clients: Iterable[ClusterClient]) -> None:

@@ -58,9 +58,14 @@ class ClusterNode:
         self.folder = folder
         self.host = "127.0.0.1"
         self.port = port
+        self.exit_code: int | None = None
         self._again: list[subprocess.Popen[bytes]] = []
         self._paused = False
         self._said_before = 0
+
+    @property
+    def cluster_port(self) -> int:
+        return self.port + _CLUSTER_PORTS_ABOVE
 
     @property
     def pid(self) -> int | None:
@@ -170,7 +175,20 @@ class ClusterNode:
 
     def reap(self) -> None:
         """Wait for what was started here and has ended."""
-        self._again = [process for process in self._again if process.poll() is None]
+        for process in self._again:
+            self.exit_code = process.poll()
+        self._again = [process for process in self._again if process.returncode is None]
+
+    def refusal(self) -> str:
+        """Start it, and return the last line that it writes when it has ended with 1."""
+        self.start()
+        deadline = time.monotonic() + WAIT_S
+        while not self.ended:
+            assert time.monotonic() < deadline, f"node {self.name} is not refused: {self.log()[-10:]}"
+            time.sleep(_POLL_S)
+        words = (self.folder / "log").read_text()
+        assert self.exit_code == 1, words
+        return words.splitlines()[-1]
 
     def finish(self) -> None:
         """End it as `kill` does if it runs, and all that was started here, with or without a pid file."""
@@ -233,6 +251,20 @@ class ClusterProcess:
     def _check_launcher(self) -> None:
         assert self._launcher.poll() is None, f"run-cluster has ended\n{self.words()}"
 
+    def another(self, folder: Path, name: str, port: int | None = None, **options: str | None) -> ClusterNode:
+        """A node more, with options of the first and these; None: without. The test starts and ends it."""
+        words = shlex.split((self.nodes[0].folder / "command").read_text())
+        first = words.index("serve") + 1
+        given: dict[str, str | None] = dict(zip(words[first::2], words[first + 1 :: 2], strict=True))
+        node = ClusterNode(folder / name, port or free_ports(1))
+        given |= {"--node-name": name, "--data-dir": str(node.folder), "--port": str(node.port)}
+        given["--cluster-port"] = str(node.cluster_port)
+        given |= {f"--{option.replace('_', '-')}": value for option, value in options.items()}
+        pairs = [word for option, value in given.items() if value is not None for word in (option, value)]
+        node.folder.mkdir(mode=0o700, exist_ok=True)
+        (node.folder / "command").write_text(shlex.join([*words[:first], *pairs]))
+        return node
+
     # --- asking -----------------------------------------------------------------------------------
 
     def node(self, name: str) -> ClusterNode:
@@ -253,20 +285,6 @@ class ClusterProcess:
         with _one_command, redirect_stdout(said), redirect_stderr(complained):
             code = main(words)
         return subprocess.CompletedProcess(words, code, said.getvalue(), complained.getvalue())
-
-    def run_beside(
-        self, node: ClusterNode, *arguments: str, timeout_s: float = COMMAND_S
-    ) -> subprocess.CompletedProcess[str]:
-        """The same by a process, as an operator would: from any thread, beside other commands."""
-        return subprocess.run(
-            [sys.executable, "-m", "amqp10broker", *arguments, "--port", str(node.port)],
-            cwd=REPOSITORY,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
 
     def ask(self, node: ClusterNode, *arguments: str) -> Any:
         """What a command prints as JSON; fails if it is refused."""

@@ -47,6 +47,15 @@ def connected(broker: Listening) -> Iterator[BlockingConnection]:
         connection._impl.ioloop.close()
 
 
+def publish(broker: Listening, queue: str, *bodies: str | bytes) -> None:
+    """Publish through the default exchange, each message confirmed before the next."""
+    with connected(broker) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for body in bodies:
+            channel.basic_publish("", queue, body, mandatory=True)
+
+
 def is_there(broker: Listening, queue: str) -> bool:
     with connected(broker) as connection:
         try:

@@ -7,7 +7,6 @@ from typing import Any
 
 from amqp10broker.protocols.amqp10.connection import (
     FRAME_HEADER,
-    FRAME_HEADER_BYTES,
     HEADER_AMQP,
     HEADER_SASL,
     TYPE_SASL,
@@ -16,7 +15,7 @@ from amqp10broker.protocols.amqp10.connection import (
     encode_frame,
 )
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError
-from amqp10broker.protocols.amqp10.link import ConnectionEvent
+from amqp10broker.protocols.amqp10.link import FRAME_HEADER_BYTES, ConnectionEvent
 from amqp10broker.protocols.amqp10.performatives import Begin, Close, Open, SaslInit, decode_composite
 from amqp10broker.protocols.amqp10.types import Symbol
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from amqp10broker.message.filters.fields import FieldReader
+from amqp10broker.message.amqp10 import MessageReader
+from amqp10broker.message.filters.filters import FieldReader
 from amqp10broker.message.filters.sql_eval import SqlFilter, compile_sql
-from amqp10broker.message.message import Message, MessageReader
+from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.performatives import Header, Properties
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong

@@ -13,7 +13,8 @@ from typing import Final
 
 import pytest
 
-from amqp10broker.message.message import Message, header_of, make_head
+from amqp10broker.message.amqp10 import header_of, make_head
+from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.queues.classic import backlog
 from amqp10broker.queues.classic import durability as classic_store

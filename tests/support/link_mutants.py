@@ -14,7 +14,7 @@ import pytest
 from amqp10broker.cluster.remote_queue.link import CatchUp, QueueLink
 from amqp10broker.cluster.remote_queue.link_server import LinkServer
 from amqp10broker.queues.commands import PublishRejected
-from amqp10broker.queues.quorum.consumer import NodeLink, NodeLinks
+from amqp10broker.queues.quorum.node_links import NodeLink, NodeLinks
 from amqp10broker.queues.quorum.queue import QuorumQueue
 
 Plant = Callable[[pytest.MonkeyPatch], None]

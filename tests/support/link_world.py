@@ -17,7 +17,8 @@ from amqp10broker.cluster.remote_queue.link_server import LinkServer
 from amqp10broker.cluster.remote_queue.links import QueueLinks
 from amqp10broker.cluster.remote_queue.messages import LinkPort
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
-from amqp10broker.message.message import Message, make_head
+from amqp10broker.message.amqp10 import make_head
+from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.queues.commands import (
     ActiveChanged,
@@ -57,8 +58,7 @@ from amqp10broker.queues.quorum.commands import (
     encode_commands,
     joined,
 )
-from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.sessions.credit import QueueCredit
 from tests.support.handles import IdleHandle

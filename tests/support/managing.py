@@ -13,7 +13,7 @@ import trio
 
 from amqp10broker.auth.authorise import Access, CatalogGrants
 from amqp10broker.errors import RefusedError
-from amqp10broker.message.message import MessageReader
+from amqp10broker.message.amqp10 import MessageReader
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.metadata.queue_requests import QueueEnded

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from amqp10broker.message.message import make_head
+from amqp10broker.message.amqp10 import make_head
 from amqp10broker.message.traits import X_OPT_DELIVERY_DELAY
 from amqp10broker.protocols.amqp10.types import Long
 from amqp10broker.queues import machine_version
@@ -20,8 +20,7 @@ from amqp10broker.queues.durability import EffectBatch
 from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.queues.quorum.durability import Clocks, QuorumInLog
 from amqp10broker.queues.quorum.log_store import QuorumStore
-from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.snapshot import encode_snapshot
+from amqp10broker.queues.quorum.queue import QuorumQueue, encode_snapshot
 from amqp10broker.queues.quorum.state_transfer import Snapshots
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.raft.groups import Groups, Member

@@ -14,13 +14,17 @@ def _mac(key: bytes, text: bytes) -> bytes:
 
 
 class ScramClient:
-    """One exchange: `first`, `final`, `check`, in this order."""
+    """One exchange: `first`, `final`, `check`, in this order.
+
+    Attributes:
+        server_final: what the server has to prove itself with, behind `final`.
+    """
 
     def __init__(self, user: str, password: str, nonce: str = NONCE) -> None:
         self._bare = f"n={user.replace('=', '=3D').replace(',', '=2C')},r={nonce}"
         self._password = password.encode()
         self._nonce = nonce
-        self._server_signature = b""
+        self.server_final = b""
 
     def first(self) -> bytes:
         return f"n,,{self._bare}".encode()
@@ -38,8 +42,8 @@ class ScramClient:
         client_key = _mac(salted, b"Client Key")
         signature = _mac(hashlib.sha256(client_key).digest(), messages)
         proof = bytes(one ^ other for one, other in zip(client_key, signature, strict=True))
-        self._server_signature = _mac(_mac(salted, b"Server Key"), messages)
+        self.server_final = b"v=" + base64.b64encode(_mac(_mac(salted, b"Server Key"), messages))
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def check(self, last: bytes) -> None:
-        assert last == b"v=" + base64.b64encode(self._server_signature)
+        assert last == self.server_final

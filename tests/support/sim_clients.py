@@ -11,7 +11,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from amqp10broker.message.message import Message, header_of, make_head, redelivered
+from amqp10broker.message.amqp10 import header_of, make_head
+from amqp10broker.message.message import Message
+from amqp10broker.message.traits import redelivered
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.queues.commands import (

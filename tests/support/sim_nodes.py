@@ -34,7 +34,7 @@ from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
 from amqp10broker.queues.quorum import log_store as quorum_store
 from amqp10broker.queues.quorum.durability import QuorumInLog
 from amqp10broker.queues.quorum.log_store import LogEntry, QuorumStore
-from amqp10broker.queues.quorum.snapshot import encode_snapshot
+from amqp10broker.queues.quorum.queue import encode_snapshot
 from amqp10broker.raft.ids import node_of
 from amqp10broker.raft.messages import ChangeRefused, NotLeader, NotReady, Role
 from amqp10broker.runtime import broker as broker_module

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import chain
 
+from amqp10broker.message.amqp10 import make_head
 from amqp10broker.message.convert import data_section
 from amqp10broker.message.filters.filters import Filters
 from amqp10broker.message.filters.stream import OffsetSpec, OffsetWord
-from amqp10broker.message.message import Message, make_head
+from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import (
     TICK,
     Command,
@@ -103,6 +104,10 @@ class Bench:
         writing, self._writing = self._writing, None
         self.log.commit(writing)
         self.queue.commit(self.now_ms)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return {name: count for name, count in self.queue.counters.document().items() if count}
 
     def take(self) -> list[Effect]:
         effects, self.effects = self.effects, []

@@ -55,8 +55,7 @@ class Session:
 
     async def ask(self, body: Declare | Discharge, **fields: Any) -> Any:
         number = self.take_id()
-        await self.client.send(request(number, body, **fields))
-        answer = await self.client.until(Disposition)
+        answer = await self.client.call(Disposition, request(number, body, **fields))
         assert (answer.role, answer.first, answer.settled) == (True, number, True)
         return answer.state
 
@@ -91,11 +90,9 @@ class Session:
 async def start(broker: Broker, *queues: str, **fields: Any) -> Session:
     """A client with its links; fields are those of its open."""
     session = Session(await connect(broker).open(**fields))
-    await session.client.send(control())
-    await session.client.until(Flow)
+    await session.client.call(Flow, control())
     for queue in queues or LINKS:
-        await session.client.send(attach_sender(LINKS[queue], f"/queues/{queue}"))
-        await session.client.until(Flow)
+        await session.client.call(Flow, attach_sender(LINKS[queue], f"/queues/{queue}"))
     return session
 
 

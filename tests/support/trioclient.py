@@ -155,6 +155,9 @@ class MemoryClient(ABC):
     def read(self, data: bytes) -> list[Any]: ...
 
     @abstractmethod
+    async def send(self, *parts: Any, **fields: Any) -> None: ...
+
+    @abstractmethod
     def is_heartbeat(self, got: Any) -> bool: ...
 
     async def receive(self) -> bytes:
@@ -199,8 +202,18 @@ class MemoryClient(ABC):
             taken.append(got)
         return taken
 
+    async def submit(self, *parts: Any) -> None:
+        """Send, and wait until the broker has done all that it does then."""
+        await self.send(*parts)
+        await settle_down()
+
     async def vanish(self) -> None:
         await self.stream.aclose()
+
+    async def lose(self) -> None:
+        """Vanish, and wait until the broker has done all that it does then."""
+        await self.vanish()
+        await settle_down()
 
 
 class Client(MemoryClient):
@@ -232,6 +245,11 @@ class Client(MemoryClient):
             got = await self.next()
             if type(got.body) is kind:
                 return got.body  # type: ignore[no-any-return]
+
+    async def call(self, kind: type[T], *frames: bytes) -> T:
+        """Send, and skip frames up to the next of this kind."""
+        await self.send(*frames)
+        return await self.until(kind)
 
     async def take(self, kind: type, count: int) -> list[Got]:
         """The next `count` frames of a kind, others skipped."""

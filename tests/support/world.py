@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from amqp10broker.config import Config, FlowOverride
-from amqp10broker.message.message import Message, MessageReader
+from amqp10broker.message.amqp10 import MessageReader
+from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import VHOST
 from amqp10broker.metadata.queue import QueueCommand, QueueSpec
 from amqp10broker.metadata.queue_settings import selector_in
@@ -27,7 +28,6 @@ from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp10 import performatives
 from amqp10broker.protocols.amqp10.connection import (
     FRAME_HEADER,
-    FRAME_HEADER_BYTES,
     HEADER_AMQP,
     HEADER_SASL,
     TYPE_SASL,
@@ -36,7 +36,12 @@ from amqp10broker.protocols.amqp10.connection import (
     encode_frame,
 )
 from amqp10broker.protocols.amqp10.errors import AmqpError
-from amqp10broker.protocols.amqp10.link import BeginReceived, ConnectionEvent, FramesReceived
+from amqp10broker.protocols.amqp10.link import (
+    FRAME_HEADER_BYTES,
+    BeginReceived,
+    ConnectionEvent,
+    FramesReceived,
+)
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (

@@ -78,7 +78,7 @@ from amqp10broker.queues.commands import (
     TimedOut,
     Unsubscribe,
 )
-from amqp10broker.queues.quorum.consumer import ConsumerFacts, StoredEffect
+from amqp10broker.queues.quorum.node_links import ConsumerFacts, StoredEffect
 
 BATCH_MAX: Final = 64
 """Commands of a backlog that go in one batch."""

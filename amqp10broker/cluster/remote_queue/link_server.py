@@ -30,8 +30,8 @@ from amqp10broker.queues.quorum.commands import (
     NodeSuspect,
     QuorumCommand,
 )
-from amqp10broker.queues.quorum.consumer import is_of
 from amqp10broker.queues.quorum.durability import QuorumInLog
+from amqp10broker.queues.quorum.node_links import is_of
 
 Effects = Mapping[PeerId, list[Effect]]
 PostAll = Callable[[list[QuorumCommand]], None]

@@ -35,7 +35,7 @@ from amqp10broker.queues.commands import (
     Unconfirmed,
 )
 from amqp10broker.queues.layouts import CONSUMER, EFFECT, OF_SESSIONS, PEER, SHOWN, SUBSCRIPTION, UNLOGGED
-from amqp10broker.queues.quorum.consumer import ConsumerFacts
+from amqp10broker.queues.quorum.node_links import ConsumerFacts
 from amqp10broker.queues.quorum.selecting import OF_CONSUMERS
 
 

@@ -30,8 +30,9 @@ from amqp10broker.protocols.amqp091.methods import (
     decode_method,
 )
 from amqp10broker.protocols.amqp091.properties import decode_properties
-from amqp10broker.protocols.amqp10.connection import FRAME_HEADER, FRAME_HEADER_BYTES, TYPE_SASL
+from amqp10broker.protocols.amqp10.connection import FRAME_HEADER, TYPE_SASL
 from amqp10broker.protocols.amqp10.errors import DecodeError
+from amqp10broker.protocols.amqp10.link import FRAME_HEADER_BYTES
 from amqp10broker.protocols.amqp10.performatives import (
     Composite,
     ReceiverSettleMode,

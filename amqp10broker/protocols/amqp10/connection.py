@@ -15,6 +15,7 @@ from amqp10broker.protocols.amqp10 import link as transfers
 from amqp10broker.protocols.amqp10 import settling as dispositions
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpError, Condition, DecodeError
 from amqp10broker.protocols.amqp10.link import (
+    FRAME_HEADER_BYTES,
     LIST32,
     SHORT_KEY_BYTES,
     BeginReceived,
@@ -47,7 +48,6 @@ from amqp10broker.protocols.amqp10.types import Symbol
 
 FRAME_HEADER: Final = Struct(">IBBH")
 """size in bytes (header included), doff in 4-byte words, type, channel (section 2.3.1)."""
-FRAME_HEADER_BYTES: Final = 8
 TYPE_AMQP: Final = 0
 TYPE_SASL: Final = 1
 

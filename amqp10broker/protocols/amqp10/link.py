@@ -45,6 +45,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Transfer,
 )
 
+FRAME_HEADER_BYTES: Final = 8
 _LIST8: Final = 0xC0
 _LIST32_CODE: Final = 0xD0
 _UINT0: Final = 0x43

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final
 
-from amqp10broker.protocols.amqp10.connection import FRAME_HEADER_BYTES
 from amqp10broker.protocols.amqp10.credit import IncomingWindow, OutgoingWindow
 from amqp10broker.protocols.amqp10.delivery import (
     DeliveryBatch,
@@ -28,6 +27,7 @@ from amqp10broker.protocols.amqp10.errors import (
     Condition,
 )
 from amqp10broker.protocols.amqp10.link import (
+    FRAME_HEADER_BYTES,
     LINK_TRANSITIONS,
     DeliveriesReceived,
     DeliveriesSent,

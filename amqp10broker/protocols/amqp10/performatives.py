@@ -38,6 +38,17 @@ DATA: Final = 0x75
 AMQP_SEQUENCE: Final = 0x76
 AMQP_VALUE: Final = 0x77
 FOOTER: Final = 0x78
+SECTION_CODES: Final = {
+    "amqp:header:list": HEADER,
+    "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
+    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
+    "amqp:properties:list": PROPERTIES,
+    "amqp:application-properties:map": APPLICATION_PROPERTIES,
+    "amqp:data:binary": DATA,
+    "amqp:amqp-sequence:list": AMQP_SEQUENCE,
+    "amqp:amqp-value:*": AMQP_VALUE,
+    "amqp:footer:map": FOOTER,
+}
 
 
 class Role:

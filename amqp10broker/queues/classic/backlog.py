@@ -20,7 +20,8 @@ from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple, TypeVar
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.message.message import Message, acquired, decode_batch, encode_batch
+from amqp10broker.message.message import Message, decode_batch, encode_batch
+from amqp10broker.message.traits import acquired
 from amqp10broker.queues.commands import NO_BOUND
 from amqp10broker.queues.machine import that_fill
 

@@ -9,8 +9,8 @@ from operator import itemgetter
 from typing import Final, assert_never
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.message.message import Message, acquired
-from amqp10broker.message.traits import traits_of
+from amqp10broker.message.message import Message
+from amqp10broker.message.traits import acquired, traits_of
 from amqp10broker.protocols.serial import MASK
 from amqp10broker.queues.classic.backlog import DELAYED, Store, content_bytes
 from amqp10broker.queues.classic.consumers import ClassicConsumer, Consumers, Search, has_more

@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 
 from amqp10broker.message.message import Message, decode_batch, decode_some, encode_batch
 from amqp10broker.queues.journal import Extents, Page, RecordLog, Spool, grows, ranges_of
-from amqp10broker.queues.quorum.commands import BodyPlace
 
 _PAGE_BITS: Final = 12
 _PAGE: Final = 1 << _PAGE_BITS
@@ -31,6 +30,14 @@ PEEKS_MAX: Final = 32
 """Messages that are read from a packed page before it is opened, which costs as much."""
 
 _IN_MEMORY: Final = Spool()
+
+
+class BodyPlace(NamedTuple):
+    first: int
+    messages: int
+    at: int
+    """From the start of the entry."""
+    length: int
 
 
 class _BodyPage:

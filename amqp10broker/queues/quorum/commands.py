@@ -18,7 +18,7 @@ kind            index                   payload
 `CONFIG`        record's term is its    of `COMMANDS`: `PLACES` and `encode_commands`; of `CONFIG`:
                                         `raft.messages.CONFIG`
 `HARD`          0                       `raft.messages.HARD`
-`STATE`         of the last entry       `raft.messages.POINT`, then what `queues.quorum.snapshot` makes
+`STATE`         of the last entry       `raft.messages.POINT`, then what `queue.encode_snapshot` returns
                 in it
 `RELOCATED`     of the first message;   `PLACES`; batches of messages
                 the record's term is
@@ -46,7 +46,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.layout import (
@@ -82,6 +82,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.commands import joined as joined_publishes
 from amqp10broker.queues.layouts import CONSUMER, OF_SESSIONS, OF_THE_QUEUE, PEER, SUBSCRIPTION
+from amqp10broker.queues.quorum.bodies import BodyPlace
 from amqp10broker.queues.quorum.ready import FAIR_LEVELS
 from amqp10broker.raft.messages import POINT, Kind
 
@@ -227,14 +228,6 @@ def _join_letters(result: list[QuorumCommand], letters: Letters) -> None:
     else:
         first, heard = letters.first, letters.heard
     result.append(Letters(letters.node, letters.incarnation, first, letters.last, heard, commands))
-
-
-class BodyPlace(NamedTuple):
-    first: int
-    messages: int
-    at: int
-    """From the start of the entry."""
-    length: int
 
 
 @dataclass(slots=True, eq=False)

@@ -1,54 +1,23 @@
-"""The state of a quorum queue's consumers, and of the remote nodes that have some.
+"""The state of a quorum queue's consumers.
 
 Without a single active consumer, those of the highest priority with credit take turns. With one, only it gets
 messages. A consumer of higher priority that comes later takes over when the active one has settled its
 deliveries; until then that one is quiescing and gets nothing (tests/queue-features.md, section 8).
-
-A node numbers its commands to the queue, so that those which are sent again after the loss of a leader are
-applied once. Effects are sent by the leader and stored by no member: a node that missed some gets them again
-from the state (deliveries, credit, single activity) or derives them from the number of its last applied
-command (confirms). Effects that follow from neither are stored here until the node has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from heapq import heapify, heappop, heappush
-from operator import attrgetter
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.message.filters.filters import MessageFilter, decode_wanted
-from amqp10broker.queues.commands import (
-    NO_BOUND,
-    Answer,
-    AttachPublisher,
-    Cancel,
-    ConsumerRef,
-    Credit,
-    CreditReply,
-    Delete,
-    Deliver,
-    DetachPublisher,
-    GiveBack,
-    Inspect,
-    PeerId,
-    Publish,
-    PublisherRef,
-    PublishRejected,
-    Purge,
-    Settle,
-    Subscribe,
-    TimedOut,
-    Unsubscribe,
-)
+from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
 from amqp10broker.queues.machine import RoundRobin
 from amqp10broker.queues.queue_status import ConsumerStatus
-from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
-
-SIZE_BITS: Final = 32
-_SIZE_MASK: Final = (1 << SIZE_BITS) - 1
+from amqp10broker.queues.quorum.ordered_entries import delivered_at
 
 _OLD_RANKS_MAX: Final = 64
 """Outdated ranks beside as many as there are consumers."""
@@ -133,14 +102,6 @@ class QuorumConsumer:
     @property
     def busy(self) -> bool:
         return bool(self.unsettled) and not self.settled
-
-
-def size_of(held: int) -> int:
-    return held & _SIZE_MASK
-
-
-def delivered_at(held: int) -> int:
-    return held >> SIZE_BITS
 
 
 class ConsumerRotation(dict[int, RoundRobin[QuorumConsumer]]):
@@ -239,103 +200,3 @@ class Activity:
 def _rank(consumer: QuorumConsumer) -> tuple[int, int, int]:
     # The smallest is the best: of the highest priority, with the most credit, the oldest.
     return -consumer.priority, -consumer.credit, consumer.number
-
-
-StoredEffect = PublishRejected | Answer | TimedOut | CreditReply
-"""Effects that neither the state nor the number of the last command replaces. A `CreditReply` to a drain of a
-consumer that selects comes when the search has ended.
-"""
-
-
-@dataclass(slots=True)
-class NodeLink:
-    """The state of one start of one node. `heard`: the last entry of which the node has the effects."""
-
-    last: int = 0
-    heard: int = 0
-    kept: list[tuple[int, PeerId, StoredEffect]] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerFacts:
-    """The state of a consumer for its node. `missed`: deliveries that never reached the node and have been
-    returned. They are included in `delivery_count`. The node adds them to `seen` and `delivery_count` of its
-    commands for this consumer from now on, also of those that it sends again, and subtracts them from
-    `CreditReply.delivery_count`.
-    """
-
-    delivery_count: int
-    credit: int
-    available: int
-    epoch: int
-    active: bool | None
-    missed: int
-
-
-@dataclass(frozen=True, slots=True)
-class Resumption:
-    """The state that a node needs to go on with a new leader, or after it lost contact. `last`: of its
-    commands, the last that was applied. `deliveries`: that it has missed.
-    """
-
-    last: int
-    kept: list[tuple[int, PeerId, StoredEffect]]
-    deliveries: list[Deliver]
-    consumers: Mapping[ConsumerRef, ConsumerFacts]
-    unknown: list[ConsumerRef]
-    publishers: list[PublisherRef]
-    deleted: bool
-
-
-class NodeLinks:
-    """All remote nodes of one queue. `entry`: index of the applied entry, under which effects are stored."""
-
-    __slots__ = ("by_node", "entry", "gone")
-
-    def __init__(self) -> None:
-        self.by_node: dict[tuple[int, int], NodeLink] = {}
-        self.gone: dict[int, int] = {}
-        self.entry = 0
-
-    def take(self, letters: Letters) -> bool:
-        """Return whether a batch is the next one of its node and has to be applied now."""
-        key = letters.node, letters.incarnation
-        link = self.by_node.get(key)
-        if link is None:
-            if letters.first != 1 or letters.incarnation <= self.gone.get(letters.node, -1):
-                return False
-            link = self.by_node[key] = NodeLink()
-        elif letters.first != link.last + 1:
-            return False
-        link.last = letters.last
-        if letters.heard > link.heard:
-            link.heard = letters.heard
-            if link.kept:
-                link.kept = [each for each in link.kept if each[0] > letters.heard]
-        return True
-
-    def keep(self, reply_to: PeerId, effect: StoredEffect) -> None:
-        link = self.by_node.get(reply_to[:2])
-        if link is not None:
-            link.kept.append((self.entry, reply_to, effect))
-
-    def lose(self, node: int, incarnation: int) -> None:
-        self.gone[node] = max(incarnation, self.gone.get(node, incarnation))
-        for key in [each for each in self.by_node if each[0] == node and each[1] <= incarnation]:
-            del self.by_node[key]
-
-
-_ASKERS: Final[Mapping[type, Callable[[Any], PeerId]]] = {
-    **dict.fromkeys((Publish, AttachPublisher, DetachPublisher), attrgetter("publisher.reply_to")),
-    **dict.fromkeys(
-        (Subscribe, Cancel, Unsubscribe, Credit, Settle, GiveBack), attrgetter("consumer.reply_to")
-    ),
-    **dict.fromkeys((Inspect, Purge, Delete), attrgetter("request.reply_to")),
-}
-
-
-def is_of(command: QuorumCommand, node: int, incarnation: int) -> bool:
-    if type(command) is Delete and command.request is None:
-        return False
-    asker = _ASKERS.get(type(command))
-    return asker is not None and asker(command)[:2] == (node, incarnation)

@@ -24,17 +24,10 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.machine import Outbox, RoundRobin, next_takers, turn_of, turn_within
 from amqp10broker.queues.quorum.commands import Selected, encoded
-from amqp10broker.queues.quorum.consumer import (
-    SIZE_BITS,
-    Activity,
-    ConsumerFacts,
-    ConsumerRotation,
-    NodeLinks,
-    QuorumConsumer,
-    delivered_at,
-    size_of,
-)
+from amqp10broker.queues.quorum.consumer import Activity, ConsumerRotation, QuorumConsumer
 from amqp10broker.queues.quorum.messages import Messages
+from amqp10broker.queues.quorum.node_links import ConsumerFacts, NodeLinks
+from amqp10broker.queues.quorum.ordered_entries import SIZE_BITS, delivered_at, size_of
 from amqp10broker.queues.quorum.ready import Place
 from amqp10broker.queues.quorum.selecting import Selecting
 

@@ -26,7 +26,7 @@ from amqp10broker.message.message import Message, decode_batch, encode_batch
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import Configure
 from amqp10broker.queues.journal import RecordLog, Spool
-from amqp10broker.queues.quorum.bodies import JournalBodies
+from amqp10broker.queues.quorum.bodies import BodyPlace, JournalBodies
 from amqp10broker.queues.quorum.commands import (
     APPLIED,
     BEGINS,
@@ -43,7 +43,6 @@ from amqp10broker.queues.quorum.commands import (
     STATE,
     STATE_OF,
     TRANSFER,
-    BodyPlace,
     NodeGone,
     QuorumCommand,
     RaiseVersion,
@@ -51,8 +50,8 @@ from amqp10broker.queues.quorum.commands import (
     encode_commands,
     entry_head,
 )
-from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot, version_of
+from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.snapshot import version_of
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.raft import messages
 from amqp10broker.raft.messages import (

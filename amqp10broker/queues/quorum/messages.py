@@ -17,8 +17,7 @@ from amqp10broker.queues.commands import DeadLetterReason, DeadLetters, Delivery
 from amqp10broker.queues.machine import that_fill
 from amqp10broker.queues.queue_status import AT_LEAST_ONCE, AT_MOST_ONCE, DISABLED, QueueCounters
 from amqp10broker.queues.quorum.bodies import PagedBodies
-from amqp10broker.queues.quorum.consumer import size_of
-from amqp10broker.queues.quorum.ordered_entries import NEVER, DueMessage
+from amqp10broker.queues.quorum.ordered_entries import NEVER, DueMessage, size_of
 from amqp10broker.queues.quorum.ready import Place, ReadyIndexes
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType
 

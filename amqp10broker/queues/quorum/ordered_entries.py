@@ -28,6 +28,18 @@ from amqp10broker.queues.machine import that_fill
 BLOCK_MAX: Final = 4096
 NEVER: Final = 0
 
+SIZE_BITS: Final = 32
+_SIZE_MASK: Final = (1 << SIZE_BITS) - 1
+
+
+def size_of(held: int) -> int:
+    """Return the size of a message that a consumer holds (`QuorumConsumer.unsettled`)."""
+    return held & _SIZE_MASK
+
+
+def delivered_at(held: int) -> int:
+    return held >> SIZE_BITS
+
 
 @dataclass(slots=True, eq=False)
 class Block:

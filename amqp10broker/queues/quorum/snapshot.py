@@ -1,4 +1,4 @@
-"""The binary encoding of a quorum queue's state, without messages.
+"""The layout of a quorum queue's state in bytes, without messages; `queue` encodes and decodes it.
 
 A snapshot stands for all commands before it. Equal states make equal bytes. Live messages are written as
 ranges of indexes.
@@ -35,21 +35,12 @@ from amqp10broker.layout import (
     piece,
     row,
 )
-from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import DeadLetterReason
 from amqp10broker.queues.journal import ranges_of
 from amqp10broker.queues.layouts import CONSUMER, EFFECT, PEER, PUBLISHER, SETTINGS
-from amqp10broker.queues.quorum.bodies import PagedBodies
-from amqp10broker.queues.quorum.consumer import (
-    SIZE_BITS,
-    ConsumerSelection,
-    NodeLink,
-    QuorumConsumer,
-    delivered_at,
-    size_of,
-)
-from amqp10broker.queues.quorum.ordered_entries import OrderedEntries
-from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.consumer import ConsumerSelection
+from amqp10broker.queues.quorum.node_links import NodeLink
+from amqp10broker.queues.quorum.ordered_entries import SIZE_BITS, delivered_at, size_of
 from amqp10broker.queues.quorum.ready import FAIR_LEVELS
 
 LIVE_MAX: Final = 1 << 28
@@ -151,7 +142,7 @@ _HEAD: Final[Mapping[str, Field]] = {
     "full": FLAG,
     "settings": SETTINGS,
 }
-_BEGINNING: Final = Layout(SimpleNamespace, **_HEAD)
+BEGINNING: Final = Layout(SimpleNamespace, **_HEAD)
 
 
 def _state(lines: int, selection: Varying) -> Layout[SimpleNamespace]:
@@ -188,105 +179,10 @@ _STATE: Final = _state(FAIR_LEVELS + 2, SELECTION)
 
 
 @cache
-def _state_of(levels: int) -> Layout[SimpleNamespace]:
+def state_of(levels: int) -> Layout[SimpleNamespace]:
     # The state has a line for each level of priorities, and two more.
     return _STATE if levels == FAIR_LEVELS else _state(levels + 2, maybe(_selection(levels + 2)))
 
 
-def encode_snapshot(queue: QuorumQueue) -> bytes:
-    messages, consumers, publishers = queue.parts()
-    ready = messages.ready
-    kinds = sorted(dict.fromkeys(messages.counts.values()))
-    number_of = {counts: number for number, counts in enumerate(kinds)}
-    counted = sorted(messages.counts.items())
-    holder, again = consumers.activity.holder, consumers.selecting.again
-    return _state_of(ready.levels).encode(
-        SimpleNamespace(
-            version=queue.version,
-            now_ms=messages.now_ms,
-            next_index=messages.next_index,
-            full=messages.full,
-            settings=messages.settings,
-            lines=[line.columns() for line in ready.lines],
-            ready=(ready.returns_made, ready.high_turns),
-            returned=ready.indexes_of_returns(),
-            tail=ready.indexes_of_tail(),
-            returns_to_tail=sorted(ready.behind.items()),
-            delayed=sorted(ready.delayed_returns),
-            places=sorted(ready.places.items()),
-            expiries=sorted(ready.expiries.items()),
-            later=ready.later.columns(),
-            consumers=consumers.by_ref.values(),
-            kinds=kinds,
-            counted=[index for index, _ in counted],
-            counts=[number_of[counts] for _, counts in counted],
-            pending=[(key, size, why) for key, (why, size) in messages.pending.entries.items()],
-            publishers=publishers,
-            made=consumers.made,
-            unused_since=consumers.unused_since,
-            turns=[each.number for _, group in sorted(consumers.turns.items()) for each in group],
-            holder=None if holder is None else holder.number,
-            suspects=consumers.suspects,
-            gone=queue.node_links.gone,
-            links=queue.node_links.by_node,
-            again=(again.first, again.places),
-        )
-    )
-
-
 def version_of(data: bytes) -> int:
     return int(_VERSION.decode_part(data)[0].version)
-
-
-def decode_snapshot(name: str, data: bytes, bodies: PagedBodies | None = None) -> QuorumQueue:
-    """Restore a queue from a snapshot. `bodies`: the store that contains the messages; None: in memory, where
-    the caller puts them. Raises `NewerMachine` and `BadBytes`.
-    """
-    machine_version.check(version_of(data))
-    beginning, _ = _BEGINNING.decode_part(data)
-    state = _state_of(beginning.settings.priority_levels).decode(data)
-    queue = QuorumQueue(name, settings=state.settings, now_ms=state.now_ms, bodies=bodies)
-    queue.version = state.version
-    messages, consumers, publishers = queue.parts()
-    messages.next_index = state.next_index
-    messages.full = state.full
-    ready = messages.ready
-    for line, columns in zip(ready.lines, state.lines, strict=True):
-        _fill(line, *columns)
-    ready.restore(
-        state.ready,
-        state.returned,
-        state.tail,
-        state.returns_to_tail,
-        state.delayed,
-        state.places,
-        state.expiries,
-    )
-    for given in state.consumers:
-        consumers.by_ref[given.ref] = QuorumConsumer(**given.__dict__)
-    messages.counts = {
-        index: state.kinds[number] for index, number in zip(state.counted, state.counts, strict=True)
-    }
-    for index, size, reason in state.pending:
-        messages.pending.add(index, reason, size)
-    if state.later[0]:
-        ready.later.restore(state.later)
-    publishers.update(dict.fromkeys(state.publishers))
-    by_number = {consumer.number: consumer for consumer in consumers.by_ref.values()}
-    again = consumers.selecting.again
-    again.first, places = state.again
-    again.places.extend(places)
-    consumers.made, consumers.unused_since = state.made, state.unused_since
-    consumers.suspects = state.suspects
-    holder = None if state.holder is None else by_number[state.holder]
-    consumers.restore([by_number[number] for number in state.turns], holder)
-    queue.node_links.gone = state.gone
-    queue.node_links.by_node = state.links
-    return queue
-
-
-def _fill(line: OrderedEntries, keys: Sequence[int], sizes: Sequence[int], expiries: Sequence[int]) -> None:
-    step = 4096
-    for at in range(0, len(keys), step):
-        some = expiries[at : at + step] if any(expiries[at : at + step]) else None
-        line.append(keys[at : at + step], sizes[at : at + step], some)

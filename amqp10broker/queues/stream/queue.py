@@ -20,12 +20,9 @@ from amqp10broker.message.filters.stream import (
     Offset,
     OffsetWord,
     chunk_filter,
-    delivered,
-    delivered_with_time,
-    filter_values,
-    kept,
 )
 from amqp10broker.message.message import Message, encode_batch
+from amqp10broker.message.stream_heads import delivered, delivered_with_time, filter_values, kept
 from amqp10broker.protocols.serial import MASK, limit_left
 from amqp10broker.queues.commands import (
     NO_BOUND,

@@ -7,7 +7,7 @@ is specific to this protocol.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -110,8 +110,16 @@ class ChannelBase(SessionEndpoint):
         self.paused = True
         self.paused_ms = self.context.moment.ms
 
-    def perform(self, operation: Operation, given: Mapping[str, object], then: Callable[[Any], None]) -> None:
-        """Carry out an operation and handle nothing else until it is done."""
+    def perform(
+        self, operation: Operation, no_wait: bool, done: Callable[[Any], Method], /, **given: object
+    ) -> None:
+        """Carry out an operation and handle nothing else until it is done. `done`: makes the answer."""
+
+        def then(result: Any) -> None:
+            method = done(result)
+            if not no_wait:
+                self.write(method)
+
         context = self.context
         caller = Caller(
             context.catalog,
@@ -418,38 +426,20 @@ def _in_exclusive_use(queue: DeclaredQueue) -> AccessRefused:
     )
 
 
-def _perform(
-    channel: ChannelBase,
-    operation: Operation,
-    no_wait: bool,
-    done: Callable[[Any], Method],
-    /,
-    **given: object,
-) -> None:
-    def then(result: Any) -> None:
-        method = done(result)
-        if not no_wait:
-            channel.write(method)
-
-    channel.perform(operation, given, then)
-
-
 # --- exchanges --------------------------------------------------------------------------------
 
 
 def exchange_declare(channel: ChannelBase, method: methods.ExchangeDeclare) -> None:
     name = stripped(method.exchange)
     if method.passive:
-        _perform(
-            channel,
+        channel.perform(
             bindings.get_exchange,
             method.no_wait,
             lambda found: methods.ExchangeDeclareOk(),
             name=name,
         )
         return
-    _perform(
-        channel,
+    channel.perform(
         bindings.declare_exchange,
         method.no_wait,
         lambda declared: methods.ExchangeDeclareOk(),
@@ -463,8 +453,7 @@ def exchange_declare(channel: ChannelBase, method: methods.ExchangeDeclare) -> N
 
 
 def exchange_delete(channel: ChannelBase, method: methods.ExchangeDelete) -> None:
-    _perform(
-        channel,
+    channel.perform(
         bindings.delete_exchange,
         method.no_wait,
         lambda gone: methods.ExchangeDeleteOk(),
@@ -497,8 +486,7 @@ def bind(
         # "If the queue name is empty and the routing key is empty too, the key is the queue's name."
         key = key if key or method.queue else name
     no_wait = not isinstance(method, methods.QueueUnbind) and method.no_wait
-    _perform(
-        channel,
+    channel.perform(
         operation,
         no_wait,
         lambda done: answer(),
@@ -518,8 +506,7 @@ def queue_declare(channel: ChannelBase, method: methods.QueueDeclare) -> None:
         _declare_direct_reply_to(channel, name, method.no_wait)
     elif method.passive:
         channel.context.catalog.usage.queues_declared += 1
-        _perform(
-            channel,
+        channel.perform(
             queues.get_queue,
             method.no_wait,
             partial(_declared, channel),
@@ -527,8 +514,7 @@ def queue_declare(channel: ChannelBase, method: methods.QueueDeclare) -> None:
             for_use=True,
         )
     else:
-        _perform(
-            channel,
+        channel.perform(
             queues.declare_queue,
             method.no_wait,
             lambda declared: _declared(channel, declared["queue"]),
@@ -555,8 +541,7 @@ def _declare_direct_reply_to(channel: ChannelBase, name: str, no_wait: bool) -> 
 
 
 def queue_purge(channel: ChannelBase, method: methods.QueuePurge) -> None:
-    _perform(
-        channel,
+    channel.perform(
         queues.purge_queue,
         method.no_wait,
         lambda purged: methods.QueuePurgeOk(purged["message_count"]),
@@ -565,8 +550,7 @@ def queue_purge(channel: ChannelBase, method: methods.QueuePurge) -> None:
 
 
 def queue_delete(channel: ChannelBase, method: methods.QueueDelete) -> None:
-    _perform(
-        channel,
+    channel.perform(
         queues.delete_queue,
         method.no_wait,
         lambda gone: methods.QueueDeleteOk(gone["message_count"]),

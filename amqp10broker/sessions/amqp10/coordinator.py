@@ -15,6 +15,7 @@ from amqp10broker.protocols.amqp10.errors import AmqpDeliveryError, AmqpLinkErro
 from amqp10broker.protocols.amqp10.link import DeliveriesReceived, ReceiverLink
 from amqp10broker.protocols.amqp10.performatives import (
     AMQP_VALUE,
+    SECTION_CODES,
     Attach,
     Declare,
     Declared,
@@ -23,7 +24,6 @@ from amqp10broker.protocols.amqp10.performatives import (
     as_composite,
 )
 from amqp10broker.protocols.amqp10.performatives import Coordinator as Target
-from amqp10broker.protocols.amqp10.sections import SECTION_CODES
 from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.protocols.amqp10.settling import ACCEPTED, State, to_error
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong

@@ -27,7 +27,8 @@ from amqp10broker.observe.frames.link_state import (
 )
 from amqp10broker.observe.frames.records import TracedFrame
 from amqp10broker.protocols import serial
-from amqp10broker.protocols.amqp10.connection import FRAME_HEADER_BYTES, HEARTBEAT, TYPE_SASL, encode_frame
+from amqp10broker.protocols.amqp10.connection import HEARTBEAT, TYPE_SASL, encode_frame
+from amqp10broker.protocols.amqp10.link import FRAME_HEADER_BYTES
 from amqp10broker.protocols.amqp10.performatives import (
     MIN_MAX_FRAME_SIZE,
     Accepted,

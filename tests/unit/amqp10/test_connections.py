@@ -133,27 +133,21 @@ def attach(unsettled: dict[Any, Any] | None) -> Attach:
 # --- we send --------------------------------------------------------------------------------------
 
 
-def test_a_delivery_that_the_receiver_has_without_a_state_is_sent_whole_again() -> None:
-    plan = resume_as_sender({TAG: None}, {TAG: None})
-    assert plan.resumed == [Resumed(TAG, Resume.CONTENT, None)]
-
-
-def test_a_delivery_that_the_receiver_has_in_part_goes_on_from_there() -> None:
-    plan = resume_as_sender({TAG: None}, {TAG: PART})
-    assert plan.resumed == [Resumed(TAG, Resume.CONTENT, PART)]
-
-
-@pytest.mark.parametrize("outcome", OUTCOMES)
-def test_an_outcome_that_was_lost_is_applied_and_settled(outcome: State) -> None:
-    """The disposition never arrived: the map says what it said."""
-    plan = resume_as_sender({TAG: None}, {TAG: outcome})
-    assert plan.resumed == [Resumed(TAG, Resume.OUTCOME, outcome, apply=True)]
-
-
-@pytest.mark.parametrize("theirs", [None, PART, *OUTCOMES])
-def test_an_outcome_that_was_acted_on_stands_whatever_the_receiver_says(theirs: State) -> None:
-    plan = resume_as_sender({TAG: Accepted()}, {TAG: theirs})
-    assert plan.resumed == [Resumed(TAG, Resume.OUTCOME, Accepted())]
+@pytest.mark.parametrize(
+    ("ours", "theirs", "resumed"),
+    [
+        (None, None, Resumed(TAG, Resume.CONTENT, None)),
+        (None, PART, Resumed(TAG, Resume.CONTENT, PART)),
+        *[(None, each, Resumed(TAG, Resume.OUTCOME, each, apply=True)) for each in OUTCOMES],
+        *[(Accepted(), each, Resumed(TAG, Resume.OUTCOME, Accepted())) for each in (None, PART, *OUTCOMES)],
+    ],
+)
+def test_what_becomes_of_a_delivery_that_the_receiver_has(
+    ours: State, theirs: State, resumed: Resumed
+) -> None:
+    """It is sent whole again, or from where it ended. An outcome whose disposition was lost is applied; one
+    that was acted on stands, whatever the receiver says."""
+    assert resume_as_sender({TAG: ours}, {TAG: theirs}).resumed == [resumed]
 
 
 def test_a_delivery_that_the_receiver_does_not_have_is_given_back() -> None:
@@ -182,15 +176,16 @@ def test_a_delivery_that_we_do_not_have_is_not_in_our_map(theirs: State) -> None
     assert (plan.awaited, plan.settled, plan.open) == ({}, [], [])
 
 
-@pytest.mark.parametrize("theirs", [None, PART])
-@pytest.mark.parametrize("ours", [PART, *OUTCOMES])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        *[(ours, theirs) for ours in (PART, *OUTCOMES) for theirs in (None, PART)],
+        *[(outcome, outcome) for outcome in OUTCOMES],
+    ],
+)
 def test_a_delivery_that_we_have_is_awaited_and_our_map_says_our_state(ours: State, theirs: State) -> None:
+    """Also to be settled, if both have its outcome."""
     assert resume_as_receiver({TAG: ours}, {TAG: theirs}).awaited == {TAG: ours}
-
-
-@pytest.mark.parametrize("outcome", OUTCOMES)
-def test_an_outcome_that_both_have_is_awaited_to_be_settled(outcome: State) -> None:
-    assert resume_as_receiver({TAG: outcome}, {TAG: outcome}).awaited == {TAG: outcome}
 
 
 @pytest.mark.parametrize("ours", [PART, *OUTCOMES])

@@ -19,6 +19,7 @@ from amqp10broker.cli import admin, commands, completion, connecting, main, oper
 from amqp10broker.cli.admin import from_environment
 from amqp10broker.config.load import URL_VARIABLE
 from amqp10broker.errors import ConfigError
+from tests.unit.cli.conftest import Broker
 
 
 @pytest.mark.parametrize(
@@ -60,182 +61,212 @@ def test_what_is_no_pair_is_refused(written: list[str], message: str) -> None:
         commands.pairs("option --argument", written)
 
 
-class TestRequests:
-    """What each command asks for, and what it says of the answer."""
+ROWS = [{"vhost": "/", "name": "q", "size": 3, "result": "ok"}]
+CHECK = {"result": "ok", "message": "all is well"}
+ANSWERS: dict[str | None, Any] = {
+    "declare-queue": {"created": True},
+    "declare-exchange": {"created": False},
+    "delete-queue": {"message_count": 1},
+    "purge-queue": {"message_count": 2},
+    "list-exchanges": [{"name": "x"}],
+    "get-bindings": [{"arguments": {"n": 1}}],
+    "delete-vhost": {"queues": 3},
+    "set-vhost-limits": {"max-queues": 5},
+    "set-user-limits": {},
+    "set-policy": {
+        "queues": 2,
+        "exchanges": 1,
+        "ineffective": ["max-age"],
+        "warnings": ["this acts otherwise"],
+    },
+    "set-operator-policy": {"queues": 0, "exchanges": 0, "ineffective": [], "warnings": []},
+    "add-member": {"added": True, "size": 2},
+    "grow": ROWS,
+    "shrink": ROWS,
+    "force-all-queues-shrink-member-to-current-member": ROWS,
+    "stream-status": [{"role": "leader", "node": "a"}],
+    "rebalance": [{"Node name": "a", "Number of quorum queues": 1, "Number of streams": 0}],
+    "drain": {"draining": True},
+    "check-if-node-is-quorum-critical": CHECK,
+    "check-for-quorum-queues-without-an-elected-leader": CHECK,
+    "await-online-quorum-plus-one": CHECK,
+}
 
-    @pytest.fixture
-    def asked(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-        requests: list[Any] = []
-        answers: dict[str, Any] = {
-            "declare-queue": {"created": True},
-            "declare-exchange": {"created": False},
-            "delete-queue": {"message_count": 1},
-            "purge-queue": {"message_count": 2},
-            "list-exchanges": [{"name": "x"}],
-            "get-bindings": [{"arguments": {"n": 1}}],
-            "delete-vhost": {"queues": 3},
-            "set-vhost-limits": {"max-queues": 5},
-            "set-user-limits": {},
-            "set-policy": {
-                "queues": 2,
-                "exchanges": 1,
-                "ineffective": ["max-age"],
-                "warnings": ["this acts otherwise"],
-            },
-            "set-operator-policy": {"queues": 0, "exchanges": 0, "ineffective": [], "warnings": []},
-        }
 
-        def ask(place: admin.Place, request: dict[str, Any]) -> Any:
-            requests.append((request["op"], request.get("vhost"), request.get("arguments")))
-            return answers.get(request["op"])
+@pytest.fixture
+def answering(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Broker:
+    """A broker that does what it is asked for, and standard input with a password."""
+    broker.answers = ANSWERS
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"secret\r\nmore\n")))
+    return broker
 
-        monkeypatch.setattr(admin, "ask", ask)
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"secret\r\nmore\n")))
-        return requests
 
-    @pytest.mark.parametrize(
-        ("argv", "request_", "said"),
-        [
-            (
-                "queue declare q --type quorum --argument x-max-length=5 --vhost v",
-                (
-                    "declare-queue",
-                    "v",
-                    {
-                        "name": "q",
-                        "durable": True,
-                        "auto_delete": False,
-                        "arguments": {"x-max-length": 5, "x-queue-type": "quorum"},
-                    },
-                ),
-                "queue 'q' declared\n",
+def asks(operation: str, vhost: str | None = None, /, **arguments: Any) -> dict[str, Any]:
+    return {"op": operation, "arguments": arguments} | ({} if vhost is None else {"vhost": vhost})
+
+
+ANYWHERE = {"vhost_pattern": ".*", "queue_pattern": ".*"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "request_", "said"),
+    [
+        (
+            "queue declare q --type quorum --argument x-max-length=5 --vhost v",
+            asks(
+                "declare-queue",
+                "v",
+                name="q",
+                durable=True,
+                auto_delete=False,
+                arguments={"x-max-length": 5, "x-queue-type": "quorum"},
             ),
-            (
-                "queue delete q --if-unused --if-empty",
-                ("delete-queue", None, {"name": "q", "if_unused": True, "if_empty": True}),
-                "queue 'q' deleted with 1 ready message\n",
+            "queue 'q' declared\n",
+        ),
+        (
+            "queue delete q --if-unused --if-empty",
+            asks("delete-queue", name="q", if_unused=True, if_empty=True),
+            "queue 'q' deleted with 1 ready message\n",
+        ),
+        ("vhost delete v", asks("delete-vhost", name="v"), "vhost 'v' deleted with 3 queues\n"),
+        ("queue purge q", asks("purge-queue", name="q"), "2 messages purged from queue 'q'\n"),
+        (
+            "binding add x q --key k --argument n=1",
+            asks("bind", source="x", destination_queue="q", binding_key="k", arguments={"n": 1}),
+            "queue 'q' to exchange 'x' with key 'k' bound\n",
+        ),
+        (
+            "binding delete x y --to-exchange --argument n=1",
+            asks("unbind", source="x", destination_exchange="y", binding_key="", arguments={"n": 1}),
+            "exchange 'y' to exchange 'x' with key '' unbound\n",
+        ),
+        (
+            "user add u --tag administrator --tag x",
+            asks("add-user", user="u", password="secret", tags=["administrator", "x"]),
+            "user 'u' added",
+        ),
+        (
+            "user set-password u --password-file -",
+            asks("change-password", user="u", password="secret"),
+            "user 'u' has another password\n",
+        ),
+        (
+            "user set-limits u --max-channels -1",
+            asks("set-user-limits", user="u", limits={"max-channels": -1}),
+            "limits of user 'u': none\n",
+        ),
+        (
+            "permission set u ^a .* b$ --vhost v",
+            asks("set-permissions", "v", vhost="v", user="u", configure="^a", write=".*", read="b$"),
+            "permissions of user 'u' in vhost 'v' set\n",
+        ),
+        (
+            "vhost add v --description d --tag t --default-queue-type quorum",
+            asks("add-vhost", name="v", description="d", tags=["t"], default_queue_type="quorum"),
+            "vhost 'v' added",
+        ),
+        (
+            # As RabbitMQ's documentation of quorum queues has it.
+            r'policy set qq ^qq\. {"delivery-limit":50} --priority 123 --apply-to quorum_queues',
+            asks(
+                "set-policy",
+                name="qq",
+                pattern=r"^qq\.",
+                definition={"delivery-limit": 50},
+                priority=123,
+                apply_to="quorum_queues",
             ),
-            ("vhost delete v", ("delete-vhost", None, {"name": "v"}), "vhost 'v' deleted with 3 queues\n"),
-            ("queue purge q", ("purge-queue", None, {"name": "q"}), "2 messages purged from queue 'q'\n"),
-            (
-                "binding add x q --key k --argument n=1",
-                (
-                    "bind",
-                    None,
-                    {"source": "x", "destination_queue": "q", "binding_key": "k", "arguments": {"n": 1}},
-                ),
-                "queue 'q' to exchange 'x' with key 'k' bound\n",
+            "policy 'qq' set; it counts for 2 queues and 1 exchange\n",
+        ),
+        ("policy clear -p v p", asks("clear-policy", "v", name="p"), "policy 'p' cleared\n"),
+        (
+            "member add q b --membership voter --timeout 9",
+            asks("add-member", name="q", node="b", membership="voter", timeout=9),
+            "",
+        ),
+        (
+            "member grow b even --queue-pattern ^q",
+            asks(
+                "grow",
+                node="b",
+                strategy="even",
+                membership="promotable",
+                errors_only=False,
+                **ANYWHERE | {"queue_pattern": "^q"},
             ),
-            (
-                "binding delete x y --to-exchange --argument n=1",
-                (
-                    "unbind",
-                    None,
-                    {"source": "x", "destination_exchange": "y", "binding_key": "", "arguments": {"n": 1}},
-                ),
-                "exchange 'y' to exchange 'x' with key '' unbound\n",
+            "",
+        ),
+        ("member shrink b --errors-only", asks("shrink", node="b", errors_only=True), ""),
+        ("queue stream-status s", asks("stream-status", name="s"), ""),
+        ("member rebalance quorum", asks("rebalance", kind="quorum", **ANYWHERE), ""),
+        ("cluster drain", asks("drain"), ""),
+        ("check quorum-critical", asks("check-if-node-is-quorum-critical"), ""),
+        (
+            "check leaders --across-all-vhosts x",
+            asks(
+                "check-for-quorum-queues-without-an-elected-leader",
+                pattern="x",
+                vhost=None,
+                across_all_vhosts=True,
             ),
-            (
-                "user add u --tag administrator --tag x",
-                ("add-user", None, {"user": "u", "password": "secret", "tags": ["administrator", "x"]}),
-                "user 'u' added",
+            "",
+        ),
+        ("check quorum-plus-one", asks("await-online-quorum-plus-one", timeout=120), ""),
+        (
+            "member force-shrink-all --vhost-pattern ^v$",
+            asks(
+                "force-all-queues-shrink-member-to-current-member",
+                errors_only=False,
+                **ANYWHERE | {"vhost_pattern": "^v$"},
             ),
-            (
-                "user set-password u --password-file -",
-                ("change-password", None, {"user": "u", "password": "secret"}),
-                "user 'u' has another password\n",
-            ),
-            (
-                "user set-limits u --max-channels -1",
-                ("set-user-limits", None, {"user": "u", "limits": {"max-channels": -1}}),
-                "limits of user 'u': none\n",
-            ),
-            (
-                "permission set u ^a .* b$ --vhost v",
-                (
-                    "set-permissions",
-                    "v",
-                    {"user": "u", "vhost": "v", "configure": "^a", "write": ".*", "read": "b$"},
-                ),
-                "permissions of user 'u' in vhost 'v' set\n",
-            ),
-            (
-                "vhost add v --description d --tag t --default-queue-type quorum",
-                (
-                    "add-vhost",
-                    None,
-                    {"name": "v", "description": "d", "tags": ["t"], "default_queue_type": "quorum"},
-                ),
-                "vhost 'v' added",
-            ),
-            (
-                # As RabbitMQ's documentation of quorum queues has it.
-                r'policy set qq ^qq\. {"delivery-limit":50} --priority 123 --apply-to quorum_queues',
-                (
-                    "set-policy",
-                    None,
-                    {
-                        "name": "qq",
-                        "pattern": r"^qq\.",
-                        "definition": {"delivery-limit": 50},
-                        "priority": 123,
-                        "apply_to": "quorum_queues",
-                    },
-                ),
-                "policy 'qq' set; it counts for 2 queues and 1 exchange\n",
-            ),
-            ("policy clear -p v p", ("clear-policy", "v", {"name": "p"}), "policy 'p' cleared\n"),
-        ],
-        ids=lambda value: value if isinstance(value, str) and not value.endswith("\n") else "",
+            "",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and not value.endswith("\n") else "",
+)
+def test_each_command_asks_for_its_operation(
+    argv: str, request_: Any, said: str, answering: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last request is the operation with everything that was typed."""
+    assert main.main(argv.split()) == 0
+    assert answering.requests[-1] == request_
+    assert capsys.readouterr().out.startswith(said)
+
+
+def test_what_does_not_act_is_said(answering: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    """On standard error; the policy is set all the same."""
+    assert main.main(["policy", "set", "p", ".*", '{"max-age": "1D"}']) == 0
+    complaint = capsys.readouterr().err
+    assert complaint.startswith(
+        "warning: this acts otherwise\nwarning: max-age: without effect on some of the queues, see "
     )
-    def test_each_command_asks_for_its_operation(
-        self, argv: str, request_: Any, said: str, asked: list[Any], capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """The last request is the operation with everything that was typed."""
-        assert main.main(argv.split()) == 0
-        assert asked[-1] == request_
-        assert capsys.readouterr().out.startswith(said)
 
-    def test_what_does_not_act_is_said(self, asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-        """On standard error; the policy is set all the same."""
-        assert main.main(["policy", "set", "p", ".*", '{"max-age": "1D"}']) == 0
-        complaint = capsys.readouterr().err
-        assert complaint.startswith(
-            "warning: this acts otherwise\nwarning: max-age: without effect on some of the queues, see "
-        )
 
-    @pytest.mark.parametrize(
-        ("argv", "code", "message"),
-        [
-            ("queue declare q --type quorum --argument x-queue-type=classic", 2, "give one of them"),
-            ("queue declare q --argument x", 2, "must be KEY=VALUE"),
-            ("exchange delete nothing", 1, "no exchange 'nothing': see what there is"),
-            ("binding delete x q --argument n=2", 1, "is not bound so"),
-            ("user set-limits u", 2, "give --max-connections or --max-channels"),
-            ("definitions import no-such-file.json", 2, "cannot be read"),
-            ("definitions import -", 2, "standard input is not JSON"),
-            ("policy set p .* {max-length:5}", 2, """must be a JSON object: '{"max-length": 1000}'"""),
-            ("policy set p .* 5", 2, "DEFINITION is '5'; must be a JSON object"),
-            ("definitions export no/such/directory/file", 1, "cannot write no/such/directory/file"),
-        ],
-    )
-    def test_mistakes_are_found_before_anything_is_changed(
-        self, argv: str, code: int, message: str, asked: list[Any], capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """One line that says what would be right, and no request that changes anything."""
-        assert main.main(argv.split()) == code
-        complaint = capsys.readouterr().err
-        assert message in complaint
-        assert complaint.count("\n") == 1
-        changing = {
-            "declare-queue",
-            "delete-exchange",
-            "unbind",
-            "set-user-limits",
-            "import-definitions",
-            "set-policy",
-        }
-        assert changing.isdisjoint(name for name, _, _ in asked)
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        ("queue declare q --type quorum --argument x-queue-type=classic", 2, "give one of them"),
+        ("queue declare q --argument x", 2, "must be KEY=VALUE"),
+        ("exchange delete nothing", 1, "no exchange 'nothing': see what there is"),
+        ("binding delete x q --argument n=2", 1, "is not bound so"),
+        ("user set-limits u", 2, "give --max-connections or --max-channels"),
+        ("definitions import no-such-file.json", 2, "cannot be read"),
+        ("definitions import -", 2, "standard input is not JSON"),
+        ("policy set p .* {max-length:5}", 2, """must be a JSON object: '{"max-length": 1000}'"""),
+        ("policy set p .* 5", 2, "DEFINITION is '5'; must be a JSON object"),
+        ("definitions export no/such/directory/file", 1, "cannot write no/such/directory/file"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_changed(
+    argv: str, code: int, message: str, answering: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line that says what would be right, and no request but to look what there is."""
+    assert main.main(argv.split()) == code
+    complaint = capsys.readouterr().err
+    assert message in complaint
+    assert complaint.count("\n") == 1
+    looks = {"list-exchanges", "get-bindings", "export-definitions"}
+    assert {each["op"] for each in answering.requests} <= looks
 
 
 @pytest.mark.parametrize(
@@ -296,86 +327,6 @@ class TestDefinitions:
         assert os.listdir(tmp_path) == ["definitions.json"]
 
 
-ROWS = [{"vhost": "/", "name": "q", "size": 3, "result": "ok"}]
-CHECK = {"result": "ok", "message": "all is well"}
-
-
-class Broker:
-    """Answers each request with the same, or refuses it."""
-
-    def __init__(self) -> None:
-        self.requests: list[Any] = []
-        self.answer: Any = None
-
-    def ask(self, place: admin.Place, request: Any) -> Any:
-        self.requests.append(request)
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-
-@pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
-    broker = Broker()
-    monkeypatch.setattr(admin, "ask", broker.ask)
-    return broker
-
-
-@pytest.mark.parametrize(
-    ("written", "operation", "given", "answer"),
-    [
-        (
-            ["member", "add", "q", "b", "--membership", "voter", "--timeout", "9"],
-            "add-member",
-            {"name": "q", "node": "b", "membership": "voter", "timeout": 9},
-            {"added": True, "size": 2},
-        ),
-        (
-            ["member", "grow", "b", "even", "--queue-pattern", "^q"],
-            "grow",
-            {
-                "node": "b",
-                "strategy": "even",
-                "vhost_pattern": ".*",
-                "queue_pattern": "^q",
-                "membership": "promotable",
-                "errors_only": False,
-            },
-            ROWS,
-        ),
-        (["member", "shrink", "b", "--errors-only"], "shrink", {"node": "b", "errors_only": True}, ROWS),
-        (["queue", "stream-status", "s"], "stream-status", {"name": "s"}, [{"role": "leader", "node": "a"}]),
-        (
-            ["member", "rebalance", "quorum"],
-            "rebalance",
-            {"kind": "quorum", "vhost_pattern": ".*", "queue_pattern": ".*"},
-            [{"Node name": "a", "Number of quorum queues": 1, "Number of streams": 0}],
-        ),
-        (["cluster", "drain"], "drain", {}, {"draining": True}),
-        (["check", "quorum-critical"], "check-if-node-is-quorum-critical", {}, CHECK),
-        (
-            ["check", "leaders", "--across-all-vhosts", "x"],
-            "check-for-quorum-queues-without-an-elected-leader",
-            {"pattern": "x", "vhost": None, "across_all_vhosts": True},
-            CHECK,
-        ),
-        (["check", "quorum-plus-one"], "await-online-quorum-plus-one", {"timeout": 120}, CHECK),
-        (
-            ["member", "force-shrink-all", "--vhost-pattern", "^v$"],
-            "force-all-queues-shrink-member-to-current-member",
-            {"vhost_pattern": "^v$", "queue_pattern": ".*", "errors_only": False},
-            [{"vhost": "v", "name": "q", "size": 1, "result": "ok"}],
-        ),
-    ],
-)
-def test_a_command_requests_its_operation(
-    broker: Broker, written: list[str], operation: str, given: dict[str, Any], answer: Any
-) -> None:
-    broker.answer = answer
-    assert main.main(written) == 0
-    assert broker.requests == [{"op": operation, "arguments": given}]
-
-
 @pytest.mark.parametrize(
     "written",
     [
@@ -423,7 +374,7 @@ def test_what_is_typed_wrongly_is_code_64(broker: Broker, written: list[str]) ->
 def test_coming_and_going_is_told(
     broker: Broker, capsys: pytest.CaptureFixture[str], written: list[str], answer: Any, said: str
 ) -> None:
-    broker.answer = answer
+    broker.answers = {None: answer}
     assert main.main(written) == 0
     assert said in capsys.readouterr().out
 

@@ -7,121 +7,23 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from amqp10broker.cli import admin, listing, main, publishing, status, tables
+from amqp10broker.cli import listing, main, publishing, status, tables
 from amqp10broker.client.message import BodyKind, Header, Message, Properties, Symbol, decode_message
 from amqp10broker.errors import ConfigError
 from amqp10broker.protocols.amqp10.types import UInt
-from amqp10broker.queues.queue_status import CONSUMING, QueueConsumption, QueueCounters, tally
-from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.queues.queue_status import QueueConsumption, QueueCounters, tally
 from tests.support.key_server import key_server
 from tests.support.tokens import SERVER, key, pem, token
+from tests.unit.cli.conftest import Broker
+from tests.unit.cli.documents import connections
 
-COUNTERS = ClientCounters().document()
-ERROR = {"time": "2026-11-22T08:38:47Z", "event": "link detached by the broker", "text": "why"}
 BY_NOUN = {each.noun: each for each in listing.LISTINGS}
-LINK: dict[str, Any] = {
-    "name": "in",
-    "handle": 0,
-    "role": "receiver",
-    "address": "/queues/q",
-    "queue": "q",
-    "credit": 5,
-    "delivery_count": 7,
-    "unsettled": 2,
-    "available": 0,
-    "drain": False,
-    "queue_credit": 5,
-    "queue_delivery_count": 7,
-    "pending": 0,
-    "properties": None,
-    "waits": "queue-empty",
-    "waits_why": "queue 'q' has no ready message",
-    "counters": ClientCounters().document(CONSUMING),
-    "last_error": ERROR,
-    "waits_for_s": 1.5,
-}
-SESSION: dict[str, Any] = {
-    "channel": 3,
-    "incoming_window": 400,
-    "remote_incoming_window": 2048,
-    "next_incoming_id": 0,
-    "next_outgoing_id": 0,
-    "unsettled_in": 0,
-    "unsettled_out": 2,
-    "pending_out": 0,
-    "counters": COUNTERS,
-    "last_error": None,
-    "links": [LINK, {**LINK, "role": "sender", "name": "out"}],
-    "transactions": [
-        {
-            "id": "0000000100000002",
-            "link": "control",
-            "age_s": 75.5,
-            "messages": 3,
-            "bytes": 2048,
-            "deliveries": 2,
-            "failed": None,
-        }
-    ],
-}
-NO_WAIT = {"waits": None, "waits_why": None, "waits_for_s": None}
-CHANNEL: dict[str, Any] = {
-    "number": 1,
-    "state": "running",
-    "confirm": True,
-    "transactional": False,
-    "unconfirmed": 0,
-    "unacknowledged": 1,
-    "prefetch": 10,
-    "global_prefetch": 0,
-    "reader_credit": 400,
-    "consumers": [
-        {"tag": "ctag", "queue": "r", "no_ack": False, "prefetch": 10, "unacknowledged": 1, "unsent": 0}
-        | NO_WAIT
-    ],
-    "counters": COUNTERS,
-    "last_error": {"time": "2026-11-22T08:38:47Z", "event": "consumer cancelled"},
-    **NO_WAIT,
-}
-CONNECTION: dict[str, Any] = {
-    "node": "n",
-    "id": 1,
-    "protocol": "AMQP 1.0",
-    "peer": "127.0.0.1:1",
-    "user": "guest",
-    "vhost": "/",
-    "container_id": "c",
-    "state": "opened",
-    "channel_max": 255,
-    "frame_max": 131072,
-    "idle_timeout_ms": None,
-    "bytes_in": 10,
-    "bytes_out": 20,
-    "writer_waiting_bytes": 0,
-    "counters": COUNTERS,
-    "last_error": ERROR,
-    "sessions": [SESSION],
-}
-CONNECTIONS: list[dict[str, Any]] = [
-    CONNECTION,
-    {
-        **CONNECTION,
-        "id": 2,
-        "protocol": "AMQP 0-9-1",
-        "vhost": "v",
-        "container_id": None,
-        "client": {"connection_name": "billing", "product": "pika"},
-        "sessions": [],
-        "channels": [CHANNEL],
-    },
-]
 QUEUE = {
     "name": "q",
     "vhost": "/",
@@ -161,16 +63,10 @@ QUEUE = {
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Requests to the broker, which answers with one of everything."""
-    requests: list[Any] = []
-
-    def ask(place: admin.Place, request: Any) -> Any:
-        requests.append(request)
-        return {"connections": CONNECTIONS, "list-queues": [QUEUE]}.get(request["op"], [])
-
-    monkeypatch.setattr(admin, "ask", ask)
-    return requests
+def listed(broker: Broker) -> Broker:
+    """A broker with one of everything."""
+    broker.answers = {None: [], "connections": connections(), "list-queues": [QUEUE]}
+    return broker
 
 
 @pytest.mark.parametrize(
@@ -179,7 +75,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_rows_of_connections_have_every_column(each: listing.Listing) -> None:
     """A column that no row has would be an empty one for ever."""
     assert each.from_connections is not None
-    found = list(each.from_connections(CONNECTIONS))
+    found = list(each.from_connections(connections()))
     assert found
     for row in found:
         assert set(each.columns) <= set(row)
@@ -192,13 +88,13 @@ def test_the_limit_of_deliveries_is_not_the_count_of_messages_beyond_it() -> Non
 
 
 def test_queues_whose_leader_does_not_answer_are_listed_without_counts(
-    asked: list[Any], capsys: pytest.CaptureFixture[str]
+    listed: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """I3: with what the catalog knows."""
     found = listing.queue_row({**QUEUE, "message_count": None, "messages_unsettled": None, "counters": {}})
     assert found["messages"] is None
     main.main(["queue", "list", "--offline", "--formatter", "json", "name", "state"])
-    assert asked == [{"op": "list-queues", "arguments": {"offline": True}}]
+    assert listed.requests == [{"op": "list-queues", "arguments": {"offline": True}}]
     assert json.loads(capsys.readouterr().out) == [{"name": "q", "state": "running"}]
 
 
@@ -207,7 +103,7 @@ def test_consumers_are_receivers_and_channels_consumers() -> None:
     """Both protocols in one table; links on which the client sends are none."""
     found = [
         (row["connection"], row["channel"], row["tag"], row["queue"], row["prefetch"], row["unacknowledged"])
-        for row in listing.consumer_rows(CONNECTIONS)
+        for row in listing.consumer_rows(connections())
     ]
     assert found == [(1, 3, "in", "q", 5, 2), (2, 1, "ctag", "r", 10, 1)]
 
@@ -224,12 +120,12 @@ def test_bindings_tell_queues_from_exchanges() -> None:
 
 @pytest.mark.rabbitmq("bindings_SUITE", "list_with_multiple_vhosts")
 def test_the_virtual_host_is_asked_for_or_chosen_from_all(
-    asked: list[Any], capsys: pytest.CaptureFixture[str]
+    listed: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What is declared is of one virtual host; connections are of all, or of one."""
     main.main(["queue", "list", "--vhost", "v"])
     main.main(["permission", "list", "--vhost", "v"])
-    assert asked == [
+    assert listed.requests == [
         {"op": "list-queues", "vhost": "v", "arguments": {}},
         {"op": "list-permissions", "vhost": "v", "arguments": {"vhost": "v"}},
     ]
@@ -318,20 +214,6 @@ def test_on_a_terminal_a_long_name_takes_several_lines_and_numbers_stay_whole(wi
     assert all(cell.endswith(("-", "/")) for cell, _ in cells[1:-2])
 
 
-class Broker:
-    """In place of a broker: a link whose timeline comes in parts."""
-
-    def __init__(self, *parts: dict[str, Any]) -> None:
-        self.asked: list[dict[str, Any]] = []
-        self.parts = list(parts)
-
-    def ask(self, place: admin.Place, request: Mapping[str, Any], *, timeout_s: float = 10.0) -> Any:
-        self.asked.append(dict(request))
-        if request["op"] == "timeline":
-            return self.parts.pop(0)
-        return {"watch": 7, "link": "out", "connection": 3, "channel": 0, "role": "receiver"}
-
-
 def part(
     since: int, *steps: int, lost: int = 0, more: bool = False, ended: str | None = None
 ) -> dict[str, Any]:
@@ -346,37 +228,39 @@ def part(
     }
 
 
-def run(monkeypatch: pytest.MonkeyPatch, broker: Broker, *options: str) -> int:
-    monkeypatch.setattr(admin, "ask", broker.ask)
+def run(monkeypatch: pytest.MonkeyPatch, broker: Broker, parts: list[dict[str, Any]], *options: str) -> int:
+    """Show the timeline of a link, which comes in these parts."""
+    watch = {"watch": 7, "link": "out", "connection": 3, "channel": 0, "role": "receiver"}
+    broker.answers = {None: watch, "timeline": iter(parts)}
     monkeypatch.setattr(status.time, "sleep", lambda seconds: None)
     return main.main(["timeline", "3", "out", *options])
 
 
 def test_the_parts_of_a_timeline_become_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Asked for from where the last part ended; the watch is ended then."""
-    broker = Broker(part(0, 1, 2, more=True), part(2, 3), part(3))
-    assert run(monkeypatch, broker, "--for", "0", "--role", "receiver") == 0
+    parts = [part(0, 1, 2, more=True), part(2, 3), part(3)]
+    assert run(monkeypatch, broker, parts, "--for", "0", "--role", "receiver") == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["link"]["watch"] == 7
     assert (printed["start"], printed["steps"], printed["lost"]) == ({"credit": 0}, [1, 2, 3], 0)
-    assert [each["op"] for each in broker.asked] == ["watch-link", *["timeline"] * 3, "unwatch-link"]
-    assert broker.asked[0]["arguments"] == {
+    assert [each["op"] for each in broker.requests] == ["watch-link", *["timeline"] * 3, "unwatch-link"]
+    assert broker.requests[0]["arguments"] == {
         "connection": 3,
         "link": "out",
         "channel": None,
         "role": "receiver",
     }
-    assert [each["arguments"]["since"] for each in broker.asked[1:4]] == [None, 2, 3]
+    assert [each["arguments"]["since"] for each in broker.requests[1:4]] == [None, 2, 3]
 
 
 def test_what_is_behind_a_gap_begins_anew(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Steps of before cannot be drawn together with those; that some are lost is said."""
-    broker = Broker(part(0, 1), part(9, 10, lost=8, ended="the link is detached"))
-    assert run(monkeypatch, broker, "--for", "0") == 0
+    parts = [part(0, 1), part(9, 10, lost=8, ended="the link is detached")]
+    assert run(monkeypatch, broker, parts, "--for", "0") == 0
     printed = json.loads(capsys.readouterr().out)
     assert (printed["start"], printed["steps"]) == ({"credit": 9}, [10])
     assert (printed["lost"], printed["ended"]) == (8, "the link is detached")
@@ -386,32 +270,20 @@ WARNED = {"check": "metrics", "state": "warn", "evidence": "metrics are told", "
 BAD = {"check": "tls", "state": "bad", "evidence": "passwords go unencrypted", "to_do": "give a certificate"}
 
 
-def answer(monkeypatch: pytest.MonkeyPatch, *checks: dict[str, str]) -> list[Any]:
-    """Have the broker say this; what it is asked."""
-    asked: list[Any] = []
-    told = {"node": "a", "at_ms": 1, "boot_id": None, "checks": list(checks)}
-
-    def ask(place: admin.Place, request: Any) -> Any:
-        asked.append(request)
-        return told
-
-    monkeypatch.setattr(admin, "ask", ask)
-    return asked
+def diagnosis(*checks: dict[str, str]) -> dict[str | None, Any]:
+    return {"doctor": {"node": "a", "at_ms": 1, "boot_id": None, "checks": list(checks)}}
 
 
 @pytest.mark.parametrize(
     ("checks", "code"), [((WARNED,), 0), ((), 0), ((BAD, WARNED), 69), ((WARNED, BAD), 69)]
 )
 def test_the_exit_code_is_0_if_nothing_is_bad(
-    checks: tuple[dict[str, str], ...],
-    code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    checks: tuple[dict[str, str], ...], code: int, broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A warning is no reason to stop a roll-out."""
-    asked = answer(monkeypatch, *checks)
+    broker.answers = diagnosis(*checks)
     assert main.main(["doctor", "--formatter", "plain"]) == code
-    assert asked == [{"op": "doctor", "arguments": {"by_itself": False}}]
+    assert broker.requests == [{"op": "doctor", "arguments": {"by_itself": False}}]
     lines = ["state\tcheck\tevidence\tto_do", *("\t".join(each[n] for n in ORDER) for each in checks)]
     assert capsys.readouterr().out.splitlines() == lines
 
@@ -420,11 +292,11 @@ ORDER = ("state", "check", "evidence", "to_do")
 
 
 def test_the_page_has_what_to_do_within_80_columns(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What is in order is named in one paragraph; no terminal and no pipe makes it wider."""
     fine = [{"check": f"check-{n}", "state": "ok", "evidence": "it is", "to_do": ""} for n in range(12)]
-    answer(monkeypatch, BAD | {"evidence": "passwords go unencrypted " * 5}, WARNED, *fine)
+    broker.answers = diagnosis(BAD | {"evidence": "passwords go unencrypted " * 5}, WARNED, *fine)
     assert main.main(["doctor"]) == 69
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80

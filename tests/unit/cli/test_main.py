@@ -6,13 +6,14 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
-from amqp10broker.cli import admin, main, serving
+from amqp10broker.cli import main, serving
 from amqp10broker.config import Config
 from amqp10broker.config.settings import SETTINGS
+from tests.unit.cli.conftest import Broker
 
 
 @pytest.fixture(autouse=True)
@@ -86,101 +87,67 @@ def test_bad_usage_exits_with_2(argv: list[str]) -> None:
     assert ended.value.code == 2
 
 
-class TestTalkingToTheBroker:
-    @pytest.fixture
-    def asked(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[admin.Place, Any]]:
-        requests: list[tuple[admin.Place, Any]] = []
+@pytest.mark.parametrize(
+    ("argv", "name", "value", "meaning"),
+    [
+        ("memory-limit 0.6", "vm_memory_high_watermark", "0.6", "above 7 bytes of memory"),
+        (
+            "memory-limit absolute 512MB",
+            "vm_memory_high_watermark",
+            "absolute 512MB",
+            "above 7 bytes of memory",
+        ),
+        ("disk-limit 1GB", "disk_free_limit", "1GB", "below 7 bytes of free disk"),
+        ("disk-limit mem_relative 1.5", "disk_free_limit", "mem_relative 1.5", "below 7 bytes of free disk"),
+    ],
+)
+def test_limits_of_alarms(
+    argv: str, name: str, value: str, meaning: str, broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.answers = {None: {"limit_bytes": 7, "alarms": []}}
+    assert main.main(["alarm", *argv.split(), "--port", "1"]) == 0
+    assert broker.requests == [{"op": "set-limit", "arguments": {"name": name, "value": value}}]
+    assert capsys.readouterr().out == f"{name} is now {value}: publishers are held back {meaning}\n"
 
-        def ask(place: admin.Place, request: Any) -> dict[str, Any]:
-            requests.append((place, request))
-            return {}
 
-        monkeypatch.setattr(admin, "ask", ask)
-        return requests
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["alarm", "memory-limit", "1.5"],
+        ["alarm", "memory-limit", "absolute", "0.5"],
+        ["alarm", "memory-limit", "512", "MB"],
+        ["alarm", "disk-limit", "lots"],
+        ["alarm", "disk-limit", "mem_relative", "1GB"],
+    ],
+    ids=" ".join,
+)
+def test_a_limit_that_cannot_be_read_is_not_sent(
+    broker: Broker, argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(argv) == 2
+    assert broker.requests == []
+    assert f"{' '.join(argv[:2])} is '{' '.join(argv[2:])}'; must be " in capsys.readouterr().err
 
-    @pytest.mark.parametrize(
-        ("argv", "name", "value", "meaning"),
-        [
-            (
-                ["alarm", "memory-limit", "0.6"],
-                *("vm_memory_high_watermark", "0.6"),
-                "publishers are held back above 7 bytes of memory",
-            ),
-            (
-                ["alarm", "memory-limit", "absolute", "512MB"],
-                *("vm_memory_high_watermark", "absolute 512MB"),
-                "publishers are held back above 7 bytes of memory",
-            ),
-            (
-                ["alarm", "disk-limit", "1GB"],
-                *("disk_free_limit", "1GB"),
-                "publishers are held back below 7 bytes of free disk",
-            ),
-            (
-                ["alarm", "disk-limit", "mem_relative", "1.5"],
-                *("disk_free_limit", "mem_relative 1.5"),
-                "publishers are held back below 7 bytes of free disk",
-            ),
-        ],
-        ids=str,
-    )
-    def test_limits_of_alarms(
-        self,
-        argv: list[str],
-        name: str,
-        value: str,
-        meaning: str,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
-        asked: list[Any] = []
 
-        def ask(place: admin.Place, request: Any) -> dict[str, Any]:
-            asked.append(request)
-            return {"limit_bytes": 7, "alarms": []}
-
-        monkeypatch.setattr(admin, "ask", ask)
-        assert main.main([*argv, "--port", "1"]) == 0
-        assert asked == [{"op": "set-limit", "arguments": {"name": name, "value": value}}]
-        assert capsys.readouterr().out == f"{name} is now {value}: {meaning}\n"
-
-    @pytest.mark.parametrize(
-        "argv",
-        [
-            ["alarm", "memory-limit", "1.5"],
-            ["alarm", "memory-limit", "absolute", "0.5"],
-            ["alarm", "memory-limit", "512", "MB"],
-            ["alarm", "disk-limit", "lots"],
-            ["alarm", "disk-limit", "mem_relative", "1GB"],
-        ],
-        ids=" ".join,
-    )
-    def test_a_limit_that_cannot_be_read_is_not_sent(
-        self, asked: list[Any], argv: list[str], capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert main.main(argv) == 2
-        assert asked == []
-        assert f"{' '.join(argv[:2])} is '{' '.join(argv[2:])}'; must be " in capsys.readouterr().err
-
-    @pytest.mark.parametrize(
-        "argv",
-        [
-            ["status"],
-            ["status", "--watch"],
-            ["set", "max_link_credit", "5"],
-            ["queue", "list"],
-            ["queue", "declare", "q"],
-            ["connection", "close", "1"],
-            ["definitions", "export", "-"],
-        ],
-        ids=" ".join,
-    )
-    def test_without_a_broker_exits_with_3_and_says_how_to_start_one(
-        self, argv: list[str], capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert main.main(argv) == 3
-        complaint = capsys.readouterr().err
-        assert "no broker of yours runs on port 5672; start one with 'amqp10broker serve'" in complaint
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["status"],
+        ["status", "--watch"],
+        ["set", "max_link_credit", "5"],
+        ["queue", "list"],
+        ["queue", "declare", "q"],
+        ["connection", "close", "1"],
+        ["definitions", "export", "-"],
+    ],
+    ids=" ".join,
+)
+def test_without_a_broker_exits_with_3_and_says_how_to_start_one(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(argv) == 3
+    complaint = capsys.readouterr().err
+    assert "no broker of yours runs on port 5672; start one with 'amqp10broker serve'" in complaint
 
 
 def test_the_table_of_commands_is_what_the_files_have() -> None:

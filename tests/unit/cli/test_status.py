@@ -4,148 +4,14 @@ from __future__ import annotations
 
 import io
 import os
-from copy import deepcopy
 from typing import Any
 
 import pytest
 
 from amqp10broker.cli import status
 from amqp10broker.cli.admin import Place
-
-DOCUMENT: dict[str, Any] = {
-    "broker": {
-        "container_id": "amqp10broker@box",
-        "version": "0.1.0",
-        "pid": 4711,
-        "uptime_s": 3725.5,
-        "listeners": ["127.0.0.1:5672"],
-        "flow": {"max_link_credit": 170, "max_incoming_window": 400, "max_queue_credit": 256},
-        "alarms": ["memory"],
-        "rss_bytes": 43_000_000,
-    },
-    "connections": [
-        {
-            "id": 1,
-            "protocol": "AMQP 1.0",
-            "peer": "127.0.0.1:53312",
-            "user": "guest",
-            "container_id": "orders-service",
-            "state": "opened",
-            "channel_max": 63,
-            "frame_max": 131_072,
-            "idle_timeout_ms": 60_000,
-            "bytes_in": 1_500_000,
-            "bytes_out": 900,
-            "writer_waiting_bytes": 0,
-            "sessions": [
-                {
-                    "channel": 0,
-                    "incoming_window": 0,
-                    "remote_incoming_window": 2_147_483_647,
-                    "next_incoming_id": 12,
-                    "next_outgoing_id": 4_294_967_295,
-                    "unsettled_in": 1,
-                    "unsettled_out": 2,
-                    "pending_out": 3,
-                    "links": [
-                        {
-                            "name": "out-1",
-                            "handle": 0,
-                            "role": "sender",
-                            "address": "/queues/orders",
-                            "queue": "orders",
-                            "credit": 85,
-                            "delivery_count": 340,
-                            "unsettled": 171,
-                            "available": None,
-                            "drain": False,
-                            "queue_credit": None,
-                            "queue_delivery_count": None,
-                            "pending": 0,
-                            "properties": None,
-                            "waits": "blocked-by-alarm",
-                            "waits_why": "the memory alarm is on; incoming-window is 0 since 12 s",
-                        },
-                        {
-                            "name": "in-1",
-                            "handle": 1,
-                            "role": "receiver",
-                            "address": "orders-alias",
-                            "queue": "orders",
-                            "credit": 4_294_967_295,
-                            "delivery_count": 7,
-                            "unsettled": 0,
-                            "available": 12,
-                            "drain": True,
-                            "queue_credit": 256,
-                            "queue_delivery_count": 9,
-                            "pending": 4,
-                            "properties": {"x-trace": "on"},
-                            "waits": None,
-                            "waits_why": None,
-                        },
-                    ],
-                },
-                {"channel": 1, "links": []},
-            ],
-        },
-        {"id": 2, "peer": "[::1]:1", "user": None, "container_id": None, "state": "opening", "sessions": []},
-        {
-            "id": 3,
-            "protocol": "AMQP 0-9-1",
-            "peer": "127.0.0.1:53400",
-            "user": "ann",
-            "vhost": "shop",
-            "container_id": None,
-            "client": {"connection_name": "mailer", "product": "pika"},
-            "state": "flow",
-            "channel_max": 2047,
-            "frame_max": 131_072,
-            "idle_timeout_ms": 60_000,
-            "bytes_in": 1,
-            "bytes_out": 2,
-            "writer_waiting_bytes": 0,
-            "sessions": [],
-            "channels": [
-                {
-                    "number": 7,
-                    "state": "open",
-                    "confirm": True,
-                    "transactional": False,
-                    "unconfirmed": 400,
-                    "unacknowledged": 3,
-                    "prefetch": 10,
-                    "global_prefetch": 0,
-                    "reader_credit": 0,
-                    "consumers": [
-                        {
-                            "tag": "c1",
-                            "queue": "orders",
-                            "no_ack": False,
-                            "prefetch": 10,
-                            "unacknowledged": 3,
-                            "unsent": 0,
-                        }
-                    ],
-                    "waits": "credit-flow",
-                    "waits_why": "the reader of the whole connection waits for this channel: queue 'slow' "
-                    "does not follow",
-                }
-            ],
-        },
-    ],
-    "queues": [
-        {
-            "name": "orders",
-            "type": "classic",
-            "durable": True,
-            "messages_ready": 12,
-            "messages_unsettled": 0,
-            "consumers": 1,
-            "publishers": 1,
-        }
-    ],
-}
+from tests.unit.cli import documents
+from tests.unit.cli.conftest import Broker
 
 RESOURCES: dict[str, Any] = {
     "memory": {
@@ -170,7 +36,7 @@ RESOURCES: dict[str, Any] = {
 
 def shown_of(alarms: list[str], width: int = 100, **changes: dict[str, Any]) -> list[str]:
     """The lines between the flow settings and the connections."""
-    document = deepcopy(DOCUMENT)
+    document = documents.status()
     resources = {name: {**each, **changes.get(name, {})} for name, each in RESOURCES.items()}
     document["broker"] |= {"alarms": alarms, "resources": resources}
     lines = status.render(document, width=width)
@@ -191,7 +57,7 @@ def test_alarms_say_since_when_why_and_what_ends_them() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 100, 132])
 def test_no_line_is_wider_than_asked_for_however_long_the_names(width: int) -> None:
-    document = deepcopy(DOCUMENT)
+    document = documents.status()
     link = document["connections"][0]["sessions"][0]["links"][1]
     link |= {"name": "n" * 300, "queue": "q" * 300, "address": "a" * 300, "credit": 85}
     link |= {"waits": "queue-empty", "waits_why": "evidence " * 40}
@@ -205,20 +71,9 @@ def test_no_line_is_wider_than_asked_for_however_long_the_names(width: int) -> N
 
 def test_open_transactions_are_shown() -> None:
     """Below their session; one that cannot be committed says why."""
-    transaction = {
-        "id": "0000000100000002",
-        "link": "control",
-        "age_s": 75.5,
-        "messages": 3,
-        "bytes": 2048,
-        "deliveries": 2,
-        "failed": None,
-    }
-    document = deepcopy(DOCUMENT)
-    document["connections"][0]["sessions"][0]["transactions"] = [
-        transaction,
-        {**transaction, "failed": "it has become too large"},
-    ]
+    document = documents.status()
+    open_one = document["connections"][0]["sessions"][0]["transactions"]
+    open_one.append({**open_one[0], "failed": "it has become too large"})
     found = [line for line in status.render(document) if "Transaction" in line]
     shown = "    Transaction 0000000100000002  open for 1 min 15 s  posted 3, 2.0 KiB  decided on 2"
     assert found == [shown] * 2
@@ -226,7 +81,7 @@ def test_open_transactions_are_shown() -> None:
 
 
 def test_names_of_clients_cannot_steer_the_terminal() -> None:
-    document = deepcopy(DOCUMENT)
+    document = documents.status()
     document["connections"][0]["container_id"] = "\x1b[2J\nforged"
     link = document["connections"][0]["sessions"][0]["links"][0]
     link |= {"name": "a\rb", "waits_why": "peer said \x07", "properties": {"\x1b": "\x00"}}
@@ -255,7 +110,7 @@ class Interrupt:
 
 
 def show(stream: io.StringIO, **options: Any) -> str:
-    options = {"watch_s": None, "as_json": False, "fetch": lambda: DOCUMENT, **options}
+    options = {"watch_s": None, "as_json": False, "fetch": documents.status, **options}
     assert status.show(Place(5672, None), stream=stream, **options) == 0
     return stream.getvalue()
 
@@ -301,7 +156,7 @@ RECORDING: dict[str, Any] = {
 )
 def test_a_recording_is_summed_up(changes: dict[str, Any], line: str) -> None:
     """What was lost is seen without being asked for."""
-    document = deepcopy(DOCUMENT)
+    document = documents.status()
     document["broker"]["recording"] = RECORDING | changes
     assert line in "\n".join(status.render(document))
     document["broker"]["recording"] = None
@@ -310,7 +165,7 @@ def test_a_recording_is_summed_up(changes: dict[str, Any], line: str) -> None:
 
 def test_suspended_links_are_shown() -> None:
     """Ten of them, with what they keep and for how long."""
-    document = deepcopy(DOCUMENT)
+    document = documents.status()
     link: dict[str, Any] = {"link": 3, "name": "mine", "container_id": "c", "user": "guest", "vhost": "/"}
     link |= {"role": "receiver", "unsettled": 4, "age_s": 12.0, "left_s": 48.0}
     document["broker"]["suspended_links"] = [link, link | {"left_s": None}] + [link] * 9
@@ -323,16 +178,10 @@ def test_suspended_links_are_shown() -> None:
 
 
 def test_what_is_chosen_is_asked_of_the_broker_and_the_screen_bounds_it(
-    monkeypatch: pytest.MonkeyPatch,
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a thousand connections only what fits is sent; JSON and --all have no bound."""
-    asked: list[Any] = []
-
-    def ask(place: Place, request: Any) -> Any:
-        asked.append(request["arguments"]["choose"])
-        return DOCUMENT
-
-    monkeypatch.setattr(status.admin, "ask", ask)
+    broker.answers = {None: documents.status()}
     monkeypatch.setenv("LINES", "30")
     monkeypatch.setenv("COLUMNS", "80")
     once: dict[str, Any] = {"watch_s": None, "choose": {"user": "ann"}}
@@ -341,7 +190,7 @@ def test_what_is_chosen_is_asked_of_the_broker_and_the_screen_bounds_it(
     status.show(Place(1, None), as_json=True, stream=io.StringIO(), **once)
     watched: dict[str, Any] = {"watch_s": 1.0, "all_of_them": True, "sleep": Interrupt(1)}
     status.show(Place(1, None), as_json=False, stream=Terminal(), **watched)
-    assert asked == [
+    assert [each["arguments"]["choose"] for each in broker.requests] == [
         {"user": "ann", "limit": status.SHOWN_MAX},
         {"user": "ann"},
         {"user": "ann"},

@@ -9,8 +9,8 @@ import pytest
 
 from amqp10broker.client.message import BodyKind, Header, Message, Properties, data_message, decode_message
 from amqp10broker.client.options import BrokerUrl, ClientOptions, UrlError, exchange_address, parse_url
+from amqp10broker.message.amqp10 import locate
 from amqp10broker.protocols.amqp10.errors import DecodeError, EncodeError
-from amqp10broker.protocols.amqp10.sections import locate
 from amqp10broker.protocols.amqp10.types import Symbol, Timestamp, UInt
 
 FULL = Message(

@@ -28,7 +28,7 @@ from amqp10broker.queues.commands import Credit, Effect, GiveBack, PeerId, Publi
 from amqp10broker.queues.quorum.commands import QuorumCommand
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import QueueSettings
-from tests.support.quorum_bench import message
+from tests.support.queue_bench import message
 
 PEER = c.PeerId(1, 1, 1)
 CONSUMER = c.ConsumerRef(PEER, 1)

@@ -18,12 +18,15 @@ from amqp10broker.message.amqp10 import (
     LAYOUTS_MAX,
     LENGTH_MAX,
     MessageLayouts,
+    MessageReader,
     decode_head,
     extra_keys,
     header_end,
+    header_of,
 )
-from amqp10broker.message.message import Message, MessageReader, acquired, durable, header_of, is_amqp091
-from amqp10broker.message.traits import LOOKED_THROUGH_BYTES, destination, ids, trace_fields
+from amqp10broker.message.message import Message
+from amqp10broker.message.tracing import LOOKED_THROUGH_BYTES, destination, ids, is_amqp091, trace_fields
+from amqp10broker.message.traits import acquired, traits_of
 from amqp10broker.protocols.amqp091.codec import Int32, encode_shortstr
 from amqp10broker.protocols.amqp091.errors import DecodeError
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
@@ -59,7 +62,7 @@ def test_the_head_can_be_sliced_for_a_delivery() -> None:
 @pytest.mark.parametrize(("mode", "expected"), [(None, False), (1, False), (2, True)])
 def test_delivery_mode_2_is_durable(mode: int | None, expected: bool) -> None:
     """Mode 2 is persistent; 1 and none are transient."""
-    assert durable((read(BasicProperties(headers={"a": 1}, delivery_mode=mode))[0], b"")) is expected
+    assert traits_of(read(BasicProperties(headers={"a": 1}, delivery_mode=mode))[0]).durable is expected
 
 
 def test_an_acquired_message_is_redelivered() -> None:
@@ -185,7 +188,7 @@ def test_only_an_impersonator_publishes_as_another() -> None:
 
 @pytest.mark.parametrize(("given", "expected"), [(None, False), (False, False), (True, True)])
 def test_durable_is_what_the_header_says(given: bool | None, expected: bool) -> None:
-    assert durable(read_10(Header(durable=given).encode() + BODY)) is expected
+    assert traits_of(read_10(Header(durable=given).encode() + BODY)[0]).durable is expected
 
 
 def test_the_first_acquirer_is_told_so_and_the_next_one_not() -> None:

@@ -9,9 +9,10 @@ from uuid import UUID
 import pytest
 
 from amqp10broker.message.amqp091 import delivery_count, make_head, split_head
-from amqp10broker.message.amqp10 import decode_head
+from amqp10broker.message.amqp10 import MessageReader, decode_head, header_of
 from amqp10broker.message.convert import body_start, read_properties, routing_headers, to_amqp091, to_amqp10
-from amqp10broker.message.message import Message, MessageReader, acquired, durable, header_of
+from amqp10broker.message.message import Message
+from amqp10broker.message.traits import acquired, traits_of
 from amqp10broker.protocols.amqp091 import codec as t091
 from amqp10broker.protocols.amqp091.codec import decode_shortstr
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
@@ -112,7 +113,7 @@ def test_a_message_in_the_right_encoding_is_left_alone() -> None:
 def test_delivery_mode_2_becomes_durable(mode: int | None, expected: bool) -> None:
     """delivery_mode 2 -> header.durable = true, anything else false."""
     assert header_10(delivery_mode=mode).durable is expected
-    assert durable(to_amqp10(message091(delivery_mode=mode))) is expected
+    assert traits_of(to_amqp10(message091(delivery_mode=mode))[0]).durable is expected
 
 
 @pytest.mark.parametrize(
@@ -321,7 +322,7 @@ def test_durable_becomes_a_delivery_mode(given: bool | None, mode: int | None) -
     """header.durable -> delivery_mode 2, or none, which means the same as 1."""
     message = message10(BODY, header=Header(durable=given))
     assert properties_091(message).delivery_mode == mode
-    assert durable(to_amqp091(message)) is (mode == 2)
+    assert traits_of(to_amqp091(message)[0]).durable is (mode == 2)
 
 
 def test_priority_and_ttl_become_priority_and_expiration() -> None:
@@ -521,6 +522,8 @@ def test_a_value_too_deep_for_tables_is_dropped() -> None:
     assert found["x-flat"] == "v"
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "amqp_quorum_queue_amqpl", "amqp_stream_amqpl")
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "roundtrip_to_amqp_091")
 @pytest.mark.rabbitmq("mc_unit_SUITE", "amqp_to_amqpl_data_body")
 @pytest.mark.parametrize(
     ("sections", "body"),

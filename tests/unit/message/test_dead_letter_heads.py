@@ -12,8 +12,8 @@ from amqp10broker.message.amqp10 import MessageReader, decode_head, encode_head,
 from amqp10broker.message.convert import routing_headers, to_amqp091, to_amqp10
 from amqp10broker.message.dead_letter_heads import Cause, DeadLetterHeads, delivery_time_ms, redelivered
 from amqp10broker.message.death_history import Death, is_cycle, recorded, times_of, with_times
-from amqp10broker.message.message import Message, acquired
-from amqp10broker.message.traits import TIME_MAX_MS, Delay, Traits, traits_of
+from amqp10broker.message.message import Message
+from amqp10broker.message.traits import TIME_MAX_MS, Delay, Traits, acquired, traits_of
 from amqp10broker.protocols.amqp091 import codec as t091
 from amqp10broker.protocols.amqp091.codec import Int64
 from amqp10broker.protocols.amqp091.codec import Timestamp as Timestamp091

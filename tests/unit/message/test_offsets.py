@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.message import amqp091
-from amqp10broker.message.amqp10 import decode_head
+from amqp10broker.message.amqp10 import decode_head, make_head
 from amqp10broker.message.convert import _head_to_amqp091, data_section, to_amqp091
-from amqp10broker.message.filters.stream import delivered, delivered_with_time, filter_values, kept
-from amqp10broker.message.message import Message, make_head
+from amqp10broker.message.message import Message
+from amqp10broker.message.stream_heads import delivered, delivered_with_time, filter_values, kept
 from amqp10broker.protocols.amqp091.codec import Int64
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
 from amqp10broker.protocols.amqp10.codec import encode

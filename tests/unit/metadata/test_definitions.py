@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import json
-from collections.abc import Callable
+import re
 from pathlib import Path
 from typing import Any
 
@@ -234,148 +234,105 @@ def test_a_file_of_one_virtual_host_names_none(catalog: Catalog) -> None:
         load({"queues": [{"name": "q"}]}, catalog)
 
 
-Change = Callable[[dict[str, Any]], Any]
+GONE = object()
+
+
+def changed_at(place: str, value: object, document: dict[str, Any]) -> dict[str, Any]:
+    """Put a value at a place such as ``queues[0].name``, or take away what is there."""
+    *way, last = [int(step) if step.isdecimal() else step for step in re.findall(r"[\w-]+", place)]
+    where: Any = document
+    for step in way:
+        where = where[step]
+    if value is GONE:
+        del where[last]
+    elif isinstance(where, list) and last == len(where):
+        where.append(value)
+    else:
+        where[last] = value
+    return document
 
 
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("place", "value", "text"),
     [
+        ("queues[3].durable", "yes", 'queues[3].durable is "yes"; must be true or false'),
+        ("queues[0].name", GONE, "queues[0].name is missing; must be a string"),
+        ("queues[0].arguments", ["x"], 'queues[0].arguments is ["x"]; must be an object: {...}'),
+        ("queues", {}, "queues is {}; must be a list: [...]"),
+        ("queues[0]", 7, "queues[0] is 7; must be an object: {...}"),
+        ("exchanges[0].internal", 0, "exchanges[0].internal is 0; must be true or false"),
         (
-            lambda doc: doc["queues"][3].update(durable="yes"),
-            'definitions: queues[3].durable is "yes"; must be true or false',
+            "bindings[0].destination_type",
+            "t",
+            'bindings[0].destination_type is "t"; must be "queue" or "exch',
         ),
         (
-            lambda doc: doc["queues"][0].pop("name"),
-            "definitions: queues[0].name is missing; must be a string",
+            "users[0].password_hash",
+            "c2hvcnQ=",
+            "users[0].password_hash cannot be read; must be as rabbit_pas",
         ),
         (
-            lambda doc: doc["queues"][0].update(arguments=["x"]),
-            'definitions: queues[0].arguments is ["x"]; must be an object: {...}',
+            "users[0].hashing_algorithm",
+            "x",
+            'users[0].hashing_algorithm is "x"; must be one of argon2id, rab',
         ),
-        (lambda doc: doc.update(queues={}), "definitions: queues is {}; must be a list: [...]"),
-        (lambda doc: doc.update(queues=[7]), "definitions: queues[0] is 7; must be an object: {...}"),
+        ("users[0].password_hash", GONE, "users[0].password_hash is missing; must be given, or password"),
         (
-            lambda doc: doc["exchanges"][0].update(internal=0),
-            "definitions: exchanges[0].internal is 0; must be true or false",
+            "users[4]",
+            {"name": "p", "password": "x"},
+            "users[4].password cannot be used; must not be empty; or",
         ),
-        (
-            lambda doc: doc["bindings"][0].update(destination_type="topic"),
-            'definitions: bindings[0].destination_type is "topic"; must be "queue" or "exchange"',
-        ),
-        (
-            lambda doc: doc["users"][0].update(password_hash="c2hvcnQ="),
-            "definitions: users[0].password_hash cannot be read; must be as rabbit_password_hashing_sha256",
-        ),
-        (
-            lambda doc: doc["users"][0].update(hashing_algorithm="rot13"),
-            'definitions: users[0].hashing_algorithm is "rot13"; must be one of argon2id, rabbit_password',
-        ),
-        (
-            lambda doc: doc["users"][0].pop("password_hash"),
-            "definitions: users[0].password_hash is missing; must be given, or password",
-        ),
-        (
-            lambda doc: doc["users"].append({"name": "p", "password": "x"}),
-            "definitions: users[4].password cannot be used; must not be empty; or give password_hash",
-        ),
-        (
-            lambda doc: doc["users"][0].update(tags=[1]),
-            "definitions: users[0].tags is [1]; must be a list of strings, or one string with commas",
-        ),
-        (
-            lambda doc: doc["users"][0].update(limits={"max-queues": 1}),
-            "definitions: users[0] is refused: user 'guest': there is no limit 'max-queues'",
-        ),
-        (
-            lambda doc: doc["users"][0].update(scram_sha_256="1:2"),
-            "definitions: users[0].scram_sha_256 cannot be read; must be iterations:salt",
-        ),
-        (
-            lambda doc: doc["permissions"][0].update(user="nobody"),
-            "definitions: permissions[0] is refused: no user 'nobody'",
-        ),
-        (
-            lambda doc: doc["permissions"][0].update(read="("),
-            "definitions: permissions[0] is refused: read permission: '(' is not a regular expression",
-        ),
-        (
-            lambda doc: doc["topic_permissions"][0].pop("exchange"),
-            "definitions: topic_permissions[0].exchange is missing; must be a string",
-        ),
-        (
-            lambda doc: doc["policies"][0].update(priority="high"),
-            'definitions: policies[0].priority is "high"; must be an integer',
-        ),
-        (
-            lambda doc: doc["parameters"][0]["value"].update({"max-queues": "9"}),
-            "definitions: parameters[0] is refused: vhost 'shop': limit 'max-queues' is '9'",
-        ),
-        (
-            lambda doc: doc["parameters"][1]["value"].pop("pattern"),
-            "definitions: parameters[1].value.pattern is missing; must be a string",
-        ),
-        (
-            lambda doc: doc["global_parameters"][0].pop("value"),
-            "definitions: global_parameters[0].value is missing; must be given",
-        ),
+        ("users[0].tags", [1], "users[0].tags is [1]; must be a list of strings, or one string with commas"),
+        ("users[0].limits", {"n": 1}, "users[0] is refused: user 'guest': there is no limit 'n'"),
+        ("users[0].scram_sha_256", "1:2", "users[0].scram_sha_256 cannot be read; must be iterations:salt"),
+        ("permissions[0].user", "nobody", "permissions[0] is refused: no user 'nobody'"),
+        ("permissions[0].read", "(", "permissions[0] is refused: read permission: '(' is not a regular expr"),
+        ("topic_permissions[0].exchange", GONE, "topic_permissions[0].exchange is missing; must be a string"),
+        ("policies[0].priority", "high", 'policies[0].priority is "high"; must be an integer'),
+        ("parameters[0].value.max-queues", "9", "parameters[0] is refused: vhost 'shop': limit 'max-queues'"),
+        ("parameters[1].value.pattern", GONE, "parameters[1].value.pattern is missing; must be a string"),
+        ("global_parameters[0].value", GONE, "global_parameters[0].value is missing; must be given"),
     ],
 )
 def test_a_fault_names_its_place_and_nothing_is_changed(
-    catalog: Catalog, document: dict[str, Any], host: Any, change: Change, text: str
+    catalog: Catalog, document: dict[str, Any], host: Any, place: str, value: object, text: str
 ) -> None:
     """Whatever comes first in the file is not taken over either."""
     before = copy.deepcopy(export(catalog)), catalog.users.version
-    change(document)
     with pytest.raises(ConfigError) as caught:
-        load(document, catalog)
-    assert str(caught.value).startswith(text)
+        load(changed_at(place, value, document), catalog)
+    assert str(caught.value).startswith(f"definitions: {text}")
     assert (export(catalog), catalog.users.version) == before
     assert host.started == []
 
 
 @pytest.mark.parametrize(
-    ("change", "section", "reason"),
+    ("place", "value", "reason"),
     [
+        ("bindings[0].destination", "gone", "(orders.events to gone): no queue 'gone' in vhost 'shop'"),
+        ("exchanges[0].type", "x-delayed", "(orders.events): unknown exchange type 'x-delayed'"),
+        ("policies[0].apply-to", "x", "(dead-letters): policy 'dead-letters': apply-to is 'x'"),
+        ("queues[0].vhost", "nowhere", "(orders.new): vhost nowhere not found"),
         (
-            lambda doc: doc["bindings"][0].update(destination="gone"),
-            "bindings",
-            "bindings[0] (orders.events to gone): no queue 'gone' in vhost 'shop'",
+            "queues[0].arguments.x-max-length",
+            -1,
+            f"(orders.new): invalid arg 'x-max-length' for {NEW}: must be 0 or more, not -1",
         ),
         (
-            lambda doc: doc["exchanges"][0].update(type="x-delayed-message"),
-            "exchanges",
-            "exchanges[0] (orders.events): unknown exchange type 'x-delayed-message'",
-        ),
-        (
-            lambda doc: doc["policies"][0].update({"apply-to": "everything"}),
-            "policies",
-            "policies[0] (dead-letters): policy 'dead-letters': apply-to is 'everything'",
-        ),
-        (
-            lambda doc: doc["queues"][0].update(vhost="nowhere"),
-            "queues",
-            "queues[0] (orders.new): vhost nowhere not found",
-        ),
-        (
-            lambda doc: doc["queues"][0]["arguments"].update({"x-max-length": -1}),
-            "queues",
-            f"queues[0] (orders.new): invalid arg 'x-max-length' for {NEW}: must be 0 or more, not -1",
-        ),
-        (
-            lambda doc: doc["queues"][0]["arguments"].update({"x-queue-type": "jms"}),
-            "queues",
-            f"queues[0] (orders.new): invalid arg 'x-queue-type' for {NEW}: must be one of ",
+            "queues[0].arguments.x-queue-type",
+            "jms",
+            f"(orders.new): invalid arg 'x-queue-type' for {NEW}: must be one of ",
         ),
     ],
 )
 def test_what_is_refused_is_left_out_and_named(
-    catalog: Catalog, document: dict[str, Any], change: Change, section: str, reason: str
+    catalog: Catalog, document: dict[str, Any], place: str, value: object, reason: str
 ) -> None:
     """With the bindings that need it; everything else is there."""
+    section = place.partition("[")[0]
     before = len(document[section])
-    change(document)
-    report = load(document, catalog)
-    assert any(each.startswith(f"definitions: {reason}") for each in report.skipped), report.skipped
+    report = load(changed_at(place, value, document), catalog)
+    assert any(each.startswith(f"definitions: {section}[0] {reason}") for each in report.skipped), report
     assert report.loaded[section] < before
     assert catalog.users.by_name.get("legacy") is not None
     written = export(catalog)

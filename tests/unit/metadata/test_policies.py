@@ -227,6 +227,8 @@ def test_a_queue_starts_with_what_its_policy_says(catalog: Catalog, vhost: Virtu
 
 
 @pytest.mark.rabbitmq("confirms_rejects_SUITE", "policy_resets_to_default")
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_policy")
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "dead_letter_policy")
 def test_a_running_queue_is_told_what_changes(catalog: Catalog, vhost: VirtualHost) -> None:
     """When a policy comes, when it is replaced, when it goes; each time once."""
     queue, _ = declare(catalog, vhost, "q")

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from amqp10broker.message.amqp10 import make_head
 from amqp10broker.message.filters.stream import OffsetWord
-from amqp10broker.message.message import Message, make_head
+from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.queues.classic.dispatch import Serving
 from amqp10broker.queues.classic.queue import ClassicQueue
@@ -36,65 +37,30 @@ from amqp10broker.queues.stream.log import MemoryShelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamConsumer, StreamQueue
 from tests.support.askers import new_asker
 from tests.support.channel_world import World
-from tests.support.quorum_bench import Bench as QuorumBench
+from tests.support.queue_bench import Bench
 from tests.support.steps import steps_of
 from tests.support.streams import Bench as StreamBench
 from tests.support.streams import text
-from tests.unit.queues.bench_queue import Bench, message
 
 REJECT = Overflow.REJECT_PUBLISH
-
-
-def counted(queue: Any) -> dict[str, int]:
-    return {name: count for name, count in queue.counters.document().items() if count}
 
 
 # --- classic --------------------------------------------------------------------------------------
 
 
-def test_a_classic_queue_counts_what_it_takes_and_drops() -> None:
-    bench = Bench(QueueSettings(max_length=2))
-    bench.publish("a")
-    bench.publish("b", "c", "d")
-    assert counted(bench.queue) == {"published": 4, "dropped": 2}
-
-
 @pytest.mark.parametrize("overflow", [REJECT, Overflow.REJECT_PUBLISH_DLX])
 def test_a_classic_queue_counts_what_it_refuses(overflow: Overflow) -> None:
     """It is neither taken nor dropped, even if it is dead-lettered."""
-    bench = Bench(QueueSettings(max_length=1, overflow=overflow, dead_letter_exchange="dlx"))
+    bench = Bench("classic", max_length=1, overflow=overflow, dead_letter_exchange="dlx")
     bench.publish("a", "b", "c")
     bench.publish("d")
     dead_lettered = {"dead_lettered": 3} if overflow is Overflow.REJECT_PUBLISH_DLX else {}
-    assert counted(bench.queue) == {"published": 1, "rejected": 3, **dead_lettered}
-
-
-def test_a_classic_queue_counts_what_expires_with_or_without_a_dead_letter_exchange() -> None:
-    """At its head, and in front of a consumer."""
-    bench = Bench(QueueSettings(message_ttl_ms=100))
-    bench.publish("a", "b")
-    bench.wait(200)
-    bench.publish(message("c", ttl=1))
-    bench.now += 300
-    bench.consumer(5)
-    assert counted(bench.queue) == {"published": 3, "expired": 3}
-
-
-def test_a_classic_queue_counts_what_consumers_discard() -> None:
-    """What they return, or accept, is another thing."""
-    bench = Bench()
-    bench.publish("a", "b", "c", "d")
-    consumer = bench.consumer(4)
-    consumer.settle("a", delivery_outcome=DeliveryOutcome.DISCARD)
-    consumer.settle("b", delivery_outcome=DeliveryOutcome.DISCARD_FAILED)
-    consumer.settle("c")
-    consumer.settle("d", delivery_outcome=DeliveryOutcome.REQUEUE)
-    assert counted(bench.queue) == {"published": 4, "discarded": 2}
+    assert bench.counters == {"published": 1, "rejected": 3, **dead_lettered}
 
 
 def test_a_classic_queue_is_full_at_its_limit() -> None:
     """One below it is not, and what consumers hold does not count."""
-    bench = Bench(QueueSettings(max_length=2, overflow=REJECT))
+    bench = Bench("classic", max_length=2, overflow=REJECT)
     bench.publish("a")
     assert bench.queue.figures().limits == LengthLimits(2, None, "reject-publish")
     assert not bench.queue.figures().full
@@ -107,20 +73,14 @@ def test_a_classic_queue_is_full_at_its_limit() -> None:
 # --- quorum ---------------------------------------------------------------------------------------
 
 
-def test_a_quorum_queue_counts_what_it_takes_and_drops() -> None:
-    bench = QuorumBench(max_length=2)
-    bench.publish("a", "b", "c")
-    assert counted(bench.queue) == {"published": 3, "dropped": 1}
-
-
 def test_a_quorum_queue_counts_what_it_refuses_and_is_full_until_there_is_room_again() -> None:
     """It takes publishes again when it is down to 80 %, not before."""
-    bench = QuorumBench(max_length=5, overflow=REJECT)
+    bench = Bench(max_length=5, overflow=REJECT)
     bench.publish("a", "b", "c", "d")
     assert not bench.queue.figures().full
     bench.publish("e", "f")
     bench.publish("g")
-    assert counted(bench.queue) == {"published": 5, "rejected": 2}
+    assert bench.counters == {"published": 5, "rejected": 2}
     assert bench.queue.figures().full
     consumer = bench.consumer(1)
     bench.settle(consumer, DeliveryOutcome.ACCEPT)
@@ -130,7 +90,7 @@ def test_a_quorum_queue_counts_what_it_refuses_and_is_full_until_there_is_room_a
 
 def test_a_quorum_queue_counts_what_dies() -> None:
     """By time, by a consumer, and by too many attempts."""
-    bench = QuorumBench(delivery_limit=1)
+    bench = Bench(delivery_limit=1)
     bench.publish("a", ttl_ms=10)
     bench.wait(20)
     bench.publish("b", "c")
@@ -139,20 +99,20 @@ def test_a_quorum_queue_counts_what_dies() -> None:
     for _ in range(2):
         bench.credit(consumer, 1)
         bench.settle(consumer, DeliveryOutcome.REQUEUE_FAILED)
-    assert counted(bench.queue) == {"published": 3, "expired": 1, "discarded": 1, "delivery_limit": 1}
+    assert bench.counters == {"published": 3, "expired": 1, "discarded": 1, "delivery_limit": 1}
 
 
 def test_replaying_the_log_counts_nothing() -> None:
     """It happened before the broker was started."""
-    bench = QuorumBench(max_length=1)
+    bench = Bench(max_length=1)
     bench.queue.follow()
     bench.publish("a", "b")
     bench.configure(max_length=1, overflow=REJECT)
     bench.publish("c")
     bench.queue.lead()
-    assert counted(bench.queue) == {}
+    assert bench.counters == {}
     bench.publish("d")
-    assert counted(bench.queue) == {"rejected": 1}
+    assert bench.counters == {"rejected": 1}
 
 
 # --- stream ---------------------------------------------------------------------------------------
@@ -164,7 +124,7 @@ def test_a_stream_counts_what_it_takes_and_what_retention_drops() -> None:
         bench.publish(2)
     dropped = bench.queue.log.first_offset
     assert dropped > 0
-    assert counted(bench.queue) == {"published": 16, "dropped": dropped}
+    assert bench.counters == {"published": 16, "dropped": dropped}
 
 
 class Looked(dict[ConsumerRef, ConsumerStatus]):

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.message.message import Message, make_head
+from amqp10broker.message.amqp10 import make_head
+from amqp10broker.message.message import Message
 from amqp10broker.message.traits import X_OPT_DELIVERY_TIME
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Long

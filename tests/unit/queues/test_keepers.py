@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from amqp10broker.errors import DiskFull
-from amqp10broker.message.message import make_head
+from amqp10broker.message.amqp10 import make_head
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.queues.classic.durability import ClassicInJournal, ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue

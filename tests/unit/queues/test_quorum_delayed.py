@@ -13,55 +13,27 @@ from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.types import Symbol, Timestamp
 from amqp10broker.queues.commands import (
-    Answer,
+    TICK,
     Credit,
-    Delete,
     DeliveryOutcome,
-    Inspect,
     Purge,
-    Refusal,
     Subscribe,
 )
 from amqp10broker.queues.quorum import ordered_entries, ready
 from amqp10broker.queues.quorum.commands import INSTALLED, RaiseVersion
 from amqp10broker.queues.quorum.durability import AHEAD_MS_MAX, Clocks, LogTime
 from amqp10broker.queues.quorum.ordered_entries import DueMessage, LaterMessages
+from amqp10broker.queues.quorum.queue import decode_snapshot, encode_snapshot
 from amqp10broker.queues.quorum.ready import Numbers
-from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
-from amqp10broker.queues.settings import Overflow, QueueSettings
-from tests.support import quorum_bench
-from tests.support.quorum_bench import confirmed, message, only, rejected
+from amqp10broker.queues.settings import QueueSettings
+from tests.support.queue_bench import Bench, message
 from tests.support.quorum_nodes import Node, World
 from tests.support.selecting import selector
-
-
-class Bench(quorum_bench.Bench):
-    """A queue, with its counts."""
-
-    @property
-    def counts(self) -> tuple[int, int | None]:
-        figures = self.queue.figures()
-        return figures.messages_ready, figures.messages_delayed
 
 
 def delayed(body: str, ms: int, *, priority: int | None = None, ttl_ms: int | None = None) -> Message:
     """A message that is to be delivered so long after it was published."""
     return message(body, priority=priority, ttl_ms=ttl_ms, delay_ms=ms)
-
-
-def test_a_message_is_delivered_at_its_time_and_not_before() -> None:
-    bench = Bench()
-    ref = bench.consumer(5)
-    told = bench.publish_all([delayed("b", 100), delayed("a", 50), message("now")])
-    assert confirmed(told) == [0, 1, 2], "it is in the queue"
-    assert (bench.bodies(told), bench.counts) == (["now"], (0, 2))
-    assert bench.bodies(bench.wait(49)) == []
-    assert bench.queue.deadline() == bench.now + 1
-    queue_status = bench.queue.queue_status()
-    assert (queue_status.delayed, queue_status.delayed_until_ms) == (2, bench.now + 1)
-    assert bench.bodies(bench.wait(1)) == ["a"]
-    assert bench.bodies(bench.wait(50), ref) == ["b"]
-    assert (bench.counts, bench.queue.queue_status().delayed_until_ms) == ((0, 0), None)
 
 
 @pytest.mark.parametrize("limit", [20, None])
@@ -102,59 +74,6 @@ def test_one_that_comes_back_after_its_time_comes_back_at_once() -> None:
     assert bench.bodies(bench.settle(ref, DeliveryOutcome.REQUEUE, annotations=when)) == []
     assert bench.counts == (0, 1)
     assert bench.bodies(bench.wait(50)) == ["a"]
-
-
-def test_a_message_that_expires_before_its_time_is_given_up_then() -> None:
-    bench = Bench(dead_letter_exchange="dlx", message_ttl_ms=1_000)
-    bench.publish_all([delayed("a", 100, ttl_ms=60), delayed("b", 100, ttl_ms=101), delayed("c", 5_000)])
-    bench.wait(59)
-    assert (bench.dead(), bench.counts) == ([], (0, 3))
-    bench.wait(1)
-    assert (bench.dead(), bench.counts) == ([("expired", ["a"])], (0, 2))
-    bench.wait(40)
-    assert bench.counts == (1, 1)
-    bench.wait(1)
-    assert (bench.dead(), bench.counts) == ([("expired", ["b"])], (0, 1))
-    bench.wait(899)
-    assert (bench.dead(), bench.counts) == ([("expired", ["c"])], (0, 0))
-    assert bench.queue.counters.document()["expired"] == 3
-
-
-def test_drop_head_drops_what_is_ready_first_and_then_the_first_due() -> None:
-    bench = Bench(max_length=3, dead_letter_exchange="dlx")
-    bench.publish_all([delayed("x", 90), delayed("y", 50), message("a"), message("b")])
-    assert (bench.dead(), bench.counts) == ([("maxlen", ["a"])], (1, 2))
-    bench.publish_all([delayed("z", 70)])
-    assert (bench.dead(), bench.counts) == ([("maxlen", ["b"])], (0, 3))
-    bench.publish_all([delayed("w", 80)])
-    assert (bench.dead(), bench.counts) == ([("maxlen", ["y"])], (0, 3))
-    bench.configure(max_length_bytes=2, dead_letter_exchange="dlx")
-    assert (bench.dead(), bench.counts) == ([("maxlen", ["z"])], (0, 2))
-
-
-def test_reject_publish_counts_them_and_a_waiting_consumer_is_no_room_for_them() -> None:
-    bench = Bench(max_length=2, overflow=Overflow.REJECT_PUBLISH)
-    bench.consumer(10)
-    told = bench.publish_all([message("now"), *(delayed(str(n), 10) for n in range(4)), message("no")])
-    assert (confirmed(told), rejected(told)) == ([0, 1, 2], [3, 4, 5])
-    assert (bench.bodies(told), bench.counts, bench.queue.figures().full) == (["now"], (0, 2), True)
-    assert not bench.queue.has_room_for([delayed("a", 10)])
-    assert len(bench.bodies(bench.wait(10))) == 2
-    assert confirmed(bench.publish_all([delayed("a", 10)])) == [0]
-
-
-def test_purge_takes_them_along_and_a_queue_with_nothing_else_is_not_empty() -> None:
-    bench = Bench()
-    bench.publish_all([delayed("a", 50), message("b")])
-    (counted,) = only(bench.do(Inspect(bench.request)), Answer)
-    assert counted.ready == 1
-    (answer,) = only(bench.do(Purge(bench.request)), Answer)
-    assert (answer.ready, bench.counts) == (2, (0, 0))
-    bench.publish_all([delayed("c", 50)])
-    (answer,) = only(bench.do(Delete(bench.request, if_empty=True)), Answer)
-    assert (answer.refused, bench.queue.deleted) == (Refusal.NOT_EMPTY, False)
-    (answer,) = only(bench.do(Delete(bench.request)), Answer)
-    assert (answer.ready, bench.queue.deleted, len(bench.queue.parts()[0].bodies)) == (1, True, 0)
 
 
 @pytest.fixture
@@ -220,6 +139,7 @@ def test_a_snapshot_has_them() -> None:
     assert encode_snapshot(restored) == state
     for at in range(1, 60):
         bench.wait(1)
+        bench.do(TICK)
         restored.apply(RaiseVersion(0), bench.now)
         assert encode_snapshot(restored) == encode_snapshot(bench.queue), at
     assert bench.counts[1] == 0

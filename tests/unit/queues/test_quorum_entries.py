@@ -13,7 +13,8 @@ import pytest
 
 import amqp10broker.queues.quorum
 from amqp10broker.errors import DamagedFile
-from amqp10broker.message.message import Message, decode_batch, make_head
+from amqp10broker.message.amqp10 import make_head
+from amqp10broker.message.message import Message, decode_batch
 from amqp10broker.queues.commands import (
     JOINED_MAX,
     AttachPublisher,
@@ -63,13 +64,12 @@ from amqp10broker.queues.quorum.commands import (
 )
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.ordered_entries import BLOCK_MAX, NEVER, OrderedEntries
-from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DEFAULTS, DeadLetterStrategy, Overflow, QueueSettings, RetryType
 from amqp10broker.raft.messages import Kind, Ready, run_of
 from tests.support.askers import new_asker
+from tests.support.queue_bench import Bench, message
 from tests.support.quorum_alone import Alone, store_on
-from tests.support.quorum_bench import Bench, message
 from tests.support.small_journal import SmallJournal
 
 HEAD = make_head(None, None, "", "q")

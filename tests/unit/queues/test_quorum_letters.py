@@ -47,12 +47,12 @@ from amqp10broker.queues.quorum.commands import (
     entry_head,
     joined,
 )
-from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot, version_of
+from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.snapshot import version_of
 from amqp10broker.queues.settings import Overflow, QueueSettings
 from tests.support import next_version
 from tests.support.next_version import VERSION as NEXT
-from tests.support.quorum_bench import Bench, message
+from tests.support.queue_bench import Bench, message
 from tests.support.quorum_nodes import Node, World
 from tests.support.selecting import selector
 

@@ -17,9 +17,9 @@ from amqp10broker.queues.commands import (
     Unconfirmed,
 )
 from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone
-from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.queue import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow
-from tests.support.quorum_bench import Bench, confirmed, message, only, rejected
+from tests.support.queue_bench import Bench, confirmed, message, only, rejected
 
 AT_LEAST_ONCE = {
     "dead_letter_exchange": "dlx",
@@ -29,22 +29,6 @@ AT_LEAST_ONCE = {
 
 
 # --- length ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.rabbitmq(
-    "quorum_queue_SUITE", "at_most_once_dead_letter_order_maxlen", "queue_length_limit_drop_head"
-)
-def test_a_full_queue_drops_from_its_head() -> None:
-    bench = Bench(max_length=2, dead_letter_exchange="dlx")
-    assert confirmed(bench.publish("a", "b", "c", "d")) == [0, 1, 2, 3]
-    assert bench.dead() == [("maxlen", ["a", "b"])]
-    assert bench.get(bench.consumer(), 9) == ["c", "d"]
-
-
-def test_bytes_of_bodies_are_limited_likewise() -> None:
-    bench = Bench(max_length_bytes=5, dead_letter_exchange="dlx")
-    bench.publish("aaa", "bb", "c")
-    assert bench.dead() == [("maxlen", ["aaa"])]
 
 
 def test_drop_head_takes_returns_first_then_low_priority() -> None:
@@ -67,40 +51,6 @@ def test_what_comes_back_to_a_full_queue_stays() -> None:
     bench.settle(consumer, DeliveryOutcome.REQUEUE)
     assert bench.queue.ready == 2
     assert bench.dead() == []
-
-
-def test_what_consumers_hold_does_not_count() -> None:
-    bench = Bench(max_length=1)
-    bench.publish("a")
-    bench.consumer(1)
-    bench.publish("b")
-    assert (bench.queue.ready, bench.queue.unsettled) == (1, 1)
-
-
-def test_with_a_length_of_0_a_message_passes_only_to_who_takes_it_at_once() -> None:
-    bench = Bench(max_length=0, dead_letter_exchange="dlx")
-    bench.publish("a")
-    assert bench.dead() == [("maxlen", ["a"])]
-    consumer = bench.consumer(1)
-    assert bench.bodies(bench.publish("b"), consumer) == ["b"]
-
-
-@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "update_config_max_length_test")
-def test_a_lower_limit_acts_at_once_on_what_is_there() -> None:
-    bench = Bench()
-    bench.publish("a", "b", "c")
-    bench.configure(max_length=1, dead_letter_exchange="dlx")
-    assert bench.dead() == [("maxlen", ["a", "b"])]
-
-
-@pytest.mark.rabbitmq("quorum_queue_SUITE", "queue_length_limit_reject_publish")
-@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "reject_publish_applied_after_limit_test")
-def test_a_queue_that_rejects_takes_exactly_what_it_may_hold() -> None:
-    """queue_length_limit_reject_publish; RabbitMQ takes at least one message more."""
-    bench = Bench(max_length=2, overflow=Overflow.REJECT_PUBLISH)
-    told = bench.publish("a", "b", "c", "d")
-    assert (confirmed(told), rejected(told)) == ([0, 1], [2, 3])
-    assert bench.queue.ready == 2
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "reject_publish_applied_after_limit_test")
@@ -155,32 +105,6 @@ def test_reject_publish_dlx_is_drop_head() -> None:
 # --- times to live --------------------------------------------------------------------------------
 
 
-@pytest.mark.rabbitmq("quorum_queue_SUITE", "message_ttl")
-@pytest.mark.parametrize(
-    ("own", "queue", "ttl"), [(50, None, 50), (None, 60, 60), (50, 60, 50), (70, 60, 60)]
-)
-def test_the_smaller_time_to_live_counts(own: int | None, queue: int | None, ttl: int) -> None:
-    bench = Bench(message_ttl_ms=queue, dead_letter_exchange="dlx")
-    bench.publish("a", "b", ttl_ms=own)
-    assert bench.queue.deadline() == bench.now + ttl
-    bench.wait(ttl - 1)
-    assert bench.dead() == []
-    bench.wait(1)
-    assert bench.dead() == [("expired", ["a", "b"])]
-    assert bench.queue.deadline() is None
-
-
-@pytest.mark.rabbitmq("quorum_queue_SUITE", "per_message_ttl", "per_message_ttl_mixed_expiry")
-def test_a_message_expires_at_the_head_only() -> None:
-    bench = Bench(dead_letter_exchange="dlx")
-    bench.publish("a", ttl_ms=100)
-    bench.publish("b", ttl_ms=10)
-    bench.wait(50)
-    assert bench.queue.ready == 2
-    bench.wait(50)
-    assert bench.dead() == [("expired", ["a", "b"])]
-
-
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "priorities_expire_test")
 def test_each_line_has_its_own_head() -> None:
     bench = Bench(dead_letter_exchange="dlx")
@@ -188,52 +112,6 @@ def test_each_line_has_its_own_head() -> None:
     bench.publish("n", ttl_ms=10)
     bench.wait(10)
     assert bench.dead() == [("expired", ["n"])]
-
-
-@pytest.mark.rabbitmq("quorum_queue_SUITE", "at_most_once_dead_letter_order_expired")
-@pytest.mark.rabbitmq(
-    "rabbit_fifo_SUITE",
-    "enq_expire_deq_enq_enq_deq_deq_test",
-    "enq_expire_deq_test",
-    "enq_expire_enq_deq_test",
-)
-def test_an_expired_message_is_never_delivered() -> None:
-    bench = Bench(dead_letter_exchange="dlx")
-    bench.publish("a")
-    bench.publish("b", ttl_ms=10)
-    bench.publish("c")
-    bench.now += 10
-    assert bench.get(bench.consumer(), 3) == ["a", "c"]
-    assert bench.dead() == [("expired", ["b"])]
-
-
-def test_a_time_to_live_of_0_is_enough_for_who_waits_already() -> None:
-    bench = Bench(dead_letter_exchange="dlx")
-    consumer = bench.consumer(1)
-    assert bench.bodies(bench.publish("a", "b", ttl_ms=0), consumer) == ["a"]
-    assert bench.dead() == [("expired", ["b"])]
-
-
-def test_a_return_keeps_its_time() -> None:
-    bench = Bench(dead_letter_exchange="dlx")
-    bench.publish("a", ttl_ms=100)
-    consumer = bench.consumer(1)
-    bench.wait(60)
-    bench.settle(consumer, DeliveryOutcome.REQUEUE)
-    bench.wait(39)
-    assert bench.queue.ready == 1
-    bench.wait(1)
-    assert bench.dead() == [("expired", ["a"])]
-
-
-@pytest.mark.rabbitmq("quorum_queue_SUITE", "message_ttl_policy")
-def test_another_time_of_the_queue_leaves_old_messages_as_they_are() -> None:
-    bench = Bench()
-    bench.publish("a")
-    bench.configure(message_ttl_ms=10)
-    bench.publish("b")
-    bench.wait(10)
-    assert bench.queue.ready == 2
 
 
 # --- the queue's own life -------------------------------------------------------------------------
@@ -260,19 +138,6 @@ def test_a_cancelled_consumer_does_not_use_it() -> None:
     bench.cancel(first)
     bench.leave(second, DeliveryOutcome.REQUEUE)
     bench.wait(1000)
-    assert bench.queue.deleted
-
-
-def test_each_fetch_of_one_channel_uses_it() -> None:
-    """The queue knows them as one consumer, which is not counted."""
-    bench = Bench(expires_ms=1000)
-    bench.publish("a")
-    fetcher = bench.consumer(counted=False)
-    bench.wait(900)
-    bench.credit(fetcher, 1, drain=True)
-    bench.wait(900)
-    assert not bench.queue.deleted
-    bench.wait(100)
     assert bench.queue.deleted
 
 
@@ -339,15 +204,6 @@ def test_conditions_of_a_deletion(condition: str, refused: Refusal) -> None:
     told = bench.do(Delete(bench.request, **{condition: True}))
     assert only(told, Answer)[0].refused is refused
     assert not bench.queue.deleted
-
-
-def test_a_fault_ends_the_queue_and_publishers_hear_that_it_failed() -> None:
-    bench = Bench()
-    consumer = bench.consumer()
-    bench.queue.break_down([Publish(bench.publisher, [3], [message("a")], False)])
-    told = bench.queue.take_effects()[bench.reply_to.id]
-    assert [(each.ids, each.failed) for each in only(told, Unconfirmed)] == [([3], True)]
-    assert only(told, QueueDeleted)[0].ref == consumer
 
 
 # --- dead letters, at least once ------------------------------------------------------------------

@@ -43,11 +43,10 @@ from amqp10broker.queues.quorum.commands import (
     decode_commands,
     encode_commands,
 )
-from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType
 from tests.support.askers import new_asker
-from tests.support.quorum_bench import message
+from tests.support.queue_bench import message
 
 ONE, TWO = (ReplyTo(PeerId(node, 4, 1), "s") for node in (1, 2))
 """A session at each of two nodes."""

@@ -16,21 +16,7 @@ from amqp10broker.queues.commands import (
     Publish,
     Purge,
 )
-from tests.support.quorum_bench import Bench, confirmed, message, only
-
-
-@pytest.mark.rabbitmq(
-    "quorum_queue_SUITE", "amqpl_headers", "subscribe_from_each", "validate_messages_on_queue"
-)
-@pytest.mark.rabbitmq(
-    "rabbit_fifo_SUITE", "checkout_enq_settle_test", "checkout_metadata_test", "enq_enq_checkout_test"
-)
-@pytest.mark.rabbitmq("rabbit_fifo_q_SUITE", "single_priority_behaves_like_queue")
-def test_messages_come_in_the_order_in_which_they_were_published() -> None:
-    bench = Bench()
-    assert confirmed(bench.publish("a", "b")) == [0, 1]
-    bench.publish("c")
-    assert bench.get(bench.consumer(), 10) == ["a", "b", "c"]
+from tests.support.queue_bench import Bench, message, only
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "priority_queue_fifo", note="in each level")
@@ -179,27 +165,19 @@ def test_what_never_reached_the_client_goes_back_to_its_place() -> None:
     assert bench.get(other, 5) == ["h1", "h2", "n1", "h3", "n2"]
 
 
-def test_consumers_with_credit_take_turns() -> None:
-    bench = Bench()
-    first, second = bench.consumer(4), bench.consumer(4)
-    told = bench.publish("a", "b", "c", "d")
-    assert sorted(bench.bodies(told, first) + bench.bodies(told, second)) == ["a", "b", "c", "d"]
-    assert len(bench.bodies(told, first)) == 2
-
-
 @pytest.mark.rabbitmq(
-    "amqp_client_SUITE", "consumer_priority_classic_queue", "consumer_priority_quorum_queue"
+    "amqp_client_SUITE",
+    "sync_get_settled_quorum_queue",
+    "sync_get_unsettled_2_quorum_queue",
+    "sync_get_unsettled_quorum_queue",
 )
-@pytest.mark.rabbitmq("quorum_queue_SUITE", "consumer_priorities")
-@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "checkout_priority_test")
-def test_the_highest_priority_gets_all_as_long_as_it_has_credit() -> None:
-    bench = Bench()
-    low, high = bench.consumer(9), bench.consumer(2, priority=1)
-    told = bench.publish("a", "b", "c")
-    assert bench.bodies(told, high) == ["a", "b"]
-    assert bench.bodies(told, low) == ["c"]
-
-
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "async_notify_settled_quorum_queue",
+    "async_notify_unsettled_quorum_queue",
+    "receive_many_made_available_over_time_quorum_queue",
+    "receive_many_auto_flow_quorum_queue",
+)
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "credit_enq_enq_checkout_settled_credit_test")
 def test_credit_counts_deliveries_and_settlement_gives_none_back() -> None:
     bench = Bench()
@@ -322,62 +300,6 @@ def active(told: list[object]) -> list[tuple[ConsumerRef, bool]]:
 def test_the_first_consumer_is_active_and_each_hears_what_it_is(bench: Bench) -> None:
     first, second = bench.consumer(), bench.consumer()
     assert active(bench.told) == [(first, True), (second, False)]
-
-
-def test_listings_have_the_tag_of_the_active_one(bench: Bench) -> None:
-    """I2: of the one that quiesces, too; without a single active consumer there is none."""
-    assert bench.queue.figures().single_active_consumer_tag is None
-    names = (bench.reply_to.name_of(what) for what in ("consumer 'it's'", "link 'second'"))
-    first = bench.consumer(1, name=next(names))
-    bench.consumer(1, name=next(names))
-    assert bench.queue.figures().single_active_consumer_tag == "it's"
-    bench.leave(first, DeliveryOutcome.REQUEUE)
-    assert bench.queue.figures().single_active_consumer_tag == "second"
-    many = Bench()
-    many.consumer(1, name="link 'x'")
-    assert many.queue.figures().single_active_consumer_tag is None
-
-
-@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "single_active_consumer_test")
-def test_only_the_active_one_gets_messages(bench: Bench) -> None:
-    first, second = bench.consumer(1), bench.consumer(5)
-    told = bench.publish("a", "b")
-    assert bench.bodies(told, first) == ["a"]
-    assert bench.bodies(told, second) == []
-
-
-@pytest.mark.rabbitmq(
-    "amqp_client_SUITE",
-    "single_active_consumer_drain_classic_queue",
-    "single_active_consumer_drain_quorum_queue",
-)
-@pytest.mark.rabbitmq(
-    "rabbit_fifo_SUITE",
-    "credit_and_drain_single_active_consumer_test",
-    "credit_inactive_consumer_drain_persisted_test",
-)
-def test_an_inactive_consumer_that_drains_is_answered_at_once(bench: Bench) -> None:
-    bench.consumer()
-    second = bench.consumer()
-    bench.publish("a")
-    told = bench.credit(second, 5, drain=True)
-    assert [type(each) for each in told] == [CreditReply]
-    assert only(told, CreditReply)[0].credit == 0
-
-
-def test_nothing_is_available_to_one_that_waits(bench: Bench) -> None:
-    """Seed 003: available is 0 for all inactive (waiting) consumers."""
-    first, second = bench.consumer(), bench.consumer()
-    bench.publish("a", "b")
-
-    def available(ref: ConsumerRef, credit: int) -> int:
-        return only(bench.credit(ref, credit), CreditReply)[0].available
-
-    assert (available(first, 1), available(second, 9)) == (1, 0)
-    bench.leave(first, DeliveryOutcome.REQUEUE)
-    assert available(second, 0) == 0, "it has had both"
-    bench.publish("c")
-    assert available(second, 0) == 1
 
 
 @pytest.mark.rabbitmq(

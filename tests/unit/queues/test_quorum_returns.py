@@ -23,7 +23,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.quorum.commands import NodeGone, SessionGone
 from amqp10broker.queues.settings import RetryType
-from tests.support.quorum_bench import Bench, message, only
+from tests.support.queue_bench import Bench, message, only
 
 
 def counts_of(message: Message) -> tuple[int | None, int | None, int | None, bool | None]:
@@ -57,6 +57,11 @@ def test_each_return_counts_as_acquired_and_a_failed_one_as_failed_too(
         assert counts_of(found) == (times, times * failures, times * failures, False)
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "detach_requeues_one_session_quorum_queue",
+    "detach_requeues_two_connections_quorum_queue",
+)
 @pytest.mark.rabbitmq("amqpl_consumer_ack_SUITE", "requeue_two_channels_quorum_queue")
 @pytest.mark.rabbitmq(
     "rabbit_fifo_SUITE",
@@ -194,16 +199,6 @@ def test_a_rejected_message_dies_with_annotations_and_counts() -> None:
     assert [each[1] for each in letters.messages] == [b"a", b"b"]
     assert counts_of(letters.messages[0]) == (1, 1, 1, False)
     assert decode_head(letters.messages[0][0])[1]["x-why"] == "bad"
-
-
-@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "discarded_message_without_dead_letter_handler_is_removed_test")
-@pytest.mark.rabbitmq("rabbit_fifo_dlx_SUITE", "handler_undefined")
-def test_without_a_dead_letter_exchange_a_rejected_message_is_gone(bench: Bench) -> None:
-    bench.publish("a")
-    consumer = bench.consumer(1)
-    bench.settle(consumer, DeliveryOutcome.DISCARD)
-    assert bench.dead() == []
-    assert bench.queue.ready == bench.queue.unsettled == 0
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "discard_after_cancel_test")

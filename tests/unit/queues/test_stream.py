@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from amqp10broker.message.amqp10 import decode_head
+from amqp10broker.message.amqp10 import decode_head, make_head
 from amqp10broker.message.convert import data_section
 from amqp10broker.message.filters.filters import Filters, from_amqp10
 from amqp10broker.message.filters.stream import (
@@ -16,10 +16,8 @@ from amqp10broker.message.filters.stream import (
     Offset,
     OffsetSpec,
     OffsetWord,
-    delivered,
-    kept,
 )
-from amqp10broker.message.message import Message, make_head
+from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.queues.commands import (
     DELETE,
@@ -46,7 +44,7 @@ from amqp10broker.queues.stream import queue as stream_module
 from amqp10broker.queues.stream.queue import FILTER_WORK
 from tests.support.disks import SimDisk
 from tests.support.inventories import ShelfAlone
-from tests.support.streams import NOW_MS, Bench, confirmed_of, number_of, offset_of, text
+from tests.support.streams import NOW_MS, Bench, confirmed_of, number_of, offset_of
 
 
 def sql(expression: str) -> Filters:
@@ -113,6 +111,9 @@ def test_a_message_of_amqp_0_9_1_is_kept_in_the_encoding_of_amqp_1_0() -> None:
 # --- where a consumer begins --------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_stream_queue_SUITE", "consume_from_last", "consume_from_relative_time_offset", "consume_offset"
+)
 @pytest.mark.parametrize(
     ("position", "expected"),
     [
@@ -160,6 +161,16 @@ def test_a_delivery_says_which_offset_it_has(bench: Bench) -> None:
     assert all(offset_of(message) == offset == number_of(message) for offset, message in reader.taken)
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE", "sync_get_settled_stream", "sync_get_unsettled_2_stream", "sync_get_unsettled_stream"
+)
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "async_notify_settled_stream",
+    "async_notify_unsettled_stream",
+    "receive_many_made_available_over_time_stream",
+    "receive_many_auto_flow_stream",
+)
 def test_no_more_is_delivered_than_credit_allows(bench: Bench) -> None:
     bench.publish(10)
     reader = bench.reader()
@@ -177,15 +188,6 @@ def test_available_is_what_is_committed_and_not_yet_consumed(bench: Bench) -> No
     assert reader.replies[-1].available == 6
     reader.read(100)
     assert reader.replies[-1].available == 0
-
-
-def test_credit_counts_from_the_clients_delivery_count(bench: Bench) -> None:
-    bench.publish(10)
-    reader = bench.reader()
-    reader.read(4)
-    # A grant from before the last two deliveries: two of its five are used up.
-    fresh = reader.listen(bench.do(Credit(reader.ref, 2, 5, False, reader.seen)))
-    assert [offset for offset, _ in fresh] == [4, 5, 6]
 
 
 def test_a_reader_at_the_end_finds_its_chunk_among_many_small_ones(bench: Bench) -> None:
@@ -246,17 +248,6 @@ def test_reading_goes_on_over_chunks_and_segments_that_memory_has_forgotten(
 
 
 # --- an end -----------------------------------------------------------------------------------------
-
-
-def test_a_consumer_with_an_end_gets_nothing_from_there_on(bench: Bench) -> None:
-    """In the middle of a chunk, and whatever is published later; the rest of its credit stays unused."""
-    bench.publish(4)
-    bench.publish(4)
-    reader = bench.reader(Offset(2), Filters(end=6))
-    assert reader.read(100) == [2, 3, 4, 5]
-    assert reader.replies[-1].available == 0
-    assert reader.listen(bench.publish(3)) == []
-    assert reader.read(100) == []
 
 
 def test_a_drain_does_not_look_beyond_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -462,19 +453,6 @@ def chunks_at(bench: Bench, *times_ms: int) -> None:
     for time_ms in times_ms:
         bench.now_ms = time_ms
         bench.publish(2)
-
-
-def test_who_asks_is_told_when_a_message_was_written_and_nobody_else(bench: Bench) -> None:
-    chunks_at(bench, 5000, 6000, 6000, 9000)
-    bench.now_ms = 50_000
-    asking, other = bench.reader(enqueued_time=True), bench.reader()
-    asking.read(100)
-    other.read(100)
-    assert [time_of(each) for _, each in asking.taken] == [5000, 5000, 6000, 6000, 6000, 6000, 9000, 9000]
-    assert [each for _, each in other.taken] == delivered(
-        kept([text(number) for number in range(8)]), 0
-    )  # byte for byte
-    assert [number_of(each) for _, each in asking.taken] == list(range(8))
 
 
 def test_the_time_is_the_same_at_the_end_and_given_back_and_after_a_restart() -> None:

@@ -22,14 +22,12 @@ from amqp10broker.raft.messages import (
     Full,
     Hard,
     Kind,
-    NotReady,
     Point,
     PreVote,
     PreVoteAnswer,
     Role,
     Run,
     Stored,
-    TimeoutNow,
     Vote,
     VoteAnswer,
     run_of,
@@ -68,86 +66,13 @@ class Stage(ScriptRunner):
 # -- what is to be done, and tickets
 
 
-def test_what_is_to_be_done_is_said_once() -> None:
-    """A second question without anything in between has no answer."""
-    stage = Stage(LEADING)
-    member = stage.raft(1)
-    member.propose([b"a"])
-    assert member.ready(0).entries == (run_of(3, 1, Kind.COMMAND, (b"a",)),)
-    assert member.ready(0) is None
-
-
-def test_writes_may_be_under_way_side_by_side() -> None:
-    """Each has a ticket; a later one stands for the earlier ones, too."""
-    stage = Stage(LEADING)
-    member = stage.raft(1)
-    member.propose([b"a"])
-    first = member.ready(0).ticket
-    member.propose([b"b"])
-    second = member.ready(0).ticket
-    assert second == first + 1
-    stage.play("drop 1 *")
-    member.persisted(second, 0)
-    assert member.matches() == {2: 2, 3: 2}
-    member.step(AppendAnswer(2, 1, 1, 4, 2), 0)
-    assert member.ready(0).commit == 4
-
-
 def test_a_ticket_that_was_not_handed_out_is_a_fault_of_the_shell() -> None:
     """It would say of nothing that it is durable."""
     with pytest.raises(AssertionError, match="ticket 9 was not handed out"):
         Stage("group 1").raft(1).persisted(9, 0)
 
 
-def test_a_leader_sends_while_it_writes() -> None:
-    """Appends wait for nothing (the dissertation, section 10.2.1)."""
-    assert Stage(LEADING).play("propose 1 a") == [
-        "1 writes 3/1 a",
-        "-> 1 to 2 Append term 1, behind 2/1, commit 2: 3/1 a",
-        "-> 1 to 3 Append term 1, behind 2/1, commit 2: 3/1 a",
-    ]
-
-
-def test_an_append_is_answered_when_it_is_durable() -> None:
-    stage = Stage(LEADING)
-    assert stage.play("propose 1 a\ndeliver 1 2") == [
-        "<- 1 to 2 Append term 1, behind 2/1, commit 2: 3/1 a",
-        "2 writes 3/1 a",
-    ]
-    assert stage.play("durable 2") == ["-> 2 to 1 AppendAnswer term 1, has 3, commit 2"]
-
-
-def test_an_answer_waits_for_earlier_writes_too() -> None:
-    """The entries were written by a message before; this one writes nothing, and is answered as late."""
-    stage = Stage(LEADING)
-    stage.play("propose 1 a\nkeep 1 2")
-    assert stage.play("deliver 1 2")[1:] == []
-    assert stage.play("durable 2") == ["-> 2 to 1 AppendAnswer term 1, has 3, commit 2"] * 2
-
-
-def test_a_vote_is_answered_when_it_is_durable() -> None:
-    """A member that forgets it in a crash would vote twice."""
-    stage = Stage("group 1 2 3\ntime-out 1\ndeliver 1 2\ndeliver 2 1\ndurable 1")
-    assert stage.play("deliver 1 2")[-1] == "2 writes term 1, vote 1"
-    assert stage.play("durable 2") == ["-> 2 to 1 VoteAnswer term 1, yes"]
-
-
-def test_votes_are_asked_for_when_the_own_one_is_durable() -> None:
-    """A candidate that forgets its term could be elected in it twice."""
-    stage = Stage("group 1 2 3\ntime-out 1\ndeliver 1 2")
-    assert stage.play("deliver 2 1")[-1] == "1 writes term 1, vote 1"
-    assert stage.sent(Vote) == []
-    assert stage.play("durable 1") == [f"-> 1 to {to} Vote term 1, log 1/0" for to in (2, 3)]
-
-
 # -- commit
-
-
-def test_a_leader_counts_itself_when_its_write_is_durable() -> None:
-    """One follower and a write under way are no majority of three."""
-    stage = Stage(LEADING)
-    assert stage.play("propose 1 a\ndeliver 1 2\ndurable 2\ndeliver 2 1")[1:] == []
-    assert stage.play("durable 1")[0] == "1 applies up to 3"
 
 
 def test_news_of_what_is_committed_may_wait_for_an_entry() -> None:
@@ -184,98 +109,7 @@ def test_among_entries_that_follow_each_other_news_is_told_by_them_alone() -> No
     assert [stage.raft(me).hard.commit for me in (1, 2, 3)] == [32, 32, 32]
 
 
-def test_followers_can_commit_without_the_leaders_disk() -> None:
-    """Two of three are a majority; the leader applies what is durable at its own place."""
-    stage = Stage(LEADING)
-    stage.play("propose 1 a\ndeliver 1 *\ndurable 2\ndurable 3\ndeliver * 1")
-    assert stage.raft(1).hard.commit == 3
-    assert stage.group.nodes[1].applied == 2
-    assert stage.play("durable 1") == ["1 applies up to 3"]
-
-
-def test_a_new_leader_appends_an_empty_entry_and_commits_with_it() -> None:
-    """What is older is not committed by counting (the paper, section 5.4.2)."""
-    stage = Stage(LEADING)
-    stage.play("propose 1 a\ndeliver 1 2\ndurable 2\ndrop * *\ncrash 1\npart 1 2 3\ntime-out 2\ndeliver * *")
-    stage.play("deliver * *\ndurable 2\ndeliver * *\ndurable 3\ndeliver * *")
-    assert stage.raft(2).status.role is Role.LEADER
-    assert stage.raft(2).last == 4
-    assert stage.raft(2).hard.commit == 2
-    stage.play("run")
-    assert stage.raft(2).hard.commit == 4
-
-
-def test_nothing_is_taken_before_an_entry_of_the_own_term_is_committed() -> None:
-    """No proposal, change of members or transfer: it may not know what is committed."""
-    stage = Stage(
-        "group 1 2 3\ntime-out 1\ndeliver 1 2\ndeliver 2 1\ndurable 1\ndeliver 1 2\ndurable 2\ndeliver 2 1"
-    )
-    assert stage.raft(1).status.role is Role.LEADER
-    assert not stage.raft(1).status.open
-    for command in ("propose 1 a", "change 1 add 4", "transfer 1 2"):
-        assert stage.play(command) == ["refused: NotReady: nothing of this leader's term is committed yet"]
-    stage.play("run")
-    assert stage.raft(1).status.open
-    assert stage.play("propose 1 a")[0] == "1 writes 3/1 a"
-
-
-def test_a_commit_index_counts_up_to_what_the_message_shows_to_match() -> None:
-    """Behind that the follower may have other entries (the paper, figure 2)."""
-    stage = Stage("group 1 2 3\nlog 2: 1 1 1")
-    stage.raft(2).step(Append(1, 2, 2, 2, 1, 4), 0)
-    assert stage.raft(2).hard.commit == 2
-
-
 # -- elections
-
-
-def test_a_pre_vote_changes_nobodys_term_and_writes_nothing() -> None:
-    """A member that cannot win disturbs nobody (the dissertation, section 9.6)."""
-    stage = Stage(LEADING)
-    stage.play("suspect 3 1\ntime-out 3\ndeliver 3 2\ndeliver 2 3")
-    assert {stage.raft(me).status.term for me in (1, 2, 3)} == {1}
-    assert not any(node.disk.writes for node in stage.group.nodes.values())
-
-
-def test_a_pre_vote_is_granted_by_a_member_without_leader_only() -> None:
-    """One that hears the leader refuses; one that suspects it as well grants."""
-    stage = Stage(LEADING)
-    stage.play("suspect 3 1\ntime-out 3")
-    assert stage.play("deliver 3 2")[-1] == "-> 2 to 3 PreVoteAnswer term 1, no"
-    stage.play("drop * *\nsuspect 2 1\ntime-out 3")
-    assert stage.play("deliver 3 2")[-1] == "-> 2 to 3 PreVoteAnswer term 1, yes"
-
-
-def test_a_leader_that_is_asked_for_a_pre_vote_makes_itself_known() -> None:
-    """Two messages end a false suspicion; nothing else would tell a member of an idle group."""
-    stage = Stage(LEADING)
-    stage.play("suspect 3 1\nhear 3 1\ntime-out 3")
-    assert stage.play("deliver 3 1")[1:] == [
-        "-> 1 to 3 PreVoteAnswer term 1, no",
-        "-> 1 to 3 Append term 1, behind 2/1, commit 2",
-    ]
-    assert stage.play("deliver 1 3")[-2:] == [
-        "3 is follower in term 1, leader 1",
-        "-> 3 to 1 AppendAnswer term 1, has 2, commit 2",
-    ]
-    assert stage.raft(3).deadline is None
-
-
-def test_a_pre_candidate_falls_back_when_it_hears_a_leader() -> None:
-    """Answers that come later do not count."""
-    stage = Stage(LEADING)
-    stage.play(
-        "suspect 2 1\nsuspect 3 1\ntime-out 3\ndeliver 3 2\nhear 3 1\ndeliver 3 1\ndeliver 1 3\ndeliver 2 3"
-    )
-    assert stage.raft(3).status.role is Role.FOLLOWER
-    assert stage.raft(3).status.leader == 1
-
-
-def test_a_pre_candidate_of_an_old_term_takes_the_new_one() -> None:
-    """It is refused until it has it."""
-    stage = Stage("group 1 2 3\nhard 2: 5 0 1\ntime-out 1")
-    assert stage.play("deliver 1 2")[-1] == "-> 2 to 1 PreVoteAnswer term 5, no"
-    assert stage.play("deliver 2 1")[1:] == ["1 is follower in term 5", "1 writes term 5, vote none"]
 
 
 def test_a_late_answer_of_the_same_term_counts() -> None:
@@ -329,14 +163,6 @@ def test_a_member_that_voted_for_another_before_its_start_lets_that_one_stand_fi
     assert min(others) >= ELECTION_MS + YIELD_MS
 
 
-def test_a_member_that_grants_a_pre_vote_gives_the_other_time() -> None:
-    """It does not stand against it a moment later."""
-    stage = Stage("group 1 2 3\ntime-out 1")
-    before = stage.group.now
-    stage.play("deliver 1 2")
-    assert stage.raft(2).deadline >= before + ELECTION_MS
-
-
 def test_an_election_in_vain_is_followed_by_another_later() -> None:
     """A round has a time-out, which grows: attempts of many members do not meet for ever."""
     stage = Stage("group 1 2 3")
@@ -377,25 +203,7 @@ def test_one_vote_a_term_over_crashes() -> None:
     assert answers == {1: False, 3: True}
 
 
-def test_a_member_that_has_a_newer_term_and_cannot_win_frees_itself() -> None:
-    """It tells the leader of the old term, which steps down: else entries would never reach that member."""
-    stage = Stage(LEADING + "hard 3: 7 3 2\nsuspect 1 3\nhear 1 3")
-    assert stage.play("deliver 1 3")[-1] == "-> 3 to 1 NewerTerm term 7"
-    assert stage.play("deliver 3 1")[1:] == ["1 is follower in term 7", "1 writes term 7, vote none"]
-
-
 # -- appends
-
-
-def test_a_probe_is_one_message_until_it_is_answered() -> None:
-    """The leader does not know yet where the logs agree."""
-    stage = Stage(LEADING + "suspect 1 3\nhear 1 3")
-    assert stage.play("propose 1 a\npropose 1 b")[1:] == [
-        "-> 1 to 2 Append term 1, behind 3/1, commit 2: 4/1 b"
-    ]
-    assert stage.play("deliver 1 3\ndeliver 3 1")[-1] == (
-        "-> 1 to 3 Append term 1, behind 2/1, commit 2: 3/1 a, 4/1 b"
-    )
 
 
 def test_a_follower_gets_a_window_of_messages() -> None:
@@ -420,34 +228,12 @@ def test_a_follower_gets_a_window_of_bytes() -> None:
     assert sizes == [leader.MESSAGE_BYTES] * 8
 
 
-def test_a_refused_append_says_where_the_logs_may_agree() -> None:
-    """The last entry of no newer term, so that a term is one round (the paper, figure 7: follower f)."""
-    stage = Stage("group 1 2 3\nlog 2: 1 1 1 2 2 2 3 3 3 3 3\nhard 2: 7 0 1")
-    stage.raft(2).step(Append(1, 2, 8, 11, 6, 1), 0)
-    (answer,) = stage.raft(2).ready(0).messages
-    assert (answer.rejected, answer.match, answer.match_term) == (11, 11, 3)
-    stage.raft(2).step(Append(1, 2, 8, 4, 1, 1), 0)
-    assert stage.raft(2).hard.term == 8
-
-
 def test_entries_behind_what_is_committed_are_taken_from_an_old_message() -> None:
     """It begins in front of the follower's commit index, where all agrees, perhaps in a snapshot."""
     stage = Stage(LEADING + "propose 1 a b\nrun\ncompact 2")
     old = (run_of(3, 1, Kind.COMMAND, (b"a", b"b", b"c")),)
     stage.raft(2).step(Append(1, 2, 1, 2, 1, 2, old), 0)
     assert stage.raft(2).ready(0).entries == (run_of(5, 1, Kind.COMMAND, (b"c",)),)
-
-
-def test_what_was_lost_is_sent_again() -> None:
-    """When nothing was heard for two looks of the timer; without entries, until the follower answers."""
-    stage = Stage(
-        LEADING + "propose 1 a\ndurable 1\ndeliver 1 2\ndrop 1 3\ndurable 2\ndeliver 2 1\ndrop 1 3\nrun"
-    )
-    assert stage.play("wait 299") == []
-    assert stage.play("wait 400") == ["-> 1 to 3 Append term 1, behind 2/1, commit 3"]
-    stage.play("run")
-    assert stage.group.nodes[3].applied == 3
-    assert stage.raft(1).deadline is None
 
 
 def test_what_is_not_committed_is_bounded() -> None:
@@ -466,14 +252,6 @@ def test_what_is_not_committed_is_bounded() -> None:
 # -- members, transfer, snapshots
 
 
-def test_a_change_waits_for_the_one_before() -> None:
-    """Two at once could have two majorities (the dissertation, section 4.1)."""
-    stage = Stage(LEADING + "change 1 add 4")
-    assert stage.play("change 1 add 5") == [
-        "refused: ChangeRefused: the last change is not committed; wait for it"
-    ]
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -486,25 +264,6 @@ def test_a_change_waits_for_the_one_before() -> None:
 def test_a_change_that_cannot_be_is_refused(change: str, why: str) -> None:
     stage = Stage(LEADING + "change 1 add 4\ndurable 1\ndeliver 1 2\ndurable 2\ndeliver 2 1")
     assert stage.play(f"change 1 {change}") == [f"refused: ChangeRefused: {why}"]
-
-
-def test_a_configuration_is_in_force_when_it_is_in_the_log() -> None:
-    """And no longer when it is cut off."""
-    stage = Stage(LEADING + "change 1 add 4\ndeliver 1 2")
-    assert stage.raft(2).config.learners == (4,)
-    stage.raft(2).step(Append(3, 2, 2, 2, 1, 2, (run_of(3, 2, Kind.EMPTY, (b"",)),)), 0)
-    assert stage.raft(2).config.learners == ()
-
-
-def test_nothing_is_proposed_while_the_leadership_is_handed_over() -> None:
-    """For 2 s at most; then the leader goes on."""
-    stage = Stage(LEADING + "propose 1 a")
-    stage.play("transfer 1 2")
-    assert stage.sent(TimeoutNow) == []  # it has not everything
-    with pytest.raises(NotReady, match="handed over"):
-        stage.raft(1).propose([b"b"])
-    stage.play("drop * *\nwait 2000")
-    assert stage.play("propose 1 b")[0] == "1 writes 4/1 b"
 
 
 @pytest.mark.parametrize(
@@ -529,16 +288,6 @@ def test_what_has_no_answer_is_sent_again_less_and_less_often() -> None:
     stage.play("time-out 1\nrun")
     stage.play("propose 1 b")
     assert stage.raft(1).deadline - stage.group.now == leader.RETRY_MS, "all have answered since"
-
-
-def test_a_follower_whose_entries_are_gone_gets_a_snapshot() -> None:
-    """With the configuration at its index; then it goes on by entries."""
-    stage = Stage(LEADING + "part 1 3\npropose 1 a\nrun\ncompact 1\npropose 1 b\nrun")
-    assert "1 sends a snapshot to 3" in stage.play("join 1 3")
-    stage.play("run")
-    assert stage.group.nodes[3].disk.point.index == 3
-    assert stage.group.nodes[3].applied == 4
-    assert stage.raft(1).deadline is None
 
 
 def test_a_follower_that_has_not_answered_yet_is_no_reason_for_a_snapshot() -> None:
@@ -644,26 +393,6 @@ def test_entries_are_handed_out_once_and_durable_by_ticket() -> None:
     assert view.entries(4, 100) == (run(4, 1),)
 
 
-def test_a_ticket_of_entries_that_were_cut_off_says_nothing_of_those_in_their_place() -> None:
-    """Also if index and term are the same again: the disk may have had others in between (ABA)."""
-    view = log(1)
-    view.append(run(2, 2, 2))
-    view.hand_out()
-    first = view.issue()
-    view.truncate(2)
-    view.append(run(2, 3))
-    view.hand_out()
-    view.issue()
-    view.truncate(2)
-    view.append(run(2, 2, 2))
-    view.hand_out()
-    third = view.issue()
-    view.persist(first)
-    assert view.stable == 1
-    view.persist(third)
-    assert view.stable == 3
-
-
 def test_what_was_not_cut_off_counts() -> None:
     """A truncation lowers older tickets to what it left."""
     view = log()
@@ -684,21 +413,6 @@ def test_entries_are_cut_to_a_size_and_one_comes_always() -> None:
     assert view.entries(2, 8) == (run(2, 1, 2),)
     assert view.entries(3, 12) == (run(3, 1, 2), run(5, 1))
     assert view.entries(7, 12) == ()
-
-
-def test_a_snapshot_takes_the_place_of_the_log() -> None:
-    """It is not durable before its ticket is; an older ticket says nothing of it."""
-    view = log(1, 1)
-    view.append(run(3, 1))
-    view.hand_out()
-    old = view.issue()
-    view.restore(Point(9, 4, Configuration((1,))), 1)
-    assert (view.base, view.last, view.last_term, view.stable) == (9, 9, 4, 1)
-    new = view.issue()
-    view.persist(old)
-    assert view.stable == 1
-    view.persist(new)
-    assert view.stable == 9
 
 
 @pytest.mark.parametrize(

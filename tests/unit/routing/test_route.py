@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from amqp10broker.errors import AccessRefused, Inequivalent, InvalidArgument, NotFound
+from amqp10broker.errors import AccessRefused, Inequivalent, InvalidArgument
 from amqp10broker.routing.address import BadAddress, ExchangeAddress, QueueAddress, parse, queue_address
 from amqp10broker.routing.exchange import Binding, canonical, hash64, table_hash, type_name
 from amqp10broker.routing.topology import Topology
@@ -173,22 +173,6 @@ def test_arguments_are_part_of_a_binding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("binding", "text"),
-    [
-        (Small.binding("x", "q"), "no exchange 'x' in vhost '/'"),
-        (Small.binding("amq.direct", "other"), "no queue 'other' in vhost '/'"),
-        (Small.binding("amq.direct", exchange("x")), "no exchange 'x' in vhost '/'"),
-        (Small.binding("x", exchange("y")), "no exchange 'x' in vhost '/'"),
-    ],
-)
-def test_bind_wants_both_ends(binding: Binding, text: str) -> None:
-    """A missing source or destination is not found; the source is looked for first."""
-    with pytest.raises(NotFound) as refusal:
-        bind(Small("q").topology, binding)
-    assert refusal.value.description == text
-
-
-@pytest.mark.parametrize(
     "binding", [Small.binding("", "q", "k"), Small.binding("amq.direct", exchange(""), "k")]
 )
 def test_default_exchange_is_not_bound(binding: Binding) -> None:
@@ -232,21 +216,6 @@ def test_binding_is_found_by_the_hash_of_its_arguments() -> None:
     assert find("amq.headers", queue("q"), "k", other.arguments_hash) == other
     assert find("amq.headers", queue("q"), "l", "") is None
     assert find("amq.headers", queue("q"), "k", "AAAAAA") is None
-
-
-def test_predeclared_exchanges() -> None:
-    """Every virtual host begins with these, all of them durable."""
-    found = {one.name: (one.type, one.internal) for one in Small().topology}
-    assert found == {
-        "": ("direct", False),
-        "amq.direct": ("direct", False),
-        "amq.fanout": ("fanout", False),
-        "amq.topic": ("topic", False),
-        "amq.headers": ("headers", False),
-        "amq.match": ("headers", False),
-        "amq.rabbitmq.trace": ("topic", True),
-    }
-    assert all(one.durable and not one.auto_delete for one in Small().topology)
 
 
 @pytest.mark.parametrize(

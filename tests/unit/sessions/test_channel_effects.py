@@ -253,7 +253,11 @@ def test_a_consumer_of_a_quorum_queue_without_prefetch_may_hold_2000(channel: Wo
 # --- settling -------------------------------------------------------------------------------------
 
 
-@pytest.mark.rabbitmq("amqp_client_SUITE", "delivery_count_amqpl_reject_nack_classic_queue")
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "delivery_count_amqpl_reject_nack_classic_queue",
+    "delivery_count_amqpl_reject_nack_quorum_queue",
+)
 @pytest.mark.rabbitmq(
     "dead_lettering_SUITE",
     "dead_letter_multiple_nack",
@@ -322,6 +326,7 @@ def test_a_consumer_that_holds_deliveries_too_long_is_cancelled(channel: WorldCh
     assert happen(channel, TimedOut(queue.ref, [100], "q")) == [], "once is enough"
 
 
+@pytest.mark.rabbitmq("consumer_timeout_SUITE", "consumer_timeout_no_basic_cancel_capability")
 @pytest.mark.parametrize(("arguments", "ms"), [({}, 1_800_000), ({"x-consumer-timeout": 5000}, 5000)])
 def test_a_client_that_would_not_understand_a_cancel_loses_the_channel(
     arguments: dict[str, int], ms: int
@@ -523,18 +528,6 @@ def counts(got: list[Got]) -> tuple[Any, Any]:
     return headers.get("x-acquired-count"), headers.get("x-delivery-count")
 
 
-@pytest.mark.rabbitmq("amqp_client_SUITE", "delivery_count_amqpl_reject_nack_quorum_queue")
-@pytest.mark.parametrize(
-    ("method", "attempts"), [(BasicNack(1, False, True), 0), (BasicReject(1, True), 1)], ids=str
-)
-def test_reject_counts_as_a_failed_attempt_and_nack_does_not(
-    channel_counted: WorldChannel, method: Method, attempts: int
-) -> None:
-    channel_counted.publish("q", b"m")
-    channel_counted.consume("q")
-    assert counts(channel_counted.say(method)) == (1, attempts)
-
-
 def test_the_end_of_a_channel_is_a_failed_attempt(channel_counted: WorldChannel) -> None:
     """Whoever gets the message next sees so."""
     channel_counted.publish("q", b"m")
@@ -561,23 +554,3 @@ def test_a_consumer_that_holds_a_message_too_long_is_cancelled(channel_counted: 
     assert world.counts("q") == (0, 1)
     channel_counted.say(BasicAck(2))
     assert world.counts("q") == (0, 0)
-
-
-@pytest.mark.rabbitmq("consumer_timeout_SUITE", "consumer_timeout_no_basic_cancel_capability")
-@pytest.mark.parametrize("fetched", [False, True])
-def test_otherwise_the_channel_ends(fetched: bool) -> None:
-    """consumer_timeout_no_basic_cancel_capability, consumer_timeout_basic_get: 406, the message is ready."""
-    world = QuorumWorld()
-    declare(world.catalog, world.vhost, "q", arguments={"x-queue-type": "quorum", "x-consumer-timeout": 500})
-    channel_counted = world.channel(capabilities=() if not fetched else ("consumer_cancel_notify",))
-    channel_counted.publish("q", b"m")
-    if fetched:
-        channel_counted.say(BasicGet("q"))
-    else:
-        channel_counted.consume("q")
-    world.wait("q", 600)
-    (closed,) = channel_counted.take()
-    assert isinstance(closed, ChannelClose)
-    assert closed.reply_code == 406
-    assert "timed out. Timeout value used: 500 ms" in closed.reply_text
-    assert world.counts("q") == (1, 0)

@@ -51,7 +51,7 @@ from amqp10broker.sessions.diagnosis.waits import Wait
 from tests.support import streams
 from tests.support.declaring import bind, declare, declare_exchange
 from tests.support.handles import MachineHandle
-from tests.support.quorum_bench import message
+from tests.support.queue_bench import message
 from tests.support.topologies import NoHost
 
 

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand, QueueSpec
-from amqp10broker.protocols.amqp10.performatives import Disposition, Modified
-from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Command, Credit, CreditReply, Deliver, Publish, Subscribe
 from amqp10broker.queues.queue_status import QueueCounters, QueueStats
@@ -54,34 +52,6 @@ def words(lines: list[str]) -> list[str]:
     ]
 
 
-@pytest.mark.rabbitmq("amqp_client_SUITE", "single_active_consumer_quorum_queue_notification")
-@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "link_state_properties_consumer_activation_test")
-def test_who_is_active_is_told_to_each() -> None:
-    """Each link hears whether it is the active one, and the one that takes over hears it before its first
-    delivery."""
-    scene = QuorumScene(single_active_consumer=True)
-    scene.receiver("/queues/q", 1)
-    scene.receiver("/queues/q", 2)
-    scene.do("C> FLOW h=1 dc=0 cr=10", "C> FLOW h=2 dc=0 cr=10")
-    assert [line.partition(" did=")[0] for line in scene.put(1)] == ["B> TRANSFER h=1"]
-    came = words(scene.do("C> DETACH h=1 closed=true"))
-    assert came[0] == "B> DETACH h=1 closed=true"
-    assert came[1] == "B> FLOW h=2 dc=0 cr=10 available=0 properties={rabbitmq:active:true}"
-    assert came[2].startswith("B> TRANSFER h=2 did=1 tag=")
-    assert len(came) == 3
-
-
-@pytest.mark.rabbitmq("amqp_client_SUITE", "single_active_consumer_quorum_queue_notification")
-def test_each_hears_at_the_beginning_what_it_is() -> None:
-    scene = QuorumScene(single_active_consumer=True)
-    told = []
-    for handle in (1, 2):
-        came = scene.receiver("/queues/q", handle)
-        came += scene.do(f"C> FLOW h={handle} dc=0 cr=10", f"C> FLOW h={handle} dc=0 cr=11")
-        told.append([line.partition("properties=")[2] for line in came if line.startswith("B> FLOW")])
-    assert told == [["{rabbitmq:active:true}"], ["{rabbitmq:active:false}"]]
-
-
 @pytest.mark.rabbitmq("amqp_client_SUITE", "single_active_consumer_priority_quorum_queue")
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "single_active_consumer_priority_take_over")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "link_state_properties_priority_replacement_test")
@@ -104,28 +74,6 @@ def test_a_higher_priority_takes_over_when_the_active_one_is_done() -> None:
     ]
 
 
-@pytest.mark.rabbitmq(
-    "amqp_client_SUITE", "consumer_timeout_quorum_queue_consumer_arg", "consumer_timeout_quorum_queue_policy"
-)
-@pytest.mark.parametrize("by", ["link", "argument"])
-def test_what_is_held_too_long_is_released(by: str) -> None:
-    """A disposition that does not settle; the link stays, its credit too, and the message comes again."""
-    scene = QuorumScene(**({"consumer_timeout": 500} if by == "argument" else {}))
-    properties = {"properties": "{rabbitmq:consumer-timeout:500}"} if by == "link" else {}
-    scene.receiver("/queues/q", 1, **properties)
-    scene.do("C> FLOW h=1 dc=0 cr=1")
-    scene.put(1)
-    assert scene.wait(400) == []
-    assert scene.wait(200) == ["B> DISPOSITION role=sender first=0 state=released"]
-    (line,) = [each for each in scene.do("C> FLOW h=1 dc=1 cr=1") if "TRANSFER" in each]
-    assert "did=1" in line
-    assert "first-acquirer=false" in line
-    assert "delivery-count" not in line, "it is no failed attempt"
-    scene.do("C> DISPOSITION role=receiver first=0 settled=true state=accepted")
-    assert scene.counts("q") == [0]
-    assert scene.world.queues["q"].queue.unsettled == 1, "the late decision is not about the new delivery"
-
-
 @pytest.mark.parametrize("settled", [True, False])
 @pytest.mark.parametrize("window", [1, 2])
 def test_settling_what_timed_out_is_being_heard_of(settled: bool, window: int) -> None:
@@ -145,67 +93,6 @@ def test_settling_what_timed_out_is_being_heard_of(settled: bool, window: int) -
     assert "first-acquirer=false" in again[0]
     assert scene.world.queues["q"].queue.unsettled == window
     assert any("DISPOSITION role=sender first=0 settled=true" in line for line in came) is not settled
-
-
-@pytest.mark.rabbitmq(
-    "amqp_client_SUITE",
-    "accept_multiple_message_order_classic_queue",
-    "accept_multiple_message_order_quorum_queue",
-    "release_multiple_message_order_classic_queue",
-    "release_multiple_message_order_quorum_queue",
-)
-@pytest.mark.rabbitmq(
-    "amqp_client_SUITE", "delivery_count_classic_queue", "reliable_send_receive_with_outcomes_quorum_queue"
-)
-@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "reject", "released")
-@pytest.mark.rabbitmq("amqp_client_SUITE", "delivery_count_quorum_queue")
-@pytest.mark.parametrize(("state", "attempts"), [("released", 0), ("modified", 0), ("modified(failed)", 1)])
-def test_failed_attempts_are_counted(state: str, attempts: int) -> None:
-    """released and modified without delivery-failed count no attempt."""
-    scene = QuorumScene()
-    scene.receiver("/queues/q", 1)
-    scene.do("C> FLOW h=1 dc=0 cr=2")
-    scene.put(1)
-    came = scene.do(f"C> DISPOSITION role=receiver first=0 settled=true state={state}")
-    (line,) = [each for each in came if "TRANSFER" in each]
-    assert ("delivery-count=1" in line) is bool(attempts)
-
-
-@pytest.mark.parametrize(("how", "attempts"), [("C> DETACH h=1 closed=true", 0), ("C> END", 1), ("lost", 1)])
-def test_a_lost_consumer_has_failed_and_a_detached_link_has_not(how: str, attempts: int) -> None:
-    """What it held comes back at once, counted or not."""
-    scene = QuorumScene()
-    scene.receiver("/queues/q", 1)
-    scene.do("C> FLOW h=1 dc=0 cr=1")
-    scene.put(1)
-    if how == "lost":
-        scene.world.lose("C")
-    else:
-        scene.do(how)
-    other = scene.world.connect("D")
-    other.send("BEGIN")
-    other.send("ATTACH h=1 source=/queues/q")
-    other.send("FLOW h=1 dc=0 cr=1")
-    scene.world.settle()
-    (line,) = [each for each in scene.world.take_trace() if "TRANSFER" in each]
-    assert "first-acquirer=false" in line
-    assert ("delivery-count=1" in line) is bool(attempts)
-
-
-@pytest.mark.rabbitmq("amqp_client_SUITE", "modified_quorum_queue")
-def test_annotations_of_modified_come_with_the_next_delivery() -> None:
-    scene = QuorumScene()
-    client = scene.world.clients["C"]
-    scene.receiver("/queues/q", 1)
-    scene.do("C> FLOW h=1 dc=0 cr=2")
-    scene.put(1)
-    state = Modified(message_annotations={Symbol("x-opt-key"): "a value"})
-    frame = Disposition(role=True, first=0, settled=True, state=state).encode()
-    client.bodies = []
-    scene.do(f"C> RAW hex={(len(frame) + 8).to_bytes(4, 'big').hex()}02000000{frame.hex()}")
-    (body,) = [each for each in client.bodies if b"\x53\x72" in each]
-    assert b"x-opt-key" in body
-    assert b"a value" in body
 
 
 def test_a_decision_is_answered_once_it_stands() -> None:

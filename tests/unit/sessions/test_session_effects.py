@@ -188,6 +188,17 @@ def consuming(scene: Scene, queue: Puppet, count: int = 3, **fields: object) -> 
     return came + happen(scene, queue.deliver(keys, messages(count)), queue.reply(credit))
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "accept_multiple_message_order_classic_queue",
+    "accept_multiple_message_order_quorum_queue",
+    "delivery_count_classic_queue",
+    "delivery_count_quorum_queue",
+    "release_multiple_message_order_classic_queue",
+    "release_multiple_message_order_quorum_queue",
+    "reliable_send_receive_with_outcomes_quorum_queue",
+)
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "reject", "released")
 @pytest.mark.parametrize(
     ("state", "delivery_outcome"),
     [
@@ -232,6 +243,7 @@ def list_or_plain(value: Any) -> Any:
     return list(value) if isinstance(value, range | tuple) else value
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "modified_quorum_queue")
 def test_annotations_of_modified_go_to_quorum_queues() -> None:
     """Encoded, to be merged; classic queues keep messages as they were published."""
     for kind, kept in (("quorum", True), ("classic", False)):
@@ -327,6 +339,7 @@ def test_a_session_that_is_gone_has_failed_with_what_it_held(
 # --- the single active consumer -------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "single_active_consumer_quorum_queue_notification")
 @pytest.mark.parametrize("active", [True, False])
 def test_a_client_hears_with_its_attach_whether_it_is_the_active_one(active: bool, scene: Scene) -> None:
     """The attach is answered when the queue has spoken, so the client knows as soon as it is attached. A flow
@@ -367,6 +380,7 @@ def test_an_attach_that_the_queue_has_not_answered_ends_with_the_right_to_read(s
     assert happen(scene, ActiveChanged(queue.ref, True)) == []
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "link_state_properties_consumer_activation_test")
 def test_a_waiting_consumer_hears_that_it_became_the_active_one(scene: Scene) -> None:
     queue = quorum(scene, single_active=True)
     scene.receiver("/queues/q")
@@ -448,6 +462,9 @@ def test_a_consumer_that_waits_to_become_active_says_so_in_the_status(scene: Sce
 # --- held for too long ----------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE", "consumer_timeout_quorum_queue_consumer_arg", "consumer_timeout_quorum_queue_policy"
+)
 def test_deliveries_held_too_long_are_released_and_not_settled(scene: Scene) -> None:
     """The link goes on; the client still settles them, and the queue hears nothing of that."""
     queue = quorum(scene)

@@ -13,7 +13,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from amqp10broker.client.message import Message as Made
-from amqp10broker.message.message import Message, MessageReader
+from amqp10broker.message.amqp10 import MessageReader
+from amqp10broker.message.message import Message
 from amqp10broker.observe.metrics import Family, MetricKind, MetricSamples
 from amqp10broker.observe.telemetry import PartSpans, Traces, data_of, resource
 from amqp10broker.queues.commands import (

@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp10broker.message import amqp091
-from amqp10broker.message.filters.fields import ABSENT, FieldReader, MessageField, Section
+from amqp10broker.message.amqp10 import MessageReader
+from amqp10broker.message.filters.fields import MessageField, Section
 from amqp10broker.message.filters.filters import (
+    ABSENT,
     ALIKE_MAX,
     APPLICATION_PROPERTIES,
     END_OFFSET,
@@ -22,12 +24,13 @@ from amqp10broker.message.filters.filters import (
     SELECTOR_CODE,
     SQL,
     STREAM_FILTER,
+    FieldReader,
     Filters,
     FilterSet,
     from_amqp10,
 )
-from amqp10broker.message.filters.stream import BloomFilter, OffsetWord, chunk_filter, filter_value
-from amqp10broker.message.message import MessageReader
+from amqp10broker.message.filters.stream import BloomFilter, OffsetWord, chunk_filter
+from amqp10broker.message.stream_heads import filter_value
 from amqp10broker.protocols.amqp091.codec import encode_table
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.protocols.amqp10.codec import array_of, decode, encode

@@ -78,11 +78,9 @@ def check(cases: str, on: Any = PARCEL) -> None:
     assert wrong == []
 
 
-@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "logical_operators")
-def test_logical_operators() -> None:
-    """Three-valued logic: unknown is neither, and what is no boolean counts as unknown."""
-    check(
-        """
+CASES = {
+    # Three-valued logic: unknown is neither, and what is no boolean counts as unknown.
+    "logical_operators": """
         T express AND NOT paid
         F express AND paid
         F paid AND missing
@@ -111,15 +109,9 @@ def test_logical_operators() -> None:
         U express AND missing AND express
         T paid OR missing OR express
         U paid OR missing OR paid
-        """
-    )
-
-
-@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "comparison_operators")
-def test_comparison_operators() -> None:
-    """Of numbers, texts and binaries; booleans are equal or not."""
-    check(
-        """
+    """,
+    # Of numbers, texts and binaries; booleans are equal or not.
+    "comparison_operators": """
         T pieces = 3
         T 3 = pieces
         F pieces <> 3
@@ -153,8 +145,189 @@ def test_comparison_operators() -> None:
         F express >= TRUE
         F TRUE <= express
         F TRUE < FALSE
-        """
-    )
+    """,
+    "single_quoted_strings": """
+        T quote = 'it''s'
+        T empty = ''
+        F empty = ''''
+        T 'a''''b' = "a''b"
+        T snow = 'a\u2603b'
+    """,
+    # The same with the other quotes, wherever a string can be.
+    "double_quoted_strings": """
+        T city = "Riga"
+        T "Riga" = 'Riga'
+        T quote = "it's"
+        T "a""b" = 'a"b'
+        T "" = ''
+        T city LIKE "R%"
+        T code LIKE "AB!_%" ESCAPE "!"
+        T city IN ("Oslo", 'Riga')
+        F city NOT LIKE "R%"
+        T "Oslo" < city
+    """,
+    # Patterns match texts; of anything else the answer is unknown, of null too.
+    "like_operator": """
+        T city LIKE 'R_ga'
+        T city LIKE '%ig%'
+        F city LIKE '_iga_'
+        T note LIKE 'Handle%100!% _lass' ESCAPE '!'
+        T note NOT LIKE '%wood%'
+        F note NOT LIKE '%glass'
+        T code LIKE 'AB\\_%' ESCAPE '\\'
+        F code LIKE 'AB%2_'
+        T country LIKE 'L_'
+        T letter LIKE '_'
+        T snow LIKE 'a_b'
+        F snow LIKE 'a__b'
+        T empty LIKE ''
+        T empty LIKE '%'
+        F empty LIKE '_'
+        U missing LIKE '%'
+        U missing NOT LIKE '%'
+        U nothing LIKE '%'
+        U pieces LIKE '3'
+        U pieces NOT LIKE '3'
+        U express LIKE 'TRUE'
+        U raw LIKE '%'
+        T city LIKE 'O%' OR note LIKE 'H%'
+    """,
+    # Equal to one of the expressions; unknown of null on the left only.
+    "in_operator": """
+        T city IN ('Oslo', 'Riga')
+        F city IN ('Oslo')
+        F city NOT IN ('Oslo', 'Riga')
+        T city NOT IN ('Oslo')
+        T 'Riga' IN (country, city)
+        T pieces IN (1, 2, 3.0)
+        T 3 IN (weight, pieces)
+        T weight IN (pieces * 2.5)
+        T weight IN (h.priority + 1.5)
+        F 1 IN (TRUE)
+        F 1 IN (express)
+        F TRUE IN (1, 1.0, 'TRUE')
+        T express IN (paid, TRUE)
+        F 1 IN ('1', 0x31)
+        U missing IN (1)
+        U missing NOT IN (1)
+        U nothing IN (1)
+        U missing IN (missing)
+        F pieces IN (missing)
+        F pieces IN (1, 1 / 0, missing)
+        T pieces NOT IN (1, missing)
+        T pieces IN (missing, 3)
+        F decimal IN (decimal)
+    """,
+    # A property that is null is as one that is not there; what is computed from it is unknown.
+    "null_handling": """
+        T missing IS NULL
+        T nothing IS NULL
+        F missing IS NOT NULL
+        F city IS NULL
+        T city IS NOT NULL
+        F decimal IS NULL
+        F zero IS NULL
+        F empty IS NULL
+        F paid IS NULL
+        U missing = 0
+        U missing <> 0
+        U 0 < missing
+        U missing >= 'a'
+        U missing = missing
+        U missing <> nothing
+        U express = missing
+        U 1 / 0 = 1 / 0
+        T missing IS NULL AND city IS NOT NULL
+    """,
+    # Digits on both sides of the point, and a capital E.
+    "scientific_notation": """
+        T 1.2E3 = 1200
+        T 1.2E+3 = 1200
+        T 5.0E-2 = 0.05
+        T -5.0E-2 = -0.05
+        T 1.0E0 = 1
+        T weight = 0.75E1
+        T weight < 1.0E1 AND weight > 1.0E-1
+    """,
+    # NOT, AND, OR; multiplication before addition; parentheses before all.
+    "precedence_and_parentheses": """
+        T pieces + 2 * 3 = 9
+        T (pieces + 2) * 3 = 15
+        T 10 - 4 - 3 = 3
+        T 10 - (4 - 3) = 9
+        T 8 / 4 / 2 = 1
+        T express OR express AND paid
+        F (express OR express) AND paid
+        T NOT paid AND express
+        F NOT (NOT paid AND express)
+        T NOT city = 'Oslo' AND pieces > 1
+        T paid AND paid OR express
+        F paid AND (paid OR express)
+        T -level * 2 = 8
+        T (pieces > 1) = express
+    """,
+    # Values of different types compare as false, with each operator; numbers are one type.
+    "type_handling": """
+        T pieces = 3.0
+        F pieces = '3'
+        F pieces <> '3'
+        F pieces < '3'
+        F pieces >= '3'
+        F city = 5
+        F city <> 5
+        F 5 <> city
+        F express = 1
+        F express <> 1
+        F TRUE = 1
+        F TRUE <> 1
+        F TRUE = 'TRUE'
+        F express >= 0
+        F city <> raw
+        F raw <> city
+        F pieces <> express
+        F decimal = 0
+        F decimal <> 0
+        F decimal = decimal
+        T letter = 'x'
+        T city <> letter
+        U decimal + 1 = 1
+    """,
+    "complex_expressions": """
+        T city = 'Riga' AND weight > 7.0 AND note LIKE '%glass%' AND 2 = 101 % 3
+        T (country IN ('LV', 'LT') OR city = 'Oslo') AND (pieces * 2 >= 6) AND NOT paid
+        T weight * pieces * (1 - small) > 16.8 AND pieces >= 0 AND pieces <= 100 AND level + 4 = 0
+        F (city = 'Oslo' AND express) OR (weight > 8 AND NOT paid) OR (paid AND missing IS NULL)
+        T NOT (city = 'Oslo' OR (h.priority < 5 AND p.subject IN ('letter', 'parcel')))
+    """,
+    "case_sensitivity": """
+        T Case = 1
+        T case = 2
+        U CASE = 1
+        T Case = 1 AND case = 2
+    """,
+}
+
+
+@pytest.mark.rabbitmq(
+    "amqp_filter_sql_unit_SUITE",
+    "case_sensitivity",
+    "comparison_operators",
+    "complex_expressions",
+    "double_quoted_strings",
+    "in_operator",
+    "like_operator",
+    "logical_operators",
+    "null_handling",
+    "precedence_and_parentheses",
+    "scientific_notation",
+    "single_quoted_strings",
+    "type_handling",
+)
+@pytest.mark.parametrize(
+    "line", [line.strip() for lines in CASES.values() for line in lines.strip().splitlines()]
+)
+def test_what_an_expression_says_of_a_message(line: str) -> None:
+    check(line)
 
 
 @pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "arithmetic_operators")
@@ -210,38 +383,6 @@ def test_arithmetic_beyond_floating_point_numbers_is_unknown() -> None:
     )
 
 
-@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "single_quoted_strings")
-def test_single_quoted_strings() -> None:
-    check(
-        """
-        T quote = 'it''s'
-        T empty = ''
-        F empty = ''''
-        T 'a''''b' = "a''b"
-        T snow = 'a\u2603b'
-        """
-    )
-
-
-@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "double_quoted_strings")
-def test_double_quoted_strings() -> None:
-    """The same with the other quotes, wherever a string can be."""
-    check(
-        """
-        T city = "Riga"
-        T "Riga" = 'Riga'
-        T quote = "it's"
-        T "a""b" = 'a"b'
-        T "" = ''
-        T city LIKE "R%"
-        T code LIKE "AB!_%" ESCAPE "!"
-        T city IN ("Oslo", 'Riga')
-        F city NOT LIKE "R%"
-        T "Oslo" < city
-        """
-    )
-
-
 @pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "binary_constants")
 def test_binary_constants() -> None:
     """Compared byte by byte, with binaries only; a UUID is sixteen bytes."""
@@ -271,97 +412,6 @@ def test_binary_constants() -> None:
     )
 
 
-@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "like_operator")
-def test_like_operator() -> None:
-    """Patterns match texts; of anything else the answer is unknown, of null too."""
-    check(
-        """
-        T city LIKE 'R_ga'
-        T city LIKE '%ig%'
-        F city LIKE '_iga_'
-        T note LIKE 'Handle%100!% _lass' ESCAPE '!'
-        T note NOT LIKE '%wood%'
-        F note NOT LIKE '%glass'
-        T code LIKE 'AB\\_%' ESCAPE '\\'
-        F code LIKE 'AB%2_'
-        T country LIKE 'L_'
-        T letter LIKE '_'
-        T snow LIKE 'a_b'
-        F snow LIKE 'a__b'
-        T empty LIKE ''
-        T empty LIKE '%'
-        F empty LIKE '_'
-        U missing LIKE '%'
-        U missing NOT LIKE '%'
-        U nothing LIKE '%'
-        U pieces LIKE '3'
-        U pieces NOT LIKE '3'
-        U express LIKE 'TRUE'
-        U raw LIKE '%'
-        T city LIKE 'O%' OR note LIKE 'H%'
-        """
-    )
-
-
-@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "in_operator")
-def test_in_operator() -> None:
-    """Equal to one of the expressions; unknown of null on the left only."""
-    check(
-        """
-        T city IN ('Oslo', 'Riga')
-        F city IN ('Oslo')
-        F city NOT IN ('Oslo', 'Riga')
-        T city NOT IN ('Oslo')
-        T 'Riga' IN (country, city)
-        T pieces IN (1, 2, 3.0)
-        T 3 IN (weight, pieces)
-        T weight IN (pieces * 2.5)
-        T weight IN (h.priority + 1.5)
-        F 1 IN (TRUE)
-        F 1 IN (express)
-        F TRUE IN (1, 1.0, 'TRUE')
-        T express IN (paid, TRUE)
-        F 1 IN ('1', 0x31)
-        U missing IN (1)
-        U missing NOT IN (1)
-        U nothing IN (1)
-        U missing IN (missing)
-        F pieces IN (missing)
-        F pieces IN (1, 1 / 0, missing)
-        T pieces NOT IN (1, missing)
-        T pieces IN (missing, 3)
-        F decimal IN (decimal)
-        """
-    )
-
-
-@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "null_handling")
-def test_null_handling() -> None:
-    """A property that is null is as one that is not there; what is computed from it is unknown."""
-    check(
-        """
-        T missing IS NULL
-        T nothing IS NULL
-        F missing IS NOT NULL
-        F city IS NULL
-        T city IS NOT NULL
-        F decimal IS NULL
-        F zero IS NULL
-        F empty IS NULL
-        F paid IS NULL
-        U missing = 0
-        U missing <> 0
-        U 0 < missing
-        U missing >= 'a'
-        U missing = missing
-        U missing <> nothing
-        U express = missing
-        U 1 / 0 = 1 / 0
-        T missing IS NULL AND city IS NOT NULL
-        """
-    )
-
-
 @pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "literals")
 def test_literals() -> None:
     """A literal may stand anywhere, also by itself."""
@@ -384,77 +434,6 @@ def test_literals() -> None:
     for text in ("5. > 0", ".5 > 0", "5E2 > 0", "5.E2 > 0", "1.5e3 > 0"):
         with pytest.raises(FilterError):
             compile_sql(text)
-
-
-@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "scientific_notation")
-def test_scientific_notation() -> None:
-    """Digits on both sides of the point, and a capital E."""
-    check(
-        """
-        T 1.2E3 = 1200
-        T 1.2E+3 = 1200
-        T 5.0E-2 = 0.05
-        T -5.0E-2 = -0.05
-        T 1.0E0 = 1
-        T weight = 0.75E1
-        T weight < 1.0E1 AND weight > 1.0E-1
-        """
-    )
-
-
-@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "precedence_and_parentheses")
-def test_precedence_and_parentheses() -> None:
-    """NOT, AND, OR; multiplication before addition; parentheses before all."""
-    check(
-        """
-        T pieces + 2 * 3 = 9
-        T (pieces + 2) * 3 = 15
-        T 10 - 4 - 3 = 3
-        T 10 - (4 - 3) = 9
-        T 8 / 4 / 2 = 1
-        T express OR express AND paid
-        F (express OR express) AND paid
-        T NOT paid AND express
-        F NOT (NOT paid AND express)
-        T NOT city = 'Oslo' AND pieces > 1
-        T paid AND paid OR express
-        F paid AND (paid OR express)
-        T -level * 2 = 8
-        T (pieces > 1) = express
-        """
-    )
-
-
-@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "type_handling")
-def test_type_handling() -> None:
-    """Values of different types compare as false, with each operator; numbers are one type."""
-    check(
-        """
-        T pieces = 3.0
-        F pieces = '3'
-        F pieces <> '3'
-        F pieces < '3'
-        F pieces >= '3'
-        F city = 5
-        F city <> 5
-        F 5 <> city
-        F express = 1
-        F express <> 1
-        F TRUE = 1
-        F TRUE <> 1
-        F TRUE = 'TRUE'
-        F express >= 0
-        F city <> raw
-        F raw <> city
-        F pieces <> express
-        F decimal = 0
-        F decimal <> 0
-        F decimal = decimal
-        T letter = 'x'
-        T city <> letter
-        U decimal + 1 = 1
-        """
-    )
 
 
 @pytest.mark.parametrize(
@@ -496,24 +475,6 @@ def test_not_a_number_and_infinity_are_numbers() -> None:
         """,
         odd,
     )
-
-
-@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "complex_expressions")
-def test_complex_expressions() -> None:
-    check(
-        """
-        T city = 'Riga' AND weight > 7.0 AND note LIKE '%glass%' AND 2 = 101 % 3
-        T (country IN ('LV', 'LT') OR city = 'Oslo') AND (pieces * 2 >= 6) AND NOT paid
-        T weight * pieces * (1 - small) > 16.8 AND pieces >= 0 AND pieces <= 100 AND level + 4 = 0
-        F (city = 'Oslo' AND express) OR (weight > 8 AND NOT paid) OR (paid AND missing IS NULL)
-        T NOT (city = 'Oslo' OR (h.priority < 5 AND p.subject IN ('letter', 'parcel')))
-        """
-    )
-
-
-@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "case_sensitivity")
-def test_case_sensitivity() -> None:
-    check("T Case = 1\nT case = 2\nU CASE = 1\nT Case = 1 AND case = 2")
 
 
 @pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "whitespace_handling")

@@ -1,41 +1,63 @@
-"""A quorum queue on a bench: short words for what tests do to it, and for what comes of it."""
+"""A classic or a quorum queue on a bench: short words for what tests do to it, and for what comes of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from amqp10broker.message.message import Message, make_head
-from amqp10broker.message.traits import X_OPT_DELIVERY_DELAY
+import pytest
+
+from amqp10broker.message.amqp10 import make_head
+from amqp10broker.message.message import Message
+from amqp10broker.message.traits import X_OPT_DELIVERY_DELAY, X_OPT_DELIVERY_TIME
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Long, UByte, UInt
 from amqp10broker.queues import commands
+from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.quorum.commands import QuorumCommand
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker
+from tests.support.queue_inside import consumers_of
 
 E = TypeVar("E")
+BOTH = pytest.mark.parametrize("kind", ["classic", "quorum"])
+"""For rules that hold for both."""
 
 
 def message(
-    body: str, *, priority: int | None = None, ttl_ms: int | None = None, delay_ms: int | None = None
+    body: str,
+    *,
+    priority: int | None = None,
+    ttl_ms: int | None = None,
+    delay_ms: int | None = None,
+    due_ms: int | None = None,
 ) -> Message:
-    """A message of AMQP 1.0 whose content is just these letters."""
+    """A message of AMQP 1.0 whose content is just these letters; due_ms: its x-opt-delivery-time."""
     header = Header(
         priority=None if priority is None else UByte(priority), ttl=None if ttl_ms is None else UInt(ttl_ms)
     )
     annotations = None if delay_ms is None else {X_OPT_DELIVERY_DELAY: Long(delay_ms)}
+    if due_ms is not None:
+        annotations = {X_OPT_DELIVERY_TIME: Long(due_ms)}
     return make_head(header, annotations, "", "q"), body.encode()
 
 
-class Bench:
-    """A queue, the time, and everything that the queue has told so far."""
+START_MS = 1_000_000
+NOTHING: Mapping[str, Any] = {}
 
-    def __init__(self, **settings: Any) -> None:
-        self.now = 1_000_000
+
+class Bench:
+    """A queue, the time, and everything that the queue has told so far. `given`: to a classic queue."""
+
+    def __init__(self, kind: str = "quorum", *, given: Mapping[str, Any] = NOTHING, **settings: Any) -> None:
+        self.now = START_MS
         self.settings = QueueSettings(**settings)
-        self.queue = QuorumQueue("q", settings=self.settings, now_ms=self.now)
+        self.queue: Any = (
+            QuorumQueue("q", settings=self.settings, now_ms=self.now)
+            if kind == "quorum"
+            else ClassicQueue("q", durable=True, settings=self.settings, now_ms=self.now, **given)
+        )
         self.reply_to = new_asker("session")
         self.publisher = self.reply_to.publisher()
         self.request = self.reply_to.request()
@@ -43,8 +65,13 @@ class Bench:
         self._handed: dict[commands.ConsumerRef, int] = {}
 
     def do(self, command: QuorumCommand) -> list[object]:
-        self.queue.apply(command, self.now)
+        if isinstance(self.queue, QuorumQueue):
+            (command,) = self.queue.browsers.marked([command])
+        self.apply(command)
         return self.take()
+
+    def apply(self, command: QuorumCommand) -> None:
+        self.queue.apply(command, self.now)
 
     def take(self) -> list[object]:
         told: list[object] = list(self.queue.take_effects().get(self.reply_to.id, []))
@@ -70,6 +97,9 @@ class Bench:
             self.credit(ref, credit)
         return ref
 
+    def browser(self, credit: int = 0, **options: Any) -> commands.ConsumerRef:
+        return self.consumer(credit, browse=True, counted=False, **options)
+
     def credit(self, ref: commands.ConsumerRef, credit: int, *, drain: bool = False) -> list[object]:
         handed = self._handed.get(ref, 0)
         return self.do(commands.Credit(ref, handed, credit, drain, handed))
@@ -88,8 +118,14 @@ class Bench:
 
     def held(self, ref: commands.ConsumerRef) -> list[int]:
         """Keys of what a consumer holds, in the order in which it got them."""
+        if isinstance(self.queue, ClassicQueue):
+            return [key for each in consumers_of(self.queue) if each.ref == ref for key in each.unsettled]
         found = self.queue.parts()[1].by_ref.get(ref)
         return [] if found is None else list(found.unsettled)
+
+    def got(self, ref: commands.ConsumerRef) -> list[str]:
+        """The contents of all that a consumer was given so far."""
+        return self.bodies(self.told, ref)
 
     def settle(
         self,
@@ -120,8 +156,29 @@ class Bench:
         return self.do(commands.Cancel(ref))
 
     def wait(self, ms: int) -> list[object]:
-        self.now += ms
-        return self.do(commands.Tick())
+        """Time passes; the queue is woken when it wants to be."""
+        until = self.now + ms
+        told: list[object] = []
+        while (due := self.queue.deadline()) is not None and due <= until:
+            self.now = max(self.now, due)
+            told += self.do(commands.Tick())
+            after = self.queue.deadline()
+            assert after is None or after > self.now, "it would be woken again at once"
+        self.now = until
+        return told
+
+    @property
+    def counts(self) -> tuple[int, int | None]:
+        """Messages that are ready, and that are delayed."""
+        figures = self.queue.figures()
+        return figures.messages_ready, figures.messages_delayed
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return {name: count for name, count in self.queue.counters.document().items() if count}
+
+    def replies(self, ref: commands.ConsumerRef) -> list[commands.CreditReply]:
+        return [each for each in only(self.told, commands.CreditReply) if each.consumer == ref]
 
     def dead(self) -> list[tuple[str, list[str]]]:
         """Reason and contents of what the queue gave up since the last call."""
@@ -132,7 +189,8 @@ class Bench:
 
     def dead_letters(self) -> list[commands.DeadLetters]:
         """What the queue gave up since the last call."""
-        return self.queue.take_dead_letters()
+        letters: list[commands.DeadLetters] = self.queue.take_dead_letters()
+        return letters
 
 
 def only(told: Iterable[object], kind: type[E]) -> list[E]:
