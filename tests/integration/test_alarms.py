@@ -146,32 +146,3 @@ def test_memory_is_filled_by_amqp_091_and_emptied_by_another_connection(
     assert inbox.texts[-1] == "last"
     assert channel.queue_declare(queue, passive=True).method.message_count == 0
     assert publisher.is_open
-
-
-def test_a_disk_that_is_too_full_blocks_and_another_limit_lets_go(
-    start_broker: StartBroker, connect: Connect, queue: str
-) -> None:
-    """The limit of the command line is in force from the start; a new one is judged by at once."""
-    broker = start_broker("--disk-free-limit", "900PB")
-    entry = broker.wait_for_log("alarm", name="disk", cause="measured")
-    assert 0 < entry["free_bytes"] < entry["limit_bytes"] == 900 * 10**15
-    publisher = connect(broker)
-    told: list[str] = []
-    publisher.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
-    publisher.add_on_connection_unblocked_callback(lambda _, frame: told.append("unblocked"))
-    channel = publisher.channel()
-    channel.queue_declare(queue)
-    channel.basic_publish("", queue, b"1", TRANSIENT)
-    until(channel, lambda: told, "connection.blocked")
-    done = broker.run_command("alarm", "set", "disk", "off")
-    assert done.stdout.startswith("the disk alarm stays on, for another reason")
-    refused = broker.run_command("alarm", "disk-limit", "little")
-    assert refused.returncode == 2
-    assert "must be an amount such as 50MB" in refused.stderr
-    done = broker.run_command("alarm", "disk-limit", "1kB")
-    assert (
-        done.stdout == "disk_free_limit is now 1kB: publishers are held back below 1000 bytes of free disk\n"
-    )
-    until(channel, lambda: len(told) > 1, "connection.unblocked")
-    assert told == ["low on disk", "unblocked"]
-    assert broker.wait_for_log("alarm cleared", name="disk")["limit_bytes"] == 1000

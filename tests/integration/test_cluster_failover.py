@@ -29,7 +29,7 @@ from tests.support.cluster_load import (
 )
 from tests.support.cluster_process import ClusterNode, ClusterProcess
 from tests.support.crash_history import make_body, name_of
-from tests.support.crash_load import connected, is_there
+from tests.support.crash_load import connected, declare_quorum, is_there
 from tests.support.linearizable import Operation, check
 from tests.support.pika_client import Inbox, get, get_all, put, until
 from tests.support.proton_client import ProtonClient
@@ -37,9 +37,7 @@ from tests.support.proton_client import ProtonClient
 
 def declare(node: ClusterNode, queue: str, **arguments: Any) -> TotalQueue:
     """A quorum queue over all nodes, led at this one."""
-    with connected(node) as connection:
-        given = {name.replace("_", "-"): value for name, value in arguments.items()}
-        connection.channel().queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum", **given})
+    declare_quorum(node, queue, **arguments)
     return TotalQueue(queue)
 
 

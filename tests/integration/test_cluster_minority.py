@@ -14,11 +14,9 @@ from proton import Delivery, Message
 from rabbitmq_amqp_python_client import Environment, ValidationCodeException
 
 from tests.support.cluster_process import ClusterNode, ClusterProcess, http
-from tests.support.crash_load import connected, is_there
+from tests.support.crash_load import connected, declare_quorum, is_there
 from tests.support.pika_client import get_all, put
 from tests.support.proton_client import ProtonClient
-
-QUORUM = {"x-queue-type": "quorum"}
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +24,6 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
     with ClusterProcess(tmp_path_factory.mktemp("minority"), 3, ["--cluster-decide-ms", "1000"]) as process:
         yield process
         process.check_logs()
-
-
-def declare(node: ClusterNode, *queues: str, **arguments: object) -> None:
-    given = {name.replace("_", "-"): value for name, value in arguments.items()}
-    with connected(node) as connection:
-        for queue in queues:
-            connection.channel().queue_declare(queue, durable=True, arguments={**QUORUM, **given})
 
 
 def counts(node: ClusterNode, queue: str) -> tuple[int, int]:
@@ -55,7 +46,7 @@ def refusal(node: ClusterNode, call: Callable[[Any], Any]) -> str:
 def test_without_a_majority_what_must_have_one_is_refused(nodes: ClusterProcess) -> None:
     """C5, C7, M5, Q8; of what was refused nothing happens when there is a majority again."""
     a, b, c = nodes.nodes
-    declare(a, "q", "attached")
+    declare_quorum(a, "q", "attached")
     nodes.wait_until(lambda: _state(nodes, c, "q") == ("running", "a", {"a", "b", "c"}), "all members, at c")
     client = ProtonClient(a.port)
     sender = client.sender("/queues/attached")
@@ -112,7 +103,7 @@ def test_without_a_majority_what_must_have_one_is_refused(nodes: ClusterProcess)
 def test_a_first_publish_without_a_majority_waits_and_counts(nodes: ClusterProcess) -> None:
     """C2, C3, C4: longer than anything else waits, in both protocols."""
     a, b, c = nodes.nodes
-    declare(a, "first")
+    declare_quorum(a, "first")
     client = ProtonClient(a.port)
     sender = client.sender("/queues/first")
     try:
@@ -138,7 +129,7 @@ def test_a_first_publish_without_a_majority_waits_and_counts(nodes: ClusterProce
 def test_a_queue_without_majority_is_deleted_all_the_same(nodes: ClusterProcess) -> None:
     """Q7: the cluster has one; the member that is down goes when its node comes."""
     a, b, c = nodes.nodes
-    declare(c, "lone", x_quorum_initial_group_size=1)
+    declare_quorum(c, "lone", x_quorum_initial_group_size=1)
     with connected(a) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
@@ -149,7 +140,7 @@ def test_a_queue_without_majority_is_deleted_all_the_same(nodes: ClusterProcess)
         with connected(b) as connection:
             assert connection.channel().queue_delete("lone").method.message_count in (0, 2)
         assert not is_there(a, "lone")
-        declare(a, "lone")
+        declare_quorum(a, "lone")
     finally:
         nodes.heal()
     with connected(c) as connection:

@@ -33,7 +33,7 @@ from tests.support.cluster_load import (
 )
 from tests.support.cluster_network import CutCluster
 from tests.support.cluster_process import ClusterNode, healed
-from tests.support.crash_load import connected
+from tests.support.crash_load import connected, declare_quorum
 from tests.support.pika_client import until
 
 SUSPECT_MS: Final = 500
@@ -112,16 +112,11 @@ class Load:
         return self.cluster.node(row["Node Name"]), row["Term"]
 
 
-def declare(node: ClusterNode, queue: str) -> None:
-    with connected(node) as connection:
-        connection.channel().queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})
-
-
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "partitioned_publisher")
 def test_whatever_is_cut_a_majority_goes_on_and_the_rest_waits(cluster: CutCluster, queue: str) -> None:
     """E9, W2, P1 to P4, C2, C6: no connection, message or order is lost; nothing is marked, or told twice."""
     network = cluster.network
-    declare(cluster.nodes[0], queue)
+    declare_quorum(cluster.nodes[0], queue)
     load = Load(cluster, queue)
     started(load.clients)
     load.flows(*cluster.nodes)
@@ -345,7 +340,7 @@ def test_an_alarm_beyond_a_cut_holds_nobody_back(cluster: CutCluster, queue: str
 def test_a_node_that_was_forgotten_beyond_a_cut_is_refused(cluster: CutCluster, queue: str) -> None:
     """J8: its data is not taken over, though it lives and comes back; with an empty folder it joins anew."""
     a, b, c = cluster.nodes
-    declare(a, queue)
+    declare_quorum(a, queue)
     cluster.network.cut(c.name)
     cluster.wait_until(lambda: "c" not in cluster.status(a)["running_nodes"], "c is missed")
     done = cluster.run_command(a, "cluster", "forget-node", "c")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
@@ -20,7 +19,6 @@ import pytest
 from amqp10broker.client.blocking import connect
 from amqp10broker.client.message import data_message
 from tests.support.broker_process import REPOSITORY, BrokerProcess
-from tests.support.proton_client import ProtonClient
 
 
 def run(broker: BrokerProcess, *arguments: str) -> str:
@@ -43,41 +41,6 @@ def waits(broker: BrokerProcess, queue: str, role: str, reason: str) -> dict[str
 
 
 # --- status ---------------------------------------------------------------------------------------
-
-
-def test_status_says_why_each_link_waits(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
-    """Each reason with its evidence, in the table and in the JSON document."""
-    sender = client.sender(queue)
-    sender.send("1", "2", "3")
-    receiver = client.receiver(queue)
-    link = waits(broker, queue, "receiver", "no-credit-never-granted")
-    assert "granted no credit yet" in link["waits_why"]
-    assert (link["credit"], link["delivery_count"]) == (0, 0)
-
-    receiver.grant(2)
-    receiver.take(2)
-    link = waits(broker, queue, "receiver", "no-credit-used-up")
-    assert "used up at delivery-count 2" in link["waits_why"]
-    assert link["unsettled"] == 2
-
-    receiver.grant(10)
-    receiver.take(1)
-    link = waits(broker, queue, "receiver", "unsettled-here")
-    assert (link["credit"], link["delivery_count"], link["unsettled"]) == (9, 3, 3)
-    assert queue in link["waits_why"]
-
-    text = run(broker, "status")
-    assert "waits: unsettled-here" in text
-    assert all(len(line) <= 100 for line in text.splitlines())
-    document = json.loads(run(broker, "status", "--format", "json"))
-    shown = [
-        link
-        for connection in document["connections"]
-        for session in connection["sessions"]
-        for link in session["links"]
-        if link["queue"] == queue
-    ]
-    assert {each["role"]: each["credit"] for each in shown} == {"sender": 167, "receiver": 9}
 
 
 @pytest.mark.parametrize(

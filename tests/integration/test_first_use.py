@@ -19,7 +19,6 @@ from typing import Any, cast
 import pika
 import pytest
 
-from amqp10broker.errors import ConfigError
 from amqp10broker.testing import running
 from tests.support.broker_process import REPOSITORY
 
@@ -124,11 +123,6 @@ def test_a_block_runs_a_broker_for_blocking_code() -> None:
         pika.BlockingConnection(pika.ConnectionParameters(port=port))
 
 
-def test_a_block_with_an_unknown_setting_is_refused() -> None:
-    with pytest.raises(ConfigError, match="did you mean max_link_credit"), running(max_link_credits=10):
-        pass
-
-
 def run(*command: str | Path, folder: Path = REPOSITORY, **more: str) -> str:
     done = subprocess.run(
         [str(word) for word in command], cwd=folder, env=environment(**more), capture_output=True, text=True,
@@ -136,10 +130,6 @@ def run(*command: str | Path, folder: Path = REPOSITORY, **more: str) -> str:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
-
-
-def test_unittest_runs_its_example() -> None:
-    assert "OK" in run(sys.executable, "-m", "unittest", "-v", "examples/testing/test_unittest.py")
 
 
 def test_django_runs_tests_with_a_broker(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from amqp10broker.protocols.amqp10.performatives import Attach, SaslOutcome
-from tests.integration.test_page import expect, log_in, row, view
+from tests.integration.test_page import expect, log_in, view
 from tests.support.broker_process import BrokerProcess
 from tests.support.browser import Pages
 from tests.support.rawframes import attach_receiver, begin, login, open_frame
@@ -71,15 +71,6 @@ def test_a_thousand_connections_are_paged_and_found(page: Page) -> None:
     view(page, "Consumers")
     expect(page.get_by_text("1,000", exact=False).first).to_be_visible()
     assert page.get_by_role("row").count() < ROWS_MAX
-
-
-def test_ten_thousand_queues_are_paged_sorted_and_found(page: Page) -> None:
-    view(page, "Queues")
-    expect(page.get_by_text("10,000", exact=False).first).to_be_visible()
-    assert page.get_by_role("row").count() < ROWS_MAX
-    page.get_by_placeholder("Filter by name").fill("queue-09999")
-    expect(row(page, "queue-09999")).to_be_visible()
-    expect(row(page, "queue-00000")).to_have_count(0)
 
 
 def test_what_waits_is_counted_whole_and_shown_in_part(page: Page) -> None:

@@ -1,97 +1,23 @@
-"""proton as its users write it: BlockingConnection and MessagingHandler, with their own quirks."""
+"""proton as its users write it: event handlers, with their own quirks; examples have its other styles."""
 
 from __future__ import annotations
 
 import threading
 from typing import Any
 
-import pytest
-from proton import Delivery, Message, Timeout
+from proton import Message
 from proton.handlers import MessagingHandler, TransactionHandler
 from proton.reactor import Container
-from proton.utils import BlockingConnection
 
 from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.cluster_process import free_ports
-
-
-@pytest.fixture
-def blocking(broker: BrokerProcess) -> Any:
-    connection = BlockingConnection(_url(broker), timeout=20)
-    yield connection
-    connection.close()
 
 
 def _url(broker: BrokerProcess) -> str:
     return f"amqp://guest:guest@{broker.host}:{broker.port}"
 
 
-# --- BlockingConnection ---------------------------------------------------------------------------
-
-
-def test_blocking_send_and_receive(blocking: BlockingConnection, queue: str) -> None:
-    sender = blocking.create_sender(queue)
-    for number in range(10):
-        assert sender.send(Message(body=number)).remote_state == Delivery.ACCEPTED
-    receiver = blocking.create_receiver(queue, credit=3)
-    for number in range(10):
-        assert receiver.receive().body == number
-        receiver.accept()
-    with pytest.raises(Timeout):
-        receiver.receive(timeout=0.05)
-
-
 # --- MessagingHandler -----------------------------------------------------------------------------
-
-
-class _Run(MessagingHandler):
-    """Sends and receives on one container until all is done."""
-
-    def __init__(self, url: str, queue: str, count: int, **options: Any) -> None:
-        super().__init__(**options)
-        self.url = url
-        self.queue = queue
-        self.count = count
-        self.sent = 0
-        self.accepted = 0
-        self.bodies: list[Any] = []
-        self.error: str | None = None
-
-    def on_start(self, event: Any) -> None:
-        self.connection = event.container.connect(self.url, reconnect=False)
-        event.container.create_receiver(self.connection, self.queue)
-        event.container.create_sender(self.connection, self.queue)
-
-    def on_sendable(self, event: Any) -> None:
-        while event.sender.credit and self.sent < self.count:
-            event.sender.send(Message(body=self.sent))
-            self.sent += 1
-
-    def on_accepted(self, event: Any) -> None:
-        self.accepted += 1
-        self.finish()
-
-    def on_message(self, event: Any) -> None:
-        self.bodies.append(event.message.body)
-        self.finish()
-
-    def finish(self) -> None:
-        if len(self.bodies) == self.accepted == self.count:
-            self.connection.close()
-
-    def on_transport_error(self, event: Any) -> None:
-        self.error = event.transport.condition.name
-
-
-@pytest.mark.parametrize("prefetch", [2, 10, 1000])
-def test_event_driven_send_and_receive(broker: BrokerProcess, queue: str, prefetch: int) -> None:
-    """simple_send and simple_recv in one, with proton renewing the credit by itself."""
-    run = _Run(_url(broker), queue, 2000, prefetch=prefetch)
-    Container(run).run()
-    assert run.error is None
-    assert run.bodies == list(range(2000))
-    assert run.accepted == 2000
-    broker.wait_for_counts(queue, ready=0)
 
 
 def test_transactions(broker: BrokerProcess, queue: str) -> None:
@@ -145,11 +71,10 @@ def test_transactions(broker: BrokerProcess, queue: str) -> None:
 
 
 class _Receiving(MessagingHandler):
-    def __init__(self, broker: BrokerProcess, queue: str, *, closes: bool) -> None:
+    def __init__(self, broker: BrokerProcess, queue: str) -> None:
         super().__init__()
         self.broker = broker
         self.queue = queue
-        self.closes = closes
         self.opened = threading.Event()
         self.ends: list[str] = []
         self.container_id = ""
@@ -167,15 +92,13 @@ class _Receiving(MessagingHandler):
 
     def on_disconnected(self, event: Any) -> None:
         self.ends.append("disconnected")
-        if self.closes:
-            event.connection.close()
 
 
 def test_event_driven_client_ends_when_an_operator_closes_its_connection(
     broker: BrokerProcess, queue: str
 ) -> None:
     """Proton answers the close, and its loop ends by itself."""
-    handler = _Receiving(broker, queue, closes=False)
+    handler = _Receiving(broker, queue)
     thread = threading.Thread(target=Container(handler).run, daemon=True)
     thread.start()
     assert handler.opened.wait(20)

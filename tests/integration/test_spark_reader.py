@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -103,18 +102,6 @@ def test_starting_and_ending_offsets(
     broker: BrokerProcess, stream: str, start: str, end: str, expected: range
 ) -> None:
     assert offsets(batch(broker, stream, startingOffsets=start, endingOffsets=end)) == list(expected)
-
-
-def test_a_starting_time(broker: BrokerProcess, queue: str) -> None:
-    """From the first chunk that is not older, as exact as chunks are."""
-    declare(broker, queue)
-    fill(broker, queue, 10)
-    between = round(max(row["enqueuedTime"].timestamp() for row in batch(broker, queue)) * 1000) + 1
-    time.sleep(0.002)  # the times of the two chunks must differ, and the broker has no other clock
-    fill(broker, queue, 10, first=10)
-    assert offsets(batch(broker, queue, startingTimestamp=between)) == list(range(10, 20))
-    assert batch(broker, queue, startingTimestamp=between + 1_000_000) == []
-    assert len(batch(broker, queue, startingTimestamp=0)) == 20
 
 
 # --- where a stream begins and ends -----------------------------------------------------------------
@@ -297,25 +284,6 @@ def test_a_connection_that_breaks_in_the_middle(broker: BrokerProcess, stream: s
     for each in batches:
         found += each.to_pylist()
     assert offsets(found) == list(range(COUNT))
-
-
-def test_a_broker_that_is_killed_and_started_again(tmp_path: Path) -> None:
-    """The task waits, and goes on behind the last row: every offset once."""
-    arguments = ("--port", str(free_ports(1)), "--data-dir", str(tmp_path / "data"))
-    first = BrokerProcess(tmp_path, *arguments)
-    try:
-        declare(first, "s")
-        fill(first, "s", 20_000)
-        given = options(first, "s", arrowBatchSize=100, linkCredit=100, retryTimeout="60s")
-        batches = read_range(given, StreamRange(0, 20_000, True), None)
-        found = offsets(next(batches).to_pylist())
-    finally:
-        first.kill()
-    (again := tmp_path / "again").mkdir()
-    with BrokerProcess(again, *arguments):
-        for each in batches:
-            found += offsets(each.to_pylist())
-    assert found == list(range(20_000))
 
 
 def test_the_driver_finds_a_broker_that_was_started_again(streaming: Streaming, tmp_path: Path) -> None:

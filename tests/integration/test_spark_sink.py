@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +17,6 @@ from amqp10broker.spark.errors import BrokerUnreachable, NotDelivered, SparkSour
 from amqp10broker.spark.options import SinkOptions, parse_sink
 from amqp10broker.spark.sink import Sent, SinkStreamWriter, SinkWriter
 from tests.support.broker_process import BrokerProcess, StartBroker
-from tests.support.cluster_process import free_ports
 from tests.support.cutting_proxy import CuttingProxy
 
 pytestmark = pytest.mark.usefixtures("deadline")
@@ -167,34 +165,6 @@ def test_lost_connections_lose_nothing_and_duplicates_have_the_same_id(
     assert dict(found) == rows
     assert all(rows[str(name)] == body for name, body in found)
     assert len(found) <= 3000 + 3 * 100
-
-
-def test_a_broker_that_is_killed_and_comes_back_has_every_row(queue: str, task: Task, tmp_path: Path) -> None:
-    """With a data folder: what it accepted is there after the restart, and the rest is sent again."""
-    folder = tmp_path / "broker"
-    folder.mkdir()
-    port = free_ports(1)
-    own = BrokerProcess(folder, "--data-dir", str(tmp_path / "data"), "--port", str(port))
-    own.run_command("queue", "declare", queue)
-    started = [own]
-
-    def rows() -> Iterator[pa.RecordBatch]:
-        yield from batches([b"%d" % number for number in range(2000)])
-        started[-1].kill()
-        started.append(BrokerProcess(folder, "--data-dir", str(tmp_path / "data"), "--port", str(port)))
-        yield from batches([b"%d" % number for number in range(2000, 4000)])
-
-    writer = SinkStreamWriter(options(own, address=f"/queues/{queue}"), BODY, overwrite=False)
-    try:
-        assert writer.write(rows()).accepted == 4000
-        with connect(own.host, port, user="guest", password="guest") as client:
-            receiver = client.receiver(f"/queues/{queue}", credit=0)
-            found = receiver.fetch(10_000, timeout_s=0)
-            bodies = {bytes(delivery.message().body) for delivery in found}
-    finally:
-        started[-1].kill()
-    assert bodies == {b"%d" % number for number in range(4000)}
-    assert len(found) <= 4000 + 1000
 
 
 def test_a_broker_that_stays_away_fails_the_task_in_time(

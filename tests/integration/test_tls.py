@@ -1,10 +1,11 @@
-"""TLS with real clients of both protocols: proton, pika, and sockets that speak what they should not."""
+"""TLS with real clients of both protocols: proton, pika, and the client of this project on both drivers."""
 
 from __future__ import annotations
 
 import socket
+import ssl
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,63 +14,24 @@ import pytest
 from pika.adapters.blocking_connection import BlockingConnection
 from proton import Delivery, Message, SSLDomain
 
+from amqp10broker.client.errors import ConnectionEndedError, TlsError
+from amqp10broker.client.links import Accepted
+from amqp10broker.client.message import data_message
 from tests.support.broker_process import BrokerProcess, run_program
 from tests.support.certificates import Certificates, certificates
+from tests.support.client_drivers import Connect, connect
 from tests.support.proton_client import ProtonClient
 
-__all__ = ["certificates"]
+__all__ = ["certificates", "connect"]
 
 pytestmark = pytest.mark.usefixtures("deadline")
 
-SOCKET_S = 20.0
-
-
-class TlsBroker:
-    """A broker with a TLS listener, and ways to it."""
-
-    def __init__(self, process: BrokerProcess, certificates: Certificates) -> None:
-        self.process = process
-        self.certificates = certificates
-        address, *_ = process.status()["broker"]["tls_listeners"]
-        self.port = int(address.rpartition(":")[2])
-
-    def proton(self, certificate: tuple[str, str] | None = None, **options: Any) -> ProtonClient:
-        domain = SSLDomain(SSLDomain.MODE_CLIENT)
-        domain.set_trusted_ca_db(self.certificates.ca)
-        domain.set_peer_authentication(SSLDomain.VERIFY_PEER)
-        if certificate is not None:
-            domain.set_credentials(*certificate, None)
-        return ProtonClient(self.port, scheme="amqps", ssl_domain=domain, **options)
-
-    def pika(
-        self, certificate: tuple[str, str] | None = None, *, port: int | None = None, **options: Any
-    ) -> BlockingConnection:
-        """Connect pika, which checks our certificate and the name in it."""
-        context = self.certificates.client_context(certificate)
-        return BlockingConnection(
-            pika.ConnectionParameters(
-                host="127.0.0.1",
-                port=port or self.port,
-                ssl_options=pika.SSLOptions(context, "localhost"),
-                socket_timeout=SOCKET_S,
-                stack_timeout=SOCKET_S,
-                **options,
-            )
-        )
-
-    @contextmanager
-    def socket(self) -> Iterator[socket.socket]:
-        with socket.create_connection(("127.0.0.1", self.port), timeout=SOCKET_S) as sock:
-            yield sock
-
-    def status_of(self, user: str) -> dict[str, Any]:
-        """The status of the one connection of a user."""
-        (found,) = [each for each in self.process.status()["connections"] if each["user"] == user]
-        return dict(found)
+BIG = bytes(range(256)) * 8_000
+"""Two megabytes: several frames, and more records of TLS than one."""
 
 
 @pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[TlsBroker]:
+def tls_port(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[int]:
     """One broker that takes clients with and without a certificate."""
     with BrokerProcess(
         tmp_path_factory.mktemp("tls-broker"),
@@ -77,29 +39,87 @@ def tls(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) ->
         *("--tls-port", "0", "--tls-ca", certificates.ca, "--tls-verify", "optional"),
         *("--auth-failure-delay-ms", "10", "--user", "guest:guest", "--user", "worker:secret"),
     ) as process:
-        yield TlsBroker(process, certificates)
-        process.check_log()
+        address, *_ = process.status()["broker"]["tls_listeners"]
+        yield int(address.rpartition(":")[2])
 
 
-# --- speaking ------------------------------------------------------------------------------------
+def test_both_protocols_on_the_tls_port(tls_port: int, certificates: Certificates) -> None:
+    """A message goes in by one and out by the other; both check our certificate and the name in it."""
+    options = pika.SSLOptions(certificates.client_context(), "localhost")
+    parameters = pika.ConnectionParameters("127.0.0.1", tls_port, ssl_options=options)
+    domain = SSLDomain(SSLDomain.MODE_CLIENT)
+    domain.set_trusted_ca_db(certificates.ca)
+    domain.set_peer_authentication(SSLDomain.VERIFY_PEER)
+    with BlockingConnection(parameters) as connection:
+        channel = connection.channel()
+        channel.queue_declare("both", durable=True)
+        client = ProtonClient(tls_port, scheme="amqps", ssl_domain=domain)
+        (outcome,) = client.sender("/queues/both").send(Message(body=b"from proton", inferred=True))
+        assert outcome.state == Delivery.ACCEPTED
+        assert channel.basic_get("both", auto_ack=True)[2] == b"from proton"
+        channel.basic_publish("", "both", b"from pika")
+        (received,) = client.receiver("/queues/both", credit=1).take()
+        assert received.message.body == b"from pika"
+        client.close()
 
 
-def test_both_protocols_on_the_tls_port(tls: TlsBroker) -> None:
-    """A message goes in by one and out by the other, and both logged in with a password."""
-    channel = tls.pika().channel()
-    channel.queue_declare("both", durable=True)
-    client = tls.proton()
-    sender = client.sender("/queues/both")
-    (outcome,) = sender.send(Message(body=b"from proton", inferred=True))
-    assert outcome.state == Delivery.ACCEPTED
-    assert channel.basic_get("both", auto_ack=True)[2] == b"from proton"
-    channel.basic_publish("", "both", b"from pika")
-    receiver = client.receiver("/queues/both", credit=1)
-    (received,) = receiver.take()
-    assert received.message.body == b"from pika"
-    receiver.settle(received)
-    client.close()
-    channel.connection.close()
+# --- the client of this project -------------------------------------------------------------------
+
+
+def over_tls(connect: Connect, port: int, context: ssl.SSLContext, **more: object) -> Any:
+    given = {"user": "guest", "password": "guest", "timeout_s": 20.0, **more}
+    return connect("localhost", port, ssl_context=context, **given)
+
+
+def test_messages_small_and_big(tls_port: int, certificates: Certificates, connect: Connect) -> None:
+    """More than one record of TLS at a time, both ways, and what OpenSSL holds back is not forgotten."""
+    with over_tls(connect, tls_port, certificates.client_context()) as client:
+        sender = client.sender("tls-bodies")
+        bodies = [b"%d" % number for number in range(3000)]
+        assert sender.send_many(map(data_message, bodies)) == [Accepted()] * 3000
+        sender.send(data_message(BIG))
+        receiver = client.receiver("tls-bodies", credit=500)
+        got: list[bytes] = []
+        while len(got) < 3001:
+            deliveries = receiver.receive_many(1000)
+            assert deliveries
+            got += [delivery.message().body for delivery in deliveries]
+            receiver.accept(deliveries)
+        assert got == [*bodies, BIG]
+
+
+def test_external_logs_in_as_the_certificate_says(
+    tls_port: int, certificates: Certificates, connect: Connect
+) -> None:
+    context = certificates.client_context(certificates.client("worker"))
+    with over_tls(connect, tls_port, context, user=None, password=None, mechanism="EXTERNAL") as client:
+        client.sender("tls-external").send(data_message(b"x"))
+
+
+def test_a_client_certificate_of_a_stranger(
+    tls_port: int, certificates: Certificates, connect: Connect
+) -> None:
+    """TLS 1.3 tells us after the handshake: either way the connection is not made."""
+    context = certificates.client_context(certificates.client("worker", trusted=False))
+    with pytest.raises((TlsError, ConnectionEndedError)):
+        over_tls(connect, tls_port, context)
+
+
+def test_the_broker_goes_while_tls_is_up(certificates: Certificates, connect: Connect) -> None:
+    """The end of the stream under TLS is the end of the connection."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.server, certificates.server_key)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def shake_and_leave() -> None:
+            sock, _ = listener.accept()
+            context.wrap_socket(sock, server_side=True).close()
+
+        thread = threading.Thread(target=shake_and_leave)
+        thread.start()
+        with pytest.raises(ConnectionEndedError):
+            over_tls(connect, listener.getsockname()[1], certificates.client_context())
+        thread.join()
 
 
 # --- files ---------------------------------------------------------------------------------------

@@ -47,6 +47,15 @@ def connected(broker: Listening) -> Iterator[BlockingConnection]:
         connection._impl.ioloop.close()
 
 
+def declare_quorum(broker: Listening, *queues: str, **arguments: Any) -> None:
+    """Declare quorum queues; names of arguments with _ for -."""
+    given = {name.replace("_", "-"): value for name, value in arguments.items()}
+    with connected(broker) as connection:
+        for queue in queues:
+            kind = {"x-queue-type": "quorum", **given}
+            connection.channel().queue_declare(queue, durable=True, arguments=kind)
+
+
 def publish(broker: Listening, queue: str, *bodies: str | bytes) -> None:
     """Publish through the default exchange, each message confirmed before the next."""
     with connected(broker) as connection:

@@ -18,10 +18,10 @@ from proton.utils import BlockingConnection
 from amqp10broker.client.blocking import Client
 from amqp10broker.testing.broker import AmqpBroker
 from amqp10broker.testing.servers import Servers
+from tests.support.deadline import turn_until
 
 TIMEOUT_S = 60.0
 LOOK_S = 0.01
-LOOKS = 3_000
 
 
 @pytest.fixture(scope="module")
@@ -112,22 +112,13 @@ def until(proton: Any, condition: Callable[[], Any]) -> None:
     """Let proton work until something is so, here or in the broker."""
     container = proton.container
     before, container.timeout = container.timeout, LOOK_S
-    for _ in range(LOOKS):
-        if condition():
-            break
-        container.process()
-    else:
-        raise AssertionError("it has not come to be")
+    turn_until(container.process, condition, "what is awaited")
     container.timeout = before
 
 
 def ours_until(client: Client, condition: Callable[[], Any]) -> None:
     """Let our own client work until something is so."""
-    for _ in range(LOOKS):
-        if condition():
-            return
-        client.poll(LOOK_S)
-    raise AssertionError("it has not come to be")
+    turn_until(lambda: client.poll(LOOK_S), condition, "what is awaited")
 
 
 @contextmanager
@@ -141,8 +132,6 @@ def beside(action: Callable[[], None]) -> Iterator[threading.Thread]:
 
 
 def pika_until(channel: Any, condition: Callable[[], Any]) -> None:
-    for _ in range(LOOKS):
-        if condition():
-            return
-        channel.connection.process_data_events(time_limit=LOOK_S)
-    raise AssertionError("it has not come to be")
+    turn_until(
+        lambda: channel.connection.process_data_events(time_limit=LOOK_S), condition, "what is awaited"
+    )
