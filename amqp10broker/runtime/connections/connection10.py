@@ -82,9 +82,7 @@ class SessionsContext(ConnectionContext):
 
 
 class SessionTask(EndpointTask[BrokerSession]):
-    @property
-    def over(self) -> bool:
-        return self.service.over
+    """An AMQP 1.0 session and its task."""
 
 
 class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
