@@ -14,7 +14,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from amqp10broker.errors import DamagedFile
-from amqp10broker.message.filters.stream import OffsetWord
+from amqp10broker.message.filters.stream_filters import OffsetWord
 from amqp10broker.queues.commands import (
     DELETE,
     Answer,

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Final
 
 from amqp10broker.message.amqp10 import HEAD_BYTES_MAX
-from amqp10broker.message.filters.filters import Filters, MessageFilter
+from amqp10broker.message.filters.filter_set import Filters, MessageFilter
 from amqp10broker.message.filters.sql_eval import compile_selector
 from amqp10broker.message.message import Message
 from amqp10broker.message.traits import traits_of

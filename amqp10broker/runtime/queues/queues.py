@@ -15,8 +15,8 @@ import trio
 
 from amqp10broker.errors import DiskFull, StorageError
 from amqp10broker.metadata.queue import CLASSIC, KINDS, QUORUM, STREAM, LastError, QueueSpec
+from amqp10broker.metadata.queue_arguments import misspelt, selector_in
 from amqp10broker.metadata.queue_requests import QueueEnded
-from amqp10broker.metadata.queue_settings import misspelt, selector_in
 from amqp10broker.operations.running import AlarmCause
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.classic.durability import ClassicInJournal, ClassicStore

@@ -16,11 +16,11 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotSupported, PreconditionFailed
 from amqp10broker.message.convert import all_to_amqp091
 from amqp10broker.message.filters.fields import FilterError
-from amqp10broker.message.filters.filters import Filters
-from amqp10broker.message.filters.stream import BloomFilter, OffsetSpec, from_amqp091
+from amqp10broker.message.filters.filter_set import Filters
+from amqp10broker.message.filters.stream_filters import BloomFilter, OffsetSpec, from_amqp091
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.metadata.queue_settings import QueueType
+from amqp10broker.metadata.queue_arguments import QueueType
 from amqp10broker.protocols.amqp091.content import DeliverEncoder
 from amqp10broker.protocols.amqp091.delivery_tags import Taken, Unacked
 from amqp10broker.protocols.amqp091.methods import Method

@@ -20,12 +20,12 @@ from amqp10broker.errors import (
     RefusedError,
     ResourceLocked,
 )
-from amqp10broker.metadata import queue_settings
+from amqp10broker.metadata import queue_arguments
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.entry_codec import decoded, encoded
 from amqp10broker.metadata.plan import Put, VhostLimits
 from amqp10broker.metadata.queue import QueueSpec
-from amqp10broker.metadata.queue_settings import ARGUMENTS, QueueType, UnknownQueueType
+from amqp10broker.metadata.queue_arguments import ARGUMENTS, QueueType, UnknownQueueType
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.protocols.amqp091.codec import ByteArray, Int8, Timestamp
 from amqp10broker.routing.exchange import Binding, Destination
@@ -407,7 +407,7 @@ MAX_AGE = "must be a number above 0 and a unit of Y, M, D, h, m, s, such as '7D'
 def test_good_arguments_are_accepted(kind: QueueType, arguments: dict[str, Any]) -> None:
     """Values within range, and names that no kind of queue knows. Ranges are those of the keys of policies:
     `test_policies.test_each_setting_is_checked` has those of all settings that have a key."""
-    queue_settings.check(arguments, kind, Q)
+    queue_arguments.check(arguments, kind, Q)
     assert set(arguments) <= set(ARGUMENTS) | {"x-nobody-knows", "custom"}
 
 
@@ -458,7 +458,7 @@ def test_good_arguments_are_accepted(kind: QueueType, arguments: dict[str, Any])
 def test_a_bad_value_is_refused(kind: QueueType, arguments: dict[str, Any], fault: str) -> None:
     """406 with the argument, the last of these, what is allowed, and what was given; ranges as above."""
     with pytest.raises(InvalidArgument) as caught:
-        queue_settings.check(arguments, kind, Q)
+        queue_arguments.check(arguments, kind, Q)
     assert caught.value.description == f"invalid arg '{[*arguments][-1]}' for {Q}: {fault}"
 
 
@@ -482,7 +482,7 @@ def test_a_bad_value_is_refused(kind: QueueType, arguments: dict[str, Any], faul
 def test_an_argument_of_another_kind_is_refused(kind: QueueType, name: str, value: Any, takers: str) -> None:
     """406 with the kind and those that take it, even if the value is good."""
     with pytest.raises(InvalidArgument) as caught:
-        queue_settings.check({name: value}, kind, Q)
+        queue_arguments.check({name: value}, kind, Q)
     assert caught.value.description == (
         f"invalid arg '{name}' for {Q}: not for a queue of type {kind}, only of type {takers}"
     )
@@ -522,21 +522,21 @@ def test_an_argument_of_another_kind_is_refused(kind: QueueType, name: str, valu
 def test_a_difference_is_inequivalent(received: dict[str, Any], current: dict[str, Any], text: str) -> None:
     """406 with what was received and what is."""
     with pytest.raises(Inequivalent) as caught:
-        queue_settings.assert_equivalent(received, current, CLASSIC, Q)
+        queue_arguments.assert_equivalent(received, current, CLASSIC, Q)
     assert caught.value.description == "inequivalent arg " + text.replace("QUEUE", Q)
 
 
 def test_integers_of_different_widths_are_the_same() -> None:
     """A client that sends a short and one that sends a long declare the same queue."""
-    assert queue_settings.assert_equivalent({"x-expires": Int8(5)}, {"x-expires": 5}, CLASSIC, Q) is None
+    assert queue_arguments.assert_equivalent({"x-expires": Int8(5)}, {"x-expires": 5}, CLASSIC, Q) is None
 
 
 @pytest.mark.parametrize("name", ["custom", "x-delivery-limit"])
 def test_only_what_the_existing_kind_knows_is_compared(name: str) -> None:
     """Arguments without a meaning for this queue may differ."""
-    assert queue_settings.assert_equivalent({name: 5}, {}, CLASSIC, Q) is None
+    assert queue_arguments.assert_equivalent({name: 5}, {}, CLASSIC, Q) is None
     with pytest.raises(Inequivalent):
-        queue_settings.assert_equivalent({"x-delivery-limit": 5}, {}, QUORUM, Q)
+        queue_arguments.assert_equivalent({"x-delivery-limit": 5}, {}, QUORUM, Q)
 
 
 PACKAGE = Path(amqp10broker.__file__).parent

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.message.amqp10 import make_head
-from amqp10broker.message.filters.stream import OffsetWord
+from amqp10broker.message.filters.stream_filters import OffsetWord
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.queues.classic.dispatch import Serving

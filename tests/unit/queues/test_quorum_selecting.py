@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp10broker.emulation import rules_of
-from amqp10broker.message.filters import filters
 from amqp10broker.queues.commands import (
     DELETE,
     TICK,
@@ -143,7 +142,7 @@ def test_cursors_are_in_the_state_and_followers_evaluate_nothing(
     def read(data: bytes) -> object:
         raise AssertionError("a follower reads what somebody selects")
 
-    monkeypatch.setattr(filters, "decode_wanted", read)
+    monkeypatch.setattr(filter_set, "decode_wanted", read)
     assert bench.numbers(blue) == [20]
     assert bench.follower.unsettled == 1
 

@@ -8,8 +8,8 @@ import pytest
 
 from amqp10broker.message.amqp10 import decode_head, make_head
 from amqp10broker.message.convert import data_section
-from amqp10broker.message.filters.filters import Filters, from_amqp10
-from amqp10broker.message.filters.stream import (
+from amqp10broker.message.filters.filter_set import Filters, from_amqp10
+from amqp10broker.message.filters.stream_filters import (
     AtTime,
     BloomFilter,
     Interval,

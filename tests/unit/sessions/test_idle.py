@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from amqp10broker.errors import BadRequest
-from amqp10broker.message.filters.filters import from_amqp10
-from amqp10broker.message.filters.stream import OffsetWord
+from amqp10broker.message.filters.filter_set import from_amqp10
+from amqp10broker.message.filters.stream_filters import OffsetWord
 from amqp10broker.metadata.catalog import VHOST, Catalog
 from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle, QueueSpec
 from amqp10broker.operations.snapshot import (
@@ -47,7 +47,7 @@ from amqp10broker.queues.settings import DEFAULTS, QueueSettings, RetryType
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.sessions.diagnosis.idle import idle_wait, why_idle
 from amqp10broker.sessions.diagnosis.survey import Selection, Survey
-from amqp10broker.sessions.diagnosis.waits import Wait
+from amqp10broker.sessions.diagnosis.wait_reasons import Wait
 from tests.support import streams
 from tests.support.declaring import bind, declare, declare_exchange
 from tests.support.handles import MachineHandle

@@ -19,7 +19,7 @@ from amqp10broker.protocols.amqp091.methods import (
     TxSelect,
 )
 from amqp10broker.queues.queue_status import QueueProgress
-from amqp10broker.sessions.diagnosis.waits import NO_WAIT, STUCK_MS, Wait, WaitContext, Waiting
+from amqp10broker.sessions.diagnosis.wait_reasons import NO_WAIT, STUCK_MS, Wait, WaitContext, Waiting
 from amqp10broker.sessions.diagnosis.why_channel import channel_view
 from amqp10broker.sessions.diagnosis.why_link import session_view
 from tests.support.channel_world import World, WorldChannel
