@@ -28,12 +28,12 @@ from amqp10broker.layout import BadBytes
 
 
 class ConnectionPurpose(enum.IntEnum):
-    """RAFT: messages of groups and heartbeats; those that a full buffer drops are sent again. LETTERS:
+    """RAFT: messages of groups and heartbeats; those that a full buffer drops are sent again. COMMANDS:
     commands, effects and questions; never dropped. QUESTION: of, or to, a node that has no number yet.
     """
 
     RAFT = 1
-    LETTERS = 2
+    COMMANDS = 2
     BULK = 3
     QUESTION = 4
 
@@ -44,7 +44,7 @@ class FrameKind(enum.IntEnum):
     JOINED = 3
     """Several of `RAFT`; of each: group u32 | length u32 | body."""
     # Of links: `remote_queue.messages`.
-    LETTER = 16
+    COMMANDS = 16
     EFFECTS = 17
     RESUME = 18
     RESUMED = 19

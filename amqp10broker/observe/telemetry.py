@@ -194,12 +194,12 @@ class PartSpans:
 
     # --- events -------------------------------------------------------------------------------------
 
-    def heard(self, letter: object) -> None:
+    def heard(self, message: object) -> None:
         """Observe effects from queues before they are processed."""
         if self._began_ns is None:
             self._began_ns = self._traces.now_ns()
-        if isinstance(letter, list):
-            for effect in letter:
+        if isinstance(message, list):
+            for effect in message:
                 self._heard(effect)
 
     def _heard(self, effect: Effect) -> None:

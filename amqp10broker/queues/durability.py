@@ -21,7 +21,7 @@ from amqp10broker.queues.commands import Command, DeadLetters, Effect, PeerId, P
 from amqp10broker.queues.journal import Commits
 from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.queue_status import QueueProgress, QueueStatus
-from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
+from amqp10broker.queues.quorum.commands import NodeBatch, QuorumCommand
 
 
 class Admission:
@@ -106,7 +106,7 @@ class Admission:
         return waiting
 
 
-# The commands of a node are applied in order, or not at all (`Letters`). So the leader does not hold
+# The commands of a node are applied in order, or not at all (`NodeBatch`). So the leader does not hold
 # publishes back itself, with all commands behind them: it drops batches with publishes, and what follows from
 # that node, and has the node hold its publishes back and send the rest again.
 
@@ -133,13 +133,13 @@ class LinkAdmission(Admission):
     def admitted(self, commands: list[Command], now_ms: int) -> list[Command]:
         room = self._room
         posted = cast("list[QuorumCommand]", commands)
-        if room is None or not room.journal.reserve or not any(type(each) is Letters for each in posted):
+        if room is None or not room.journal.reserve or not any(type(each) is NodeBatch for each in posted):
             return super().admitted(commands, now_ms)
         size = 0
         refused: dict[tuple[int, int], int] = {}
         taken: list[QuorumCommand] = []
         for command in posted:
-            if type(command) is Letters:
+            if type(command) is NodeBatch:
                 link = command.node, command.incarnation
                 if self._dropped.get(link, command.first) != command.first:
                     continue

@@ -283,17 +283,17 @@ def test_only_browsers_browse(commands: list[c.Command]) -> None:
 
 
 def test_a_node_sends_commands_of_sessions_only() -> None:
-    letters = link_codec.BODIES[link_codec.FrameKind.LETTER]
-    body = letters.encode(link_codec.LetterBatch(1, 1, 0, [c.Touch()]))
+    letters = link_codec.BODIES[link_codec.FrameKind.COMMANDS]
+    body = letters.encode(link_codec.CommandBatch(1, 1, 0, [c.Touch()]))
     with pytest.raises(BadBytes, match="13 is not the tag of any command of a session"):
         letters.decode(body[:-1] + b"\x0d")
 
 
 def test_the_position_in_a_stream_is_that_of_the_filters() -> None:
-    letters = link_codec.BODIES[link_codec.FrameKind.LETTER]
+    letters = link_codec.BODIES[link_codec.FrameKind.COMMANDS]
     wanted = Filters(Offset(7), None, None, None)
     subscribe = c.Subscribe(SUBSCRIBE.consumer, False, position=Offset(7), filters=wanted, enqueued_time=True)
-    batch = link_codec.LetterBatch(1, 1, 0, [subscribe])
+    batch = link_codec.CommandBatch(1, 1, 0, [subscribe])
     assert letters.decode(letters.encode(batch)).commands == [subscribe]
 
 

@@ -111,7 +111,7 @@ class NaiveQueue:
 
 
 class QueueCreditMachine(RuleBasedStateMachine):
-    """Letters and effects are under way for as long as the rules like."""
+    """Commands and effects are in flight for as long as the rules like."""
 
     kind = "classic"
     times = 1

@@ -60,7 +60,7 @@ async def test_a_home_that_spoke_before_there_were_links_is_heard(tmp_path: Path
     async with trio.open_nursery() as nursery:
         cluster = await started(tmp_path, nursery)
         body = BODIES[FrameKind.LEADER_IS].encode(LeaderIs(0))
-        cluster.frames(1, ConnectionPurpose.LETTERS, [PeerFrame(FrameKind.LEADER_IS, 7, body)])
+        cluster.frames(1, ConnectionPurpose.COMMANDS, [PeerFrame(FrameKind.LEADER_IS, 7, body)])
         cluster.prepare()
         assert reached(cluster)
         nursery.cancel_scope.cancel()
@@ -70,8 +70,8 @@ async def test_what_it_said_counts_no_more_when_its_connection_is_lost(tmp_path:
     async with trio.open_nursery() as nursery:
         cluster = await started(tmp_path, nursery)
         body = BODIES[FrameKind.LEADER_IS].encode(LeaderIs(0))
-        cluster.frames(1, ConnectionPurpose.LETTERS, [PeerFrame(FrameKind.LEADER_IS, 7, body)])
-        cluster.disconnected(1, ConnectionPurpose.LETTERS)
+        cluster.frames(1, ConnectionPurpose.COMMANDS, [PeerFrame(FrameKind.LEADER_IS, 7, body)])
+        cluster.disconnected(1, ConnectionPurpose.COMMANDS)
         cluster.prepare()
         assert not reached(cluster)
         nursery.cancel_scope.cancel()

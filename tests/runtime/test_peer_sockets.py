@@ -89,10 +89,12 @@ def tls_of(certificates: Certificates, name: str, *, trusted: bool = True) -> Mu
 
 async def exchange(one: SocketNode, other: SocketNode) -> None:
     body = bytes(range(256)) * 8_192
-    await one.until("connected", other.number, ConnectionPurpose.LETTERS)
-    assert one.peers.send(other.number, ConnectionPurpose.LETTERS, FrameKind.LETTER, 7, [body[:5], body[5:]])
-    await other.until("frames", one.number, ConnectionPurpose.LETTERS)
-    assert other.frames_of[one.number, ConnectionPurpose.LETTERS][0].body == body
+    await one.until("connected", other.number, ConnectionPurpose.COMMANDS)
+    assert one.peers.send(
+        other.number, ConnectionPurpose.COMMANDS, FrameKind.COMMANDS, 7, [body[:5], body[5:]]
+    )
+    await other.until("frames", one.number, ConnectionPurpose.COMMANDS)
+    assert other.frames_of[one.number, ConnectionPurpose.COMMANDS][0].body == body
     one.answers["x"] = {"y": 1}
     assert await other.peers.call(one.number, {"what": "x"}, DEADLINE_S) == {"y": 1}
 

@@ -84,7 +84,7 @@ async def test_frames_come_in_order_and_only_their_own(network: Network) -> None
         b.log.clear()
         for number in range(3):
             assert a.peers.send(2, RAFT, FrameKind.RAFT, number, [b"x", b"%d" % number])
-            assert a.peers.send(2, LETTERS, FrameKind.LETTER, number, [b"y%d" % number])
+            assert a.peers.send(2, LETTERS, FrameKind.COMMANDS, number, [b"y%d" % number])
         await b.until("frames", 1, RAFT)
         await b.until("frames", 1, LETTERS)
         raft, letters = b.frames_of[1, RAFT], b.frames_of[1, LETTERS]
@@ -100,9 +100,9 @@ async def test_frames_come_in_order_and_only_their_own(network: Network) -> None
 async def test_nothing_is_sent_to_a_node_that_is_not_connected(network: Network) -> None:
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, acquainted=False):
-        assert not a.peers.send(2, LETTERS, FrameKind.LETTER, 1, [b"x"])
+        assert not a.peers.send(2, LETTERS, FrameKind.COMMANDS, 1, [b"x"])
         a.know(b)
-        assert not a.peers.send(2, LETTERS, FrameKind.LETTER, 1, [b"x"])
+        assert not a.peers.send(2, LETTERS, FrameKind.COMMANDS, 1, [b"x"])
         with pytest.raises(PeerUnreachable, match="node 'b' is not connected"):
             await a.peers.call(2, {"what": "x"}, 5)
 
@@ -162,7 +162,7 @@ async def test_new_start_is_suspected_and_then_heard(network: Network) -> None:
         await nursery.start(again.run)
         await a.until("heard", 2, 2)
         await connected(a, again)
-        assert a.peers.send(2, LETTERS, FrameKind.LETTER, 1, [b"x"])
+        assert a.peers.send(2, LETTERS, FrameKind.COMMANDS, 1, [b"x"])
         await again.until("frames", 1, LETTERS)
 
 
@@ -244,7 +244,7 @@ async def test_messages_of_groups_are_dropped_when_too_many_wait(network: Networ
         assert sent == [True] * 8 + [False] * 12
         assert a.peers.dropped == 12
         assert a.peers.backlog_bytes(2, RAFT) <= RAFT_BYTES_MAX
-        assert a.peers.send(2, LETTERS, FrameKind.LETTER, 1, [piece])
+        assert a.peers.send(2, LETTERS, FrameKind.COMMANDS, 1, [piece])
         network.mend()
         await frames_come(b, RAFT, 8)
         assert a.peers.send(2, RAFT, FrameKind.RAFT, 1, [piece])
@@ -264,7 +264,7 @@ async def test_letters_are_never_dropped_and_their_backlog_can_be_seen(network: 
         assert a.peers.backlog_bytes(2) == 0
         network.cut("a", "b", both=False)
         piece = bytes(1024 * 1024)
-        assert all(a.peers.send(2, LETTERS, FrameKind.LETTER, n, [piece]) for n in range(100))
+        assert all(a.peers.send(2, LETTERS, FrameKind.COMMANDS, n, [piece]) for n in range(100))
         assert a.peers.backlog_bytes(2) >= 99 * len(piece)
         network.mend()
         await frames_come(b, LETTERS, 100)
@@ -280,7 +280,7 @@ async def test_heartbeats_are_not_behind_letters_and_states(network: Network) ->
     async with running(a, b):
         await all_hear_all(a, b)
         for number in range(100):
-            a.peers.send(2, LETTERS, FrameKind.LETTER, number, [bytes(WINDOW_BYTES)])
+            a.peers.send(2, LETTERS, FrameKind.COMMANDS, number, [bytes(WINDOW_BYTES)])
         b.log.clear()
         await trio.sleep(10)
         assert a.peers.backlog_bytes(2)
@@ -491,7 +491,7 @@ async def test_fault_of_our_own_ends_one_connection(network: Network, complaints
     b.frames = fail  # type: ignore[method-assign]
     async with running(a, b):
         await all_hear_all(a, b)
-        a.peers.send(2, LETTERS, FrameKind.LETTER, 1, [b"x"])
+        a.peers.send(2, LETTERS, FrameKind.COMMANDS, 1, [b"x"])
         await b.until("disconnected", 1, LETTERS)
         assert b.peers.connected(1, RAFT)
         (event, fields), *_ = complaints.of("error")
@@ -505,7 +505,7 @@ async def test_stopping_ends_all_at_once(network: Network) -> None:
         await all_hear_all(*nodes)
         network.isolate("a")
         nursery.start_soon(nodes[1].peers.call, 3, {"what": "slow"}, 500)
-        nodes[1].peers.send(1, LETTERS, FrameKind.LETTER, 1, [bytes(10 * WINDOW_BYTES)])
+        nodes[1].peers.send(1, LETTERS, FrameKind.COMMANDS, 1, [bytes(10 * WINDOW_BYTES)])
         await trio.testing.wait_all_tasks_blocked()
         began = trio.current_time()
     assert trio.current_time() == began

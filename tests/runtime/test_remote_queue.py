@@ -60,7 +60,7 @@ class End:
     def send(
         self, node: int, purpose: ConnectionPurpose, kind: FrameKind, group: int, body: Sequence[bytes]
     ) -> bool:
-        assert purpose is ConnectionPurpose.LETTERS
+        assert purpose is ConnectionPurpose.COMMANDS
         if self._line.up:
             self._line.nodes[node].frames(self._node, [PeerFrame(kind, group, b"".join(body))])
         return self._line.up

@@ -51,7 +51,7 @@ from amqp10broker.queues.durability import LinkAdmission
 from amqp10broker.queues.quorum.bodies import PagedBodies
 from amqp10broker.queues.quorum.commands import (
     CHANGES_NOTHING,
-    Letters,
+    NodeBatch,
     QuorumCommand,
     decode_commands,
     encode_commands,
@@ -779,7 +779,7 @@ class World:
             self.restart(rng.choice(self.numbers))
 
     def published_in_log(self) -> int:
-        inner = (each.commands for entry in self.log for each in entry[0] if isinstance(each, Letters))
+        inner = (each.commands for entry in self.log for each in entry[0] if isinstance(each, NodeBatch))
         return sum(isinstance(command, Publish) for commands in inner for command in commands)
 
     def heal(self, *, disks: bool = True) -> None:

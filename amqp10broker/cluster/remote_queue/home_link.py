@@ -9,9 +9,9 @@ from typing import ClassVar, Final
 
 from amqp10broker.cluster.remote_queue.consumers import HomeUsers
 from amqp10broker.cluster.remote_queue.messages import (
+    CommandBatch,
     EffectsBySession,
     LeaderIs,
-    LetterBatch,
     LinkPort,
     RemoteEffects,
     RemoteResumed,
@@ -118,7 +118,7 @@ class HomeLink:
     def _send(self, commands: Sequence[Command]) -> None:
         for command in commands:
             self._note(command)
-        batch = LetterBatch(0, self._next, 0, commands)
+        batch = CommandBatch(0, self._next, 0, commands)
         self._next += len(commands)
         if not self._port.send(self.home, self.group, batch):
             self._fall()
@@ -318,7 +318,7 @@ class HomeLinkServer:
     def resume(self, node: int, resume: ResumeRemote) -> None:
         self.node_down(node)
 
-    def received(self, node: int, batch: LetterBatch) -> None:
+    def received(self, node: int, batch: CommandBatch) -> None:
         visitor = self._visitors.get(node)
         if visitor is None:
             visitor = self._visitors[node] = _Visitor()

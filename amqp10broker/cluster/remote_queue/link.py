@@ -32,9 +32,9 @@ from amqp10broker.cluster.remote_queue.consumers import (
 )
 from amqp10broker.cluster.remote_queue.messages import (
     Browse,
+    CommandBatch,
     EffectsBySession,
     LeaderIs,
-    LetterBatch,
     LinkPort,
     RemoteEffects,
     RemoteResumed,
@@ -346,7 +346,7 @@ class QueueLink:
     _consumers: RemoteConsumers = field(default_factory=RemoteConsumers, init=False)
     _browsers: LinkBrowsers = field(default_factory=LinkBrowsers, init=False)
     _publishers: dict[PublisherRef, None] = field(default_factory=dict, init=False)
-    # Requests that were refused here, with the number of the letter behind which they are forgotten.
+    # Requests that were refused here, with the number of the command behind which they are forgotten.
     _refused: dict[RequestRef | ConsumerRef, int] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -462,7 +462,7 @@ class QueueLink:
                 return
             batch = kept.batch()
             commands = [self._consumers.as_counted(each.command) for each in batch]
-            message = LetterBatch(self._token, batch[0].number, self.heard, commands)
+            message = CommandBatch(self._token, batch[0].number, self.heard, commands)
             if not self._port.send(self.leader, self.group, message):
                 return  # the connection will be reported lost
 

@@ -9,8 +9,8 @@ from amqp10broker.cluster.remote_queue.home_link import HomeLink, HomeLinkServer
 from amqp10broker.cluster.remote_queue.link import QueueLink
 from amqp10broker.cluster.remote_queue.messages import (
     Browse,
+    CommandBatch,
     LeaderIs,
-    LetterBatch,
     LinkMessage,
     LinkPort,
     RemoteEffects,
@@ -25,8 +25,8 @@ from amqp10broker.queues.commands import Effect, PeerId
 from amqp10broker.queues.quorum.commands import (
     BrowsersGone,
     Browsing,
-    Letters,
     NodeBack,
+    NodeBatch,
     NodeGone,
     NodeSuspect,
     QuorumCommand,
@@ -182,7 +182,7 @@ class LinkServer:
         )
         port.send(node, self._group, answer)
 
-    def received(self, node: int, batch: LetterBatch) -> None:
+    def received(self, node: int, batch: CommandBatch) -> None:
         if self.term is None:
             return
         link = self._links.get(node)
@@ -201,7 +201,7 @@ class LinkServer:
             commands = commands[posted + 1 - first :]
             first = posted + 1
         self._posted[key] = last
-        self._post_all([Letters(*key, first, last, batch.heard, commands)])
+        self._post_all([NodeBatch(*key, first, last, batch.heard, commands)])
 
     def browse(self, node: int, browse: Browse) -> None:
         if self.term is None:
@@ -324,11 +324,11 @@ class QueueLinks:
                     client.told(node, message)
                 else:
                     client.resumed(node, message)
-            case LetterBatch() | Browse() | ResumeRemote():
+            case CommandBatch() | Browse() | ResumeRemote():
                 server = self.servers.get(group)
                 if server is None:
                     return
-                if isinstance(message, LetterBatch):
+                if isinstance(message, CommandBatch):
                     server.received(node, message)
                 elif isinstance(message, ResumeRemote):
                     server.resume(node, message)

@@ -40,7 +40,7 @@ from amqp10broker.queues.quorum.selecting import OF_CONSUMERS
 
 
 @dataclass(slots=True, eq=False)
-class LetterBatch:
+class CommandBatch:
     """Consecutively numbered commands, at least one. `token`: of the last `ResumeRemote`. `first`: number of
     the first command. `heard`: index of the last entry whose effects the node has.
     """
@@ -134,7 +134,7 @@ class LeaderIs:
     full: bool = False
 
 
-LinkMessage = LetterBatch | Browse | ResumeRemote | RemoteResumed | RemoteEffects | LeaderIs
+LinkMessage = CommandBatch | Browse | ResumeRemote | RemoteResumed | RemoteEffects | LeaderIs
 
 
 def _decode_filters(data: bytes) -> Filters:
@@ -155,10 +155,10 @@ def _subscribe(*values: Any) -> Subscribe:
     return _new_subscribe(*values[:7], None if filters is None else filters.offset, *values[7:])
 
 
-def _letters(token: int, first: int, heard: int, commands: Sequence[Command]) -> LetterBatch:
+def _batch(token: int, first: int, heard: int, commands: Sequence[Command]) -> CommandBatch:
     if not commands or not first:
         raise ValueError("there is none, or they are numbered from 0")
-    return LetterBatch(token, first, heard, commands)
+    return CommandBatch(token, first, heard, commands)
 
 
 def is_browsers(command: Command) -> bool:
@@ -175,7 +175,7 @@ def _resume(
     token: int, incarnation: int, heard: int, first: int, seen: Mapping[ConsumerRef, int]
 ) -> ResumeRemote:
     if not first:
-        raise ValueError("letters are numbered from 1")
+        raise ValueError("commands are numbered from 1")
     return ResumeRemote(token, incarnation, heard, first, seen)
 
 
@@ -206,7 +206,7 @@ _FACTS: Final = Layout(
 )  # fmt: skip
 
 BODIES: Final[Mapping[FrameKind, Layout[Any]]] = {
-    FrameKind.LETTER: Layout(LetterBatch, _letters, token=U32, first=U64, heard=U64, commands=_COMMANDS),
+    FrameKind.COMMANDS: Layout(CommandBatch, _batch, token=U32, first=U64, heard=U64, commands=_COMMANDS),
     FrameKind.BROWSE: Layout(Browse, _browse, token=U32, commands=_COMMANDS),
     FrameKind.EFFECTS: Layout(
         RemoteEffects, token=U32, index=U64, done=U64, effects=mapping(PEER, _EFFECTS)

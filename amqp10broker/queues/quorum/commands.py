@@ -88,7 +88,7 @@ from amqp10broker.raft.messages import POINT, Kind
 
 
 @dataclass(slots=True, eq=False)
-class Letters:
+class NodeBatch:
     """A batch of commands of the sessions of one node, which numbers them from 1. It is applied only if its
     first number is the next one; otherwise it is a repetition, or earlier ones are missing. `last`: ``first -
     1``: the batch contains `heard` only: the index of the last entry of which the node has the effects.
@@ -177,7 +177,7 @@ class SelectedInLevels(Selected):
 
 
 QuorumChange = (
-    Change | Letters | NodeSuspect | NodeBack | NodeGone | SessionGone | DlxSettle | RaiseVersion | Selected
+    Change | NodeBatch | NodeSuspect | NodeBack | NodeGone | SessionGone | DlxSettle | RaiseVersion | Selected
 )
 
 
@@ -203,31 +203,31 @@ CHANGES_NOTHING: Final = (Inspect, Touch, Browsing, BrowsersGone)
 
 
 def joined(commands: Iterable[QuorumCommand]) -> list[QuorumCommand]:
-    """As `queues.commands.joined`, and consecutive `Letters` of one node become one."""
+    """As `queues.commands.joined`, and consecutive `NodeBatch` of one node become one."""
     result: list[QuorumCommand] = []
     for command in joined_publishes(commands):
-        if type(command) is Letters:
-            _join_letters(result, command)
+        if type(command) is NodeBatch:
+            _join_batches(result, command)
         else:
             result.append(command)
     return result
 
 
-def _join_letters(result: list[QuorumCommand], letters: Letters) -> None:
+def _join_batches(result: list[QuorumCommand], batch: NodeBatch) -> None:
     before = result[-1] if result else None
-    commands = joined(letters.commands)
+    commands = joined(batch.commands)
     if (
-        type(before) is Letters
-        and before.node == letters.node
-        and before.incarnation == letters.incarnation
-        and before.last + 1 == letters.first
+        type(before) is NodeBatch
+        and before.node == batch.node
+        and before.incarnation == batch.incarnation
+        and before.last + 1 == batch.first
     ):
         result.pop()
-        first, heard = before.first, max(before.heard, letters.heard)
+        first, heard = before.first, max(before.heard, batch.heard)
         commands = joined([*before.commands, *commands])
     else:
-        first, heard = letters.first, letters.heard
-    result.append(Letters(letters.node, letters.incarnation, first, letters.last, heard, commands))
+        first, heard = batch.first, batch.heard
+    result.append(NodeBatch(batch.node, batch.incarnation, first, batch.last, heard, commands))
 
 
 @dataclass(slots=True, eq=False)
@@ -254,8 +254,8 @@ def encoded(filters: object | None) -> bytes | None:
 
 FILTERS: Final = as_bytes(lambda filters: encoded(filters) or b"", lambda data: data or None)
 _NODE: Final[dict[str, Field]] = {"node": U32, "incarnation": U32}
-_LETTERS: Final[dict[str, Field]] = _NODE | {"first": U64, "last": U64, "heard": U64}
-_LETTERS_TAG: Final = 17
+_BATCH: Final[dict[str, Field]] = _NODE | {"first": U64, "last": U64, "heard": U64}
+_BATCH_TAG: Final = 17
 _RAISE: Final = 20
 
 
@@ -283,10 +283,11 @@ _COMMANDS: Final = {
 }
 _COMMAND: Final[OneOf[QuorumChange]] = OneOf("command", _COMMANDS)
 _LOGGED: Final[OneOf[QuorumChange]] = OneOf(
-    "command of a log", _COMMANDS | {_LETTERS_TAG: Layout(Letters, **_LETTERS, commands=Many(_COMMAND))}
+    "command of a log",
+    _COMMANDS | {_BATCH_TAG: Layout(NodeBatch, **_BATCH, commands=Many(_COMMAND))},
 )
-_LETTERS_HEAD: Final = struct.Struct("<BIIQQQI")
-"""The tag of `Letters`, the fields before its commands, and their number."""
+_BATCH_HEAD: Final = struct.Struct("<BIIQQQI")
+"""The tag of `NodeBatch`, the fields before its commands, and their number."""
 _HEAD: Final = struct.Struct("<QQI")
 """The first two fields of an entry, and the number of commands."""
 _VERSION: Final = struct.Struct("<I")
@@ -318,11 +319,11 @@ def _encode_all(
             continue
         count += 1
         start = len(pieces)
-        if type(command) is Letters:
+        if type(command) is NodeBatch:
             pieces.append(b"")
-            inner, at, first = _encode_all(command.commands, pieces, places, at + _LETTERS_HEAD.size, first)
+            inner, at, first = _encode_all(command.commands, pieces, places, at + _BATCH_HEAD.size, first)
             numbers = (command.node, command.incarnation, command.first, command.last, command.heard)
-            pieces[start] = _LETTERS_HEAD.pack(_LETTERS_TAG, *numbers, inner)
+            pieces[start] = _BATCH_HEAD.pack(_BATCH_TAG, *numbers, inner)
             continue
         writers[kind](command, pieces)
         at += sum(map(len, pieces[start:]))

@@ -31,7 +31,13 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.durability import DurabilityBackend, EffectBatch, LinkAdmission, PublishEffects, Wake
 from amqp10broker.queues.journal import Commits
 from amqp10broker.queues.queue_status import QueueProgress, QueueStatus
-from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, RaiseVersion, joined
+from amqp10broker.queues.quorum.commands import (
+    CHANGES_NOTHING,
+    NodeBatch,
+    QuorumCommand,
+    RaiseVersion,
+    joined,
+)
 from amqp10broker.queues.quorum.log_store import LogEntry, QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.state_transfer import Snapshots
@@ -148,7 +154,7 @@ def _published(commands: Sequence[QuorumCommand]) -> int:
     # Includes those in batches of remote nodes.
     count = 0
     for command in commands:
-        if type(command) is Letters:
+        if type(command) is NodeBatch:
             count += _published(command.commands)
         elif type(command) is Publish:
             count += len(command.ids)
@@ -237,7 +243,7 @@ class QuorumInLog(QuorumInMemory):
         self._early = 0
         """Entries up to this one were carried out before they were committed (`catch_up`)."""
         self._done: list[tuple[int, dict[tuple[int, int], int]]] = []
-        """How far the letters of nodes were carried out meanwhile, by entry."""
+        """How far the commands of nodes were applied meanwhile, by entry."""
         self._wanted: list[int] = []
         """Members that get the state afterwards."""
         self._failed = False
@@ -364,7 +370,7 @@ class QuorumInLog(QuorumInMemory):
         # applied, its messages are ignored, with or without copies.
         has = self.queue.has_copies_for
         for at, command in enumerate(commands):
-            if type(command) is Letters:
+            if type(command) is NodeBatch:
                 if _WITH_COPIES.isdisjoint(map(type, command.commands)):
                     continue
                 commands[at] = replace(command, commands=self._without_copies([*command.commands]))
@@ -547,12 +553,12 @@ class QuorumInLog(QuorumInMemory):
         if not self._leads_alone or any(type(each) is Delete for each in self._asked):
             return
         if not self.ahead:
-            self._done = [(store.point.index, self._letters())]
+            self._done = [(store.point.index, self._last_numbers())]
         self._early = store.last
         self._note_early()
         self._applied = []
         while self._apply_next(store.last, store.now_ms) is not None:
-            self._done.append((store.point.index, self._letters()))
+            self._done.append((store.point.index, self._last_numbers()))
 
     @property
     def ahead(self) -> bool:
@@ -560,12 +566,12 @@ class QuorumInLog(QuorumInMemory):
         return self._early > self._committed and not self.queue.deleted
 
     def done(self, node: int, incarnation: int) -> int:
-        """The number of the last letter of a node that was carried out by a committed entry; 0: none was."""
+        """The number of the last command of a node that a committed entry applied; 0: none."""
         if not self.ahead:
             return self.queue.link_last(node, incarnation)
         return self._done[0][1].get((node, incarnation), 0)
 
-    def _letters(self) -> dict[tuple[int, int], int]:
+    def _last_numbers(self) -> dict[tuple[int, int], int]:
         return {key: link.last for key, link in self.queue.node_links.by_node.items()}
 
     def _note_early(self) -> None:

@@ -36,7 +36,7 @@ from amqp10broker.queues.commands import (
     TimedOut,
     Unsubscribe,
 )
-from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
+from amqp10broker.queues.quorum.commands import NodeBatch, QuorumCommand
 
 StoredEffect = PublishRejected | Answer | TimedOut | CreditReply
 """Effects that neither the state nor the number of the last command replaces. A `CreditReply` to a drain of a
@@ -94,21 +94,21 @@ class NodeLinks:
         self.gone: dict[int, int] = {}
         self.entry = 0
 
-    def take(self, letters: Letters) -> bool:
+    def take(self, batch: NodeBatch) -> bool:
         """Return whether a batch is the next one of its node and has to be applied now."""
-        key = letters.node, letters.incarnation
+        key = batch.node, batch.incarnation
         link = self.by_node.get(key)
         if link is None:
-            if letters.first != 1 or letters.incarnation <= self.gone.get(letters.node, -1):
+            if batch.first != 1 or batch.incarnation <= self.gone.get(batch.node, -1):
                 return False
             link = self.by_node[key] = NodeLink()
-        elif letters.first != link.last + 1:
+        elif batch.first != link.last + 1:
             return False
-        link.last = letters.last
-        if letters.heard > link.heard:
-            link.heard = letters.heard
+        link.last = batch.last
+        if batch.heard > link.heard:
+            link.heard = batch.heard
             if link.kept:
-                link.kept = [each for each in link.kept if each[0] > letters.heard]
+                link.kept = [each for each in link.kept if each[0] > batch.heard]
         return True
 
     def keep(self, reply_to: PeerId, effect: StoredEffect) -> None:

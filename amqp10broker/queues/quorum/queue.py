@@ -51,8 +51,8 @@ from amqp10broker.queues.quorum.commands import (
     BrowsersGone,
     Browsing,
     DlxSettle,
-    Letters,
     NodeBack,
+    NodeBatch,
     NodeGone,
     NodeSuspect,
     QuorumChange,
@@ -245,7 +245,7 @@ class QuorumQueue(QueueMachine):
         return self._consumers.suspects
 
     def link_last(self, node: int, incarnation: int) -> int:
-        """Return the number of the last `Letters` of a node that were applied; 0: none."""
+        """Return the number of the last `NodeBatch` of a node that were applied; 0: none."""
         link = self.node_links.by_node.get((node, incarnation))
         return 0 if link is None else link.last
 
@@ -285,7 +285,7 @@ class QuorumQueue(QueueMachine):
                 gone = command.node, command.incarnation
                 self.browsers.lose(lambda consumer_ref: consumer_ref[:2] == gone)
             return
-        if type(command) is Letters:
+        if type(command) is NodeBatch:
             self._carry_out(command, now_ms)
             return
         if now_ms < self.messages.now_ms:
@@ -313,11 +313,11 @@ class QuorumQueue(QueueMachine):
             return
         self.browsers.carry_out(command)
 
-    def _carry_out(self, letters: Letters, now_ms: int) -> None:
+    def _carry_out(self, batch: NodeBatch, now_ms: int) -> None:
         self.apply(TICK, now_ms)
-        node, incarnation = letters.node, letters.incarnation
-        taken = self.node_links.take(letters)
-        for command in letters.commands:
+        node, incarnation = batch.node, batch.incarnation
+        taken = self.node_links.take(batch)
+        for command in batch.commands:
             if taken and is_of(command, node, incarnation):
                 self.apply(command, now_ms)
             elif type(command) is Publish:
@@ -375,7 +375,7 @@ class QuorumQueue(QueueMachine):
                 self._consumers.selected(command)
             case RaiseVersion():
                 self.version = max(self.version, command.version)
-            case Tick() | Letters():
+            case Tick() | NodeBatch():
                 return
             case _:
                 self._apply_common(command)

@@ -256,7 +256,7 @@ class Cluster:
         self._nursery.start_soon(self.leaderless.run)
         for member in self.membership.members:
             # They may have come, or be known to be gone, before this.
-            if self.peers.connected(member.number, ConnectionPurpose.LETTERS):
+            if self.peers.connected(member.number, ConnectionPurpose.COMMANDS):
                 self.queues.connected(member.number)
             if member.number in self.raft.groups.suspected:
                 self.queues.links.suspect(member.number)
@@ -533,7 +533,7 @@ class Cluster:
                 self.system.system.proposed(node, proposed)
 
     def connected(self, node: int, purpose: ConnectionPurpose) -> None:
-        if purpose is ConnectionPurpose.LETTERS and self.queues is not None:
+        if purpose is ConnectionPurpose.COMMANDS and self.queues is not None:
             self.queues.connected(node)
 
     def disconnected(self, node: int, purpose: ConnectionPurpose) -> None:

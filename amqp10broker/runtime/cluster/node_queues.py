@@ -57,7 +57,7 @@ class NodeQueues:
         port = LinkPort(
             node,
             reply_registry.incarnation,
-            lambda to, kind, group, body: peers.send(to, ConnectionPurpose.LETTERS, kind, group, body),
+            lambda to, kind, group, body: peers.send(to, ConnectionPurpose.COMMANDS, kind, group, body),
             peers.backlog_bytes,
             reply_registry.post,
             now_ms,
@@ -144,7 +144,7 @@ class NodeQueues:
     # --- other nodes --------------------------------------------------------------------------------
 
     def frames(self, node: int, frames: Sequence[PeerFrame]) -> None:
-        """Handle frames of one read by the connection for letters; those of other kinds are passed over.
+        """Handle frames of one read by the connection for commands; those of other kinds are passed over.
         Raises `BadBytes`; the connection must end.
         """
         received = self.links.received

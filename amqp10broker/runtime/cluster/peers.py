@@ -2,7 +2,7 @@
 
 Of two nodes the one with the lower number dials: a connection for each of `LINKS`. The handshake
 (`cluster.hello`) comes before any other read; a second connection for a purpose then replaces the first.
-Questions and answers go over connections for letters, or one for a single question. Nothing here waits for a
+Questions and answers go over connections for commands, or one for a single question. Nothing here waits for a
 node but `call` and `ask_address`.
 """
 
@@ -85,7 +85,7 @@ ECHO: Final = "clock_echo"
 CLOCK_TOLD_S: Final = 60
 """They are sent as often: clocks drift."""
 BACKLOG_BYTES_MAX: Final = 16 * 1024 * 1024
-LINKS: Final = (ConnectionPurpose.RAFT, ConnectionPurpose.LETTERS, ConnectionPurpose.BULK)
+LINKS: Final = (ConnectionPurpose.RAFT, ConnectionPurpose.COMMANDS, ConnectionPurpose.BULK)
 RAFT_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes of messages of groups that may wait for a node; what is beyond is dropped, and `raft` sends
 it again."""
@@ -188,7 +188,7 @@ class Peers:
     def connected(self, node: int, purpose: ConnectionPurpose) -> bool:
         return self._link(node, purpose) is not None
 
-    def backlog_bytes(self, node: int, purpose: ConnectionPurpose = ConnectionPurpose.LETTERS) -> int:
+    def backlog_bytes(self, node: int, purpose: ConnectionPurpose = ConnectionPurpose.COMMANDS) -> int:
         """Bytes that wait to be sent; 0 without a connection."""
         link = self._link(node, purpose)
         return 0 if link is None else link.backlog_bytes
@@ -220,7 +220,7 @@ class Peers:
         """Ask a member. Raises `PeerUnreachable` if it is not connected, its connection is lost, or it takes
         too long, and `RefusedError` as the other node raised it.
         """
-        link = self._link(node, ConnectionPurpose.LETTERS)
+        link = self._link(node, ConnectionPurpose.COMMANDS)
         if link is None:
             peer = self._peers.get(node)
             name = f"node '{peer.name}'" if peer is not None else f"node number {node}"
@@ -332,8 +332,8 @@ class Peers:
                     raise BadFrame("a heartbeat on a connection that is not for groups")
                 self._heartbeat(link, frame.body)
             elif kind is FrameKind.REQUEST or kind is FrameKind.RESPONSE:
-                if purpose is not ConnectionPurpose.LETTERS or self._nursery is None:
-                    raise BadFrame("a question on a connection that is not for letters")
+                if purpose is not ConnectionPurpose.COMMANDS or self._nursery is None:
+                    raise BadFrame("a question on a connection that is not for commands")
                 if kind is FrameKind.REQUEST:
                     self._asked(link, frame, self._nursery)
                 else:

@@ -166,7 +166,7 @@ class SystemNode:
             store,
             self._catalog,
             passwords.exportable,
-            send=lambda node, data: send(node, ConnectionPurpose.LETTERS, FrameKind.PROPOSE, data),
+            send=lambda node, data: send(node, ConnectionPurpose.COMMANDS, FrameKind.PROPOSE, data),
             tell=self._reply_registry.tell,
             now_ms=now_ms,
         )
@@ -218,9 +218,9 @@ class SystemNode:
             ref: RequestRef = reply_to.request()
             answer = self.system.propose(request, ref)
             while answer is LATER:
-                for letter in await mailbox.take_all():
-                    if isinstance(letter, Decided) and letter.ref == ref:
-                        return letter.result()
+                for message in await mailbox.take_all():
+                    if isinstance(message, Decided) and message.ref == ref:
+                        return message.result()
             return answer
         finally:
             self._reply_registry.close(reply_to)

@@ -205,9 +205,9 @@ class QueueTask(OwnQueue):
             if self.backend.queue.deleted:
                 return
 
-    def _run_inline(self, letters: list[list[Command]]) -> bool:
+    def _run_inline(self, batches: list[list[Command]]) -> bool:
         self._check_fault()
-        self._decide(_joined(letters))
+        self._decide(_joined(batches))
         self._tell()
         return not self.backend.queue.deleted and self._deadline() == self._due_ms
 
@@ -317,19 +317,19 @@ class QueueTask(OwnQueue):
             self._at_least_once = None
 
     async def _next_commands(self) -> list[Command]:
-        # Wait for letters; none if something else is due first.
+        # Wait for commands; none if something else is due first.
         self._due_ms = due_ms = self._deadline()
-        letters: list[list[Command]] = []
+        batches: list[list[Command]] = []
         step = None if self._delay_s else self._run_inline
         if due_ms is None:
-            letters = await self._mailbox.take_all(step)
+            batches = await self._mailbox.take_all(step)
         elif due_ms == 0:
             await trio.lowlevel.checkpoint()
-            letters = self._mailbox.take_now()
+            batches = self._mailbox.take_now()
         else:
             with trio.move_on_at(self._clock.trio_time(due_ms)):
-                letters = await self._mailbox.take_all(step)
-        return _joined(letters)
+                batches = await self._mailbox.take_all(step)
+        return _joined(batches)
 
     def _deadline(self) -> int | None:
         # When something is due, milliseconds since 1970; 0: now; None: nothing is.
@@ -378,7 +378,7 @@ class QueueTask(OwnQueue):
             return  # what is in the mailbox is about messages that have not been read, or are no more
         # Other nodes are connected for a moment yet. What they send now cannot be kept: nothing answers it.
         self._silent = True
-        commands = [command for letter in self._mailbox.close() for command in letter]
+        commands = [command for batch in self._mailbox.close() for command in batch]
         now_ms = self._clock.now_ms()
         backend.apply(backend.admission.admitted(commands, now_ms), now_ms)
         if backend.queue.deleted:
@@ -416,8 +416,8 @@ class QueueTask(OwnQueue):
         self._tell_awaiting()
 
 
-def _joined(letters: list[list[Command]]) -> list[Command]:
-    return letters[0] if len(letters) == 1 else [command for letter in letters for command in letter]
+def _joined(batches: list[list[Command]]) -> list[Command]:
+    return batches[0] if len(batches) == 1 else [command for batch in batches for command in batch]
 
 
 class RemoteQueue(BatchHandle):

@@ -664,7 +664,7 @@ class Modes:
         # Where a queue is full, or on another node, each does its part by itself, as in RabbitMQ.
         channel = self._channel
         commits = channel.context.commits
-        parts = [letter for letter in posted if type(letter[1]) in _PARTS]
+        parts = [each for each in posted if type(each[1]) in _PARTS]
         if commits is None or len(parts) < 2 or not all(commits.takes(handle) for handle, _ in parts):
             channel.commands += posted
             return

@@ -365,8 +365,8 @@ def raw(kind: int, body: bytes, *, length: int | None = None) -> bytes:
 
 
 def test_layout_is_the_documented_one() -> None:
-    assert b"".join(encode(FrameKind.LETTER, 7, [b"ab", b"", b"c"])) == raw(16, b"abc")
-    assert Decoder().feed(raw(16, b"abc")) == [PeerFrame(FrameKind.LETTER, 7, b"abc")]
+    assert b"".join(encode(FrameKind.COMMANDS, 7, [b"ab", b"", b"c"])) == raw(16, b"abc")
+    assert Decoder().feed(raw(16, b"abc")) == [PeerFrame(FrameKind.COMMANDS, 7, b"abc")]
 
 
 @given(st.lists(FRAMES, max_size=8), st.lists(st.integers(1, 80), min_size=1))
@@ -472,7 +472,7 @@ def test_body_above_the_bound_is_not_sent() -> None:
     """The other side would end the connection."""
     piece = bytes(BODY_BYTES_MAX // 4)
     with pytest.raises(ValueError, match="are the most"):
-        encode(FrameKind.LETTER, 1, [piece, piece, piece, piece, b"x"])
+        encode(FrameKind.COMMANDS, 1, [piece, piece, piece, piece, b"x"])
 
 
 def test_large_frame_in_many_reads_keeps_only_what_came() -> None:

@@ -11,8 +11,8 @@ from amqp10broker.cluster.remote_queue.link import NO_COUNTS_MS, NO_LEADER_MS, Q
 from amqp10broker.cluster.remote_queue.links import LinkServer, QueueLinks
 from amqp10broker.cluster.remote_queue.messages import (
     Browse,
+    CommandBatch,
     LeaderIs,
-    LetterBatch,
     LinkMessage,
     LinkPort,
     RemoteEffects,
@@ -105,7 +105,7 @@ def letters(port: Port) -> list[tuple[int, c.Command]]:
     return [
         (batch.first + at, command)
         for batch in port.sent
-        if isinstance(batch, LetterBatch)
+        if isinstance(batch, CommandBatch)
         for at, command in enumerate(batch.commands)
     ]
 
@@ -180,7 +180,7 @@ def test_a_question_waits_for_a_home_that_is_connecting_but_not_for_ever() -> No
         client.leader_is(2, LeaderIs(0))
         assert [command for _, command in letters(port)] == [c.Inspect(REQUEST)]
         # Only of one that was lost may the home have something still.
-        assert [type(each) for each in port.sent] == [*([ResumeRemote] if lost else []), LetterBatch]
+        assert [type(each) for each in port.sent] == [*([ResumeRemote] if lost else []), CommandBatch]
         client.told(2, RemoteEffects(0, 0, 1, {PEER: [e.Answer(REQUEST, 2, 1)]}))
         client.node_down(2)
         assert client.down_ms is not None
@@ -196,7 +196,7 @@ def test_a_question_waits_for_a_home_that_is_connecting_but_not_for_ever() -> No
 
 
 def test_what_was_refused_is_not_answered_again() -> None:
-    """Letters were on the way when it was lost, and the home was only silent."""
+    """Commands were in flight when it was lost, and the home was only silent."""
     client, port = home()
     client.leader_is(2, LeaderIs(0))
     client.post_all([c.Subscribe(CONSUMER, False, answer=True), publish(1, 2), c.Inspect(REQUEST)])
@@ -276,7 +276,7 @@ def test_a_node_that_is_lost_has_lost_its_connection_to_the_queue(
     assert port.sent == [LeaderIs(0)]
     there = c.ConsumerRef(c.PeerId(2, 1, 1), 1)
     publisher = c.PublisherRef(c.PeerId(2, 1, 1), 2)
-    server.received(2, LetterBatch(0, 1, 0, [c.Subscribe(there, False), c.AttachPublisher(publisher)]))
+    server.received(2, CommandBatch(0, 1, 0, [c.Subscribe(there, False), c.AttachPublisher(publisher)]))
     server.tell({there.reply_to: [e.Deliver(there, (1, 2), [MESSAGE] * 2, 0)]})
     queue.letters.clear()
     lose(server, port)
@@ -316,14 +316,14 @@ def test_of_a_consumer_that_was_cancelled_the_home_takes_back_what_it_holds() ->
     peer = c.PeerId(2, 1, 1)
     holds, done, automatic = (c.ConsumerRef(peer, each) for each in (1, 2, 3))
     subscribed = [c.Subscribe(each, each is automatic) for each in (holds, done, automatic)]
-    server.received(2, LetterBatch(0, 1, 0, subscribed))
+    server.received(2, CommandBatch(0, 1, 0, subscribed))
     delivered = [e.Deliver(each, [1, 2], [MESSAGE] * 2, 0) for each in (holds, done, automatic)]
     server.tell({peer: list(delivered)})
     settled = [
         c.Settle(done, [1, 2], c.DeliveryOutcome.ACCEPT, answer=True),
         c.Settle(holds, [1], c.DeliveryOutcome.ACCEPT),
     ]
-    server.received(2, LetterBatch(0, 4, 0, [*settled, *map(c.Cancel, (holds, done, automatic))]))
+    server.received(2, CommandBatch(0, 4, 0, [*settled, *map(c.Cancel, (holds, done, automatic))]))
     server.tell({peer: [e.Settled(done, [1, 2])]})
     queue.letters.clear()
     server.node_down(2)
@@ -342,7 +342,7 @@ BROWSE = c.Subscribe(CONSUMER, False, counted=False, browse=True)
 
 def asked(port: Port) -> list[c.Command]:
     sent, port.sent = port.sent, []
-    assert not any(isinstance(each, LetterBatch) for each in sent)
+    assert not any(isinstance(each, CommandBatch) for each in sent)
     return [command for each in sent if isinstance(each, Browse) for command in each.commands]
 
 
@@ -514,7 +514,7 @@ def test_letters_under_way_are_carried_out_before_a_node_hears_what_it_missed() 
     ref = SESSION.consumer()
     server.resume(2, ResumeRemote(1, 1, 0, 1, {}))
     publish = Publish(SESSION.publisher(), [1, 2], [message("a"), message("b")], False)
-    server.received(2, LetterBatch(1, 1, 0, [publish, Subscribe(ref, False), Credit(ref, 0, 2, False, 0)]))
+    server.received(2, CommandBatch(1, 1, 0, [publish, Subscribe(ref, False), Credit(ref, 0, 2, False, 0)]))
     node.carry_out()
     node.now = 1000
     node.carry_out(Tick())
@@ -525,7 +525,7 @@ def test_letters_under_way_are_carried_out_before_a_node_hears_what_it_missed() 
     ]
     node.answers()
     # Nothing of it reached the node, which gives back, and loses touch.
-    server.received(2, LetterBatch(1, 4, 0, [GiveBack(ref, [], [], 0, 0, 1)]))
+    server.received(2, CommandBatch(1, 4, 0, [GiveBack(ref, [], [], 0, 0, 1)]))
     server.node_down(2)
     server.node_up(2)
     server.resume(2, ResumeRemote(2, 1, 0, 4, {ref: 0}))
@@ -534,7 +534,7 @@ def test_letters_under_way_are_carried_out_before_a_node_hears_what_it_missed() 
     (answer,) = node.answers()
     assert (answer.token, answer.last, answer.consumers[ref].missed) == (2, 4, 0)
     assert answer.consumers[ref].delivery_count == 0
-    server.received(2, LetterBatch(2, 5, 2, [Credit(ref, 0, 1, False, 0)]))
+    server.received(2, CommandBatch(2, 5, 2, [Credit(ref, 0, 1, False, 0)]))
     node.carry_out()
     (told,) = node.sent
     assert isinstance(told, RemoteEffects)
@@ -547,7 +547,7 @@ def test_no_node_hears_of_what_is_carried_out_and_not_committed() -> None:
     server = node.server
     server.resume(2, ResumeRemote(1, 1, 0, 1, {}))
     node.answers()
-    server.received(2, LetterBatch(1, 1, 0, [Publish(SESSION.publisher(), [1], [message("a")], False)]))
+    server.received(2, CommandBatch(1, 1, 0, [Publish(SESSION.publisher(), [1], [message("a")], False)]))
     node.ahead = True
     node.carry_out()
     assert [told.done for told in node.sent if isinstance(told, RemoteEffects)] == [0]
@@ -580,7 +580,7 @@ def test_who_waits_for_its_letters_is_answered_when_it_asks_again_and_not_when_i
     for resume in (ResumeRemote(1, 1, 0, 1, {}), ResumeRemote(2, 1, 0, 1, {})):
         server.resume(2, resume)
         if resume.token == 1:
-            server.received(2, LetterBatch(1, 1, 0, [publish]))
+            server.received(2, CommandBatch(1, 1, 0, [publish]))
             assert [each.token for each in node.answers()] == [1]
     assert not node.answers()
     server.resume(2, ResumeRemote(2, 1, 0, 1, {}))
@@ -598,7 +598,7 @@ def with_a_consumer() -> Node:
     """Of the other node, with a link that has resumed."""
     node = Node()
     node.server.resume(2, ResumeRemote(1, 1, 0, 1, {}))
-    node.server.received(2, LetterBatch(1, 1, 0, [Subscribe(SESSION.consumer(), False)]))
+    node.server.received(2, CommandBatch(1, 1, 0, [Subscribe(SESSION.consumer(), False)]))
     node.carry_out()
     return node
 
@@ -646,7 +646,7 @@ def test_a_node_that_was_suspected_has_a_link_again_when_its_consumers_go_on() -
     """With an open link and a consumer that the queue passes over nobody there could say why it waits."""
     node = with_a_consumer()
     server, (ref,) = node.server, node.queue.queue_status().parts
-    server.received(2, LetterBatch(1, 2, 0, [Credit(ref, 0, 5, False, 0)]))
+    server.received(2, CommandBatch(1, 2, 0, [Credit(ref, 0, 5, False, 0)]))
     node.carry_out()
     see(node, suspected=True)
     node.carry_out()

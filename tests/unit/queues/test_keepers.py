@@ -32,7 +32,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.durability import DurabilityBackend, EffectBatch, PublishEffects, Wake
 from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.queue_status import QueueProgress
-from amqp10broker.queues.quorum.commands import APPLIED, COMMANDS, PLACES, Letters, decode_commands
+from amqp10broker.queues.quorum.commands import APPLIED, COMMANDS, PLACES, NodeBatch, decode_commands
 from amqp10broker.queues.quorum.durability import QuorumInLog, QuorumInMemory
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
@@ -269,12 +269,12 @@ def test_what_came_of_several_entries_is_told_as_of_the_last() -> None:
     queue, key = bench.backend.queue, ASKER.id[:2]
     for number in (1, 2):
         publish = Publish(PUBLISHER, [number], [MESSAGE], False)
-        bench.wake(Letters(*key, number, number, 0, [publish]))  # type: ignore[arg-type]
+        bench.wake(NodeBatch(*key, number, number, 0, [publish]))  # type: ignore[arg-type]
     journal.sync_all()
     bench.wake()
     assert bench.told == [("Confirmed", [1]), ("Confirmed", [2])]
     assert bench.indexes == [queue.node_links.entry]
-    bench.wake(Letters(*key, 3, 3, 0, [AttachPublisher(PUBLISHER)]))  # type: ignore[arg-type]
+    bench.wake(NodeBatch(*key, 3, 3, 0, [AttachPublisher(PUBLISHER)]))  # type: ignore[arg-type]
     journal.sync_all()
     bench.wake()
     assert bench.indexes[1:] == [queue.node_links.entry], "that it was carried out is told, too"
@@ -288,7 +288,7 @@ def test_a_part_of_a_commit_is_told_to_links_and_sent_to_members_when_it_is_comm
     assert isinstance(backend, QuorumInLog)
     assert backend.transacts
     letters: list[Any] = [
-        Letters(*key, number, number, 0, [Publish(PUBLISHER, [number], [MESSAGE], False)])
+        NodeBatch(*key, number, number, 0, [Publish(PUBLISHER, [number], [MESSAGE], False)])
         for number in (1, 2)
     ]
     bench.wake(letters[0])

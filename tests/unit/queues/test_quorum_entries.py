@@ -48,8 +48,8 @@ from amqp10broker.queues.quorum.commands import (
     RELOCATED,
     STATE,
     DlxSettle,
-    Letters,
     NodeBack,
+    NodeBatch,
     NodeGone,
     NodeSuspect,
     QuorumChange,
@@ -363,8 +363,10 @@ COMMANDS_LOG: list[QuorumCommand] = [
             SearchResult(SETTLING, (9,) * 5, [(2, BIG), (0, 7), (2, 8)]),
         ]
     ),
-    Letters(3, 4, 1, 0, BIG, []),
-    Letters(3, 4, 7, BIG, 5, [FIRST[0], Publish(PUBLISHER_LOG, [4, 7], [message("a"), message("b")], True)]),
+    NodeBatch(3, 4, 1, 0, BIG, []),
+    NodeBatch(
+        3, 4, 7, BIG, 5, [FIRST[0], Publish(PUBLISHER_LOG, [4, 7], [message("a"), message("b")], True)]
+    ),
 ]
 
 
@@ -372,7 +374,7 @@ def plain(command: QuorumCommand) -> list[Any]:
     found: list[Any] = [type(command)]
     for field in fields(command):
         value = getattr(command, field.name)
-        if isinstance(command, Letters) and field.name == "commands":
+        if isinstance(command, NodeBatch) and field.name == "commands":
             value = [plain(each) for each in value]
         found.append(list(value) if isinstance(value, range) else value)
     return found

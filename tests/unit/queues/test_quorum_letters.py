@@ -31,7 +31,7 @@ from amqp10broker.queues.quorum.commands import (
     COMMANDS,
     INSTALLED,
     PLACES,
-    Letters,
+    NodeBatch,
     RaiseVersion,
     decode_commands,
     encode_commands,
@@ -56,8 +56,8 @@ def publish(*bodies: str, session: ReplyTo = SESSION) -> Publish:
     return Publish(session.publisher(), [*range(len(bodies))], [message(each) for each in bodies], False)
 
 
-def letters(first: int, *commands: Command, last: int | None = None, heard: int = 0) -> Letters:
-    return Letters(NODE, START, first, first + len(commands) - 1 if last is None else last, heard, commands)
+def letters(first: int, *commands: Command, last: int | None = None, heard: int = 0) -> NodeBatch:
+    return NodeBatch(NODE, START, first, first + len(commands) - 1 if last is None else last, heard, commands)
 
 
 class Entries(Bench):
@@ -140,7 +140,7 @@ def test_bytes_of_letters_say_where_messages_lie() -> None:
         other.apply(decoded, 5)
     assert encode_snapshot(queue) == encode_snapshot(other)
     assert queue.messages.next_index == 46
-    inner = [len(each.commands) for each in decode_commands(payload).commands if isinstance(each, Letters)]
+    inner = [len(each.commands) for each in decode_commands(payload).commands if isinstance(each, NodeBatch)]
     assert inner == [2]
 
 
@@ -152,7 +152,9 @@ def test_letters_in_letters_are_no_entry() -> None:
 
 def numbers(found: Sequence[object]) -> list[tuple[int, int, int, int]]:
     return [
-        (each.first, each.last, each.heard, len(each.commands)) for each in found if isinstance(each, Letters)
+        (each.first, each.last, each.heard, len(each.commands))
+        for each in found
+        if isinstance(each, NodeBatch)
     ]
 
 
@@ -165,8 +167,8 @@ def test_letters_that_follow_each_other_are_joined() -> None:
     assert numbers(found) == [(1, 4, 6, 2)]
     assert numbers([one, two, three]) == [(1, 1, 4, 1), (2, 3, 6, 2), (4, 4, 5, 1)], "others' are not changed"
     assert numbers(joined([one, three])) == [(1, 1, 4, 1), (4, 4, 5, 1)]
-    stranger = Letters(NODE + 1, START, 2, 2, 0, [])
-    later = Letters(NODE, START + 1, 2, 2, 0, [])
+    stranger = NodeBatch(NODE + 1, START, 2, 2, 0, [])
+    later = NodeBatch(NODE, START + 1, 2, 2, 0, [])
     assert numbers(joined([one, stranger])) == [(1, 1, 4, 1), (2, 2, 0, 0)]
     assert numbers(joined([one, later])) == [(1, 1, 4, 1), (2, 2, 0, 0)]
     assert numbers(joined([one, Tick(), two])) == [(1, 1, 4, 1), (2, 3, 6, 1)]

@@ -35,8 +35,8 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.quorum.commands import (
     DlxSettle,
-    Letters,
     NodeBack,
+    NodeBatch,
     NodeGone,
     NodeSuspect,
     decode_commands,
@@ -85,7 +85,7 @@ class Group:
         key = reply_to.id[:2]
         first = self.sent.get(key, 0) + 1
         self.sent[key] = first + len(commands) - 1
-        return self.entry(Letters(*key, first, self.sent[key], heard, commands))
+        return self.entry(NodeBatch(*key, first, self.sent[key], heard, commands))
 
     def fail_over(self) -> None:
         """The follower leads, after a start with a snapshot."""
@@ -139,13 +139,13 @@ def test_letters_are_known_after_a_start(group: Group) -> None:
     group.says(ONE, publish(ONE, "a"), publish(ONE, "b"))
     group.fail_over()
     assert group.resume(ONE).last == 2
-    group.entry(Letters(*ONE.id[:2], 2, 2, 0, [publish(ONE, "b")]))
+    group.entry(NodeBatch(*ONE.id[:2], 2, 2, 0, [publish(ONE, "b")]))
     assert group.leader.ready == 2
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "duplicate_enqueue_test")
 def test_letters_that_come_twice_do_nothing(group: Group) -> None:
-    letters = Letters(*ONE.id[:2], 1, 2, 0, [publish(ONE, "a"), Purge(ONE.request()), publish(ONE, "b")])
+    letters = NodeBatch(*ONE.id[:2], 1, 2, 0, [publish(ONE, "a"), Purge(ONE.request()), publish(ONE, "b")])
     assert len(group.entry(letters)) == 3
     assert not group.entry(letters)
     assert group.leader.ready == 1
@@ -153,8 +153,8 @@ def test_letters_that_come_twice_do_nothing(group: Group) -> None:
 
 def test_letters_behind_a_gap_do_nothing(group: Group) -> None:
     group.says(ONE, publish(ONE, "a"))
-    assert not group.entry(Letters(*ONE.id[:2], 3, 3, 0, [publish(ONE, "c")]))
-    assert not group.entry(Letters(*TWO.id[:2], 2, 2, 0, [publish(TWO, "c")]))
+    assert not group.entry(NodeBatch(*ONE.id[:2], 3, 3, 0, [publish(ONE, "c")]))
+    assert not group.entry(NodeBatch(*TWO.id[:2], 2, 2, 0, [publish(TWO, "c")]))
     assert (
         group.leader.ready,
         group.leader.link_last(*ONE.id[:2]),
@@ -254,7 +254,7 @@ def test_time_never_runs_back() -> None:
     group.entry(TICK, back=800)
     assert group.leader.messages.now_ms == group.now
     assert group.leader.deadline() == group.now + 100
-    group.entry(Letters(*ONE.id[:2], 3, 3, 0, [publish(ONE, "c")]), back=800)
+    group.entry(NodeBatch(*ONE.id[:2], 3, 3, 0, [publish(ONE, "c")]), back=800)
     group.wait(1000)
     assert group.leader.ready == 0
 

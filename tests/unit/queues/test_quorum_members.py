@@ -25,7 +25,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.durability import EffectBatch
 from amqp10broker.queues.quorum import log_store as quorum_store
-from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
+from amqp10broker.queues.quorum.commands import NodeBatch, QuorumCommand
 from amqp10broker.queues.quorum.durability import LATE_BYTES, LATE_ENTRIES
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.settings import DEFAULTS
@@ -59,7 +59,7 @@ def test_what_nodes_have_published_and_is_not_committed_is_unconfirmed() -> None
     leader = world.opened()
     peer = PeerId(7, 1, 1)
     publish = Publish(PublisherRef(peer, 1), [1, 2], [(HEAD, b"x")] * 2, settled=False)
-    leader.work(Letters(7, 1, 1, 1, 0, [publish]))  # type: ignore[arg-type]
+    leader.work(NodeBatch(7, 1, 1, 1, 0, [publish]))  # type: ignore[arg-type]
     assert leader.backend.queue_status().unconfirmed == 2
     world.settle_down(world.even)
     assert leader.backend.queue_status().unconfirmed == 0
