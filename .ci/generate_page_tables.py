@@ -15,8 +15,8 @@ ROOT: Final = Path(__file__).parents[1]
 MODULE: Final = ROOT / "amqp10broker" / "api" / "page" / "js" / "tables.js"
 sys.path.insert(0, str(ROOT))
 
-from amqp10broker.metadata.queue_settings import ARGUMENTS, POLICY_KEYS  # noqa: E402
-from amqp10broker.sessions.diagnosis.waits import Wait  # noqa: E402
+from amqp10broker.metadata.queue_arguments import ARGUMENTS, POLICY_KEYS  # noqa: E402
+from amqp10broker.sessions.diagnosis.wait_reasons import Wait  # noqa: E402
 
 
 def module() -> str:

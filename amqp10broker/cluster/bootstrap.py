@@ -16,7 +16,7 @@ from amqp10broker.errors import BrokerError
 from amqp10broker.metadata.entry_codec import encoded
 from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, Key
 from amqp10broker.metadata.queue import ClusterFacts, NodeFacts
-from amqp10broker.metadata.queue_settings import QueueType
+from amqp10broker.metadata.queue_arguments import QueueType
 from amqp10broker.raft.ids import member_id
 
 NAME_MAX: Final = 64

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.queue import DeclaredQueue, NodeFacts, Placed, QueueSpec
-from amqp10broker.metadata.queue_settings import QueueType
+from amqp10broker.metadata.queue_arguments import QueueType
 from amqp10broker.raft.ids import member_id, node_of
 from amqp10broker.raft.messages import Add, Change, Configuration, Promote, Remove
 

@@ -28,6 +28,7 @@ from amqp10broker.metadata.catalog import Catalog, CatalogRequest, Value
 from amqp10broker.metadata.entry_codec import KINDS, Conceal, decoded
 from amqp10broker.metadata.plan import LATER, NUMBERS, Decided, Key, Plan, Put
 from amqp10broker.metadata.queue import NodeFacts, Owner, QueueHandle, QueueSpec
+from amqp10broker.metadata.queue_arguments import QueueType
 from amqp10broker.metadata.queue_requests import (
     Bind,
     ConnectionEnded,
@@ -38,7 +39,6 @@ from amqp10broker.metadata.queue_requests import (
     QueueEnded,
     Unbind,
 )
-from amqp10broker.metadata.queue_settings import QueueType
 from amqp10broker.metadata.vhost_requests import NodeLost, NodeStarted
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import DELETE, PeerId, RequestRef

@@ -37,7 +37,7 @@ from amqp10broker.metadata.queue import (
     Placement,
     StartQueue,
 )
-from amqp10broker.metadata.queue_settings import QueueType, queue_type_of
+from amqp10broker.metadata.queue_arguments import QueueType, queue_type_of
 from amqp10broker.metadata.users import User, Users
 from amqp10broker.metadata.vhost import RESERVED_PREFIX, VirtualHost
 from amqp10broker.queues.commands import TOUCH

@@ -47,8 +47,8 @@ from amqp10broker.metadata.entry_codec import (
 )
 from amqp10broker.metadata.plan import CLUSTER, CLUSTER_NAME, Key, Plan, Put, VhostLimits
 from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.queue_arguments import UnknownQueueType
 from amqp10broker.metadata.queue_requests import Bind, DeclareExchange, DeclareQueue
-from amqp10broker.metadata.queue_settings import UnknownQueueType
 from amqp10broker.metadata.users import PasswordRecord, Permission
 from amqp10broker.metadata.vhost import RESERVED_PREFIX, VirtualHost
 from amqp10broker.metadata.vhost_requests import (

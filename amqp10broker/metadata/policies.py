@@ -1,7 +1,7 @@
 """Policies: settings of all queues or exchanges whose name matches a pattern.
 
 One policy and one operator policy apply to a queue. They are merged, then the result with the arguments of
-the declaration; the row of each setting in `queue_settings.SETTINGS` states how.
+the declaration; the row of each setting in `queue_arguments.SETTINGS` states how.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import InvalidArgument, NotFound, hint
 from amqp10broker.metadata import patterns
-from amqp10broker.metadata.queue_settings import (
+from amqp10broker.metadata.queue_arguments import (
     EXCHANGE,
     JMS_PRIORITY,
     POLICY_KEYS,

@@ -20,7 +20,7 @@ from amqp10broker.errors import (
     PreconditionFailed,
     ReservedName,
 )
-from amqp10broker.metadata import queue_settings
+from amqp10broker.metadata import queue_arguments
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.plan import Key, Plan, Put, binding_key, keys_of
 from amqp10broker.metadata.policies import effective
@@ -31,7 +31,7 @@ from amqp10broker.metadata.queue import (
     QueueSpec,
     deprecated_features,
 )
-from amqp10broker.metadata.queue_settings import (
+from amqp10broker.metadata.queue_arguments import (
     QUEUE_TYPE,
     SUBSCRIPTION,
     SUBSCRIPTION_FIELDS,
@@ -80,10 +80,10 @@ class DeclareQueue:
             return Plan(QueueDeclaration(name, False), used=used)
         _check_name(name, self.internal)
         kind = self._queue_type(vhost, resource)
-        queue_settings.check(self.arguments, kind, resource)
+        queue_arguments.check(self.arguments, kind, resource)
         self._check_properties(kind, resource)
         _check_limit(vhost, name)
-        kept = {key: queue_settings.plain(value) for key, value in self.arguments.items()}
+        kept = {key: queue_arguments.plain(value) for key, value in self.arguments.items()}
         kept[QUEUE_TYPE] = kind.value
         spec = QueueSpec(
             *(vhost.name, name, kind.value, self.durable, self.auto_delete, kept),
@@ -112,7 +112,7 @@ class DeclareQueue:
             ("auto_delete", self.auto_delete, queue.auto_delete),
         ):
             if new != old:
-                raise queue_settings.inequivalent(
+                raise queue_arguments.inequivalent(
                     what, resource, f"received '{str(new).lower()}' but current is '{str(old).lower()}'"
                 )
         arguments = self.arguments
@@ -122,7 +122,7 @@ class DeclareQueue:
             relaxed and queue.type == QueueType.QUORUM and arguments[QUEUE_TYPE] == QueueType.CLASSIC.value
         )
         kind = QueueType(queue.type)
-        queue_settings.assert_equivalent(arguments, queue.arguments, kind, resource, relaxed=relaxed)
+        queue_arguments.assert_equivalent(arguments, queue.arguments, kind, resource, relaxed=relaxed)
 
     def _check_properties(self, kind: QueueType, resource: str) -> None:
         if kind is QueueType.CLASSIC:

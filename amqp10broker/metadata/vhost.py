@@ -11,7 +11,7 @@ from amqp10broker.errors import NotFound, ResourceLocked
 from amqp10broker.metadata.plan import VhostFacts
 from amqp10broker.metadata.policies import NO_POLICY, Changed, Policies, alternate_exchange, effective
 from amqp10broker.metadata.queue import AS_DECLARED, DeclaredQueue, QueueHandle, QueueSpec, StartQueue
-from amqp10broker.metadata.queue_settings import QueueType
+from amqp10broker.metadata.queue_arguments import QueueType
 from amqp10broker.queues.commands import DELETE, Configure
 from amqp10broker.queues.queue_status import QueueConsumption, QueuesGone, given_up
 from amqp10broker.routing.exchange import DIRECT_REPLY_TO, Binding, Choose, Exchange, Headers, no_headers

@@ -23,8 +23,8 @@ from amqp10broker.metadata.plan import (
 )
 from amqp10broker.metadata.policies import Policy
 from amqp10broker.metadata.queue import DeclaredQueue, NodeFacts
+from amqp10broker.metadata.queue_arguments import queue_type_of
 from amqp10broker.metadata.queue_requests import keys_of_queues
-from amqp10broker.metadata.queue_settings import queue_type_of
 from amqp10broker.metadata.users import (
     Permission,
     TopicPermission,

@@ -23,7 +23,7 @@ from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.credit import Why
-from amqp10broker.sessions.diagnosis.waits import Wait, WaitContext
+from amqp10broker.sessions.diagnosis.wait_reasons import Wait, WaitContext
 from amqp10broker.sessions.diagnosis.why_channel import channel_wait
 from amqp10broker.sessions.diagnosis.why_channel import consumer_wait as channel_consumer_wait
 from amqp10broker.sessions.diagnosis.why_link import consumer_wait, publisher_wait

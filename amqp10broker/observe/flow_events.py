@@ -19,7 +19,7 @@ from struct import Struct
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.sessions.diagnosis.waits import Wait
+from amqp10broker.sessions.diagnosis.wait_reasons import Wait
 
 SCHEMA_VERSION: Final = 1
 """In the metadata of every file (`VERSION_KEY`)."""

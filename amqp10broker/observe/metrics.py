@@ -22,13 +22,13 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.patterns import PatternSearch
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.metadata.queue_settings import QueueType
+from amqp10broker.metadata.queue_arguments import QueueType
 from amqp10broker.operations.node import MemberState
 from amqp10broker.operations.snapshot import ConnectionView
 from amqp10broker.queues.commands import DeadLetterReason
 from amqp10broker.queues.queue_status import AT_LEAST_ONCE, AT_MOST_ONCE, CONFIRMED, DISABLED
 from amqp10broker.sessions.counters import ClientCounters, Histogram, Measures
-from amqp10broker.sessions.diagnosis.waits import Wait
+from amqp10broker.sessions.diagnosis.wait_reasons import Wait
 
 
 class MetricKind(StrEnum):

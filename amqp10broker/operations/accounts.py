@@ -15,7 +15,7 @@ from amqp10broker.errors import BadRequest, ConfigError, NotSupported, Precondit
 from amqp10broker.metadata.entry_codec import DefinitionEntry, password_of, read_user, read_vhost
 from amqp10broker.metadata.patterns import check_bounded
 from amqp10broker.metadata.plan import VhostFacts
-from amqp10broker.metadata.queue_settings import QueueType
+from amqp10broker.metadata.queue_arguments import QueueType
 from amqp10broker.metadata.users import PasswordRecord, Permission, TopicPermission, User
 from amqp10broker.metadata.vhost_requests import (
     ChangeUser,

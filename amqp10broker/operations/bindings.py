@@ -15,8 +15,8 @@ from urllib.parse import quote, unquote_to_bytes
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest, ReservedName
+from amqp10broker.metadata.queue_arguments import EXCHANGE
 from amqp10broker.metadata.queue_requests import Bind, DeclareExchange, DeleteExchange, Unbind
-from amqp10broker.metadata.queue_settings import EXCHANGE
 from amqp10broker.operations.node import Caller, Steps
 from amqp10broker.operations.operation import (
     EMPTY,

@@ -14,7 +14,7 @@ from amqp10broker.metadata.definitions import ImportDefinitions, ImportReport
 from amqp10broker.metadata.patterns import RE_STEPS_MAX, PatternSearch
 from amqp10broker.metadata.plan import Plan
 from amqp10broker.metadata.policies import APPLY_TO, Policy, unknown_of
-from amqp10broker.metadata.queue_settings import EXCHANGE, POLICY_KEYS
+from amqp10broker.metadata.queue_arguments import EXCHANGE, POLICY_KEYS
 from amqp10broker.metadata.vhost_requests import ClearParameter, ClearPolicy, SetParameter, SetPolicy
 from amqp10broker.operations.node import Caller, Steps
 from amqp10broker.operations.operation import Check, Command, Found, Name, operation

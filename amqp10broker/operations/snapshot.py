@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class WaitView:
-    """Why something waits (`sessions.diagnosis.waits`). `waits`: a code; None: it does not wait.
+    """Why something waits (`sessions.diagnosis.wait_reasons`). `waits`: a code; None: it does not wait.
     `waits_for_s`: None: it does not wait, or the duration is not known.
     """
 

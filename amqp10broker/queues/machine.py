@@ -206,12 +206,12 @@ class QueueMachine(ABC):
     def __init__(self, name: str, counters: QueueCounters | None = None) -> None:
         """Create a queue without publishers. `counters`: continued from an earlier state."""
         self.name = name
-        self.counters = counters or QueueCounters()
         self.deleted = False
         self.failed = False
         self._publishers: dict[PublisherRef, None] = {}
         self._outbox = Outbox()
         self._tell = self._outbox.tell
+        self.counters = counters or QueueCounters()
         self._dead_letters: list[DeadLetters] = []
 
     @property

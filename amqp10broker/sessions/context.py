@@ -171,7 +171,11 @@ class Outlet(Protocol):
 
 
 class SessionEndpoint(ABC):
-    """One session or channel of one client. `commands`: for queues, not sent yet; `to_queue` adds one."""
+    """One session or channel of one client. `commands`: for queues, not sent yet; `to_queue` adds one.
+    `over`: the session has ended, no step follows.
+    """
+
+    over = False
 
     def __init__(self, moment: Moment) -> None:
         self.moment = moment

@@ -47,8 +47,8 @@ from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker
 from tests.support.examples import tried
-from tests.support.fake_log import FakeLog, MemoryScratch
 from tests.support.queue_inside import consumers_of, fresh_of, returned_of
+from tests.support.small_journal import MemoryScratch, SmallJournal
 
 HEAD = make_head(None, None, "", "q")
 WRAPS = (0, 1, 2**31 - 3, 2**31, MASK - 2, MASK)
@@ -440,7 +440,7 @@ class Delaying(RuleBasedStateMachine):
     def start(self, durable: bool, levels: int | None) -> None:
         self.durable = durable
         self.settings = QueueSettings(max_priority=levels, dead_letter_exchange="dlx")
-        self.log = FakeLog()
+        self.log = SmallJournal(records_max=8)
         self.now = 1_000
         self.next = 0
         self.arrived = 0
@@ -459,7 +459,7 @@ class Delaying(RuleBasedStateMachine):
         kept = None
         if self.durable:
             kept = self.store = ClassicStore(GROUP, self.log, Spool(MemoryScratch))
-            kept.restore(self.log.records())
+            kept.restore(self.log.records)
         self.queue = ClassicQueue(
             "q", durable=self.durable, settings=self.settings, store=kept, now_ms=self.now
         )
@@ -575,7 +575,7 @@ class Delaying(RuleBasedStateMachine):
     @rule(passed=st.integers(0, 60))
     def restart(self, passed: int) -> None:
         self.store.flush()
-        self.log = self.log.reopened()
+        self.log = self.log.again()
         self.now += passed
         self.ready |= dict(self.held.values())
         self.held.clear()

@@ -22,7 +22,7 @@ from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker
 from tests.support.examples import tried
-from tests.support.fake_log import FakeLog, MemoryScratch
+from tests.support.small_journal import MemoryScratch, SmallJournal
 
 SAFE = {
     priority: make_head(Header(durable=True, priority=priority), None, "", "q") for priority in (None, 1, 2)
@@ -42,7 +42,7 @@ class Restarting(RuleBasedStateMachine):
     @initialize(levels=st.sampled_from([None, 2]))
     def start(self, levels: int | None) -> None:
         self.settings = QueueSettings(max_priority=levels)
-        self.log = FakeLog()
+        self.log = SmallJournal(records_max=8)
         self.scratches: list[MemoryScratch] = []
         self.next = 0
         self.ready: dict[int, tuple[int, bool]] = {}  # number -> level, safe
@@ -57,7 +57,7 @@ class Restarting(RuleBasedStateMachine):
     def make_queue(self, *, fresh: bool) -> None:
         self.store = ClassicStore(GROUP, self.log, Spool(self.scratch))
         if not fresh:
-            self.store.restore(self.log.records())
+            self.store.restore(self.log.records)
         self.queue = ClassicQueue("q", durable=True, settings=self.settings, store=self.store)
         if not fresh:
             self.queue.recover(self.store.backlogs())
@@ -137,7 +137,7 @@ class Restarting(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.store.flush()
-        self.log = self.log.reopened()
+        self.log = self.log.again()
         survivors = {**self.ready, **{number: self.where[number] for number in self.held.values()}}
         self.ready = {number: where for number, where in survivors.items() if where[1]}
         self.held.clear()

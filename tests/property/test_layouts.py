@@ -17,8 +17,8 @@ from amqp10broker import layout
 from amqp10broker.cluster import hello, reply_queues
 from amqp10broker.cluster.remote_queue import messages as link_codec
 from amqp10broker.layout import BadBytes, Codec, Field, Fixed, Layout, Many, OneOf, Varying
-from amqp10broker.message.filters.filters import Filters, from_amqp10
-from amqp10broker.message.filters.stream import AtTime, BloomFilter, Interval, Offset, OffsetWord
+from amqp10broker.message.filters.filter_set import Filters, from_amqp10
+from amqp10broker.message.filters.stream_filters import AtTime, BloomFilter, Interval, Offset, OffsetWord
 from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.queues import commands as c
 from amqp10broker.queues import commands as e

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from amqp10broker.observe.flow import Observer, channel_samples, session_samples
 from amqp10broker.observe.flow_events import EventKind
 from amqp10broker.protocols.amqp091.methods import BasicAck, BasicCancel, BasicQos, ConfirmSelect
-from amqp10broker.sessions.diagnosis.waits import WaitContext
+from amqp10broker.sessions.diagnosis.wait_reasons import WaitContext
 from tests.support.channel_world import World, tags
 from tests.support.declaring import declare
 from tests.support.scene import Scene

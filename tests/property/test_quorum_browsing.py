@@ -255,8 +255,7 @@ class Life:
         self.dice = self.world.dice
         self.consumer = self.world.client.consumer()
         self.settled: set[int] = set()
-        self.world.settle_down(lambda: self.world.leader() is not None)
-        leader = self.world.leader()
+        leader = self.world.opened()
         leader.work(Subscribe(self.consumer, False))
         self.world.settle_down(self.world.even)
 
@@ -317,9 +316,7 @@ class Life:
         for number in list(world.down):
             world.start(number)
         for _ in range(20):
-            world.settle_down(lambda: world.leader() is not None)
-            leader = world.leader()
-            assert leader is not None
+            leader = world.opened()
             world.publish(leader)
             world.settle_down(world.even)
             if world.published - 1 in world.confirmed:

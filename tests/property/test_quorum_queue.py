@@ -836,6 +836,18 @@ def walk(machine: QuorumQueueMachine, seed: int, steps: int) -> None:
             check(machine)
 
 
+@pytest.mark.rabbitmq("amqpl_consumer_ack_SUITE", "requeue_one_channel_quorum_queue")
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "requeue_multiple_false", "requeue_multiple_true")
+@pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "return", "returns")
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE",
+    "requeue_test",
+    "return_auto_checked_out_test",
+    "return_checked_out_test",
+    "return_multiple_test",
+    "return_non_existent_test",
+    "return_test",
+)
 @pytest.mark.rabbitmq(
     "rabbit_fifo_pq_SUITE",
     "property",

@@ -26,8 +26,8 @@ from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker
 from tests.support.examples import tried
-from tests.support.fake_log import FakeLog, MemoryScratch
 from tests.support.selecting import coloured, selector
+from tests.support.small_journal import MemoryScratch, SmallJournal
 
 COLOURS = "rgb"
 WANTED = {"r": "colour = 'r'", "rg": "colour IN ('r', 'g')", "b": "colour = 'b'", "rgb": "colour IS NOT NULL"}
@@ -103,7 +103,7 @@ class Selecting(RuleBasedStateMachine):
     )
     def begin(self, priorities: bool, limit: int | None, in_journal: bool) -> None:
         self.store: ClassicStore | None = None
-        self.log = FakeLog()
+        self.log = SmallJournal(records_max=8)
         if in_journal:
             self.store = ClassicStore(7, self.log, Spool(MemoryScratch))
         self.limit = limit
@@ -252,9 +252,9 @@ class Selecting(RuleBasedStateMachine):
     def restart(self) -> None:
         """What is persistent and was not decided on is there again, in its place."""
         self.store.flush()
-        self.log = self.log.reopened()
+        self.log = self.log.again()
         self.store = ClassicStore(7, self.log, Spool(MemoryScratch))
-        self.store.restore(self.log.records())
+        self.store.restore(self.log.records)
         self.queue = self._empty()
         self.queue.recover(self.store.backlogs())
         self.restarted = True

@@ -14,7 +14,7 @@ from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import MessageReader
 from amqp10broker.message.convert import body_start, read_properties
 from amqp10broker.message.filters.fields import PROPERTIES, FilterError, MessageField, Section
-from amqp10broker.message.filters.filters import ABSENT, FieldReader, MessageFilter
+from amqp10broker.message.filters.filter_set import ABSENT, FieldReader, MessageFilter
 from amqp10broker.message.filters.sql_eval import SqlFilter, compile_expression, compile_like, compile_sql
 from amqp10broker.message.filters.sql_parser import (
     TOKENS_MAX,
@@ -34,7 +34,7 @@ from amqp10broker.message.filters.sql_parser import (
     children,
     parse,
 )
-from amqp10broker.message.filters.stream import BloomFilter, chunk_filter
+from amqp10broker.message.filters.stream_filters import BloomFilter, chunk_filter
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.performatives import Header, Properties

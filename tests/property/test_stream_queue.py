@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from amqp10broker.message.amqp10 import decode_head, make_head
 from amqp10broker.message.convert import data_section
-from amqp10broker.message.filters.filters import Filters, from_amqp10
-from amqp10broker.message.filters.stream import AtTime, BloomFilter, Offset, OffsetSpec, OffsetWord
+from amqp10broker.message.filters.filter_set import Filters, from_amqp10
+from amqp10broker.message.filters.stream_filters import AtTime, BloomFilter, Offset, OffsetSpec, OffsetWord
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong

@@ -17,7 +17,7 @@ from amqp10broker.observe.frames.link_state import Direction, ObservedConnection
 from amqp10broker.observe.frames.records import FrameSplitter
 from amqp10broker.observe.timeline import LINK_NAMES, FrameRing, Taps
 from amqp10broker.operations.snapshot import LinkView, SessionView
-from amqp10broker.sessions.diagnosis.waits import WaitContext
+from amqp10broker.sessions.diagnosis.wait_reasons import WaitContext
 from amqp10broker.sessions.diagnosis.why_link import session_view
 from tests.support import world
 from tests.support.script import ScriptRunner

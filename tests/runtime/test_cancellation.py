@@ -20,7 +20,7 @@ from amqp10broker.runtime.connections.session_task import Writer
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from tests.runtime.conftest import LogRecorder
 from tests.support import rawframes as raw
-from tests.support.cancelling import Killer, belongs_to, count_tasks
+from tests.support.cancelling import Killer, at_work, belongs_to, until_killed
 from tests.support.trioclient import Client, connect, pipe_pair, queue_counts, running_broker, settle_down
 
 BEFORE = 40
@@ -86,7 +86,7 @@ async def run_once(
         )
         await bystander.idle()
         assert queue_counts(broker, "q") == (BEFORE, 0)
-        tasks_before, askers_before = count_tasks(broker), len(broker.reply_registry)
+        before = at_work(broker)
         pair = partial(pipe_pair, 600, direct=direct)
         victim = connect(broker, pair=pair)
         await victim.open(idle_time_out=60_000)
@@ -110,17 +110,7 @@ async def run_once(
             if scope == "own":
                 wrap_with_scope(patch, role, connection, scopes)
             killer = Killer(at, own_tasks, cancel)
-            trio.lowlevel.add_instrument(killer)
-            try:
-                with trio.move_on_after(20):
-                    await act(victim, confirmed, accepted)
-            finally:
-                trio.lowlevel.remove_instrument(killer)
-        await victim.lose()
-        await trio.sleep(5)
-        assert victim.task is None, "the connection's task is left"
-        assert count_tasks(broker) == tasks_before, "a task is left"
-        assert len(broker.reply_registry) == askers_before, "somebody who asked queues is left"
+            await until_killed(killer, partial(act, victim, confirmed, accepted), victim, before)
         await check_messages(broker, bystander, confirmed, accepted)
     assert log.of("error") == []
     return killer.done

@@ -20,8 +20,8 @@ from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections import client_connection
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.session_task import READS_MAX
-from tests.support.cancelling import Killer, belongs_to, count_tasks
-from tests.support.trioclient import pipe_pair, queue_counts, running_broker, settle_down
+from tests.support.cancelling import Killer, at_work, belongs_to, until_killed
+from tests.support.trioclient import Brake, pipe_pair, queue_counts, running_broker, settle_down
 from tests.support.trioclient091 import Client091, bodies, connect091, message, names
 
 BEFORE = 40
@@ -84,7 +84,7 @@ async def run_once(role: str, scope: str, at: int, log: Any, direct: bool) -> bo
     acked: set[int] = set()
     async with running_broker() as broker:
         bystander = await filled(broker)
-        tasks_before, askers_before = count_tasks(broker), len(broker.reply_registry)
+        before = at_work(broker)
         victim = await connect091(broker, pair=partial(pipe_pair, 600, direct=direct)).open(
             channels=2, heartbeat=60
         )
@@ -100,17 +100,7 @@ async def run_once(role: str, scope: str, at: int, log: Any, direct: bool) -> bo
                 connection.reading.cancel()
 
         killer = Killer(at, own, cancel)
-        trio.lowlevel.add_instrument(killer)
-        try:
-            with trio.move_on_after(20):
-                await act(victim, confirmed, acked)
-        finally:
-            trio.lowlevel.remove_instrument(killer)
-        await victim.lose()
-        await trio.sleep(5)
-        assert victim.task is None, "the connection's task is left"
-        assert count_tasks(broker) == tasks_before, "a task is left"
-        assert len(broker.reply_registry) == askers_before, "somebody who asked queues is left"
+        await until_killed(killer, partial(act, victim, confirmed, acked), victim, before)
         assert broker.catalog.usage.counts[CHANNELS]["guest"] == 2, "a channel is counted still"
         await check_messages(broker, bystander, confirmed, acked)
     assert log.of("error") == []
@@ -282,19 +272,14 @@ async def test_flood_of_methods_behind_a_slow_answer_is_bounded(
     """While a queue has not answered the reader gives the channel READS_MAX reads and no more."""
     client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open(channels=2)
     await client.call(1, Q, methods.QueueDeclareOk)
-    handle = broker.catalog.lookup_vhost("/").lookup("q").handle
-    kept: list[Any] = []
-    original = type(handle).post_all
-    monkeypatch.setattr(type(handle), "post_all", lambda queue, commands: kept.append(commands))
+    brake = Brake(monkeypatch, broker, "q")
     await client.submit(1, methods.QueueDeclare("q", passive=True))
     for _ in range(READS_MAX + 10):
         await client.submit(1, *[methods.BasicGet("q")] * 300)
     channel = client.task.parts[1]
     assert channel.reads.outstanding == READS_MAX
     assert len(client.stream.outgoing.data) > 0, "the reader goes on reading"
-    monkeypatch.setattr(type(handle), "post_all", original)
-    for commands in kept:
-        original(handle, commands)
+    brake.release()
     got = await client.idle()
     assert names(got).count("BasicGetEmpty") == 300 * (READS_MAX + 10)
     assert channel.reads.outstanding == 0
@@ -306,19 +291,14 @@ async def test_channel_reopened_while_the_reader_waits_for_it(
     """The channel ends just when the reader waits for room: what comes next is for the next channel."""
     client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open(channels=2)
     await client.call(1, Q, methods.QueueDeclareOk)
-    handle = broker.catalog.lookup_vhost("/").lookup("q").handle
-    kept: list[Any] = []
-    original = type(handle).post_all
-    monkeypatch.setattr(type(handle), "post_all", lambda queue, commands: kept.append(commands))
+    brake = Brake(monkeypatch, broker, "q")
     await client.submit(1, methods.QueueDeclare("q", passive=True))
     for _ in range(READS_MAX - 2):
         await client.submit(1, methods.BasicQos(prefetch_count=1))
     await client.submit(1, methods.ChannelClose(200))
     await client.submit(1, methods.ChannelOpen(), methods.QueueDeclare("r", durable=True))
     assert client.task.parts[1].reads.full
-    monkeypatch.setattr(type(handle), "post_all", original)
-    for commands in kept:
-        original(handle, commands)
+    brake.release()
     got = names(await client.idle())
     assert got[-3:] == ["ChannelCloseOk", "ChannelOpenOk", "QueueDeclareOk"]
 

@@ -23,10 +23,9 @@ from amqp10broker.protocols.amqp091.content import (
 from amqp10broker.protocols.amqp091.content import HEADER as FRAME_HEADER
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.queues.queue_task import QueueTask
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import set_user_limits
-from tests.support.trioclient import pipe_pair, queue_counts, running_broker, settle_down
+from tests.support.trioclient import Brake, pipe_pair, queue_counts, running_broker, settle_down
 from tests.support.trioclient091 import HEADER, Client091, bodies, connect091, message, names, start_ok
 
 Q = methods.QueueDeclare("q", durable=True)
@@ -494,34 +493,6 @@ async def test_exclusive_queues_are_gone_when_the_end_is_told(broker: Broker) ->
 
 
 # --- credit flow -------------------------------------------------------------------------------------
-
-
-class Brake:
-    """A queue's task that stands still while the brake is on."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, broker: Any, name: str) -> None:
-        self.handle = broker.catalog.lookup_vhost("/").find(name).handle
-        self.kept: list[Any] = []
-        self.on = True
-        original = QueueTask.post_all
-
-        def post_all(queue: QueueTask, commands: Any) -> None:
-            if queue is self.handle and self.on:
-                self.kept.append(commands)
-            else:
-                original(queue, commands)
-
-        monkeypatch.setattr(QueueTask, "post_all", post_all)
-
-    @property
-    def messages(self) -> int:
-        return sum(len(getattr(each, "messages", ())) for commands in self.kept for each in commands)
-
-    def release(self) -> None:
-        self.on = False
-        for commands in self.kept:
-            self.handle.post_all(commands)
-        self.kept = []
 
 
 async def test_slow_queue_stops_the_reader(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, encode, enco
 from amqp10broker.errors import BrokerError, PeerUnreachable
 from amqp10broker.runtime.cluster.peers import LINKS, QUESTIONS_MAX, UNREAD_BYTES_MAX
 from tests.runtime.conftest import LogRecorder
-from tests.support.peer_network import UNTIL_S, Network, Node
+from tests.support.peer_network import UNTIL_S, Network, Node, running
 
 RAFT, LETTERS, BULK = LINKS
 
@@ -56,11 +56,7 @@ async def between(check: Callable[[Node, Node, Node], object], *, wait_s: float 
     nodes = hostile, b, c = [Node(network, number, name) for number, name in ((1, "a"), (2, "b"), (3, "c"))]
     for node in nodes:
         node.answers["status"] = {"well": node.name}
-    async with trio.open_nursery() as nursery:
-        for node in nodes:
-            await nursery.start(node.run)
-        for node in nodes:
-            node.know(*[other for other in nodes if other is not node])
+    async with running(*nodes):
         await trio.sleep(2)
         b.log.clear()
         check(hostile, b, c)
@@ -72,7 +68,6 @@ async def between(check: Callable[[Node, Node, Node], object], *, wait_s: float 
         with trio.fail_after(UNTIL_S):
             while not (b.peers.connected(1, RAFT) and 1 in b.peers.liveness.alive):
                 await b.changed.wait()
-        nursery.cancel_scope.cancel()
 
 
 @settings(max_examples=30)
@@ -95,11 +90,7 @@ async def test_answers_that_are_not_read_do_not_pile_up(complaints: LogRecorder)
     network = Network()
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     b.answers["much"] = {"x": "y" * 1_000_000}
-    async with trio.open_nursery() as nursery:
-        for node in (a, b):
-            await nursery.start(node.run)
-        a.know(b)
-        b.know(a)
+    async with running(a, b):
         await trio.sleep(2)
         network.cut("b", "a", both=False)
         link = a.peers._link(2, LETTERS)
@@ -112,7 +103,6 @@ async def test_answers_that_are_not_read_do_not_pile_up(complaints: LogRecorder)
             most = max(most, b.peers.backlog_bytes(1))
         assert UNREAD_BYTES_MAX < most < UNREAD_BYTES_MAX + 4_000_000
         await b.until("disconnected", 1, LETTERS)
-        nursery.cancel_scope.cancel()
     assert any("wait to be read" in fields["reason"] for _, fields in complaints.of("error"))
 
 
@@ -128,11 +118,7 @@ async def test_questions_without_an_answer_are_refused_beyond_a_bound() -> None:
         except BrokerError as error:
             refused.append(error)
 
-    async with trio.open_nursery() as nursery:
-        for node in (a, b):
-            await nursery.start(node.run)
-        a.know(b)
-        b.know(a)
+    async with running(a, b) as nursery:
         await trio.sleep(2)
         for _ in range(QUESTIONS_MAX + 5):
             nursery.start_soon(ask)
@@ -140,7 +126,6 @@ async def test_questions_without_an_answer_are_refused_beyond_a_bound() -> None:
         assert [str(error) for error in refused] == [
             f"{QUESTIONS_MAX} questions wait for this node's answer: ask later"
         ] * 5
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("body", [b"{", b'{"answer": 3}', b"[" * 100_000])
@@ -150,11 +135,7 @@ async def test_answer_that_is_none_ends_the_connection_and_the_wait(
     """Who asked hears that the node cannot be reached, and no other error."""
     network = Network()
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
-    async with trio.open_nursery() as nursery:
-        for node in (a, b):
-            await nursery.start(node.run)
-        a.know(b)
-        b.know(a)
+    async with running(a, b) as nursery:
         await trio.sleep(2)
 
         async def answer_badly() -> None:
@@ -165,7 +146,6 @@ async def test_answer_that_is_none_ends_the_connection_and_the_wait(
         nursery.start_soon(answer_badly)
         with pytest.raises(PeerUnreachable, match="node 'b' cannot be reached"):
             await a.peers.call(2, {"what": "for ever"}, 50)
-        nursery.cancel_scope.cancel()
 
 
 async def test_error_of_what_reads_a_frame_is_no_fault_of_ours(complaints: LogRecorder) -> None:

@@ -50,7 +50,8 @@ async def test_a_session_ends_while_its_links_wait(broker: Broker, way: str) -> 
         case "close":
             await client.submit(frame(0, performatives.Close()))
         case _:
-            await client.lose()
+            await client.vanish()
+    await settle_down()
     assert not broker.connections
     assert len(broker.reply_registry) == at_rest
     while slow.proposed:

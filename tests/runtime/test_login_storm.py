@@ -114,20 +114,6 @@ async def come_in(broker: Broker, name: str, *, peer: str | None = None) -> Clie
     return client
 
 
-@pytest.mark.parametrize("protocol", [10, 91])
-async def test_a_right_login_from_elsewhere_has_its_turn_within_a_few(
-    verifier: Verifier, protocol: int
-) -> None:
-    """However many wait: two run, and three may have their turn before."""
-    async with broker_with("ann") as broker:
-        await storm(broker, 60, protocol=protocol)
-        right = await come_in(broker, "ann", peer="home")
-        await verifier.end(6)
-        assert (await right.until(SaslOutcome)).code == SaslCode.OK
-        assert "ann" in verifier.done
-        assert len(broker.logins._turns) > 50
-
-
 async def test_a_fleet_that_starts_anew_is_verified_once(verifier: Verifier) -> None:
     """Of one address and of many: who is found right lets in all that wait with the same password."""
     async with broker_with("app") as broker:

@@ -31,7 +31,7 @@ async def main():
         assert broker.passwords.slow("ann", b"secret")()
         assert not broker.passwords.slow("ann", b"wrong")()
         from amqp10broker.sessions.amqp091.consuming import from_amqp091_arguments
-        from amqp10broker.message.filters.filters import from_amqp10
+        from amqp10broker.message.filters.filter_set import from_amqp10
         sys.meta_path.pop(0)
 
 trio.run(main)

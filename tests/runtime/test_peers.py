@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, encode
 from amqp10broker.errors import NotFound, PeerUnreachable, RefusedError
 from amqp10broker.runtime.cluster.peers import LINKS, RAFT_BYTES_MAX
 from tests.runtime.conftest import LogRecorder
-from tests.support.peer_network import CLUSTER, UNTIL_S, Network, Node
+from tests.support.peer_network import CLUSTER, UNTIL_S, Network, Node, all_hear_all, running, two_nodes
 from tests.support.sim_network import WINDOW_BYTES
 
 RAFT, LETTERS, BULK = LINKS
@@ -24,28 +22,6 @@ RAFT, LETTERS, BULK = LINKS
 @pytest.fixture
 def network() -> Network:
     return Network()
-
-
-@asynccontextmanager
-async def running(*nodes: Node, acquainted: bool = True) -> AsyncIterator[trio.Nursery]:
-    async with trio.open_nursery() as nursery:
-        for node in nodes:
-            await nursery.start(node.run)
-        if acquainted:
-            for node in nodes:
-                node.know(*[other for other in nodes if other is not node])
-        yield nursery
-        nursery.cancel_scope.cancel()
-
-
-async def all_hear_all(*nodes: Node) -> None:
-    """Wait until every node is alive for every other, and forget what was told until then."""
-    with trio.fail_after(UNTIL_S):
-        for node in nodes:
-            while set(node.peers.liveness.alive) != {other.number for other in nodes} - {node.number}:
-                await node.changed.wait()
-    for node in nodes:
-        node.log.clear()
 
 
 async def connected(node: Node, other: Node) -> None:
@@ -133,9 +109,7 @@ async def test_nothing_is_sent_to_a_node_that_is_not_connected(network: Network)
 
 async def test_silence_is_suspicion_after_a_second(network: Network) -> None:
     """On both sides of a cut, a second after the last heartbeat; it is undone when the cut is mended."""
-    a, b = Node(network, 1, "a"), Node(network, 2, "b")
-    async with running(a, b):
-        await all_hear_all(a, b)
+    async with two_nodes(network) as (a, b):
         network.cut("a", "b")
         began = trio.current_time()
         for node, other in ((a, b), (b, a)):
@@ -161,9 +135,7 @@ async def test_suspicion_time_is_a_setting(network: Network) -> None:
 
 async def test_reset_is_suspicion_at_once(network: Network) -> None:
     """And the connection is made anew at once."""
-    a, b = Node(network, 1, "a"), Node(network, 2, "b")
-    async with running(a, b):
-        await all_hear_all(a, b)
+    async with two_nodes(network) as (a, b):
         await trio.sleep(5)
         began = trio.current_time()
         network.reset("a", "b")
@@ -222,9 +194,7 @@ async def test_another_node_at_the_address_is_named(network: Network, complaints
 
 async def test_forgotten_node_loses_its_connections_for_good(network: Network) -> None:
     """J8: it is not let in again."""
-    a, b = Node(network, 1, "a"), Node(network, 2, "b")
-    async with running(a, b):
-        await all_hear_all(a, b)
+    async with two_nodes(network) as (a, b):
         b.log.clear()
         b.peers.forget(1)
         assert [entry for entry in b.log if entry[0] == "disconnected"] == [
@@ -244,9 +214,7 @@ def b_order(node: Node) -> list[ConnectionPurpose]:
 
 async def test_second_connection_takes_the_place_of_the_first_when_it_is_proved(network: Network) -> None:
     """Not before: a stranger that dials ends nothing."""
-    a, b = Node(network, 1, "a"), Node(network, 2, "b")
-    async with running(a, b):
-        await all_hear_all(a, b)
+    async with two_nodes(network) as (a, b):
         await trio.sleep(5)
         b.log.clear()
         stranger = await network.connect("stranger", ("b", 1))
@@ -269,9 +237,7 @@ async def test_second_connection_takes_the_place_of_the_first_when_it_is_proved(
 
 async def test_messages_of_groups_are_dropped_when_too_many_wait(network: Network) -> None:
     """`raft` sends them again; heartbeats are before what waits."""
-    a, b = Node(network, 1, "a"), Node(network, 2, "b")
-    async with running(a, b):
-        await all_hear_all(a, b)
+    async with two_nodes(network) as (a, b):
         network.cut("a", "b", both=False)
         piece = bytes(1024 * 1024)
         sent = [a.peers.send(2, RAFT, FrameKind.RAFT, 1, [piece]) for _ in range(20)]
@@ -285,9 +251,7 @@ async def test_messages_of_groups_are_dropped_when_too_many_wait(network: Networ
 
 
 async def test_message_larger_than_the_bound_goes_alone(network: Network) -> None:
-    a, b = Node(network, 1, "a"), Node(network, 2, "b")
-    async with running(a, b):
-        await all_hear_all(a, b)
+    async with two_nodes(network) as (a, b):
         await trio.testing.wait_all_tasks_blocked()
         assert a.peers.send(2, RAFT, FrameKind.RAFT, 1, [bytes(RAFT_BYTES_MAX + 1)])
         assert not a.peers.send(2, RAFT, FrameKind.RAFT, 1, [b"x"])
@@ -296,9 +260,7 @@ async def test_message_larger_than_the_bound_goes_alone(network: Network) -> Non
 
 
 async def test_letters_are_never_dropped_and_their_backlog_can_be_seen(network: Network) -> None:
-    a, b = Node(network, 1, "a"), Node(network, 2, "b")
-    async with running(a, b):
-        await all_hear_all(a, b)
+    async with two_nodes(network) as (a, b):
         assert a.peers.backlog_bytes(2) == 0
         network.cut("a", "b", both=False)
         piece = bytes(1024 * 1024)
@@ -330,9 +292,7 @@ async def test_heartbeats_are_not_behind_letters_and_states(network: Network) ->
 
 async def test_slow_disk_hands_over_and_a_hung_one_is_silence(network: Network) -> None:
     """Told once each; it comes back with its disk. Nothing is disconnected."""
-    a, b = Node(network, 1, "a"), Node(network, 2, "b")
-    async with running(a, b):
-        await all_hear_all(a, b)
+    async with two_nodes(network) as (a, b):
         b.unsynced = HAND_OVER_MS
         await b.until("hand over")
         await trio.sleep(1)
@@ -508,9 +468,7 @@ async def test_bytes_that_cannot_be_understood_end_one_connection(
     network: Network, complaints: LogRecorder, sent: bytes
 ) -> None:
     """The others stay, and it is made anew."""
-    a, b = Node(network, 1, "a"), Node(network, 2, "b")
-    async with running(a, b):
-        await all_hear_all(a, b)
+    async with two_nodes(network) as (a, b):
         await trio.sleep(2)
         b.log.clear()
         link = a.peers._link(2, RAFT)

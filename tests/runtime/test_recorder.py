@@ -27,7 +27,7 @@ from amqp10broker.runtime.observe.flow_sampler import FlowSampler
 from amqp10broker.runtime.observe.recorder import RecorderProcess
 from amqp10broker.runtime.observe.recorder_child import END, EVENTS, FRAME, NOTE, RUN
 from amqp10broker.runtime.queues.queue_task import QueueTask
-from amqp10broker.sessions.diagnosis.waits import Wait
+from amqp10broker.sessions.diagnosis.wait_reasons import Wait
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import declare as propose_declare
 from tests.support.declaring import remove

@@ -23,7 +23,7 @@ from amqp10broker.runtime.cluster.peers import Peers
 from amqp10broker.runtime.mailbox import ReplyRegistry
 from amqp10broker.runtime.queues.queue_task import QueueTask, RemoteQueue
 from amqp10broker.sessions.diagnosis.idle import idle_wait
-from amqp10broker.sessions.diagnosis.waits import Wait
+from amqp10broker.sessions.diagnosis.wait_reasons import Wait
 
 BODY = (make_head(None, None, "", "q"), b"body")
 SPEC = QueueSpec("/", "q", "classic", True, False, {}, number=7, home=1)

@@ -14,7 +14,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from amqp10broker.errors import DamagedFile
-from amqp10broker.message.filters.stream import OffsetWord
+from amqp10broker.message.filters.stream_filters import OffsetWord
 from amqp10broker.queues.commands import (
     DELETE,
     Answer,
@@ -314,15 +314,6 @@ async def test_a_deleted_stream_leaves_no_files_and_answers_who_comes_too_late()
         assert disk.names(STREAMS) == []
         one.publish(1)
         assert [type(effect) for effect in await one.effects()] == [Unconfirmed]
-
-
-async def test_a_fault_is_told_as_the_end_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running() as one:
-        one.read()
-        await one.effects()
-    one.stream.fail()
-    letters = one.mailbox.close()
-    assert [type(effect) for letter in letters for effect in letter] == [QueueDeleted]
 
 
 async def test_many_messages_are_read_in_several_wakes_and_others_run_in_between() -> None:

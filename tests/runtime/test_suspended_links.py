@@ -101,7 +101,8 @@ async def test_an_attach_that_waits_for_a_link_may_be_lost_itself(broker: Broker
     for _ in range(3):
         hurried = await connect(broker).open()
         await hurried.send(kept_sender(unsettled={tag(0): None}))
-        await hurried.lose()
+        await hurried.vanish()
+    await settle_down()
     other = await connect(broker).open()
     assert await resumed(other, tag(0)) == {tag(0): amqp10.Accepted()}
     assert len(broker.resumable_links) == 1

@@ -103,9 +103,8 @@ async def test_an_unknown_id_posts_nothing_and_decides_nothing(broker: Broker) -
     session, other = await start(broker), await start(broker)
     gone = await session.declare()
     await session.ask(Discharge(txn_id=gone))
-    refused = await session.ask(Discharge(txn_id=gone))
-    assert isinstance(refused, Rejected)
-    assert refused.error.condition == "amqp:transaction:unknown-id"
+    error = await session.refused(Discharge(txn_id=gone))
+    assert error.condition == "amqp:transaction:unknown-id"
     for txn_id in (gone, await other.declare()):
         await session.client.send(
             transfer(1, session.take_id(), b"m", state=TransactionalState(txn_id=txn_id))
@@ -135,9 +134,8 @@ async def test_limit_of_open_transactions() -> None:
     """One more is refused, and can be declared when one was discharged."""
     async with transacting(transactions_max_per_connection=1) as (_, session):
         txn_id = await session.declare()
-        refused = await session.ask(Declare())
-        assert isinstance(refused, Rejected)
-        assert refused.error.condition == "amqp:resource-limit-exceeded"
+        error = await session.refused(Declare())
+        assert error.condition == "amqp:resource-limit-exceeded"
         await session.ask(Discharge(txn_id=txn_id))
         await session.declare()
 
@@ -149,10 +147,9 @@ async def test_a_transaction_over_its_limits_can_only_be_rolled_back(limit: str)
         txn_id = await session.declare()
         for _ in range(3):
             await session.post(txn_id, "one")
-        refused = await session.ask(Discharge(txn_id=txn_id))
-        assert isinstance(refused, Rejected)
-        assert refused.error.condition == "amqp:transaction:rollback"
-        assert limit in str(refused.error.description)
+        error = await session.refused(Discharge(txn_id=txn_id))
+        assert error.condition == "amqp:transaction:rollback"
+        assert limit in str(error.description)
         assert queue_counts(broker, "one") == (0, 0)
 
 
@@ -168,8 +165,7 @@ async def test_presettled_posts_that_cannot_be_routed_forbid_the_commit() -> Non
         txn_id = await session.declare()
         await session.post(txn_id, "one")
         await session.post(txn_id, "two", settled=True)
-        refused = await session.ask(Discharge(txn_id=txn_id))
-        assert isinstance(refused, Rejected)
+        await session.refused(Discharge(txn_id=txn_id))
         assert queue_counts(broker, "one") == (1, 0)
 
 
@@ -196,8 +192,7 @@ async def test_unsettled_decisions() -> None:
         (number,) = await session.consume("one", 1)
         for fail in (True, False):
             txn_id = await session.declare()
-            state = TransactionalState(txn_id=txn_id, outcome=Accepted())
-            await session.client.send(disposition(number, state=state, settled=False))
+            await session.decide(txn_id, number, settled=False)
             if fail:
                 assert await session.ask(Discharge(txn_id=txn_id, fail=True)) == ACCEPTED
                 assert queue_counts(broker, "one") == (0, 1)
@@ -218,8 +213,7 @@ async def test_one_delivery_in_two_transactions_ends_the_second_ones_link() -> N
         first = await session.declare()
         second = await session.ask(Declare(), handle=5)
         for txn_id in (first, second.txn_id):
-            state = TransactionalState(txn_id=txn_id, outcome=Accepted())
-            await session.client.send(disposition(number, state=state, settled=False))
+            await session.decide(txn_id, number, settled=False)
         detach = await session.client.until(Detach)
         assert detach.handle == 5
         assert detach.error.condition == "amqp:transaction:rollback"
@@ -234,12 +228,13 @@ async def test_the_end_of_a_control_link_rolls_back(how: str) -> None:
         (number,) = await session.consume("one", 1)
         txn_id = await session.declare()
         await session.post(txn_id, "two")
-        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
-        await session.client.submit(disposition(number, state=state))
+        await session.decide(txn_id, number)
+        await settle_down()
         if how == "detach":
             await session.client.submit(frame(0, Detach(handle=CONTROL, closed=True)))
         else:
-            await session.client.lose()
+            await session.client.vanish()
+        await settle_down()
         assert queue_counts(broker, "one") == (1, 0)
         assert queue_counts(broker, "two") == (0, 0)
 
@@ -287,8 +282,7 @@ async def test_a_link_that_has_gone_waits_for_all_of_its_transactions() -> None:
         ids = await session.consume("one", 2)
         transactions = [await session.declare() for _ in ids]
         for number, txn_id in zip(ids, transactions, strict=True):
-            state = TransactionalState(txn_id=txn_id, outcome=Accepted())
-            await session.client.send(disposition(number, state=state))
+            await session.decide(txn_id, number)
         await session.client.send(frame(0, Detach(handle=9, closed=True)))
         first, second = transactions
         assert await session.ask(Discharge(txn_id=first)) == ACCEPTED
@@ -319,10 +313,9 @@ async def test_a_queue_that_goes_before_the_commit_forbids_it() -> None:
         await session.post(txn_id, "one")
         await session.post(txn_id, "two")
         broker.catalog.vhosts["/"].lookup("two").handle.post(DELETE)
-        refused = await session.ask(Discharge(txn_id=txn_id))
-        assert isinstance(refused, Rejected)
-        assert refused.error.condition == "amqp:transaction:rollback"
-        assert "'two'" in str(refused.error.description)
+        error = await session.refused(Discharge(txn_id=txn_id))
+        assert error.condition == "amqp:transaction:rollback"
+        assert "'two'" in str(error.description)
         assert queue_counts(broker, "one") == (0, 0)
 
 
@@ -369,8 +362,7 @@ async def test_a_full_quorum_queue_refuses_the_commit(broker: Broker) -> None:
     txn_id = await session.declare()
     for queue in ("one", "two", "two"):
         await session.post(txn_id, queue)
-    refused = await session.ask(Discharge(txn_id=txn_id))
-    assert isinstance(refused, Rejected)
+    await session.refused(Discharge(txn_id=txn_id))
     await settle_down()
     assert queue_counts(broker, "one") == (0, 0)
     assert queue_counts(broker, "two") == (0, 0)
@@ -389,8 +381,7 @@ async def test_a_delivery_that_its_queue_takes_back_forbids_the_commit(broker: B
     first, second = await session.consume("two", 2)
     txn_id = await session.declare()
     await session.post(txn_id, "one")
-    state = TransactionalState(txn_id=txn_id, outcome=Accepted())
-    await session.client.send(disposition(first, state=state))
+    await session.decide(txn_id, first)
     if gone:
         await session.client.call(Detach, frame(0, Detach(handle=9, closed=True)))
     await trio.sleep(130)
@@ -402,12 +393,10 @@ async def test_a_delivery_that_its_queue_takes_back_forbids_the_commit(broker: B
         return
     # Of the other it has been told; it decides on it all the same.
     late = await session.declare()
-    state = TransactionalState(txn_id=late, outcome=Accepted())
-    await session.client.send(disposition(second, state=state))
+    await session.decide(late, second)
     for each in (txn_id, late):
-        refused = await session.ask(Discharge(txn_id=each))
-        assert isinstance(refused, Rejected)
-        assert refused.error.condition == "amqp:transaction:rollback"
+        error = await session.refused(Discharge(txn_id=each))
+        assert error.condition == "amqp:transaction:rollback"
     await settle_down()
     assert queue_counts(broker, "one") == (0, 0)
     assert queue_counts(broker, "two") == (2, 0)
@@ -663,8 +652,8 @@ async def test_retirement_of_what_is_gone_succeeds() -> None:
         (number,) = await session.consume("one", 1)
         txn_id = await session.declare()
         await session.post(txn_id, "two")
-        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
-        await session.client.submit(disposition(number, state=state))
+        await session.decide(txn_id, number)
+        await settle_down()
         broker.catalog.vhosts["/"].lookup("one").handle.post(DELETE)
         assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
         assert queue_counts(broker, "two") == (1, 0)
@@ -745,8 +734,7 @@ async def test_dead_letters_are_no_part_of_a_commit(broker: Broker) -> None:
     await session.post(None, "two")
     (number,) = await session.consume("two", 1)
     txn_id = await session.declare()
-    state = TransactionalState(txn_id=txn_id, outcome=Rejected())
-    await session.client.send(disposition(number, state=state))
+    await session.decide(txn_id, number, Rejected())
     assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
     declare(broker.catalog, "/", "three")
     await trio.sleep(600)
@@ -764,9 +752,8 @@ async def test_a_kept_link_that_goes_refuses_the_commit() -> None:
         await session.post(txn_id, "two")
         state = TransactionalState(txn_id=txn_id, outcome=Accepted())
         await session.client.submit(disposition(number, state=state), frame(0, Detach(handle=9, closed=True)))
-        refused = await session.ask(Discharge(txn_id=txn_id))
-        assert isinstance(refused, Rejected)
-        assert "which was kept" in str(refused.error.description)
+        error = await session.refused(Discharge(txn_id=txn_id))
+        assert "which was kept" in str(error.description)
         assert queue_counts(broker, "one") == (1, 0)
         assert queue_counts(broker, "two") == (0, 0)
 

@@ -143,7 +143,8 @@ async def test_why_an_open_is_refused_is_told_with_it(then: str) -> None:
             assert close.error.condition == "amqp:unauthorized-access"
             if then != "closes":
                 await client.send(frame(0, amqp10.Close()))
-            await client.lose()
+            await client.vanish()
+        await settle_down()
         await trio.sleep(1)
         assert not broker.connections
 

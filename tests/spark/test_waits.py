@@ -20,7 +20,7 @@ from amqp10broker.observe.recording import (
     read_names,
     write_run,
 )
-from amqp10broker.sessions.diagnosis.waits import Wait
+from amqp10broker.sessions.diagnosis.wait_reasons import Wait
 from amqp10broker.tools.analysis.recommend import Aim
 from amqp10broker.tools.analysis.report import (
     LinkWait,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
 
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections.client_connection import ClientConnection
+from tests.support.trioclient import MemoryClient
 
 
 class Killer(trio.abc.Instrument):
@@ -35,5 +36,23 @@ def belongs_to(task: trio.lowlevel.Task, connection: ClientConnection) -> bool:
     return any(task in each.child_tasks or each.parent_task is task for each in nurseries)
 
 
-def count_tasks(broker: Broker) -> int:
-    return len(broker._queues.child_tasks) + len(broker.listener._serving.child_tasks)
+def at_work(broker: Broker) -> tuple[int, int]:
+    """How many tasks there are, and how many that ask queues."""
+    tasks = len(broker._queues.child_tasks) + len(broker.listener._serving.child_tasks)
+    return tasks, len(broker.reply_registry)
+
+
+async def until_killed(
+    killer: Killer, act: Callable[[], Awaitable[None]], victim: MemoryClient, before: tuple[int, int]
+) -> None:
+    """A client acts until it is killed or has done all; then there is what was there before."""
+    trio.lowlevel.add_instrument(killer)
+    try:
+        with trio.move_on_after(20):
+            await act()
+    finally:
+        trio.lowlevel.remove_instrument(killer)
+    await victim.lose()
+    await trio.sleep(5)
+    assert victim.task is None, "the connection's task is left"
+    assert at_work(victim.broker) == before, "a task is left, or one who asked queues"

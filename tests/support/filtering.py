@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from amqp10broker.message.amqp10 import MessageReader
-from amqp10broker.message.filters.filters import FieldReader
+from amqp10broker.message.filters.filter_set import FieldReader
 from amqp10broker.message.filters.sql_eval import SqlFilter, compile_sql
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import encode

@@ -37,9 +37,9 @@ from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.storage.journal import Journal
 from tests.support.askers import new_asker
 from tests.support.disks import SimDisk
-from tests.support.fake_log import MemoryScratch
 from tests.support.inventories import inventory_on, sync_inventory
 from tests.support.journals import FOLDER
+from tests.support.small_journal import MemoryScratch
 
 GROUP: Final = 7
 LEVELS: Final = 3

@@ -20,7 +20,7 @@ from trio.testing import MockClock
 from amqp10broker.cli.serve import leaves
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError, StorageError, StorageFailed
-from amqp10broker.message.filters.stream import OffsetWord
+from amqp10broker.message.filters.stream_filters import OffsetWord
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.queue_requests import DeleteQueue

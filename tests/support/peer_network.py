@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
@@ -165,3 +166,35 @@ class Node:
 
     def hand_over(self) -> None:
         self._note("hand over")
+
+
+@asynccontextmanager
+async def running(*nodes: Node, acquainted: bool = True) -> AsyncIterator[trio.Nursery]:
+    """Nodes that run, and know each other if they are acquainted."""
+    async with trio.open_nursery() as nursery:
+        for node in nodes:
+            await nursery.start(node.run)
+        if acquainted:
+            for node in nodes:
+                node.know(*[other for other in nodes if other is not node])
+        yield nursery
+        nursery.cancel_scope.cancel()
+
+
+async def all_hear_all(*nodes: Node) -> None:
+    """Wait until every node is alive for every other, and forget what was told until then."""
+    with trio.fail_after(UNTIL_S):
+        for node in nodes:
+            while set(node.peers.liveness.alive) != {other.number for other in nodes} - {node.number}:
+                await node.changed.wait()
+    for node in nodes:
+        node.log.clear()
+
+
+@asynccontextmanager
+async def two_nodes(network: Network) -> AsyncIterator[tuple[Node, Node]]:
+    """Two nodes that are alive for each other."""
+    a, b = Node(network, 1, "a"), Node(network, 2, "b")
+    async with running(a, b):
+        await all_hear_all(a, b)
+        yield a, b

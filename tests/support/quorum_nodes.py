@@ -45,7 +45,7 @@ class Journal(SmallJournal):
     def __init__(self, file_bytes: int) -> None:
         super().__init__(file_bytes)
         self.durable = 0
-        self._waiting: list[tuple[int, Callable[[], None]]] = []
+        self.waiting: list[tuple[int, Callable[[], None]]] = []
         self._dropped: list[tuple[int, int, list[Any]]] = []
 
     @property
@@ -56,14 +56,16 @@ class Journal(SmallJournal):
         if ticket <= self.durable:
             callback()
         else:
-            self._waiting.append((ticket, callback))
+            self.waiting.append((ticket, callback))
 
-    def sync(self) -> None:
-        self.durable = self.ticket
-        ready, self._waiting = self._waiting, []
-        for _, callback in ready:
+    def sync(self, ticket: int | None = None) -> None:
+        """All is durable, or what was appended up to a ticket."""
+        durable = self.durable = self.ticket if ticket is None else ticket
+        ready = [callback for asked, callback in self.waiting if asked <= durable]
+        self.waiting = [each for each in self.waiting if each[0] > durable]
+        for callback in ready:
             callback()
-        self._dropped = []
+        self._dropped = [each for each in self._dropped if each[0] > durable]
 
     def clean(self, store: QuorumStore, step: Callable[[], None]) -> None:
         """Clean the oldest file; `step` is called between its parts."""
@@ -317,6 +319,13 @@ class World:
         """The node that takes what clients ask, if one does."""
         leading = [node for node in self.nodes.values() if node.leads and node.number not in self.cut]
         return leading[-1] if leading else None
+
+    def opened(self) -> Node:
+        """The leader, when there is one."""
+        self.settle_down(lambda: self.leader() is not None)
+        leader = self.leader()
+        assert leader is not None
+        return leader
 
     def publish(self, node: Node, count: int = 1, size: int = 30, delay_ms: int = 0) -> None:
         """A client publishes by a node; to be delivered later, if a delay is given."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from amqp10broker.message.amqp10 import make_head
-from amqp10broker.message.filters.filters import Filters, from_amqp10
+from amqp10broker.message.filters.filter_set import Filters, from_amqp10
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.performatives import Header

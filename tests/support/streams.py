@@ -7,8 +7,8 @@ from itertools import chain
 
 from amqp10broker.message.amqp10 import make_head
 from amqp10broker.message.convert import data_section
-from amqp10broker.message.filters.filters import Filters
-from amqp10broker.message.filters.stream import OffsetSpec, OffsetWord
+from amqp10broker.message.filters.filter_set import Filters
+from amqp10broker.message.filters.stream_filters import OffsetSpec, OffsetWord
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import (
     TICK,

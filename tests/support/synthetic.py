@@ -22,7 +22,7 @@ import numpy as np
 
 from amqp10broker.observe.flow_events import FIELDS, NO_CREDIT, NO_REASON, EventKind
 from amqp10broker.observe.recording import RunRecord, event_schema, events_folder, write_run
-from amqp10broker.sessions.diagnosis.waits import Wait
+from amqp10broker.sessions.diagnosis.wait_reasons import Wait
 
 BEGAN_NS: Final = 1_790_000_000_000_000_000
 _PART_TICKS: Final = 100_000

@@ -16,13 +16,15 @@ from amqp10broker.protocols.amqp10.performatives import (
     Disposition,
     Flow,
     Modified,
+    Rejected,
     Source,
     TransactionalState,
     Transfer,
 )
+from amqp10broker.protocols.amqp10.settling import ACCEPTED
 from amqp10broker.runtime.broker import Broker
 from tests.support.declaring import declare
-from tests.support.rawframes import attach_receiver, attach_sender, credit, frame, transfer
+from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, frame, transfer
 from tests.support.trioclient import Client, connect, running_broker, settle_down
 
 CONTROL = 0
@@ -67,6 +69,17 @@ class Session:
         state = await self.ask(Declare())
         assert isinstance(state, Declared)
         return state.txn_id
+
+    async def refused(self, body: Declare | Discharge, **fields: Any) -> Any:
+        """The error with which it is rejected."""
+        state = await self.ask(body, **fields)
+        assert isinstance(state, Rejected)
+        return state.error
+
+    async def decide(self, txn_id: bytes, number: int, outcome: Any = ACCEPTED, **fields: Any) -> None:
+        """Decide on a delivery, in a transaction."""
+        state = TransactionalState(txn_id=txn_id, outcome=outcome)
+        await self.client.send(disposition(number, state=state, **fields))
 
     async def post(self, txn_id: bytes | None, queue: str, body: bytes = b"m", **fields: Any) -> Any:
         state = None if txn_id is None else TransactionalState(txn_id=txn_id)

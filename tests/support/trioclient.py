@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import pytest
 import trio
 from trio.testing import memory_stream_pair
 
@@ -15,6 +16,7 @@ from amqp10broker.config import Config
 from amqp10broker.protocols.amqp10.performatives import SaslOutcome
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections.sockets import SocketTransport
+from amqp10broker.runtime.queues.queue_task import QueueTask
 from tests.support.rawframes import FrameCutter, Got, begin, frame, login, open_frame
 
 T = TypeVar("T")
@@ -304,8 +306,37 @@ def queue_counts(broker: Broker, name: str) -> tuple[int, int]:
     return found.handle.ready, found.handle.unsettled
 
 
+class Brake:
+    """A queue's task that stands still while the brake is on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, broker: Any, name: str) -> None:
+        self.handle = broker.catalog.lookup_vhost("/").find(name).handle
+        self.kept: list[Any] = []
+        self.on = True
+        original = QueueTask.post_all
+
+        def post_all(queue: QueueTask, commands: Any) -> None:
+            if queue is self.handle and self.on:
+                self.kept.append(commands)
+            else:
+                original(queue, commands)
+
+        monkeypatch.setattr(QueueTask, "post_all", post_all)
+
+    @property
+    def messages(self) -> int:
+        return sum(len(getattr(each, "messages", ())) for commands in self.kept for each in commands)
+
+    def release(self) -> None:
+        self.on = False
+        for commands in self.kept:
+            self.handle.post_all(commands)
+        self.kept = []
+
+
 __all__ = [
     "BoundedPipe",
+    "Brake",
     "Client",
     "PipeTransport",
     "connect",

@@ -22,7 +22,7 @@ from amqp10broker.message.amqp10 import MessageReader
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import VHOST
 from amqp10broker.metadata.queue import QueueCommand, QueueSpec
-from amqp10broker.metadata.queue_settings import selector_in
+from amqp10broker.metadata.queue_arguments import selector_in
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp10 import performatives
@@ -68,7 +68,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.sessions.amqp10.resumable_links import ResumableLink, ResumableLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.context import LinkNames
-from amqp10broker.sessions.diagnosis.waits import WaitContext
+from amqp10broker.sessions.diagnosis.wait_reasons import WaitContext
 from amqp10broker.sessions.diagnosis.why_link import session_view
 from amqp10broker.sessions.messages import (
     AlarmChanged,

@@ -38,7 +38,7 @@ from amqp10broker.operations.snapshot import (
 CLOSED_HERE: Final = "Closed via management plugin"
 """The client's reason without another one: RabbitMQ's words, which operators search for."""
 NOT_ACTIVE: Final = "not-active"
-"""The reason of a consumer that is not its queue's single active one (`sessions.diagnosis.waits`)."""
+"""The reason of a consumer that is not its queue's single active one (`sessions.diagnosis.wait_reasons`)."""
 SETTLED: Final = 1
 """The snd-settle-mode of a link with deliveries that are sent settled."""
 SETTLE_MODES: Final = ("unsettled", "settled", "mixed")

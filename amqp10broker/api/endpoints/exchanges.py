@@ -11,7 +11,7 @@ from urllib.parse import quote, quote_plus, unquote_plus
 from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, described, listed, route
 from amqp10broker.api.messages import HttpResponse, flag, not_found, table, text
 from amqp10broker.api.samples import exchange_stats
-from amqp10broker.metadata.queue_settings import EXCHANGE
+from amqp10broker.metadata.queue_arguments import EXCHANGE
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.routing.exchange import Binding, Destination, Exchange
 from amqp10broker.routing.topology import DEFAULT_EXCHANGE

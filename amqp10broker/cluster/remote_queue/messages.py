@@ -15,7 +15,7 @@ from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.dataclass import dataclass
 from amqp10broker.layout import FLAG, TEXT, U32, U64, Layout, Many, OneOf, as_bytes, choice, mapping, maybe
 from amqp10broker.message.filters.fields import FilterError
-from amqp10broker.message.filters.filters import Filters, decode_wanted, encode_wanted
+from amqp10broker.message.filters.filter_set import Filters, decode_wanted, encode_wanted
 from amqp10broker.queues.commands import (
     Answer,
     AttachPublisher,

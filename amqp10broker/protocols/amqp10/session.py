@@ -161,6 +161,7 @@ SESSION_TRANSITIONS: Final[dict[tuple[SessionState, SessionInput], SessionState]
 }
 
 
+Act = Callable[[SessionEvent], object]
 OnFault = Callable[[SenderLink | ReceiverLink | None, AmqpError, bool], None]
 
 
@@ -255,25 +256,26 @@ class Session:
     # --- frames in --------------------------------------------------------------------------------
 
     def receive(self, items: Sequence[object]) -> list[SessionEvent]:
-        return list(self.receive_each(items))
+        events: list[SessionEvent] = []
+        self.receive_each(items, events.append)
+        return events
 
-    def release(self, link: SenderLink | ReceiverLink) -> Iterator[SessionEvent]:
+    def release(self, link: SenderLink | ReceiverLink, act: Act) -> None:
         """Handle the frames that were held for a link, as `receive_each` does."""
-        return self._each(self.held.release(link), self._on_link_frame)
+        self._each(self.held.release(link), self._on_link_frame, act)
 
-    def receive_each(self, items: Sequence[object]) -> Iterator[SessionEvent]:
-        """Handle frame bodies in order, and yield each event at once.
+    def receive_each(self, items: Sequence[object], act: Act) -> None:
+        """Handle frame bodies in order, and call `act` with each event at once.
 
-        The owner must act on an event before it requests the next, so that its action (answer an attach,
-        refuse a message) takes effect on the frames behind. A fault comes after the events of the frames
-        before it, and only if the owner has not ended the link or the session by then. Raises
-        `AmqpConnectionError`.
+        So the owner's action (answer an attach, refuse a message) takes effect on the frames behind. A fault
+        comes after the events of the frames before it, and only if the owner has not ended the link or the
+        session by then. Raises `AmqpConnectionError`.
         """
-        return self._each(items, self._handle)
+        self._each(items, self._handle, act)
 
     def _each(
-        self, items: Sequence[Any], handle: Callable[[Any, list[SessionEvent]], None]
-    ) -> Iterator[SessionEvent]:
+        self, items: Sequence[Any], handle: Callable[[Any, list[SessionEvent]], None], act: Act
+    ) -> None:
         for item in items:
             if self.state is not SessionState.MAPPED:
                 if self.state is SessionState.UNMAPPED:
@@ -288,11 +290,12 @@ class Session:
                 session_fault = fault
             faulty, self._link_fault = self._link_fault, None
             rest, self._rest = self._rest, None
-            yield from events
+            for event in events:
+                act(event)
             if rest is not None:
                 # One by one: how many can go together changes with each.
                 ones = [part_of_run(rest, at, at + 1) for at in range(len(rest.delivery_ids))]
-                yield from self._each(ones, self._on_link_frame)
+                self._each(ones, self._on_link_frame, act)
             if faulty is not None and faulty[0].attached and not self.ended:
                 link, link_fault = faulty
                 if link.manages:
@@ -302,10 +305,10 @@ class Session:
                     session_fault = AmqpSessionError(link_fault.condition, text, link_fault.info)
                 else:
                     unsent = self.links.detach(link, link_fault)
-                    yield LinkDetached(link, True, None, link_fault, unsent)
+                    act(LinkDetached(link, True, None, link_fault, unsent))
             if session_fault is not None and not self.ended:
                 self.end(session_fault)
-                yield SessionEnded(to_error(session_fault), session_fault)
+                act(SessionEnded(to_error(session_fault), session_fault))
 
     def _handle(self, item: object, events: list[SessionEvent]) -> None:
         if self.output.tap is not None:

@@ -234,28 +234,25 @@ class Settling:
         """Write the outcomes, received deliveries first: one frame for each contiguous range."""
         output = self._output
         for key, ids in sorted(self.waiting.items(), key=lambda entry: (not entry[0][0], entry[0][1])):
+            role, _, settled, state = key
             first, last = ids[0], ids[-1]
             # A cheap test for the usual case. A client may have used an id again before its outcome was
             # written.
             in_order = last - first == len(ids) - 1 and ids == list(range(first, last + 1))
             for start, end in [(first, last)] if in_order else ranges(ids):
-                frame = self._frame(start, end, key)
+                fields = (
+                    (TRUE if role else FALSE)
+                    + write_uint(start)
+                    + (write_uint(end) if end != start else NULL)
+                    + (TRUE if settled else FALSE)
+                    + state
+                )
+                body = b"\x00\x53\x15" + write_compound(0xC0, 0xD0, 5, fields)
+                frame = (8 + len(body)).to_bytes(4, "big") + output.frame_tail + body
                 output.pieces.append(frame)
                 if output.tap is not None:
                     output.tap.sent(frame)
         self.waiting.clear()
-
-    def _frame(self, first: int, last: int, key: tuple[bool, int, bool, bytes]) -> bytes:
-        role, _, settled, state = key
-        fields = (
-            (TRUE if role else FALSE)
-            + write_uint(first)
-            + (write_uint(last) if last != first else NULL)
-            + (TRUE if settled else FALSE)
-            + state
-        )
-        body = b"\x00\x53\x15" + write_compound(0xC0, 0xD0, 5, fields)
-        return (8 + len(body)).to_bytes(4, "big") + self._output.frame_tail + body
 
     def on_run(self, run: DispositionRun, events: list[SessionEvent]) -> None:
         role, settled = run.role, run.settled

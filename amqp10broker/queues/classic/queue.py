@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Final
 
 from amqp10broker.message.amqp10 import HEAD_BYTES_MAX
-from amqp10broker.message.filters.filters import Filters, MessageFilter
+from amqp10broker.message.filters.filter_set import Filters, MessageFilter
 from amqp10broker.message.filters.sql_eval import compile_selector
 from amqp10broker.message.message import Message
 from amqp10broker.message.traits import traits_of
@@ -108,9 +108,9 @@ class ClassicQueue(QueueMachine):
         self.auto_delete = auto_delete
         self._store = store or Store()
         self._keeps = self._store.durable and durable
+        self.delayed = DelayedMessages(self._store)
         self.waiting = ReadyMessages(settings.max_priority, self._store, settings.default_priority)
         self._consumers = Consumers(single=settings.single_active_consumer)
-        self.delayed = DelayedMessages(self._store)
         self._disposal = Disposal(
             *(self.waiting, self.delayed, self._store, self.counters, self._dead_letters, self._outbox),
             keeps=self._keeps,

@@ -16,7 +16,7 @@ from itertools import accumulate, takewhile
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from amqp10broker.message.filters.filters import MessageFilter
+from amqp10broker.message.filters.filter_set import MessageFilter
 from amqp10broker.message.message import Message
 from amqp10broker.message.traits import traits_of
 from amqp10broker.queues.classic.backlog import Backlog, Handle, Page, Store, Window, content_bytes

@@ -64,7 +64,7 @@ from amqp10broker.layout import (
     as_bytes,
     row,
 )
-from amqp10broker.message.filters.filters import Filters, encode_wanted
+from amqp10broker.message.filters.filter_set import Filters, encode_wanted
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import (
     Cancel,

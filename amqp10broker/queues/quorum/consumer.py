@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import ClassVar, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.message.filters.filters import MessageFilter, decode_wanted
+from amqp10broker.message.filters.filter_set import MessageFilter, decode_wanted
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
 from amqp10broker.queues.machine import RoundRobin
 from amqp10broker.queues.queue_status import ConsumerStatus

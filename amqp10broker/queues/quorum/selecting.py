@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.message.filters.filters import Filters, MessageFilter
+from amqp10broker.message.filters.filter_set import Filters, MessageFilter
 from amqp10broker.protocols.serial import MASK, limit_left
 from amqp10broker.queues.commands import (
     NO_BOUND,

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from amqp10broker.message.filters.filters import Filters, MessageFilter
-from amqp10broker.message.filters.stream import (
+from amqp10broker.message.filters.filter_set import Filters, MessageFilter
+from amqp10broker.message.filters.stream_filters import (
     AtTime,
     Interval,
     Offset,

@@ -40,7 +40,7 @@ from amqp10broker.errors import (
 )
 from amqp10broker.metadata.plan import Decided, VhostFacts
 from amqp10broker.metadata.queue import StartQueue
-from amqp10broker.metadata.queue_settings import misspelt
+from amqp10broker.metadata.queue_arguments import misspelt
 from amqp10broker.metadata.users import PasswordRecord
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.node import Actor, Caller, ClusterNode, Lines, Node, Steps, Wait

@@ -59,7 +59,7 @@ from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.log import ConnectionLog, Log
 from amqp10broker.runtime.mailbox import LITTLE_BYTES, OTHERS_MAX, Mailbox
 from amqp10broker.sessions.counters import ClientCounters, Measures, Moment
-from amqp10broker.sessions.diagnosis.waits import WaitContext
+from amqp10broker.sessions.diagnosis.wait_reasons import WaitContext
 from amqp10broker.sessions.messages import (
     AlarmChanged,
     ConfigChanged,

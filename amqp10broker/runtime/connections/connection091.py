@@ -49,7 +49,7 @@ from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
 from amqp10broker.sessions.amqp091.publishing import contents_of
 from amqp10broker.sessions.amqp10.open import login_refused, server_properties
 from amqp10broker.sessions.context import ChannelContext
-from amqp10broker.sessions.diagnosis.waits import Wait, WaitContext
+from amqp10broker.sessions.diagnosis.wait_reasons import Wait, WaitContext
 from amqp10broker.sessions.diagnosis.why_channel import channel_view
 from amqp10broker.sessions.messages import AlarmChanged, ConfigChanged, Frames, Notice, SessionMessage
 

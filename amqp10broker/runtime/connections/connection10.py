@@ -58,7 +58,7 @@ from amqp10broker.sessions.amqp10.open import (
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.amqp10.transactions import TransactionNumbers, Transactions
 from amqp10broker.sessions.context import LinkNames, SessionContext
-from amqp10broker.sessions.diagnosis.waits import WaitContext
+from amqp10broker.sessions.diagnosis.wait_reasons import WaitContext
 from amqp10broker.sessions.diagnosis.why_link import session_view
 from amqp10broker.sessions.messages import (
     AlarmChanged,
@@ -82,9 +82,7 @@ class SessionsContext(ConnectionContext):
 
 
 class SessionTask(EndpointTask[BrokerSession]):
-    @property
-    def over(self) -> bool:
-        return self.service.over
+    """An AMQP 1.0 session and its task."""
 
 
 class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):

@@ -9,7 +9,6 @@ its sessions wait here, and through them its reader: its own TCP pushes it back.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -344,7 +343,7 @@ class Bound:
             self._freed = None
 
 
-class EndpointTask(ABC, Generic[EndpointT]):
+class EndpointTask(Generic[EndpointT]):
     """A session or channel and its task. For observers, and must not raise: `on_wake` and, for watchers of a
     link, `on_turn`, called at the end of each step; `on_end`, called when it is over, before what it holds
     goes back.
@@ -366,9 +365,9 @@ class EndpointTask(ABC, Generic[EndpointT]):
         self._unsent: UnsentCommands = []
 
     @property
-    @abstractmethod
     def over(self) -> bool:
         """Whether the task ends after this step."""
+        return self.service.over
 
     def deliver(self, frames: Frames, *, inline: bool) -> None:
         """Put frames into the mailbox, if `reads` has room; `inline`: and have them handled now."""

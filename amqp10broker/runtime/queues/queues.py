@@ -15,8 +15,8 @@ import trio
 
 from amqp10broker.errors import DiskFull, StorageError
 from amqp10broker.metadata.queue import CLASSIC, KINDS, QUORUM, STREAM, LastError, QueueSpec
+from amqp10broker.metadata.queue_arguments import misspelt, selector_in
 from amqp10broker.metadata.queue_requests import QueueEnded
-from amqp10broker.metadata.queue_settings import misspelt, selector_in
 from amqp10broker.operations.running import AlarmCause
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.classic.durability import ClassicInJournal, ClassicStore
@@ -124,7 +124,8 @@ class Queues:
             _log.warning(warning, vhost=spec.vhost)
         self._warn_of_slip(spec)
         node_context = self._node_context
-        journal_task = self.journal_task if spec.lasting and spec.number else None
+        journal_task = self.journal_task if spec.number and spec.lasting else None
+        injection = node_context.config.fault_injection
         running = QueueTask(
             partial(self._makers[spec.type], spec, journal_task),
             node_context.reply_registry,
@@ -134,7 +135,7 @@ class Queues:
             lambda running, destination: self._start_worker(spec, running, destination),
             journal_task=journal_task,
             own_files=KINDS[spec.type].own_files,
-            confirm_delay_ms=node_context.config.fault_injection.confirm_delay_ms_for(spec.name),
+            confirm_delay_ms=injection.confirm_delay_ms_for(spec.name) if injection.confirm_delay_ms else 0,
         )
         # One that is declared elsewhere while this broker stops begins at its next start.
         if not self._closed:

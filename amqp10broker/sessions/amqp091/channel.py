@@ -180,8 +180,11 @@ class BrokerChannel(ChannelBase):
         tracker = self.publishing.tracker
         if self.state is ChannelState.OPEN and (tracker.acks or tracker.nacks):
             self.modes.write_confirms()
-        spent = self.consuming.write(budget_bytes, self._out) if budget_bytes > 0 else 0
-        self.consuming.top_up()
+        consuming = self.consuming
+        if not (consuming.consumers or consuming.stirred):
+            return 0
+        spent = consuming.write(budget_bytes, self._out) if budget_bytes > 0 else 0
+        consuming.top_up()
         return spent
 
     def listen(self, taps: tuple[ChannelTap, ...]) -> None:

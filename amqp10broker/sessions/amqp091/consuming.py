@@ -16,11 +16,11 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotSupported, PreconditionFailed
 from amqp10broker.message.convert import all_to_amqp091
 from amqp10broker.message.filters.fields import FilterError
-from amqp10broker.message.filters.filters import Filters
-from amqp10broker.message.filters.stream import BloomFilter, OffsetSpec, from_amqp091
+from amqp10broker.message.filters.filter_set import Filters
+from amqp10broker.message.filters.stream_filters import BloomFilter, OffsetSpec, from_amqp091
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.metadata.queue_settings import QueueType
+from amqp10broker.metadata.queue_arguments import QueueType
 from amqp10broker.protocols.amqp091.content import DeliverEncoder
 from amqp10broker.protocols.amqp091.delivery_tags import Taken, Unacked
 from amqp10broker.protocols.amqp091.methods import Method
@@ -333,7 +333,7 @@ class ChannelConsumers:
     _made: int = 0
     # Of thousands of consumers few have anything to do in one step: those that have changed since they
     # were last topped up, and those with deliveries to write.
-    _stirred: dict[ChannelConsumer, None] = field(default_factory=dict)
+    stirred: dict[ChannelConsumer, None] = field(default_factory=dict)
     _unsent: dict[ChannelConsumer, None] = field(default_factory=dict)
     global_prefetch: int = 0
 
@@ -445,7 +445,7 @@ class ChannelConsumers:
         consumer = self._by_ref.get(effect.consumer)
         if consumer is not None:
             consumer.on_deliver(effect)
-            self._stirred[consumer] = None
+            self.stirred[consumer] = None
             if consumer.keys and consumer.terms.tag:
                 self._unsent[consumer] = None
 
@@ -453,14 +453,14 @@ class ChannelConsumers:
         consumer = self._by_ref.get(effect.consumer)
         if consumer is not None:
             consumer.on_reply(effect)
-            self._stirred[consumer] = None
+            self.stirred[consumer] = None
         return consumer
 
     # --- prefetch ---------------------------------------------------------------------------------
 
     def set_global_prefetch(self, count: int) -> None:
         self.global_prefetch = count
-        self._stirred.update(dict.fromkeys(self.consumers.values()))
+        self.stirred.update(dict.fromkeys(self.consumers.values()))
 
     def _global_room(self) -> int | None:
         if not self.global_prefetch:
@@ -468,7 +468,7 @@ class ChannelConsumers:
         return max(0, self.global_prefetch - self._unsettled)
 
     def top_up(self) -> None:
-        stirred, self._stirred = self._stirred, {}
+        stirred, self.stirred = self.stirred, {}
         room = self._global_room()
         # Room under the channel's own limit is available to all consumers, not only to the one that freed it.
         for consumer in stirred if room is None else self.consumers.values():
@@ -485,7 +485,7 @@ class ChannelConsumers:
             for consumer in list(self._unsent):
                 if consumer.unsent and not consumer.terms.no_ack:
                     consumer.give_back()
-                    self._stirred[consumer] = None
+                    self.stirred[consumer] = None
                     self._unsent.pop(consumer, None)
 
     # --- deliveries -------------------------------------------------------------------------------
@@ -526,7 +526,7 @@ class ChannelConsumers:
         for tap in self.taps:
             tap.delivered(consumer, self._next_tag, count)
         keys, messages = consumer.take(count)
-        self._stirred[consumer] = None
+        self.stirred[consumer] = None
         first = self._next_tag
         self._next_tag += len(keys)
         self.moved_ms = consumer.moved_ms = self._context.moment.ms
@@ -554,7 +554,7 @@ class ChannelConsumers:
     ) -> None:
         consumer.credit.counters.settled(delivery_outcome, len(keys))
         consumer.settle(keys, delivery_outcome)
-        self._stirred[consumer] = None
+        self.stirred[consumer] = None
         self._unsettled -= len(keys)
         if consumer.cancelled:
             self._forget_if_idle(consumer)
@@ -569,7 +569,7 @@ class ChannelConsumers:
         self._by_ref.clear()
         self.consumers.clear()
         self._encoders.clear()
-        self._stirred.clear()
+        self.stirred.clear()
         self._unsent.clear()
         self._fetchers.clear()
         self.held = Unacked()

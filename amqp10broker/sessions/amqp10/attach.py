@@ -24,11 +24,12 @@ from amqp10broker.errors import (
     RefusedError,
     ResourceLocked,
 )
-from amqp10broker.message.filters.filters import SELECTOR, Filters, FilterSet, from_amqp10, is_selector
+from amqp10broker.message.filters.filter_set import SELECTOR, Filters, FilterSet, from_amqp10, is_selector
 from amqp10broker.message.filters.sql_eval import selector_fault
 from amqp10broker.metadata.catalog import CatalogRequest
 from amqp10broker.metadata.plan import Decided
 from amqp10broker.metadata.queue import CLASSIC, KINDS, VOLATILE_KIND, DeclaredQueue, QueueKind
+from amqp10broker.metadata.queue_arguments import JMS_PRIORITY, QueueType
 from amqp10broker.metadata.queue_requests import (
     OF_TEMPORARY_TOPICS,
     DeclareQueue,
@@ -37,7 +38,6 @@ from amqp10broker.metadata.queue_requests import (
     named_queue,
     temporary_topic,
 )
-from amqp10broker.metadata.queue_settings import JMS_PRIORITY, QueueType
 from amqp10broker.metadata.vhost import VOLATILE
 from amqp10broker.protocols.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.protocols.amqp10.performatives import (

@@ -86,7 +86,7 @@ IN_TURNS_MIN: Final = 4
 
 
 class BrokerSession(SessionEndpoint):
-    """One session of one client. `over`: no step follows."""
+    """One session of one client."""
 
     def __init__(
         self,
@@ -175,8 +175,7 @@ class BrokerSession(SessionEndpoint):
     def receive(self, items: Sequence[object]) -> None:
         if len(items) >= IN_TURNS_MIN:
             items = self._by_link(items)
-        for event in self.session.receive_each(items):
-            self._on_event(event)
+        self.session.receive_each(items, self._on_event)
         if self.session.held.by_remote:
             self._resume()
         self._note_window()
@@ -211,8 +210,7 @@ class BrokerSession(SessionEndpoint):
     def _resume(self) -> None:
         for link in list(self.session.held):
             if not self.links.waits(link):
-                for event in self.session.release(link):
-                    self._on_event(event)
+                self.session.release(link, self._on_event)
 
     def _note_window(self) -> None:
         is_open = self.session.outgoing.remote_incoming_window > 0

@@ -10,7 +10,7 @@ from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues.commands import ConsumerRef, DeadLetterReason
 from amqp10broker.queues.queue_status import ConsumerStatus, QueueProgress, QueueStatus, StreamReading
 from amqp10broker.routing.exchange import Destination
-from amqp10broker.sessions.diagnosis.waits import NO_WAIT, Wait, Waiting, count, seconds
+from amqp10broker.sessions.diagnosis.wait_reasons import NO_WAIT, Wait, Waiting, count, seconds
 
 
 def idle_wait(queue: DeclaredQueue, ref: ConsumerRef) -> Wait | None:

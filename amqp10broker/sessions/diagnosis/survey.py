@@ -29,7 +29,7 @@ from amqp10broker.operations.snapshot import (
     TotalsView,
     WaitingView,
 )
-from amqp10broker.sessions.diagnosis.waits import Wait
+from amqp10broker.sessions.diagnosis.wait_reasons import Wait
 
 IDLE: Final = frozenset(wait for wait in Wait if wait.idle)
 

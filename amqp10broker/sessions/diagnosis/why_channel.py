@@ -9,7 +9,7 @@ from amqp10broker.operations.snapshot import ChannelView, ConsumerView
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp091.consuming import ChannelConsumer
 from amqp10broker.sessions.diagnosis.idle import because, idle_wait, storage_text, why_idle
-from amqp10broker.sessions.diagnosis.waits import NO_WAIT, Wait, WaitContext, Waiting, count, seconds
+from amqp10broker.sessions.diagnosis.wait_reasons import NO_WAIT, Wait, WaitContext, Waiting, count, seconds
 
 # Waits that an acknowledgement ends; it may have been sent and be waiting on its way.
 _ENDED_BY_THE_CLIENT: Final = frozenset({Wait.PREFETCH_FULL, Wait.CHANNEL_PREFETCH_FULL, Wait.UNSETTLED_HERE})

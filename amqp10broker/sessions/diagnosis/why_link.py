@@ -18,7 +18,7 @@ from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.counters import PUBLISHING, ClientCounters
 from amqp10broker.sessions.diagnosis.idle import because, idle_wait, storage_text, why_idle
-from amqp10broker.sessions.diagnosis.waits import (
+from amqp10broker.sessions.diagnosis.wait_reasons import (
     NO_WAIT,
     STUCK_MS,
     Wait,

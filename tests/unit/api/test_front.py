@@ -269,32 +269,29 @@ TEXT = "queue 'q' in vhost '/': a sentence"
 
 
 @pytest.mark.parametrize(
-    ("kind", "status", "error"),
+    ("kind", "status", "error", "reason"),
     [
-        (errors.NotFound, 404, "not_found"),
-        (errors.Unavailable, 503, "unavailable"),
-        (errors.Inequivalent, 400, "bad_request"),
-        (errors.InvalidArgument, 400, "bad_request"),
-        (errors.InUse, 400, "bad_request"),
-        (errors.ResourceLocked, 400, "bad_request"),
-        (errors.LimitExceeded, 400, "bad_request"),
-        (errors.BadRequest, 400, "bad_request"),
-        (errors.NotSupported, 400, "bad_request"),
+        (errors.NotFound, 404, "not_found", TEXT),
+        (errors.Unavailable, 503, "unavailable", TEXT),
+        (errors.Inequivalent, 400, "bad_request", TEXT),
+        (errors.InvalidArgument, 400, "bad_request", TEXT),
+        (errors.InUse, 400, "bad_request", TEXT),
+        (errors.ResourceLocked, 400, "bad_request", TEXT),
+        (errors.LimitExceeded, 400, "bad_request", TEXT),
+        (errors.BadRequest, 400, "bad_request", TEXT),
+        (errors.NotSupported, 400, "bad_request", TEXT),
+        (errors.AccessRefused, 401, "not_authorised", "Access refused."),
+        (errors.PermissionDenied, 401, "not_authorised", "Access refused."),
+        (errors.ReservedName, 401, "not_authorised", "Access refused."),
     ],
 )
 def test_a_refusal_has_its_status_and_its_sentence(
-    kind: type[errors.RefusedError], status: int, error: str
+    kind: type[errors.RefusedError], status: int, error: str, reason: str
 ) -> None:
+    """A user who may not is told no more."""
     answer = refused(kind("queue 'q'", TEXT)).answer
     assert answer.status == status
-    assert json.loads(answer.body) == {"error": error, "reason": TEXT}
-
-
-@pytest.mark.parametrize("kind", [errors.AccessRefused, errors.PermissionDenied, errors.ReservedName])
-def test_a_user_who_may_not_is_told_no_more(kind: type[errors.RefusedError]) -> None:
-    answer = refused(kind("queue 'q'", TEXT)).answer
-    assert answer.status == 401
-    assert json.loads(answer.body) == {"error": "not_authorised", "reason": "Access refused."}
+    assert json.loads(answer.body) == {"error": error, "reason": reason}
 
 
 def route(pattern: str, *methods: str) -> HttpRoute:

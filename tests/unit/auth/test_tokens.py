@@ -234,30 +234,16 @@ def grants(*scopes: str, prefix: str = "") -> TokenGrants:
 @pytest.mark.parametrize(
     ("pattern", "text", "matches"),
     [
-        ("*", "", True),
-        ("*", "anything", True),
-        ("a", "a", True),
-        ("a", "ab", False),
-        ("", "", True),
-        ("", "a", False),
-        ("a*", "a", True),
-        ("a*", "abc", True),
-        ("*c", "abc", True),
-        ("a*c", "abc", True),
-        ("a*c", "ac", True),
         ("a*a", "a", False),
-        ("a*b*c", "axbxc", True),
-        ("a*b*c", "acb", False),
         ("*ab*ab*", "ab", False),
-        ("*ab*ab*", "xabab", True),
+        ("a**b", "ab", True),
         ("%2F", "/", True),
         ("%2A", "*", True),
         ("%2A", "x", False),
-        ("a**b", "ab", True),
-        ("a.b", "axb", False),
     ],
 )
 def test_a_star_stands_for_any_text(pattern: str, text: str, matches: bool) -> None:
+    """What is a star is written as RFC 3986 has it; for all else see the property below."""
     assert Wildcard.read(pattern).matches(text) is matches
 
 

@@ -297,34 +297,32 @@ def test_bad_usage_exits_with_2(argv: str) -> None:
     assert ended.value.code == 2
 
 
-class TestPasswords:
-    @pytest.mark.parametrize("typed", [["a", "a"], ["a", "b"]])
-    def test_at_a_terminal_it_is_typed_twice(self, typed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        class Terminal(io.StringIO):
-            def isatty(self) -> bool:
-                return True
+@pytest.mark.parametrize("typed", [["a", "a"], ["a", "b"]])
+def test_at_a_terminal_it_is_typed_twice(typed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
 
-        answers = list(typed)
-        monkeypatch.setattr(sys, "stdin", Terminal())
-        monkeypatch.setattr("getpass.getpass", lambda prompt: answers.pop(0))
-        if typed[0] == typed[1]:
-            assert connecting.read_password(None, "u", confirm=True) == "a"
-        else:
-            with pytest.raises(ConfigError, match="typed differently the second time"):
-                connecting.read_password(None, "u", confirm=True)
-        assert answers == []
+    answers = list(typed)
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr("getpass.getpass", lambda prompt: answers.pop(0))
+    if typed[0] == typed[1]:
+        assert connecting.read_password(None, "u", confirm=True) == "a"
+    else:
+        with pytest.raises(ConfigError, match="typed differently the second time"):
+            connecting.read_password(None, "u", confirm=True)
+    assert answers == []
 
 
-class TestDefinitions:
-    def test_a_file_is_private_and_replaced_as_a_whole(self, tmp_path: Path) -> None:
-        """There are hashes of passwords in it; no other file is left."""
-        path = tmp_path / "definitions.json"
-        path.write_text("old")
-        path.chmod(0o644)
-        operating.write_private(str(path), json.dumps({"users": []}))
-        assert path.read_text() == '{"users": []}'
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert os.listdir(tmp_path) == ["definitions.json"]
+def test_a_file_is_private_and_replaced_as_a_whole(tmp_path: Path) -> None:
+    """There are hashes of passwords in it; no other file is left."""
+    path = tmp_path / "definitions.json"
+    path.write_text("old")
+    path.chmod(0o644)
+    operating.write_private(str(path), json.dumps({"users": []}))
+    assert path.read_text() == '{"users": []}'
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert os.listdir(tmp_path) == ["definitions.json"]
 
 
 @pytest.mark.parametrize(

@@ -119,38 +119,6 @@ def pass_time(client: QueueLink | HomeLink, port: Port, ms: int) -> None:
     client.tick()
 
 
-def test_letters_wait_for_a_leader_and_go_in_order() -> None:
-    client, port = link()
-    client.post_all([publish(1)])
-    client.post_all([publish(2)])
-    assert not port.sent
-    client.leader_is(2, LeaderIs(5))
-    assert [type(each) for each in port.sent] == [ResumeRemote]
-    answer(client, port, last=0)
-    assert [number for number, _ in letters(port)] == [1, 2]
-
-
-def test_what_was_carried_out_is_confirmed_but_for_what_was_refused() -> None:
-    client, port = link(opened=True)
-    client.post_all([publish(1, 2, 3)])
-    client.post_all([publish(4)])
-    client.node_down(2)
-    assert (client.leader, client.last_leader) == (None, 2)
-    client.leader_is(3, LeaderIs(6))
-    assert (client.leader, client.last_leader) == (3, 3)
-    rejected = e.PublishRejected(PUBLISHER, (3,), False, "q")
-    resumed = RemoteResumed(token(port), 9, 2, False, [rejected], (), {})
-    client.resumed(3, resumed)
-    heard = [
-        (type(each), list(each.ids))
-        for each in port.take()
-        if isinstance(each, e.Confirmed | e.PublishRejected)
-    ]
-    assert heard == [(e.PublishRejected, [3]), (e.Confirmed, [1, 2])]
-    assert [number for number, _ in letters(port)][-1] == 3
-    assert client.heard == 9
-
-
 def test_a_subscription_waits_30_s_for_a_leader_and_leaves_no_consumer() -> None:
     client, port = link()
     client.post_all([c.Subscribe(CONSUMER, False, answer=True)])

@@ -30,12 +30,9 @@ def load_text(file: Path, text: str, **sources: Any) -> Config:
     return Config.load(file=file, **sources)
 
 
-class TestPrecedence:
-    NAME = "max_link_credit"
-
-    def test_a_flag_that_was_not_given_changes_nothing(self, file: Path) -> None:
-        config = load_text(file, "max_link_credit = 1", flags={self.NAME: None, "trace_frames": None})
-        assert config.flow.max_link_credit == 1
+def test_a_flag_that_was_not_given_changes_nothing(file: Path) -> None:
+    flags = {"max_link_credit": None, "trace_frames": None}
+    assert load_text(file, "max_link_credit = 1", flags=flags).flow.max_link_credit == 1
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -419,30 +416,29 @@ def test_queue_arguments_are_plain_values(arguments: Any) -> None:
         QueueDeclaration("q", arguments=arguments)
 
 
-class TestFlowFor:
-    def test_later_overrides_win_setting_by_setting(self) -> None:
-        config = Config(
-            overrides=(
-                FlowOverride(address="slow*", max_link_credit=10, max_queue_credit=20),
-                FlowOverride(container="batch-*", max_link_credit=1000),
-            )
+def test_later_overrides_win_setting_by_setting() -> None:
+    config = Config(
+        overrides=(
+            FlowOverride(address="slow*", max_link_credit=10, max_queue_credit=20),
+            FlowOverride(container="batch-*", max_link_credit=1000),
         )
-        assert config.flow_for("x", "slow-1") == FlowSettings(max_link_credit=10, max_queue_credit=20)
-        assert config.flow_for("batch-7", "slow-1") == FlowSettings(max_link_credit=1000, max_queue_credit=20)
-        assert config.flow_for("batch-7", "fast") == FlowSettings(max_link_credit=1000)
-
-    def test_patterns_are_case_sensitive_and_match_the_whole_address(self) -> None:
-        config = Config(overrides=(FlowOverride(address="/queues/A*", max_link_credit=1),))
-        assert config.flow_for("c", "/queues/Ab").max_link_credit == 1
-        assert config.flow_for("c", "/queues/ab").max_link_credit == 170
-        assert config.flow_for("c", "x/queues/Ab").max_link_credit == 170
+    )
+    assert config.flow_for("x", "slow-1") == FlowSettings(max_link_credit=10, max_queue_credit=20)
+    assert config.flow_for("batch-7", "slow-1") == FlowSettings(max_link_credit=1000, max_queue_credit=20)
+    assert config.flow_for("batch-7", "fast") == FlowSettings(max_link_credit=1000)
 
 
-class TestChangedWhileRunning:
-    @pytest.mark.parametrize("value", [0, 2**32, "50", True, None])
-    def test_a_bad_value_names_who_asked(self, value: object) -> None:
-        with pytest.raises(ConfigError, match="set max_link_credit is .*from 1 to 4294967295"):
-            FlowSettings().changed("max_link_credit", value, source="set max_link_credit")
+def test_patterns_are_case_sensitive_and_match_the_whole_address() -> None:
+    config = Config(overrides=(FlowOverride(address="/queues/A*", max_link_credit=1),))
+    assert config.flow_for("c", "/queues/Ab").max_link_credit == 1
+    assert config.flow_for("c", "/queues/ab").max_link_credit == 170
+    assert config.flow_for("c", "x/queues/Ab").max_link_credit == 170
+
+
+@pytest.mark.parametrize("value", [0, 2**32, "50", True, None])
+def test_a_bad_value_names_who_asked(value: object) -> None:
+    with pytest.raises(ConfigError, match="set max_link_credit is .*from 1 to 4294967295"):
+        FlowSettings().changed("max_link_credit", value, source="set max_link_credit")
 
 
 def test_confirm_delay_is_that_of_the_last_pattern_that_matches() -> None:

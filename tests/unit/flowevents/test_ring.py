@@ -8,7 +8,7 @@ import pytest
 
 from amqp10broker.observe.flow_events import PACK, REASONS, EventKind, EventRing, LimitReason
 from amqp10broker.sessions.credit import Why
-from amqp10broker.sessions.diagnosis.waits import Wait
+from amqp10broker.sessions.diagnosis.wait_reasons import Wait
 
 
 def event(number: int) -> tuple[int, ...]:

@@ -58,13 +58,6 @@ def test_the_head_can_be_sliced_for_a_delivery() -> None:
     assert is_amqp091((head, b""))
 
 
-@pytest.mark.rabbitmq("mc_unit_SUITE", "amqpl_defaults")
-@pytest.mark.parametrize(("mode", "expected"), [(None, False), (1, False), (2, True)])
-def test_delivery_mode_2_is_durable(mode: int | None, expected: bool) -> None:
-    """Mode 2 is persistent; 1 and none are transient."""
-    assert traits_of(read(BasicProperties(headers={"a": 1}, delivery_mode=mode))[0]).durable is expected
-
-
 def test_an_acquired_message_is_redelivered() -> None:
     """Redelivered is set by any return, the count grows by failed ones only, the rest stays."""
     message = (read(BasicProperties(message_id="m"))[0], b"body")

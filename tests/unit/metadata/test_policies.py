@@ -11,7 +11,7 @@ import pytest
 from amqp10broker.errors import ConfigError, InvalidArgument, NotFound
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.policies import Effective, Policies, Policy, alternate_exchange, effective
-from amqp10broker.metadata.queue_settings import POLICY_KEYS, max_age_ms
+from amqp10broker.metadata.queue_arguments import POLICY_KEYS, max_age_ms
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues.commands import Configure, Touch
 from amqp10broker.queues.settings import (

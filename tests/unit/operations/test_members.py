@@ -10,7 +10,7 @@ import pytest
 from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed, Unavailable
 from amqp10broker.metadata.queue import Placed
 from amqp10broker.metadata.vhost_requests import SetDraining
-from amqp10broker.operations.members import LAST_NODE, TIMED_OUT, change_not_permitted, last_node
+from amqp10broker.operations.members import TIMED_OUT, change_not_permitted, last_node
 from amqp10broker.operations.node import Leaderless
 from amqp10broker.queues.queue_status import QueueStats
 from amqp10broker.raft.ids import node_of
@@ -62,55 +62,43 @@ def test_a_member_that_is_there_is_not_added_again() -> None:
 
 @pytest.mark.rabbitmq(
     "quorum_queue_SUITE",
+    "delete_member_not_running",
+    differs="of a node that the cluster does not know it says so; of one that is down it is removed",
+)
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
     "add_member_classic",
     "add_member_not_found",
     "add_member_not_running",
     "add_member_wrong_type",
+    "delete_member_classic",
+    "delete_member_queue_not_found",
+    "delete_member_wrong_type",
 )
 @pytest.mark.parametrize(
-    ("given", "error", "word"),
+    ("operation", "name", "node", "error", "word"),
     [
-        ({"name": "q", "node": "c"}, PreconditionFailed, "node_not_running"),
-        ({"name": "q", "node": "z"}, PreconditionFailed, "node_not_running"),
-        ({"name": "classic", "node": "b"}, NotSupported, "classic_queue_not_supported"),
-        ({"name": "s", "node": "b"}, NotSupported, "not_quorum_queue"),
-        ({"name": "no", "node": "b"}, NotFound, "no queue 'no'"),
+        ("add-member", "q", "c", PreconditionFailed, "node_not_running"),
+        ("add-member", "q", "z", PreconditionFailed, "node_not_running"),
+        ("add-member", "classic", "b", NotSupported, "classic_queue_not_supported"),
+        ("add-member", "s", "b", NotSupported, "not_quorum_queue"),
+        ("add-member", "no", "b", NotFound, "no queue 'no'"),
+        ("delete-member", "q", "z", NotFound, "no node 'z'"),
+        ("delete-member", "classic", "a", NotSupported, "classic_queue_not_supported"),
+        ("delete-member", "s", "a", NotSupported, "not_quorum_queue"),
+        ("delete-member", "no", "a", NotFound, "no queue 'no'"),
     ],
 )
-def test_members_are_added_where_they_can_be(given: dict[str, str], error: Any, word: str) -> None:
+def test_members_change_of_what_has_some_and_where_they_can_be(
+    operation: str, name: str, node: str, error: Any, word: str
+) -> None:
     world = World()
     world.cluster.down = {3}
     world.cluster.declare("q", 1)
     world.cluster.declare_at("classic", 1)
     declare(world.catalog, "/", "s", arguments={"x-queue-type": "stream"})
     with pytest.raises(error, match=word):
-        world.run("add-member", **given)
-
-
-@pytest.mark.rabbitmq(
-    "quorum_queue_SUITE",
-    "delete_member_not_running",
-    differs="of a node that the cluster does not know it says so; of one that is down it is removed",
-)
-@pytest.mark.rabbitmq(
-    "quorum_queue_SUITE", "delete_member_classic", "delete_member_queue_not_found", "delete_member_wrong_type"
-)
-@pytest.mark.parametrize(
-    ("given", "error", "word"),
-    [
-        ({"name": "q", "node": "z"}, NotFound, "no node 'z'"),
-        ({"name": "classic", "node": "a"}, NotSupported, "classic_queue_not_supported"),
-        ({"name": "s", "node": "a"}, NotSupported, "not_quorum_queue"),
-        ({"name": "no", "node": "a"}, NotFound, "no queue 'no'"),
-    ],
-)
-def test_members_are_removed_from_what_has_some(given: dict[str, str], error: Any, word: str) -> None:
-    world = World()
-    world.cluster.declare("q", 1)
-    world.cluster.declare_at("classic", 1)
-    declare(world.catalog, "/", "s", arguments={"x-queue-type": "stream"})
-    with pytest.raises(error, match=word):
-        world.run("delete-member", **given)
+        world.run(operation, name=name, node=node)
 
 
 @pytest.mark.rabbitmq(
@@ -239,15 +227,6 @@ def test_queues_grow_to_a_count() -> None:
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "delete_members")
-def test_queues_are_shrunk_node_by_node_to_their_last_members() -> None:
-    world = World()
-    for name in ("q", "r"):
-        world.cluster.declare(name, 1, 2, 3)
-    told = [[(row["size"], row["result"]) for row in world.run("shrink", node=node)] for node in "cba"]
-    assert told == [[(2, "ok")] * 2, [(1, "ok")] * 2, [(1, f"error: {LAST_NODE}")] * 2]
-    assert (world.nodes("q"), world.nodes("r")) == ([1], [1])
-
-
 def test_shrink_removes_what_is_on_a_node_but_the_last() -> None:
     world = World()
     world.cluster.declare("one", 3)

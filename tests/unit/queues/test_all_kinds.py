@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.message.amqp10 import make_head
-from amqp10broker.message.filters.stream import OffsetWord
+from amqp10broker.message.filters.stream_filters import OffsetWord
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.queues.classic.dispatch import Serving
@@ -32,7 +32,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.queue_status import ConsumerStatus, LengthLimits, QueueStatus
 from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
+from amqp10broker.queues.settings import Overflow, QueueSettings
 from amqp10broker.queues.stream.log import MemoryShelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamConsumer, StreamQueue
 from tests.support.askers import new_asker
@@ -155,7 +155,7 @@ def test_all_consumers_are_looked_at_once_however_many_ask() -> None:
     assert [part.held for part in queue_status.holders] == [8, 7, 6, 5, 4, 3, 2, 1]
 
 
-def test_nobody_is_ahead_without_credit_or_where_one_is_active() -> None:
+def test_nobody_is_ahead_without_credit_or_away_or_where_one_is_active() -> None:
     low, high = (new_asker("1.1").consumer() for _ in range(2))
     parts = {low: ConsumerStatus(low, 5, priority=1), high: ConsumerStatus(high, 0, priority=9)}
     assert QueueStatus(0, 1, parts).ahead_of(low) is None
@@ -163,6 +163,8 @@ def test_nobody_is_ahead_without_credit_or_where_one_is_active() -> None:
     assert QueueStatus(0, 1, parts).ahead_of(low) == parts[high]
     assert QueueStatus(0, 1, parts, single=True).ahead_of(low) is None
     assert QueueStatus(0, 1, parts).ahead_of(high) is None
+    away = parts | {high: ConsumerStatus(high, 1, priority=9, away=True)}
+    assert QueueStatus(0, 1, away).ahead_of(low) is None
     assert QueueStatus(0, 1, parts).ahead_of(new_asker("2.1").consumer()) is None
 
 
@@ -227,9 +229,8 @@ FEW, MANY = 50, 2_000
 SINGLE = QueueSettings(single_active_consumer=True)
 
 
-def classic_many(settings: QueueSettings = DEFAULTS) -> Callable[[Command], None]:
-    """What gives a classic queue a command, with the end of a wake."""
-    queue = ClassicQueue("q", durable=True, auto_delete=True, settings=settings, now_ms=NOW_MS)
+def stepping(queue: Any) -> Callable[[Command], None]:
+    """What gives a queue a command, with the end of a wake."""
 
     def apply(command: Command) -> None:
         queue.apply(command, NOW_MS)
@@ -239,36 +240,12 @@ def classic_many(settings: QueueSettings = DEFAULTS) -> Callable[[Command], None
     return apply
 
 
-def quorum_many(settings: QueueSettings = DEFAULTS) -> Callable[[Command], None]:
-    queue = QuorumQueue("q", settings=settings, now_ms=NOW_MS)
-
-    def apply(command: Command) -> None:
-        queue.apply(command, NOW_MS)
-        queue.deadline()
-        queue.take_effects()
-
-    return apply
-
-
-def stream_many() -> Callable[[Command], None]:
-    log = StreamLog(MemoryShelf())
-    assert sum(log.recover()) == 0
-    queue = StreamQueue("q", log)
-
-    def apply(command: Command) -> None:
-        queue.apply(command, NOW_MS)
-        queue.deadline()
-        queue.take_effects()
-
-    return apply
-
-
-MAKERS: dict[str, Callable[[], Callable[[Command], None]]] = {
-    "classic": classic_many,
-    "classic, single active": lambda: classic_many(SINGLE),
-    "quorum": quorum_many,
-    "quorum, single active": lambda: quorum_many(SINGLE),
-    "stream": stream_many,
+MAKERS: dict[str, Callable[[], Any]] = {
+    "classic": lambda: ClassicQueue("q", durable=True, auto_delete=True, now_ms=NOW_MS),
+    "classic, single active": lambda: ClassicQueue("q", durable=True, settings=SINGLE, now_ms=NOW_MS),
+    "quorum": lambda: QuorumQueue("q", now_ms=NOW_MS),
+    "quorum, single active": lambda: QuorumQueue("q", settings=SINGLE, now_ms=NOW_MS),
+    "stream": lambda: StreamQueue("q", StreamLog(MemoryShelf())),
 }
 
 
@@ -278,7 +255,7 @@ def test_a_queue_takes_one_more_and_lets_one_go_in_steps_of_which_there_is_an_en
     kind: str, leaves_by: str
 ) -> None:
     """Subscribing with credit, and leaving, of the first one (the active one) and of one in the middle."""
-    apply = MAKERS[kind]()
+    apply = stepping(MAKERS[kind]())
     refs: list[ConsumerRef] = []
 
     def join() -> None:
@@ -325,52 +302,28 @@ def test_a_channel_takes_one_more_and_lets_one_go_in_steps_of_which_there_is_an_
         assert many < 2 * few, steps
 
 
-NOW_MS_ROOM = 1_700_000_000_000
 HEAD = b"\x91" + bytes(9)
 
 
 class Wire:
     """A queue of any kind, and one consumer's end of the credit."""
 
-    def __init__(self, kind: str, settings: QueueSettings | None = None) -> None:
-        self.me = new_asker("me")
-        self.publisher = new_asker("publisher").publisher()
-        self.apply: Callable[[Any], list[Any]]
-        given = {} if settings is None else {"settings": settings}
-        if kind == "stream":
-            bench = StreamBench(**given)
-            self.apply = lambda command: list(bench.do(command))
-            self.content = _ten
-        else:
-            queue: Any
-            if kind == "classic":
-                queue = ClassicQueue("q", durable=True, **given)
-            else:
-                queue = QuorumQueue("q", now_ms=NOW_MS_ROOM, **given)
-            self.queue = queue
-            self.apply = self._apply
-            self.content = _old
+    def __init__(self, kind: str, **settings: Any) -> None:
+        self.bench: Any = StreamBench() if kind == "stream" else Bench(kind, **settings)
         self.had = 0
-        self.published = 0
-        self.consumers = 0
-
-    def _apply(self, command: Any) -> list[Any]:
-        self.queue.apply(command, NOW_MS_ROOM)
-        return [effect for effects in self.queue.take_effects().values() for effect in effects]
 
     def consumer(self) -> ConsumerRef:
-        ref = self.me.consumer()
-        self.apply(Subscribe(ref, False))
-        self.consumers += 1
+        ref: ConsumerRef = self.bench.reply_to.consumer()
+        self.bench.do(Subscribe(ref, False))
         return ref
 
     def publish(self, *sizes: int) -> list[Any]:
-        ids = range(self.published, self.published + len(sizes))
-        self.published += len(sizes)
-        return self.apply(Publish(self.publisher, ids, [self.content(size) for size in sizes], True))
+        if isinstance(self.bench, Bench):
+            return self.bench.publish_all([(HEAD, b"x" * size) for size in sizes])
+        return list(self.bench.publish(len(sizes), [_ten(size) for size in sizes]))
 
-    def ask(self, ref: ConsumerRef, credit: int, room: int, *, drain: bool = False) -> list[Any]:
-        return self.apply(Credit(ref, self.had, credit, drain, self.had, room))
+    def ask(self, ref: ConsumerRef, credit: int, room: int) -> list[Any]:
+        return list(self.bench.do(Credit(ref, self.had, credit, False, self.had, room)))
 
     def got(self, effects: list[Any]) -> tuple[int, bool]:
         """Deliveries, and whether the last one said that the room is used up."""
@@ -379,10 +332,6 @@ class Wire:
         self.had += count
         assert not any(each.spent for each in delivers[:-1])
         return count, bool(delivers) and delivers[-1].spent
-
-
-def _old(size: int) -> Message:
-    return HEAD, b"x" * size
 
 
 def _ten(size: int) -> Message:
@@ -430,7 +379,7 @@ def test_another_consumer_gets_what_one_has_no_room_for(kind: str) -> None:
     first, second = wire.consumer(), wire.consumer()
     wire.ask(first, 256, 1_000)
     wire.publish(2_000)
-    wire.apply(Credit(second, 0, 256, False, 0, 1_000_000))
+    wire.bench.do(Credit(second, 0, 256, False, 0, 1_000_000))
     effects = wire.publish(2_000, 2_000)
     delivers = [each for each in effects if isinstance(each, Deliver)]
     assert {each.consumer for each in delivers} == {second}
@@ -446,17 +395,16 @@ def test_messages_that_came_back_use_up_room_like_others(kind: str) -> None:
     effects = wire.ask(ref, 4, NO_BOUND)
     keys = [key for each in effects if isinstance(each, Deliver) for key in each.keys]
     assert wire.got(effects) == (4, False)
-    wire.apply(Settle(ref, keys[:3], DeliveryOutcome.REQUEUE))
+    wire.bench.do(Settle(ref, keys[:3], DeliveryOutcome.REQUEUE))
     assert wire.got(wire.ask(ref, 256, 1_000)) == (2, True)
     assert wire.got(wire.ask(ref, 256, 1_500)) == (3, True)
 
 
 def test_priorities_and_expiring_messages_keep_to_the_room() -> None:
     """The ways through a classic queue that look at each message."""
-    settings = QueueSettings(max_priority=2, message_ttl_ms=60_000)
-    wire = Wire("classic", settings)
+    wire = Wire("classic", max_priority=2, message_ttl_ms=60_000)
     ref = wire.consumer()
     wire.publish(*[600] * 6)
     assert wire.got(wire.ask(ref, 256, 1_000)) == (2, True)
     assert wire.got(wire.ask(ref, 256, 1_201)) == (3, True)
-    assert wire.queue.ready == 1
+    assert wire.bench.queue.ready == 1

@@ -40,8 +40,9 @@ from amqp10broker.queues.journal import Extents, Page, Spool
 from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, JournalBodies, PagedBodies
 from amqp10broker.queues.quorum.log_store import EntryIndex
 from amqp10broker.raft.messages import Kind
+from amqp10broker.storage.record import Record
 from tests.support.askers import new_asker
-from tests.support.fake_log import FakeLog, FakeRecord, MemoryScratch
+from tests.support.small_journal import MemoryScratch, SmallJournal
 
 GROUP = 7
 SAFE = make_head(Header(durable=True), None, "", "q")
@@ -49,9 +50,9 @@ HERE = new_asker("1.1")
 PUBLISHER = HERE.publisher()
 
 
-def opened(log: FakeLog) -> tuple[ClassicQueue, ClassicStore]:
+def opened(log: SmallJournal) -> tuple[ClassicQueue, ClassicStore]:
     store = ClassicStore(GROUP, log, Spool(MemoryScratch))
-    store.restore(log.records())
+    store.restore(log.records)
     queue = ClassicQueue("q", durable=True, store=store)
     queue.recover(store.backlogs())
     return queue, store
@@ -88,7 +89,7 @@ def bodies_in(queue: ClassicQueue) -> list[bytes]:
 
 
 def test_what_is_published_behind_a_hole_is_forgotten_under_its_own_position() -> None:
-    log = FakeLog()
+    log = SmallJournal(records_max=8)
     queue, store = opened(log)
     publish(queue, b"0", b"1", b"2")
     consumer = consumer_of(queue)
@@ -96,7 +97,7 @@ def test_what_is_published_behind_a_hole_is_forgotten_under_its_own_position() -
     queue.apply(Settle(consumer, [keys[b"2"]], DeliveryOutcome.ACCEPT), 0)
     store.flush()
 
-    log = log.reopened()
+    log = log.again()
     queue, store = opened(log)
     consumer = consumer_of(queue)
     # The page with 0 and 1 is the head now; position 2 was taken and is gone.
@@ -106,7 +107,7 @@ def test_what_is_published_behind_a_hole_is_forgotten_under_its_own_position() -
     queue.apply(Settle(consumer, [keys[b"4"]], DeliveryOutcome.ACCEPT), 0)
     store.flush()
 
-    queue, _ = opened(log.reopened())
+    queue, _ = opened(log.again())
 
     assert bodies_in(queue) == [b"0", b"1", b"3"]
 
@@ -116,20 +117,20 @@ class CountingLog:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.reads = 0
-        sound = FakeLog.read_run
+        sound = SmallJournal.read_run
 
-        def read_run(log: FakeLog, file: int, offset: int, length: int) -> Sequence[FakeRecord]:
+        def read_run(log: SmallJournal, file: int, offset: int, length: int) -> Sequence[Record]:
             self.reads += 1
             return sound(log, file, offset, length)
 
-        patch.setattr(FakeLog, "read_run", read_run)
+        patch.setattr(SmallJournal, "read_run", read_run)
 
 
 def test_what_has_many_holes_is_read_once_at_start_once_when_consumed_and_once_when_cleaned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each hole makes a page of its own; reading the whole extent for each took minutes."""
-    log = FakeLog()
+    log = SmallJournal(records_max=8)
     queue, store = opened(log)
     publish(queue, *[b"%d" % number for number in range(100)])
     consumer = consumer_of(queue)
@@ -140,7 +141,7 @@ def test_what_has_many_holes_is_read_once_at_start_once_when_consumed_and_once_w
     store.flush()
 
     counting = CountingLog(monkeypatch)
-    log = log.reopened()
+    log = log.again()
     queue, store = opened(log)
     assert counting.reads == 1
     assert bodies_in(queue) == [b"%d" % number for number in range(1, 100, 2)]
@@ -151,7 +152,7 @@ def test_what_has_many_holes_is_read_once_at_start_once_when_consumed_and_once_w
 
 
 def test_nothing_is_appended_again_of_a_queue_that_is_deleted_while_it_is_cleaned() -> None:
-    log = FakeLog()
+    log = SmallJournal(records_max=8)
     queue, store = opened(log)
     for number in range(3):
         publish(queue, b"%d" % number)
@@ -164,7 +165,7 @@ def test_nothing_is_appended_again_of_a_queue_that_is_deleted_while_it_is_cleane
 
 
 def test_a_delayed_message_comes_back_delayed_and_one_whose_time_has_come_in_its_level() -> None:
-    log = FakeLog()
+    log = SmallJournal(records_max=8)
     queue, store = opened(log)
     queue.apply(Publish(PUBLISHER, range(3), [later(b"a", 20), later(b"b", 10), (SAFE, b"c")], False), 0)
     assert not store.flush()
@@ -172,7 +173,7 @@ def test_a_delayed_message_comes_back_delayed_and_one_whose_time_has_come_in_its
     assert store.flush(), "that it is ready now was appended, and nobody waits for it: it is written soon"
     assert not store.flush()
 
-    log = log.reopened()
+    log = log.again()
     queue, store = opened(log)
     assert (queue.ready, queue.delayed.count, queue.deadline(), store.live) == (2, 1, 10, 3)
     queue.apply(TICK, 10)
@@ -183,7 +184,7 @@ def test_a_delayed_message_comes_back_delayed_and_one_whose_time_has_come_in_its
 
 def test_what_is_cleaned_of_delayed_messages_stays_delayed() -> None:
     """Of a record of which a part is gone, too."""
-    log = FakeLog(records_max=2)
+    log = SmallJournal(records_max=2)
     queue, store = opened(log)
     queue.apply(Publish(PUBLISHER, range(3), [later(b"%d" % due, due) for due in (10, 20, 30)], False), 0)
     publish(queue, b"x")
@@ -191,7 +192,7 @@ def test_what_is_cleaned_of_delayed_messages_stays_delayed() -> None:
     for _ in store.relocate(1):
         pass
     log.drop_oldest()
-    queue, store = opened(log.reopened())
+    queue, store = opened(log.again())
     assert (queue.ready, queue.delayed.count) == (2, 2)
     queue.apply(TICK, 25)
     queue.apply(TICK, 40)
@@ -199,12 +200,12 @@ def test_what_is_cleaned_of_delayed_messages_stays_delayed() -> None:
 
 
 def test_purged_delayed_messages_do_not_come_back() -> None:
-    log = FakeLog()
+    log = SmallJournal(records_max=8)
     queue, store = opened(log)
     queue.apply(Publish(PUBLISHER, range(2), [later(b"a", 20), (SAFE, b"c")], False), 0)
     queue.apply(Purge(HERE.request()), 0)
     store.flush()
-    queue, store = opened(log.reopened())
+    queue, store = opened(log.again())
     assert (queue.ready, queue.delayed.count, store.live) == (0, 0, 0)
 
 

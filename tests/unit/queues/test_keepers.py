@@ -41,8 +41,9 @@ from amqp10broker.queues.stream.durability import RETRY_MS, StreamBackend, Strea
 from amqp10broker.queues.stream.log import MemoryShelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.raft.groups import Groups, Member
+from tests.support import quorum_nodes
 from tests.support.askers import new_asker
-from tests.support.fake_log import MemoryScratch
+from tests.support.small_journal import MemoryScratch
 
 NOW_MS = 1_000
 ASKER = new_asker("1.1")
@@ -50,59 +51,25 @@ PUBLISHER = ASKER.publisher()
 MESSAGE = (make_head(None, None, "", "q"), b"a")
 
 
-class Journal:
-    """Both what a store appends to, and what says what is durable."""
-
-    reserves = False
+class Journal(quorum_nodes.Journal):
+    """Notes what else is asked of it."""
 
     def __init__(self) -> None:
-        self.ticket = self.durable = 0
-        self.waiting: list[tuple[int, Callable[[], None]]] = []
+        super().__init__(10**9)
         self.left_alone: list[int] = []
-        self.entries: list[bytes] = []
         self.soon = 0
 
-    def append(
-        self, group: int, kind: int, index: int, payload: Sequence[bytes], *, term: int = 0
-    ) -> tuple[int, int, int]:
-        self.ticket += 1
-        if kind == COMMANDS:
-            self.entries.append(b"".join(payload)[APPLIED.size :])
-        return self.ticket, 1, self.ticket
-
-    def read(self, file: int, offset: int) -> bytes:
-        raise AssertionError("nobody else needs an entry")
-
     @property
-    def journal(self) -> Journal:
-        return self
-
-    def sync(self, ticket: int) -> None:
-        self.durable = ticket
-        ready = [callback for asked, callback in self.waiting if asked <= ticket]
-        self.waiting = [each for each in self.waiting if each[0] > ticket]
-        for callback in ready:
-            callback()
+    def entries(self) -> list[bytes]:
+        return [record.payload[APPLIED.size :] for record in self.records if record.kind == COMMANDS]
 
     def sync_all(self) -> None:
         """Until nothing that is durable makes something be written."""
         while self.durable < self.ticket:
-            self.sync(self.ticket)
-
-    def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
-        self.waiting.append((ticket, callback))
+            self.sync()
 
     def write_soon(self) -> None:
         self.soon += 1
-
-    def add_live(self, file: int, length: int) -> None:
-        """Not counted."""
-
-    def add_dead(self, file: int, length: int) -> None:
-        """Not counted."""
-
-    def forget(self, group: int) -> None:
-        """It is cleaned away some day."""
 
     def abandoned(self, group: int) -> None:
         self.left_alone.append(group)
@@ -156,7 +123,7 @@ class States:
 
 def quorum(settings: QueueSettings = DEFAULTS, states: States | None = None) -> tuple[Bench, Journal]:
     journal = Journal()
-    store = QuorumStore(7, "q", journal, when_durable=journal.when_durable)  # type: ignore[arg-type]
+    store = QuorumStore(7, "q", journal, when_durable=journal.when_durable)
     queue = QuorumQueue("q", settings=settings, now_ms=NOW_MS)
     groups = Groups(lambda: NOW_MS, lambda *_: None)
 

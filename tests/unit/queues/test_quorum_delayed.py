@@ -205,11 +205,9 @@ def test_memory_is_some_bytes_of_each(spread: int) -> None:
 
 
 def the_leader(world: World) -> Node:
-    """When there is one, and all have heard of it."""
+    """When all have heard of it."""
     world.settle_down(lambda: world.leader() is not None and world.even())
-    leader = world.leader()
-    assert leader is not None
-    return leader
+    return world.opened()
 
 
 def waits(world: World, node: Node) -> None:
@@ -229,9 +227,7 @@ def test_another_leader_delivers_at_the_time_and_not_before() -> None:
     world.settle_down(lambda: len(world.confirmed) == 4 and world.even())
     assert [node.backend.queue.delayed for node in world.nodes.values()] == [4, 4, 4]
     world.crash(leader.number)
-    world.settle_down(lambda: world.leader() is not None)
-    other = world.leader()
-    assert other is not None
+    world.opened()
     assert world.now < due_ms - 100
     world.settle_down(lambda: world.now >= due_ms - 25)
     assert world.keys == {}
@@ -329,13 +325,6 @@ def test_it_never_runs_back_and_what_is_due_is_due_when_it_says_so(
     assert time.at(max(when, clock_ms)) >= due
 
 
-def led(world: World) -> int:
-    """Number of the node that leads, when all have heard of it."""
-    world.settle_down(lambda: world.leader() is not None and world.even())
-    leader = world.leader()
-    return leader.number
-
-
 def waiting(world: World) -> int:
     leader = world.leader()
     return leader.backend.queue.ready
@@ -345,12 +334,12 @@ def waiting(world: World) -> int:
 def test_messages_expire_when_a_leader_whose_clock_was_hours_ahead_is_gone(after: str) -> None:
     """Time goes on, and what expires after ten seconds does so after eleven; also at the wrong one again."""
     world = World(3, settings=QueueSettings(message_ttl_ms=TTL_MS))
-    first = led(world)
+    first = the_leader(world).number
     world.skew_ms[first] = HOURS_2
     world.publish(world.nodes[first])
     world.settle_down(lambda: len(world.confirmed) == 1 and world.even())
     world.crash(first)
-    second = led(world)
+    second = the_leader(world).number
     assert second != first
     if after == "wrong":
         world.start(first)
@@ -367,7 +356,7 @@ def test_messages_expire_when_a_leader_whose_clock_was_hours_ahead_is_gone(after
 def test_a_leader_is_not_further_ahead_of_the_others_than_the_bound() -> None:
     """What was published before with ten seconds to live has them when a node leads that is hours ahead."""
     world = World(4, settings=QueueSettings(message_ttl_ms=TTL_MS))
-    first = led(world)
+    first = the_leader(world).number
     world.publish(world.nodes[first])
     world.settle_down(lambda: len(world.confirmed) == 1 and world.even())
     others = [number for number in world.nodes if number != first]
@@ -376,9 +365,7 @@ def test_a_leader_is_not_further_ahead_of_the_others_than_the_bound() -> None:
         world.clocks[number].heard(first, -HOURS_2)
     begun = world.now
     world.part(first)
-    world.settle_down(lambda: world.leader() is not None)
-    leader = world.leader()
-    assert leader is not None
+    leader = world.opened()
     world.publish(leader)
     world.settle_down(lambda: len(world.confirmed) == 2)
     assert leader.store.now_ms <= world.now + AHEAD_MS_MAX

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 
 import pytest
 
@@ -16,20 +15,14 @@ from amqp10broker.queues.commands import (
     Confirmed,
     Credit,
     Delete,
-    Deliver,
-    DeliveryOutcome,
     GiveBack,
     Inspect,
     PeerId,
     Publish,
-    PublishRejected,
     Purge,
-    Refusal,
     ReplyTo,
-    Settle,
     Subscribe,
     Tick,
-    TimedOut,
     Touch,
 )
 from amqp10broker.queues.machine_version import NewerMachine
@@ -39,8 +32,6 @@ from amqp10broker.queues.quorum.commands import (
     INSTALLED,
     PLACES,
     Letters,
-    NodeGone,
-    NodeSuspect,
     RaiseVersion,
     decode_commands,
     encode_commands,
@@ -49,7 +40,7 @@ from amqp10broker.queues.quorum.commands import (
 )
 from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
 from amqp10broker.queues.quorum.snapshot import version_of
-from amqp10broker.queues.settings import Overflow, QueueSettings
+from amqp10broker.queues.settings import QueueSettings
 from tests.support import next_version
 from tests.support.next_version import VERSION as NEXT
 from tests.support.queue_bench import Bench, message
@@ -59,7 +50,6 @@ from tests.support.selecting import selector
 NODE, START = 3, 7
 SESSION = ReplyTo(PeerId(NODE, START, 1), "s")
 PUBLISHER = SESSION.publisher()
-FULL = {"overflow": Overflow.REJECT_PUBLISH, "max_length": 2}
 
 
 def publish(*bodies: str, session: ReplyTo = SESSION) -> Publish:
@@ -87,29 +77,6 @@ class Entries(Bench):
     def kept(self) -> list[object]:
         link = self.queue.node_links.by_node[NODE, START]
         return [(index, type(effect)) for index, _, effect in link.kept]
-
-
-def test_letters_are_carried_out_and_numbered() -> None:
-    bench = Entries()
-    told = bench.entry(letters(1, publish("a"), publish("b", "c")))
-    assert [type(each) for each in told] == [Confirmed, Confirmed]
-    assert (bench.queue.ready, bench.queue.link_last(NODE, START)) == (3, 2)
-    assert bench.queue.link_last(NODE, START + 1) == 0
-
-
-@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "duplicate_enqueue_test")
-@pytest.mark.parametrize("first", [0, 1, 2, 4, 5])
-def test_what_comes_twice_or_too_early_changes_nothing(first: int) -> None:
-    """Mutants 28 and 29. Indexes are used up, for places are known before the queue decides."""
-    bench = Entries(**FULL)
-    bench.entry(letters(1, publish("a"), Purge(SESSION.request())))
-    before = bench.queue.node_links.by_node[NODE, START]
-    state = asdict(before)
-    assert not bench.entry(letters(first, publish("x", "y"), Purge(SESSION.request()), heard=1))
-    assert asdict(bench.queue.node_links.by_node[NODE, START]) == state
-    assert (bench.queue.ready, bench.queue.messages.next_index, len(bench.queue.live_indexes())) == (0, 3, 0)
-    bench.entry(letters(3, publish("z")))
-    assert bench.bodies(bench.entry(letters(4, *reading()))) == ["z"]
 
 
 def reading() -> tuple[Command, Command]:
@@ -155,65 +122,6 @@ def test_a_question_in_letters_is_answered_in_its_place() -> None:
     bench.queue.lead()
     assert not bench.queue.take_effects()
     assert not bench.kept, "a question is asked again"
-
-
-def test_what_nothing_else_says_is_kept_until_it_was_heard() -> None:
-    bench = Entries(**FULL, consumer_timeout_ms=1000)
-    consumer = SESSION.consumer()
-    read = Subscribe(consumer, False), Credit(consumer, 0, 1, False, 0)
-    request = SESSION.request()
-    bench.entry(letters(1, publish("a", "b", "c", "d"), *read))
-    bench.entry(letters(4, Purge(request), Delete(SESSION.request(), if_unused=True)))
-    bench.now += 1001
-    told = bench.entry(Tick())
-    assert [type(each) for each in told] == [TimedOut]
-    kept = [(1, PublishRejected), (2, Answer), (2, Answer), (3, TimedOut)]
-    assert bench.kept == kept
-    resumed = bench.queue.resume(NODE, START, 0, {})
-    rejected, purged, refused, timed_out = (effect for _, _, effect in resumed.kept)
-    assert isinstance(rejected, PublishRejected)
-    assert list(rejected.ids) == [2, 3]
-    assert purged == Answer(request, 1, 1)
-    assert isinstance(refused, Answer)
-    assert refused.refused is Refusal.IN_USE
-    assert timed_out == told[0]
-    assert all(peer == SESSION.id for _, peer, _ in resumed.kept)
-    assert [index for index, _, _ in bench.queue.resume(NODE, START, 2, {}).kept] == [3]
-    bench.entry(letters(6, heard=1))
-    assert bench.kept == kept[1:]
-    bench.entry(letters(6, heard=3))
-    assert bench.kept == []
-
-
-def test_nodes_are_in_the_snapshot() -> None:
-    """Mutant 27: what was carried out is not carried out again by a member that began with a snapshot."""
-    bench = Entries(**FULL, consumer_timeout_ms=1000)
-    consumer = SESSION.consumer()
-    bench.entry(letters(1, publish("a", "b", "c"), Subscribe(consumer, False)))
-    bench.entry(letters(3, Credit(consumer, 0, 1, False, 0), Purge(SESSION.request()), heard=0))
-    bench.entry(letters(5, Delete(SESSION.request(), if_unused=True)))
-    bench.now += 1001
-    bench.entry(Tick())
-    bench.entry(NodeSuspect(4, 1))
-    bench.now += 60_000
-    bench.entry(Tick())
-    bench.entry(NodeSuspect(5, 1))
-    bench.entry(NodeGone(8, 2))
-    data = encode_snapshot(bench.queue)
-    bodies = bench.queue.parts()[0].bodies
-    restored = decode_snapshot("q", data, bodies)
-    assert encode_snapshot(restored) == data
-    assert list(restored.node_links.by_node) == list(bench.queue.node_links.by_node)
-    assert restored.suspects == bench.queue.suspects == {(4, 1): None, (5, 1): bench.now}
-    assert restored.deadline() == bench.queue.deadline() == bench.now + 60_000
-    found, wanted = (queue.resume(NODE, START, 0, {}) for queue in (restored, bench.queue))
-    assert replace(found, kept=()) == replace(wanted, kept=())
-    assert [type(effect) for *_, effect in found.kept] == [type(effect) for *_, effect in wanted.kept]
-    for queue in (restored, bench.queue):
-        queue.apply(letters(4, Purge(SESSION.request())), bench.now)
-        queue.apply(Letters(8, 2, 1, 1, 0, [publish("x")]), bench.now)
-        assert not queue.take_effects()
-    assert restored.link_last(NODE, START) == 5
 
 
 def test_bytes_of_letters_say_where_messages_lie() -> None:
@@ -264,18 +172,6 @@ def test_letters_that_follow_each_other_are_joined() -> None:
     assert numbers(joined([one, Tick(), two])) == [(1, 1, 4, 1), (2, 3, 6, 1)]
 
 
-def test_a_link_ends_with_its_node() -> None:
-    bench = Entries()
-    bench.entry(letters(1, AttachPublisher(PUBLISHER), publish("a")))
-    later = Letters(NODE, START + 1, 1, 1, 0, [publish("b", session=ReplyTo(PeerId(NODE, START + 1, 1), ""))])
-    bench.entry(later)
-    bench.entry(NodeGone(NODE, START))
-    assert list(bench.queue.node_links.by_node) == [(NODE, START + 1)]
-    assert (bench.queue.publishers, bench.queue.ready) == (0, 2)
-    assert not bench.entry(letters(1, publish("late")))
-    assert bench.queue.ready == 2
-
-
 def test_who_says_to_have_seen_more_than_there_was_gives_nothing_back() -> None:
     bench = Entries()
     consumer = SESSION.consumer()
@@ -284,20 +180,6 @@ def test_who_says_to_have_seen_more_than_there_was_gives_nothing_back() -> None:
     assert (bench.queue.ready, bench.queue.unsettled) == (0, 2)
     assert bench.bodies(bench.entry(letters(6, publish("c")))) == ["c"]
     assert not bench.queue.resume(NODE, START, 0, {consumer: 3}).deliveries
-
-
-def test_what_a_follower_carries_out_is_told_by_nobody() -> None:
-    bench = Entries(dead_letter_exchange="dlx")
-    bench.publish("a")
-    consumer = SESSION.consumer()
-    bench.queue.apply(Subscribe(consumer, False), bench.now)
-    bench.queue.apply(Credit(consumer, 0, 1, False, 0), bench.now)
-    (deliver, _) = bench.queue.take_effects()[SESSION.id]
-    assert isinstance(deliver, Deliver)
-    bench.queue.apply(Settle(consumer, deliver.keys, DeliveryOutcome.DISCARD, answer=True), bench.now)
-    bench.queue.follow()
-    assert not bench.queue.take_effects()
-    assert not bench.queue.take_dead_letters(), "mutant 39"
 
 
 @pytest.fixture
@@ -310,9 +192,7 @@ def opened(world: World, used: int) -> Node:
     """The leader of a group in a cluster that uses this version."""
     use(world, used)
     world.settle_down(lambda: world.leader() is not None and world.even())
-    leader = world.leader()
-    assert leader is not None
-    return leader
+    return world.opened()
 
 
 def use(world: World, version: int) -> None:
@@ -379,8 +259,7 @@ def test_a_version_that_is_not_decided_on_goes_with_its_leader(next_broker: None
     old.work()
     assert (old.store.version, old.backend.version) == (NEXT, 1)
     world.settle_down(lambda: not old.leads and world.leader() not in (None, old))
-    leader = world.leader()
-    assert leader is not None
+    leader = world.opened()
     world.publish(leader)
     old.usable = 1
     world.heal(old.number)

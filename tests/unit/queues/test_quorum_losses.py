@@ -33,7 +33,6 @@ from amqp10broker.queues.commands import (
     Subscribe,
     TimedOut,
 )
-from amqp10broker.queues.queue_status import ConsumerStatus, QueueStatus
 from amqp10broker.queues.quorum.commands import (
     DlxSettle,
     Letters,
@@ -45,7 +44,6 @@ from amqp10broker.queues.quorum.commands import (
 )
 from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType
-from tests.support.askers import new_asker
 from tests.support.queue_bench import message
 
 ONE, TWO = (ReplyTo(PeerId(node, 4, 1), "s") for node in (1, 2))
@@ -145,6 +143,7 @@ def test_letters_are_known_after_a_start(group: Group) -> None:
     assert group.leader.ready == 2
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "duplicate_enqueue_test")
 def test_letters_that_come_twice_do_nothing(group: Group) -> None:
     letters = Letters(*ONE.id[:2], 1, 2, 0, [publish(ONE, "a"), Purge(ONE.request()), publish(ONE, "b")])
     assert len(group.entry(letters)) == 3
@@ -618,12 +617,3 @@ def test_dead_letters_at_most_once_are_the_leaders() -> None:
     assert len(group.leader.take_dead_letters()) == 1
     group.fail_over()
     assert not group.leader.take_dead_letters()
-
-
-def test_who_is_away_is_ahead_of_nobody() -> None:
-    session = new_asker("s")
-    one, two = session.consumer(), session.consumer()
-    parts = {one: ConsumerStatus(one, 5), two: ConsumerStatus(two, 5, 3)}
-    assert QueueStatus(0, 0, parts).ahead_of(one) == parts[two]
-    parts[two] = ConsumerStatus(two, 5, 3, away=True)
-    assert QueueStatus(0, 0, parts).ahead_of(one) is None

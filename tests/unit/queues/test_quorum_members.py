@@ -50,20 +50,13 @@ from tests.support.quorum_nodes import GROUP, HEAD, Journal, Node, World
 from tests.support.small_journal import SmallJournal
 
 
-def opened(world: World) -> Node:
-    world.settle_down(lambda: world.leader() is not None)
-    leader = world.leader()
-    assert leader is not None
-    return leader
-
-
 def numbers(world: World, node: Node) -> list[int]:
     return [int(body.rstrip(b".")) for body in world.bodies(node).values()]
 
 
 def test_what_nodes_have_published_and_is_not_committed_is_unconfirmed() -> None:
     world = World(1)
-    leader = opened(world)
+    leader = world.opened()
     peer = PeerId(7, 1, 1)
     publish = Publish(PublisherRef(peer, 1), [1, 2], [(HEAD, b"x")] * 2, settled=False)
     leader.work(Letters(7, 1, 1, 1, 0, [publish]))  # type: ignore[arg-type]
@@ -74,7 +67,7 @@ def test_what_nodes_have_published_and_is_not_committed_is_unconfirmed() -> None
 
 def test_followers_tell_nothing() -> None:
     world = World(1)
-    leader = opened(world)
+    leader = world.opened()
     told: list[int] = []
     for node in world.nodes.values():
         node.publish = lambda _, node=node: told.append(node.number)  # type: ignore[method-assign, misc]
@@ -87,12 +80,12 @@ def test_followers_tell_nothing() -> None:
 
 def test_a_leader_that_was_deposed_tells_nothing() -> None:
     world = World(1)
-    old = opened(world)
+    old = world.opened()
     world.settle_down(world.even)
     world.part(old.number)
     world.settle_down(lambda: not old.leads and world.leader() is not None)
     world.heal(old.number)
-    leader = opened(world)
+    leader = world.opened()
     assert leader is not old
     told: list[int] = []
     for node in world.nodes.values():
@@ -112,7 +105,7 @@ def behind(world: World, leader: Node) -> list[int]:
 def test_a_follower_carries_out_several_entries_with_one_wake() -> None:
     """Nobody waits for it: when there are enough of them, or after some time."""
     world = World(1)
-    leader = opened(world)
+    leader = world.opened()
     world.settle_down(world.even)
     world.pass_time(LATER_MS)
     for number in range(1, LATE_ENTRIES):
@@ -135,7 +128,7 @@ def test_a_follower_carries_out_several_entries_with_one_wake() -> None:
 def test_a_follower_answers_before_it_carries_out(*, slow: bool) -> None:
     """The leader waits for that answer. A slow disk holds it up, and not what is committed already."""
     world = World(1)
-    leader = opened(world)
+    leader = world.opened()
     world.settle_down(world.even)
     world.work_off()
     follower = next(node for node in world.nodes.values() if node is not leader)
@@ -161,7 +154,7 @@ def test_a_follower_answers_before_it_carries_out(*, slow: bool) -> None:
 
 def test_who_leads_has_carried_out_what_it_left_for_later() -> None:
     world = World(1)
-    old = opened(world)
+    old = world.opened()
     world.settle_down(world.even)
     world.publish(old, 3)
     world.work_off()
@@ -178,7 +171,7 @@ def test_who_leads_has_carried_out_what_it_left_for_later() -> None:
 def test_who_leads_has_applied_all_that_was_confirmed_before() -> None:
     """It has the entries when it is elected, but does not know that they are committed."""
     world = World(1)
-    old = opened(world)
+    old = world.opened()
     world.settle_down(world.even)
     world.publish(old, 3)
     while world.confirmed != {0, 1, 2}:
@@ -200,7 +193,7 @@ def test_parts_of_another_state_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     """A part of a state that was given up arrives between those of the next one."""
     monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
     world = World(8)
-    leader = opened(world)
+    leader = world.opened()
     world.publish(leader, 50)
     world.settle_down(world.even)
     leader.member.change(Add(world.join(4)))
@@ -224,7 +217,7 @@ def test_parts_of_another_state_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_without_a_majority_nothing_is_confirmed_and_the_leader_stops() -> None:
     world = World(2)
-    leader = opened(world)
+    leader = world.opened()
     world.settle_down(world.even)
     others = [node for node in world.nodes.values() if node is not leader]
     for node in others:
@@ -235,7 +228,7 @@ def test_without_a_majority_nothing_is_confirmed_and_the_leader_stops() -> None:
     world.settle_down(lambda: not leader.leads)
     for node in others:
         world.heal(node.number)
-    leader = opened(world)
+    leader = world.opened()
     world.publish(leader)
     world.settle_down(lambda: 1 in world.confirmed and world.even())
 
@@ -243,15 +236,14 @@ def test_without_a_majority_nothing_is_confirmed_and_the_leader_stops() -> None:
 def test_what_a_leader_without_majority_wrote_goes_for_what_the_others_agreed_on() -> None:
     """Its messages have had the indexes that the others' have now."""
     world = World(3)
-    old = opened(world)
+    old = world.opened()
     world.publish(old)
     world.settle_down(world.even)
     world.part(old.number)
     world.publish(old, 5)
     old.journal.sync()
     world.settle_down(lambda: world.leader() not in (None, old))
-    leader = world.leader()
-    assert leader is not None
+    leader = world.opened()
     world.publish(leader, 2)
     world.settle_down(lambda: {6, 7} <= world.confirmed)
     world.heal(old.number)
@@ -264,7 +256,7 @@ def test_what_a_leader_without_majority_wrote_goes_for_what_the_others_agreed_on
 def test_a_member_that_was_away_takes_a_state_behind_what_was_held_and_purged() -> None:
     """It has a consumer with credit in the middle, which its node never heard of."""
     world = World(9)
-    leader = opened(world)
+    leader = world.opened()
     world.settle_down(world.even)
     away = next(node.number for node in world.nodes.values() if node is not leader)
     world.crash(away)
@@ -297,7 +289,7 @@ def test_a_new_member_begins_with_the_leaders_state(monkeypatch: pytest.MonkeyPa
     """In parts: none is longer than a frame may be, and four are under way."""
     monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
     world = World(6)
-    leader = opened(world)
+    leader = world.opened()
     world.publish(leader, 50)
     world.settle_down(world.even)
     consumer = world.client.consumer()
@@ -324,7 +316,7 @@ def test_a_message_that_is_settled_while_the_state_is_sent_is_there_until_it_is_
 ) -> None:
     monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
     world = World(7)
-    leader = opened(world)
+    leader = world.opened()
     world.publish(leader, 60)
     world.settle_down(world.even)
     member = world.join(4)
@@ -345,7 +337,7 @@ def test_a_message_that_is_settled_while_the_state_is_sent_is_there_until_it_is_
 def test_a_crash_while_the_state_comes_leaves_no_mixture(when: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
     world = World(100 + when)
-    leader = opened(world)
+    leader = world.opened()
     world.publish(leader, 30)
     world.settle_down(world.even)
     member = world.join(4)
@@ -373,7 +365,7 @@ def test_a_crash_while_the_state_comes_leaves_no_mixture(when: int, monkeypatch:
 def test_a_queue_that_the_catalog_has_forgotten_ends_at_every_member_by_itself() -> None:
     """A member that is cut off waits for nobody; the leader tells consumers, and answers who waits."""
     world = World(9)
-    leader = opened(world)
+    leader = world.opened()
     world.settle_down(world.even)
     consumer = world.client.consumer()
     leader.work(Subscribe(consumer, False))
@@ -408,7 +400,7 @@ def test_a_member_whose_machine_fails_is_left_out_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(10)
-    leader = opened(world)
+    leader = world.opened()
     world.settle_down(world.even)
     world.publish(leader)
     world.settle_down(world.even)
@@ -428,9 +420,7 @@ def test_a_member_whose_machine_fails_is_left_out_and_the_others_go_on(
     world.part(number)
     del world.nodes[number]
     world.down[number] = leader.journal.after_power_loss(world.dice)
-    world.settle_down(lambda: world.leader() is not None)
-    other = world.leader()
-    assert other is not None
+    other = world.opened()
     world.publish(other)
     world.settle_down(lambda: 2 in world.confirmed)
     # Nothing of it is lost: it goes on when the fault is mended.
@@ -450,7 +440,7 @@ def test_the_member_that_is_to_lead_a_new_group_does_so_without_waiting() -> Non
                 node.journal.sync()
                 node.work()
             world.pass_time(0)
-    assert (opened(world).number, world.now) == (1, start)
+    assert (world.opened().number, world.now) == (1, start)
     world = World(13)
     for number in (2, 3):
         world.part(number)
@@ -460,7 +450,7 @@ def test_the_member_that_is_to_lead_a_new_group_does_so_without_waiting() -> Non
     for number in (2, 3):
         world.heal(number)
     start = world.now
-    assert opened(world).number == 1
+    assert world.opened().number == 1
     assert world.now < start + 50
 
 
@@ -586,7 +576,7 @@ def start_of(journal: Journal, me: int) -> QuorumStore:
 def test_a_member_that_is_added_again_has_nothing_of_the_one_before(durable: bool) -> None:
     """Of the node's first member messages are cleaned away, the state stands; then the power goes."""
     world = World(21)
-    leader = opened(world)
+    leader = world.opened()
     first = world.join(4, 300)
     leader.member.change(Add(first))
     leader.member.advance()
@@ -608,7 +598,7 @@ def test_a_member_that_is_added_again_has_nothing_of_the_one_before(durable: boo
 
 def test_a_member_that_was_added_is_there_when_the_file_with_its_beginning_is_cleaned() -> None:
     world = World(22)
-    leader = opened(world)
+    leader = world.opened()
     new = world.join(4, 600)
     leader.member.change(Add(new))
     leader.member.advance()
@@ -692,7 +682,7 @@ def test_a_state_has_the_configuration_of_its_place() -> None:
 def test_the_task_of_a_queue_wakes_when_its_member_leads_or_leads_no_more_and_for_no_other_election() -> None:
     """With thousands of queues, a wake for each step of an election takes longer than the election."""
     world = World(1)
-    leader = opened(world)
+    leader = world.opened()
     world.settle_down(world.even)
     follower = next(node for node in world.nodes.values() if node is not leader)
     for node in (follower, leader):

@@ -53,74 +53,6 @@ def test_one_batch_with_both_priorities_is_lined_up_by_them() -> None:
     assert bench.get(bench.consumer(), 3) == ["h", "n", "m"]
 
 
-@pytest.mark.rabbitmq(
-    "rabbit_fifo_SUITE",
-    "requeue_test",
-    "return_auto_checked_out_test",
-    "return_checked_out_test",
-    "return_test",
-)
-@pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "return", "returns")
-def test_returns_go_before_everything_else_in_the_order_of_return() -> None:
-    bench = Bench()
-    bench.publish("a", "b", "c")
-    first, second = bench.consumer(), bench.consumer()
-    assert bench.get(first, 2) == ["a", "b"]
-    assert bench.get(second) == ["c"]
-    bench.publish("h", priority=9)
-    bench.settle(second, DeliveryOutcome.REQUEUE)
-    bench.settle(first, DeliveryOutcome.REQUEUE)
-    assert bench.get(first, 9) == ["c", "a", "b", "h"]
-
-
-@pytest.mark.rabbitmq("amqpl_consumer_ack_SUITE", "requeue_one_channel_quorum_queue")
-@pytest.mark.rabbitmq("quorum_queue_SUITE", "requeue_multiple_true")
-@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "return_multiple_test")
-def test_one_settlement_of_several_keeps_their_order() -> None:
-    bench = Bench()
-    bench.publish("a", "b", "c")
-    consumer = bench.consumer(3)
-    bench.settle(consumer, DeliveryOutcome.REQUEUE)
-    assert bench.get(consumer, 3) == ["a", "b", "c"]
-
-
-@pytest.mark.rabbitmq("quorum_queue_SUITE", "requeue_multiple_false")
-def test_single_settlements_return_in_their_own_order() -> None:
-    bench = Bench()
-    bench.publish("a", "b", "c")
-    consumer = bench.consumer(3)
-    for key in reversed(bench.held(consumer)):
-        bench.settle(consumer, DeliveryOutcome.REQUEUE, [key])
-    assert bench.get(consumer, 3) == ["c", "b", "a"]
-
-
-def test_without_a_delivery_limit_a_return_goes_to_the_tail_with_normal_priority() -> None:
-    """Seed 004: or a loop of returns would keep the log from being cut, and others from being served."""
-    bench = Bench(delivery_limit=None)
-    bench.publish("h", priority=9)
-    bench.publish("a")
-    consumer = bench.consumer(1)
-    bench.publish("b")
-    bench.settle(consumer, DeliveryOutcome.REQUEUE)
-    bench.publish("c")
-    assert bench.get(consumer, 4) == ["a", "b", "h", "c"]
-
-
-def test_returns_to_the_tail_and_what_is_published_meanwhile_keep_their_order() -> None:
-    bench = Bench(delivery_limit=None)
-    bench.publish("a", "b", "c", "d")
-    consumer = bench.consumer(3)
-    keys = bench.held(consumer)
-    bench.settle(consumer, DeliveryOutcome.REQUEUE, keys[:1])
-    bench.publish("e")
-    bench.settle(consumer, DeliveryOutcome.REQUEUE, keys[1:])
-    bench.publish("f", "g")
-    other = bench.consumer(3)
-    assert bench.bodies(bench.told, other) == ["d", "a", "e"]
-    bench.give_back(other, bench.held(other)[1:])
-    assert bench.get(consumer, 6) == ["a", "e", "b", "c", "f", "g"]
-
-
 def test_a_high_message_that_is_older_than_a_return_to_the_tail_goes_before_it_in_its_turn() -> None:
     bench = Bench(delivery_limit=None)
     bench.publish("n")
@@ -152,17 +84,6 @@ def test_returns_to_the_tail_may_be_dropped(overflow: str) -> None:
         left = []
     assert not list(bench.queue.messages.ready.behind.items())
     assert bench.get(consumer, 9) == left
-
-
-def test_what_never_reached_the_client_goes_back_to_its_place() -> None:
-    bench = Bench()
-    bench.publish("n1", "n2")
-    bench.publish("h1", "h2", priority=9)
-    consumer = bench.consumer(4)
-    bench.publish("h3", priority=9)
-    bench.give_back(consumer, bench.held(consumer))
-    other = bench.consumer()
-    assert bench.get(other, 5) == ["h1", "h2", "n1", "h3", "n2"]
 
 
 @pytest.mark.rabbitmq(
@@ -237,16 +158,6 @@ def test_a_cancelled_consumer_gets_no_more_and_may_settle_what_it_holds() -> Non
     assert bench.queue.ready == 1
     bench.do(Credit(consumer, 1, 5, False, 1))
     assert bench.queue.ready == 1, "credit of a cancelled consumer is worth nothing"
-
-
-@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "return_non_existent_test")
-def test_unknown_keys_settle_nothing() -> None:
-    bench = Bench()
-    bench.publish("a")
-    consumer = bench.consumer(1)
-    for delivery_outcome in DeliveryOutcome:
-        bench.settle(consumer, delivery_outcome, [77])
-    assert bench.queue.unsettled == 1
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "consumer_metrics", "queue_declare_passive_consumer_count")

@@ -37,26 +37,6 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_a_first_delivery_says_nothing_of_counts(bench: Bench) -> None:
-    bench.publish("a")
-    assert counts_of(bench.delivered(bench.credit(bench.consumer(), 1))[0]) == (None, None, 0, True)
-
-
-@pytest.mark.parametrize(
-    ("delivery_outcome", "failures"), [(DeliveryOutcome.REQUEUE, 0), (DeliveryOutcome.REQUEUE_FAILED, 1)]
-)
-def test_each_return_counts_as_acquired_and_a_failed_one_as_failed_too(
-    delivery_outcome: DeliveryOutcome, failures: int, bench: Bench
-) -> None:
-    """The table of the features, section 10; consume_redelivery_count, return_test, requeue_test."""
-    bench.publish("a")
-    consumer = bench.consumer(1)
-    for times in (1, 2, 3):
-        bench.settle(consumer, delivery_outcome)
-        found = bench.delivered(bench.credit(consumer, 1))[0]
-        assert counts_of(found) == (times, times * failures, times * failures, False)
-
-
 @pytest.mark.rabbitmq(
     "amqp_client_SUITE",
     "detach_requeues_one_session_quorum_queue",
@@ -89,18 +69,6 @@ def test_a_link_that_goes_returns_what_it_held_in_order(
     assert {counts_of(each) for each in messages} == {(1, failures, failures, False)}
 
 
-def test_a_restart_of_the_node_counts_as_a_lost_connection(bench: Bench) -> None:
-    bench.publish("a", "b", "c")
-    first, second = bench.consumer(1), bench.consumer(2)
-    bench.do(NodeGone(0, 0))
-    assert bench.queue.consumers == 0
-    bench.leave(first, DeliveryOutcome.REQUEUE)
-    bench.leave(second, DeliveryOutcome.REQUEUE)
-    messages = bench.delivered(bench.credit(bench.consumer(), 3))
-    assert [each[1] for each in messages] == [b"a", b"b", b"c"]
-    assert {counts_of(each) for each in messages} == {(1, 1, 1, False)}
-
-
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "subscribe_redelivery_limit_with_dead_letter")
 @pytest.mark.rabbitmq(
     "quorum_queue_SUITE",
@@ -119,19 +87,6 @@ def test_the_twenty_first_return_is_above_the_limit_of_twenty(bench: Bench) -> N
         bench.settle(consumer, DeliveryOutcome.REQUEUE_FAILED)
     assert bench.get(consumer) == []
     assert bench.queue.ready == bench.queue.unsettled == 0
-
-
-@pytest.mark.parametrize("delivery_outcome", [DeliveryOutcome.REQUEUE, DeliveryOutcome.REQUEUE_FAILED])
-def test_every_return_counts_against_the_limit(delivery_outcome: DeliveryOutcome) -> None:
-    """Seed 004 promises an end to loops of reject and of nack; ADR 0013."""
-    bench = Bench(delivery_limit=1, dead_letter_exchange="dlx")
-    bench.publish("a", "b")
-    consumer = bench.consumer(2)
-    bench.settle(consumer, delivery_outcome)
-    assert bench.dead() == []
-    bench.credit(consumer, 2)
-    bench.settle(consumer, delivery_outcome)
-    assert bench.dead() == [("delivery_limit", ["a", "b"])]
 
 
 @pytest.mark.rabbitmq(
@@ -225,6 +180,8 @@ def test_a_cancelled_consumer_may_still_reject() -> None:
     "rabbit_fifo_SUITE",
     "delayed_retry_all_test",
     "delayed_retry_becomes_ready_test",
+    "delayed_retry_consumer_down_returned_mode_test",
+    "delayed_retry_consumer_down_test",
     "delayed_retry_disabled_test",
     "delayed_retry_failed_only_test",
     "delayed_retry_modify_failed_test",
@@ -244,11 +201,14 @@ def test_a_cancelled_consumer_may_still_reject() -> None:
         (RetryType.RETURNED, DeliveryOutcome.REQUEUE_FAILED, False),
     ],
 )
-def test_which_returns_wait(kind: RetryType, delivery_outcome: DeliveryOutcome, waits: bool) -> None:
+@pytest.mark.parametrize("lost", [False, True], ids=["settled", "consumer lost"])
+def test_which_returns_wait(
+    lost: bool, kind: RetryType, delivery_outcome: DeliveryOutcome, waits: bool
+) -> None:
     bench = Bench(retry_type=kind, retry_min_ms=1000)
     bench.publish("a")
     consumer = bench.consumer(1)
-    bench.settle(consumer, delivery_outcome)
+    (bench.leave if lost else bench.settle)(consumer, delivery_outcome)
     assert (bench.queue.delayed, bench.queue.ready) == ((1, 0) if waits else (0, 1))
     if waits:
         assert bench.queue.deadline() == bench.now + 1000
@@ -311,27 +271,6 @@ def test_delayed_messages_are_purged_and_counted() -> None:
     told = bench.do(Purge(bench.request))
     assert only(told, Answer)[0].ready == 1
     assert bench.queue.deadline() is None
-
-
-@pytest.mark.rabbitmq(
-    "rabbit_fifo_SUITE", "delayed_retry_consumer_down_returned_mode_test", "delayed_retry_consumer_down_test"
-)
-@pytest.mark.parametrize(
-    ("kind", "delivery_outcome", "waits"),
-    [
-        (RetryType.FAILED, DeliveryOutcome.REQUEUE_FAILED, True),
-        (RetryType.FAILED, DeliveryOutcome.REQUEUE, False),
-        (RetryType.RETURNED, DeliveryOutcome.REQUEUE_FAILED, False),
-        (RetryType.ALL, DeliveryOutcome.REQUEUE_FAILED, True),
-    ],
-)
-def test_what_a_lost_consumer_held_waits_too(
-    kind: RetryType, delivery_outcome: DeliveryOutcome, waits: bool
-) -> None:
-    bench = Bench(retry_type=kind, retry_min_ms=1000)
-    bench.publish("a", "b")
-    bench.leave(bench.consumer(2), delivery_outcome)
-    assert (bench.queue.delayed, bench.queue.ready) == ((2, 0) if waits else (0, 2))
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "delayed_retry_monotonic_timestamp_test")

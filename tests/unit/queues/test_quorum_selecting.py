@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp10broker.emulation import rules_of
-from amqp10broker.message.filters import filters
 from amqp10broker.queues.commands import (
     DELETE,
     TICK,
@@ -40,35 +39,14 @@ def bench() -> Colours:
     return Colours()
 
 
-def test_what_comes_back_goes_to_the_next_that_matches() -> None:
-    """Before what nobody had; and its counts say how often it came back."""
+def test_what_comes_back_to_the_next_that_matches_counts_how_often() -> None:
     bench = Colours(delivery_limit=2, dead_letter_exchange="dead")
-    bench.put("blue", "red", "blue", "red", "red")
-    first = bench.selects(RED, 2)
-    assert bench.numbers(first) == [1, 3]
-    second = bench.selects(RED, 1)
-    assert bench.numbers(second) == [4]
-    bench.settle(first, DeliveryOutcome.REQUEUE, [1])
-    bench.credit(second, 1)
-    assert bench.numbers(second) == [4, 1]
-    for _ in range(2):
-        bench.settle(second, DeliveryOutcome.REQUEUE_FAILED, [1])
-        bench.credit(second, 1)
-        bench.turns()
+    bench.put("blue", "red")
+    for _ in range(3):
+        red = bench.selects(RED, 1)
+        assert bench.numbers(red) == [1]
+        bench.settle(red, DeliveryOutcome.REQUEUE_FAILED, [1])
     assert bench.dead_numbers() == [("delivery_limit", [1])]
-
-
-def test_what_is_given_back_unseen_stands_in_its_place_again(bench: Colours) -> None:
-    """And is looked at again by those that had looked there, and nothing else is."""
-    bench.put("red", "red", "blue", "red")
-    first, second = bench.selects(RED, 9), bench.selects(BLUE, 9)
-    assert bench.numbers(first) == [0, 1, 3]
-    looked_at = bench.looking(second).looked_at
-    third = bench.selects(RED, 9)
-    bench.turns()
-    bench.give_back(first, [1])
-    assert bench.numbers(third) == [1]
-    assert bench.looking(second).looked_at == looked_at + 1
 
 
 def test_a_drain_of_one_that_times_out_is_answered() -> None:
@@ -164,7 +142,7 @@ def test_cursors_are_in_the_state_and_followers_evaluate_nothing(
     def read(data: bytes) -> object:
         raise AssertionError("a follower reads what somebody selects")
 
-    monkeypatch.setattr(filters, "decode_wanted", read)
+    monkeypatch.setattr(filter_set, "decode_wanted", read)
     assert bench.numbers(blue) == [20]
     assert bench.follower.unsettled == 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.message.filters.filters import SELECTOR, from_amqp10
+from amqp10broker.message.filters.filter_set import SELECTOR, from_amqp10
 from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.queues.classic import consumers as selecting
 from amqp10broker.queues.commands import (

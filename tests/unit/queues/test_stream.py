@@ -8,8 +8,8 @@ import pytest
 
 from amqp10broker.message.amqp10 import decode_head, make_head
 from amqp10broker.message.convert import data_section
-from amqp10broker.message.filters.filters import Filters, from_amqp10
-from amqp10broker.message.filters.stream import (
+from amqp10broker.message.filters.filter_set import Filters, from_amqp10
+from amqp10broker.message.filters.stream_filters import (
     AtTime,
     BloomFilter,
     Interval,
@@ -141,16 +141,6 @@ def test_a_consumer_begins_where_it_asks(position: OffsetSpec, expected: int, be
     assert reader.read(100) == list(range(expected, 9))
 
 
-@pytest.mark.parametrize("position", [None, OffsetWord.NEXT, Offset(9), Offset(10**18), AtTime(10**15)])
-def test_a_consumer_that_begins_at_the_end_gets_what_is_published_from_then_on(
-    position: None, bench: Bench
-) -> None:
-    bench.publish(9)
-    reader = bench.reader(position)
-    assert reader.read(100) == []
-    assert [offset for offset, _ in reader.listen(bench.publish(2))] == [9, 10]
-
-
 # --- delivering -------------------------------------------------------------------------------------
 
 
@@ -232,19 +222,6 @@ def test_a_drain_is_answered_after_the_last_wake_that_it_takes(monkeypatch: pyte
     assert len(reader.replies) == 1
     assert reader.replies[-1].delivery_count == 5
     assert reader.replies[-1].available == 0
-
-
-def test_reading_goes_on_over_chunks_and_segments_that_memory_has_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(stream_module, "_RECENT_BYTES_MAX", 1)
-    bench = Bench(QueueSettings(segment_bytes=200))
-    for _ in range(50):
-        bench.publish(3)
-    assert len(bench.log.segments) > 5
-    reader = bench.reader(Offset(7))
-    assert reader.read(50) + reader.read(200) == list(range(7, 150))
-    assert [number_of(message) for _, message in reader.taken] == list(range(7, 150))
 
 
 # --- an end -----------------------------------------------------------------------------------------

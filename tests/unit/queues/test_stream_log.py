@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from amqp10broker.errors import DamagedFile, DiskFull, StorageError
+from amqp10broker.errors import DamagedFile, StorageError
 from amqp10broker.message.message import Message
 from amqp10broker.queues.stream.durability import StreamCommits
 from amqp10broker.queues.stream.log import INDEX_BYTES, Chunk, MemoryShelf, StreamLog
@@ -250,37 +250,6 @@ def test_a_deleted_stream_leaves_nothing(disk: SimDisk) -> None:
     assert disk.open_count == 1  # the inventory, which says nothing of it any more
     assert not inventory_on(disk).part(f"streams/{NUMBER}").known
     opened(disk).delete()
-
-
-def test_a_write_without_room_is_tried_again_and_nothing_is_lost(disk: SimDisk) -> None:
-    log = opened(disk)
-    write(log, 1)
-    make_room(log)
-    log.append(2, 0, b"", [b"more"])
-    disk.fail[len(disk.calls)] = 28
-    with pytest.raises(DiskFull):
-        log.write()
-    assert log.committed == 1
-    log.commit(log.write())
-    assert [(chunk.first, chunk.end) for chunk in everything(opened(disk))] == [(0, 1), (1, 3)]
-
-
-def test_a_segment_for_which_there_is_no_room_is_tried_again() -> None:
-    for number in range(20):
-        disk = disk_with_folder()
-        log = opened(disk)
-        log.segment_bytes = 1
-        write(log, 1)
-        disk.fail[len(disk.calls) + number] = 28
-        try:
-            write(log, 1)
-        except DiskFull:
-            if log.next_offset == 1:
-                write(log, 1)
-            else:
-                log.commit(log.write())
-        disk.fail.clear()
-        assert [(chunk.first, chunk.end) for chunk in everything(opened(disk))] == [(0, 1), (1, 2)]
 
 
 GROUP = 7

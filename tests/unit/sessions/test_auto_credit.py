@@ -10,7 +10,7 @@ from amqp10broker.observe.flow import Observer, session_samples
 from amqp10broker.observe.flow_events import EventKind, LimitReason
 from amqp10broker.protocols.amqp10.credit import ReceiverCredit
 from amqp10broker.sessions.credit import AutoCredit, AutoLimit, Why
-from amqp10broker.sessions.diagnosis.waits import WaitContext
+from amqp10broker.sessions.diagnosis.wait_reasons import WaitContext
 from amqp10broker.sessions.diagnosis.why_link import session_view
 from tests.support.credit_loop import BASE, Conditions, CreditLoop
 from tests.support.scene import Scene

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from amqp10broker.errors import BadRequest
-from amqp10broker.message.filters.filters import from_amqp10
-from amqp10broker.message.filters.stream import OffsetWord
+from amqp10broker.message.filters.filter_set import from_amqp10
+from amqp10broker.message.filters.stream_filters import OffsetWord
 from amqp10broker.metadata.catalog import VHOST, Catalog
 from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle, QueueSpec
 from amqp10broker.operations.snapshot import (
@@ -47,7 +47,7 @@ from amqp10broker.queues.settings import DEFAULTS, QueueSettings, RetryType
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.sessions.diagnosis.idle import idle_wait, why_idle
 from amqp10broker.sessions.diagnosis.survey import Selection, Survey
-from amqp10broker.sessions.diagnosis.waits import Wait
+from amqp10broker.sessions.diagnosis.wait_reasons import Wait
 from tests.support import streams
 from tests.support.declaring import bind, declare, declare_exchange
 from tests.support.handles import MachineHandle
@@ -187,6 +187,9 @@ def test_all_messages_are_unsettled(kind: str) -> None:
     bench.says(holder, Wait.UNSETTLED_HERE, here, "it settled last")
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE", "query_single_active_consumer_consumer_info_test", note="shown by `status`"
+)
 @KINDS
 def test_another_consumer_is_the_active_one(kind: str) -> None:
     """Which one, and whether it takes more itself."""

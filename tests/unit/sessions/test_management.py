@@ -465,12 +465,6 @@ def test_a_drain_that_takes_back_the_credit_of_responses_is_answered_at_once() -
 # --- refusals -------------------------------------------------------------------------------------
 
 
-def test_a_request_that_is_not_settled_ends_the_session() -> None:
-    peer = Peer().attach_pair()
-    lines = peer.send(peer.request("GET", "/queues/q", settled=False))
-    assert lines[-1].startswith("END error=amqp:invalid-field")
-
-
 @pytest.mark.parametrize("mode", [0, 2], ids=["unsettled", "mixed"])
 def test_a_request_that_is_not_settled_ends_the_session_whatever_the_link_said(mode: int) -> None:
     """The mode of the attach is echoed, and is no way around."""
@@ -481,17 +475,19 @@ def test_a_request_that_is_not_settled_ends_the_session_whatever_the_link_said(m
     ]
 
 
-def test_a_request_of_several_frames_ends_the_session() -> None:
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"settled": False}, "END error=amqp:invalid-field"),
+        ({"more": True}, "END error=amqp:not-implemented"),
+        ({"rcv_settle_mode": 1}, "END error=amqp:invalid-field"),
+    ],
+)
+def test_a_request_is_one_frame_and_settled_by_its_sender(fields: dict[str, Any], said: str) -> None:
     peer = Peer().attach_pair()
-    lines = peer.send(peer.request("GET", "/queues/q", more=True))
-    assert lines[-1].startswith("END error=amqp:not-implemented")
-    assert "more=true" in lines[-1]
-
-
-def test_a_transfer_with_rcv_settle_mode_second_ends_the_session() -> None:
-    peer = Peer().attach_pair()
-    lines = peer.send(peer.request("GET", "/queues/q", rcv_settle_mode=1))
-    assert lines[-1].startswith("END error=amqp:invalid-field")
+    lines = peer.send(peer.request("GET", "/queues/q", **fields))
+    assert lines[-1].startswith(said)
+    assert "more=true" in lines[-1] or "more" not in fields
 
 
 def test_what_is_no_message_ends_the_half() -> None:

@@ -441,24 +441,6 @@ def test_other_queues_have_no_news(arguments: dict[str, Any], scene: Scene) -> N
     assert happen(scene, ActiveChanged(queue.ref, True), queue.reply(credit)) == []
 
 
-@pytest.mark.rabbitmq(
-    "rabbit_fifo_SUITE", "query_single_active_consumer_consumer_info_test", note="shown by `status`"
-)
-def test_a_consumer_that_waits_to_become_active_says_so_in_the_status(scene: Scene) -> None:
-    """There are messages, and it has credit: without a word nobody would know why nothing moves."""
-    declare(scene.world.catalog, scene.world.vhost, "q", arguments=SAC)
-    scene.receiver("/queues/q", 1)
-    scene.receiver("/queues/q", 2)
-    scene.do("C> FLOW h=1 dc=0 cr=1", "C> FLOW h=2 dc=0 cr=1")
-
-    def waits() -> list[str]:
-        return [link["waits"] for link in scene.world.status()["links"]]
-
-    assert waits() == ["queue-empty-nothing-routed", "not-active"]
-    scene.world.publish("q", 2)
-    assert waits() == ["no-credit-used-up", "not-active"]
-
-
 # --- held for too long ----------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from amqp10broker.protocols.amqp091.methods import (
     TxSelect,
 )
 from amqp10broker.queues.queue_status import QueueProgress
-from amqp10broker.sessions.diagnosis.waits import NO_WAIT, STUCK_MS, Wait, WaitContext, Waiting
+from amqp10broker.sessions.diagnosis.wait_reasons import NO_WAIT, STUCK_MS, Wait, WaitContext, Waiting
 from amqp10broker.sessions.diagnosis.why_channel import channel_view
 from amqp10broker.sessions.diagnosis.why_link import session_view
 from tests.support.channel_world import World, WorldChannel
@@ -116,26 +116,6 @@ def test_room_that_an_acknowledgement_made_is_the_beginning_of_the_wait(channel:
     channel.say(BasicAck(1))
     code, _, for_s = consumer(channel)
     assert (code, for_s) == ("queue-empty", 12.0)
-
-
-def test_a_queue_is_not_empty_whose_messages_another_holds(world: World, channel: WorldChannel) -> None:
-    other = world.channel()
-    other.consume("q", "holder")
-    other.publish("q", b"x", b"x")
-    channel.consume("q", "c")
-    code, why, _ = consumer(channel)
-    assert code == "unsettled-elsewhere"
-    assert "all 2 messages of queue 'q' are unsettled" in why
-
-
-def test_another_consumer_is_the_active_one(world: World, channel: WorldChannel) -> None:
-    declare(world.catalog, world.vhost, "single", arguments={"x-single-active-consumer": True})
-    world.channel().consume("single", "first")
-    channel.consume("single", "second")
-    channel.publish("single", b"x")
-    code, why, _ = consumer(channel)
-    assert code == "not-active"
-    assert "single active consumer" in why
 
 
 def test_a_client_that_does_not_read(channel: WorldChannel) -> None:

@@ -80,12 +80,6 @@ def test_the_present_entries_are_there_after_a_restart(log: CatalogLog, disk: Si
     assert ("d",) not in again
 
 
-def test_a_change_survives_the_process_without_a_sync(log: CatalogLog, disk: SimDisk) -> None:
-    """It has been handed to the system before `put` returns."""
-    log.put([(("a",), 1)])
-    assert entries(opened(disk.after_kill())) == {("a",): 1}
-
-
 def test_a_change_is_one_record(log: CatalogLog, disk: SimDisk) -> None:
     """Wherever the file is cut, all of it is there or nothing."""
     log.put([(("a",), 1)])

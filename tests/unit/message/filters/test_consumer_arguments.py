@@ -8,8 +8,8 @@ import pytest
 
 from amqp10broker.errors import PreconditionFailed
 from amqp10broker.message.filters.fields import FilterError
-from amqp10broker.message.filters.filters import Filters
-from amqp10broker.message.filters.stream import (
+from amqp10broker.message.filters.filter_set import Filters
+from amqp10broker.message.filters.stream_filters import (
     AtTime,
     BloomFilter,
     Interval,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import MessageReader
 from amqp10broker.message.filters.fields import MessageField, Section
-from amqp10broker.message.filters.filters import (
+from amqp10broker.message.filters.filter_set import (
     ABSENT,
     ALIKE_MAX,
     APPLICATION_PROPERTIES,
@@ -29,7 +29,7 @@ from amqp10broker.message.filters.filters import (
     FilterSet,
     from_amqp10,
 )
-from amqp10broker.message.filters.stream import BloomFilter, OffsetWord, chunk_filter
+from amqp10broker.message.filters.stream_filters import BloomFilter, OffsetWord, chunk_filter
 from amqp10broker.message.stream_heads import filter_value
 from amqp10broker.protocols.amqp091.codec import encode_table
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties

@@ -8,7 +8,11 @@ from uuid import UUID
 import pytest
 
 from amqp10broker.message.filters.fields import PROPERTIES, FilterError
-from amqp10broker.message.filters.filters import MessageFilter, parse_application_properties, parse_properties
+from amqp10broker.message.filters.filter_set import (
+    MessageFilter,
+    parse_application_properties,
+    parse_properties,
+)
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import array_of
 from amqp10broker.protocols.amqp10.types import (

@@ -81,30 +81,21 @@ def check(cases: str, on: Any = PARCEL) -> None:
 CASES = {
     # Three-valued logic: unknown is neither, and what is no boolean counts as unknown.
     "logical_operators": """
-        T express AND NOT paid
         F express AND paid
         F paid AND missing
-        F missing AND paid
         U express AND missing
         U missing AND express
-        U missing AND missing
         T express OR missing
-        T missing OR express
         U paid OR missing
         U missing OR paid
         F paid OR paid
-        U NOT missing
         U NOT (missing AND express)
         T NOT (missing AND paid)
         F NOT (missing OR express)
         U NOT (missing OR paid)
         U NOT NOT missing
         T pieces OR express
-        U pieces AND express
-        F pieces AND paid
         U NOT pieces
-        U NOT city
-        T express AND express AND express AND NOT paid
         F express AND missing AND paid
         U express AND missing AND express
         T paid OR missing OR express
@@ -113,7 +104,6 @@ CASES = {
     # Of numbers, texts and binaries; booleans are equal or not.
     "comparison_operators": """
         T pieces = 3
-        T 3 = pieces
         F pieces <> 3
         F pieces != 3
         T pieces < 4
@@ -123,116 +113,68 @@ CASES = {
         T pieces >= 3
         F pieces > 3
         T 4 > pieces
-        T 3 >= pieces
-        T 3 <= pieces
         T level < pieces
-        T weight > pieces
         T weight = 7.5
-        T city = 'Riga'
         F city = 'riga'
-        T city <> 'Oslo'
         T city > 'Oslo'
-        T 'Oslo' < city
-        T city < 'Rigb'
-        T city > 'Rig'
         T 'Z' < 'a'
-        T snow > 'a'
         T country = 'LV'
-        T express = TRUE
         F express = FALSE
         T express <> paid
         F express > paid
         F express >= TRUE
         F TRUE <= express
-        F TRUE < FALSE
     """,
     "single_quoted_strings": """
         T quote = 'it''s'
-        T empty = ''
-        F empty = ''''
         T 'a''''b' = "a''b"
         T snow = 'a\u2603b'
     """,
     # The same with the other quotes, wherever a string can be.
     "double_quoted_strings": """
         T city = "Riga"
-        T "Riga" = 'Riga'
-        T quote = "it's"
         T "a""b" = 'a"b'
-        T "" = ''
-        T city LIKE "R%"
         T code LIKE "AB!_%" ESCAPE "!"
         T city IN ("Oslo", 'Riga')
         F city NOT LIKE "R%"
-        T "Oslo" < city
     """,
     # Patterns match texts; of anything else the answer is unknown, of null too.
     "like_operator": """
         T city LIKE 'R_ga'
         T city LIKE '%ig%'
-        F city LIKE '_iga_'
         T note LIKE 'Handle%100!% _lass' ESCAPE '!'
         T note NOT LIKE '%wood%'
         F note NOT LIKE '%glass'
         T code LIKE 'AB\\_%' ESCAPE '\\'
         F code LIKE 'AB%2_'
-        T country LIKE 'L_'
-        T letter LIKE '_'
         T snow LIKE 'a_b'
-        F snow LIKE 'a__b'
-        T empty LIKE ''
-        T empty LIKE '%'
         F empty LIKE '_'
         U missing LIKE '%'
         U missing NOT LIKE '%'
-        U nothing LIKE '%'
         U pieces LIKE '3'
-        U pieces NOT LIKE '3'
-        U express LIKE 'TRUE'
         U raw LIKE '%'
-        T city LIKE 'O%' OR note LIKE 'H%'
     """,
     # Equal to one of the expressions; unknown of null on the left only.
     "in_operator": """
-        T city IN ('Oslo', 'Riga')
-        F city IN ('Oslo')
-        F city NOT IN ('Oslo', 'Riga')
         T city NOT IN ('Oslo')
         T 'Riga' IN (country, city)
         T pieces IN (1, 2, 3.0)
-        T 3 IN (weight, pieces)
-        T weight IN (pieces * 2.5)
-        T weight IN (h.priority + 1.5)
-        F 1 IN (TRUE)
         F 1 IN (express)
-        F TRUE IN (1, 1.0, 'TRUE')
-        T express IN (paid, TRUE)
         F 1 IN ('1', 0x31)
         U missing IN (1)
-        U missing NOT IN (1)
         U nothing IN (1)
-        U missing IN (missing)
         F pieces IN (missing)
         F pieces IN (1, 1 / 0, missing)
         T pieces NOT IN (1, missing)
-        T pieces IN (missing, 3)
         F decimal IN (decimal)
     """,
     # A property that is null is as one that is not there; what is computed from it is unknown.
     "null_handling": """
-        T missing IS NULL
         T nothing IS NULL
-        F missing IS NOT NULL
         F city IS NULL
-        T city IS NOT NULL
-        F decimal IS NULL
         F zero IS NULL
-        F empty IS NULL
-        F paid IS NULL
         U missing = 0
         U missing <> 0
-        U 0 < missing
-        U missing >= 'a'
         U missing = missing
         U missing <> nothing
         U express = missing
@@ -243,27 +185,19 @@ CASES = {
     "scientific_notation": """
         T 1.2E3 = 1200
         T 1.2E+3 = 1200
-        T 5.0E-2 = 0.05
         T -5.0E-2 = -0.05
-        T 1.0E0 = 1
         T weight = 0.75E1
-        T weight < 1.0E1 AND weight > 1.0E-1
     """,
     # NOT, AND, OR; multiplication before addition; parentheses before all.
     "precedence_and_parentheses": """
         T pieces + 2 * 3 = 9
         T (pieces + 2) * 3 = 15
         T 10 - 4 - 3 = 3
-        T 10 - (4 - 3) = 9
         T 8 / 4 / 2 = 1
         T express OR express AND paid
         F (express OR express) AND paid
         T NOT paid AND express
-        F NOT (NOT paid AND express)
         T NOT city = 'Oslo' AND pieces > 1
-        T paid AND paid OR express
-        F paid AND (paid OR express)
-        T -level * 2 = 8
         T (pieces > 1) = express
     """,
     # Values of different types compare as false, with each operator; numbers are one type.
@@ -272,16 +206,7 @@ CASES = {
         F pieces = '3'
         F pieces <> '3'
         F pieces < '3'
-        F pieces >= '3'
-        F city = 5
-        F city <> 5
-        F 5 <> city
         F express = 1
-        F express <> 1
-        F TRUE = 1
-        F TRUE <> 1
-        F TRUE = 'TRUE'
-        F express >= 0
         F city <> raw
         F raw <> city
         F pieces <> express
@@ -289,21 +214,17 @@ CASES = {
         F decimal <> 0
         F decimal = decimal
         T letter = 'x'
-        T city <> letter
         U decimal + 1 = 1
     """,
     "complex_expressions": """
-        T city = 'Riga' AND weight > 7.0 AND note LIKE '%glass%' AND 2 = 101 % 3
         T (country IN ('LV', 'LT') OR city = 'Oslo') AND (pieces * 2 >= 6) AND NOT paid
         T weight * pieces * (1 - small) > 16.8 AND pieces >= 0 AND pieces <= 100 AND level + 4 = 0
-        F (city = 'Oslo' AND express) OR (weight > 8 AND NOT paid) OR (paid AND missing IS NULL)
         T NOT (city = 'Oslo' OR (h.priority < 5 AND p.subject IN ('letter', 'parcel')))
     """,
     "case_sensitivity": """
         T Case = 1
         T case = 2
         U CASE = 1
-        T Case = 1 AND case = 2
     """,
 }
 

@@ -19,7 +19,7 @@ from amqp10broker.observe.flow import (
 from amqp10broker.observe.flow_events import NO_REASON, EventKind
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.queues.commands import TimedOut
-from amqp10broker.sessions.diagnosis.waits import Wait, WaitContext
+from amqp10broker.sessions.diagnosis.wait_reasons import Wait, WaitContext
 from tests.support.channel_world import World, WorldChannel
 from tests.support.clocked_queue import ClockedQueue
 from tests.support.declaring import declare

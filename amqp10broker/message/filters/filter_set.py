@@ -16,7 +16,7 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import header_of
 from amqp10broker.message.convert import body_start, read_properties, to_amqp10
-from amqp10broker.message.filters import stream
+from amqp10broker.message.filters import stream_filters
 from amqp10broker.message.filters.fields import (
     DELIVERY_MODE,
     PRIORITY,
@@ -29,7 +29,7 @@ from amqp10broker.message.filters.fields import (
 )
 from amqp10broker.message.filters.sql_eval import SqlFilter, compile_selector, compile_sql, text_bytes
 from amqp10broker.message.filters.sql_parser import KINDS, TEXT
-from amqp10broker.message.filters.stream import (
+from amqp10broker.message.filters.stream_filters import (
     AtTime,
     BloomFilter,
     Interval,
@@ -575,8 +575,8 @@ def _boolean(content: Any) -> bool:
 
 
 _PARSERS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    OFFSET_SPEC: stream.from_amqp10,
-    END_OFFSET: stream.end_from_amqp10,
+    OFFSET_SPEC: stream_filters.from_amqp10,
+    END_OFFSET: stream_filters.end_from_amqp10,
     STREAM_FILTER: _filter_values,
     MATCH_UNFILTERED: _boolean,
     PROPERTIES: parse_properties,
