@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp10broker.emulation import rules_of
+from amqp10broker.message.filters import filter_set
 from amqp10broker.queues.commands import (
     DELETE,
     TICK,
