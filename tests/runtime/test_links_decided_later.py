@@ -46,9 +46,9 @@ async def test_a_session_ends_while_its_links_wait(broker: Broker, way: str) -> 
         case "end":
             await client.call(performatives.End, frame(0, performatives.End()))
             await client.call(performatives.Begin, begin())
-            await client.call(performatives.Close, frame(0, performatives.Close()))
+            await client.submit(frame(0, performatives.Close()))
         case "close":
-            await client.call(performatives.Close, frame(0, performatives.Close()))
+            await client.submit(frame(0, performatives.Close()))
         case _:
             await client.vanish()
     await settle_down()

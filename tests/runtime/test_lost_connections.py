@@ -271,7 +271,7 @@ async def test_temporary_queue_and_its_task_go_with_their_link(broker: Broker) -
         await client.call(amqp10.Attach, raw.attach_receiver(0, "", source=source))
         assert len(list(broker.catalog)) == 1
         if number % 2:
-            await client.send(raw.frame(0, amqp10.Detach(handle=0, closed=True)))
+            await client.submit(raw.frame(0, amqp10.Detach(handle=0, closed=True)))
         else:
             await client.vanish()
         await settle_down()

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.real_clock
 def _in_cluster(broker: Broker) -> Cluster:
     cluster = Cluster.__new__(Cluster)
     cluster._node_context, cluster._catalog = broker, broker.catalog
+    cluster.monitor = broker.resource_monitor
     return cluster
 
 
