@@ -199,8 +199,7 @@ async def test_client_that_stops_reading_blocks_only_itself(broker: Broker, dire
     got = await other.take(amqp10.Transfer, ready)
     numbers = [int(raw.body_of(each.payload)[:4]) for each in got]
     assert numbers == sorted(numbers)
-    await other.send(raw.attach_sender(1, "elsewhere"))
-    await other.take(amqp10.Attach, 1)
+    await other.call(amqp10.Attach, raw.attach_sender(1, "elsewhere"))
     await other.call(amqp10.Disposition, raw.transfer(1, 0, b"x"))
     assert queue_counts(broker, "elsewhere") == (1, 0)
     # When it reads again, everything that was kept for it arrives.

@@ -94,7 +94,7 @@ class Client091(MemoryClient):
             if isinstance(got, kind):
                 return got
 
-    async def call(self, channel: int, method: methods.Method, kind: type[M]) -> M:
+    async def call(self, channel: int, method: methods.Method | bytes, kind: type[M]) -> M:
         await self.send(channel, method)
         return await self.expect(kind, channel=channel)
 
