@@ -133,14 +133,8 @@ NEEDS: Final[Mapping[str, tuple[Need, ...]]] = {
     "delete-exchange": (
         Need({"name": "x"}, {"configure": "^x$"}, (("configure", "configure access to exchange 'x'"),)),
     ),
-    "bind": (
-        Need(BIND, **_binding("queue 'a'")),
-        Need(BIND_EXCHANGE, **_binding("exchange 'y'")),
-    ),
-    "unbind": (
-        Need(BIND, **_binding("queue 'a'")),
-        Need(BIND_EXCHANGE, **_binding("exchange 'y'")),
-    ),
+    "bind": (Need(BIND, **_binding("queue 'a'")), Need(BIND_EXCHANGE, **_binding("exchange 'y'"))),
+    "unbind": (Need(BIND, **_binding("queue 'a'")), Need(BIND_EXCHANGE, **_binding("exchange 'y'"))),
     "unbind-by-segment": (Need({"segment": "src=x;dstq=a;key=k;args="}, **_binding("queue 'a'")),),
     "get-bindings": (
         Need(

@@ -483,9 +483,7 @@ async def test_what_was_put_before_the_broker_stops_is_worked_off(folder: str, k
     """A consumer rejects with its last breath: the message must be in one of the two queues afterwards."""
     async with broker_on(folder) as broker:
         client = queue_of(
-            broker,
-            kind=kind,
-            arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"},
+            broker, kind=kind, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
         )
         dead = queue_of(broker, "dead", kind)
         client.publish(*range(50))

@@ -215,11 +215,7 @@ async def test_deliveries_beyond_the_writers_buffer_go_on_without_a_nudge(broker
     for number in range(20):
         await publisher.send(raw.transfer(0, number, b"%04d" % number + b"." * size, settled=True))
     await settle_down()
-    for pair in (
-        None,
-        partial(pipe_pair, 10_000_000, direct=True),
-        partial(pipe_pair, 5_000, direct=True),
-    ):
+    for pair in (None, partial(pipe_pair, 10_000_000, direct=True), partial(pipe_pair, 5_000, direct=True)):
         client = await (connect(broker, pair=pair) if pair else connect(broker)).open(max_frame_size=131_072)
         await client.send(raw.attach_receiver(0, "q"), raw.credit(0, 20))
         got = await client.idle()

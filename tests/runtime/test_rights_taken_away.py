@@ -62,10 +62,7 @@ async def test_a_link_that_may_not_read_its_queue_any_more_is_detached(broker: B
     declaring.set_permission(broker.catalog, "ann", "/", Permission(read="^other$"))
     detach = await client.until(amqp10.Detach)
     assert (detach.handle, detach.closed) == (0, True)
-    assert (detach.error.condition, detach.error.description) == (
-        "amqp:unauthorized-access",
-        READ_REFUSED,
-    )
+    assert (detach.error.condition, detach.error.description) == ("amqp:unauthorized-access", READ_REFUSED)
     await settle_down()
     assert queue_counts(broker, "q") == (2, 0)
     await fill(broker, "other", b"for the other link")
@@ -149,10 +146,7 @@ async def test_who_may_not_be_in_the_virtual_host_any_more_is_disconnected(broke
     other = await connect(broker).open()
     declaring.clear_permission(broker.catalog, "ann", "/")
     close10 = await client10.until(amqp10.Close)
-    assert (close10.error.condition, close10.error.description) == (
-        "amqp:unauthorized-access",
-        VHOST_REFUSED,
-    )
+    assert (close10.error.condition, close10.error.description) == ("amqp:unauthorized-access", VHOST_REFUSED)
     close091 = await client091.expect(methods.ConnectionClose)
     assert (close091.reply_code, close091.reply_text) == (530, f"NOT_ALLOWED - {VHOST_REFUSED}")
     assert await other.idle() == []

@@ -596,8 +596,7 @@ async def test_an_aborted_delivery_is_no_part_of_a_transaction(broker: Broker, s
     state = TransactionalState(txn_id=txn_id)
     number = session.take_id()
     await session.client.send(
-        transfer(1, number, b"m", state=state, more=True),
-        transfer(1, number, b"", raw=True, aborted=True),
+        transfer(1, number, b"m", state=state, more=True), transfer(1, number, b"", raw=True, aborted=True)
     )
     await session.post(txn_id, "two")
     assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
@@ -676,12 +675,7 @@ async def test_answers_to_discharges_are_in_order(session: Session) -> None:
     await session.client.send(post, *requests)
     answers = [got.body for got in await session.client.take(Disposition, 4)]
     assert [answer.first for answer in answers] == ids
-    assert [type(answer.state) for answer in answers] == [
-        TransactionalState,
-        Accepted,
-        Rejected,
-        Accepted,
-    ]
+    assert [type(answer.state) for answer in answers] == [TransactionalState, Accepted, Rejected, Accepted]
 
 
 @pytest.mark.parametrize("fail", [False, True])

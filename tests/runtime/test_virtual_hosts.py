@@ -182,10 +182,7 @@ async def test_a_virtual_host_in_which_the_user_has_no_permission(broker: Broker
     add_vhost(broker.catalog, "closed limit")
     add_user(broker, user, "/")
     text = f"access to vhost 'closed limit' refused for user '{user}'"
-    assert await refused(broker, user, hostname="vhost:closed limit") == (
-        "amqp:unauthorized-access",
-        text,
-    )
+    assert await refused(broker, user, hostname="vhost:closed limit") == ("amqp:unauthorized-access", text)
     assert await refused091(broker, user, "closed limit") == (530, f"NOT_ALLOWED - {text}")
     assert broker.catalog.usage.counts[USERS][user] == 0
     set_permission(broker.catalog, user, "closed limit", Permission("", "", ""))

@@ -251,12 +251,7 @@ class Node:
         monkeypatch.setattr(journal_module, "open_syncer", self._open_syncer)
         monkeypatch.setattr(journal_module, "journal_sizes", files_of(3000))
         shorten_pages(monkeypatch)
-        for module in (
-            "queues.queues",
-            "broker",
-            "journal.journal_task",
-            "queues.queue_task",
-        ):
+        for module in ("queues.queues", "broker", "journal.journal_task", "queues.queue_task"):
             monkeypatch.setattr(f"amqp10broker.runtime.{module}._log", self)
 
     # --- a log that notes faults --------------------------------------------------------------------

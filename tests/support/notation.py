@@ -45,10 +45,7 @@ SHORT = {
     "initial_delivery_count": "idc",
 }
 LONG = {short: name for name, short in SHORT.items()}
-SETTLE_MODES = {
-    "snd_settle_mode": ("unsettled", "settled", "mixed"),
-    "rcv_settle_mode": ("first", "second"),
-}
+SETTLE_MODES = {"snd_settle_mode": ("unsettled", "settled", "mixed"), "rcv_settle_mode": ("first", "second")}
 UINT_MAX = 0xFFFF_FFFF
 _DATA = ULong(0x75)
 _FILL = bytes((number * 7 + 3) % 251 for number in range(251))

@@ -70,13 +70,7 @@ from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.context import LinkNames
 from amqp10broker.sessions.diagnosis.wait_reasons import WaitContext
 from amqp10broker.sessions.diagnosis.why_link import session_view
-from amqp10broker.sessions.messages import (
-    AlarmChanged,
-    ConfigChanged,
-    Frames,
-    Notice,
-    SessionMessage,
-)
+from amqp10broker.sessions.messages import AlarmChanged, ConfigChanged, Frames, Notice, SessionMessage
 from tests.support.askers import new_asker
 from tests.support.declaring import declare, remove
 from tests.support.handles import MachineHandle
