@@ -511,7 +511,7 @@ def channel() -> WorldChannel:
 @pytest.mark.parametrize("kind", ["quorum", "stream"])
 @pytest.mark.parametrize("flag", ["if_unused", "if_empty"])
 def test_a_queue_that_cannot_be_deleted_on_a_condition_is_not(broker: Broker, kind: str, flag: str) -> None:
-    """By no front end: RabbitMQ's HTTP API and its channels refuse it for a quorum queue in the same words."""
+    """By no front end: RabbitMQ's HTTP API and channels refuse it for a quorum queue in the same words."""
     broker.do("declare-queue", name="r", arguments={"x-queue-type": kind})
     with pytest.raises(NotSupported) as raised:
         broker.do("delete-queue", name="r", **{flag: True})
