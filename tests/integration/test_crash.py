@@ -16,9 +16,21 @@ from typing import Final
 
 import pytest
 
-from tests.support import crash_load
 from tests.support.broker_process import BrokerProcess
 from tests.support.crash_history import CLASSIC, QUORUM, STREAM, WRITTEN, Kind, QueueHistory
+from tests.support.crash_load import (
+    Client,
+    DeadWatch,
+    Declarer,
+    PikaConsumer,
+    PikaPublisher,
+    ProtonConsumer,
+    ProtonPublisher,
+    Topology,
+    connected,
+    look,
+    look_at_stream,
+)
 from tests.support.journals import LONG
 
 ROUNDS: Final = 210 if LONG else 6
@@ -35,23 +47,23 @@ class Family:
         self.dead = QueueHistory(f"{kind.name}.dead", kind, ordered=False)
         self.queues = (self.single, self.shared, self.dying, self.dead)
 
-    def clients(self, broker: BrokerProcess, name: str, rng: random.Random) -> list[crash_load.Client]:
+    def clients(self, broker: BrokerProcess, name: str, rng: random.Random) -> list[Client]:
         """Clients, to be started, that keep all of them busy."""
         most = 3000 if rng.random() < 0.2 else 150
         seed = rng.randrange(1 << 30)
         name = f"{name}.{self.kind.name}"
-        clients: list[crash_load.Client] = [
-            crash_load.PikaPublisher(broker, seed, self.single, f"{name}.single", most),
-            crash_load.PikaPublisher(broker, seed, self.shared, f"{name}.pika", most),
-            crash_load.ProtonPublisher(broker, seed, self.shared, f"{name}.proton", most),
-            crash_load.ProtonPublisher(broker, seed, self.dying, f"{name}.dying", most),
-            crash_load.PikaConsumer(broker, seed + 2, self.shared),
-            crash_load.ProtonConsumer(broker, seed + 3, self.shared),
-            crash_load.ProtonConsumer(broker, seed + 4, self.dying, self.dead),
-            crash_load.DeadWatch(broker, seed + 5, self.dead, f"{name}.fence"),
+        clients: list[Client] = [
+            PikaPublisher(broker, seed, self.single, f"{name}.single", most),
+            PikaPublisher(broker, seed, self.shared, f"{name}.pika", most),
+            ProtonPublisher(broker, seed, self.shared, f"{name}.proton", most),
+            ProtonPublisher(broker, seed, self.dying, f"{name}.dying", most),
+            PikaConsumer(broker, seed + 2, self.shared),
+            ProtonConsumer(broker, seed + 3, self.shared),
+            ProtonConsumer(broker, seed + 4, self.dying, self.dead),
+            DeadWatch(broker, seed + 5, self.dead, f"{name}.fence"),
         ]
         if rng.random() < 0.5 or len(self.single.content) > 1000:
-            clients.append(crash_load.PikaConsumer(broker, seed + 1, self.single))
+            clients.append(PikaConsumer(broker, seed + 1, self.single))
         return clients
 
 
@@ -63,7 +75,7 @@ class Crashes:
         self.rng = random.Random(seed)
         self.life = 0
         self.counts: Counter[str] = Counter()
-        self.topology = crash_load.Topology()
+        self.topology = Topology()
         self.families = [Family(CLASSIC), Family(QUORUM), Family(WRITTEN)]
         self.stream = QueueHistory("stream", STREAM)
         self.queues = [queue for family in self.families for queue in family.queues]
@@ -83,7 +95,7 @@ class Crashes:
     def declare(self, broker: BrokerProcess) -> None:
         """The queues, in the first life; later they have to be there."""
         passive = self.life > 1
-        with crash_load.connected(broker) as connection:
+        with connected(broker) as connection:
             channel = connection.channel()
             for queue in (*self.queues, self.stream):
                 arguments = {"x-queue-type": queue.kind.name, **queue.kind.arguments}
@@ -97,9 +109,9 @@ class Crashes:
         self.declare(broker)
         self.topology.check(broker)
         for queue in self.queues:
-            self._check(queue, crash_load.look(broker, queue.name))
+            self._check(queue, look(broker, queue.name))
         sentinel = f"life{self.life}.sentinel:1"
-        self._check(self.stream, crash_load.look_at_stream(broker, self.stream, sentinel))
+        self._check(self.stream, look_at_stream(broker, self.stream, sentinel))
         for family in self.families:
             both = set(family.dying.content) & set(family.dead.content)
             assert not both, f"dead-lettered, and still in the queue: {sorted(both)}"
@@ -110,15 +122,15 @@ class Crashes:
         self.counts["looked at"] += len(found)
         queue.check(found)
 
-    def load(self, broker: BrokerProcess) -> list[crash_load.Client]:
+    def load(self, broker: BrokerProcess) -> list[Client]:
         name = f"life{self.life}"
         seed = self.rng.randrange(1 << 30)
-        clients: list[crash_load.Client] = [
+        clients: list[Client] = [
             # In turn, so that each has its lives.
             *self.families[self.life % len(self.families)].clients(broker, name, self.rng),
-            crash_load.PikaPublisher(broker, seed, self.stream, f"{name}.stream.pika", 150),
-            crash_load.ProtonPublisher(broker, seed, self.stream, f"{name}.stream.proton", 150),
-            crash_load.Declarer(broker, seed + 6, self.topology, name),
+            PikaPublisher(broker, seed, self.stream, f"{name}.stream.pika", 150),
+            ProtonPublisher(broker, seed, self.stream, f"{name}.stream.proton", 150),
+            Declarer(broker, seed + 6, self.topology, name),
         ]
         for client in clients:
             client.start()
@@ -127,7 +139,7 @@ class Crashes:
     def live(self) -> None:
         """One life: start, look, work, and be killed, or now and then stopped in order."""
         broker = self.start()
-        clients: list[crash_load.Client] = []
+        clients: list[Client] = []
         in_order = False
         try:
             if self.life > 1 and self.rng.random() < 0.15:
