@@ -390,10 +390,7 @@ MAX_AGE = "must be a number above 0 and a unit of Y, M, D, h, m, s, such as '7D'
         (CLASSIC, {"x-queue-master-locator": "min-masters"}),
         (CLASSIC, {"x-queue-mode": "lazy", "x-queue-version": 2}),
         (QUORUM, {"x-quorum-initial-group-size": 3, "x-quorum-target-group-size": 5}),
-        (
-            QUORUM,
-            {"x-delayed-retry-type": "failed", "x-delayed-retry-min": 5, "x-delayed-retry-max": 5},
-        ),
+        (QUORUM, {"x-delayed-retry-type": "failed", "x-delayed-retry-min": 5, "x-delayed-retry-max": 5}),
         (STREAM, {"x-max-age": "7D", "x-stream-max-segment-size-bytes": 0, "x-initial-cluster-size": 1}),
         (CLASSIC, {"x-nobody-knows": object(), "custom": None}),
     ],
@@ -534,10 +531,7 @@ def test_only_what_the_existing_kind_knows_is_compared(name: str) -> None:
 
 
 PACKAGE = Path(amqp10broker.__file__).parent
-READS_WHAT_A_CONSUMER_ASKS_FOR = {
-    "sessions/amqp10/attach.py",
-    "sessions/amqp091/consuming.py",
-}
+READS_WHAT_A_CONSUMER_ASKS_FOR = {"sessions/amqp10/attach.py", "sessions/amqp091/consuming.py"}
 
 
 @pytest.mark.parametrize("room", ["sessions", "operations"])

@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 from amqp10broker.emulation import rules_of
 from amqp10broker.message.filters import filter_set
 from amqp10broker.queues import commands
-from amqp10broker.queues.quorum.commands import (
-    Browsing,
-    QuorumCommand,
-    SessionGone,
-    encode_commands,
-)
+from amqp10broker.queues.quorum.commands import Browsing, QuorumCommand, SessionGone, encode_commands
 from amqp10broker.queues.quorum.queue import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import Overflow
 from tests.support.queue_bench import Bench, message, only
