@@ -36,7 +36,7 @@ async def is_timed_out(session: Session) -> bool:
 
 
 async def shown(broker: Broker) -> list[TransactionView]:
-    """Open transactions as doors show them, also those of another node."""
+    """Open transactions as front ends show them, also those of another node."""
     views = [view_of(ConnectionView, document(view)) for view in await broker.connections.views()]
     return [each for view in views for session in view.sessions for each in session.transactions]
 
@@ -106,7 +106,7 @@ async def test_without_a_limit_a_transaction_may_be_open_for_ever() -> None:
 
 
 async def test_open_transactions_are_shown_and_ends_are_counted() -> None:
-    """In the views of all doors, and in metrics, by how they ended."""
+    """In the views of all front ends, and in metrics, by how they ended."""
     async with transacting(transaction_max_messages=2, **LIMIT) as (broker, session):
         await session.post(None, "two")
         (number,) = await session.consume("two", 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -437,3 +439,22 @@ def test_whatever_comes_others_are_served_and_nothing_is_left(sent: Iterable[byt
             await eventually(lambda: not broker.connections and not broker.connections.greetings)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize(("on_port", "loaded"), [(False, "False"), (True, "True")])
+def test_the_engine_of_http_is_loaded_before_the_first_client_or_not_at_all(
+    on_port: bool, loaded: str
+) -> None:
+    """Loaded at the first client it could fail, because no file is left to open."""
+    code = f"""
+import sys, trio
+from amqp10broker import Broker, Config
+
+async def main():
+    async with Broker(Config(port=0, http=False, websocket_on_port={on_port})):
+        print("h11" in sys.modules)
+
+trio.run(main)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().splitlines()[-1] == loaded

@@ -1,4 +1,4 @@
-"""Short ways to have a catalog changed: each proposes one request, as the doors do."""
+"""Short ways to have a catalog changed: each proposes one request, as front ends do."""
 
 from __future__ import annotations
 

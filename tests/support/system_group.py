@@ -197,7 +197,7 @@ class Node:
     # --- what is asked ------------------------------------------------------------------------------
 
     def ask(self, request: CatalogRequest[Any]) -> RequestRef:
-        """As a door asks; the answer is in `heard` when it has come."""
+        """As a front end requests; the answer is in `heard` when it has come."""
         self.requests += 1
         ref = RequestRef(PeerId(self.number, self.incarnation, 1), self.requests)
         try:

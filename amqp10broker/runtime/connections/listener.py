@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, Final
 
 import trio
@@ -84,6 +85,9 @@ class Listener:
 
     def begin(self, sockets: BoundSockets, serving: trio.Nursery) -> None:
         """Serve what is given from now on. `serving`: runs connections."""
+        if self._node_context.config.websocket_on_port:
+            # Now, and not at the first such client, when no file may be left to open.
+            import_module("amqp10broker.runtime.http.http_connection")
         self._sockets = sockets
         self._ports = [
             [address[1] for address in addresses_of(each)] for each in (sockets.plain, sockets.encrypted)
@@ -302,6 +306,7 @@ class Listener:
     async def _go_over(
         self, stream: Stream, number: int, peer: str, origin: Peer, data: bytes
     ) -> Greeted | None:
+        # With h11: see `begin`. A broker without WebSocket at this port does not need it.
         from amqp10broker.runtime.http.http_connection import only_websocket, serve_until_websocket
 
         # It has been given room as it was accepted.

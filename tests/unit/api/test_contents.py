@@ -41,7 +41,7 @@ QUEUES: list[dict[str, Any]] = [
 ]
 
 
-class _Door:
+class _FrontEnd:
     pauses = 0
 
     async def pause(self) -> None:
@@ -50,7 +50,7 @@ class _Door:
 
 
 def list_of(items: list[dict[str, Any]], query: dict[str, str], *, paged: bool = True) -> Any:
-    call: Any = SimpleNamespace(request=SimpleNamespace(query=query), broker_api=_Door())
+    call: Any = SimpleNamespace(request=SimpleNamespace(query=query), broker_api=_FrontEnd())
     return json.loads(trio.run(partial(calls.listed, call, items, paged=paged)).body)
 
 
@@ -142,7 +142,7 @@ def test_an_expression_is_searched_for_in_so_many_steps_of_all_names() -> None:
 
 
 def test_others_run_while_names_are_searched() -> None:
-    broker_api, hostile = _Door(), [{"name": "a" * 254 + "!"} for _ in range(100)]
+    broker_api, hostile = _FrontEnd(), [{"name": "a" * 254 + "!"} for _ in range(100)]
     listing = ListQuery.read({"page": "1", "name": "^([a-z]+\\.?)+$", "use_regex": "true"}, paged=True)
     trio.run(listing.found, hostile, broker_api.pause)
     assert broker_api.pauses >= 3

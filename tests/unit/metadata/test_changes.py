@@ -431,7 +431,7 @@ def test_arguments_come_back_as_they_were(value: object) -> None:
 
 
 def test_bindings_are_the_same_exactly_if_they_count_as_the_same() -> None:
-    """Whatever the doors through which they came: text or bytes, one zero or the other."""
+    """Whatever the front ends by which they came: text or bytes, one zero or the other."""
     catalog, kept = kept_catalog()
     vhost = catalog.lookup_vhost("/")
     declare(catalog, vhost, "q")

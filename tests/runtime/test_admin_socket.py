@@ -338,7 +338,7 @@ async def test_users_can_be_managed_without_the_default_virtual_host(broker: Bro
 
 
 async def test_a_queue_for_one_connection_cannot_be_declared_here(broker: Broker) -> None:
-    """The door's connection is over at once, so nobody could ever use it."""
+    """The connection of the admin socket ends at once, so no client could ever use it."""
     refused = await asked(broker, "declare-queue", name="q", exclusive=True)
     assert "leave out exclusive" in refused["error"]
     assert await ask(broker, "list-queues") == []

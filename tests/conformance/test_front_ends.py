@@ -1,7 +1,7 @@
-"""One table, every door: each operation through each door, with each of its permissions missing.
+"""Each operation through each front end, with each of its permissions missing.
 
-A door says of every operation how it is asked for there, or that it is not offered: a new one fails here
-until that is decided. What differs between doors by intention is in docs/adr/0040.
+A front end says of every operation how it is asked for there, or that it is not offered: a new one fails here
+until that is decided. What differs between front ends by intention is in docs/adr/0040.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def allow(catalog: Catalog, patterns: Mapping[str, str]) -> None:
     set_topic_permission(catalog, USER, "/", "x", TopicPermission("", topic))
 
 
-# --- doors ----------------------------------------------------------------------------------------
+# --- front ends -----------------------------------------------------------------------------------
 
 
 class BrokerApi(Protocol):
@@ -206,7 +206,7 @@ class BrokerApi(Protocol):
 
 @dataclass
 class Table:
-    """Whoever calls `Caller.perform`: what a further door has by itself."""
+    """Whoever calls `Caller.perform`: what a further front end has by itself."""
 
     name: str = "table"
     offers: frozenset[str] = frozenset(OPERATIONS)
@@ -325,7 +325,7 @@ def _attaching(link: str, pattern: str, what: str) -> Mapping[str, tuple[Need, .
     }
 
 
-DOORS: Final[tuple[BrokerApi, ...]] = (
+FRONT_ENDS: Final[tuple[BrokerApi, ...]] = (
     Table(),
     Management10(),
     Methods091(),
@@ -338,7 +338,7 @@ DOORS: Final[tuple[BrokerApi, ...]] = (
 )
 
 NOT_OFFERED: Final[Mapping[str, frozenset[str]]] = {
-    # unbind is unbind-by-segment there; what there is in the whole is asked of the other doors.
+    # unbind is unbind-by-segment there; what there is in the whole is asked of the other front ends.
     "management node of AMQP 1.0": frozenset({"unbind", "get-exchange", *LISTS, *ADMINISTRATIVE}),
     # The protocol has no methods for it.
     "methods of AMQP 0-9-1": frozenset({"unbind-by-segment", "get-bindings", *LISTS, *ADMINISTRATIVE}),
@@ -361,8 +361,8 @@ def _access(text: str) -> str:
     return text.partition(" in vhost ")[0]
 
 
-@pytest.mark.parametrize("broker_api", DOORS, ids=lambda broker_api: broker_api.name)
-def test_it_is_decided_of_each_operation_whether_a_door_offers_it(broker_api: BrokerApi) -> None:
+@pytest.mark.parametrize("broker_api", FRONT_ENDS, ids=lambda broker_api: broker_api.name)
+def test_it_is_decided_of_each_operation_whether_a_front_end_offers_it(broker_api: BrokerApi) -> None:
     """A new one is offered, or is not by intention."""
     not_offered = NOT_OFFERED.get(broker_api.name, frozenset())
     assert not broker_api.offers & not_offered
@@ -371,7 +371,7 @@ def test_it_is_decided_of_each_operation_whether_a_door_offers_it(broker_api: Br
 
 CASES: Final = [
     pytest.param(broker_api, name, need, missing, id=f"{broker_api.name}-{name}-{number}-{missing or 'none'}")
-    for broker_api in DOORS
+    for broker_api in FRONT_ENDS
     for name, needs in {**NEEDS, **broker_api.needs}.items()
     if name in broker_api.offers
     for number, need in enumerate(needs)
@@ -418,7 +418,7 @@ CASES: Final = [
     "get_bindings_source_read_denied",
 )
 @pytest.mark.parametrize(("broker_api", "operation", "need", "missing"), CASES)
-def test_a_missing_permission_is_refused_at_every_door(
+def test_a_missing_permission_is_refused_at_every_front_end(
     broker_api: BrokerApi, operation: str, need: Need, missing: str | None
 ) -> None:
     """With what is just enough it is done; with one of it missing, that one is named."""
@@ -430,7 +430,7 @@ def test_a_missing_permission_is_refused_at_every_door(
     ("broker_api", "name"),
     [
         pytest.param(broker_api, name, id=f"{broker_api.name}-{name}")
-        for broker_api in DOORS
+        for broker_api in FRONT_ENDS
         for name in sorted(broker_api.offers & ADMINISTRATIVE)
     ],
 )
@@ -511,7 +511,7 @@ def channel() -> WorldChannel:
 @pytest.mark.parametrize("kind", ["quorum", "stream"])
 @pytest.mark.parametrize("flag", ["if_unused", "if_empty"])
 def test_a_queue_that_cannot_be_deleted_on_a_condition_is_not(broker: Broker, kind: str, flag: str) -> None:
-    """By no door: RabbitMQ's HTTP API and its channels refuse it for a quorum queue in the same words."""
+    """By no front end: RabbitMQ's HTTP API and channels refuse it for a quorum queue in the same words."""
     broker.do("declare-queue", name="r", arguments={"x-queue-type": kind})
     with pytest.raises(NotSupported) as raised:
         broker.do("delete-queue", name="r", **{flag: True})
