@@ -88,10 +88,7 @@ ROWS = {
     "bare name as source": Row(
         "source=fresh",
         {"configure": "^fresh$", "read": "^fresh$"},
-        (
-            ("configure", "configure access to queue 'fresh'"),
-            ("read", "read access to queue 'fresh'"),
-        ),
+        (("configure", "configure access to queue 'fresh'"), ("read", "read access to queue 'fresh'")),
     ),
     "bare name as target": Row(
         "target=fresh",
@@ -193,10 +190,7 @@ def test_a_message_through_the_anonymous_terminus(
 
 @pytest.mark.parametrize(
     ("missing", "what"),
-    [
-        ("configure", "configure access to queue 'fresh'"),
-        ("write", "write access to exchange 'amq.default'"),
-    ],
+    [("configure", "configure access to queue 'fresh'"), ("write", "write access to exchange 'amq.default'")],
 )
 def test_a_message_that_would_declare_a_queue_needs_what_an_attach_needs(
     scene: Scene, missing: str, what: str

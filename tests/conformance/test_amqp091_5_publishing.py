@@ -7,28 +7,8 @@ from typing import Any
 import pytest
 
 from amqp10broker.config import Config
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import END, HEADER, content_header_frame, method_frame
-from amqp10broker.protocols.amqp091.methods import (
-    FRAME_BODY,
-    BasicAck,
-    BasicCancel,
-    BasicConsume,
-    BasicDeliver,
-    BasicGet,
-    BasicPublish,
-    BasicReturn,
-    ChannelClose,
-    ChannelCloseOk,
-    ChannelOpen,
-    ChannelOpenOk,
-    ConfirmSelect,
-    ConfirmSelectOk,
-    ExchangeDeclare,
-    QueueBind,
-    QueueDeclare,
-    QueueDelete,
-    TxSelect,
-)
 from tests.support.channel_world import World, WorldChannel, bodies, contents, kinds, properties_of
 from tests.support.declaring import add_user, set_tags
 
@@ -38,18 +18,18 @@ def channel() -> WorldChannel:
     """A channel in a world with queues q and r."""
     channel = World().channel()
     for name in "qr":
-        channel.call(QueueDeclare(name, durable=True))
+        channel.call(methods.QueueDeclare(name, durable=True))
     return channel
 
 
 def confirming(channel: WorldChannel) -> WorldChannel:
-    assert channel.call(ConfirmSelect()) == ConfirmSelectOk()
+    assert channel.call(methods.ConfirmSelect()) == methods.ConfirmSelectOk()
     return channel
 
 
 def got_from(channel: WorldChannel, queue: str = "q") -> list[Any]:
     got = channel.consume(queue, "probe", no_ack=True)
-    channel.call(BasicCancel("probe"))
+    channel.call(methods.BasicCancel("probe"))
     return contents(got)
 
 
@@ -70,9 +50,10 @@ def test_immediate_is_not_implemented(channel: WorldChannel) -> None:
 def test_mandatory_without_route_is_returned(channel: WorldChannel) -> None:
     """basic.return 312 NO_ROUTE with the whole message."""
     (returned,) = contents(
-        channel.publish("k", b"body", exchange="amq.direct", mandatory=True, message_id="m"), BasicReturn
+        channel.publish("k", b"body", exchange="amq.direct", mandatory=True, message_id="m"),
+        methods.BasicReturn,
     )
-    assert returned.method == BasicReturn(312, "NO_ROUTE", "amq.direct", "k")
+    assert returned.method == methods.BasicReturn(312, "NO_ROUTE", "amq.direct", "k")
     assert returned.body == b"body"
     assert properties_of(returned).message_id == "m"
 
@@ -89,7 +70,7 @@ def test_unroutable_without_mandatory_is_dropped(channel: WorldChannel) -> None:
 def test_message_larger_than_configured_is_refused() -> None:
     """406 message size N is larger than configured max size M; one of that size is taken."""
     channel = World(Config(max_message_size_bytes=100)).channel()
-    channel.call(QueueDeclare("q", durable=True))
+    channel.call(methods.QueueDeclare("q", durable=True))
     assert channel.publish("q", b"x" * 100) == []
     text = "message size 101 is larger than configured max size 100"
     assert channel.refused(channel.content("q", b"x" * 100), channel.content("q", b"x" * 101)) == (406, text)
@@ -97,7 +78,7 @@ def test_message_larger_than_configured_is_refused() -> None:
 
 
 def head_of(size: int, exchange: str = "", *, immediate: bool = False) -> bytes:
-    publish = BasicPublish(exchange, "q", immediate=immediate)
+    publish = methods.BasicPublish(exchange, "q", immediate=immediate)
     return method_frame(1, publish) + content_header_frame(1, b"\x00\x00", size)
 
 
@@ -117,13 +98,13 @@ def test_what_the_method_says_is_looked_at_before_the_body_and_the_size(size: in
     stranger = world.connect(user="stranger")
     got = stranger.channel(1).say(head_of(size, "nowhere"))
     (closed,) = got
-    assert isinstance(closed, ChannelClose)
-    assert (closed.reply_code, closed.method_id) == (403, BasicPublish.METHOD_ID)
+    assert isinstance(closed, methods.ChannelClose)
+    assert (closed.reply_code, closed.method_id) == (403, methods.BasicPublish.METHOD_ID)
     assert stranger.reader.unfinished.held_bytes == 0
     guest = world.connect()
     (closed,) = guest.channel(1).say(head_of(size, "nowhere"))
-    assert isinstance(closed, ChannelClose)
-    assert (closed.reply_code, closed.method_id) == (404, BasicPublish.METHOD_ID)
+    assert isinstance(closed, methods.ChannelClose)
+    assert (closed.reply_code, closed.method_id) == (404, methods.BasicPublish.METHOD_ID)
     assert not guest.reader.publishing
 
 
@@ -131,10 +112,10 @@ def test_an_exchange_declared_just_before_is_there_for_a_content_that_is_not_who
     channel: WorldChannel,
 ) -> None:
     """What is looked at early is looked at in its turn."""
-    declare = method_frame(1, ExchangeDeclare("new", "fanout", no_wait=True))
+    declare = method_frame(1, methods.ExchangeDeclare("new", "fanout", no_wait=True))
     assert channel.say(declare + head_of(2, "new")) == []
     assert channel.connection.reader.publishing
-    assert channel.say(HEADER.pack(FRAME_BODY, 1, 2) + b"ab" + END) == []
+    assert channel.say(HEADER.pack(methods.FRAME_BODY, 1, 2) + b"ab" + END) == []
     assert not channel.connection.reader.publishing
 
 
@@ -145,16 +126,18 @@ def test_immediate_is_refused_before_the_body(channel: WorldChannel) -> None:
 
 def test_a_channel_that_fails_forgets_the_content_that_is_coming(channel: WorldChannel) -> None:
     """One that is announced when the channel is closing already is not wanted, whatever it is for."""
-    (closed,) = channel.say(QueueDeclare("missing", passive=True), head_of(5))
-    assert isinstance(closed, ChannelClose)
+    (closed,) = channel.say(methods.QueueDeclare("missing", passive=True), head_of(5))
+    assert isinstance(closed, methods.ChannelClose)
     assert closed.reply_code == 404
     assert not channel.connection.reader.publishing
     assert channel.connection.reader.unfinished.held_bytes == 0
-    assert channel.say(ChannelCloseOk(), ChannelOpen()) == [ChannelOpenOk()]
+    assert channel.say(methods.ChannelCloseOk(), methods.ChannelOpen()) == [methods.ChannelOpenOk()]
 
 
 def test_a_content_of_a_client_that_is_no_publish_is_refused_before_its_body(channel: WorldChannel) -> None:
-    deliver = method_frame(1, BasicDeliver("c", 1, False, "", "q")) + content_header_frame(1, b"\x00\x00", 5)
+    deliver = method_frame(1, methods.BasicDeliver("c", 1, False, "", "q")) + content_header_frame(
+        1, b"\x00\x00", 5
+    )
     channel.say(deliver)
     fault = channel.connection.fault
     assert fault.code == 503
@@ -165,7 +148,7 @@ def test_a_content_of_a_client_that_is_no_publish_is_refused_before_its_body(cha
 def test_bodies_of_every_size_arrive(size: int) -> None:
     """Empty, one frame, exactly one frame, several frames; in both directions."""
     channel = World().channel(frame_max=8192)
-    channel.call(QueueDeclare("q", durable=True))
+    channel.call(methods.QueueDeclare("q", durable=True))
     body = bytes(number % 251 for number in range(size))
     channel.publish("q", body)
     assert bodies(got_from(channel)) == [body]
@@ -255,15 +238,15 @@ def test_one_bad_message_of_many_of_one_shape(channel: WorldChannel) -> None:
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_select_ok")
 def test_confirm_select_is_answered_and_repeatable(channel: WorldChannel) -> None:
     confirming(channel)
-    assert channel.publish("q", b"x") == [BasicAck(1, False)]
+    assert channel.publish("q", b"x") == [methods.BasicAck(1, False)]
     confirming(channel)
-    assert channel.publish("q", b"x") == [BasicAck(2, False)]
+    assert channel.publish("q", b"x") == [methods.BasicAck(2, False)]
 
 
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_nowait")
 def test_confirm_select_without_answer(channel: WorldChannel) -> None:
-    assert channel.say(channel.content("q"), ConfirmSelect(True), channel.content("q")) == [
-        BasicAck(1, False)
+    assert channel.say(channel.content("q"), methods.ConfirmSelect(True), channel.content("q")) == [
+        methods.BasicAck(1, False)
     ]
 
 
@@ -279,13 +262,13 @@ def test_publishes_before_confirm_select_are_not_counted(channel: WorldChannel) 
     assert channel.take() == []
     box.stalled = False
     channel.world.rest()
-    assert channel.take() == [BasicAck(1, False)]
+    assert channel.take() == [methods.BasicAck(1, False)]
 
 
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_unroutable_message")
 def test_unroutable_is_acked_at_once(channel: WorldChannel) -> None:
     confirming(channel)
-    assert channel.publish("nowhere", b"x") == [BasicAck(1, False)]
+    assert channel.publish("nowhere", b"x") == [methods.BasicAck(1, False)]
 
 
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_mandatory_unroutable")
@@ -294,39 +277,44 @@ def test_return_comes_before_the_ack(channel: WorldChannel) -> None:
     assert kinds(channel.publish("nowhere", b"x", mandatory=True)) == ["BasicReturn", "BasicAck"]
     got = channel.say(*[channel.content("nowhere", mandatory=True)] * 3)
     assert kinds(got) == ["BasicReturn"] * 3 + ["BasicAck"]
-    assert got[-1] == BasicAck(4, True)
+    assert got[-1] == methods.BasicAck(4, True)
 
 
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_acks")
 def test_acks_of_a_batch_are_merged(channel: WorldChannel) -> None:
     """One basic.ack multiple up to the smallest that waits, the others singly."""
     confirming(channel)
-    assert channel.publish("q", *[b"x"] * 5) == [BasicAck(5, True)]
+    assert channel.publish("q", *[b"x"] * 5) == [methods.BasicAck(5, True)]
     channel.world.box("r").stalled = True
     got = channel.say(*[channel.content(key) for key in ("q", "r", "q", "q", "r", "q")])
-    assert got == [BasicAck(6, False), BasicAck(8, False), BasicAck(9, False), BasicAck(11, False)]
+    assert got == [
+        methods.BasicAck(6, False),
+        methods.BasicAck(8, False),
+        methods.BasicAck(9, False),
+        methods.BasicAck(11, False),
+    ]
     channel.world.box("r").stalled = False
     channel.world.rest()
-    assert channel.take() == [BasicAck(10, True)]
+    assert channel.take() == [methods.BasicAck(10, True)]
 
 
 def test_ack_waits_for_the_last_queue(channel: WorldChannel) -> None:
     """All routed queues must have taken the message."""
     for name in "qr":
-        channel.call(QueueBind(name, "amq.fanout", ""))
+        channel.call(methods.QueueBind(name, "amq.fanout", ""))
     confirming(channel)
     channel.world.box("r").stalled = True
     assert channel.publish("", b"x", exchange="amq.fanout") == []
     assert channel.world.counts("q") == (1, 0)
     channel.world.box("r").stalled = False
     channel.world.rest()
-    assert channel.take() == [BasicAck(1, False)]
+    assert channel.take() == [methods.BasicAck(1, False)]
 
 
 def test_later_messages_may_be_confirmed_first(channel: WorldChannel) -> None:
     confirming(channel)
     channel.world.box("q").stalled = True
-    assert channel.say(channel.content("q"), channel.content("r")) == [BasicAck(2, False)]
+    assert channel.say(channel.content("q"), channel.content("r")) == [methods.BasicAck(2, False)]
 
 
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "publisher_confirms_with_deleted_queue")
@@ -337,24 +325,24 @@ def test_a_deleted_queue_counts_as_having_confirmed(channel: WorldChannel) -> No
     confirming(channel)
     channel.world.box("q").stalled = True
     # On a condition the queue decides, and is there until it has.
-    other.send(QueueDelete("q", if_unused=True))
+    other.send(methods.QueueDelete("q", if_unused=True))
     channel.world.rest()
     assert channel.publish("q", b"1", b"2") == []
     channel.world.box("q").stalled = False
     channel.world.rest()
-    assert channel.take() == [BasicAck(2, True)]
+    assert channel.take() == [methods.BasicAck(2, True)]
 
 
 def test_tx_on_a_confirm_channel_is_refused(channel: WorldChannel) -> None:
     """406 cannot switch from confirm to tx mode."""
     confirming(channel)
-    assert channel.refused(TxSelect()) == (406, "cannot switch from confirm to tx mode")
+    assert channel.refused(methods.TxSelect()) == (406, "cannot switch from confirm to tx mode")
 
 
 def test_confirm_on_a_tx_channel_is_refused(channel: WorldChannel) -> None:
     """406 cannot switch from tx to confirm mode."""
-    channel.call(TxSelect())
-    assert channel.refused(ConfirmSelect()) == (406, "cannot switch from tx to confirm mode")
+    channel.call(methods.TxSelect())
+    assert channel.refused(methods.ConfirmSelect()) == (406, "cannot switch from tx to confirm mode")
 
 
 def test_confirm_comes_although_a_consumer_was_first(channel: WorldChannel) -> None:
@@ -363,16 +351,16 @@ def test_confirm_comes_although_a_consumer_was_first(channel: WorldChannel) -> N
     channel.consume("q", no_ack=True)
     got = channel.publish("q", b"1", b"2")
     assert sorted(kinds(got)) == ["BasicAck", "BasicDeliver", "BasicDeliver"]
-    assert channel.publish("r", b"3") == [BasicAck(3, False)]
+    assert channel.publish("r", b"3") == [methods.BasicAck(3, False)]
 
 
 def test_delivery_tags_and_confirm_numbers_are_apart(channel: WorldChannel) -> None:
     """A channel may publish with confirms and acknowledge deliveries, both counted from 1."""
     confirming(channel)
     channel.publish("q", b"1", b"2")
-    assert kinds(channel.say(BasicGet("q"))) == ["BasicGetOk"]
-    assert channel.say(BasicAck(1)) == []
-    assert channel.refused(BasicAck(2)) == (406, "unknown delivery tag 2")
+    assert kinds(channel.say(methods.BasicGet("q"))) == ["BasicGetOk"]
+    assert channel.say(methods.BasicAck(1)) == []
+    assert channel.refused(methods.BasicAck(2)) == (406, "unknown delivery tag 2")
 
 
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_after_mandatory_bug")
@@ -381,9 +369,9 @@ def test_mandatory_after_a_message_without_route(channel: WorldChannel) -> None:
     confirming(channel)
     got = channel.say(channel.content("k"), channel.content("k", mandatory=True), channel.content("k"))
     assert kinds(got) == ["BasicReturn", "BasicAck"]
-    assert got[-1] == BasicAck(3, True)
+    assert got[-1] == methods.BasicAck(3, True)
 
 
 def test_consume_while_messages_come(channel: WorldChannel) -> None:
-    got = channel.say(channel.content("q", b"1"), BasicConsume("q", "c"), channel.content("q", b"2"))
+    got = channel.say(channel.content("q", b"1"), methods.BasicConsume("q", "c"), channel.content("q", b"2"))
     assert kinds(got) == ["BasicConsumeOk", "BasicDeliver", "BasicDeliver"]

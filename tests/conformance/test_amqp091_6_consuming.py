@@ -7,31 +7,11 @@ from typing import Any
 import pytest
 
 from amqp10broker.config import Config
-from amqp10broker.protocols.amqp091.methods import (
-    BasicAck,
-    BasicCancel,
-    BasicCancelOk,
-    BasicConsume,
-    BasicConsumeOk,
-    BasicDeliver,
-    BasicGet,
-    BasicGetEmpty,
-    BasicGetOk,
-    BasicNack,
-    BasicQos,
-    BasicQosOk,
-    ChannelClose,
-    Method,
-    QueueDeclare,
-    QueueDeclareOk,
-    QueueDelete,
-    QueueDeleteOk,
-    QueuePurge,
-)
+from amqp10broker.protocols.amqp091 import methods
 from tests.support.channel_world import World, WorldChannel, bodies, contents, kinds, redelivered, tags
 
-Q = QueueDeclare("q", durable=True)
-STREAM = QueueDeclare("s", durable=True, arguments={"x-queue-type": "stream"})
+Q = methods.QueueDeclare("q", durable=True)
+STREAM = methods.QueueDeclare("s", durable=True, arguments={"x-queue-type": "stream"})
 
 
 @pytest.fixture
@@ -50,9 +30,9 @@ def fill(channel: WorldChannel, *bodies: int, queue: str = "q") -> None:
 
 
 def test_empty_tag_makes_the_server_choose(channel: WorldChannel) -> None:
-    first, second = channel.call(BasicConsume("q")), channel.call(BasicConsume("q"))
-    assert isinstance(first, BasicConsumeOk)
-    assert isinstance(second, BasicConsumeOk)
+    first, second = channel.call(methods.BasicConsume("q")), channel.call(methods.BasicConsume("q"))
+    assert isinstance(first, methods.BasicConsumeOk)
+    assert isinstance(second, methods.BasicConsumeOk)
     assert first.consumer_tag.startswith("amq.ctag-")
     assert first.consumer_tag != second.consumer_tag
 
@@ -60,18 +40,18 @@ def test_empty_tag_makes_the_server_choose(channel: WorldChannel) -> None:
 def test_tag_in_use_closes_the_connection(channel: WorldChannel) -> None:
     """530 attempt to reuse consumer tag."""
     channel.consume("q", "T")
-    assert channel.fatal(BasicConsume("q", "T")) == (530, "attempt to reuse consumer tag 'T'")
+    assert channel.fatal(methods.BasicConsume("q", "T")) == (530, "attempt to reuse consumer tag 'T'")
 
 
 def test_tag_is_free_on_other_channels_and_after_cancel(channel: WorldChannel) -> None:
     second = channel.connection.channel(2)
     assert second.consume("q", "T") == channel.consume("q", "T") == []
-    channel.call(BasicCancel("T"))
+    channel.call(methods.BasicCancel("T"))
     assert channel.consume("q", "T") == []
 
 
 def test_missing_queue_is_not_found(channel: WorldChannel) -> None:
-    assert channel.refused(BasicConsume("x", "c")) == (404, "no queue 'x' in vhost '/'")
+    assert channel.refused(methods.BasicConsume("x", "c")) == (404, "no queue 'x' in vhost '/'")
 
 
 def test_no_local_is_ignored(channel: WorldChannel) -> None:
@@ -81,7 +61,7 @@ def test_no_local_is_ignored(channel: WorldChannel) -> None:
 
 def test_consume_without_answer(channel: WorldChannel) -> None:
     fill(channel, 1)
-    assert kinds(channel.say(BasicConsume("q", "c", no_wait=True))) == ["BasicDeliver"]
+    assert kinds(channel.say(methods.BasicConsume("q", "c", no_wait=True))) == ["BasicDeliver"]
 
 
 def test_exclusive_consumer_is_alone(channel: WorldChannel) -> None:
@@ -89,16 +69,16 @@ def test_exclusive_consumer_is_alone(channel: WorldChannel) -> None:
     other = channel.world.channel()
     text = (403, "queue 'q' in vhost '/' in exclusive use")
     channel.consume("q", "x", exclusive=True)
-    assert other.refused(BasicConsume("q", "c")) == text
-    assert other.refused(BasicConsume("q", "c", exclusive=True)) == text
-    channel.call(BasicCancel("x"))
+    assert other.refused(methods.BasicConsume("q", "c")) == text
+    assert other.refused(methods.BasicConsume("q", "c", exclusive=True)) == text
+    channel.call(methods.BasicCancel("x"))
     other.consume("q", "c")
-    assert channel.refused(BasicConsume("q", "x", exclusive=True)) == text
+    assert channel.refused(methods.BasicConsume("q", "x", exclusive=True)) == text
 
 
 def test_exclusive_consumer_does_not_hinder_get(channel: WorldChannel) -> None:
     channel.consume("q", "x", exclusive=True)
-    assert channel.world.channel().call(BasicGet("q")) == BasicGetEmpty()
+    assert channel.world.channel().call(methods.BasicGet("q")) == methods.BasicGetEmpty()
 
 
 CLASSIC_TAKES = "consumers of a queue of type classic may give x-cancel-on-ha-failover, x-priority only"
@@ -124,7 +104,7 @@ CLASSIC_TAKES = "consumers of a queue of type classic may give x-cancel-on-ha-fa
 def test_arguments_of_consume(channel: WorldChannel, arguments: dict[str, Any], problem: str) -> None:
     (name,) = arguments
     text = f"invalid arg '{name}' for queue 'q' in vhost '/': {problem}"
-    assert channel.refused(BasicConsume("q", "c", arguments=arguments)) == (406, text)
+    assert channel.refused(methods.BasicConsume("q", "c", arguments=arguments)) == (406, text)
 
 
 def test_good_arguments_of_consume(channel: WorldChannel) -> None:
@@ -137,19 +117,19 @@ def test_good_arguments_of_consume(channel: WorldChannel) -> None:
 @pytest.mark.parametrize(
     ("method", "problem"),
     [
-        (BasicGet("s"), "basic.get not supported by stream queues queue 's' in vhost '/'"),
-        (QueuePurge("s"), "purge not supported by queue 's' in vhost '/'"),
+        (methods.BasicGet("s"), "basic.get not supported by stream queues queue 's' in vhost '/'"),
+        (methods.QueuePurge("s"), "purge not supported by queue 's' in vhost '/'"),
         (
-            BasicConsume("s", no_ack=True),
+            methods.BasicConsume("s", no_ack=True),
             "automatic acknowledgement not supported by stream 's' in vhost '/'",
         ),
     ],
 )
 def test_what_streams_do_not_support_closes_the_connection(
-    channel: WorldChannel, method: Method, problem: str
+    channel: WorldChannel, method: methods.Method, problem: str
 ) -> None:
     channel.call(STREAM)
-    channel.call(BasicQos(prefetch_count=1))
+    channel.call(methods.BasicQos(prefetch_count=1))
     assert channel.fatal(method) == (540, problem)
 
 
@@ -157,7 +137,7 @@ def test_what_streams_do_not_support_closes_the_connection(
 def test_a_consumer_of_a_stream_needs_a_prefetch(channel: WorldChannel) -> None:
     channel.call(STREAM)
     problem = "consumer prefetch count is not set for stream 's' in vhost '/'"
-    assert channel.refused(BasicConsume("s")) == (406, problem)
+    assert channel.refused(methods.BasicConsume("s")) == (406, problem)
 
 
 @pytest.mark.rabbitmq("per_node_limit_SUITE", "channel_consumers_limit")
@@ -165,20 +145,23 @@ def test_limit_of_consumers_per_channel() -> None:
     channel = World(Config(consumer_max_per_channel=1)).channel()
     channel.call(Q)
     channel.consume("q", "a")
-    assert channel.fatal(BasicConsume("q", "b")) == (530, "reached maximum (1) of consumers per channel")
+    assert channel.fatal(methods.BasicConsume("q", "b")) == (
+        530,
+        "reached maximum (1) of consumers per channel",
+    )
 
 
 def test_delivery_has_tag_exchange_and_key(channel: WorldChannel) -> None:
     """Delivery tags from 1 per channel, shared by its consumers and get."""
-    channel.call(QueueDeclare("r", durable=True))
+    channel.call(methods.QueueDeclare("r", durable=True))
     fill(channel, 1, 2)
-    (got,) = channel.say(BasicGet("q"))
-    assert got.method == BasicGetOk(1, False, "", "q", 1)  # type: ignore[union-attr]
+    (got,) = channel.say(methods.BasicGet("q"))
+    assert got.method == methods.BasicGetOk(1, False, "", "q", 1)  # type: ignore[union-attr]
     (first,) = contents(channel.consume("q", "c"))
-    assert first.method == BasicDeliver("c", 2, False, "", "q")
+    assert first.method == methods.BasicDeliver("c", 2, False, "", "q")
     channel.consume("r", "d", no_ack=True)
     (second,) = contents(channel.publish("r", b"3"))
-    assert second.method == BasicDeliver("d", 3, False, "", "r")
+    assert second.method == methods.BasicDeliver("d", 3, False, "", "r")
 
 
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "subscribe", "subscribe_consumers")
@@ -186,7 +169,7 @@ def test_consumers_take_turns(channel: WorldChannel) -> None:
     """Round robin among equals, one message a turn, when each may have few."""
     others = [channel.world.channel() for _ in range(3)]
     for each in others:
-        each.say(BasicQos(prefetch_count=2))
+        each.say(methods.BasicQos(prefetch_count=2))
         each.consume("q")
     fill(channel, 1, 2, 3, 4, 5, 6, 7)
     assert [bodies(each.take()) for each in others] == [[b"1", b"4"], [b"2", b"5"], [b"3", b"6"]]
@@ -196,7 +179,7 @@ def test_consumers_take_turns(channel: WorldChannel) -> None:
 def test_a_burst_goes_in_turn_to_consumers_without_prefetch(channel: WorldChannel) -> None:
     """Seed 001: in a round robin manner; also where two may have all and one only ten."""
     others = [channel.world.channel() for _ in range(3)]
-    others[2].say(BasicQos(prefetch_count=10))
+    others[2].say(methods.BasicQos(prefetch_count=10))
     for each in others:
         each.consume("q")
     fill(channel, *range(12))
@@ -210,7 +193,7 @@ def test_no_ack_deliveries_need_no_ack(channel: WorldChannel) -> None:
     fill(channel, 1, 2)
     channel.consume("q", no_ack=True)
     assert channel.world.counts("q") == (0, 0)
-    assert channel.refused(BasicAck(1)) == (406, "unknown delivery tag 1")
+    assert channel.refused(methods.BasicAck(1)) == (406, "unknown delivery tag 1")
 
 
 # --- cancel ------------------------------------------------------------------------------------------
@@ -221,22 +204,22 @@ def test_cancel_stops_deliveries_and_keeps_what_is_unacked(channel: WorldChannel
     """cancel-ok is behind the last delivery; unacked stays acknowledgeable on the channel."""
     fill(channel, 1, 2)
     channel.consume("q")
-    assert channel.call(BasicCancel("c")) == BasicCancelOk("c")
+    assert channel.call(methods.BasicCancel("c")) == methods.BasicCancelOk("c")
     fill(channel, 3)
     assert channel.take() == []
     assert channel.world.counts("q") == (1, 2)
-    assert channel.say(BasicAck(1), BasicNack(2, False, True)) == []
+    assert channel.say(methods.BasicAck(1), methods.BasicNack(2, False, True)) == []
     assert channel.world.counts("q") == (2, 0)
 
 
 def test_cancel_of_an_unknown_tag_is_ok(channel: WorldChannel) -> None:
-    assert channel.call(BasicCancel("nobody")) == BasicCancelOk("nobody")
+    assert channel.call(methods.BasicCancel("nobody")) == methods.BasicCancelOk("nobody")
 
 
 def test_cancel_without_answer(channel: WorldChannel) -> None:
     channel.consume("q")
-    assert channel.say(BasicCancel("c", True)) == []
-    assert channel.call(QueueDeclare("q", passive=True)) == QueueDeclareOk("q", 0, 0)
+    assert channel.say(methods.BasicCancel("c", True)) == []
+    assert channel.call(methods.QueueDeclare("q", passive=True)) == methods.QueueDeclareOk("q", 0, 0)
 
 
 def test_cancel_gives_back_what_was_not_written(channel: WorldChannel) -> None:
@@ -246,12 +229,12 @@ def test_cancel_gives_back_what_was_not_written(channel: WorldChannel) -> None:
     assert channel.consume("q") == []
     assert channel.service.consuming.has_unsent
     channel.budget_bytes = 65_536
-    channel.send(BasicCancel("c"))
+    channel.send(methods.BasicCancel("c"))
     channel.connection.pass_on()
     channel.take_letters()
     channel.wake()
     channel.world.rest()
-    assert channel.take() == [BasicCancelOk("c")]
+    assert channel.take() == [methods.BasicCancelOk("c")]
     got = channel.world.channel().consume("q")
     assert bodies(got) == [b"1", b"2", b"3"]
     assert redelivered(got) == [False] * 3
@@ -262,10 +245,10 @@ def test_deleted_queue_cancels_its_consumers(channel: WorldChannel) -> None:
     other = channel.world.channel()
     channel.consume("q", "a")
     channel.consume("q", "b")
-    assert other.call(QueueDelete("q")) == QueueDeleteOk(0)
+    assert other.call(methods.QueueDelete("q")) == methods.QueueDeleteOk(0)
     channel.world.rest()
-    assert sorted(channel.take(), key=str) == [BasicCancel("a", True), BasicCancel("b", True)]
-    assert channel.call(BasicCancel("a")) == BasicCancelOk("a")
+    assert sorted(channel.take(), key=str) == [methods.BasicCancel("a", True), methods.BasicCancel("b", True)]
+    assert channel.call(methods.BasicCancel("a")) == methods.BasicCancelOk("a")
 
 
 def test_deleted_queue_is_silent_for_clients_without_the_capability() -> None:
@@ -273,7 +256,7 @@ def test_deleted_queue_is_silent_for_clients_without_the_capability() -> None:
     channel, other = world.channel(capabilities=()), world.channel()
     channel.call(Q)
     channel.consume("q")
-    other.call(QueueDelete("q"))
+    other.call(methods.QueueDelete("q"))
     world.rest()
     assert channel.take() == []
 
@@ -282,10 +265,10 @@ def test_cancelled_consumer_hears_nothing_of_its_queue_s_end(channel: WorldChann
     """It holds deliveries still, and its tag is used by another consumer, of another queue."""
     fill(channel, 1)
     channel.consume("q", "c")
-    channel.call(BasicCancel("c"))
-    channel.call(QueueDeclare("r", durable=True))
+    channel.call(methods.BasicCancel("c"))
+    channel.call(methods.QueueDeclare("r", durable=True))
     channel.consume("r", "c")
-    assert channel.world.channel().call(QueueDelete("q")) == QueueDeleteOk(0)
+    assert channel.world.channel().call(methods.QueueDelete("q")) == methods.QueueDeleteOk(0)
     channel.world.rest()
     assert channel.take() == []
     assert bodies(channel.publish("r", b"x")) == [b"x"]
@@ -296,16 +279,16 @@ def test_acks_after_the_queue_was_deleted_are_no_error(channel: WorldChannel) ->
     """Every tag that was handed out may be acknowledged once."""
     fill(channel, 1, 2)
     channel.consume("q")
-    channel.world.channel().call(QueueDelete("q"))
+    channel.world.channel().call(methods.QueueDelete("q"))
     channel.world.rest()
     assert kinds(channel.take()) == ["BasicCancel"]
-    assert channel.say(BasicAck(1), BasicNack(2, False, True)) == []
-    assert channel.refused(BasicAck(2)) == (406, "unknown delivery tag 2")
+    assert channel.say(methods.BasicAck(1), methods.BasicNack(2, False, True)) == []
+    assert channel.refused(methods.BasicAck(2)) == (406, "unknown delivery tag 2")
 
 
 def test_cancel_ok_of_the_client_is_ignored(channel: WorldChannel) -> None:
     """Some clients answer our basic.cancel, though it wants no answer."""
-    assert channel.say(BasicCancelOk("c")) == []
+    assert channel.say(methods.BasicCancelOk("c")) == []
 
 
 # --- get ---------------------------------------------------------------------------------------------
@@ -315,14 +298,14 @@ def test_cancel_ok_of_the_client_is_ignored(channel: WorldChannel) -> None:
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "consume")
 def test_get_gives_one_message_and_how_many_are_left(channel: WorldChannel) -> None:
     fill(channel, 1, 2)
-    got = channel.say(BasicGet("q"), BasicGet("q"), BasicGet("q"))
-    assert [each.method for each in contents(got, BasicGetOk)] == [
-        BasicGetOk(1, False, "", "q", 1),
-        BasicGetOk(2, False, "", "q", 0),
+    got = channel.say(methods.BasicGet("q"), methods.BasicGet("q"), methods.BasicGet("q"))
+    assert [each.method for each in contents(got, methods.BasicGetOk)] == [
+        methods.BasicGetOk(1, False, "", "q", 1),
+        methods.BasicGetOk(2, False, "", "q", 0),
     ]
-    assert got[2] == BasicGetEmpty()
+    assert got[2] == methods.BasicGetEmpty()
     assert channel.world.counts("q") == (0, 2)
-    channel.say(BasicAck(2, True))
+    channel.say(methods.BasicAck(2, True))
     assert channel.world.counts("q") == (0, 0)
 
 
@@ -330,41 +313,41 @@ def test_get_gives_one_message_and_how_many_are_left(channel: WorldChannel) -> N
 def test_get_with_no_ack(channel: WorldChannel) -> None:
     """Gone at once; it has a tag all the same."""
     fill(channel, 1, 2)
-    channel.say(BasicGet("q", True))
+    channel.say(methods.BasicGet("q", True))
     assert channel.world.counts("q") == (1, 0)
-    (got,) = contents(channel.say(BasicGet("q")), BasicGetOk)
+    (got,) = contents(channel.say(methods.BasicGet("q")), methods.BasicGetOk)
     assert got.method.delivery_tag == 2
-    assert channel.refused(BasicAck(1)) == (406, "unknown delivery tag 1")
+    assert channel.refused(methods.BasicAck(1)) == (406, "unknown delivery tag 1")
 
 
 def test_get_of_a_requeued_message_is_redelivered(channel: WorldChannel) -> None:
     """The flag is right, and get may fetch again and again."""
     fill(channel, 1)
     for turn in range(3):
-        (got,) = contents(channel.say(BasicGet("q")), BasicGetOk)
+        (got,) = contents(channel.say(methods.BasicGet("q")), methods.BasicGetOk)
         assert got.method.redelivered == bool(turn)
         assert got.method.delivery_tag == turn + 1
-        assert channel.say(BasicNack(turn + 1, False, True)) == []
+        assert channel.say(methods.BasicNack(turn + 1, False, True)) == []
 
 
 def test_get_on_a_missing_queue(channel: WorldChannel) -> None:
-    assert channel.refused(BasicGet("x")) == (404, "no queue 'x' in vhost '/'")
+    assert channel.refused(methods.BasicGet("x")) == (404, "no queue 'x' in vhost '/'")
 
 
 def test_get_that_meets_a_deleted_queue(channel: WorldChannel) -> None:
     """Deleted between the question and the answer: there is nothing."""
     other = channel.world.channel()
     box = channel.world.box("q")
-    channel.say(BasicGet("q"))
+    channel.say(methods.BasicGet("q"))
     for _ in range(2):
         box.stalled = True
-        other.send(QueueDelete("q", if_empty=True))  # the queue decides, and is there until it has
+        other.send(methods.QueueDelete("q", if_empty=True))  # the queue decides, and is there until it has
         channel.world.rest()
-        channel.send(BasicGet("q"))
+        channel.send(methods.BasicGet("q"))
         channel.world.rest()
         box.stalled = False
         channel.world.rest()
-        assert channel.take() == [BasicGetEmpty()]
+        assert channel.take() == [methods.BasicGetEmpty()]
         other.take()
         other.call(Q)
         box = channel.world.box("q")
@@ -372,11 +355,11 @@ def test_get_that_meets_a_deleted_queue(channel: WorldChannel) -> None:
 
 def test_get_and_a_consumer_on_one_channel(channel: WorldChannel) -> None:
     """What get brings is not the consumer's."""
-    channel.say(BasicQos(prefetch_count=1))
+    channel.say(methods.BasicQos(prefetch_count=1))
     channel.consume("q")
     fill(channel, 1, 2)
     assert bodies(channel.take()) == [b"1"]
-    (got,) = contents(channel.say(BasicGet("q")), BasicGetOk)
+    (got,) = contents(channel.say(methods.BasicGet("q")), methods.BasicGetOk)
     assert got.body == b"2"
 
 
@@ -384,17 +367,17 @@ def test_get_and_a_consumer_on_one_channel(channel: WorldChannel) -> None:
 
 
 def test_prefetch_size_is_not_implemented(channel: WorldChannel) -> None:
-    assert channel.fatal(BasicQos(prefetch_size=3)) == (540, "prefetch_size!=0 (3)")
+    assert channel.fatal(methods.BasicQos(prefetch_size=3)) == (540, "prefetch_size!=0 (3)")
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 5])
 def test_consumer_has_at_most_prefetch_unacked(channel: WorldChannel, prefetch: int) -> None:
     """An ack makes room for as many as it acknowledges."""
     fill(channel, *range(10))
-    assert channel.call(BasicQos(prefetch_count=prefetch)) == BasicQosOk()
+    assert channel.call(methods.BasicQos(prefetch_count=prefetch)) == methods.BasicQosOk()
     assert len(bodies(channel.consume("q"))) == prefetch
-    assert tags(channel.say(BasicAck(prefetch, True))) == list(range(prefetch + 1, 2 * prefetch + 1))
-    assert len(bodies(channel.say(BasicAck(prefetch + 1)))) == min(1, 10 - 2 * prefetch)
+    assert tags(channel.say(methods.BasicAck(prefetch, True))) == list(range(prefetch + 1, 2 * prefetch + 1))
+    assert len(bodies(channel.say(methods.BasicAck(prefetch + 1)))) == min(1, 10 - 2 * prefetch)
 
 
 def test_prefetch_0_is_no_limit(channel: WorldChannel) -> None:
@@ -404,10 +387,10 @@ def test_prefetch_0_is_no_limit(channel: WorldChannel) -> None:
 
 def test_prefetch_is_for_new_consumers(channel: WorldChannel) -> None:
     """Those that are there keep what they had."""
-    channel.call(QueueDeclare("r", durable=True))
-    channel.say(BasicQos(prefetch_count=1))
+    channel.call(methods.QueueDeclare("r", durable=True))
+    channel.say(methods.BasicQos(prefetch_count=1))
     channel.consume("q", "a")
-    channel.say(BasicQos(prefetch_count=3))
+    channel.say(methods.BasicQos(prefetch_count=3))
     channel.consume("r", "b")
     fill(channel, *range(5))
     fill(channel, *range(5), queue="r")
@@ -417,13 +400,13 @@ def test_prefetch_is_for_new_consumers(channel: WorldChannel) -> None:
 
 def test_prefetch_does_not_apply_to_no_ack(channel: WorldChannel) -> None:
     fill(channel, *range(10))
-    channel.say(BasicQos(prefetch_count=1))
+    channel.say(methods.BasicQos(prefetch_count=1))
     assert len(bodies(channel.consume("q", no_ack=True))) == 10
 
 
 def test_prefetch_counts_each_consumer_apart(channel: WorldChannel) -> None:
     """Two consumers of one channel and queue: each has its own."""
-    channel.say(BasicQos(prefetch_count=2))
+    channel.say(methods.BasicQos(prefetch_count=2))
     channel.consume("q", "a")
     channel.consume("q", "b")
     fill(channel, *range(10))
@@ -433,21 +416,21 @@ def test_prefetch_counts_each_consumer_apart(channel: WorldChannel) -> None:
 @pytest.mark.rabbitmq("rabbitmq_4_0_deprecations_SUITE", "when_global_qos_is_permitted_from_conf")
 def test_global_prefetch_is_of_the_channel(channel: WorldChannel) -> None:
     """All its consumers together; get counts, and is not stopped by it."""
-    channel.say(BasicQos(prefetch_count=3, global_=True))
+    channel.say(methods.BasicQos(prefetch_count=3, global_=True))
     channel.consume("q", "a")
     channel.consume("q", "b")
     fill(channel, *range(10))
     assert channel.world.counts("q") == (7, 3)
     assert tags(channel.take()) == [1, 2, 3]
-    assert kinds(channel.say(BasicGet("q"))) == ["BasicGetOk"]
-    assert channel.say(BasicAck(1)) == []
-    assert len(bodies(channel.say(BasicAck(4)))) == 1
+    assert kinds(channel.say(methods.BasicGet("q"))) == ["BasicGetOk"]
+    assert channel.say(methods.BasicAck(1)) == []
+    assert len(bodies(channel.say(methods.BasicAck(4)))) == 1
     assert channel.world.counts("q") == (5, 3)
 
 
 def test_both_limits_hold(channel: WorldChannel) -> None:
     """Per consumer and per channel: both must allow."""
-    channel.say(BasicQos(prefetch_count=3, global_=True), BasicQos(prefetch_count=2))
+    channel.say(methods.BasicQos(prefetch_count=3, global_=True), methods.BasicQos(prefetch_count=2))
     channel.consume("q", "a")
     fill(channel, *range(10))
     assert channel.world.counts("q") == (8, 2)
@@ -459,21 +442,21 @@ def test_both_limits_hold(channel: WorldChannel) -> None:
 def test_global_prefetch_may_change_while_deliveries_are_out(channel: WorldChannel) -> None:
     """Lowered: nothing more until it is kept. Raised: more at once. 0: no limit."""
     fill(channel, *range(20))
-    channel.say(BasicQos(prefetch_count=4, global_=True))
+    channel.say(methods.BasicQos(prefetch_count=4, global_=True))
     assert len(bodies(channel.consume("q"))) == 4
-    channel.say(BasicQos(prefetch_count=2, global_=True))
-    assert channel.say(BasicAck(2, True)) == []
-    assert len(bodies(channel.say(BasicAck(3)))) == 1
-    got = channel.say(BasicQos(prefetch_count=5, global_=True))
-    assert got[0] == BasicQosOk()
+    channel.say(methods.BasicQos(prefetch_count=2, global_=True))
+    assert channel.say(methods.BasicAck(2, True)) == []
+    assert len(bodies(channel.say(methods.BasicAck(3)))) == 1
+    got = channel.say(methods.BasicQos(prefetch_count=5, global_=True))
+    assert got[0] == methods.BasicQosOk()
     assert len(bodies(got)) == 3
-    assert len(bodies(channel.say(BasicQos(prefetch_count=0, global_=True)))) == 12
+    assert len(bodies(channel.say(methods.BasicQos(prefetch_count=0, global_=True)))) == 12
 
 
 def test_global_prefetch_does_not_apply_to_no_ack(channel: WorldChannel) -> None:
     """A consumer without acknowledgements neither counts nor is stopped."""
-    channel.call(QueueDeclare("r", durable=True))
-    channel.say(BasicQos(prefetch_count=1, global_=True))
+    channel.call(methods.QueueDeclare("r", durable=True))
+    channel.say(methods.BasicQos(prefetch_count=1, global_=True))
     fill(channel, 1, 2)
     fill(channel, *range(10), queue="r")
     assert len(bodies(channel.consume("q", "a"))) == 1
@@ -485,7 +468,7 @@ def test_global_prefetch_may_be_forbidden() -> None:
     """Then it is taken as that of each consumer."""
     channel = World(Config(permit_global_qos=False)).channel()
     channel.call(Q)
-    channel.say(BasicQos(prefetch_count=1, global_=True))
+    channel.say(methods.BasicQos(prefetch_count=1, global_=True))
     channel.consume("q", "a")
     channel.consume("q", "b")
     fill(channel, 1, 2, 3)
@@ -495,7 +478,7 @@ def test_global_prefetch_may_be_forbidden() -> None:
 def test_given_back_by_a_global_limit_is_not_redelivered(channel: WorldChannel) -> None:
     """What the limit kept from being written goes to others as new, in order."""
     other = channel.world.channel()
-    channel.say(BasicQos(prefetch_count=2, global_=True))
+    channel.say(methods.BasicQos(prefetch_count=2, global_=True))
     channel.consume("q", "a")
     channel.consume("q", "b")
     fill(channel, *range(8))
@@ -525,8 +508,8 @@ def test_unsent_deliveries_return_unmarked_when_the_channel_closes(channel: Worl
         fill(channel, 1, 2, 3)
         each.budget_bytes = 0
         each.consume("q", no_ack=no_ack)
-        assert kinds(each.say(ChannelClose(200))) == ["ChannelCloseOk"]
+        assert kinds(each.say(methods.ChannelClose(200))) == ["ChannelCloseOk"]
         got = channel.consume("q", no_ack=True)
         assert bodies(got) == [b"1", b"2", b"3"]
         assert redelivered(got) == [False] * 3
-        channel.call(BasicCancel("c"))
+        channel.call(methods.BasicCancel("c"))

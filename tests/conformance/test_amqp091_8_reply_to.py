@@ -6,20 +6,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.protocols.amqp091.methods import (
-    BasicAck,
-    BasicCancel,
-    BasicConsume,
-    BasicDeliver,
-    BasicGet,
-    ChannelClose,
-    ConfirmSelect,
-    QueueBind,
-    QueueDeclare,
-    QueueDeclareOk,
-    QueueDelete,
-    QueueUnbind,
-)
+from amqp10broker.protocols.amqp091 import methods
 from tests.support.channel_world import World, WorldChannel, bodies, contents, kinds, properties_of
 
 NAME = "amq.rabbitmq.reply-to"
@@ -29,7 +16,7 @@ NAME = "amq.rabbitmq.reply-to"
 def channel() -> WorldChannel:
     """A requester's channel, with its reply consumer, in a world with queue q of requests."""
     channel = World().channel()
-    channel.call(QueueDeclare("q", durable=True))
+    channel.call(methods.QueueDeclare("q", durable=True))
     assert channel.consume(NAME, "r", no_ack=True) == []
     return channel
 
@@ -39,7 +26,7 @@ def request(channel: WorldChannel, **fields: Any) -> str:
     assert channel.publish("q", b"request", reply_to=NAME, **fields) == []
     server = channel.world.channel()
     (got,) = contents(server.consume("q", "probe", no_ack=True))
-    server.call(ChannelClose(200))
+    server.call(methods.ChannelClose(200))
     address = properties_of(got).reply_to
     assert address is not None
     return address
@@ -55,7 +42,7 @@ def test_reply_reaches_the_requester(channel: WorldChannel) -> None:
     server = channel.world.channel()
     assert server.publish(address, b"reply", mandatory=True, correlation_id="c") == []
     (got,) = contents(channel.take())
-    assert got.method == BasicDeliver("r", 1, False, "", address)
+    assert got.method == methods.BasicDeliver("r", 1, False, "", address)
     assert got.body == b"reply"
     assert properties_of(got).correlation_id == "c"
 
@@ -74,20 +61,20 @@ def test_other_properties_of_a_request_are_kept(channel: WorldChannel) -> None:
 def test_consumer_that_would_acknowledge_is_refused() -> None:
     """406 reply consumer cannot acknowledge."""
     channel = World().channel()
-    assert channel.refused(BasicConsume(NAME, "r")) == (406, "reply consumer cannot acknowledge")
+    assert channel.refused(methods.BasicConsume(NAME, "r")) == (406, "reply consumer cannot acknowledge")
 
 
 @pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "failure_multiple_consumers")
 def test_second_consumer_is_refused(channel: WorldChannel) -> None:
     """406 reply consumer already set."""
-    method = BasicConsume(NAME, "s", no_ack=True)
+    method = methods.BasicConsume(NAME, "s", no_ack=True)
     assert channel.refused(method) == (406, "reply consumer already set")
 
 
 @pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "failure_reuse_consumer_tag")
 def test_reuse_of_the_tag_closes_the_connection(channel: WorldChannel) -> None:
     """530, as for any consumer."""
-    code, text = channel.fatal(BasicConsume(NAME, "r", no_ack=True))
+    code, text = channel.fatal(methods.BasicConsume(NAME, "r", no_ack=True))
     assert (code, text) == (530, "attempt to reuse consumer tag 'r'")
 
 
@@ -95,7 +82,7 @@ def test_reuse_of_the_tag_closes_the_connection(channel: WorldChannel) -> None:
 def test_request_without_consumer_is_refused() -> None:
     """406 fast reply consumer does not exist."""
     channel = World().channel()
-    channel.call(QueueDeclare("q", durable=True))
+    channel.call(methods.QueueDeclare("q", durable=True))
     text = "fast reply consumer does not exist"
     assert channel.refused(channel.content("q", b"x", reply_to=NAME)) == (406, text)
 
@@ -110,7 +97,7 @@ def test_consumer_of_another_channel_does_not_count(channel: WorldChannel) -> No
 def test_request_after_cancel_is_refused(channel: WorldChannel) -> None:
     """Also when the same request was sent before: nothing of it is remembered."""
     request(channel)
-    channel.call(BasicCancel("r"))
+    channel.call(methods.BasicCancel("r"))
     text = "fast reply consumer does not exist"
     message = channel.content("q", b"request", reply_to=NAME)
     assert channel.refused(message) == (406, text)
@@ -119,7 +106,7 @@ def test_request_after_cancel_is_refused(channel: WorldChannel) -> None:
 def test_new_consumer_has_a_new_address(channel: WorldChannel) -> None:
     """Requests of the same shape carry it."""
     first = request(channel)
-    channel.call(BasicCancel("r"))
+    channel.call(methods.BasicCancel("r"))
     channel.consume(NAME, "s", no_ack=True)
     second = request(channel)
     assert first != second
@@ -134,33 +121,33 @@ def test_reply_to_nobody_is_returned(channel: WorldChannel, end: str) -> None:
     """Mandatory works: basic.return when the requester is gone."""
     address = request(channel)
     server = channel.world.channel()
-    server.call(ConfirmSelect())
-    assert server.publish(address, b"1", mandatory=True) == [BasicAck(1, False)]
+    server.call(methods.ConfirmSelect())
+    assert server.publish(address, b"1", mandatory=True) == [methods.BasicAck(1, False)]
     assert bodies(channel.take()) == [b"1"]
     if end == "cancel":
-        channel.call(BasicCancel("r"))
+        channel.call(methods.BasicCancel("r"))
     elif end == "close":
-        channel.say(ChannelClose(200))
+        channel.say(methods.ChannelClose(200))
     else:
         channel.connection.close()
     channel.world.rest()
     assert kinds(server.publish(address, b"2", mandatory=True)) == ["BasicReturn", "BasicAck"]
-    assert server.publish(address, b"3") == [BasicAck(3, False)]
+    assert server.publish(address, b"3") == [methods.BasicAck(3, False)]
 
 
 def test_declaring_the_generated_name_tells_whether_the_requester_is_there(channel: WorldChannel) -> None:
     """Any flags: 0 messages and 1 consumer, else 404."""
     address = request(channel)
     server = channel.world.channel()
-    for method in (QueueDeclare(address, passive=True), QueueDeclare(address, durable=True)):
-        assert server.call(method) == QueueDeclareOk(address, 0, 1)
-    channel.call(BasicCancel("r"))
+    for method in (methods.QueueDeclare(address, passive=True), methods.QueueDeclare(address, durable=True)):
+        assert server.call(method) == methods.QueueDeclareOk(address, 0, 1)
+    channel.call(methods.BasicCancel("r"))
     text = f"no queue '{address}' in vhost '/'"
-    assert server.refused(QueueDeclare(address, passive=True)) == (404, text)
+    assert server.refused(methods.QueueDeclare(address, passive=True)) == (404, text)
 
 
 def test_declaring_the_bare_name_is_ok(channel: WorldChannel) -> None:
-    assert channel.call(QueueDeclare(NAME)) == QueueDeclareOk(NAME, 0, 1)
+    assert channel.call(methods.QueueDeclare(NAME)) == methods.QueueDeclareOk(NAME, 0, 1)
 
 
 @pytest.mark.rabbitmq("bindings_SUITE", "bind_to_volatile_queue", "unbind_from_volatile_queue")
@@ -169,9 +156,9 @@ def test_bind_unbind_and_delete_are_refused(channel: WorldChannel, bare: bool) -
     name = NAME if bare else request(channel)
     text = f"operation not permitted on the direct reply-to queue '{name}'"
     for method in (
-        QueueBind(name, "amq.direct", "k"),
-        QueueUnbind(name, "amq.direct", "k"),
-        QueueDelete(name),
+        methods.QueueBind(name, "amq.direct", "k"),
+        methods.QueueUnbind(name, "amq.direct", "k"),
+        methods.QueueDelete(name),
     ):
         other = channel.world.channel()
         assert other.refused(method) == (403, text)
@@ -180,15 +167,15 @@ def test_bind_unbind_and_delete_are_refused(channel: WorldChannel, bare: bool) -
 def test_a_line_end_makes_no_other_queue_of_it(channel: WorldChannel) -> None:
     """Declared as what it is without: found, not made."""
     address = request(channel)
-    method = QueueDeclare(address[:5] + "\n" + address[5:], exclusive=True, auto_delete=True)
-    assert channel.call(method) == QueueDeclareOk(address, 0, 1)
+    method = methods.QueueDeclare(address[:5] + "\n" + address[5:], exclusive=True, auto_delete=True)
+    assert channel.call(method) == methods.QueueDeclareOk(address, 0, 1)
 
 
 def test_nobody_else_may_consume_from_it(channel: WorldChannel) -> None:
     """Not even another channel of the same connection."""
     address = request(channel)
     for other in (channel.world.channel(), channel.connection.channel(2)):
-        code, _ = other.refused(BasicConsume(address, "x", no_ack=True))
+        code, _ = other.refused(methods.BasicConsume(address, "x", no_ack=True))
         assert code in (403, 405)
 
 
@@ -218,7 +205,7 @@ def test_basic_get_is_refused(channel: WorldChannel, no_ack: bool) -> None:
     """540: it holds nothing that could be fetched, and its messages are for the consumer."""
     address = request(channel)
     text = f"basic.get not supported by volatile queue '{address}' in vhost '/'"
-    assert channel.fatal(BasicGet(address, no_ack)) == (540, text)
+    assert channel.fatal(methods.BasicGet(address, no_ack)) == (540, text)
 
 
 @pytest.mark.parametrize("passive", [True, False])
@@ -230,4 +217,4 @@ def test_a_name_that_only_begins_so_is_any_other(channel: WorldChannel, passive:
         if passive
         else (403, f"queue name '{name}' contains reserved prefix 'amq.*'")
     )
-    assert channel.refused(QueueDeclare(name, passive=passive)) == problem
+    assert channel.refused(methods.QueueDeclare(name, passive=passive)) == problem

@@ -18,30 +18,12 @@ from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.users import Permission, TopicPermission
 from amqp10broker.operations.node import Wait
 from amqp10broker.operations.registry import OPERATIONS
-from amqp10broker.protocols.amqp091.methods import (
-    ExchangeBind,
-    ExchangeDeclare,
-    ExchangeDelete,
-    ExchangeUnbind,
-    Method,
-    QueueBind,
-    QueueDeclare,
-    QueueDelete,
-    QueuePurge,
-    QueueUnbind,
-)
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.queues.commands import Answer, Refusal
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.runtime.admin import admin
+from tests.support import declaring
 from tests.support.channel_world import World, WorldChannel
-from tests.support.declaring import (
-    add_user,
-    bind,
-    declare,
-    declare_exchange,
-    set_permission,
-    set_topic_permission,
-)
 from tests.support.managing import Broker, arguments_of
 from tests.support.scene import Scene
 from tests.support.trioclient import running_broker
@@ -133,14 +115,8 @@ NEEDS: Final[Mapping[str, tuple[Need, ...]]] = {
     "delete-exchange": (
         Need({"name": "x"}, {"configure": "^x$"}, (("configure", "configure access to exchange 'x'"),)),
     ),
-    "bind": (
-        Need(BIND, **_binding("queue 'a'")),
-        Need(BIND_EXCHANGE, **_binding("exchange 'y'")),
-    ),
-    "unbind": (
-        Need(BIND, **_binding("queue 'a'")),
-        Need(BIND_EXCHANGE, **_binding("exchange 'y'")),
-    ),
+    "bind": (Need(BIND, **_binding("queue 'a'")), Need(BIND_EXCHANGE, **_binding("exchange 'y'"))),
+    "unbind": (Need(BIND, **_binding("queue 'a'")), Need(BIND_EXCHANGE, **_binding("exchange 'y'"))),
     "unbind-by-segment": (Need({"segment": "src=x;dstq=a;key=k;args="}, **_binding("queue 'a'")),),
     "get-bindings": (
         Need(
@@ -167,21 +143,21 @@ def test_it_is_decided_of_each_operation_what_it_needs() -> None:
 def furnish(catalog: Catalog) -> None:
     """What operations here are about, and a user who may do nothing."""
     for name, arguments in (("a", {}), ("dead", {"x-dead-letter-exchange": "y"})):
-        declare(catalog, "/", name, arguments=arguments)
-    declare_exchange(catalog, "/", "x", "topic")
-    declare_exchange(catalog, "/", "y", "direct")
-    declare_exchange(catalog, "/", "alt", "direct", arguments={"alternate-exchange": "y"})
-    bind(catalog, "/", Binding("x", Destination("queue", "a"), "k", {}))
-    add_user(catalog, USER, None)
-    set_permission(catalog, USER, "/", Permission("", "", ""))
+        declaring.declare(catalog, "/", name, arguments=arguments)
+    declaring.declare_exchange(catalog, "/", "x", "topic")
+    declaring.declare_exchange(catalog, "/", "y", "direct")
+    declaring.declare_exchange(catalog, "/", "alt", "direct", arguments={"alternate-exchange": "y"})
+    declaring.bind(catalog, "/", Binding("x", Destination("queue", "a"), "k", {}))
+    declaring.add_user(catalog, USER, None)
+    declaring.set_permission(catalog, USER, "/", Permission("", "", ""))
 
 
 def allow(catalog: Catalog, patterns: Mapping[str, str]) -> None:
     configure, write, read, topic = (
         patterns.get(each, "") for each in ("configure", "write", "read", "topic")
     )
-    set_permission(catalog, USER, "/", Permission(configure, write, read))
-    set_topic_permission(catalog, USER, "/", "x", TopicPermission("", topic))
+    declaring.set_permission(catalog, USER, "/", Permission(configure, write, read))
+    declaring.set_topic_permission(catalog, USER, "/", "x", TopicPermission("", topic))
 
 
 # --- front ends -----------------------------------------------------------------------------------
@@ -256,23 +232,23 @@ def _flags(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"durable": True, "arguments": given.get("arguments", {})}
 
 
-def _binding_methods(given: Mapping[str, Any], queue: Any, exchange: Any) -> Method:
+def _binding_methods(given: Mapping[str, Any], queue: Any, exchange: Any) -> methods.Method:
     source, key = given["source"], given["binding_key"]
     if "destination_queue" in given:
         return queue(given["destination_queue"], source, key)  # type: ignore[no-any-return]
     return exchange(given["destination_exchange"], source, key)  # type: ignore[no-any-return]
 
 
-METHODS: Final[Mapping[str, Callable[[Mapping[str, Any]], Method]]] = {
-    "get-queue": lambda given: QueueDeclare(given["name"], passive=True),
-    "declare-queue": lambda given: QueueDeclare(given["name"], **_flags(given)),
-    "delete-queue": lambda given: QueueDelete(given["name"]),
-    "purge-queue": lambda given: QueuePurge(given["name"]),
-    "get-exchange": lambda given: ExchangeDeclare(given["name"], passive=True),
-    "declare-exchange": lambda given: ExchangeDeclare(given["name"], "direct", **_flags(given)),
-    "delete-exchange": lambda given: ExchangeDelete(given["name"]),
-    "bind": lambda given: _binding_methods(given, QueueBind, ExchangeBind),
-    "unbind": lambda given: _binding_methods(given, QueueUnbind, ExchangeUnbind),
+METHODS: Final[Mapping[str, Callable[[Mapping[str, Any]], methods.Method]]] = {
+    "get-queue": lambda given: methods.QueueDeclare(given["name"], passive=True),
+    "declare-queue": lambda given: methods.QueueDeclare(given["name"], **_flags(given)),
+    "delete-queue": lambda given: methods.QueueDelete(given["name"]),
+    "purge-queue": lambda given: methods.QueuePurge(given["name"]),
+    "get-exchange": lambda given: methods.ExchangeDeclare(given["name"], passive=True),
+    "declare-exchange": lambda given: methods.ExchangeDeclare(given["name"], "direct", **_flags(given)),
+    "delete-exchange": lambda given: methods.ExchangeDelete(given["name"]),
+    "bind": lambda given: _binding_methods(given, methods.QueueBind, methods.ExchangeBind),
+    "unbind": lambda given: _binding_methods(given, methods.QueueUnbind, methods.ExchangeUnbind),
 }
 
 
@@ -535,13 +511,16 @@ def test_a_queue_that_ends_while_it_is_declared_again_is_not_found(broker: Broke
 @pytest.mark.parametrize(
     ("method", "text"),
     [
-        (ExchangeDeclare(""), "operation not permitted on the default exchange"),
-        (ExchangeDelete(""), "operation not permitted on the default exchange"),
-        (ExchangeDelete("amq.topic"), "deletion of system exchange 'amq.topic' in vhost '/' not allowed"),
+        (methods.ExchangeDeclare(""), "operation not permitted on the default exchange"),
+        (methods.ExchangeDelete(""), "operation not permitted on the default exchange"),
+        (
+            methods.ExchangeDelete("amq.topic"),
+            "deletion of system exchange 'amq.topic' in vhost '/' not allowed",
+        ),
     ],
 )
 def test_what_nobody_may_is_told_before_any_permission(
-    channel: WorldChannel, method: Method, text: str
+    channel: WorldChannel, method: methods.Method, text: str
 ) -> None:
     """AMQP 0-9-1, as in RabbitMQ and as the management node has it."""
     assert channel.refused(method) == (403, text)
@@ -550,31 +529,33 @@ def test_what_nobody_may_is_told_before_any_permission(
 def test_who_has_a_queue_for_itself_is_told_only_to_who_may_bind_it(channel: WorldChannel) -> None:
     """AMQP 0-9-1: permissions on both ends come first, as in RabbitMQ."""
     catalog = channel.world.catalog
-    declare(catalog, "/", "mine", exclusive_owner="another", durable=False)
+    declaring.declare(catalog, "/", "mine", exclusive_owner="another", durable=False)
     allow(catalog, {"write": "^mine$"})
-    _, text = channel.refused(QueueBind("mine", "x", "k"))
+    _, text = channel.refused(methods.QueueBind("mine", "x", "k"))
     assert text.startswith("read access to exchange 'x'")
     allow(catalog, {"write": "^mine$", "read": "^x$", "topic": "^k$"})
     channel = channel.world.channel(user=USER)
-    assert channel.refused(QueueBind("mine", "x", "k"))[0] == 405
+    assert channel.refused(methods.QueueBind("mine", "x", "k"))[0] == 405
 
 
 @pytest.mark.parametrize(
     "method",
     [
-        QueueBind("a\r\n", "x\n", "k"),
-        QueueUnbind("a\n", "\rx", "k"),
-        QueuePurge("\na"),
-        QueueDelete("a\n"),
-        ExchangeBind("y\n", "x\n", "k"),
-        ExchangeUnbind("y\n", "x\n", "k"),
-        ExchangeDelete("x\r\n"),
-        QueueDeclare("a\n", passive=True),
-        ExchangeDeclare("x\n", passive=True),
+        methods.QueueBind("a\r\n", "x\n", "k"),
+        methods.QueueUnbind("a\n", "\rx", "k"),
+        methods.QueuePurge("\na"),
+        methods.QueueDelete("a\n"),
+        methods.ExchangeBind("y\n", "x\n", "k"),
+        methods.ExchangeUnbind("y\n", "x\n", "k"),
+        methods.ExchangeDelete("x\r\n"),
+        methods.QueueDeclare("a\n", passive=True),
+        methods.ExchangeDeclare("x\n", passive=True),
     ],
     ids=lambda method: f"{method.NAME}{'-passive' if getattr(method, 'passive', False) else ''}",
 )
-def test_line_ends_are_dropped_from_names_in_all_methods(channel: WorldChannel, method: Method) -> None:
+def test_line_ends_are_dropped_from_names_in_all_methods(
+    channel: WorldChannel, method: methods.Method
+) -> None:
     """AMQP 0-9-1: not in declarations alone, whose names could not be used as they were given."""
     allow(channel.world.catalog, dict.fromkeys(("configure", "write", "read", "topic"), "^[axyk]$"))
     assert f"{method.NAME}-ok" == channel.call(method).NAME
@@ -584,6 +565,6 @@ def test_a_deleted_queue_is_not_there_any_more_for_what_comes_behind(channel: Wo
     """AMQP 0-9-1, as over management: whoever declares it behind the request gets another one."""
     allow(channel.world.catalog, {"configure": "^a$"})
     channel.world.box("a").stalled = True
-    channel.send(QueueDelete("a"))
+    channel.send(methods.QueueDelete("a"))
     channel.world.rest()
     assert channel.world.vhost.find("a") is None

@@ -10,6 +10,7 @@ import pytest
 from amqp10broker.auth.login import Authenticator, Mechanism, Peer, Slow, Success
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Users
+from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.connection import (
     HEADER_AMQP,
     HEADER_SASL,
@@ -18,13 +19,6 @@ from amqp10broker.protocols.amqp10.connection import (
     encode_frame,
 )
 from amqp10broker.protocols.amqp10.link import ConnectionFailed
-from amqp10broker.protocols.amqp10.performatives import (
-    SaslChallenge,
-    SaslInit,
-    SaslMechanisms,
-    SaslOutcome,
-    SaslResponse,
-)
 from amqp10broker.protocols.amqp10.types import Symbol
 from tests.support.declaring import add_user
 from tests.support.engine import OPEN, client, exchange, kinds, read_all, server, server_at
@@ -40,25 +34,25 @@ def test_the_server_announces_its_mechanisms_in_order() -> None:
     connection.receive(HEADER_SASL)
     header, offered = read_all(connection.take_output())
     assert header == HEADER_SASL
-    assert isinstance(offered, SaslMechanisms)
+    assert isinstance(offered, amqp10.SaslMechanisms)
     assert offered.sasl_server_mechanisms == ("PLAIN", "ANONYMOUS")
 
 
 def test_init_is_handed_to_the_owner() -> None:
     connection = server_at(ConnectionState.SASL_NEGOTIATING)
-    init = SaslInit(mechanism=Symbol("PLAIN"), initial_response=b"\0u\0p", hostname="h")
+    init = amqp10.SaslInit(mechanism=Symbol("PLAIN"), initial_response=b"\0u\0p", hostname="h")
     (event,) = connection.receive(sasl(init))
-    assert event == SaslInit(mechanism=Symbol("PLAIN"), initial_response=b"\0u\0p", hostname="h")
+    assert event == amqp10.SaslInit(mechanism=Symbol("PLAIN"), initial_response=b"\0u\0p", hostname="h")
     assert connection.take_output() == b""
 
 
 def test_outcome_ok_leads_to_the_amqp_header() -> None:
     """ "code 0: Connection authentication succeeded"; then the AMQP layer begins."""
     connection = server_at(ConnectionState.SASL_NEGOTIATING)
-    connection.receive(sasl(SaslInit(mechanism=Symbol("ANONYMOUS"))))
+    connection.receive(sasl(amqp10.SaslInit(mechanism=Symbol("ANONYMOUS"))))
     connection.sasl_outcome(0)
     (outcome,) = read_all(connection.take_output())
-    assert isinstance(outcome, SaslOutcome)
+    assert isinstance(outcome, amqp10.SaslOutcome)
     assert outcome.code == 0
     connection.receive(HEADER_AMQP)
     assert connection.take_output() == HEADER_AMQP
@@ -79,7 +73,7 @@ def test_any_other_outcome_is_the_end(code: int) -> None:
     """ "code 1: Connection authentication failed due to an unspecified problem with the supplied
     credentials": the client is told, and nothing it sends counts any more."""
     connection = server_at(ConnectionState.SASL_NEGOTIATING)
-    connection.receive(sasl(SaslInit(mechanism=Symbol("PLAIN"))))
+    connection.receive(sasl(amqp10.SaslInit(mechanism=Symbol("PLAIN"))))
     connection.sasl_outcome(code)
     (outcome,) = read_all(connection.take_output())
     assert outcome.code == code
@@ -91,9 +85,9 @@ def test_any_other_outcome_is_the_end(code: int) -> None:
 @pytest.mark.parametrize(
     "performative",
     [
-        SaslMechanisms(sasl_server_mechanisms=(Symbol("PLAIN"),)),
-        SaslChallenge(challenge=b"x"),
-        SaslOutcome(code=0),
+        amqp10.SaslMechanisms(sasl_server_mechanisms=(Symbol("PLAIN"),)),
+        amqp10.SaslChallenge(challenge=b"x"),
+        amqp10.SaslOutcome(code=0),
     ],
     ids=lambda performative: type(performative).__name__,
 )
@@ -105,8 +99,8 @@ def test_frames_that_only_a_server_sends_are_refused_by_one(performative: Any) -
     assert connection.state is ConnectionState.END
 
 
-INIT = sasl(SaslInit(mechanism=Symbol("SCRAM-SHA-256"), initial_response=b"1"))
-RESPONSE = sasl(SaslResponse(response=b"2"))
+INIT = sasl(amqp10.SaslInit(mechanism=Symbol("SCRAM-SHA-256"), initial_response=b"1"))
+RESPONSE = sasl(amqp10.SaslResponse(response=b"2"))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +110,7 @@ def test_a_sasl_frame_out_of_turn_is_refused(frames: list[bytes]) -> None:
     """5.3.2: init comes once, and a response answers a challenge."""
     connection = server_at(ConnectionState.SASL_NEGOTIATING)
     events = [event for each in frames for event in connection.receive(each)]
-    assert [type(event) for event in events] == [SaslInit] * (len(frames) - 1) + [ConnectionFailed]
+    assert [type(event) for event in events] == [amqp10.SaslInit] * (len(frames) - 1) + [ConnectionFailed]
     assert connection.state is ConnectionState.END
 
 
@@ -125,7 +119,7 @@ def test_each_response_answers_a_challenge_of_its_own() -> None:
     connection.receive(INIT)
     for _ in range(2):
         connection.sasl_challenge(b"more?")
-        assert connection.receive(RESPONSE) == [SaslResponse(response=b"2")]
+        assert connection.receive(RESPONSE) == [amqp10.SaslResponse(response=b"2")]
     assert isinstance(connection.receive(RESPONSE)[-1], ConnectionFailed)
 
 
@@ -147,7 +141,7 @@ def test_open_cannot_skip_sasl() -> None:
 
 def test_a_sasl_frame_behind_the_outcome_is_refused() -> None:
     connection = server_at(ConnectionState.HEADER_EXCHANGED)
-    events = connection.receive(sasl(SaslInit(mechanism=Symbol("PLAIN"))))
+    events = connection.receive(sasl(amqp10.SaslInit(mechanism=Symbol("PLAIN"))))
     assert isinstance(events[-1], ConnectionFailed)
     assert kinds(connection.take_output()) == ["Open", "Close"]
 
@@ -160,9 +154,9 @@ def test_challenge_and_response() -> None:
     other.sasl_challenge(b"more?")
     one.receive(other.take_output())
     (response,) = read_all(one.take_output())
-    assert isinstance(response, SaslResponse)
+    assert isinstance(response, amqp10.SaslResponse)
     other.sasl_outcome(0)
-    (event,) = [event for event in one.receive(other.take_output()) if isinstance(event, SaslOutcome)]
+    (event,) = [event for event in one.receive(other.take_output()) if isinstance(event, amqp10.SaslOutcome)]
     assert event.code == 0
 
 
@@ -173,7 +167,7 @@ def test_a_failed_outcome_ends_the_client_end() -> None:
     exchange(one, other)
     other.sasl_outcome(1)
     events, _ = exchange(one, other)
-    assert events == [SaslOutcome(code=1)]
+    assert events == [amqp10.SaslOutcome(code=1)]
     assert one.state is ConnectionState.END
 
 

@@ -12,14 +12,8 @@ from typing import Any
 import pytest
 
 from amqp10broker.cli.main import main
-from amqp10broker.client import blocking
+from amqp10broker.client import blocking, errors
 from amqp10broker.client.core import WaitFor
-from amqp10broker.client.errors import (
-    ConnectionEndedError,
-    LinkDetachedError,
-    NotAcceptedError,
-    TimedOutError,
-)
 from amqp10broker.client.links import Accepted, Released
 from amqp10broker.client.message import Message, Properties, data_message
 from amqp10broker.client.options import ClientOptions
@@ -53,7 +47,7 @@ def test_what_nobody_takes_is_an_error_of_send_and_an_outcome_of_send_many(clien
     client.sender(queue)
     sender = client.sender(None)
     lost = Message(b"", Properties(to=f"/queues/missing-{queue}"))
-    with pytest.raises(NotAcceptedError, match="correct the address") as raised:
+    with pytest.raises(errors.NotAcceptedError, match="correct the address") as raised:
         sender.send(lost)
     assert raised.value.outcome == Released()
     good = Message(b"", Properties(to=f"/queues/{queue}"))
@@ -81,7 +75,7 @@ def test_no_credit_in_time(start_broker: StartBroker, connect: Connect) -> None:
         process.ask("alarm", name="memory", on=True)
         window = client.session.engine.outgoing
         client.wait(WaitFor(lambda: window.remote_incoming_window == 0, lambda: None, 20.0, "closed window"))
-        with pytest.raises(TimedOutError) as raised:
+        with pytest.raises(errors.TimedOutError) as raised:
             sender.send_many([data_message(b"x")] * 2, timeout_s=0.2)
         assert raised.value.outcomes == [None, None]
         process.ask("alarm", name="memory", on=False)
@@ -113,7 +107,7 @@ def test_a_link_that_breaks_while_sending_tells_what_is_known(client: Any, queue
     """A message that the broker cannot read detaches the link; what was before it has its outcome."""
     sender = client.sender(queue)
     bad = b"\x00\x53\x75\xa1\x01a"
-    with pytest.raises(LinkDetachedError) as raised:
+    with pytest.raises(errors.LinkDetachedError) as raised:
         sender.send_many([*[data_message(b"x")] * 5, bad])
     assert raised.value.condition == "amqp:decode-error"
     assert len(raised.value.outcomes) == 6
@@ -155,7 +149,9 @@ def test_a_link_that_this_program_has_detached(client: Any, queue: str) -> None:
         lambda: receiver.fetch(1),
         lambda: receiver.accept(delivery),
     ):
-        with pytest.raises(LinkDetachedError, match="this program has detached the link: attach another one"):
+        with pytest.raises(
+            errors.LinkDetachedError, match="this program has detached the link: attach another one"
+        ):
             attempt()
     other.send(data_message(b"x"))
 
@@ -207,7 +203,7 @@ def speak(data: bytes) -> Callable[[socket.socket], None]:
     ],
 )
 def test_a_server_that_is_no_broker(answer: bytes, message: str, connect: Connect) -> None:
-    with server(speak(answer)) as port, pytest.raises(ConnectionEndedError, match=message):
+    with server(speak(answer)) as port, pytest.raises(errors.ConnectionEndedError, match=message):
         connect(port=port, timeout_s=60.0)
 
 

@@ -11,16 +11,7 @@ from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
 from proton import Delivery, Described, Link, Message, Terminus, symbol
 from rabbitmq_amqp_python_client import Environment
 
-from amqp10broker.protocols.amqp10.performatives import (
-    Accepted,
-    Declare,
-    Detach,
-    Discharge,
-    Disposition,
-    Flow,
-    TransactionalState,
-    Transfer,
-)
+from amqp10broker.protocols.amqp10 import performatives as amqp10
 from tests.support.cluster_process import ClusterNode, ClusterProcess
 from tests.support.crash_load import connected, is_there
 from tests.support.pika_client import Inbox, get_all, put, until
@@ -92,14 +83,14 @@ def test_a_transaction_takes_classic_queues_of_its_clients_node_and_says_so_of_o
         for name, handle in handles.items():
             client.send(attach_sender(handle, f"/queues/{names[name]}"))
         for _ in range(4):
-            client.until(Flow)
-        client.send(request(0, Declare()))
-        txn_id = client.until(Disposition).body.state.txn_id
+            client.until(amqp10.Flow)
+        client.send(request(0, amqp10.Declare()))
+        txn_id = client.until(amqp10.Disposition).body.state.txn_id
         for number, (name, handle) in enumerate(handles.items(), 1):
-            client.send(transfer(handle, number, b"m", state=TransactionalState(txn_id=txn_id)))
-            outcome = client.until(Disposition).body.state.outcome
+            client.send(transfer(handle, number, b"m", state=amqp10.TransactionalState(txn_id=txn_id)))
+            outcome = client.until(amqp10.Disposition).body.state.outcome
             if name == "own":
-                assert outcome == Accepted()
+                assert outcome == amqp10.Accepted()
                 continue
             assert outcome.error.condition == "amqp:not-implemented"
             assert names[name] in outcome.error.description
@@ -108,12 +99,14 @@ def test_a_transaction_takes_classic_queues_of_its_clients_node_and_says_so_of_o
         for name in ("far", "quorum"):
             handle = 10 + handles[name]
             client.send(attach_receiver(handle, f"/queues/{names[name]}"), credit(handle, 1))
-            number = client.until(Transfer).body.delivery_id
-            client.send(disposition(number, state=TransactionalState(txn_id=txn_id, outcome=Accepted())))
-            detach = client.until(Detach).body
+            number = client.until(amqp10.Transfer).body.delivery_id
+            client.send(
+                disposition(number, state=amqp10.TransactionalState(txn_id=txn_id, outcome=amqp10.Accepted()))
+            )
+            detach = client.until(amqp10.Detach).body
             assert detach.error.condition == "amqp:not-implemented"
-        client.send(request(4, Discharge(txn_id=txn_id)))
-        assert client.until(Disposition).body.state == Accepted()
+        client.send(request(4, amqp10.Discharge(txn_id=txn_id)))
+        assert client.until(amqp10.Disposition).body.state == amqp10.Accepted()
     with connected(c) as connection:
         for name, messages in {"own": 2, "far": 1, "quorum": 1}.items():
             cluster.wait_until(

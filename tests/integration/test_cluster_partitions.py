@@ -17,20 +17,9 @@ from pika.exceptions import ConnectionClosedByBroker
 
 from amqp10broker.client import blocking
 from amqp10broker.client.blocking import Management
+from tests.support import cluster_load
 from tests.support.broker_process import run_program
 from tests.support.cluster_history import TotalQueue
-from tests.support.cluster_load import (
-    ClusterClient,
-    OwnConsumer,
-    OwnPublisher,
-    PikaConsumer,
-    PikaPublisher,
-    ProtonConsumer,
-    ProtonPublisher,
-    started,
-    stop_all,
-    wait_for,
-)
 from tests.support.cluster_network import CutCluster
 from tests.support.cluster_process import ClusterNode, healed
 from tests.support.crash_load import connected, declare_quorum
@@ -60,12 +49,12 @@ class Load:
         self.cluster = cluster
         self.notes = TotalQueue(queue)
         makers = (
-            (PikaPublisher, ProtonConsumer),
-            (ProtonPublisher, OwnConsumer),
-            (OwnPublisher, PikaConsumer),
+            (cluster_load.PikaPublisher, cluster_load.ProtonConsumer),
+            (cluster_load.ProtonPublisher, cluster_load.OwnConsumer),
+            (cluster_load.OwnPublisher, cluster_load.PikaConsumer),
         )
-        self.publishers: dict[str, ClusterClient] = {}
-        self.consumers: dict[str, ClusterClient] = {}
+        self.publishers: dict[str, cluster_load.ClusterClient] = {}
+        self.consumers: dict[str, cluster_load.ClusterClient] = {}
         for node, (publisher, consumer) in zip(cluster.nodes, makers, strict=True):
             name, notes = node.name, self.notes
             self.publishers[name] = publisher([node], f"p-{name}", notes, steady=True, pace_s=0.05)
@@ -79,7 +68,7 @@ class Load:
         return sum(each.life.startswith(f"c-{node.name}.") for each in list(self.notes.deliveries))
 
     def wait_until(self, condition: Callable[[], Any], what: str) -> None:
-        wait_for(self.cluster, self.clients, condition, what)
+        cluster_load.wait_for(self.cluster, self.clients, condition, what)
 
     def flows(self, *nodes: ClusterNode) -> None:
         """Wait until publishers and consumers of these nodes have got on."""
@@ -118,7 +107,7 @@ def test_whatever_is_cut_a_majority_goes_on_and_the_rest_waits(cluster: CutClust
     network = cluster.network
     declare_quorum(cluster.nodes[0], queue)
     load = Load(cluster, queue)
-    started(load.clients)
+    cluster_load.started(load.clients)
     load.flows(*cluster.nodes)
 
     # Between the leader and one other: both see the third, and the leader stays.
@@ -161,11 +150,11 @@ def test_whatever_is_cut_a_majority_goes_on_and_the_rest_waits(cluster: CutClust
         load.flows(*cluster.nodes)
 
     publishers = list(load.publishers.values())
-    stop_all(publishers)
+    cluster_load.stop_all(publishers)
     notes = load.notes
     assert notes.confirmed == set(notes.published)
     load.wait_until(lambda: len(notes.removing) >= len(notes.confirmed), "everything consumed")
-    stop_all(load.consumers.values())
+    cluster_load.stop_all(load.consumers.values())
     notes.look(cluster.look(cluster.nodes[1], notes))
     notes.check()
     assert (notes.content, notes.marked) == ([], set())

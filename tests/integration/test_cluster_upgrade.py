@@ -14,15 +14,7 @@ import pytest
 
 from amqp10broker.queues.machine_version import NEWEST
 from tests.integration.test_cluster_failover import declare
-from tests.support.cluster_load import (
-    PikaConsumer,
-    PikaPublisher,
-    ProtonConsumer,
-    ProtonPublisher,
-    started,
-    stop_all,
-    wait_for,
-)
+from tests.support import cluster_load
 from tests.support.cluster_process import ClusterNode, ClusterProcess
 from tests.support.crash_load import connected
 
@@ -73,18 +65,18 @@ def test_an_upgrade_node_by_node_under_load(tmp_path: Path) -> None:
         a, b, c = cluster.nodes
         notes = declare(a, "q", x_delivery_limit=1_000_000)
         declare(b, "probe")
-        clients = started(
+        clients = cluster_load.started(
             [
-                PikaPublisher([b, a, c], "pika", notes, pace_s=0.1),
-                ProtonPublisher([c, a, b], "proton", notes, pace_s=0.1),
-                PikaConsumer([a, c, b], "pika.consumer", notes),
-                ProtonConsumer([b, c, a], "proton.consumer", notes),
+                cluster_load.PikaPublisher([b, a, c], "pika", notes, pace_s=0.1),
+                cluster_load.ProtonPublisher([c, a, b], "proton", notes, pace_s=0.1),
+                cluster_load.PikaConsumer([a, c, b], "pika.consumer", notes),
+                cluster_load.ProtonConsumer([b, c, a], "proton.consumer", notes),
             ]
         )
 
         def load(what: str) -> None:
             count = len(notes.confirmed) + 60
-            wait_for(cluster, clients, lambda: len(notes.confirmed) > count, f"confirms {what}")
+            cluster_load.wait_for(cluster, clients, lambda: len(notes.confirmed) > count, f"confirms {what}")
 
         load("before")
         for node in (c, b, a):
@@ -118,7 +110,7 @@ def test_an_upgrade_node_by_node_under_load(tmp_path: Path) -> None:
         c.start()
         cluster.wait_until_up(at=a)
         load("with the newer one again")
-        stop_all(clients)
+        cluster_load.stop_all(clients)
         notes.look(cluster.look(c, notes))
         notes.check()
         notes.require_load(1.0, 1)

@@ -84,10 +84,7 @@ def without_vhost(content: dict[str, Any]) -> dict[str, Any]:
         (None, "cannot be read: No such file or directory; must be a JSON file"),
         ("{", "is not JSON: "),
         ("[]", "cannot be imported: definitions: is "),
-        (
-            '{"services": {}}',
-            "cannot be imported: definitions: there are none, but services; give a file of",
-        ),
+        ('{"services": {}}', "cannot be imported: definitions: there are none, but services; give a file of"),
         (without_vhost, "cannot be imported: "),
     ],
     ids=["no file", "no JSON", "a list", "another file", "no such virtual host"],

@@ -22,18 +22,6 @@ from amqp10broker.spark.errors import (
     SparkSourceError,
 )
 from amqp10broker.spark.options import StreamOptions, parse_source
-from amqp10broker.spark.stream_source import (
-    StreamBounds,
-    StreamEnds,
-    StreamRange,
-    StreamReader,
-    StreamStreamReader,
-    attach,
-    ends_of,
-    ends_there,
-    offset_of,
-    read_range,
-)
 from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.cluster_process import free_ports
 from tests.support.spark_streams import body, client_of, declare, fill, offsets, publish, rows, url_of
@@ -41,7 +29,7 @@ from tests.support.spark_streams import body, client_of, declare, fill, offsets,
 pytestmark = pytest.mark.usefixtures("deadline")
 
 COUNT = 1000
-Streaming = Callable[..., StreamStreamReader]
+Streaming = Callable[..., stream_source.StreamStreamReader]
 SMALL_SEGMENTS = {"stream_max_segment_size_bytes": 20_000, "max_length_bytes": 50_000}
 
 
@@ -60,16 +48,16 @@ def options(broker: BrokerProcess, stream: str, *, streaming: bool = False, **mo
 
 
 def batch(broker: BrokerProcess, stream: str, **more: Any) -> list[Any]:
-    reader = StreamReader(options(broker, stream, **more))
+    reader = stream_source.StreamReader(options(broker, stream, **more))
     return rows(reader, reader.partitions())
 
 
 @pytest.fixture
 def streaming() -> Iterator[Streaming]:
-    made: list[StreamStreamReader] = []
+    made: list[stream_source.StreamStreamReader] = []
 
-    def make(broker: BrokerProcess, stream: str, **more: Any) -> StreamStreamReader:
-        made.append(StreamStreamReader(options(broker, stream, streaming=True, **more)))
+    def make(broker: BrokerProcess, stream: str, **more: Any) -> stream_source.StreamStreamReader:
+        made.append(stream_source.StreamStreamReader(options(broker, stream, streaming=True, **more)))
         return made[-1]
 
     yield make
@@ -110,10 +98,10 @@ def test_starting_and_ending_offsets(
 def test_probing_an_empty_stream_and_one_that_was_cut(broker: BrokerProcess, queue: str) -> None:
     declare(broker, queue, **SMALL_SEGMENTS)
     with client_of(broker) as client:
-        probe = StreamEnds(client, queue, 5.0)
-        assert probe.bounds() == StreamBounds(0, 0, dense=False)
+        probe = stream_source.StreamEnds(client, queue, 5.0)
+        assert probe.bounds() == stream_source.StreamBounds(0, 0, dense=False)
         fill(broker, queue, 5000)
-        managed = ends_of(client, queue, 5.0).bounds()
+        managed = stream_source.ends_of(client, queue, 5.0).bounds()
         found = probe.bounds()
         assert (found.first, found.next) == (managed.first, managed.next) == (managed.first, 5000)
         assert found.first > 0
@@ -140,7 +128,7 @@ def test_a_batch_that_is_repeated_after_retention(
         fill(broker, queue, 50, first=filled)
         filled += 50
         with client_of(broker) as client:
-            first = ends_of(client, queue, 5.0).bounds().first
+            first = stream_source.ends_of(client, queue, 5.0).bounds().first
     assert first < 800
     again = streaming(broker, queue, minPartitions=3, failOnDataLoss="false")
     after = [offsets(rows(again, [piece])) for piece in again.partitions(again.initialOffset(), end)]
@@ -161,7 +149,7 @@ def short(broker: BrokerProcess, queue: str) -> tuple[str, int]:
     declare(broker, queue, **SMALL_SEGMENTS)
     fill(broker, queue, 5000)
     with client_of(broker) as client:
-        first = ends_of(client, queue, 5.0).bounds().first
+        first = stream_source.ends_of(client, queue, 5.0).bounds().first
     assert 0 < first < 4900
     return queue, first
 
@@ -171,7 +159,7 @@ def test_loss_is_found_by_tasks(broker: BrokerProcess, short: tuple[str, int], s
     """Retention was faster than the task: the first message lies above the offset asked for."""
     stream, _ = short
     with pytest.raises(DataLost, match="messages of stream"):
-        list(read_range(options(broker, stream), StreamRange(5, 5000, True), sql))
+        list(stream_source.read_range(options(broker, stream), stream_source.StreamRange(5, 5000, True), sql))
 
 
 @pytest.mark.parametrize("sql", [None, "p.subject IS NULL"])
@@ -182,7 +170,7 @@ def test_loss_that_is_accepted(
     stream, first = short
     given = options(broker, stream, failOnDataLoss="false")
     with caplog.at_level(logging.WARNING):
-        batches = list(read_range(given, StreamRange(5, 5000, True), sql))
+        batches = list(stream_source.read_range(given, stream_source.StreamRange(5, 5000, True), sql))
     assert offsets(row for each in batches for row in each.to_pylist()) == list(range(first, 5000))
     assert f"{first - 5} messages of stream '{stream}' are lost" in caplog.text
     assert offsets(batch(broker, stream, startingOffsets=5, failOnDataLoss="false"))[0] == first
@@ -213,12 +201,12 @@ def mixed(broker: BrokerProcess, queue: str) -> str:
 def test_the_broker_ends_where_the_range_ends(broker: BrokerProcess, mixed: str, sql: str | None) -> None:
     """A drain is answered there, with everything before it and nothing of what follows."""
     with client_of(broker) as client:
-        receiver = attach(client, mixed, 10, sql, end=100)
-        assert ends_there(receiver)
+        receiver = stream_source.attach(client, mixed, 10, sql, end=100)
+        assert stream_source.ends_there(receiver)
         receiver.grant(10_000, drain=True)
         assert receiver.wait(10, lambda: receiver.end.drained)
         wanted = {None: range(10, 100), "FALSE": range(0)}.get(sql, range(14, 100, 7))
-        assert [offset_of(payload) for payload in receiver.take()] == list(wanted)
+        assert [stream_source.offset_of(payload) for payload in receiver.take()] == list(wanted)
         assert receiver.exhausted
         assert receiver.end.available == 0
 
@@ -252,7 +240,7 @@ def test_the_permission_to_read_is_enough(start_broker: StartBroker) -> None:
     declare(broker, "s")
     fill(broker, "s", 10)
     given = {"url": f"amqp://reader:secret@{broker.host}:{broker.port}", "stream": "s"}
-    reader = StreamReader(parse_source(given, streaming=False))  # type: ignore[arg-type]
+    reader = stream_source.StreamReader(parse_source(given, streaming=False))  # type: ignore[arg-type]
     assert broker.run_command("permission", "set", "reader", "^$", "^$", "^s$").returncode == 0
     assert len(rows(reader, reader.partitions())) == 10
     assert broker.run_command("permission", "set", "reader", "^$", "^$", "^$").returncode == 0
@@ -276,7 +264,7 @@ def test_a_connection_that_breaks_in_the_middle(broker: BrokerProcess, stream: s
     """The task goes on behind the last row, and no row comes twice."""
     # No multiple of each other: something waits to become a batch when the connection breaks.
     given = options(broker, stream, arrowBatchSize=130, linkCredit=100)
-    batches = read_range(given, StreamRange(0, COUNT, True), None)
+    batches = stream_source.read_range(given, stream_source.StreamRange(0, COUNT, True), None)
     found = next(batches).to_pylist()
     (entry,) = reading(broker)
     closed = broker.run_command("connection", "close", str(entry["id"]))
@@ -320,7 +308,7 @@ def test_a_broker_that_hangs(
     given = options(
         broker, "s", arrowBatchSize=100, linkCredit=100, idleTimeout="2500ms", retryTimeout="500ms"
     )
-    batches = read_range(given, StreamRange(0, 5000, True), sql)
+    batches = stream_source.read_range(given, stream_source.StreamRange(0, 5000, True), sql)
     next(batches)
     os.kill(broker.pid, signal.SIGSTOP)
     try:

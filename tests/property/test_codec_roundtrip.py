@@ -9,27 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from amqp10broker.protocols.amqp10 import types as t10
 from amqp10broker.protocols.amqp10.codec import decode, encode, skip
 from amqp10broker.protocols.amqp10.errors import DecodeError
 from amqp10broker.protocols.amqp10.performatives import as_composite, decode_composite
-from amqp10broker.protocols.amqp10.types import (
-    Byte,
-    Char,
-    Decimal32,
-    Decimal64,
-    Decimal128,
-    Described,
-    Float,
-    Int,
-    Map,
-    Short,
-    Symbol,
-    Timestamp,
-    UByte,
-    UInt,
-    ULong,
-    UShort,
-)
 from tests.support.examples import tried
 from tests.support.strategies import typed, values
 
@@ -103,7 +86,7 @@ def test_a_damaged_value_is_read_or_refused(value: Any, draw: st.DataObject) -> 
 )
 def test_arbitrary_fields_are_read_or_refused(descriptor: int, fields: list[Any]) -> None:
     """A composite with any fields raises nothing but DecodeError, and one that is read can be written."""
-    data = encode(Described(ULong(descriptor), fields))
+    data = encode(t10.Described(t10.ULong(descriptor), fields))
     try:
         found, stop = decode_composite(data)
     except DecodeError:
@@ -125,25 +108,25 @@ def test_arbitrary_bytes_as_a_composite_are_read_or_refused(descriptor: int, bod
         except DecodeError:
             continue
         assert stop == skip(data)
-        assert isinstance(decode(data)[0], Described)
+        assert isinstance(decode(data)[0], t10.Described)
         assert as_composite(decode(data)[0]).DESCRIPTOR == found.DESCRIPTOR
 
 
 def put(data: Any, value: Any) -> None:
     scalars: dict[type, Any] = {
         bool: data.put_bool,
-        UByte: data.put_ubyte,
-        UShort: data.put_ushort,
-        UInt: data.put_uint,
-        ULong: data.put_ulong,
-        Byte: data.put_byte,
-        Short: data.put_short,
-        Int: data.put_int,
-        Timestamp: data.put_timestamp,
+        t10.UByte: data.put_ubyte,
+        t10.UShort: data.put_ushort,
+        t10.UInt: data.put_uint,
+        t10.ULong: data.put_ulong,
+        t10.Byte: data.put_byte,
+        t10.Short: data.put_short,
+        t10.Int: data.put_int,
+        t10.Timestamp: data.put_timestamp,
         float: data.put_double,
         bytes: data.put_binary,
         str: data.put_string,
-        Symbol: lambda symbol: data.put_symbol(str(symbol)),
+        t10.Symbol: lambda symbol: data.put_symbol(str(symbol)),
     }
     if value is None:
         data.put_null()
@@ -153,28 +136,28 @@ def put(data: Any, value: Any) -> None:
         for item in value:
             put(data, item)
         data.exit()
-    elif isinstance(value, (dict, Map)):
+    elif isinstance(value, (dict, t10.Map)):
         data.put_map()
         data.enter()
         for key, item in value.items():
             put(data, key)
             put(data, item)
         data.exit()
-    elif isinstance(value, Described):
+    elif isinstance(value, t10.Described):
         data.put_described()
         data.enter()
         put(data, value.descriptor)
         put(data, value.value)
         data.exit()
-    elif isinstance(value, Float):
+    elif isinstance(value, t10.Float):
         data.put_float(float(value))
-    elif isinstance(value, Char):
+    elif isinstance(value, t10.Char):
         data.put_char(str(value))
-    elif isinstance(value, Decimal32):
+    elif isinstance(value, t10.Decimal32):
         data.put_decimal32(struct.unpack(">I", value.raw)[0])
-    elif isinstance(value, Decimal64):
+    elif isinstance(value, t10.Decimal64):
         data.put_decimal64(struct.unpack(">Q", value.raw)[0])
-    elif isinstance(value, Decimal128):
+    elif isinstance(value, t10.Decimal128):
         data.put_decimal128(value.raw)
     elif type(value) in scalars:
         plain = int(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -202,9 +185,9 @@ def without_arrays(value: Any) -> bool:
     """Whether the value holds no array: proton chooses the constructors of arrays itself."""
     if isinstance(value, list):
         return all(map(without_arrays, value))
-    if isinstance(value, (dict, Map)):
+    if isinstance(value, (dict, t10.Map)):
         return all(without_arrays(key) and without_arrays(item) for key, item in value.items())
-    if isinstance(value, Described):
+    if isinstance(value, t10.Described):
         return without_arrays(value.descriptor) and without_arrays(value.value)
     return type(value).__name__ != "Array"
 
@@ -224,12 +207,12 @@ def test_what_proton_writes_is_read_as_meant(value: Any) -> None:
 
 def plainly_described(value: Any) -> bool:
     """Whether no described value is directly in another; proton's Data miscounts such values."""
-    if isinstance(value, Described):
+    if isinstance(value, t10.Described):
         inner = (value.descriptor, value.value)
-        return all(not isinstance(item, Described) and plainly_described(item) for item in inner)
+        return all(not isinstance(item, t10.Described) and plainly_described(item) for item in inner)
     if isinstance(value, list):
         return all(map(plainly_described, value))
-    if isinstance(value, (dict, Map)):
+    if isinstance(value, (dict, t10.Map)):
         return all(plainly_described(key) and plainly_described(item) for key, item in value.items())
     return True
 

@@ -14,17 +14,7 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.protocols.amqp10 import performatives
-from amqp10broker.protocols.amqp10.delivery import (
-    Arrival,
-    NotOurs,
-    Resume,
-    State,
-    on_resumed,
-    resume_as_receiver,
-    resume_as_sender,
-    unsettled_map,
-)
+from amqp10broker.protocols.amqp10 import delivery, performatives
 from tests.support.script import ScriptRunner
 
 LIVES_TRIED = 1_000 if "AMQP10BROKER_LONG" in os.environ else 30
@@ -68,7 +58,7 @@ class Peer:
 
     script: ScriptRunner
     second: bool
-    unsettled: dict[bytes, State] = field(default_factory=dict)
+    unsettled: dict[bytes, delivery.State] = field(default_factory=dict)
     life: Life = FOREVER
     heard: int = 0
 
@@ -125,7 +115,7 @@ class Peer:
         raise Lost
 
 
-def _name(state: State) -> str:
+def _name(state: delivery.State) -> str:
     return "accepted" if isinstance(state, performatives.Accepted) else "null"
 
 
@@ -145,7 +135,7 @@ class Sender(Peer):
         self.ids = {}
         try:
             answer, incomplete = self.attach("target=/queues/q")
-            self._resume(unsettled_map(answer), incomplete=incomplete)
+            self._resume(delivery.unsettled_map(answer), incomplete=incomplete)
             while self.waiting and not incomplete:
                 number = self.waiting.pop(0)
                 tag = number.to_bytes(4, "big")
@@ -164,15 +154,15 @@ class Sender(Peer):
         self.ids[delivery_id] = tag
         self.send(f"TRANSFER h=1 did={delivery_id} tag={number} body=m{number}{more}")
 
-    def _resume(self, theirs: dict[bytes, State], *, incomplete: bool) -> None:
-        plan = resume_as_sender(self.unsettled, theirs, incomplete=incomplete)
+    def _resume(self, theirs: dict[bytes, delivery.State], *, incomplete: bool) -> None:
+        plan = delivery.resume_as_sender(self.unsettled, theirs, incomplete=incomplete)
         for tag in plan.settled:
             del self.unsettled[tag]
         for tag in plan.unknown:
             del self.unsettled[tag]
             self.waiting.insert(0, int.from_bytes(tag, "big"))
         for each in plan.resumed:
-            if each.how is Resume.OUTCOME:
+            if each.how is delivery.Resume.OUTCOME:
                 if each.apply:
                     self.done.append(int.from_bytes(each.tag, "big"))
                     self.unsettled[each.tag] = each.state
@@ -240,7 +230,9 @@ class Receiver(Peer):
         self.ids = {}
         try:
             answer, incomplete = self.attach("source=/queues/q")
-            plan = resume_as_receiver(self.unsettled, unsettled_map(answer), incomplete=incomplete)
+            plan = delivery.resume_as_receiver(
+                self.unsettled, delivery.unsettled_map(answer), incomplete=incomplete
+            )
             for tag in plan.settled:
                 del self.unsettled[tag]
             self.send("FLOW h=1 dc=0 cr=100")
@@ -265,10 +257,10 @@ class Receiver(Peer):
         assert tag is not None
         self.ids[delivery_id] = tag
         if frame.resume:
-            known = self.unsettled.get(tag, NotOurs.ABSENT)
-            arrival = on_resumed(known, settled=bool(frame.settled), aborted=frame.aborted)
-            assert arrival in (Arrival.CONTINUED, Arrival.SETTLED)
-            if arrival is Arrival.SETTLED:
+            known = self.unsettled.get(tag, delivery.NotOurs.ABSENT)
+            arrival = delivery.on_resumed(known, settled=bool(frame.settled), aborted=frame.aborted)
+            assert arrival in (delivery.Arrival.CONTINUED, delivery.Arrival.SETTLED)
+            if arrival is delivery.Arrival.SETTLED:
                 del self.unsettled[tag]
                 return
         # It has it, and acts on it later: the connection may be lost in between.

@@ -79,15 +79,7 @@ VARYING: dict[Varying, st.SearchStrategy[Any]] = {
     | st.just(from_amqp10({Symbol("f"): SQL}).filters)
     | st.builds(
         Filters,
-        st.sampled_from(
-            (
-                *OffsetWord,
-                Offset(7),
-                AtTime(1234),
-                Interval(600_000),
-                None,
-            )
-        ),
+        st.sampled_from((*OffsetWord, Offset(7), AtTime(1234), Interval(600_000), None)),
         st.none() | st.just(BloomFilter(("a", "b"), True)),
         st.none(),
         st.none() | st.integers(0, 99),

@@ -13,20 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from amqp10broker.queues.commands import (
-    TICK,
-    ConsumerRef,
-    Credit,
-    CreditReply,
-    Deliver,
-    DeliveryOutcome,
-    GiveBack,
-    Publish,
-    Purge,
-    Settle,
-    Subscribe,
-    Unsubscribe,
-)
+from amqp10broker.queues import commands
 from amqp10broker.queues.quorum import log_store as quorum_store
 from amqp10broker.queues.quorum.commands import QuorumCommand
 from amqp10broker.queues.quorum.queue import QuorumQueue, encode_snapshot
@@ -49,7 +36,7 @@ class Entry:
 
 @dataclass
 class Watcher:
-    ref: ConsumerRef
+    ref: commands.ConsumerRef
     colours: str
     credit: int = 0
     count: int = 0
@@ -77,7 +64,7 @@ class Browsing(RuleBasedStateMachine):
         self.taken = 0
         self.entries: list[Entry] = []
         self.watchers: list[Watcher] = []
-        self.do(Subscribe(self.taker, False))
+        self.do(commands.Subscribe(self.taker, False))
 
     @rule(
         messages=st.lists(
@@ -92,34 +79,34 @@ class Browsing(RuleBasedStateMachine):
         for number, (colour, priority, ttl) in enumerate(messages, first):
             self.entries.append(Entry(colour, None if ttl is None else self.now + ttl))
             batch.append(coloured(number, colour, priority=priority, ttl=ttl))
-        self.do(Publish(self.publisher, range(first, first + len(batch)), batch, True))
+        self.do(commands.Publish(self.publisher, range(first, first + len(batch)), batch, True))
 
     @rule(credit=st.integers(1, 5))
     def take(self, credit: int) -> None:
-        self.do(Credit(self.taker, self.taken, credit, True, self.taken))
+        self.do(commands.Credit(self.taker, self.taken, credit, True, self.taken))
 
     @precondition(lambda self: getattr(self, "held", None))
-    @rule(data=st.data(), delivery_outcome=st.sampled_from(DeliveryOutcome))
-    def settle(self, data: st.DataObject, delivery_outcome: DeliveryOutcome) -> None:
+    @rule(data=st.data(), delivery_outcome=st.sampled_from(commands.DeliveryOutcome))
+    def settle(self, data: st.DataObject, delivery_outcome: commands.DeliveryOutcome) -> None:
         keys = data.draw(st.lists(st.sampled_from(self.held), unique=True, min_size=1))
         for key in keys:
             self.held.remove(key)
             self.entries[key].ready = delivery_outcome in (
-                DeliveryOutcome.REQUEUE,
-                DeliveryOutcome.REQUEUE_FAILED,
+                commands.DeliveryOutcome.REQUEUE,
+                commands.DeliveryOutcome.REQUEUE_FAILED,
             )
-        self.do(Settle(self.taker, keys, delivery_outcome))
+        self.do(commands.Settle(self.taker, keys, delivery_outcome))
 
     @rule()
     def purge(self) -> None:
         for entry in self.entries:
             entry.ready = False
-        self.do(Purge(self.asker.request()))
+        self.do(commands.Purge(self.asker.request()))
 
     @rule(time=st.sampled_from([1, 10]))
     def wait(self, time: int) -> None:
         self.now += time
-        self.do(TICK)
+        self.do(commands.TICK)
 
     # --- who browses ------------------------------------------------------------------------------
 
@@ -129,7 +116,7 @@ class Browsing(RuleBasedStateMachine):
             watcher = Watcher(self.asker.consumer(), wants)
             self.watchers.append(watcher)
             filters = selector(WANTED[wants]) if wants in WANTED else None
-            self.ask(Subscribe(watcher.ref, False, counted=False, browse=True, filters=filters))
+            self.ask(commands.Subscribe(watcher.ref, False, counted=False, browse=True, filters=filters))
 
     @precondition(lambda self: getattr(self, "watchers", None))
     @rule(data=st.data(), credit=st.integers(0, 6), drain=st.booleans())
@@ -138,7 +125,7 @@ class Browsing(RuleBasedStateMachine):
         if not watcher.asked:
             watcher.credit, watcher.drain, watcher.asked = credit, drain, True
             watcher.keys.clear()
-            self.ask(Credit(watcher.ref, watcher.count, credit, drain, watcher.seen))
+            self.ask(commands.Credit(watcher.ref, watcher.count, credit, drain, watcher.seen))
 
     @precondition(lambda self: getattr(self, "watchers", None))
     @rule(data=st.data(), count=st.integers(1, 4))
@@ -150,14 +137,14 @@ class Browsing(RuleBasedStateMachine):
             watcher.shown -= set(back)
             watcher.epoch += 1
             watcher.credit = 0
-            self.ask(GiveBack(watcher.ref, back, [], watcher.count, watcher.seen, watcher.epoch))
+            self.ask(commands.GiveBack(watcher.ref, back, [], watcher.count, watcher.seen, watcher.epoch))
 
     @precondition(lambda self: getattr(self, "watchers", None))
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
         watcher = data.draw(st.sampled_from(self.watchers))
         self.watchers.remove(watcher)
-        self.ask(Unsubscribe(watcher.ref, (), (), watcher.seen, DeliveryOutcome.ACCEPT))
+        self.ask(commands.Unsubscribe(watcher.ref, (), (), watcher.seen, commands.DeliveryOutcome.ACCEPT))
 
     # --- what comes of it -------------------------------------------------------------------------
 
@@ -191,22 +178,22 @@ class Browsing(RuleBasedStateMachine):
 
     def _note(self) -> None:
         for effect in self.queue.take_effects().get(self.asker.id, []):
-            if isinstance(effect, Deliver) and effect.consumer == self.taker:
+            if isinstance(effect, commands.Deliver) and effect.consumer == self.taker:
                 self.taken += len(effect.keys)
                 for key in effect.keys:
                     self.held.append(key)
                     self.entries[key].ready, self.entries[key].had = False, True
-            elif isinstance(effect, Deliver):
+            elif isinstance(effect, commands.Deliver):
                 self._show(effect)
-            elif isinstance(effect, CreditReply) and effect.consumer == self.taker:
+            elif isinstance(effect, commands.CreditReply) and effect.consumer == self.taker:
                 self.taken = effect.delivery_count
-            elif isinstance(effect, CreditReply):
+            elif isinstance(effect, commands.CreditReply):
                 self._reply(effect)
 
-    def _find(self, ref: ConsumerRef) -> Watcher:
+    def _find(self, ref: commands.ConsumerRef) -> Watcher:
         return next(each for each in self.watchers if each.ref == ref)
 
-    def _show(self, effect: Deliver) -> None:
+    def _show(self, effect: commands.Deliver) -> None:
         watcher = self._find(effect.consumer)
         assert effect.epoch == watcher.epoch
         for key, (_, content) in zip(effect.keys, effect.messages, strict=True):
@@ -222,7 +209,7 @@ class Browsing(RuleBasedStateMachine):
         watcher.credit -= len(effect.keys)
         assert watcher.credit >= 0
 
-    def _reply(self, reply: CreditReply) -> None:
+    def _reply(self, reply: commands.CreditReply) -> None:
         watcher = self._find(reply.consumer)
         watcher.asked = False
         if watcher.drain:
@@ -256,7 +243,7 @@ class Life:
         self.consumer = self.world.client.consumer()
         self.settled: set[int] = set()
         leader = self.world.opened()
-        leader.work(Subscribe(self.consumer, False))
+        leader.work(commands.Subscribe(self.consumer, False))
         self.world.settle_down(self.world.even)
 
     def step(self) -> None:
@@ -298,15 +285,19 @@ class Life:
                 world.publish(leader, dice.choice([1, 2, 5]), dice.choice([10, 100]), delay_ms)
             case "c":
                 seen = len(world.keys)
-                leader.work(Credit(self.consumer, seen, 10, False, seen))
+                leader.work(commands.Credit(self.consumer, seen, 10, False, seen))
             case "s" if held is not None and held.unsettled:
                 keys = dice.sample(list(held.unsettled), 1)
                 delivery_outcome = dice.choice(
-                    [DeliveryOutcome.ACCEPT, DeliveryOutcome.REQUEUE, DeliveryOutcome.REQUEUE_FAILED]
+                    [
+                        commands.DeliveryOutcome.ACCEPT,
+                        commands.DeliveryOutcome.REQUEUE,
+                        commands.DeliveryOutcome.REQUEUE_FAILED,
+                    ]
                 )
                 # A message that fails too often is dropped, too.
                 self.settled.update(number_of(body) for _, body in leader.store.bodies.fetch(keys))
-                leader.work(Settle(self.consumer, keys, delivery_outcome))
+                leader.work(commands.Settle(self.consumer, keys, delivery_outcome))
 
     def finish(self) -> None:
         """All faults end: everything that is open is decided, and members are the same."""

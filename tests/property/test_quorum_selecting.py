@@ -17,20 +17,7 @@ from typing import TypeVar
 import pytest
 
 from amqp10broker.message.message import Message
-from amqp10broker.queues.commands import (
-    TICK,
-    ConsumerRef,
-    Credit,
-    CreditReply,
-    Deliver,
-    DeliveryOutcome,
-    GiveBack,
-    Publish,
-    Purge,
-    Settle,
-    Subscribe,
-    Unsubscribe,
-)
+from amqp10broker.queues import commands
 from amqp10broker.queues.quorum import selecting
 from amqp10broker.queues.quorum.commands import QuorumCommand, Selected, decode_commands, encode_commands
 from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
@@ -61,7 +48,7 @@ class Entry:
 class Taker:
     """A consumer, which sees at once what it is given."""
 
-    ref: ConsumerRef
+    ref: commands.ConsumerRef
     colours: str
     selects: bool
     priority: int
@@ -84,17 +71,17 @@ class Life:
         self.dice = dice
         self.now = 1_000
         self.happened: Counter[str] = Counter()
-        self.had: list[tuple[ConsumerRef, int]] = []
-        self.given: dict[int, ConsumerRef] = {}
+        self.had: list[tuple[commands.ConsumerRef, int]] = []
+        self.given: dict[int, commands.ConsumerRef] = {}
         settings = QueueSettings(delivery_limit=dice.choice([None, 20]))
         self.leader, self.other = (QuorumQueue("q", settings=settings, now_ms=self.now) for _ in range(2))
         self.other.follow()
         self.asker = new_asker("consumer")
         self.publisher = self.asker.publisher()
         self.entries: list[Entry] = []
-        self.takers: dict[ConsumerRef, Taker] = {}
+        self.takers: dict[commands.ConsumerRef, Taker] = {}
         self.found: Selected | None = None
-        self.credit_then: dict[ConsumerRef, int] = {}
+        self.credit_then: dict[commands.ConsumerRef, int] = {}
 
     def publish(self) -> None:
         pick = self.dice.choice
@@ -105,7 +92,7 @@ class Life:
         for number, (colour, priority, ttl) in enumerate(messages, first):
             self.entries.append(Entry(colour, priority > 4, None if ttl is None else self.now + ttl))
             batch.append(coloured(number, colour, priority=priority, ttl=ttl))
-        self.do(Publish(self.publisher, range(first, first + len(batch)), batch, True))
+        self.do(commands.Publish(self.publisher, range(first, first + len(batch)), batch, True))
 
     def subscribe(self) -> None:
         if len(self.takers) < 4:
@@ -117,7 +104,7 @@ class Life:
             ref = self.asker.consumer()
             filters = selector(WANTED[wants]) if wants in WANTED else None
             self.takers[ref] = Taker(ref, wants, filters is not None, priority)
-            self.do(Subscribe(ref, settled, priority=priority, filters=filters))
+            self.do(commands.Subscribe(ref, settled, priority=priority, filters=filters))
 
     def grant(self) -> None:
         taker = self._one()
@@ -129,18 +116,18 @@ class Life:
                 for number, entry in enumerate(self.entries)
                 if entry.ready and entry.colour in taker.colours
             }
-            self.do(Credit(taker.ref, taker.count, credit, drain, taker.seen))
+            self.do(commands.Credit(taker.ref, taker.count, credit, drain, taker.seen))
 
     def settle(self) -> None:
         taker = self._one()
         if taker is not None and taker.held:
-            delivery_outcome = self._pick(list(DeliveryOutcome))
+            delivery_outcome = self._pick(list(commands.DeliveryOutcome))
             keys = self.dice.sample(taker.held, self.dice.randint(1, len(taker.held)))
             for key in keys:
                 taker.held.remove(key)
             taker.unsent = [each for each in taker.unsent if each not in keys]
             self._decide(taker, keys, delivery_outcome)
-            self.do(Settle(taker.ref, keys, delivery_outcome))
+            self.do(commands.Settle(taker.ref, keys, delivery_outcome))
 
     def give_back(self) -> None:
         taker = self._one()
@@ -157,13 +144,13 @@ class Life:
             taker.epoch += 1
             taker.credit = 0
             batch = [self._message(key) for key in back]
-            self.do(GiveBack(taker.ref, back, batch, taker.count, taker.seen, taker.epoch))
+            self.do(commands.GiveBack(taker.ref, back, batch, taker.count, taker.seen, taker.epoch))
 
     def leave(self) -> None:
         taker = self._one()
         if taker is None:
             return
-        delivery_outcome = self._pick(list(DeliveryOutcome))
+        delivery_outcome = self._pick(list(commands.DeliveryOutcome))
         del self.takers[taker.ref]
         self._let_live(taker, taker.unsent)
         for key in taker.unsent:
@@ -171,16 +158,16 @@ class Life:
             self.entries[key].moved += 1
         self._decide(taker, [each for each in taker.held if each not in taker.unsent], delivery_outcome)
         batch = [self._message(key) for key in taker.unsent]
-        self.do(Unsubscribe(taker.ref, taker.unsent, batch, taker.seen, delivery_outcome))
+        self.do(commands.Unsubscribe(taker.ref, taker.unsent, batch, taker.seen, delivery_outcome))
 
     def purge(self) -> None:
         for entry in self.entries:
             entry.ready = False
-        self.do(Purge(self.asker.request()))
+        self.do(commands.Purge(self.asker.request()))
 
     def wait(self) -> None:
         self.now += self._pick([1, 10])
-        self.do(TICK)
+        self.do(commands.TICK)
 
     # --- the leader -------------------------------------------------------------------------------
 
@@ -233,17 +220,17 @@ class Life:
             self.other.apply(each, self.now)
         assert not self.other.take_effects()
         effects = self.leader.take_effects().get(self.asker.id, [])
-        delivered = [each for each in effects if isinstance(each, Deliver)]
+        delivered = [each for each in effects if isinstance(each, commands.Deliver)]
         # What comes of one entry is told consumer by consumer, and is decided on together.
         self.given = {key: each.consumer for each in delivered for key in each.keys}
         for each in delivered:
             self._deliver(each)
         for effect in effects:
-            if isinstance(effect, CreditReply):
+            if isinstance(effect, commands.CreditReply):
                 self._reply(effect)
         for ref, key in self.had:
             # Who drains takes what is there.
-            if self.takers[ref].selects or type(command) is not Credit or not command.drain:
+            if self.takers[ref].selects or type(command) is not commands.Credit or not command.drain:
                 self._check_turn(ref, key, before)
         self.had.clear()
 
@@ -274,17 +261,18 @@ class Life:
             if self._alive(entry) and entry.colour in taker.colours
         ]
 
-    def _decide(self, taker: Taker, keys: list[int], delivery_outcome: DeliveryOutcome) -> None:
+    def _decide(self, taker: Taker, keys: list[int], delivery_outcome: commands.DeliveryOutcome) -> None:
         for key in keys:
             entry = self.entries[key]
             if (
-                delivery_outcome in (DeliveryOutcome.REQUEUE, DeliveryOutcome.REQUEUE_FAILED)
+                delivery_outcome
+                in (commands.DeliveryOutcome.REQUEUE, commands.DeliveryOutcome.REQUEUE_FAILED)
                 and key in taker.held + keys
             ):
                 entry.ready = entry.returned = True
                 entry.moved += 1
 
-    def _deliver(self, effect: Deliver) -> None:
+    def _deliver(self, effect: commands.Deliver) -> None:
         taker = self.takers[effect.consumer]
         assert effect.epoch == taker.epoch
         settled = self.leader.parts()[1].by_ref[effect.consumer].settled
@@ -318,7 +306,9 @@ class Life:
     def _level(self, number: int) -> bool:
         return self.entries[number].high
 
-    def _check_turn(self, ref: ConsumerRef, key: int, before: dict[ConsumerRef, int]) -> None:
+    def _check_turn(
+        self, ref: commands.ConsumerRef, key: int, before: dict[commands.ConsumerRef, int]
+    ) -> None:
         """No other that selects and comes first wants it, and had credit since the leader looked."""
         taker = self.takers[ref]
         for other in self.takers.values():
@@ -326,7 +316,7 @@ class Life:
             if other is not taker and other.selects and first and self.entries[key].colour in other.colours:
                 assert not (before.get(other.ref) and other.credit), "another has more right to it"
 
-    def _reply(self, reply: CreditReply) -> None:
+    def _reply(self, reply: commands.CreditReply) -> None:
         taker = self.takers[reply.consumer]
         taker.asked = False
         if taker.drain:

@@ -13,43 +13,15 @@ from hypothesis import strategies as st
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import MessageReader
 from amqp10broker.message.convert import body_start, read_properties
+from amqp10broker.message.filters import sql_parser
 from amqp10broker.message.filters.fields import PROPERTIES, FilterError, MessageField, Section
 from amqp10broker.message.filters.filter_set import ABSENT, FieldReader, MessageFilter
 from amqp10broker.message.filters.sql_eval import SqlFilter, compile_expression, compile_like, compile_sql
-from amqp10broker.message.filters.sql_parser import (
-    TOKENS_MAX,
-    And,
-    Arithmetic,
-    Comparison,
-    Expression,
-    Identifier,
-    In,
-    IsNull,
-    Like,
-    Literal,
-    Not,
-    Or,
-    Unary,
-    Utc,
-    children,
-    parse,
-)
 from amqp10broker.message.filters.stream_filters import BloomFilter, chunk_filter
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
+from amqp10broker.protocols.amqp10 import types as t10
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.performatives import Header, Properties
-from amqp10broker.protocols.amqp10.types import (
-    Char,
-    Decimal32,
-    Described,
-    Float,
-    Int,
-    Long,
-    Map,
-    Symbol,
-    Timestamp,
-    ULong,
-)
 from tests.support.examples import tried
 from tests.support.filtering import NOW_MS, message
 from tests.support.sql_reference import interpret, like, show
@@ -60,49 +32,49 @@ KEYS = ["a", "b", "two words", "]["]
 texts = st.sampled_from(["", "a", "ab", "abc", "b%", "a_c", "\u2603"]) | st.text("ab_%", max_size=4)
 whole = st.sampled_from([0, 1, 2, 3, 5, 10**400]) | st.integers(0, 20)
 fractions = st.sampled_from([0.0, 0.5, 1.0, 2.0, 1e308]) | st.floats(0, 1e300)
-literals: st.SearchStrategy[Expression] = st.one_of(
+literals: st.SearchStrategy[sql_parser.Expression] = st.one_of(
     st.booleans(), whole, fractions, texts, st.sampled_from([b"\0", b"ab", b"\0" * 15 + b"\1"])
-).map(Literal)
+).map(sql_parser.Literal)
 fields = st.one_of(
     st.sampled_from(KEYS).map(lambda key: MessageField(Section.APPLICATION_PROPERTIES, key)),
     st.sampled_from(PROPERTIES).map(lambda name: MessageField(Section.PROPERTIES, name)),
     st.just(MessageField(Section.HEADER, "priority")),
 )
-identifiers: st.SearchStrategy[Any] = fields.map(Identifier)
+identifiers: st.SearchStrategy[Any] = fields.map(sql_parser.Identifier)
 patterns = st.text("ab_%!", max_size=6)
 
 
-def like_of(inner: Expression, pattern: str, escape: str | None) -> Expression:
+def like_of(inner: sql_parser.Expression, pattern: str, escape: str | None) -> sql_parser.Expression:
     """A pattern that does not end with the escape character."""
     if escape is not None:
         pattern = pattern.rstrip(escape)
-    return Like(inner, pattern, escape)
+    return sql_parser.Like(inner, pattern, escape)
 
 
-def deeper(inner: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression]:
+def deeper(inner: st.SearchStrategy[sql_parser.Expression]) -> st.SearchStrategy[sql_parser.Expression]:
     return st.one_of(
-        st.builds(Unary, st.sampled_from("+-"), inner),
-        st.builds(Arithmetic, st.sampled_from("+-*/%"), inner, inner),
-        st.builds(Comparison, st.sampled_from(["=", "<>", "<", "<=", ">", ">="]), inner, inner),
+        st.builds(sql_parser.Unary, st.sampled_from("+-"), inner),
+        st.builds(sql_parser.Arithmetic, st.sampled_from("+-*/%"), inner, inner),
+        st.builds(sql_parser.Comparison, st.sampled_from(["=", "<>", "<", "<=", ">", ">="]), inner, inner),
         st.builds(like_of, inner, patterns, st.none() | st.sampled_from("!a_%")),
-        st.builds(In, inner, st.lists(inner, min_size=1, max_size=3).map(tuple)),
-        st.builds(IsNull, identifiers),
-        st.builds(Not, inner),
-        st.lists(inner, min_size=2, max_size=3).map(lambda operands: And(tuple(operands))),
-        st.lists(inner, min_size=2, max_size=3).map(lambda operands: Or(tuple(operands))),
+        st.builds(sql_parser.In, inner, st.lists(inner, min_size=1, max_size=3).map(tuple)),
+        st.builds(sql_parser.IsNull, identifiers),
+        st.builds(sql_parser.Not, inner),
+        st.lists(inner, min_size=2, max_size=3).map(lambda operands: sql_parser.And(tuple(operands))),
+        st.lists(inner, min_size=2, max_size=3).map(lambda operands: sql_parser.Or(tuple(operands))),
     )
 
 
-expressions: st.SearchStrategy[Expression] = st.recursive(
-    literals | identifiers | st.just(Utc()), deeper, max_leaves=12
+expressions: st.SearchStrategy[sql_parser.Expression] = st.recursive(
+    literals | identifiers | st.just(sql_parser.Utc()), deeper, max_leaves=12
 )
 
 numbers = st.one_of(
-    st.integers(-3, 5).map(Long),
-    st.integers(0, 5).map(ULong),
-    st.integers(-3, 5).map(Int),
-    st.sampled_from([NOW_MS, NOW_MS - 1]).map(Timestamp),
-    st.sampled_from([0.5, -1.0, 2.0]).map(Float),
+    st.integers(-3, 5).map(t10.Long),
+    st.integers(0, 5).map(t10.ULong),
+    st.integers(-3, 5).map(t10.Int),
+    st.sampled_from([NOW_MS, NOW_MS - 1]).map(t10.Timestamp),
+    st.sampled_from([0.5, -1.0, 2.0]).map(t10.Float),
     st.sampled_from([0.0, 0.5, 1e308, math.inf, -math.inf, math.nan]),
 )
 values = st.one_of(
@@ -110,13 +82,13 @@ values = st.one_of(
     st.booleans(),
     numbers,
     texts,
-    st.sampled_from(["a", "ab"]).map(Symbol),
-    st.sampled_from("ab").map(Char),
+    st.sampled_from(["a", "ab"]).map(t10.Symbol),
+    st.sampled_from("ab").map(t10.Char),
     st.sampled_from([b"", b"ab"]),
     st.uuids(),
-    st.just(Decimal32(b"\0\0\0\1")),
+    st.just(t10.Decimal32(b"\0\0\0\1")),
 )
-ids = texts | st.integers(0, 5).map(ULong) | st.sampled_from([b"ab"]) | st.uuids()
+ids = texts | st.integers(0, 5).map(t10.ULong) | st.sampled_from([b"ab"]) | st.uuids()
 properties = st.fixed_dictionaries(
     {},
     optional={
@@ -125,7 +97,7 @@ properties = st.fixed_dictionaries(
         "to": texts,
         "subject": texts,
         "correlation_id": ids,
-        "content_type": st.sampled_from(["a", "ab"]).map(Symbol),
+        "content_type": st.sampled_from(["a", "ab"]).map(t10.Symbol),
         "creation_time": st.sampled_from([NOW_MS, 0]),
         "group_sequence": st.integers(0, 5),
         "reply_to_group_id": texts,
@@ -150,7 +122,7 @@ def same(one: Any, other: Any) -> bool:
     st.none() | st.integers(0, 9),
 )
 def test_the_compiler_says_what_the_interpreter_says(
-    expression: Expression,
+    expression: sql_parser.Expression,
     application: dict[str, Any] | None,
     given_properties: dict[str, Any],
     priority: int | None,
@@ -175,16 +147,16 @@ def test_the_compiler_says_what_the_interpreter_says(
 
 @settings(max_examples=tried(400), deadline=None)
 @given(expressions)
-def test_an_expression_that_is_printed_parses_to_itself(expression: Expression) -> None:
+def test_an_expression_that_is_printed_parses_to_itself(expression: sql_parser.Expression) -> None:
     """With no more parentheses than are needed."""
     text = show(expression)
     if size(expression) <= 30 and len(text) <= 4096:
-        assert parse(text) == expression
+        assert sql_parser.parse(text) == expression
 
 
-def size(node: Expression) -> int:
+def size(node: sql_parser.Expression) -> int:
     """How many nodes a tree has; each makes at most six tokens."""
-    return 1 + sum(map(size, children(node)))
+    return 1 + sum(map(size, sql_parser.children(node)))
 
 
 WORDS = [
@@ -213,7 +185,7 @@ def compiled(text: str) -> SqlFilter | FilterError:
 @example("[" * 4000)
 @example("'" * 4095)
 @example("1" * 4096)
-@example("-" * TOKENS_MAX)
+@example("-" * sql_parser.TOKENS_MAX)
 @example("0.1E" + "9" * 4000)
 @example("\x00")
 @example("\ud800")
@@ -289,11 +261,13 @@ def test_percent_matches_any_string(text: str) -> None:
 
 texts_field = st.text(max_size=12) | st.text(min_size=250, max_size=300)
 keys = st.sampled_from(["a", "b", "key", "\u2603", "k" * 260])
-ids_field = st.one_of(texts_field, st.binary(max_size=12), st.uuids(), st.integers(0, 2**64 - 1).map(ULong))
-times = st.integers(-(2**63), 2**63 - 1).map(Timestamp)
+ids_field = st.one_of(
+    texts_field, st.binary(max_size=12), st.uuids(), st.integers(0, 2**64 - 1).map(t10.ULong)
+)
+times = st.integers(-(2**63), 2**63 - 1).map(t10.Timestamp)
 
 
-compounds = st.lists(scalars, max_size=2) | st.builds(Described, symbols, scalars)
+compounds = st.lists(scalars, max_size=2) | st.builds(t10.Described, symbols, scalars)
 
 
 def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -317,7 +291,7 @@ properties_field = st.builds(
     reply_to_group_id=maybe(texts_field),
 )
 pairs = st.lists(
-    st.tuples(keys | st.sampled_from(["a", "key"]).map(Symbol) | scalars, scalars | compounds),
+    st.tuples(keys | st.sampled_from(["a", "key"]).map(t10.Symbol) | scalars, scalars | compounds),
     max_size=5,
     unique_by=lambda pair: encode(pair[0]),
 )
@@ -333,7 +307,7 @@ def spelled(draw: st.DrawFn, section: str, encoded: bytes) -> bytes:
     """A section with its descriptor as nearly everybody writes it, or in another way."""
     usual, name = PREFIXES[section]
     assert encoded.startswith(usual)
-    other = [usual, usual, b"\x00\x80" + b"\0" * 7 + usual[2:], b"\x00" + encode(Symbol(name))]
+    other = [usual, usual, b"\x00\x80" + b"\0" * 7 + usual[2:], b"\x00" + encode(t10.Symbol(name))]
     return draw(st.sampled_from(other)) + encoded[3:]
 
 
@@ -343,9 +317,11 @@ def bares(draw: st.DrawFn) -> bytes:
     if draw(st.booleans()):
         bare += draw(spelled("properties", draw(properties_field).encode()))
     if draw(st.booleans()):
-        bare += draw(spelled("application", encode(Described(ULong(0x74), Map(tuple(draw(pairs)))))))
+        bare += draw(
+            spelled("application", encode(t10.Described(t10.ULong(0x74), t10.Map(tuple(draw(pairs))))))
+        )
     code = draw(st.sampled_from([0x75, 0x77]))
-    return bare + encode(Described(ULong(code), b"body"))
+    return bare + encode(t10.Described(t10.ULong(code), b"body"))
 
 
 fields_field = st.one_of(

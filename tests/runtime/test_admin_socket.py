@@ -96,10 +96,7 @@ async def test_what_waits_is_told_with_what_to_do(broker: Broker) -> None:
     assert found["waiting"][0]["to_do"].startswith("let the client grant credit")
     assert found["summary"]["reasons"] == {"no-credit-never-granted": 1, "queue-empty-nothing-routed": 1}
     with_idle = await ask(broker, "waiting", idle=True)
-    assert [(each["queue"], each["idle"]) for each in with_idle["waiting"]] == [
-        ("q", False),
-        ("empty", True),
-    ]
+    assert [(each["queue"], each["idle"]) for each in with_idle["waiting"]] == [("q", False), ("empty", True)]
     assert (await ask(broker, "waiting", longer=3600))["waiting"] == []
     refused = await asked(broker, "waiting", reason="no-such")
     assert (refused["ok"], refused["kind"]) == (False, "BadRequest")
@@ -359,10 +356,7 @@ async def test_a_queue_for_one_connection_cannot_be_declared_here(broker: Broker
         (b'{"op": "list-queues", "arguments": {"x": 1}}', "bad queue property"),
         (b'{"op": "purge-queue"}', "'name' is missing"),
         (b'{"op": "alarm", "arguments": {"name": "memory"}}', "'on' is missing: give true or false"),
-        (
-            b'{"op": "alarm", "arguments": {"name": "air", "on": true}}',
-            "it must be one of memory, disk",
-        ),
+        (b'{"op": "alarm", "arguments": {"name": "air", "on": true}}', "it must be one of memory, disk"),
         (b'{"op": "set", "arguments": {"name": "max_link_credit", "value": 0}}', "must be an integer"),
         (b'{"op": "import-definitions", "arguments": {"document": {"users": [1]}}}', "must be an object"),
         (b'{"op": "import-definitions", "arguments": {"document": {"users": {}}}}', "must be a list"),

@@ -28,12 +28,7 @@ DURING = 20
 STEPS_MAX = 200
 
 
-ROLES = {
-    "reader": "_run_reader",
-    "writer": "serve_stream",
-    "session": "_run_part",
-    "queue": "queue q",
-}
+ROLES = {"reader": "_run_reader", "writer": "serve_stream", "session": "_run_part", "queue": "queue q"}
 
 
 async def act(victim: Client, confirmed: set[int], accepted: set[int]) -> None:

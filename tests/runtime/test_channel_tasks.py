@@ -28,12 +28,7 @@ BEFORE = 40
 DURING = 20
 STEPS_MAX = 250
 Q = methods.QueueDeclare("q", durable=True)
-ROLES = {
-    "reader": "_run_reader",
-    "writer": "serve_stream",
-    "channel": "_run_part",
-    "queue": "queue q",
-}
+ROLES = {"reader": "_run_reader", "writer": "serve_stream", "channel": "_run_part", "queue": "queue q"}
 
 
 async def act(victim: Client091, confirmed: set[int], acked: set[int]) -> None:

@@ -607,8 +607,7 @@ async def test_a_queue_that_breaks_down_nacks(
     await client.call(1, Q, methods.QueueDeclareOk)
     await client.call(1, methods.ConfirmSelect(), methods.ConfirmSelectOk)
     break_down(monkeypatch, b"bad")
-    await client.send(1, message(1, "q", b"good"))
-    assert await client.expect(methods.BasicAck) == methods.BasicAck(1, False)
+    assert await client.call(1, message(1, "q", b"good"), methods.BasicAck) == methods.BasicAck(1, False)
     await client.send(1, message(1, "q", b"bad"), message(1, "q", b"late"), message(1, "none", b""))
     assert {str(got) for _, got in await client.idle()} == {
         str(methods.BasicNack(2, False, False)),

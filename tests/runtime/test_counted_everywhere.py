@@ -118,13 +118,13 @@ attach_sender = all_of(lambda scene: scene.attach(raw.attach_sender(0, "/queues/
 
 
 class Case(NamedTuple):
-    """What is done, and what moves."""
+    """What is done, and what moves: of the queue what moves of the client, if nothing else is said."""
 
     name: str
     before: Callable[[Scene], Awaitable[None]]
     action: Callable[[Scene], Awaitable[None]]
     client: Moved = NONE
-    queue: Moved = NONE
+    queue: Moved | None = None
     exchange: Moved = NONE
     arguments: Mapping[str, Any] = NONE
 
@@ -189,7 +189,6 @@ CASES = (
             all_of(publish, publish),
             lambda scene, no_ack=no_ack: scene.consume(no_ack=no_ack),
             {mode: 2},
-            {mode: 2},
         )
         for no_ack, mode in ((False, "delivered"), (True, "delivered_settled"))
     ),
@@ -199,7 +198,6 @@ CASES = (
             publish,
             old(methods.BasicGet("q", no_ack=no_ack), methods.BasicGet("q", no_ack=no_ack)),
             {mode: 1, "got_nothing": 1},
-            {mode: 1, "got_nothing": 1},
         )
         for no_ack, mode in ((False, "got"), (True, "got_settled"))
     ),
@@ -208,13 +206,11 @@ CASES = (
         all_of(publish, publish, consume),
         old(methods.BasicAck(2, multiple=True)),
         {"acknowledged": 2},
-        {"acknowledged": 2},
     ),
     Case(
         "0-9-1 ack of what was got",
         all_of(publish, old(methods.BasicGet("q"))),
         old(methods.BasicAck(1)),
-        {"acknowledged": 1},
         {"acknowledged": 1},
     ),
     Case(
@@ -222,13 +218,11 @@ CASES = (
         all_of(publish, publish, consume),
         old(methods.BasicNack(1, False, True)),
         {"requeued": 1, "delivered": 1, "redelivered": 1},
-        {"requeued": 1, "delivered": 1, "redelivered": 1},
     ),
     Case(
         "0-9-1 recover",
         all_of(publish, publish, consume),
         old(methods.BasicRecover(True)),
-        {"requeued": 2, "delivered": 2, "redelivered": 2},
         {"requeued": 2, "delivered": 2, "redelivered": 2},
     ),
     Case(
@@ -236,15 +230,8 @@ CASES = (
         all_of(publish, old(methods.BasicGet("q")), old(methods.BasicReject(1, True))),
         old(methods.BasicGet("q", no_ack=True)),
         {"got_settled": 1, "redelivered": 1},
-        {"got_settled": 1, "redelivered": 1},
     ),
-    Case(
-        "0-9-1 reject",
-        all_of(publish, consume),
-        old(methods.BasicReject(1, False)),
-        {"discarded": 1},
-        {"discarded": 1},
-    ),
+    Case("0-9-1 reject", all_of(publish, consume), old(methods.BasicReject(1, False)), {"discarded": 1}),
     Case(
         "0-9-1 reject, dead-lettered",
         all_of(publish, consume),
@@ -266,7 +253,6 @@ CASES = (
         "a quorum queue delivers again",
         all_of(publish, publish, consume),
         old(methods.BasicReject(1, True)),
-        {"requeued": 1, "delivered": 1, "redelivered": 1},
         {"requeued": 1, "delivered": 1, "redelivered": 1},
         arguments={"x-queue-type": "quorum"},
     ),
@@ -321,13 +307,13 @@ CASES = (
         all_of(lambda scene: scene.attach(raw.attach_sender(0, "", target=amqp10.Target(address=None)))),
         new(raw.transfer(0, 0, b"x")),
         {"rejected": 1},
+        {},
     ),
     *(
         Case(
             f"1.0 delivery, {mode}",
             all_of(publish, publish),
             lambda scene, fields=fields: scene.receive(**fields),
-            {mode: 2},
             {mode: 2},
         )
         for mode, fields in (("delivered", {}), ("delivered_settled", {"snd_settle_mode": 1}))
@@ -337,7 +323,6 @@ CASES = (
             f"1.0 {type(state).__name__}",
             all_of(publish, receive),
             new(raw.disposition(0, state=state)),
-            moved,
             moved,
         )
         for state, moved in (
@@ -373,7 +358,9 @@ async def test_these_counters_move_and_no_others(case: Case) -> None:
         for level, counted in after.items()
     }
     expected = {level: dict(case.client) for level in moved}
-    expected["queues"] = expected["queues of virtual hosts"] = dict(case.queue)
+    expected["queues"] = expected["queues of virtual hosts"] = dict(
+        case.client if case.queue is None else case.queue
+    )
     expected["exchanges"] = dict(case.exchange)
     assert moved == expected
 

@@ -26,21 +26,7 @@ from amqp10broker.runtime.journal.journal_task import RECOVERING_MAX
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.storage.disk import Disk
 from tests.runtime.conftest import LogRecorder
-from tests.support.declaring import (
-    add_user,
-    add_vhost,
-    bind,
-    clear_permission,
-    declare,
-    declare_exchange,
-    delete_user,
-    delete_vhost,
-    put_policy,
-    remove,
-    set_password,
-    set_permission,
-    set_tags,
-)
+from tests.support import declaring
 from tests.support.kept_entries import durable_part
 from tests.support.node import CLASSIC, STREAM, History, Seat
 from tests.support.trioclient import quiet_config
@@ -90,12 +76,12 @@ async def test_each_start_has_a_number_of_its_own(start: Start, tmp_path: Path) 
 async def test_what_was_declared_is_there_again(start: Start) -> None:
     """With its numbers; what is not durable is not."""
     async with start() as broker:
-        vhost = add_vhost(broker.catalog, "shop", limits=VhostLimits(max_queues=5))
-        declare(broker.catalog, vhost, "q", arguments={"x-queue-type": "quorum"})
-        declare(broker.catalog, vhost, "transient", durable=False)
-        declare_exchange(broker.catalog, vhost, "x", "topic")
-        bind(broker.catalog, vhost, Binding("x", Destination("queue", "q"), "a.#"))
-        put_policy(broker.catalog, vhost, Policy("p", "^q", {"delivery-limit": 5}))
+        vhost = declaring.add_vhost(broker.catalog, "shop", limits=VhostLimits(max_queues=5))
+        declaring.declare(broker.catalog, vhost, "q", arguments={"x-queue-type": "quorum"})
+        declaring.declare(broker.catalog, vhost, "transient", durable=False)
+        declaring.declare_exchange(broker.catalog, vhost, "x", "topic")
+        declaring.bind(broker.catalog, vhost, Binding("x", Destination("queue", "q"), "a.#"))
+        declaring.put_policy(broker.catalog, vhost, Policy("p", "^q", {"delivery-limit": 5}))
         before = durable_part(broker.catalog)
         number = vhost.lookup("q").number
     async with start() as broker:
@@ -105,13 +91,13 @@ async def test_what_was_declared_is_there_again(start: Start) -> None:
         queue = vhost.lookup("q")
         assert (queue.number, queue.effective.settings.delivery_limit) == (number, 5)
         assert queue.handle.figures().messages_ready == 0
-        assert declare(broker.catalog, vhost, "new")[0].number == number + 1
+        assert declaring.declare(broker.catalog, vhost, "new")[0].number == number + 1
 
 
 async def test_the_log_says_what_recovery_found(start: Start, data_log: LogRecorder) -> None:
     """Counts and time; and that a folder is new."""
     async with start() as broker:
-        declare(broker.catalog, "/", "q")
+        declaring.declare(broker.catalog, "/", "q")
     ((event, _),) = data_log.of("info")
     assert event == "data folder is new"
     async with start():
@@ -139,7 +125,7 @@ async def test_queues_take_up_what_they_had_some_in_a_turn(
     count = 3 * RECOVERING_MAX
     async with start() as broker:
         for number in range(count):
-            declare(broker.catalog, "/", f"q{number}")
+            declaring.declare(broker.catalog, "/", f"q{number}")
     begun: Counter[int] = Counter()
     turns = Turns()
     take_up = QueueTask._take_up
@@ -164,7 +150,9 @@ async def test_a_torn_end_is_cut_off_and_told(
     monkeypatch.setattr(journal_task, "_log", data_log)
     async with start() as broker:
         for kind in (CLASSIC, STREAM):
-            queue, _ = declare(broker.catalog, "/", kind.name, arguments={"x-queue-type": kind.name})
+            queue, _ = declaring.declare(
+                broker.catalog, "/", kind.name, arguments={"x-queue-type": kind.name}
+            )
             seat = Seat(queue, History(kind))
             seat.publish(1)
             await seat.effects()
@@ -189,7 +177,7 @@ async def test_in_memory_nothing_is_written(tmp_path: Path, monkeypatch: pytest.
     """Which is how the broker in a test of somebody's program runs."""
     monkeypatch.chdir(tmp_path)
     async with Broker(quiet_config()) as broker:
-        assert declare(broker.catalog, "/", "q")[1]
+        assert declaring.declare(broker.catalog, "/", "q")[1]
     assert os.listdir(tmp_path) == []
 
 
@@ -200,14 +188,14 @@ async def test_the_default_user_does_not_come_back_after_it_was_deleted(start: S
     """An administrator who deletes guest must not have to do it at every start."""
     async with start() as broker:
         assert names(broker.catalog) == {"guest"}
-        add_user(broker.catalog, "ann", None)
-        delete_user(broker.catalog, "guest")
+        declaring.add_user(broker.catalog, "ann", None)
+        declaring.delete_user(broker.catalog, "guest")
     for _ in range(2):
         async with start() as broker:
             assert names(broker.catalog) == {"ann"}
             assert broker.authenticator.anonymous_user == ""
     async with start() as broker:
-        delete_user(broker.catalog, "ann")
+        declaring.delete_user(broker.catalog, "ann")
     async with start() as broker:
         assert names(broker.catalog) == set()
 
@@ -217,7 +205,7 @@ async def test_a_password_that_was_changed_stays_changed(start: Start, data_log:
     async with start() as broker:
         assert broker.authenticator.anonymous_user == "guest"
         record = broker.passwords.make("secret")
-        set_password(broker.catalog, "guest", record)
+        declaring.set_password(broker.catalog, "guest", record)
     async with start() as broker:
         assert broker.catalog.users.lookup("guest").password == record
         assert broker.authenticator.anonymous_user == ""
@@ -242,7 +230,7 @@ async def test_anonymous_clients_are_not_let_in_as_a_guest_with_another_password
 
 async def test_a_default_password_that_was_set_again_is_still_one(start: Start) -> None:
     async with start() as broker:
-        set_password(broker.catalog, "guest", broker.passwords.make("guest"))
+        declaring.set_password(broker.catalog, "guest", broker.passwords.make("guest"))
     async with start() as broker:
         assert broker.authenticator.anonymous_user == "guest"
 
@@ -263,8 +251,8 @@ async def test_the_default_user_stays_as_it_is(start: Start) -> None:
     async with start() as broker:
         before = broker.catalog.users.lookup("guest")
         assert before.password.algorithm is PasswordAlgorithm.ARGON2ID
-        set_tags(broker.catalog, "guest", ["monitoring"])
-        set_permission(broker.catalog, "guest", "/", Permission("", "", ".*"))
+        declaring.set_tags(broker.catalog, "guest", ["monitoring"])
+        declaring.set_permission(broker.catalog, "guest", "/", Permission("", "", ".*"))
     async with start() as broker:
         after = broker.catalog.users.lookup("guest")
         assert (after.password, after.tags) == (before.password, ("monitoring",))
@@ -274,7 +262,7 @@ async def test_the_default_user_stays_as_it_is(start: Start) -> None:
 
 async def test_a_permission_that_was_cleared_stays_cleared(start: Start) -> None:
     async with start() as broker:
-        clear_permission(broker.catalog, "guest", "/")
+        declaring.clear_permission(broker.catalog, "guest", "/")
     async with start() as broker:
         assert broker.catalog.users.granted.get(("guest", "/")) is None
 
@@ -291,7 +279,7 @@ async def test_no_password_stands_in_the_folder_in_plain(start: Start, tmp_path:
 async def test_a_user_that_is_new_in_the_configuration_is_added(start: Start, data_log: LogRecorder) -> None:
     """With all permissions. One that is there keeps what it has; the log says that its password differs."""
     async with start() as broker:
-        add_vhost(broker.catalog, "v")
+        declaring.add_vhost(broker.catalog, "v")
     users = (User("ann", "one"), User("guest", "other"))
     async with start(users=users, anonymous_login_user="ann") as broker:
         assert names(broker.catalog) == {"ann", "guest"}
@@ -307,7 +295,7 @@ async def test_a_user_that_is_new_in_the_configuration_is_added(start: Start, da
 async def test_a_virtual_host_that_is_deleted_stays_deleted(start: Start) -> None:
     """The default one too, unless the configuration wants something in it."""
     async with start() as broker:
-        delete_vhost(broker.catalog, "/")
+        declaring.delete_vhost(broker.catalog, "/")
     async with start() as broker:
         assert list(broker.catalog.vhosts) == []
     async with start(queues=(QueueDeclaration("q"),)) as broker:
@@ -332,7 +320,7 @@ async def test_configured_queues_are_declared_once(start: Start) -> None:
         assert vhost.lookup("a").arguments == {"x-max-length": 1, "x-queue-type": "classic"}
         assert vhost.lookup("a").number == number
         assert vhost.find("t") is not None
-        remove(broker.catalog, vhost, "a")
+        declaring.remove(broker.catalog, vhost, "a")
     async with start(queues=queues) as broker:
         assert broker.catalog.lookup_vhost("/").lookup("a").number == 2
 
@@ -353,9 +341,9 @@ async def test_a_definitions_file_is_applied_at_every_start(start: Start, tmp_pa
         before = durable_part(broker.catalog)
     async with start(definitions=str(path)) as broker:
         assert durable_part(broker.catalog) == before
-        set_tags(broker.catalog, "ann", [])
-        add_user(broker.catalog, "bob", None)
-        remove(broker.catalog, "v", "q")
+        declaring.set_tags(broker.catalog, "ann", [])
+        declaring.add_user(broker.catalog, "bob", None)
+        declaring.remove(broker.catalog, "v", "q")
     async with start(definitions=str(path)) as broker:
         assert broker.catalog.users.lookup("ann").tags == ("monitoring",)
         assert names(broker.catalog) == {"ann", "bob"}
@@ -406,7 +394,7 @@ async def test_a_folder_is_for_one_broker(start: Start) -> None:
 async def test_a_damaged_catalog_stops_the_start(start: Start, tmp_path: Path) -> None:
     """With file, offset and what to do; the folder is let go."""
     async with start() as broker:
-        declare(broker.catalog, "/", "q")
+        declaring.declare(broker.catalog, "/", "q")
     path = tmp_path / "data" / "catalog" / "catalog.log"
     good = path.read_bytes()
     bad = bytearray(good)
@@ -451,7 +439,7 @@ async def test_what_cannot_be_kept_is_refused_while_the_broker_runs(
     """A full disk: clients are told, and what is there goes on."""
     async with start() as broker:
         vhost = broker.catalog.lookup_vhost("/")
-        declare(broker.catalog, vhost, "a")
+        declaring.declare(broker.catalog, vhost, "a")
 
         def full(*arguments: object) -> None:
             raise OSError(28, "No space left on device")
@@ -459,10 +447,10 @@ async def test_what_cannot_be_kept_is_refused_while_the_broker_runs(
         with monkeypatch.context() as patch:
             patch.setattr(Disk, "write", full)
             with pytest.raises(LimitExceeded, match="No space left on device"):
-                declare(broker.catalog, vhost, "b")
-            assert declare(broker.catalog, vhost, "t", durable=False)[1]
-            remove(broker.catalog, vhost, "a")
-        declare(broker.catalog, vhost, "c")
+                declaring.declare(broker.catalog, vhost, "b")
+            assert declaring.declare(broker.catalog, vhost, "t", durable=False)[1]
+            declaring.remove(broker.catalog, vhost, "a")
+        declaring.declare(broker.catalog, vhost, "c")
     async with start() as broker:
         assert set(broker.catalog.lookup_vhost("/").queues) == {"c"}
 
@@ -475,21 +463,21 @@ async def test_the_group_commit_is_told_of_changes(start: Start) -> None:
         assert log.fds_to_sync() == []
         told: list[list[int]] = []
         broker.data.when_written = lambda: told.append(log.fds_to_sync())
-        declare_exchange(broker.catalog, "/", "x")
+        declaring.declare_exchange(broker.catalog, "/", "x")
         assert [len(fds) for fds in told] == [1]
 
 
 async def test_numbers_of_queues_go_on_where_they_were(start: Start, tmp_path: Path) -> None:
     """After an orderly end; after a crash some are passed over, so that none is given twice."""
     async with start() as broker:
-        assert declare(broker.catalog, "/", "a")[0].number == 1
+        assert declaring.declare(broker.catalog, "/", "a")[0].number == 1
         log = tmp_path / "data" / "catalog" / "catalog.log"
         known = tmp_path / "data" / "inventory.log"
         as_killed, known_then = log.read_bytes(), known.read_bytes()
     async with start() as broker:
-        assert declare(broker.catalog, "/", "b")[0].number == 2
+        assert declaring.declare(broker.catalog, "/", "b")[0].number == 2
     log.write_bytes(as_killed)
     known.write_bytes(known_then)
     async with start() as broker:
         assert broker.catalog.lookup_vhost("/").lookup("a").number == 1
-        assert declare(broker.catalog, "/", "b")[0].number == NUMBERS_RESERVED + 1
+        assert declaring.declare(broker.catalog, "/", "b")[0].number == NUMBERS_RESERVED + 1

@@ -20,15 +20,8 @@ from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.queues.dead_letter_worker import DeadLetterWorker
 from amqp10broker.sessions.dead_letters import RETRY_MS, DeadLetterTarget
 from tests.runtime.conftest import LogRecorder
+from tests.support import declaring
 from tests.support.dead_letters import held
-from tests.support.declaring import (
-    add_vhost,
-    bind,
-    declare,
-    declare_exchange,
-    delete_vhost,
-    put_policy,
-)
 from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, frame, transfer
 from tests.support.trioclient import connect, running_broker
 from tests.support.trioclient091 import Client091, connect091, message
@@ -179,7 +172,7 @@ def ready(broker: Broker, queue: str) -> int:
 async def test_the_worker_tries_again_when_the_exchange_is_missing(log: LogRecorder) -> None:
     async with running_broker() as broker, running_source(broker, "later", None) as source:
         vhost = broker.catalog.lookup_vhost("/")
-        declare(broker.catalog, vhost, "target")
+        declaring.declare(broker.catalog, vhost, "target")
         source.offer(1)
         await trio.sleep(2.5 * RETRY_MS / 1000)
         assert (source.settled, len(source.worker._forwarding)) == ([], 1)
@@ -196,11 +189,11 @@ async def test_the_worker_tries_again_when_the_exchange_and_the_binding_appear()
         vhost = broker.catalog.lookup_vhost("/")
         source.offer(1)
         await trio.sleep(5.5)
-        declare(broker.catalog, vhost, "target")
-        declare_exchange(broker.catalog, vhost, "later", "fanout", durable=True)
+        declaring.declare(broker.catalog, vhost, "target")
+        declaring.declare_exchange(broker.catalog, vhost, "later", "fanout", durable=True)
         await trio.sleep(1)
         assert source.settled == []
-        bind(broker.catalog, vhost, Binding("later", Destination("queue", "target")))
+        declaring.bind(broker.catalog, vhost, Binding("later", Destination("queue", "target")))
         await trio.sleep(1)
         assert (source.settled, ready(broker, "target")) == ([1], 1)
 
@@ -215,7 +208,7 @@ async def test_the_worker_tries_again_when_the_target_is_full(kind: str) -> None
     """Within a second after a consumer has made some; a full target is not bothered meanwhile."""
     full = {"x-max-length": 1, "x-overflow": "reject-publish", "x-queue-type": kind}
     async with running_broker() as broker, running_source(broker) as source:
-        declare(broker.catalog, "/", "target", arguments=full)
+        declaring.declare(broker.catalog, "/", "target", arguments=full)
         source.offer(1, 2)
         await trio.testing.wait_all_tasks_blocked()
         assert source.settled == [1]
@@ -230,7 +223,7 @@ async def test_the_worker_tries_again_when_the_target_is_full(kind: str) -> None
 
 async def test_the_worker_survives_the_end_of_its_virtual_host(broker: Broker) -> None:
     """It waits for the queue to say that it is gone."""
-    add_vhost(broker.catalog, "other")
+    declaring.add_vhost(broker.catalog, "other")
     worker = DeadLetterWorker(
         broker.catalog,
         "other",
@@ -245,7 +238,7 @@ async def test_the_worker_survives_the_end_of_its_virtual_host(broker: Broker) -
         worker.offer(held(1))
         await trio.testing.wait_all_tasks_blocked()
         assert len(worker._forwarding) == 1
-        delete_vhost(broker.catalog, "other")
+        declaring.delete_vhost(broker.catalog, "other")
         await trio.sleep(2 * RETRY_MS / 1000)
         assert len(worker._forwarding) == 0
         worker.end()
@@ -258,7 +251,7 @@ async def test_the_worker_sends_nothing_again_that_was_dropped(say: str) -> None
         source.offer(1)
         await trio.testing.wait_all_tasks_blocked()
         getattr(source.worker, say)()
-        declare(broker.catalog, "/", "target")
+        declaring.declare(broker.catalog, "/", "target")
         await trio.sleep(2 * RETRY_MS / 1000)
         assert (ready(broker, "target"), source.settled) == (0, [])
 
@@ -267,8 +260,8 @@ async def test_what_is_rejected_just_before_a_temporary_queue_goes_is_a_dead_let
     """The queue goes with its link, behind everything that the client has said of its messages."""
     definition = {"dead-letter-exchange": "", "dead-letter-routing-key": "dead"}
     async with running_broker() as broker:
-        dead, _ = declare(broker.catalog, "/", "dead")
-        put_policy(broker.catalog, "/", Policy("dlx", r"^amq\.dyn", definition))
+        dead, _ = declaring.declare(broker.catalog, "/", "dead")
+        declaring.put_policy(broker.catalog, "/", Policy("dlx", r"^amq\.dyn", definition))
         client = await connect(broker).open()
         source = amqp10.Source(dynamic=True, capabilities=(Symbol("temporary-queue"),))
         await client.send(attach_receiver(0, "", source=source), credit(0, 1))

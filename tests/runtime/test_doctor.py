@@ -115,11 +115,7 @@ async def test_guest_with_another_password_or_none_at_all_is_no_default_user(
     """The password is verified as at a login."""
     async with Broker(quiet_config()) as broker:
         for op, given, said in (
-            (
-                "change-password",
-                {"user": "guest", "password": "another"},
-                "is not 'guest'",
-            ),
+            ("change-password", {"user": "guest", "password": "another"}, "is not 'guest'"),
             ("change-password", {"user": "guest", "password": "guest"}, "has the password 'guest'"),
             ("delete-user", {"user": "guest"}, "there is no user 'guest'"),
         ):

@@ -50,11 +50,17 @@ class Client:
         self.confirmed: list[int] = []
         self.refused: list[int] = []
         self.got: dict[int, Message] = {}
-        self.replies = self.answers = 0
+        self.replies = self.answers = self.published = 0
 
     def publish(self, *numbers: int, head: bytes = SAFE) -> None:
         messages = [(head, b"%d" % number) for number in numbers]
         self.queue.handle.post(commands.Publish(self.publisher, numbers, messages, False))
+        self.published += len(numbers)
+
+    async def post(self, *numbers: int, head: bytes = SAFE) -> None:
+        """Publish, and take what comes, until each publish has been answered."""
+        self.publish(*numbers, head=head)
+        await self.listen(until=self.published)
 
     async def listen(self, *, until: int = 0) -> None:
         """Take what comes, until so many publishes have been answered."""
@@ -145,8 +151,7 @@ async def test_persistent_messages_survive_in_order_and_transient_ones_do_not(fo
         client = queue_of(broker)
         client.publish(1, 2, 3)
         client.publish(4, head=LOST)
-        client.publish(5)
-        await client.listen(until=5)
+        await client.post(5)
     async with broker_on(folder) as broker:
         assert await queue_of(broker).get(9) == [1, 2, 3, 5]
 
@@ -165,8 +170,7 @@ async def test_persistent_messages_survive_in_order_and_transient_ones_do_not(fo
 async def test_what_was_settled_is_gone_and_what_was_held_is_redelivered(folder: str, kind: str) -> None:
     async with broker_on(folder) as broker:
         client = queue_of(broker, kind=kind)
-        client.publish(*range(10))
-        await client.listen(until=10)
+        await client.post(*range(10))
         assert await client.get(6) == list(range(6))
         client.settle(0, 2, 3)
         client.settle(5, delivery_outcome=commands.DeliveryOutcome.REQUEUE)
@@ -184,8 +188,7 @@ async def test_priorities_are_kept(folder: str) -> None:
     async with broker_on(folder) as broker:
         client = queue_of(broker, arguments={"x-max-priority": 5})
         client.publish(1, 2)
-        client.publish(3, 4, head=urgent)
-        await client.listen(until=4)
+        await client.post(3, 4, head=urgent)
     async with broker_on(folder) as broker:
         assert await queue_of(broker).get(9) == [3, 4, 1, 2]
 
@@ -200,8 +203,7 @@ async def test_priorities_are_kept(folder: str) -> None:
 async def test_a_queue_that_was_deleted_leaves_nothing_for_one_declared_anew(folder: str, kind: str) -> None:
     async with broker_on(folder) as broker:
         client = queue_of(broker, kind=kind)
-        client.publish(1)
-        await client.listen(until=1)
+        await client.post(1)
         remove(broker.catalog, "/", "q")
     async with broker_on(folder) as broker:
         assert broker.catalog.lookup_vhost("/").find("q") is None
@@ -211,8 +213,7 @@ async def test_a_queue_that_was_deleted_leaves_nothing_for_one_declared_anew(fol
 async def test_a_queue_that_is_not_durable_keeps_nothing(folder: str) -> None:
     async with broker_on(folder) as broker:
         client = queue_of(broker, durable=False)
-        client.publish(1)
-        await client.listen(until=1)
+        await client.post(1)
         assert broker.journal_task.journal.live_bytes == 0
 
 
@@ -256,8 +257,7 @@ async def test_a_quorum_queue_says_nothing_before_the_disk_has_it(
     """A confirm, a delivery and an answer are all promises that a restart must not break."""
     async with broker_on(folder) as broker:
         client = queue_of(broker, kind="quorum")
-        client.publish(0)
-        await client.listen(until=1)
+        await client.post(0)
         release = hold_syncs(broker, monkeypatch)
         client.publish(1)
         client.subscribe(10)
@@ -279,16 +279,14 @@ async def test_a_failed_sync_tells_publishers_and_stops_the_broker(
     async def life() -> None:
         async with broker_on(folder) as broker:
             client = queue_of(broker, kind=kind)
-            client.publish(1)
-            await client.listen(until=1)
+            await client.post(1)
             monkeypatch.setattr(broker.journal_task.committer, "_sync", fail)
             client.publish(2)
             await broker.over.wait()
             await client.listen(until=2)
             assert (client.confirmed, client.refused) == ([1], [2])
             if kind == "classic":
-                client.publish(3)
-                await client.listen(until=3)
+                await client.post(3)
                 assert client.refused == [2, 3]
 
     with pytest.raises(StorageFailed, match="the disk is gone"):
@@ -303,8 +301,7 @@ async def test_a_full_disk_raises_the_alarm_and_goes_on_when_there_is_room(
 ) -> None:
     async with broker_on(folder) as broker:
         client = queue_of(broker)
-        client.publish(1)
-        await client.listen(until=1)
+        await client.post(1)
         real = broker.data.disk.write
 
         def no_room(fd: int, offset: int, pieces: object) -> None:
@@ -329,8 +326,7 @@ async def test_a_fault_in_a_durable_queue_loses_nothing(folder: str, monkeypatch
     """It begins again with what is on the disk."""
     async with broker_on(folder) as broker:
         client = queue_of(broker)
-        client.publish(1, 2)
-        await client.listen(until=2)
+        await client.post(1, 2)
         queue = client.queue.handle.queue  # type: ignore[attr-defined]
         real = queue._publish
 
@@ -340,8 +336,7 @@ async def test_a_fault_in_a_durable_queue_loses_nothing(folder: str, monkeypatch
             real(command)
 
         monkeypatch.setattr(queue, "_publish", fail)
-        client.publish(3)
-        await client.listen(until=3)
+        await client.post(3)
         assert client.refused == [3]
         assert await queue_of(broker).get(9) == [1, 2]
 
@@ -364,17 +359,14 @@ async def test_a_quorum_queue_that_failed_is_there_again_after_the_next_start(
     monkeypatch.setattr("amqp10broker.runtime.journal.journal_task.journal_sizes", files_of(4_000))
     async with broker_on(folder) as broker:
         client = queue_of(broker, kind="quorum")
-        client.publish(1, 2, 3)
-        await client.listen(until=3)
+        await client.post(1, 2, 3)
         other = queue_of(broker, "other")
         with monkeypatch.context() as patch:
             break_quorum_queues(patch)
-            client.publish(4)
-            await client.listen(until=4)
+            await client.post(4)
             assert client.refused == [4]
         for number in range(20):
-            other.publish(*range(number * 50, number * 50 + 50), head=SAFE)
-            await other.listen(until=number * 50 + 50)
+            await other.post(*range(number * 50, number * 50 + 50), head=SAFE)
             other.queue.handle.post(commands.Purge(other.reply_to.request()))
     async with broker_on(folder) as broker:
         again = Client(broker.catalog.lookup_vhost("/").queues["q"])
@@ -386,8 +378,7 @@ async def test_a_classic_queue_that_failed_may_be_deleted_and_its_messages_with_
 ) -> None:
     async with broker_on(folder) as broker:
         client = queue_of(broker)
-        client.publish(1, 2)
-        await client.listen(until=2)
+        await client.post(1, 2)
         assert broker.journal_task.journal.live_bytes > 0
         client.queue.handle.fail()  # type: ignore[attr-defined]
         assert broker.journal_task.journal.live_bytes > 0
@@ -415,12 +406,10 @@ async def test_a_quorum_queue_that_failed_may_be_deleted_and_the_journal_is_clea
 ) -> None:
     async with broker_on(folder) as broker:
         client = queue_of(broker, kind="quorum")
-        client.publish(0)
-        await client.listen(until=1)
+        await client.post(0)
         with monkeypatch.context() as patch:
             break_quorum_queues(patch)
-            client.publish(1)
-            await client.listen(until=2)
+            await client.post(1)
         assert broker.journal_task._abandoned
         assert broker.journal_task.journal.live_bytes > 0
         client.queue.handle.post(commands.DELETE)
@@ -435,12 +424,10 @@ async def test_the_journal_is_cleaned_while_a_queue_lives_in_it(
     monkeypatch.setattr("amqp10broker.runtime.journal.journal_task.journal_sizes", files_of(2000))
     async with broker_on(folder) as broker:
         stays = queue_of(broker, "stays")
-        stays.publish(*range(5))
-        await stays.listen(until=5)
+        await stays.post(*range(5))
         for _ in range(60):
             passing = queue_of(broker, "passing")
-            passing.publish(*range(20))
-            await passing.listen(until=20)
+            await passing.post(*range(20))
             passing.consumer = passing.reply_to.consumer()
             await passing.get(20)
             passing.settle(*range(20))
@@ -455,8 +442,7 @@ async def test_the_journal_is_cleaned_while_a_queue_lives_in_it(
 async def test_letters_wait_until_the_journal_was_read(folder: str) -> None:
     async with broker_on(folder) as broker:
         client = queue_of(broker)
-        client.publish(*range(100))
-        await client.listen(until=100)
+        await client.post(*range(100))
     async with broker_on(folder) as broker:
         client = queue_of(broker)
         client.publish(100)
@@ -468,8 +454,7 @@ async def test_time_goes_on_while_the_broker_is_down(folder: str, monkeypatch: p
     async with broker_on(folder) as broker:
         client = queue_of(broker)
         client.publish(1, head=short)
-        client.publish(2)
-        await client.listen(until=2)
+        await client.post(2)
     from amqp10broker.runtime import clock
 
     real = clock.time.time
@@ -483,13 +468,10 @@ async def test_what_was_put_before_the_broker_stops_is_worked_off(folder: str, k
     """A consumer rejects with its last breath: the message must be in one of the two queues afterwards."""
     async with broker_on(folder) as broker:
         client = queue_of(
-            broker,
-            kind=kind,
-            arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"},
+            broker, kind=kind, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
         )
         dead = queue_of(broker, "dead", kind)
-        client.publish(*range(50))
-        await client.listen(until=50)
+        await client.post(*range(50))
         await client.get(30)
         client.settle(*range(0, 30, 2), delivery_outcome=commands.DeliveryOutcome.DISCARD)
         client.settle(*range(1, 30, 2))
@@ -507,8 +489,7 @@ async def test_the_configuration_says_how_long_files_are_and_how_many_dead_lette
         async with broker_on(folder, journal_file_bytes=1024**2, dead_letter_prefetch=7) as broker:
             assert broker.journal_task.journal._file_bytes_max == 1024**2
             client = queue_of(broker, kind="quorum")
-            client.publish(1)
-            await client.listen(until=1)
+            await client.post(1)
             assert client.queue.handle.backend.queue.dead_letter_prefetch == 7  # type: ignore[attr-defined]
 
 
@@ -519,8 +500,7 @@ async def test_a_consumer_that_reads_gets_thousands_of_messages_a_sync(folder: s
     """Each request of credit waits for a sync: what a slow disk hands out is what one of them asks for."""
     async with broker_on(folder) as broker:
         publisher = queue_of(broker, kind="quorum")
-        publisher.publish(*range(9_000))
-        await publisher.listen(until=9_000)
+        await publisher.post(*range(9_000))
         before = broker.journal_task.committer.commits
         consumer = await connect(broker).open(channels=0)
         await consumer.send(begin(0, incoming_window=100_000), attach_receiver(0, "q"), credit(0, 100_000))
@@ -590,8 +570,7 @@ async def test_what_comes_when_nothing_is_kept_any_more_is_not_answered(folder: 
     """Other nodes are connected a little longer than the queues of one that stops."""
     async with broker_on(folder) as broker:
         client = queue_of(broker, kind=kind)
-        client.publish(1)
-        await client.listen(until=1)
+        await client.post(1)
     client.publish(2)
     assert client.mailbox.waiting == 0
     async with broker_on(folder) as broker:

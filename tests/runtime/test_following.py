@@ -77,8 +77,7 @@ async def test_a_channel_is_watched_when_it_is_open(broker: Broker) -> None:
     await ask(broker, "follow-links")
     client = await connect091(broker).open()
     await client.publish("", "q", b"x")
-    await client.send(1, BasicGet(queue="q"))
-    await client.expect(Content)
+    await client.call(1, BasicGet(queue="q"), Content)
     followed = await ask(broker, "follow-links")
     assert shown(followed) == [(None, "channel", None)]
     found = await timeline(broker, followed["watches"][0])

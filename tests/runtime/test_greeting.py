@@ -72,10 +72,7 @@ async def test_what_is_not_spoken_is_answered_and_closed(
 @pytest.mark.real_clock
 async def test_what_is_not_spoken_is_answered_on_a_socket(broker: Broker) -> None:
     """The reply arrives, although the broker closes at once."""
-    for said, reply in (
-        (b"AMQP\x00\x00\x09\x02", AMQP_091_HEADER),
-        (b"GET / HTTP/1.1\r\n\r\n", SASL_HEADER),
-    ):
+    for said, reply in ((b"AMQP\x00\x00\x09\x02", AMQP_091_HEADER), (b"GET / HTTP/1.1\r\n\r\n", SASL_HEADER)):
         async with dialled(broker) as stream:
             await stream.send_all(said)
             assert await everything(stream) == reply

@@ -301,10 +301,7 @@ async def test_definitions_come_as_a_file_of_a_form(broker: Broker, user: HttpUs
 
 async def test_an_empty_type_of_queue_is_none(broker: Broker, user: HttpUser) -> None:
     """As a client in Go sends back what it has read."""
-    vhosts = [
-        {"name": "v", "default_queue_type": ""},
-        {"name": "w", "metadata": {"default_queue_type": ""}},
-    ]
+    vhosts = [{"name": "v", "default_queue_type": ""}, {"name": "w", "metadata": {"default_queue_type": ""}}]
     heard = await user.ask("POST", "/definitions", {"vhosts": vhosts}, content_type="application/json")
     assert heard.status == 204
     assert await user.put("/vhosts/x", {"default_queue_type": ""}) == 201
@@ -392,13 +389,7 @@ async def test_one_node_alone_has_the_cluster_name_that_it_is_given(broker: Brok
 
 async def test_what_is_not_here_is_an_empty_list(broker: Broker, user: HttpUser) -> None:
     for path in (
-        *(
-            "/shovels",
-            "/shovels/%2F",
-            "/federation-links",
-            "/federation-links/%2F",
-            "/stream/connections",
-        ),
+        *("/shovels", "/shovels/%2F", "/federation-links", "/federation-links/%2F", "/stream/connections"),
         *("/stream/connections/%2F", "/stream/publishers", "/stream/publishers/%2F"),
         *("/stream/publishers/%2F/q", "/stream/consumers", "/stream/consumers/%2F"),
     ):

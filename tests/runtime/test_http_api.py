@@ -23,11 +23,7 @@ from tests.support.trioclient091 import connect091
 
 
 async def test_a_user_is_told_who_it_is(broker: Broker, user: HttpUser) -> None:
-    assert await user.get("/whoami") == {
-        "name": "guest",
-        "tags": ["administrator"],
-        "is_internal_user": True,
-    }
+    assert await user.get("/whoami") == {"name": "guest", "tags": ["administrator"], "is_internal_user": True}
     assert await user.get("/version") == UNSET.version
 
 
@@ -36,10 +32,7 @@ async def test_one_connection_serves_many_requests_each_with_its_own_login(
 ) -> None:
     for _ in range(3):
         assert (await user.ask("GET", "/whoami")).status == 200
-    assert (await user.ask("GET", "/nowhere")).json == {
-        "error": "Object Not Found",
-        "reason": "Not Found",
-    }
+    assert (await user.ask("GET", "/nowhere")).json == {"error": "Object Not Found", "reason": "Not Found"}
     assert (await user.ask("DELETE", "/whoami")).status == 405
 
 

@@ -81,29 +81,33 @@ async def connected(limits: HttpLimits = LIMITS) -> AsyncIterator[Client]:
         await ours.aclose()
 
 
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    async with connected() as one:
+        yield one
+
+
 def request(target: str, method: str = "GET", body: bytes = b"", headers: str = "") -> bytes:
     length = f"content-length: {len(body)}\r\n" if body else ""
     return f"{method} {target} HTTP/1.1\r\nhost: h\r\n{length}{headers}\r\n".encode() + body
 
 
 @pytest.mark.real_clock
-async def test_requests_are_answered_in_their_order_on_one_connection() -> None:
-    async with connected() as client:
-        await client.send(request("/a") + request("/b", "PUT", b"x" * 500) + request("/c"))
-        for expected in (["GET", ["a"], ""], ["PUT", ["b"], "x" * 500], ["GET", ["c"], ""]):
-            status, headers, body = await client.answer()
-            assert (status, json.loads(body)) == (200, expected)
-            assert "date" in headers
-        await client.send(request("/d"))
-        assert (await client.answer())[0] == 200
+async def test_requests_are_answered_in_their_order_on_one_connection(client: Client) -> None:
+    await client.send(request("/a") + request("/b", "PUT", b"x" * 500) + request("/c"))
+    for expected in (["GET", ["a"], ""], ["PUT", ["b"], "x" * 500], ["GET", ["c"], ""]):
+        status, headers, body = await client.answer()
+        assert (status, json.loads(body)) == (200, expected)
+        assert "date" in headers
+    await client.send(request("/d"))
+    assert (await client.answer())[0] == 200
 
 
 @pytest.mark.real_clock
-async def test_the_phrase_of_a_status_is_told() -> None:
+async def test_the_phrase_of_a_status_is_told(client: Client) -> None:
     """A client that deletes what is not there reads it."""
-    async with connected() as client:
-        await client.send(request("/refused"))
-        assert (await client.stream.receive_some(65536)).startswith(b"HTTP/1.1 404 Not Found\r\n")
+    await client.send(request("/refused"))
+    assert (await client.stream.receive_some(65536)).startswith(b"HTTP/1.1 404 Not Found\r\n")
 
 
 @pytest.mark.real_clock
@@ -118,58 +122,53 @@ async def test_a_request_may_come_byte_by_byte_and_in_chunks() -> None:
 
 
 @pytest.mark.real_clock
-async def test_head_and_no_content_have_no_body() -> None:
-    async with connected() as client:
-        await client.send(request("/a", "HEAD") + request("/none") + request("/c"))
-        status, headers, body = await client.answer("HEAD")
-        assert (status, body) == (200, b"")
-        assert int(headers["content-length"]) > 0
-        status, headers, body = await client.answer()
-        assert (status, body, headers.get("content-length")) == (204, b"", None)
-        assert (await client.answer())[0] == 200
+async def test_head_and_no_content_have_no_body(client: Client) -> None:
+    await client.send(request("/a", "HEAD") + request("/none") + request("/c"))
+    status, headers, body = await client.answer("HEAD")
+    assert (status, body) == (200, b"")
+    assert int(headers["content-length"]) > 0
+    status, headers, body = await client.answer()
+    assert (status, body, headers.get("content-length")) == (204, b"", None)
+    assert (await client.answer())[0] == 200
 
 
 @pytest.mark.real_clock
-async def test_refusals_and_faults_leave_the_connection_open() -> None:
-    async with connected() as client:
-        await client.send(request("/refused") + request("/fault") + request("/%FF") + request("/a"))
-        for expected in (404, 500, 400, 200):
-            assert (await client.answer())[0] == expected
+async def test_refusals_and_faults_leave_the_connection_open(client: Client) -> None:
+    await client.send(request("/refused") + request("/fault") + request("/%FF") + request("/a"))
+    for expected in (404, 500, 400, 200):
+        assert (await client.answer())[0] == expected
 
 
 @pytest.mark.real_clock
 @pytest.mark.parametrize("size", [400, 200_000])
-async def test_a_body_is_packed_for_a_client_that_takes_it(size: int) -> None:
-    async with connected() as client:
-        await client.send(request(f"/long?bytes={size}", headers="accept-encoding: gzip\r\n"))
-        _, headers, body = await client.answer()
-        assert headers["content-encoding"] == "gzip"
-        assert json.loads(zlib.decompress(body, 16 + zlib.MAX_WBITS)) == "x" * size
+async def test_a_body_is_packed_for_a_client_that_takes_it(client: Client, size: int) -> None:
+    await client.send(request(f"/long?bytes={size}", headers="accept-encoding: gzip\r\n"))
+    _, headers, body = await client.answer()
+    assert headers["content-encoding"] == "gzip"
+    assert json.loads(zlib.decompress(body, 16 + zlib.MAX_WBITS)) == "x" * size
 
 
 @pytest.mark.real_clock
-async def test_a_client_that_asks_whether_to_go_on_is_told() -> None:
-    async with connected() as client:
-        await client.send(b"PUT /a HTTP/1.1\r\nhost: h\r\ncontent-length: 3\r\nexpect: 100-continue\r\n\r\n")
-        assert (await client.stream.receive_some(100)).startswith(b"HTTP/1.1 100")
-        await client.send(b"abc")
-        assert json.loads((await client.answer())[2]) == ["PUT", ["a"], "abc"]
+async def test_a_client_that_asks_whether_to_go_on_is_told(client: Client) -> None:
+    await client.send(b"PUT /a HTTP/1.1\r\nhost: h\r\ncontent-length: 3\r\nexpect: 100-continue\r\n\r\n")
+    assert (await client.stream.receive_some(100)).startswith(b"HTTP/1.1 100")
+    await client.send(b"abc")
+    assert json.loads((await client.answer())[2]) == ["PUT", ["a"], "abc"]
 
 
 @pytest.mark.real_clock
-async def test_a_body_that_is_not_asked_for_is_not_waited_for() -> None:
+async def test_a_body_that_is_not_asked_for_is_not_waited_for(client: Client) -> None:
     """What is here of it already, if it is all, leaves the connection open."""
-    async with connected() as client:
-        await client.send(request("/unread", "PUT", b"x" * 500) + request("/a"))
-        assert (await client.answer())[0] == 401
-        assert (await client.answer())[0] == 200
-        asks_first = "content-length: 1000\r\nexpect: 100-continue\r\n"
-        await client.send(request("/unread", "PUT", headers=asks_first))
-        status, headers, _ = await client.answer()
-        assert (status, headers["connection"]) == (401, "close")
-        await client.send(b"x" * 1000)
-        await client.stream.send_stream.aclose()
-        assert await client.closed()
+    await client.send(request("/unread", "PUT", b"x" * 500) + request("/a"))
+    assert (await client.answer())[0] == 401
+    assert (await client.answer())[0] == 200
+    asks_first = "content-length: 1000\r\nexpect: 100-continue\r\n"
+    await client.send(request("/unread", "PUT", headers=asks_first))
+    status, headers, _ = await client.answer()
+    assert (status, headers["connection"]) == (401, "close")
+    await client.send(b"x" * 1000)
+    await client.stream.send_stream.aclose()
+    assert await client.closed()
 
 
 @pytest.mark.real_clock
@@ -405,18 +404,16 @@ async def test_what_is_no_request_is_refused_and_nothing_behind_it_is_read(sent:
 
 @pytest.mark.real_clock
 @pytest.mark.parametrize("count", [201, 500, 16_000])
-async def test_a_head_has_so_many_headers_at_most(count: int) -> None:
-    async with connected() as client:
-        await client.send(b"GET /a HTTP/1.1\r\nhost: h\r\n" + b"a:\n" * count + b"\r\n")
-        status, _, body = await client.answer()
-        assert (status, json.loads(body)["reason"]) == (431, "there are more than 200 headers: send fewer")
+async def test_a_head_has_so_many_headers_at_most(client: Client, count: int) -> None:
+    await client.send(b"GET /a HTTP/1.1\r\nhost: h\r\n" + b"a:\n" * count + b"\r\n")
+    status, _, body = await client.answer()
+    assert (status, json.loads(body)["reason"]) == (431, "there are more than 200 headers: send fewer")
 
 
 @pytest.mark.real_clock
-async def test_few_headers_with_much_in_them_are_a_request() -> None:
-    async with connected() as client:
-        await client.send(request("/a", headers="a: 1\r\n" * 198 + f"b: {'x' * 10_000}\r\n"))
-        assert (await client.answer())[0] == 200
+async def test_few_headers_with_much_in_them_are_a_request(client: Client) -> None:
+    await client.send(request("/a", headers="a: 1\r\n" * 198 + f"b: {'x' * 10_000}\r\n"))
+    assert (await client.answer())[0] == 200
 
 
 @pytest.mark.real_clock
@@ -438,19 +435,17 @@ async def test_a_body_that_is_cut_into_crumbs_is_refused(chunks: bytes, reason: 
 
 
 @pytest.mark.real_clock
-async def test_a_head_without_end_is_refused_before_it_fills_the_memory() -> None:
-    async with connected() as client:
-        await client.send(b"GET /" + b"a" * HEAD_BYTES_MAX * 2)
-        assert (await client.answer())[0] == 431
+async def test_a_head_without_end_is_refused_before_it_fills_the_memory(client: Client) -> None:
+    await client.send(b"GET /" + b"a" * HEAD_BYTES_MAX * 2)
+    assert (await client.answer())[0] == 431
 
 
 # --- clients that are slow ------------------------------------------------------------------------
 
 
-async def test_a_client_that_says_nothing_is_let_go() -> None:
-    async with connected() as client:
-        assert await client.closed()
-        assert trio.current_time() >= LIMITS.idle_s
+async def test_a_client_that_says_nothing_is_let_go(client: Client) -> None:
+    assert await client.closed()
+    assert trio.current_time() >= LIMITS.idle_s
 
 
 async def test_slow_heads_and_bodies_are_refused() -> None:

@@ -93,11 +93,7 @@ async def test_a_consumer_gets_what_was_published_over_http(broker: Broker, user
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_becomes_of_messages_is_said(broker: Broker, user: HttpUser, kind: str) -> None:
     declare(broker.catalog, "/", "dead")
-    arguments = {
-        "x-queue-type": kind,
-        "x-dead-letter-exchange": "",
-        "x-dead-letter-routing-key": "dead",
-    }
+    arguments = {"x-queue-type": kind, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
     assert await user.put("/queues/%2F/q", {"durable": True, "arguments": arguments}) == 201
     for payload in "abc":
         await publish(user, payload)
@@ -105,7 +101,7 @@ async def test_what_becomes_of_messages_is_said(broker: Broker, user: HttpUser, 
     assert [(each["payload"], each["message_count"]) for each in first] == [("a", 2), ("b", 1)]
     again = await get(user, "reject_requeue_true", 3)
     assert [(each["payload"], each["redelivered"]) for each in again] == [
-        *(("a", True), ("b", True), ("c", False)),
+        *(("a", True), ("b", True), ("c", False))
     ]
     assert await payloads(user, "reject_requeue_false", 1) == ["a"]
     assert await payloads(user, "ack_requeue_false", 1) == ["b"]

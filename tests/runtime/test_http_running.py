@@ -154,11 +154,7 @@ async def test_a_connection_of_1_0_is_shown_with_credit_and_windows(broker: Brok
     assert incoming["max_message_size"] == broker.config.max_message_size_bytes
     assert (incoming["snd_settle_mode"], outgoing["max_message_size"]) == ("mixed", "unlimited")
     assert (incoming["target_address"], incoming["credit"]) == ("/queues/q", 170)
-    assert (outgoing["source_address"], outgoing["queue_name"], outgoing["credit"]) == (
-        "/queues/q",
-        "q",
-        7,
-    )
+    assert (outgoing["source_address"], outgoing["queue_name"], outgoing["credit"]) == ("/queues/q", "q", 7)
     assert outgoing["send_settled"] is False
     assert outgoing["waits"].startswith("queue-empty")
     assert await user.get(f"/connections/{quote(shown['name'], safe='')}/channels") == []

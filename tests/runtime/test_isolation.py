@@ -199,8 +199,7 @@ async def test_client_that_stops_reading_blocks_only_itself(broker: Broker, dire
     got = await other.take(amqp10.Transfer, ready)
     numbers = [int(raw.body_of(each.payload)[:4]) for each in got]
     assert numbers == sorted(numbers)
-    await other.send(raw.attach_sender(1, "elsewhere"))
-    await other.take(amqp10.Attach, 1)
+    await other.call(amqp10.Attach, raw.attach_sender(1, "elsewhere"))
     await other.call(amqp10.Disposition, raw.transfer(1, 0, b"x"))
     assert queue_counts(broker, "elsewhere") == (1, 0)
     # When it reads again, everything that was kept for it arrives.
@@ -216,11 +215,7 @@ async def test_deliveries_beyond_the_writers_buffer_go_on_without_a_nudge(broker
     for number in range(20):
         await publisher.send(raw.transfer(0, number, b"%04d" % number + b"." * size, settled=True))
     await settle_down()
-    for pair in (
-        None,
-        partial(pipe_pair, 10_000_000, direct=True),
-        partial(pipe_pair, 5_000, direct=True),
-    ):
+    for pair in (None, partial(pipe_pair, 10_000_000, direct=True), partial(pipe_pair, 5_000, direct=True)):
         client = await (connect(broker, pair=pair) if pair else connect(broker)).open(max_frame_size=131_072)
         await client.send(raw.attach_receiver(0, "q"), raw.credit(0, 20))
         got = await client.idle()

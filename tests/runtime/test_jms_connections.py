@@ -117,11 +117,7 @@ async def test_queues_made_by_clients_of_jms_give_messages_by_priority(broker: B
     await client.until(amqp10.Disposition)
     vhost = broker.catalog.lookup_vhost("/")
     kept = {queue.name: queue.effective.settings for queue in vhost}
-    assert {name: each.max_priority for name, each in kept.items()} == {
-        "jms": 9,
-        "relayed": 9,
-        "plain": None,
-    }
+    assert {name: each.max_priority for name, each in kept.items()} == {"jms": 9, "relayed": 9, "plain": None}
     assert kept["jms"].default_priority == 4
     assert declare(broker.catalog, vhost, "jms")[0] is vhost.lookup("jms")
 

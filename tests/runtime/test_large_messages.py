@@ -14,20 +14,11 @@ from amqp10broker.protocols.amqp091.content import body_pieces
 from amqp10broker.protocols.amqp10.delivery import OutgoingDelivery
 from amqp10broker.protocols.amqp10.performatives import Attach, Disposition, Flow, Transfer
 from amqp10broker.runtime.broker import Broker
+from amqp10broker.runtime.connections import sockets
 from amqp10broker.runtime.connections.client_connection import (
     READ_BYTES_MAX,
     ClientConnection,
     next_read_bytes,
-)
-from amqp10broker.runtime.connections.sockets import (
-    PIECES_MAX,
-    READ_BYTES,
-    UNSENT_BYTES,
-    UNSENT_BYTES_MAX,
-    UNSENT_FAST_S,
-    UNSENT_SLOW_S,
-    SocketTransport,
-    unsent,
 )
 from tests.support.rawframes import attach_receiver, attach_sender, credit, pieces, transfer
 from tests.support.trioclient import connect, pipe_pair, running_broker, settle_down
@@ -38,19 +29,19 @@ BODY = bytes(range(256)) * 4096
 
 
 def test_reads_grow_while_large_frames_fill_them_and_are_small_again_for_small_ones() -> None:
-    sizes = [READ_BYTES]
+    sizes = [sockets.READ_BYTES]
     for frames in (1, 4, 8, 4, 8):
         sizes.append(next_read_bytes(sizes[-1], frames, 1))
     assert sizes == [
-        READ_BYTES,
-        2 * READ_BYTES,
-        4 * READ_BYTES,
+        sockets.READ_BYTES,
+        2 * sockets.READ_BYTES,
+        4 * sockets.READ_BYTES,
         READ_BYTES_MAX,
         READ_BYTES_MAX,
         READ_BYTES_MAX,
     ]
-    assert next_read_bytes(READ_BYTES_MAX, 10_000, 1) == READ_BYTES
-    assert next_read_bytes(READ_BYTES - 1, 1, 1) == READ_BYTES
+    assert next_read_bytes(READ_BYTES_MAX, 10_000, 1) == sockets.READ_BYTES
+    assert next_read_bytes(sockets.READ_BYTES - 1, 1, 1) == sockets.READ_BYTES
 
 
 @pytest.mark.real_clock
@@ -60,8 +51,8 @@ def test_reads_grow_while_large_frames_fill_them_and_are_small_again_for_small_o
         (0, READ_BYTES_MAX),
         (1, READ_BYTES_MAX),
         (4, READ_BYTES_MAX // 4),
-        (8, READ_BYTES),
-        (255, READ_BYTES),
+        (8, sockets.READ_BYTES),
+        (255, sockets.READ_BYTES),
     ],
 )
 def test_what_is_read_at_once_is_shared_by_the_sessions_of_a_client(parts: int, most: int) -> None:
@@ -72,19 +63,22 @@ def test_what_is_read_at_once_is_shared_by_the_sessions_of_a_client(parts: int, 
 def test_what_is_left_of_several_buffers_begins_behind_what_was_sent() -> None:
     buffers = [b"abc", b"", memoryview(b"defg"), b"h"]
     for sent in range(9):
-        assert b"".join(unsent(buffers, sent)) == b"abcdefgh"[sent:]
+        assert b"".join(sockets.unsent(buffers, sent)) == b"abcdefgh"[sent:]
 
 
 @pytest.mark.real_clock
 @pytest.mark.parametrize(
     ("waits_s", "most"),
     [
-        ([UNSENT_FAST_S / 2], 2 * UNSENT_BYTES),
-        ([UNSENT_FAST_S / 2] * 9, UNSENT_BYTES_MAX),
-        ([UNSENT_SLOW_S * 2], UNSENT_BYTES),
-        ([UNSENT_FAST_S / 2] * 9 + [(UNSENT_FAST_S + UNSENT_SLOW_S) / 2] * 9, UNSENT_BYTES_MAX),
-        ([UNSENT_FAST_S / 2] * 9 + [UNSENT_SLOW_S * 2] * 2, UNSENT_BYTES_MAX // 4),
-        ([UNSENT_FAST_S / 2] * 9 + [UNSENT_SLOW_S * 2] * 9, UNSENT_BYTES),
+        ([sockets.UNSENT_FAST_S / 2], 2 * sockets.UNSENT_BYTES),
+        ([sockets.UNSENT_FAST_S / 2] * 9, sockets.UNSENT_BYTES_MAX),
+        ([sockets.UNSENT_SLOW_S * 2], sockets.UNSENT_BYTES),
+        (
+            [sockets.UNSENT_FAST_S / 2] * 9 + [(sockets.UNSENT_FAST_S + sockets.UNSENT_SLOW_S) / 2] * 9,
+            sockets.UNSENT_BYTES_MAX,
+        ),
+        ([sockets.UNSENT_FAST_S / 2] * 9 + [sockets.UNSENT_SLOW_S * 2] * 2, sockets.UNSENT_BYTES_MAX // 4),
+        ([sockets.UNSENT_FAST_S / 2] * 9 + [sockets.UNSENT_SLOW_S * 2] * 9, sockets.UNSENT_BYTES),
     ],
     ids=["fast", "fast for long", "slow", "neither", "less fast", "slow again"],
 )
@@ -99,9 +93,9 @@ async def test_the_system_holds_more_unsent_for_a_peer_that_takes_it_fast(
 
     monkeypatch.setattr(trio.lowlevel, "wait_writable", writable)
     with _tcp_pair() as (ours, _):
-        transport = SocketTransport(ours)
+        transport = sockets.SocketTransport(ours)
         takes = iter([0] * len(waits_s) + [1])
-        monkeypatch.setattr(SocketTransport, "try_send", lambda _, data: next(takes))
+        monkeypatch.setattr(sockets.SocketTransport, "try_send", lambda _, data: next(takes))
         await transport.send_all(b"x")
         assert next(takes, None) is None
         assert transport.unsent_max == most
@@ -113,8 +107,8 @@ async def test_many_buffers_go_through_a_socket_that_takes_little(nursery: trio.
     """More than one call of the system takes, and each call takes a part of them."""
     with _tcp_pair() as (ours, theirs):
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        sent = [b"%d," % number * (number % 50) for number in range(3 * PIECES_MAX)] + [BODY, b"end"]
-        transport = SocketTransport(ours)
+        sent = [b"%d," % number * (number % 50) for number in range(3 * sockets.PIECES_MAX)] + [BODY, b"end"]
+        transport = sockets.SocketTransport(ours)
         nursery.start_soon(transport.send_pieces, sent)
         theirs.setblocking(False)
         got = b""
@@ -221,7 +215,7 @@ async def test_others_are_confirmed_while_a_message_of_16_mib_comes_in(
                 await other.call(Disposition, transfer(0, number, b"x"))
                 between.append(sum(size for line, size in reads if line is theirs))
                 number += 1
-    assert max(between) > 2 * READ_BYTES, "the large one had no large reads"
+    assert max(between) > 2 * sockets.READ_BYTES, "the large one had no large reads"
     # The way of the small one takes some turns of the loop, in each of which the large one may be read.
     assert max(between) <= 8 * READ_BYTES_MAX, between
     assert sum(map(bool, between)) >= 3, between

@@ -8,12 +8,7 @@ from amqp10broker.metadata.catalog import CHANNELS
 from amqp10broker.metadata.plan import UserLimits
 from amqp10broker.protocols.amqp091.content import FRAME_MIN_SIZE, HEADER
 from amqp10broker.protocols.amqp091.methods import FRAME_METHOD, ConnectionClose
-from amqp10broker.protocols.amqp10.connection import (
-    FRAME_HEADER,
-    PRE_OPEN_FRAME_SIZE_MAX,
-    TYPE_AMQP,
-    TYPE_SASL,
-)
+from amqp10broker.protocols.amqp10 import connection
 from amqp10broker.protocols.amqp10.errors import Condition
 from amqp10broker.protocols.amqp10.performatives import End
 from amqp10broker.runtime.broker import Broker
@@ -48,7 +43,7 @@ async def test_before_login_a_large_frame_of_amqp091_is_refused_by_its_header(
 
 
 @pytest.mark.parametrize("header", [b"AMQP\x03\x01\x00\x00", b"AMQP\x00\x01\x00\x00"])
-@pytest.mark.parametrize("size", [PRE_OPEN_FRAME_SIZE_MAX + 1, 131_072, 2**32 - 1])
+@pytest.mark.parametrize("size", [connection.PRE_OPEN_FRAME_SIZE_MAX + 1, 131_072, 2**32 - 1])
 async def test_before_open_a_large_frame_of_amqp10_is_refused_by_its_header(
     broker: Broker, header: bytes, size: int
 ) -> None:
@@ -56,7 +51,9 @@ async def test_before_open_a_large_frame_of_amqp10_is_refused_by_its_header(
     client = connect(broker)
     sasl = header[4] == 3
     await client.submit(header if sasl else login() + header)
-    await client.send(FRAME_HEADER.pack(size, 2, TYPE_SASL if sasl else TYPE_AMQP, 0))
+    await client.send(
+        connection.FRAME_HEADER.pack(size, 2, connection.TYPE_SASL if sasl else connection.TYPE_AMQP, 0)
+    )
     await client.rest()
     await settle_down()
     assert client.task is None

@@ -25,10 +25,7 @@ async def test_a_drained_node_closes_its_clients_with_the_reason(broker: Broker)
     older = await connect091(broker).open()
     await ask(broker, "drain")
     error = (await newer.until(Close)).error
-    assert (error.condition, error.description) == (
-        "amqp:connection:forced",
-        f"Connection forced: {REASON}",
-    )
+    assert (error.condition, error.description) == ("amqp:connection:forced", f"Connection forced: {REASON}")
     closed = await older.expect(ConnectionClose)
     assert closed.reply_code == 320
     assert REASON in closed.reply_text

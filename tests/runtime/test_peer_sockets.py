@@ -314,10 +314,7 @@ async def test_mutual_tls_names_its_settings(certificates: Certificates, tmp_pat
     cases: list[tuple[Callable[[], MutualTls], str]] = [
         (lambda: mutual(certificate, key, None), "cluster_tls_ca_file is not given"),
         (lambda: mutual(str(tmp_path / "x"), key, certificates.ca), "cluster_tls_cert_file names"),
-        (
-            lambda: mutual(certificate, str(tmp_path / "x"), certificates.ca),
-            "cluster_tls_key_file names",
-        ),
+        (lambda: mutual(certificate, str(tmp_path / "x"), certificates.ca), "cluster_tls_key_file names"),
         (lambda: mutual(certificate, key, key), "cluster_tls_ca_file holds no certificate"),
     ]
     for make, problem in cases:

@@ -54,11 +54,7 @@ async def test_messages_that_a_broken_queue_did_not_take_are_rejected(
         ]
 
 
-KINDS: dict[str, type[QueueMachine]] = {
-    "classic": ClassicQueue,
-    "quorum": QuorumQueue,
-    "stream": StreamQueue,
-}
+KINDS: dict[str, type[QueueMachine]] = {"classic": ClassicQueue, "quorum": QuorumQueue, "stream": StreamQueue}
 
 
 def break_at_publish(patch: pytest.MonkeyPatch, kind: str) -> None:

@@ -73,11 +73,7 @@ async def test_a_session_is_not_taken_for_one_of_the_life_before(lives: Killed) 
 
 async def test_what_dies_of_the_kill_is_dead_lettered_though_nobody_asks_the_queue(lives: Killed) -> None:
     """A delivery that was lost with the broker counts, and may be one too many."""
-    arguments = {
-        "x-dead-letter-exchange": "",
-        "x-dead-letter-routing-key": "target",
-        "x-delivery-limit": 0,
-    }
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "target", "x-delivery-limit": 0}
     async with broker_on(lives.folder) as broker:
         queue_of(broker, "target", "quorum")
         client = queue_of(broker, kind="quorum", arguments=arguments)

@@ -173,8 +173,7 @@ async def looked(broker: Broker) -> None:
 async def publisher(broker: Broker) -> Any:
     """A client with a link to publish to q."""
     client = await connect(broker).open()
-    await client.send(attach_sender(0, "/queues/q"))
-    await client.take(Attach, 1)
+    await client.call(Attach, attach_sender(0, "/queues/q"))
     await client.idle()
     return client
 

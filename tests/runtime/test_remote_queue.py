@@ -144,11 +144,7 @@ async def test_a_classic_queue_of_another_node_serves_as_one_of_this() -> None:
             type(each)
             for each in heard
             if isinstance(each, commands.Subscribed | commands.Confirmed | commands.Deliver)
-        ] == [
-            commands.Subscribed,
-            commands.Confirmed,
-            commands.Deliver,
-        ]
+        ] == [commands.Subscribed, commands.Confirmed, commands.Deliver]
         assert cluster.task.unsettled == 1
         assert cluster.remote.down is None
         # To be heard of is no news to what is there.

@@ -285,8 +285,7 @@ async def test_a_1_0_requester_and_a_0_9_1_responder(broker: Broker) -> None:
     assert decode_properties(got.properties).correlation_id == "c"
     name = decode_properties(got.properties).reply_to
     assert name == address.removeprefix("/queues/")
-    await answering.send(1, QueueDeclare(queue=name, passive=True))
-    assert (await answering.expect(QueueDeclareOk)).queue == name
+    assert (await answering.call(1, QueueDeclare(queue=name, passive=True), QueueDeclareOk)).queue == name
     await answering.publish("", name, b"reply", correlation_id="c", headers={"number": 7})
 
     (reply,) = await asking.take(amqp10.Transfer, 1)

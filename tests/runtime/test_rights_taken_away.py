@@ -11,17 +11,8 @@ from amqp10broker.protocols.amqp091.content import Content
 from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.routing.exchange_types import Binding, Destination
 from amqp10broker.runtime.broker import Broker
+from tests.support import declaring
 from tests.support import rawframes as raw
-from tests.support.declaring import (
-    add_user,
-    add_vhost,
-    bind,
-    clear_permission,
-    declare,
-    delete_user,
-    set_permission,
-    set_tags,
-)
 from tests.support.trioclient import Client, connect, queue_counts, settle_down
 from tests.support.trioclient091 import Client091, connect091
 
@@ -31,10 +22,10 @@ VHOST_REFUSED = "access to vhost '/' refused for user 'ann'"
 
 def add_ann(broker: Broker, *, tags: tuple[str, ...] = ()) -> None:
     """A user who may do everything in the default virtual host, with two queues."""
-    add_user(broker.catalog, "ann", plain_record("secret"), tags=tags)
-    set_permission(broker.catalog, "ann", "/", Permission())
+    declaring.add_user(broker.catalog, "ann", plain_record("secret"), tags=tags)
+    declaring.set_permission(broker.catalog, "ann", "/", Permission())
     for name in ("q", "other"):
-        declare(broker.catalog, "/", name)
+        declaring.declare(broker.catalog, "/", name)
 
 
 async def ann10(broker: Broker) -> Client:
@@ -68,13 +59,10 @@ async def test_a_link_that_may_not_read_its_queue_any_more_is_detached(broker: B
     await client.take(amqp10.Attach, 2)
     await client.call(amqp10.Transfer, raw.credit(0, 1), raw.credit(1, 10))
     assert queue_counts(broker, "q") == (1, 1)
-    set_permission(broker.catalog, "ann", "/", Permission(read="^other$"))
+    declaring.set_permission(broker.catalog, "ann", "/", Permission(read="^other$"))
     detach = await client.until(amqp10.Detach)
     assert (detach.handle, detach.closed) == (0, True)
-    assert (detach.error.condition, detach.error.description) == (
-        "amqp:unauthorized-access",
-        READ_REFUSED,
-    )
+    assert (detach.error.condition, detach.error.description) == ("amqp:unauthorized-access", READ_REFUSED)
     await settle_down()
     assert queue_counts(broker, "q") == (2, 0)
     await fill(broker, "other", b"for the other link")
@@ -88,7 +76,7 @@ async def test_a_link_that_may_not_write_to_its_target_any_more_is_detached(brok
     targets = ("/queues/q", "/exchanges/amq.topic/a", "/exchanges/amq.direct/a", None)
     await client.send(*(raw.attach_sender(handle, target) for handle, target in enumerate(targets)))
     await client.take(amqp10.Attach, 4)
-    set_permission(broker.catalog, "ann", "/", Permission(write="^amq.direct$"))
+    declaring.set_permission(broker.catalog, "ann", "/", Permission(write="^amq.direct$"))
     ended = [await client.until(amqp10.Detach) for _ in range(2)]
     assert [(each.handle, each.error.condition) for each in ended] == [
         (0, "amqp:unauthorized-access"),
@@ -109,7 +97,7 @@ async def test_a_channel_that_may_not_read_a_queue_any_more_is_closed(broker: Br
     await client.expect(methods.BasicConsumeOk)
     await client.expect(Content)
     await client.call(2, methods.BasicConsume(queue="other", consumer_tag="b"), methods.BasicConsumeOk)
-    set_permission(broker.catalog, "ann", "/", Permission(read="^other$"))
+    declaring.set_permission(broker.catalog, "ann", "/", Permission(read="^other$"))
     close = await client.expect(methods.ChannelClose)
     assert (close.reply_code, close.reply_text) == (403, f"ACCESS_REFUSED - {READ_REFUSED}")
     await settle_down()
@@ -125,14 +113,14 @@ async def test_rights_that_are_given_or_of_others_disturb_nobody(broker: Broker)
     await client10.call(amqp10.Attach, raw.attach_receiver(0, "/queues/q"), raw.credit(0, 10))
     await client091.call(1, methods.BasicConsume(queue="other"), methods.BasicConsumeOk)
     catalog = broker.catalog
-    add_vhost(catalog, "elsewhere")
-    set_permission(catalog, "ann", "elsewhere", Permission())
-    clear_permission(catalog, "ann", "elsewhere")
-    set_permission(catalog, "guest", "/", Permission(read=""))
-    set_permission(catalog, "ann", "/", Permission(configure="", write="", read="^(q|other)$"))
-    set_tags(catalog, "ann", ["monitoring"])
+    declaring.add_vhost(catalog, "elsewhere")
+    declaring.set_permission(catalog, "ann", "elsewhere", Permission())
+    declaring.clear_permission(catalog, "ann", "elsewhere")
+    declaring.set_permission(catalog, "guest", "/", Permission(read=""))
+    declaring.set_permission(catalog, "ann", "/", Permission(configure="", write="", read="^(q|other)$"))
+    declaring.set_tags(catalog, "ann", ["monitoring"])
     assert await client10.idle() == []
-    set_permission(catalog, "guest", "/", Permission())
+    declaring.set_permission(catalog, "guest", "/", Permission())
     for queue in ("q", "other"):
         await fill(broker, queue, b"m")
     await client10.until(amqp10.Transfer)
@@ -144,7 +132,7 @@ async def test_a_queue_made_for_a_link_is_not_asked_about(broker: Broker) -> Non
     add_ann(broker)
     client = await ann10(broker)
     await client.call(amqp10.Attach, raw.attach_receiver(0, "", source=amqp10.Source(dynamic=True)))
-    set_permission(broker.catalog, "ann", "/", Permission(read=""))
+    declaring.set_permission(broker.catalog, "ann", "/", Permission(read=""))
     assert [each for each in await client.idle() if type(each.body) is amqp10.Detach] == []
 
 
@@ -156,12 +144,9 @@ async def test_who_may_not_be_in_the_virtual_host_any_more_is_disconnected(broke
     add_ann(broker)
     client10, client091 = await ann10(broker), await ann091(broker)
     other = await connect(broker).open()
-    clear_permission(broker.catalog, "ann", "/")
+    declaring.clear_permission(broker.catalog, "ann", "/")
     close10 = await client10.until(amqp10.Close)
-    assert (close10.error.condition, close10.error.description) == (
-        "amqp:unauthorized-access",
-        VHOST_REFUSED,
-    )
+    assert (close10.error.condition, close10.error.description) == ("amqp:unauthorized-access", VHOST_REFUSED)
     close091 = await client091.expect(methods.ConnectionClose)
     assert (close091.reply_code, close091.reply_text) == (530, f"NOT_ALLOWED - {VHOST_REFUSED}")
     assert await other.idle() == []
@@ -172,7 +157,7 @@ async def test_a_user_that_is_gone_otherwise_than_by_an_operator_is_disconnected
     """A program may delete it in the catalog."""
     add_ann(broker)
     client = await ann10(broker)
-    delete_user(broker.catalog, "ann")
+    declaring.delete_user(broker.catalog, "ann")
     assert (await client.until(amqp10.Close)).error.description == VHOST_REFUSED
 
 
@@ -181,7 +166,7 @@ async def test_what_changes_during_the_handshake_is_asked_at_open(broker: Broker
     add_ann(broker)
     client = connect(broker)
     assert (await client.call(amqp10.SaslOutcome, raw.login("PLAIN", b"\0ann\0secret"))).code == 0
-    clear_permission(broker.catalog, "ann", "/")
+    declaring.clear_permission(broker.catalog, "ann", "/")
     await settle_down()
     assert (await client.call(amqp10.Close, raw.open_frame())).error.description == VHOST_REFUSED
 
@@ -198,14 +183,14 @@ async def test_a_foreign_user_id_is_refused_when_the_tag_is_gone(broker: Broker,
     """Of a link to a queue, an exchange, an anonymous terminus; equal messages were taken before."""
     add_ann(broker, tags=("impersonator",))
     vhost = broker.catalog.lookup_vhost("/")
-    bind(broker.catalog, vhost, Binding("amq.direct", Destination("queue", "q"), "k"))
+    declaring.bind(broker.catalog, vhost, Binding("amq.direct", Destination("queue", "q"), "k"))
     client = await ann10(broker)
     await client.call(amqp10.Flow, raw.attach_sender(0, "", target=amqp10.Target(address=address)))
     for number in range(2):
         transfer = amqp10.Transfer(handle=0, delivery_id=number, delivery_tag=b"%d" % number)
         await client.call(amqp10.Disposition, raw.frame(0, transfer, in_anothers_name(b"m")))
     assert queue_counts(broker, "q")[0] == 2
-    set_tags(broker.catalog, "ann", [])
+    declaring.set_tags(broker.catalog, "ann", [])
     transfer = amqp10.Transfer(handle=0, delivery_id=2, delivery_tag=b"2")
     error = (await client.call(amqp10.Detach, raw.frame(0, transfer, in_anothers_name(b"m")))).error
     assert error.condition == "amqp:unauthorized-access"

@@ -11,15 +11,8 @@ from typing import Any
 import pytest
 
 from amqp10broker.cli.cluster_launch import force_standalone
+from amqp10broker.cluster import transactions
 from amqp10broker.cluster.bootstrap import Address, ClusterIdentity, MemberAt
-from amqp10broker.cluster.transactions import (
-    Origin,
-    SystemMachine,
-    SystemStore,
-    found,
-    joined,
-    transaction_of,
-)
 from amqp10broker.errors import FolderInUse, StorageError
 from amqp10broker.metadata.catalog import Catalog, all_entries
 from amqp10broker.metadata.queue_requests import DeclareQueue
@@ -73,15 +66,17 @@ def of_cluster(path: Path) -> None:
     with opened(path) as data:
         data.belong(ClusterIdentity("old", 2, "b", MEMBERS))
         data.furnished({})
-        found(data.catalog_log, member_id(2), entries)
+        transactions.found(data.catalog_log, member_id(2), entries)
         # In the log, and not known to be decided.
-        machine = SystemMachine()
+        machine = transactions.SystemMachine()
         machine.found(entries, 1)
         request = SetParameter(("parameter", "/", "c", "p"), 1)
         catalog = filled(entries)
         plan = request.plan(catalog)
-        transaction = transaction_of(Origin(1, 1, 1), plan, catalog, machine.revision, conceal)
-        store = SystemStore(data.catalog_log)
+        transaction = transactions.transaction_of(
+            transactions.Origin(1, 1, 1), plan, catalog, machine.revision, conceal
+        )
+        store = transactions.SystemStore(data.catalog_log)
         store.write(
             ready(
                 hard=Hard(4, member_id(1), 1), entries=(run_of(2, 4, Kind.COMMAND, (transaction.encode(),)),)
@@ -109,7 +104,7 @@ def test_all_that_the_folder_has_is_a_group_of_one_in_another_cluster(tmp_path: 
         assert membership.cluster not in ("", "old")
         assert (membership.number, membership.name, membership.members) == (2, "b", MEMBERS[1:2])
         assert data.lost == 3 + UNHEARD_OF
-        store = SystemStore(data.catalog_log)
+        store = transactions.SystemStore(data.catalog_log)
         assert store.stored.point.config.members == (member_id(2),)
         assert (store.stored.last, store.stored.hard.term) == (store.stored.point.index, 0)
         entries = dict(store.machine.entries())
@@ -155,6 +150,6 @@ def test_a_folder_that_cannot_be_made_standalone_is_refused(tmp_path: Path) -> N
         force_standalone(str(tmp_path / "alone"), confirmed)
     with opened(tmp_path / "late") as data:
         data.belong(ClusterIdentity("old", 3, "c", MEMBERS))
-        joined(data.catalog_log, lambda key: key in (MEMBERSHIP, INCARNATION))
+        transactions.joined(data.catalog_log, lambda key: key in (MEMBERSHIP, INCARNATION))
     with pytest.raises(NotInACluster, match="take the folder of another node"):
         force_standalone(str(tmp_path / "late"), confirmed)

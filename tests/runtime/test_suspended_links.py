@@ -223,8 +223,7 @@ async def test_a_restart_leaves_of_a_link_what_was_granted(tmp_path: Path) -> No
             target = (await attached(client, target=durable_target(durable))).target
             assert isinstance(target, amqp10.Target)
             assert target.durable == durable
-            await client.send(raw.transfer(0, 0, b"first"), raw.transfer(0, 1, b"second"))
-            await client.take(amqp10.Disposition, 1)
+            await client.call(amqp10.Disposition, raw.transfer(0, 0, b"first"), raw.transfer(0, 1, b"second"))
             await client.submit(raw.disposition(1, role=False, state=amqp10.Accepted()))
         async with running_broker(**folder) as broker:
             shown = broker.node_view().suspended_links

@@ -116,11 +116,7 @@ async def test_a_trace_of_amqp_091_begins_in_the_middle_of_a_content_too(broker:
     shown = begun(broker, str(client.task.number))
     await client.send_bytes(publish[-5:])
     await client.call(1, methods.QueuePurge(queue="q"), methods.QueuePurgeOk)
-    assert shown.names() == [
-        "<- body(10",
-        "<- queue.purge",
-        "-> queue.purge-ok",
-    ]
+    assert shown.names() == ["<- body(10", "<- queue.purge", "-> queue.purge-ok"]
 
 
 async def test_a_user_is_traced_on_all_connections_also_on_those_to_come(broker: Broker) -> None:
@@ -309,11 +305,7 @@ async def test_what_cannot_be_traced_is_refused_with_a_sentence(broker: Broker, 
     nowhere = await request(broker, what="127.0.0.1", on=True, file=str(tmp_path / "no" / "t"))
     assert "cannot be opened: No such file or directory" in nowhere["error"]
     assert "'x' is not being traced; guest is" in (await request(broker, what="x", on=False))["error"]
-    for bad in (
-        {"what": 1, "on": True},
-        {"what": "guest", "on": 1},
-        {"what": "g", "on": True, "file": 1},
-    ):
+    for bad in ({"what": 1, "on": True}, {"what": "guest", "on": 1}, {"what": "g", "on": True, "file": 1}):
         assert "must be" in (await request(broker, **bad))["error"]
     assert [trace.what for trace in broker.tracing.views()] == ["guest"]
 

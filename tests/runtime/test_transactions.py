@@ -53,6 +53,13 @@ from tests.support.trioclient091 import connect091
 from tests.support.trioclient091 import message as content
 
 
+@pytest.fixture
+async def session(broker: Broker) -> Session:
+    """A client with links to both queues."""
+    await declare_queues(broker)
+    return await start(broker)
+
+
 async def test_control_link_is_answered_with_what_the_coordinator_can(broker: Broker) -> None:
     """The answer's target is a coordinator with capabilities, and credit comes at once."""
     client = await connect(broker).open()
@@ -73,28 +80,26 @@ async def test_coordinator_as_a_receivers_target_makes_no_control_link(broker: B
     assert not any(isinstance(got.body, Disposition) for got in await client.idle())
 
 
-async def test_300_transactions_on_one_link() -> None:
+async def test_300_transactions_on_one_link(session: Session) -> None:
     """Credit of a control link is renewed for ever."""
-    async with transacting() as (_, session):
-        ids = set()
-        for turn in range(300):
-            ids.add(txn_id := await session.declare())
-            assert await session.ask(Discharge(txn_id=txn_id, fail=bool(turn % 2))) == ACCEPTED
-        assert len(ids) == 300
-        assert {len(txn_id) for txn_id in ids} == {8}
+    ids = set()
+    for turn in range(300):
+        ids.add(txn_id := await session.declare())
+        assert await session.ask(Discharge(txn_id=txn_id, fail=bool(turn % 2))) == ACCEPTED
+    assert len(ids) == 300
+    assert {len(txn_id) for txn_id in ids} == {8}
 
 
-async def test_posts_to_two_queues_are_seen_together_when_committed() -> None:
+async def test_posts_to_two_queues_are_seen_together_when_committed(broker: Broker, session: Session) -> None:
     """The outcome comes at once, within the transactional state; the messages with the commit."""
-    async with transacting() as (broker, session):
-        txn_id = await session.declare()
-        for queue in ("one", "two", "one"):
-            state = await session.post(txn_id, queue)
-            assert state == TransactionalState(txn_id=txn_id, outcome=Accepted())
-        assert queue_counts(broker, "one") == queue_counts(broker, "two") == (0, 0)
-        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
-        assert queue_counts(broker, "one") == (2, 0)
-        assert queue_counts(broker, "two") == (1, 0)
+    txn_id = await session.declare()
+    for queue in ("one", "two", "one"):
+        state = await session.post(txn_id, queue)
+        assert state == TransactionalState(txn_id=txn_id, outcome=Accepted())
+    assert queue_counts(broker, "one") == queue_counts(broker, "two") == (0, 0)
+    assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+    assert queue_counts(broker, "one") == (2, 0)
+    assert queue_counts(broker, "two") == (1, 0)
 
 
 async def test_an_unknown_id_posts_nothing_and_decides_nothing(broker: Broker) -> None:
@@ -106,28 +111,26 @@ async def test_an_unknown_id_posts_nothing_and_decides_nothing(broker: Broker) -
     error = await session.refused(Discharge(txn_id=gone))
     assert error.condition == "amqp:transaction:unknown-id"
     for txn_id in (gone, await other.declare()):
-        await session.client.send(
-            transfer(1, session.take_id(), b"m", state=TransactionalState(txn_id=txn_id))
+        detach = await session.client.call(
+            Detach, transfer(1, session.take_id(), b"m", state=TransactionalState(txn_id=txn_id))
         )
-        detach = await session.client.until(Detach)
         assert detach.error.condition == "amqp:transaction:unknown-id"
         await session.client.send(frame(0, Detach(handle=1, closed=True)), attach_sender(1, "/queues/one"))
         await session.client.until(Flow)
     assert queue_counts(broker, "one") == (0, 0)
 
 
-async def test_declare_and_discharge_and_nothing_else() -> None:
+async def test_declare_and_discharge_and_nothing_else(session: Session) -> None:
     """Anything else on a control link is rejected; what is settled, or in a transaction, ends the link."""
-    async with transacting() as (_, session):
-        state = (await session.client.call(Disposition, transfer(CONTROL, session.take_id(), b"what"))).state
-        assert isinstance(state, Rejected)
-        assert state.error.condition == "amqp:not-allowed"
-        payload = encode(Described(ULong(AMQP_VALUE), Described(ULong(Declare.DESCRIPTOR), [b"x"])))
-        await session.client.send(transfer(CONTROL, session.take_id(), payload, raw=True))
-        state = (await session.client.until(Disposition)).state
-        assert state.error.condition == "amqp:not-implemented"
-        detach = await session.client.call(Detach, request(session.take_id(), Declare(), settled=True))
-        assert detach.error.condition == "amqp:not-allowed"
+    state = (await session.client.call(Disposition, transfer(CONTROL, session.take_id(), b"what"))).state
+    assert isinstance(state, Rejected)
+    assert state.error.condition == "amqp:not-allowed"
+    payload = encode(Described(ULong(AMQP_VALUE), Described(ULong(Declare.DESCRIPTOR), [b"x"])))
+    await session.client.send(transfer(CONTROL, session.take_id(), payload, raw=True))
+    state = (await session.client.until(Disposition)).state
+    assert state.error.condition == "amqp:not-implemented"
+    detach = await session.client.call(Detach, request(session.take_id(), Declare(), settled=True))
+    assert detach.error.condition == "amqp:not-allowed"
 
 
 async def test_limit_of_open_transactions() -> None:
@@ -169,84 +172,79 @@ async def test_presettled_posts_that_cannot_be_routed_forbid_the_commit() -> Non
         assert queue_counts(broker, "one") == (1, 0)
 
 
-async def test_2000_posts_in_one_transaction_pass_a_credit_of_170() -> None:
+async def test_2000_posts_in_one_transaction_pass_a_credit_of_170(broker: Broker, session: Session) -> None:
     """Credit and windows are renewed as for plain transfers: by arrival, and not by the commit."""
-    async with transacting() as (broker, session):
-        txn_id = await session.declare()
-        for _ in range(20):
-            ids = [session.take_id() for _ in range(100)]
-            state = TransactionalState(txn_id=txn_id)
-            await session.client.send(*[transfer(1, number, b"m", state=state) for number in ids])
-            done = 0
-            while done < 100:
-                answer = await session.client.until(Disposition)
-                done += (answer.first if answer.last is None else answer.last) - answer.first + 1
-        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
-        assert queue_counts(broker, "one") == (2_000, 0)
+    txn_id = await session.declare()
+    for _ in range(20):
+        ids = [session.take_id() for _ in range(100)]
+        state = TransactionalState(txn_id=txn_id)
+        await session.client.send(*[transfer(1, number, b"m", state=state) for number in ids])
+        done = 0
+        while done < 100:
+            answer = await session.client.until(Disposition)
+            done += (answer.first if answer.last is None else answer.last) - answer.first + 1
+    assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+    assert queue_counts(broker, "one") == (2_000, 0)
 
 
-async def test_unsettled_decisions() -> None:
+async def test_unsettled_decisions(broker: Broker, session: Session) -> None:
     """Rolled back, the client has the delivery as before; committed, it is told the outcome, settled."""
-    async with transacting() as (broker, session):
-        await session.post(None, "one")
-        (number,) = await session.consume("one", 1)
-        for fail in (True, False):
-            txn_id = await session.declare()
-            await session.decide(txn_id, number, settled=False)
-            if fail:
-                assert await session.ask(Discharge(txn_id=txn_id, fail=True)) == ACCEPTED
-                assert queue_counts(broker, "one") == (0, 1)
-        request_id = session.take_id()
-        await session.client.send(request(request_id, Discharge(txn_id=txn_id)))
-        answers = [got.body for got in await session.client.take(Disposition, 2)]
-        told = {(answer.role, answer.first): (answer.settled, answer.state) for answer in answers}
-        assert told == {(True, request_id): (True, ACCEPTED), (False, number): (True, ACCEPTED)}
-        assert queue_counts(broker, "one") == (0, 0)
+    await session.post(None, "one")
+    (number,) = await session.consume("one", 1)
+    for fail in (True, False):
+        txn_id = await session.declare()
+        await session.decide(txn_id, number, settled=False)
+        if fail:
+            assert await session.ask(Discharge(txn_id=txn_id, fail=True)) == ACCEPTED
+            assert queue_counts(broker, "one") == (0, 1)
+    request_id = session.take_id()
+    await session.client.send(request(request_id, Discharge(txn_id=txn_id)))
+    answers = [got.body for got in await session.client.take(Disposition, 2)]
+    told = {(answer.role, answer.first): (answer.settled, answer.state) for answer in answers}
+    assert told == {(True, request_id): (True, ACCEPTED), (False, number): (True, ACCEPTED)}
+    assert queue_counts(broker, "one") == (0, 0)
 
 
-async def test_one_delivery_in_two_transactions_ends_the_second_ones_link() -> None:
+async def test_one_delivery_in_two_transactions_ends_the_second_ones_link(session: Session) -> None:
     """The control link of the second is detached with amqp:transaction:rollback; the first keeps it."""
-    async with transacting() as (_, session):
-        await session.client.call(Flow, control(5))
-        await session.post(None, "one")
-        (number,) = await session.consume("one", 1)
-        first = await session.declare()
-        second = await session.ask(Declare(), handle=5)
-        for txn_id in (first, second.txn_id):
-            await session.decide(txn_id, number, settled=False)
-        detach = await session.client.until(Detach)
-        assert detach.handle == 5
-        assert detach.error.condition == "amqp:transaction:rollback"
-        assert await session.ask(Discharge(txn_id=first)) == ACCEPTED
+    await session.client.call(Flow, control(5))
+    await session.post(None, "one")
+    (number,) = await session.consume("one", 1)
+    first = await session.declare()
+    second = await session.ask(Declare(), handle=5)
+    for txn_id in (first, second.txn_id):
+        await session.decide(txn_id, number, settled=False)
+    detach = await session.client.until(Detach)
+    assert detach.handle == 5
+    assert detach.error.condition == "amqp:transaction:rollback"
+    assert await session.ask(Discharge(txn_id=first)) == ACCEPTED
 
 
 @pytest.mark.parametrize("how", ["detach", "connection"])
-async def test_the_end_of_a_control_link_rolls_back(how: str) -> None:
+async def test_the_end_of_a_control_link_rolls_back(broker: Broker, session: Session, how: str) -> None:
     """What was posted is nowhere; what was consumed is there for others."""
-    async with transacting() as (broker, session):
-        await session.post(None, "one")
-        (number,) = await session.consume("one", 1)
-        txn_id = await session.declare()
-        await session.post(txn_id, "two")
-        await session.decide(txn_id, number)
-        await settle_down()
-        if how == "detach":
-            await session.client.submit(frame(0, Detach(handle=CONTROL, closed=True)))
-        else:
-            await session.client.vanish()
-        await settle_down()
-        assert queue_counts(broker, "one") == (1, 0)
-        assert queue_counts(broker, "two") == (0, 0)
+    await session.post(None, "one")
+    (number,) = await session.consume("one", 1)
+    txn_id = await session.declare()
+    await session.post(txn_id, "two")
+    await session.decide(txn_id, number)
+    await settle_down()
+    if how == "detach":
+        await session.client.submit(frame(0, Detach(handle=CONTROL, closed=True)))
+    else:
+        await session.client.vanish()
+    await settle_down()
+    assert queue_counts(broker, "one") == (1, 0)
+    assert queue_counts(broker, "two") == (0, 0)
 
 
-async def test_the_end_of_a_posting_link_changes_nothing() -> None:
+async def test_the_end_of_a_posting_link_changes_nothing(broker: Broker, session: Session) -> None:
     """What it has posted is committed all the same."""
-    async with transacting() as (broker, session):
-        txn_id = await session.declare()
-        await session.post(txn_id, "one")
-        await session.client.send(frame(0, Detach(handle=1, closed=True)))
-        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
-        assert queue_counts(broker, "one") == (1, 0)
+    txn_id = await session.declare()
+    await session.post(txn_id, "one")
+    await session.client.send(frame(0, Detach(handle=1, closed=True)))
+    assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+    assert queue_counts(broker, "one") == (1, 0)
 
 
 @pytest.mark.parametrize("settled", [True, False])
@@ -274,73 +272,68 @@ async def test_a_consuming_link_may_go_before_the_discharge(queue: str, fail: bo
         assert queue_counts(broker, queue) == ((4 if fail else 3) + posted, 0)
 
 
-async def test_a_link_that_has_gone_waits_for_all_of_its_transactions() -> None:
+async def test_a_link_that_has_gone_waits_for_all_of_its_transactions(
+    broker: Broker, session: Session
+) -> None:
     """Two have decided on its deliveries: the end of the first leaves the second what is its own."""
-    async with transacting() as (broker, session):
-        for _ in range(2):
-            await session.post(None, "one")
-        ids = await session.consume("one", 2)
-        transactions = [await session.declare() for _ in ids]
-        for number, txn_id in zip(ids, transactions, strict=True):
-            await session.decide(txn_id, number)
-        await session.client.send(frame(0, Detach(handle=9, closed=True)))
-        first, second = transactions
-        assert await session.ask(Discharge(txn_id=first)) == ACCEPTED
-        await settle_down()
-        assert queue_counts(broker, "one") == (0, 1)
-        assert await session.ask(Discharge(txn_id=second, fail=True)) == ACCEPTED
-        await settle_down()
-        assert queue_counts(broker, "one") == (1, 0)
+    for _ in range(2):
+        await session.post(None, "one")
+    ids = await session.consume("one", 2)
+    transactions = [await session.declare() for _ in ids]
+    for number, txn_id in zip(ids, transactions, strict=True):
+        await session.decide(txn_id, number)
+    await session.client.send(frame(0, Detach(handle=9, closed=True)))
+    first, second = transactions
+    assert await session.ask(Discharge(txn_id=first)) == ACCEPTED
+    await settle_down()
+    assert queue_counts(broker, "one") == (0, 1)
+    assert await session.ask(Discharge(txn_id=second, fail=True)) == ACCEPTED
+    await settle_down()
+    assert queue_counts(broker, "one") == (1, 0)
 
 
-async def test_a_link_that_has_gone_gives_back_with_its_session() -> None:
+async def test_a_link_that_has_gone_gives_back_with_its_session(broker: Broker, session: Session) -> None:
     """The transaction is rolled back, and its deliveries are others' again."""
-    async with transacting() as (broker, session):
-        await session.post(None, "one")
-        (number,) = await session.consume("one", 1)
-        txn_id = await session.declare()
-        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
-        await session.client.submit(disposition(number, state=state), frame(0, Detach(handle=9, closed=True)))
-        assert queue_counts(broker, "one") == (0, 1)
-        await session.client.lose()
-        assert queue_counts(broker, "one") == (1, 0)
+    await session.post(None, "one")
+    (number,) = await session.consume("one", 1)
+    txn_id = await session.declare()
+    state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+    await session.client.submit(disposition(number, state=state), frame(0, Detach(handle=9, closed=True)))
+    assert queue_counts(broker, "one") == (0, 1)
+    await session.client.lose()
+    assert queue_counts(broker, "one") == (1, 0)
 
 
-async def test_a_queue_that_goes_before_the_commit_forbids_it() -> None:
+async def test_a_queue_that_goes_before_the_commit_forbids_it(broker: Broker, session: Session) -> None:
     """Its outcome was announced and cannot be kept: nothing of the transaction is done."""
-    async with transacting() as (broker, session):
-        txn_id = await session.declare()
-        await session.post(txn_id, "one")
-        await session.post(txn_id, "two")
-        broker.catalog.vhosts["/"].lookup("two").handle.post(DELETE)
-        error = await session.refused(Discharge(txn_id=txn_id))
-        assert error.condition == "amqp:transaction:rollback"
-        assert "'two'" in str(error.description)
-        assert queue_counts(broker, "one") == (0, 0)
+    txn_id = await session.declare()
+    await session.post(txn_id, "one")
+    await session.post(txn_id, "two")
+    broker.catalog.vhosts["/"].lookup("two").handle.post(DELETE)
+    error = await session.refused(Discharge(txn_id=txn_id))
+    assert error.condition == "amqp:transaction:rollback"
+    assert "'two'" in str(error.description)
+    assert queue_counts(broker, "one") == (0, 0)
 
 
-async def test_presettled_deliveries_cannot_be_retired() -> None:
+async def test_presettled_deliveries_cannot_be_retired(broker: Broker, session: Session) -> None:
     """They are over: a decision on one counts for nothing, and the commit is done without it."""
-    async with transacting() as (broker, session):
-        await session.post(None, "one")
-        settled = attach_receiver(9, "one", source=Source(address="/queues/one"), snd_settle_mode=1)
-        number = (await session.client.call(Transfer, settled, credit(9, 1))).delivery_id
-        txn_id = await session.declare()
-        await session.client.send(
-            disposition(number, state=TransactionalState(txn_id=txn_id, outcome=RELEASED))
-        )
-        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
-        assert queue_counts(broker, "one") == (0, 0)
+    await session.post(None, "one")
+    settled = attach_receiver(9, "one", source=Source(address="/queues/one"), snd_settle_mode=1)
+    number = (await session.client.call(Transfer, settled, credit(9, 1))).delivery_id
+    txn_id = await session.declare()
+    await session.client.send(disposition(number, state=TransactionalState(txn_id=txn_id, outcome=RELEASED)))
+    assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+    assert queue_counts(broker, "one") == (0, 0)
 
 
-async def test_half_a_delivery_in_it_ends_the_control_link() -> None:
+async def test_half_a_delivery_in_it_ends_the_control_link(session: Session) -> None:
     """Discharge while a delivery has more to come: amqp:transaction:rollback."""
-    async with transacting() as (_, session):
-        txn_id = await session.declare()
-        state = TransactionalState(txn_id=txn_id)
-        await session.client.send(transfer(1, session.take_id(), b"m", state=state, more=True))
-        detach = await session.client.call(Detach, request(session.take_id(), Discharge(txn_id=txn_id)))
-        assert (detach.handle, detach.error.condition) == (CONTROL, "amqp:transaction:rollback")
+    txn_id = await session.declare()
+    state = TransactionalState(txn_id=txn_id)
+    await session.client.send(transfer(1, session.take_id(), b"m", state=state, more=True))
+    detach = await session.client.call(Detach, request(session.take_id(), Discharge(txn_id=txn_id)))
+    assert (detach.handle, detach.error.condition) == (CONTROL, "amqp:transaction:rollback")
 
 
 @asynccontextmanager
@@ -512,18 +505,17 @@ async def test_a_commit_of_amqp_0_9_1_waits_for_a_queue_that_was_declared_just_n
         assert queue_counts(broker, "one") == queue_counts(broker, "two") == (1, 0)
 
 
-async def test_other_consumers_get_all_of_a_commit_after_it() -> None:
+async def test_other_consumers_get_all_of_a_commit_after_it(broker: Broker, session: Session) -> None:
     """A consumer that waits gets nothing before the commit."""
-    async with transacting() as (broker, session):
-        consumer = await connect(broker).open()
-        await consumer.send(attach_receiver(1, "/queues/one"), credit(1, 10))
-        txn_id = await session.declare()
-        for _ in range(3):
-            await session.post(txn_id, "one")
-        assert not any(isinstance(got.body, Transfer) for got in await consumer.idle())
-        await session.ask(Discharge(txn_id=txn_id))
-        with trio.fail_after(10):
-            assert len(await consumer.take(Transfer, 3)) == 3
+    consumer = await connect(broker).open()
+    await consumer.send(attach_receiver(1, "/queues/one"), credit(1, 10))
+    txn_id = await session.declare()
+    for _ in range(3):
+        await session.post(txn_id, "one")
+    assert not any(isinstance(got.body, Transfer) for got in await consumer.idle())
+    await session.ask(Discharge(txn_id=txn_id))
+    with trio.fail_after(10):
+        assert len(await consumer.take(Transfer, 3)) == 3
 
 
 async def test_a_commit_of_amqp_0_9_1_is_one_step_of_its_queues() -> None:
@@ -562,13 +554,12 @@ class Looking(trio.abc.Instrument):
         self.look()
 
 
-async def test_no_transactional_work_on_a_control_link() -> None:
+async def test_no_transactional_work_on_a_control_link(session: Session) -> None:
     """A request that is itself part of a transaction ends the link."""
-    async with transacting() as (_, session):
-        txn_id = await session.declare()
-        state = TransactionalState(txn_id=txn_id)
-        detach = await session.client.call(Detach, request(session.take_id(), Declare(), state=state))
-        assert (detach.handle, detach.error.condition) == (CONTROL, "amqp:not-allowed")
+    txn_id = await session.declare()
+    state = TransactionalState(txn_id=txn_id)
+    detach = await session.client.call(Detach, request(session.take_id(), Declare(), state=state))
+    assert (detach.handle, detach.error.condition) == (CONTROL, "amqp:not-allowed")
 
 
 async def test_requests_of_several_frames_and_aborted_ones() -> None:
@@ -589,31 +580,28 @@ async def test_requests_of_several_frames_and_aborted_ones() -> None:
         assert (answer.first, type(answer.state)) == (number, Declared)
 
 
-async def test_a_discharge_without_an_id_is_refused() -> None:
+async def test_a_discharge_without_an_id_is_refused(session: Session) -> None:
     """txn-id is mandatory: its lack is a decode error, and the link lives on."""
-    async with transacting() as (_, session):
-        payload = b"\x00\x53" + bytes((AMQP_VALUE, 0x00, 0x53, Discharge.DESCRIPTOR, 0x45))
-        await session.client.send(transfer(CONTROL, session.take_id(), payload, raw=True))
-        state = (await session.client.until(Disposition)).state
-        assert isinstance(state, Rejected)
-        assert state.error.condition == "amqp:decode-error"
-        await session.declare()
+    payload = b"\x00\x53" + bytes((AMQP_VALUE, 0x00, 0x53, Discharge.DESCRIPTOR, 0x45))
+    await session.client.send(transfer(CONTROL, session.take_id(), payload, raw=True))
+    state = (await session.client.until(Disposition)).state
+    assert isinstance(state, Rejected)
+    assert state.error.condition == "amqp:decode-error"
+    await session.declare()
 
 
-async def test_an_aborted_delivery_is_no_part_of_a_transaction() -> None:
+async def test_an_aborted_delivery_is_no_part_of_a_transaction(broker: Broker, session: Session) -> None:
     """The transaction lives on, and has what else was posted."""
-    async with transacting() as (broker, session):
-        txn_id = await session.declare()
-        state = TransactionalState(txn_id=txn_id)
-        number = session.take_id()
-        await session.client.send(
-            transfer(1, number, b"m", state=state, more=True),
-            transfer(1, number, b"", raw=True, aborted=True),
-        )
-        await session.post(txn_id, "two")
-        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
-        assert queue_counts(broker, "one") == (0, 0)
-        assert queue_counts(broker, "two") == (1, 0)
+    txn_id = await session.declare()
+    state = TransactionalState(txn_id=txn_id)
+    number = session.take_id()
+    await session.client.send(
+        transfer(1, number, b"m", state=state, more=True), transfer(1, number, b"", raw=True, aborted=True)
+    )
+    await session.post(txn_id, "two")
+    assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+    assert queue_counts(broker, "one") == (0, 0)
+    assert queue_counts(broker, "two") == (1, 0)
 
 
 async def test_length_limits_act_at_the_commit(broker: Broker) -> None:
@@ -633,30 +621,28 @@ async def test_length_limits_act_at_the_commit(broker: Broker) -> None:
     assert [body_of(got.payload) for got in await other.take(Transfer, 1)] == [b"last"]
 
 
-async def test_a_state_without_an_outcome_binds_nothing() -> None:
+async def test_a_state_without_an_outcome_binds_nothing(broker: Broker, session: Session) -> None:
     """It says that the delivery was received: after the commit the client still has it."""
-    async with transacting() as (broker, session):
-        await session.post(None, "one")
-        (number,) = await session.consume("one", 1)
-        txn_id = await session.declare()
-        state = TransactionalState(txn_id=txn_id)
-        await session.client.send(disposition(number, state=state, settled=False))
-        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
-        assert queue_counts(broker, "one") == (0, 1)
+    await session.post(None, "one")
+    (number,) = await session.consume("one", 1)
+    txn_id = await session.declare()
+    state = TransactionalState(txn_id=txn_id)
+    await session.client.send(disposition(number, state=state, settled=False))
+    assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+    assert queue_counts(broker, "one") == (0, 1)
 
 
-async def test_retirement_of_what_is_gone_succeeds() -> None:
+async def test_retirement_of_what_is_gone_succeeds(broker: Broker, session: Session) -> None:
     """The queue of the delivery was purged of all that waits, and then deleted."""
-    async with transacting() as (broker, session):
-        await session.post(None, "one")
-        (number,) = await session.consume("one", 1)
-        txn_id = await session.declare()
-        await session.post(txn_id, "two")
-        await session.decide(txn_id, number)
-        await settle_down()
-        broker.catalog.vhosts["/"].lookup("one").handle.post(DELETE)
-        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
-        assert queue_counts(broker, "two") == (1, 0)
+    await session.post(None, "one")
+    (number,) = await session.consume("one", 1)
+    txn_id = await session.declare()
+    await session.post(txn_id, "two")
+    await session.decide(txn_id, number)
+    await settle_down()
+    broker.catalog.vhosts["/"].lookup("one").handle.post(DELETE)
+    assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+    assert queue_counts(broker, "two") == (1, 0)
 
 
 @pytest.mark.parametrize("queue", ["one", "two"])
@@ -679,23 +665,17 @@ async def test_time_to_live_runs_from_arrival(queue: str) -> None:
         assert queue_counts(broker, queue) == (0, 2)
 
 
-async def test_answers_to_discharges_are_in_order() -> None:
+async def test_answers_to_discharges_are_in_order(session: Session) -> None:
     """Behind the outcomes of what was posted, and behind those before them, whatever they say."""
-    async with transacting() as (_, session):
-        txn_ids = [await session.declare() for _ in range(2)]
-        ids = [session.take_id() for _ in range(4)]
-        post = transfer(1, ids[0], b"m", state=TransactionalState(txn_id=txn_ids[0]))
-        bodies = [Discharge(txn_id=txn_ids[0]), Discharge(txn_id=b"none"), Discharge(txn_id=txn_ids[1])]
-        requests = [request(number, body) for number, body in zip(ids[1:], bodies, strict=True)]
-        await session.client.send(post, *requests)
-        answers = [got.body for got in await session.client.take(Disposition, 4)]
-        assert [answer.first for answer in answers] == ids
-        assert [type(answer.state) for answer in answers] == [
-            TransactionalState,
-            Accepted,
-            Rejected,
-            Accepted,
-        ]
+    txn_ids = [await session.declare() for _ in range(2)]
+    ids = [session.take_id() for _ in range(4)]
+    post = transfer(1, ids[0], b"m", state=TransactionalState(txn_id=txn_ids[0]))
+    bodies = [Discharge(txn_id=txn_ids[0]), Discharge(txn_id=b"none"), Discharge(txn_id=txn_ids[1])]
+    requests = [request(number, body) for number, body in zip(ids[1:], bodies, strict=True)]
+    await session.client.send(post, *requests)
+    answers = [got.body for got in await session.client.take(Disposition, 4)]
+    assert [answer.first for answer in answers] == ids
+    assert [type(answer.state) for answer in answers] == [TransactionalState, Accepted, Rejected, Accepted]
 
 
 @pytest.mark.parametrize("fail", [False, True])
@@ -741,34 +721,32 @@ async def test_dead_letters_are_no_part_of_a_commit(broker: Broker) -> None:
     assert queue_counts(broker, "three") == (1, 0)
 
 
-async def test_a_kept_link_that_goes_refuses_the_commit() -> None:
+async def test_a_kept_link_that_goes_refuses_the_commit(broker: Broker, session: Session) -> None:
     """Its deliveries are to be resumed, or go back with it: the commit would be half a one."""
-    async with transacting() as (broker, session):
-        await session.post(None, "one")
-        source = Source(address="/queues/one", expiry_policy=Symbol("never"), timeout=60)
-        await session.client.send(attach_receiver(9, "one", source=source), credit(9, 1))
-        number = (await session.client.until(Transfer)).delivery_id
-        txn_id = await session.declare()
-        await session.post(txn_id, "two")
-        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
-        await session.client.submit(disposition(number, state=state), frame(0, Detach(handle=9, closed=True)))
-        error = await session.refused(Discharge(txn_id=txn_id))
-        assert "which was kept" in str(error.description)
-        assert queue_counts(broker, "one") == (1, 0)
-        assert queue_counts(broker, "two") == (0, 0)
+    await session.post(None, "one")
+    source = Source(address="/queues/one", expiry_policy=Symbol("never"), timeout=60)
+    await session.client.send(attach_receiver(9, "one", source=source), credit(9, 1))
+    number = (await session.client.until(Transfer)).delivery_id
+    txn_id = await session.declare()
+    await session.post(txn_id, "two")
+    state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+    await session.client.submit(disposition(number, state=state), frame(0, Detach(handle=9, closed=True)))
+    error = await session.refused(Discharge(txn_id=txn_id))
+    assert "which was kept" in str(error.description)
+    assert queue_counts(broker, "one") == (1, 0)
+    assert queue_counts(broker, "two") == (0, 0)
 
 
-async def test_an_alarm_holds_a_transaction_back() -> None:
+async def test_an_alarm_holds_a_transaction_back(broker: Broker, session: Session) -> None:
     """It closes the window for all that a session sends; when it is over the transaction goes on."""
-    async with transacting() as (broker, session):
-        txn_id = await session.declare()
-        await session.post(txn_id, "one")
-        broker.resource_monitor.set_alarm("memory", on=True)
-        assert (await session.client.until(Flow)).incoming_window == 0
-        broker.resource_monitor.set_alarm("memory", on=False)
-        assert (await session.client.until(Flow)).incoming_window > 0
-        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
-        assert queue_counts(broker, "one") == (1, 0)
+    txn_id = await session.declare()
+    await session.post(txn_id, "one")
+    broker.resource_monitor.set_alarm("memory", on=True)
+    assert (await session.client.until(Flow)).incoming_window == 0
+    broker.resource_monitor.set_alarm("memory", on=False)
+    assert (await session.client.until(Flow)).incoming_window > 0
+    assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+    assert queue_counts(broker, "one") == (1, 0)
 
 
 @pytest.mark.parametrize("fail", [False, True])
@@ -829,28 +807,27 @@ async def test_acquisition_within_a_transaction(queue: str, fail: bool) -> None:
         assert body_of(more.payload) == (b"a" if fail else b"d")
 
 
-async def test_flows_say_in_which_transaction_a_link_acquires() -> None:
+async def test_flows_say_in_which_transaction_a_link_acquires(broker: Broker, session: Session) -> None:
     """One without properties leaves it, null ends it, another id changes it; the discharge clears it."""
-    async with transacting() as (broker, session):
-        for _ in range(6):
-            await session.post(None, "one")
-        first, second = await session.declare(), await session.declare()
-        await attach_consumer(session, "one")
-        flows = [acquiring(first, 1), credit(9, 1, delivery_count=1), acquiring(None, 1, delivery_count=2)]
-        flows += [acquiring(second, 1, delivery_count=3), acquiring(first, 1, delivery_count=4)]
-        states = []
-        for each in flows:
-            states.append((await session.client.call(Transfer, each)).state)
-        ours, others = TransactionalState(txn_id=first), TransactionalState(txn_id=second)
-        assert states == [ours, ours, None, others, ours]
-        assert await session.ask(Discharge(txn_id=second)) == ACCEPTED
-        await session.client.send(request(session.take_id(), Discharge(txn_id=first, fail=True)))
-        answers = [got.body for got in await session.client.take(Disposition, 3)]
-        assert [answer.state for answer in answers if answer.role] == [ACCEPTED]
-        assert [(each.first, each.last) for each in answers if not each.role] == [(0, 1), (4, None)]
-        await settle_down()
-        assert queue_counts(broker, "one") == (4, 2)
-        assert (await session.client.call(Transfer, credit(9, 1, delivery_count=5))).state is None
+    for _ in range(6):
+        await session.post(None, "one")
+    first, second = await session.declare(), await session.declare()
+    await attach_consumer(session, "one")
+    flows = [acquiring(first, 1), credit(9, 1, delivery_count=1), acquiring(None, 1, delivery_count=2)]
+    flows += [acquiring(second, 1, delivery_count=3), acquiring(first, 1, delivery_count=4)]
+    states = []
+    for each in flows:
+        states.append((await session.client.call(Transfer, each)).state)
+    ours, others = TransactionalState(txn_id=first), TransactionalState(txn_id=second)
+    assert states == [ours, ours, None, others, ours]
+    assert await session.ask(Discharge(txn_id=second)) == ACCEPTED
+    await session.client.send(request(session.take_id(), Discharge(txn_id=first, fail=True)))
+    answers = [got.body for got in await session.client.take(Disposition, 3)]
+    assert [answer.state for answer in answers if answer.role] == [ACCEPTED]
+    assert [(each.first, each.last) for each in answers if not each.role] == [(0, 1), (4, None)]
+    await settle_down()
+    assert queue_counts(broker, "one") == (4, 2)
+    assert (await session.client.call(Transfer, credit(9, 1, delivery_count=5))).state is None
 
 
 @pytest.mark.parametrize("why", ["settled", "browse", "kept", "stream", "unknown", "no id"])
@@ -881,20 +858,21 @@ async def test_links_that_cannot_acquire_in_a_transaction(broker: Broker, why: s
     assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
 
 
-async def test_what_is_acquired_in_one_transaction_is_not_decided_on_in_another() -> None:
+async def test_what_is_acquired_in_one_transaction_is_not_decided_on_in_another(
+    broker: Broker, session: Session
+) -> None:
     """The second one's control link ends, as with one delivery that two have decided on."""
-    async with transacting() as (broker, session):
-        await session.client.call(Flow, control(5))
-        await session.post(None, "one")
-        first = await session.declare()
-        second = (await session.ask(Declare(), handle=5)).txn_id
-        await attach_consumer(session, "one")
-        number = (await session.client.call(Transfer, acquiring(first, 1))).delivery_id
-        state = TransactionalState(txn_id=second, outcome=Accepted())
-        detach = await session.client.call(Detach, disposition(number, state=state))
-        assert (detach.handle, detach.error.condition) == (5, "amqp:transaction:rollback")
-        assert await session.ask(Discharge(txn_id=first)) == ACCEPTED
-        assert queue_counts(broker, "one") == (0, 1)
+    await session.client.call(Flow, control(5))
+    await session.post(None, "one")
+    first = await session.declare()
+    second = (await session.ask(Declare(), handle=5)).txn_id
+    await attach_consumer(session, "one")
+    number = (await session.client.call(Transfer, acquiring(first, 1))).delivery_id
+    state = TransactionalState(txn_id=second, outcome=Accepted())
+    detach = await session.client.call(Detach, disposition(number, state=state))
+    assert (detach.handle, detach.error.condition) == (5, "amqp:transaction:rollback")
+    assert await session.ask(Discharge(txn_id=first)) == ACCEPTED
+    assert queue_counts(broker, "one") == (0, 1)
 
 
 @pytest.mark.parametrize("way", ["window", "detach"])

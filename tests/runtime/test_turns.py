@@ -24,13 +24,7 @@ from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Close, De
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10, SessionTask
-from amqp10broker.runtime.connections.session_task import (
-    HEAVY,
-    PORTION,
-    READS_MAX,
-    OutputBuffer,
-    ReadBudget,
-)
+from amqp10broker.runtime.connections.session_task import HEAVY, PORTION, READS_MAX, OutputBuffer, ReadBudget
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from tests.support.rawframes import attach_receiver, attach_sender, begin, frame

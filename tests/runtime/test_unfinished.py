@@ -11,18 +11,8 @@ from amqp10broker.protocols.amqp091.content import END, content_header_frame, me
 from amqp10broker.protocols.amqp091.content import HEADER as FRAME_HEADER
 from amqp10broker.protocols.amqp091.errors import ReplyCode
 from amqp10broker.protocols.amqp091.methods import FRAME_BODY, BasicPublish, ConnectionClose
+from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.errors import Condition
-from amqp10broker.protocols.amqp10.performatives import (
-    Begin,
-    Detach,
-    Disposition,
-    End,
-    Flow,
-    Header,
-    Properties,
-    SaslOutcome,
-    Target,
-)
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections.client_connection import READ_BYTES_MAX
 from amqp10broker.runtime.connections.connection10 import EXCESS_BYTES_MAX
@@ -36,8 +26,8 @@ KIB = 1024
 
 async def logged_in(broker: Broker, user: str) -> Client:
     client = connect(broker)
-    await client.call(SaslOutcome, raw.login("PLAIN", f"\0{user}\0secret".encode()))
-    await client.call(Begin, raw.open_frame(), raw.begin())
+    await client.call(amqp10.SaslOutcome, raw.login("PLAIN", f"\0{user}\0secret".encode()))
+    await client.call(amqp10.Begin, raw.open_frame(), raw.begin())
     return client
 
 
@@ -64,12 +54,12 @@ async def test_deliveries_that_are_not_whole_are_bounded_over_all_sessions() -> 
         assert 99_000 < unfinished.held_bytes <= 100_000
         await client.idle()
         last = raw.transfer(9, 9, b"x" * 10_000, channel=1, more=True)
-        end = await client.call(End, raw.attach_sender(9, "q", channel=1), last)
+        end = await client.call(amqp10.End, raw.attach_sender(9, "q", channel=1), last)
         assert end.error.condition == Condition.RESOURCE_LIMIT_EXCEEDED
         assert "finish or abort some before you begin others" in end.error.description
         assert unfinished.held_bytes == held
         # The other session goes on, and what it finishes is whole.
-        assert (await client.call(Disposition, raw.transfer(0, 0, b"", raw=True))).first == 0
+        assert (await client.call(amqp10.Disposition, raw.transfer(0, 0, b"", raw=True))).first == 0
         assert queue_counts(broker, "q") == (1, 0)
 
 
@@ -84,8 +74,8 @@ async def test_what_is_not_unfinished_any_more_counts_no_more(broker: Broker, en
         {
             "finished": raw.transfer(0, 0, b"", raw=True),
             "aborted": raw.transfer(0, 0, b"", raw=True, aborted=True),
-            "detached": raw.frame(0, Detach(handle=0, closed=True)),
-            "ended": raw.frame(0, End()),
+            "detached": raw.frame(0, amqp10.Detach(handle=0, closed=True)),
+            "ended": raw.frame(0, amqp10.End()),
         }[ending]
     )
     assert unfinished.held_bytes == 0
@@ -97,7 +87,7 @@ async def test_frames_without_payload_do_not_pile_up() -> None:
         client = await connect(broker).open()
         await begun(client, 1, 10)
         empty = raw.transfer(0, 0, b"", raw=True, more=True)
-        end = await client.call(End, *[empty] * 2_000)
+        end = await client.call(amqp10.End, *[empty] * 2_000)
         assert end.error.condition == Condition.RESOURCE_LIMIT_EXCEEDED
         assert client.task.unfinished.held_bytes == 0
 
@@ -108,7 +98,7 @@ async def test_one_message_of_the_largest_size_always_fits() -> None:
         client = await connect(broker).open()
         await begun(client, 1, 20_000)
         rest = raw.transfer(0, 0, b"", raw=True)
-        assert (await client.call(Disposition, rest)).first == 0
+        assert (await client.call(amqp10.Disposition, rest)).first == 0
 
 
 async def test_what_comes_during_an_alarm_is_bounded_in_bytes(broker: Broker) -> None:
@@ -117,7 +107,7 @@ async def test_what_comes_during_an_alarm_is_bounded_in_bytes(broker: Broker) ->
     await client.send(raw.attach_sender(0, "q"))
     await client.idle()
     broker.resource_monitor.set_alarm("memory", on=True)
-    assert (await client.until(Flow)).incoming_window == 0
+    assert (await client.until(amqp10.Flow)).incoming_window == 0
     before = client.task.bytes_received
     body = b"x" * 100 * KIB
     await client.submit(*[raw.transfer(0, number, body) for number in range(100)], raw.flow(echo=True))
@@ -146,8 +136,8 @@ async def test_who_sends_less_is_read_during_an_alarm(broker: Broker) -> None:
         broker.resource_monitor.set_alarm("disk", on=True)
         await client.send(*[raw.transfer(0, number + each, body) for each in range(30)])
         number += 30
-        await client.call(Begin, raw.begin(1))
-        await client.call(End, raw.frame(1, End()))
+        await client.call(amqp10.Begin, raw.begin(1))
+        await client.call(amqp10.End, raw.frame(1, amqp10.End()))
         broker.resource_monitor.set_alarm("disk", on=False)
     assert queue_counts(broker, "q") == (90, 0)
 
@@ -168,7 +158,7 @@ async def test_deliveries_that_are_not_whole_are_bounded_over_all_connections_of
         assert closed.reply_code == ReplyCode.RESOURCE_ERROR
         assert "more than 100000 bytes for user 'guest' on this node" in closed.reply_text
         end = await clients[0].call(
-            End, raw.attach_sender(4, "q"), raw.transfer(4, 4, b"x" * 30_000, more=True)
+            amqp10.End, raw.attach_sender(4, "q"), raw.transfer(4, 4, b"x" * 30_000, more=True)
         )
         assert "more than 100000 bytes for user 'guest' on this node" in end.error.description
         assert 40_000 < held.held_bytes < 41_000
@@ -189,7 +179,7 @@ async def test_deliveries_that_are_not_whole_are_bounded_over_all_users() -> Non
         await begun(third, 1, 10_000)
         await third.idle()
         await third.send(raw.attach_sender(1, "q"), raw.transfer(1, 1, b"x" * 10_000, more=True))
-        assert "more than 100000 bytes on this node" in (await third.until(End)).error.description
+        assert "more than 100000 bytes on this node" in (await third.until(amqp10.End)).error.description
 
 
 @pytest.mark.parametrize("to", ["/queues/q", "q", "/exchanges/amq.topic/k", "/topics/t"])
@@ -199,22 +189,26 @@ async def test_a_delivery_that_the_user_may_not_send_is_refused_with_its_first_t
     """On an anonymous terminus: its address is there, and the rest need not be kept."""
     set_permission(broker.catalog, "guest", "/", Permission(".*", "^$", ".*"))
     client = await connect(broker).open()
-    await client.call(Flow, raw.attach_sender(0, "", target=Target()))
+    await client.call(amqp10.Flow, raw.attach_sender(0, "", target=amqp10.Target()))
     start = (
-        Header(durable=True).encode() + Properties(to=to).encode() + raw.message(b"x" * 1_000_000)[:20_000]
+        amqp10.Header(durable=True).encode()
+        + amqp10.Properties(to=to).encode()
+        + raw.message(b"x" * 1_000_000)[:20_000]
     )
-    end = await client.call(End, raw.transfer(0, 0, start, raw=True, more=True))
+    end = await client.call(amqp10.End, raw.transfer(0, 0, start, raw=True, more=True))
     assert end.error.condition == Condition.UNAUTHORIZED_ACCESS
     assert client.task.unfinished.held_bytes == 0
 
 
-@pytest.mark.parametrize("start", [Properties(to="/queues/none").encode(), Properties().encode(), b"\0\x53"])
+@pytest.mark.parametrize(
+    "start", [amqp10.Properties(to="/queues/none").encode(), amqp10.Properties().encode(), b"\0\x53"]
+)
 async def test_what_else_is_wrong_with_a_delivery_is_said_when_it_is_whole(
     broker: Broker, start: bytes
 ) -> None:
     """Also one whose address is not known with its first transfer."""
     client = await connect(broker).open()
-    await client.call(Flow, raw.attach_sender(0, "", target=Target()))
+    await client.call(amqp10.Flow, raw.attach_sender(0, "", target=amqp10.Target()))
     await client.send(raw.transfer(0, 0, start, raw=True, more=True))
     assert await client.idle() == []
     await client.submit(raw.transfer(0, 0, b"", raw=True, aborted=True))

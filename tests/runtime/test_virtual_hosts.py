@@ -62,8 +62,7 @@ async def refused091(broker: Broker, user: str = "guest", vhost: str = "/") -> t
     client = connect091(broker)
     await client.start("PLAIN", f"\0{user}\0{user}".encode())
     await client.tune()
-    await client.send(0, methods.ConnectionOpen(virtual_host=vhost))
-    close = await client.expect(methods.ConnectionClose)
+    close = await client.call(0, methods.ConnectionOpen(virtual_host=vhost), methods.ConnectionClose)
     await client.send(0, methods.ConnectionCloseOk())
     assert await client.next_or_end() is None
     return close.reply_code, close.reply_text
@@ -183,10 +182,7 @@ async def test_a_virtual_host_in_which_the_user_has_no_permission(broker: Broker
     add_vhost(broker.catalog, "closed limit")
     add_user(broker, user, "/")
     text = f"access to vhost 'closed limit' refused for user '{user}'"
-    assert await refused(broker, user, hostname="vhost:closed limit") == (
-        "amqp:unauthorized-access",
-        text,
-    )
+    assert await refused(broker, user, hostname="vhost:closed limit") == ("amqp:unauthorized-access", text)
     assert await refused091(broker, user, "closed limit") == (530, f"NOT_ALLOWED - {text}")
     assert broker.catalog.usage.counts[USERS][user] == 0
     set_permission(broker.catalog, user, "closed limit", Permission("", "", ""))
@@ -320,5 +316,4 @@ async def test_the_same_names_are_other_things_elsewhere(broker: Broker) -> None
     older = await connect091(broker).open()
     await older.call(1, methods.BasicGet(queue="q", no_ack=True), methods.BasicGetEmpty)
     older_there = await connect091(broker).open(vhost="other")
-    await older_there.send(1, methods.BasicGet(queue="q", no_ack=True))
-    assert (await older_there.expect(Content)).body == b"there"
+    assert (await older_there.call(1, methods.BasicGet(queue="q", no_ack=True), Content)).body == b"there"

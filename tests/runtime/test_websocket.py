@@ -320,10 +320,9 @@ async def test_pings_of_a_client_that_does_not_read_pile_up_nowhere() -> None:
         assert writer.waiting_bytes == waiting
         assert writer._mailbox.most < 50
         await client.take(Transfer, 100)
-        await client.send(
-            raw.frame(0, Flow(incoming_window=1000, next_outgoing_id=0, outgoing_window=9, echo=True))
+        await client.call(
+            Flow, raw.frame(0, Flow(incoming_window=1000, next_outgoing_id=0, outgoing_window=9, echo=True))
         )
-        await client.until(Flow)
         assert client.stream.pongs[-1] == b"2999"
         assert len(client.stream.pongs) < 10
 
@@ -404,8 +403,7 @@ async def test_a_certificate_of_wss_logs_in() -> None:
     async with running_broker(http_port=0) as broker:
         known = Peer(False, "10.0.0.1", tls=True, certificate_user="guest")
         client = await at_http_port(broker, upgrade(), origin=known)
-        await client.send(raw.login("EXTERNAL"))
-        assert (await client.until(SaslOutcome)).code != 0  # guest is of this machine
+        assert (await client.call(SaslOutcome, raw.login("EXTERNAL"))).code != 0  # guest is of this machine
         broker.authenticator.loopback_users = frozenset()
         client = await at_http_port(broker, upgrade(), origin=known, peer="127.0.0.1:40001")
         assert (await client.call(SaslOutcome, raw.login("EXTERNAL"))).code == 0

@@ -20,19 +20,8 @@ from typing import Any, Final
 
 from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
 
+from tests.support import cluster_load
 from tests.support.cluster_history import TotalQueue
-from tests.support.cluster_load import (
-    LOST,
-    ClusterClient,
-    MetadataClient,
-    OwnConsumer,
-    OwnPublisher,
-    PikaConsumer,
-    PikaPublisher,
-    ProtonConsumer,
-    ProtonPublisher,
-    stop_all,
-)
 from tests.support.cluster_network import CutCluster
 from tests.support.cluster_process import ClusterNode, ClusterProcess
 from tests.support.crash_load import connected, look
@@ -108,8 +97,8 @@ OF_DISKS: Final = ("hang leader", "hang", "slow leader", "slow two", "full leade
 FAULTS: Final = OF_PROCESSES + OF_NETWORK + OF_DISKS
 HARMLESS: Final = ("cut", "mute", "deaf", "part", "one", "storm", "delay", "reset", "hang", "slow", "full")
 """First words of faults that cost a client of a queue no connection, wherever it is."""
-PUBLISHERS: Final = (PikaPublisher, ProtonPublisher, OwnPublisher)
-CONSUMERS: Final = (PikaConsumer, ProtonConsumer, OwnConsumer)
+PUBLISHERS: Final = (cluster_load.PikaPublisher, cluster_load.ProtonPublisher, cluster_load.OwnPublisher)
+CONSUMERS: Final = (cluster_load.PikaConsumer, cluster_load.ProtonConsumer, cluster_load.OwnConsumer)
 
 
 class Hurt:
@@ -147,7 +136,7 @@ class Hurt:
         )
 
 
-class Meddler(ClusterClient):
+class Meddler(cluster_load.ClusterClient):
     """Declares, fills, empties, binds and deletes queues of all kinds, few names for all meddlers.
 
     Attributes:
@@ -231,14 +220,14 @@ class Nemesis:
             kind: TotalQueue(f"{prefix}.{kind}", may_refuse=kind == "short") for kind in (*QUEUES, "dead")
         }
         self.histories: dict[str, list[Operation]] = {}
-        self.clients: list[ClusterClient] = []
+        self.clients: list[cluster_load.ClusterClient] = []
         for at, kind in enumerate(QUEUES):
             for n in range(2):
                 self._add(PUBLISHERS[(at + n) % 3], f"{kind}.p{n}", kind, at + n, pace_s=PACE_S)
                 self._add(CONSUMERS[(at + 2 * n) % 3], f"{kind}.c{n}", kind, at + n + 1)
         for at in range(2):
             nodes = self._turned(at)
-            self._watch(MetadataClient(nodes, f"{prefix}.m{at}", self.histories, seed + at))
+            self._watch(cluster_load.MetadataClient(nodes, f"{prefix}.m{at}", self.histories, seed + at))
 
         self.meddlers = [
             Meddler(self._turned(at), f"meddler{at}", TotalQueue(f"{prefix}.meddled"), seed + at)
@@ -252,16 +241,18 @@ class Nemesis:
         at %= len(nodes)
         return [*nodes[at:], *nodes[:at]]
 
-    def _add(self, make: Callable[..., ClusterClient], name: str, kind: str, at: int, **options: Any) -> None:
+    def _add(
+        self, make: Callable[..., cluster_load.ClusterClient], name: str, kind: str, at: int, **options: Any
+    ) -> None:
         self._watch(make(self._turned(at), name, self.notes[kind], self.rng.randrange(1 << 30), **options))
 
-    def _watch(self, client: ClusterClient) -> None:
+    def _watch(self, client: cluster_load.ClusterClient) -> None:
         live = client.live
 
         def watched(node: Listening, life: str) -> None:
             try:
                 live(node, life)
-            except LOST as error:
+            except cluster_load.LOST as error:
                 self.lost.append((time.monotonic(), node.port, client.name, error))
                 raise
 
@@ -436,7 +427,9 @@ class Nemesis:
         for client in self.clients:
             if client.failure is not None:
                 raise AssertionError(f"{client.name} has failed: {client.failure!r}") from client.failure
-        declarers = {each.name for each in self.clients if isinstance(each, Meddler | MetadataClient)}
+        declarers = {
+            each.name for each in self.clients if isinstance(each, Meddler | cluster_load.MetadataClient)
+        }
         for at, port, name, error in self.lost:
             assert self.hurt.explains(port, at, declares=name in declarers), (
                 f"{name} lost its node {port}, which ran: {error!r}"
@@ -538,7 +531,7 @@ def run(cluster: CutCluster, prefix: str, seed: int, seconds: float) -> Nemesis:
     finally:
         for client in nemesis.clients:
             client.stopping.set()
-    stop_all(nemesis.clients)
+    cluster_load.stop_all(nemesis.clients)
     nemesis.check_clients()
     confirmed = {kind: len(notes.confirmed) for kind, notes in nemesis.notes.items()}
     _log.info("%s, %d lives lost, confirmed: %s", nemesis.hurt.count, len(nemesis.lost), confirmed)

@@ -6,34 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from amqp10broker.metadata import definitions
+from amqp10broker.metadata import definitions, queue_requests, vhost_requests
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.definitions import ExportSection, ImportReport, sections
 from amqp10broker.metadata.plan import UserLimits, VhostFacts, VhostLimits
 from amqp10broker.metadata.policies import Policy
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.metadata.queue_requests import (
-    Bind,
-    DeclareExchange,
-    DeclareQueue,
-    DeleteExchange,
-    DeleteQueue,
-    Unbind,
-)
 from amqp10broker.metadata.users import PasswordRecord, Permission, TopicPermission, User, Users
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.metadata.vhost_requests import (
-    ChangeUser,
-    ClearPolicy,
-    ClearTopicPermission,
-    DeleteUser,
-    DeleteVhost,
-    PutUser,
-    PutVhost,
-    SetPermission,
-    SetPolicy,
-    SetTopicPermission,
-)
 from amqp10broker.routing.exchange import Binding, Exchange, ExchangeSpec
 from tests.support.topologies import NoHost
 
@@ -60,26 +40,26 @@ def add_vhost(
     facts = VhostFacts(
         name, description, tuple(tags), metadata or {}, default_queue_type, limits or VhostLimits()
     )
-    catalog.propose(PutVhost(facts, new=True))
+    catalog.propose(vhost_requests.PutVhost(facts, new=True))
     return catalog.lookup_vhost(name)
 
 
 def change_vhost(catalog: Catalog, where: Where, **facts: Any) -> None:
-    catalog.propose(PutVhost(replace(_vhost(catalog, where).facts, **facts)))
+    catalog.propose(vhost_requests.PutVhost(replace(_vhost(catalog, where).facts, **facts)))
 
 
 def delete_vhost(catalog: Catalog, name: str) -> VirtualHost:
     vhost = catalog.lookup_vhost(name)
-    catalog.propose(DeleteVhost(name))
+    catalog.propose(vhost_requests.DeleteVhost(name))
     return vhost
 
 
 def put_policy(catalog: Catalog, where: Where, policy: Policy) -> None:
-    catalog.propose(SetPolicy(_vhost(catalog, where).named(), policy))
+    catalog.propose(vhost_requests.SetPolicy(_vhost(catalog, where).named(), policy))
 
 
 def delete_policy(catalog: Catalog, where: Where, name: str, *, operator: bool = False) -> Policy:
-    return catalog.propose(ClearPolicy(_vhost(catalog, where).named(), name, operator))
+    return catalog.propose(vhost_requests.ClearPolicy(_vhost(catalog, where).named(), name, operator))
 
 
 def load(document: object, catalog: Catalog, **options: Any) -> ImportReport:
@@ -102,7 +82,7 @@ def declare(
 ) -> tuple[DeclaredQueue, bool]:
     """Declare a queue; returns it, and whether it was made now."""
     vhost = _vhost(catalog, where)
-    request = DeclareQueue(
+    request = queue_requests.DeclareQueue(
         vhost.named(), name, durable, exclusive_owner, auto_delete, arguments or {}, internal
     )
     declared = catalog.propose(request)
@@ -113,7 +93,7 @@ def remove(catalog: Catalog, where: Where, name: str) -> DeclaredQueue | None:
     """Delete a queue, which is told; returns it, None if it was not there."""
     vhost = _vhost(catalog, where)
     queue = vhost.find(name)
-    catalog.propose(DeleteQueue(vhost.name, name))
+    catalog.propose(queue_requests.DeleteQueue(vhost.name, name))
     return queue
 
 
@@ -122,20 +102,22 @@ def declare_exchange(
 ) -> tuple[Exchange, bool]:
     """Declare an exchange; returns it, and whether it was made now."""
     vhost = _vhost(catalog, where)
-    created = catalog.propose(DeclareExchange(vhost.named(), ExchangeSpec(name, type, **settings)))
+    created = catalog.propose(
+        queue_requests.DeclareExchange(vhost.named(), ExchangeSpec(name, type, **settings))
+    )
     return vhost.topology.lookup_exchange(name), created
 
 
 def delete_exchange(catalog: Catalog, where: Where, name: str, *, if_unused: bool = False) -> bool:
-    return catalog.propose(DeleteExchange(_vhost(catalog, where).named(), name, if_unused))
+    return catalog.propose(queue_requests.DeleteExchange(_vhost(catalog, where).named(), name, if_unused))
 
 
 def bind(catalog: Catalog, where: Where, binding: Binding) -> bool:
-    return catalog.propose(Bind(_vhost(catalog, where).named(), binding))
+    return catalog.propose(queue_requests.Bind(_vhost(catalog, where).named(), binding))
 
 
 def unbind(catalog: Catalog, where: Where, binding: Binding) -> bool:
-    return catalog.propose(Unbind(_vhost(catalog, where).named(), binding))
+    return catalog.propose(queue_requests.Unbind(_vhost(catalog, where).named(), binding))
 
 
 # --- users ----------------------------------------------------------------------------------------
@@ -148,7 +130,7 @@ def _catalog(accounts: Catalog | Users, vhost: str | None = None) -> Catalog:
     catalog = Catalog(NoHost().start_queue)
     catalog.users = accounts
     if vhost not in (None, "/"):
-        catalog.propose(PutVhost(VhostFacts(vhost), new=True))
+        catalog.propose(vhost_requests.PutVhost(VhostFacts(vhost), new=True))
     return catalog
 
 
@@ -161,51 +143,51 @@ def add_user(
     limits: UserLimits | None = None,
 ) -> User:
     user = User(name, password, tuple(tags), limits or UserLimits())
-    return _catalog(accounts).propose(PutUser(user, new=True))
+    return _catalog(accounts).propose(vhost_requests.PutUser(user, new=True))
 
 
 def put_user(accounts: Catalog | Users, user: User) -> User:
-    return _catalog(accounts).propose(PutUser(user))
+    return _catalog(accounts).propose(vhost_requests.PutUser(user))
 
 
 def set_password(accounts: Catalog | Users, name: str, password: PasswordRecord | None) -> User:
-    return _catalog(accounts).propose(ChangeUser(name, {"password": password}))
+    return _catalog(accounts).propose(vhost_requests.ChangeUser(name, {"password": password}))
 
 
 def set_tags(accounts: Catalog | Users, name: str, tags: Iterable[str]) -> User:
-    return _catalog(accounts).propose(ChangeUser(name, {"tags": tuple(tags)}))
+    return _catalog(accounts).propose(vhost_requests.ChangeUser(name, {"tags": tuple(tags)}))
 
 
 def set_user_limits(accounts: Catalog | Users, name: str, limits: UserLimits) -> User:
     catalog = _catalog(accounts)
-    return catalog.propose(PutUser(replace(catalog.users.lookup(name), limits=limits)))
+    return catalog.propose(vhost_requests.PutUser(replace(catalog.users.lookup(name), limits=limits)))
 
 
 def delete_user(accounts: Catalog | Users, name: str) -> None:
-    _catalog(accounts).propose(DeleteUser(name))
+    _catalog(accounts).propose(vhost_requests.DeleteUser(name))
 
 
 def set_permission(accounts: Catalog | Users, user: str, vhost: str, permission: Permission) -> None:
     """Say what a user may do in a virtual host."""
-    _catalog(accounts, vhost).propose(SetPermission(user, vhost, permission))
+    _catalog(accounts, vhost).propose(vhost_requests.SetPermission(user, vhost, permission))
 
 
 def clear_permission(accounts: Catalog | Users, user: str, vhost: str) -> None:
     """Let a user enter a virtual host no more."""
-    _catalog(accounts, vhost).propose(SetPermission(user, vhost, None))
+    _catalog(accounts, vhost).propose(vhost_requests.SetPermission(user, vhost, None))
 
 
 def set_topic_permission(
     accounts: Catalog | Users, user: str, vhost: str, exchange: str, permission: TopicPermission
 ) -> None:
     """Restrict a user's routing keys at a topic exchange."""
-    _catalog(accounts, vhost).propose(SetTopicPermission(user, vhost, exchange, permission))
+    _catalog(accounts, vhost).propose(vhost_requests.SetTopicPermission(user, vhost, exchange, permission))
 
 
 def clear_topic_permission(
     accounts: Catalog | Users, user: str, vhost: str, exchange: str | None = None
 ) -> None:
-    _catalog(accounts, vhost).propose(ClearTopicPermission(user, vhost, exchange))
+    _catalog(accounts, vhost).propose(vhost_requests.ClearTopicPermission(user, vhost, exchange))
 
 
 def export(

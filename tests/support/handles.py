@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
+from amqp10broker.queues import queue_status
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.queue_status import (
-    UP_TO_DATE,
-    QueueCounters,
-    QueueProgress,
-    QueueStats,
-    QueueStatus,
-    QueueWeight,
-)
 
 M = TypeVar("M", bound=QueueMachine)
 
@@ -25,22 +18,22 @@ class IdleHandle:
         self.letters: list[Command] = []
         self.ready = 0
         self.unsettled = 0
-        self.counters = QueueCounters()
+        self.counters = queue_status.QueueCounters()
         self.down: str | None = None
 
     def post(self, command: Command) -> None:
         self.letters.append(command)
 
-    def queue_status(self) -> QueueStatus:
-        return QueueStatus(0, 0, {})
+    def queue_status(self) -> queue_status.QueueStatus:
+        return queue_status.QueueStatus(0, 0, {})
 
-    def progress(self) -> QueueProgress:
-        return UP_TO_DATE
+    def progress(self) -> queue_status.QueueProgress:
+        return queue_status.UP_TO_DATE
 
-    def figures(self) -> QueueStats:
-        return QueueStats()
+    def figures(self) -> queue_status.QueueStats:
+        return queue_status.QueueStats()
 
-    def weight(self) -> QueueWeight | None:
+    def weight(self) -> queue_status.QueueWeight | None:
         return None
 
 
@@ -60,17 +53,17 @@ class MachineHandle(Generic[M]):
         return self.queue.unsettled
 
     @property
-    def counters(self) -> QueueCounters:
+    def counters(self) -> queue_status.QueueCounters:
         return self.queue.counters
 
-    def queue_status(self) -> QueueStatus:
+    def queue_status(self) -> queue_status.QueueStatus:
         return self.queue.queue_status()
 
-    def progress(self) -> QueueProgress:
-        return UP_TO_DATE
+    def progress(self) -> queue_status.QueueProgress:
+        return queue_status.UP_TO_DATE
 
-    def figures(self) -> QueueStats:
+    def figures(self) -> queue_status.QueueStats:
         return self.queue.figures()
 
-    def weight(self) -> QueueWeight | None:
+    def weight(self) -> queue_status.QueueWeight | None:
         return self.queue.weight()

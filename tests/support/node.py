@@ -24,19 +24,7 @@ from amqp10broker.message.filters.stream_filters import OffsetWord
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.queue_requests import DeleteQueue
-from amqp10broker.queues.commands import (
-    Confirmed,
-    ConsumerRef,
-    Credit,
-    CreditReply,
-    Deliver,
-    DeliveryOutcome,
-    Publish,
-    Settle,
-    Settled,
-    Subscribe,
-    Unsubscribe,
-)
+from amqp10broker.queues import commands
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.journal import data as data_module
 from amqp10broker.runtime.journal import journal_task as journal_module
@@ -147,7 +135,7 @@ class Seat:
         self.history = history
         self.publisher = self.here.publisher()
         self.held: dict[int, int] = {}
-        self.consumer: ConsumerRef | None = None
+        self.consumer: commands.ConsumerRef | None = None
         self.granted = self.seen = 0
         self.settling: dict[int, int] = {}
 
@@ -156,14 +144,14 @@ class Seat:
         numbers = range(history.published, history.published + count)
         history.published += count
         messages = [make_message(number) for number in numbers]
-        self.handle.post(Publish(self.publisher, list(numbers), messages, False))
+        self.handle.post(commands.Publish(self.publisher, list(numbers), messages, False))
 
     def consume(self, credit: int) -> None:
         self.history.consumed = True
         if self.consumer is None:
             self.consumer = self.here.consumer()
-            self.handle.post(Subscribe(self.consumer, False, position=OffsetWord.FIRST))
-        self.handle.post(Credit(self.consumer, self.granted, credit, True, self.granted))
+            self.handle.post(commands.Subscribe(self.consumer, False, position=OffsetWord.FIRST))
+        self.handle.post(commands.Credit(self.consumer, self.granted, credit, True, self.granted))
         self.granted += credit
 
     def settle(self, rng: random.Random) -> None:
@@ -172,18 +160,22 @@ class Seat:
         keys = rng.sample(sorted(self.held), rng.randrange(1, len(self.held) + 1))
         by_key = {key: self.held.pop(key) for key in keys}
         numbers = set(by_key.values())
-        delivery_outcome = DeliveryOutcome.ACCEPT if rng.random() < 0.8 else DeliveryOutcome.REQUEUE
-        if delivery_outcome is DeliveryOutcome.ACCEPT and not self.history.kind.keeps_all:
+        delivery_outcome = (
+            commands.DeliveryOutcome.ACCEPT if rng.random() < 0.8 else commands.DeliveryOutcome.REQUEUE
+        )
+        if delivery_outcome is commands.DeliveryOutcome.ACCEPT and not self.history.kind.keeps_all:
             self.history.settled |= numbers
             self.history.promised -= numbers
-        final = delivery_outcome is DeliveryOutcome.ACCEPT and self.history.kind.settles_for_good
+        final = delivery_outcome is commands.DeliveryOutcome.ACCEPT and self.history.kind.settles_for_good
         if final:
             self.settling |= by_key
-        self.handle.post(Settle(self.consumer, keys, delivery_outcome, answer=final))
+        self.handle.post(commands.Settle(self.consumer, keys, delivery_outcome, answer=final))
 
     def leave(self) -> None:
         if self.consumer is not None:
-            self.handle.post(Unsubscribe(self.consumer, [], [], self.seen, DeliveryOutcome.REQUEUE))
+            self.handle.post(
+                commands.Unsubscribe(self.consumer, [], [], self.seen, commands.DeliveryOutcome.REQUEUE)
+            )
             self.consumer = None
             self.held.clear()
             self.granted = self.seen = 0
@@ -191,15 +183,17 @@ class Seat:
     async def look(self) -> list[int]:
         """All that is there, in order; it is given back."""
         consumer = self.here.consumer()
-        self.handle.post(Subscribe(consumer, False, position=OffsetWord.FIRST))
-        self.handle.post(Credit(consumer, 0, ALL, True, 0))
+        self.handle.post(commands.Subscribe(consumer, False, position=OffsetWord.FIRST))
+        self.handle.post(commands.Credit(consumer, 0, ALL, True, 0))
         found: list[int] = []
         while True:
             for effect in await self.effects():
-                if isinstance(effect, Deliver):
+                if isinstance(effect, commands.Deliver):
                     found += [number_of(message) for message in effect.messages]
-                elif isinstance(effect, CreditReply):
-                    self.handle.post(Unsubscribe(consumer, [], [], len(found), DeliveryOutcome.REQUEUE))
+                elif isinstance(effect, commands.CreditReply):
+                    self.handle.post(
+                        commands.Unsubscribe(consumer, [], [], len(found), commands.DeliveryOutcome.REQUEUE)
+                    )
                     return found
 
     async def listen(self) -> None:
@@ -213,15 +207,15 @@ class Seat:
     def _note(self, effects: list[Any]) -> None:
         history = self.history
         for effect in effects:
-            if isinstance(effect, Confirmed):
+            if isinstance(effect, commands.Confirmed):
                 if not history.deleting:
                     safe = {number for number in effect.ids if history.keeps(number)}
                     history.promised |= safe - history.settled
-            elif isinstance(effect, Deliver) and effect.consumer == self.consumer:
+            elif isinstance(effect, commands.Deliver) and effect.consumer == self.consumer:
                 self.seen += len(effect.keys)
                 for key, message in zip(effect.keys, effect.messages, strict=True):
                     self.held[key] = number_of(message)
-            elif isinstance(effect, Settled):
+            elif isinstance(effect, commands.Settled):
                 history.gone |= {self.settling.pop(key) for key in effect.keys}
 
     async def effects(self) -> list[Any]:
@@ -251,12 +245,7 @@ class Node:
         monkeypatch.setattr(journal_module, "open_syncer", self._open_syncer)
         monkeypatch.setattr(journal_module, "journal_sizes", files_of(3000))
         shorten_pages(monkeypatch)
-        for module in (
-            "queues.queues",
-            "broker",
-            "journal.journal_task",
-            "queues.queue_task",
-        ):
+        for module in ("queues.queues", "broker", "journal.journal_task", "queues.queue_task"):
             monkeypatch.setattr(f"amqp10broker.runtime.{module}._log", self)
 
     # --- a log that notes faults --------------------------------------------------------------------

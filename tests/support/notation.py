@@ -14,22 +14,6 @@ from typing import Any
 
 from amqp10broker.protocols.amqp10 import performatives
 from amqp10broker.protocols.amqp10.codec import decode, encode
-from amqp10broker.protocols.amqp10.performatives import (
-    Accepted,
-    Attach,
-    Begin,
-    Coordinator,
-    Error,
-    Header,
-    Modified,
-    Received,
-    Rejected,
-    Released,
-    Source,
-    Target,
-    TransactionalState,
-    decode_composite,
-)
 from amqp10broker.protocols.amqp10.types import Described, Symbol, UInt, ULong
 
 SHORT = {
@@ -45,10 +29,7 @@ SHORT = {
     "initial_delivery_count": "idc",
 }
 LONG = {short: name for name, short in SHORT.items()}
-SETTLE_MODES = {
-    "snd_settle_mode": ("unsettled", "settled", "mixed"),
-    "rcv_settle_mode": ("first", "second"),
-}
+SETTLE_MODES = {"snd_settle_mode": ("unsettled", "settled", "mixed"), "rcv_settle_mode": ("first", "second")}
 UINT_MAX = 0xFFFF_FFFF
 _DATA = ULong(0x75)
 _FILL = bytes((number * 7 + 3) % 251 for number in range(251))
@@ -88,9 +69,9 @@ def show_message(payload: bytes) -> str:
     pos = 0
     while pos < len(payload):
         code = payload[pos + 2]
-        if code == Header.DESCRIPTOR:
-            header, pos = decode_composite(payload, pos)
-            assert isinstance(header, Header)
+        if code == performatives.Header.DESCRIPTOR:
+            header, pos = performatives.decode_composite(payload, pos)
+            assert isinstance(header, performatives.Header)
             if header.durable:
                 shown.append("durable=true")
             if not header.first_acquirer:
@@ -120,7 +101,7 @@ def show(performative: Any) -> str:
         text = _show_field(performative, field.name, value)
         if text is not None:
             words.append(text)
-    if isinstance(performative, Attach):
+    if isinstance(performative, performatives.Attach):
         # A refused attach has a null terminus at the end that its sender owns: it must be seen.
         own = performative.target if performative.role else performative.source
         if own is None:
@@ -140,7 +121,7 @@ def _show_field(performative: Any, name: str, value: Any) -> str | None:
             return f"tag={number}" if value == number.to_bytes(4, "big") else f"tag=0x{value.hex()}"
         case "source" | "target":
             address = getattr(value, "address", None)
-            if isinstance(value, Coordinator):
+            if isinstance(value, performatives.Coordinator):
                 return f"{shown}=coordinator"
             return None if address is None else f"{shown}={address}"
         case "state":
@@ -149,7 +130,7 @@ def _show_field(performative: Any, name: str, value: Any) -> str | None:
             return f"error={show_error(value)}"
         case "unsettled" | "properties":
             if not value:
-                return None if performative.__class__ is not Attach else f"{shown}={{}}"
+                return None if performative.__class__ is not performatives.Attach else f"{shown}={{}}"
             return f"{shown}={_show_unsettled(value) if name == 'unsettled' else _show_map(value)}"
     if isinstance(value, bool):
         return f"{shown}={str(value).lower()}"
@@ -168,13 +149,13 @@ def _show_unsettled(value: dict[bytes, Any]) -> str:
     pairs = []
     for tag, state in value.items():
         if isinstance(state, Described):
-            state, _ = decode_composite(encode(state))
+            state, _ = performatives.decode_composite(encode(state))
         name = f"#{int.from_bytes(tag, 'big')}" if len(tag) == 4 else f"0x{tag.hex()}"
         pairs.append(f"{name}:{'null' if state is None else show_state(state)}")
     return "{" + ",".join(pairs) + "}"
 
 
-def show_error(error: Error) -> str:
+def show_error(error: performatives.Error) -> str:
     text = str(error.condition)
     return f'{text} "{error.description}"' if error.description else text
 
@@ -182,9 +163,9 @@ def show_error(error: Error) -> str:
 def show_state(state: Any) -> str:
     """A delivery state by its name, with what it carries."""
     match state:
-        case Rejected(error=Error() as error):
+        case performatives.Rejected(error=performatives.Error() as error):
             return f"rejected({show_error(error)})"
-        case Modified():
+        case performatives.Modified():
             flags = [
                 name
                 for name, flag in (
@@ -194,7 +175,7 @@ def show_state(state: Any) -> str:
                 if flag
             ]
             return f"modified({','.join(flags)})" if flags else "modified"
-        case Received():
+        case performatives.Received():
             return f"received({state.section_number},{state.section_offset})"
     return type(state).__name__.lower()
 
@@ -209,13 +190,13 @@ def build(name: str, values: dict[str, str]) -> Any:
     terminus: dict[str, Any] = {}
     for key, text in values.items():
         field = LONG.get(key, key.replace("-", "_"))
-        if cls is Attach and field in _TERMINUS_FIELDS:
+        if cls is performatives.Attach and field in _TERMINUS_FIELDS:
             terminus[field] = _TERMINUS_FIELDS[field](text)
             continue
         kwargs[field] = _parse_field(cls, field, text)
-    if cls is Attach:
+    if cls is performatives.Attach:
         _complete_attach(kwargs, terminus)
-    if cls is Begin:
+    if cls is performatives.Begin:
         kwargs.setdefault("next_outgoing_id", 0)
         kwargs.setdefault("incoming_window", 2_147_483_647)
         kwargs.setdefault("outgoing_window", UINT_MAX)
@@ -229,12 +210,12 @@ def _complete_attach(kwargs: dict[str, Any], terminus: dict[str, Any]) -> None:
         if kwargs.get("source") is not None:
             for field, value in terminus.items():
                 setattr(kwargs["source"], field, value)
-        kwargs.setdefault("target", Target())
+        kwargs.setdefault("target", performatives.Target())
     else:
-        if isinstance(kwargs.get("target"), Target):
+        if isinstance(kwargs.get("target"), performatives.Target):
             for field, value in terminus.items():
                 setattr(kwargs["target"], field, value)
-        kwargs.setdefault("source", Source())
+        kwargs.setdefault("source", performatives.Source())
         kwargs.setdefault("initial_delivery_count", 0)
 
 
@@ -274,7 +255,7 @@ def _parse_field(cls: type, field: str, text: str) -> Any:
         case "state":
             return parse_state(text)
         case "error":
-            return Error(condition=Symbol(text))
+            return performatives.Error(condition=Symbol(text))
         case "delivery_tag":
             return bytes.fromhex(text[2:]) if text.startswith("0x") else int(text).to_bytes(4, "big")
         case "properties":
@@ -292,9 +273,11 @@ def _parse_terminus(field: str, text: str) -> Any:
     if text == "null":
         return None
     if text == "coordinator":
-        return Coordinator()
+        return performatives.Coordinator()
     address = None if text == "dynamic" else text
-    terminus = (Source if field == "source" else Target)(address=None if text == "anonymous" else address)
+    terminus = (performatives.Source if field == "source" else performatives.Target)(
+        address=None if text == "anonymous" else address
+    )
     terminus.dynamic = text == "dynamic"
     return terminus
 
@@ -330,21 +313,23 @@ def parse_state(text: str) -> Any:
         case "null":
             return None
         case "accepted":
-            return Accepted()
+            return performatives.Accepted()
         case "released":
-            return Released()
+            return performatives.Released()
         case "rejected":
-            return Rejected(error=Error(condition=Symbol(flags)) if flags else None)
+            return performatives.Rejected(
+                error=performatives.Error(condition=Symbol(flags)) if flags else None
+            )
         case "transactional":
             txn_id, _, outcome = flags.partition(",")
-            return TransactionalState(
+            return performatives.TransactionalState(
                 txn_id=txn_id.encode(), outcome=parse_state(outcome) if outcome else None
             )
         case "received":
             number, offset = flags.split(",") if flags else ("0", "0")
-            return Received(section_number=int(number), section_offset=int(offset))
+            return performatives.Received(section_number=int(number), section_offset=int(offset))
         case "modified":
-            return Modified(
+            return performatives.Modified(
                 delivery_failed=True if "failed" in flags else None,
                 undeliverable_here=True if "undeliverable" in flags else None,
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from amqp10broker.config import Config, FlowSettings
 from amqp10broker.metadata.queue import QueueSpec
+from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.connection import FrameReader
 from amqp10broker.protocols.amqp10.delivery import DeliveryBatch
 from amqp10broker.protocols.amqp10.link import (
@@ -20,15 +21,6 @@ from amqp10broker.protocols.amqp10.link import (
     LinkFlowed,
     ReceiverLink,
     SenderLink,
-)
-from amqp10broker.protocols.amqp10.performatives import (
-    Attach,
-    Begin,
-    Detach,
-    End,
-    Flow,
-    SenderSettleMode,
-    Transfer,
 )
 from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.protocols.serial import MASK, diff
@@ -77,14 +69,14 @@ class SenderWatch:
         self.names: dict[int, str] = {}
         self.peer_names: dict[int, str] = {}
         self.under_way: dict[str, bytes] = {}
-        self.whole: list[tuple[str, Transfer, bytes]] = []
-        self.flows: dict[str, list[Flow]] = {}
+        self.whole: list[tuple[str, amqp10.Transfer, bytes]] = []
+        self.flows: dict[str, list[amqp10.Flow]] = {}
 
     def told(self, got: Got) -> None:
         body = got.body
-        if type(body) is Attach:
+        if type(body) is amqp10.Attach:
             self.peer_names[body.handle] = body.name
-        elif type(body) is Flow:
+        elif type(body) is amqp10.Flow:
             self.window_limit = ((body.next_incoming_id or 0) + body.incoming_window) & MASK
             if body.handle is not None and body.link_credit is not None:
                 name = self.peer_names[body.handle]
@@ -94,22 +86,22 @@ class SenderWatch:
 
     def says(self, got: Got) -> None:
         body = got.body
-        if type(body) is Attach:
+        if type(body) is amqp10.Attach:
             self.names[body.handle] = body.name
             if not body.role:
                 self.counts[body.name] = body.initial_delivery_count or 0
                 self.limits.setdefault(body.name, self.counts[body.name])
                 self.flows[body.name] = []
-        elif type(body) is Detach:
+        elif type(body) is amqp10.Detach:
             self.under_way.pop(self.names[body.handle], None)
-        elif type(body) is Flow:
+        elif type(body) is amqp10.Flow:
             self._says_flow(body)
-        elif type(body) is Transfer:
+        elif type(body) is amqp10.Transfer:
             self._says_transfer(body, got.payload)
-        if type(body) in (Transfer, Flow):
-            assert body.__class__ is Transfer or body.next_outgoing_id == self.frames & MASK
+        if type(body) in (amqp10.Transfer, amqp10.Flow):
+            assert body.__class__ is amqp10.Transfer or body.next_outgoing_id == self.frames & MASK
 
-    def _says_flow(self, flow: Flow) -> None:
+    def _says_flow(self, flow: amqp10.Flow) -> None:
         if flow.handle is None:
             return
         name = self.names[flow.handle]
@@ -125,7 +117,7 @@ class SenderWatch:
         assert flow.link_credit in [max(0, diff(limit, self.counts[name])) for limit in limits]
         self.flows[name].append(flow)
 
-    def _says_transfer(self, transfer: Transfer, payload: bytes) -> None:
+    def _says_transfer(self, transfer: amqp10.Transfer, payload: bytes) -> None:
         self.frames += 1
         assert diff(self.window_limit, self.frames) >= 0, "a transfer outside the peer's incoming-window"
         name = self.names[transfer.handle]
@@ -162,7 +154,7 @@ class Pair:
         context = make_context(self.catalog, self.config, self.reply_to, self)
         self.broker = BrokerSession(0, got.body, context, frame_size_max=frame_bytes, alarm=False)
         (answer,) = FrameCutter().feed(b"".join(self.broker.session.take_output()))
-        assert type(answer.body) is Begin
+        assert type(answer.body) is amqp10.Begin
         self.client.receive_begin(0, answer.body)
         self.down_watch = SenderWatch(window)
         self.up_watch = SenderWatch(flow.max_incoming_window)
@@ -188,8 +180,10 @@ class Pair:
     def carry_down(self, size: int) -> None:
         data, self.down = self.down[:size], self.down[size:]
         for got in self._cutters[1].feed(data):
-            assert type(got.body) is not End, f"the broker ended the session: {got.body}"
-            assert type(got.body) is not Detach or got.body.error is None, f"the broker detached: {got.body}"
+            assert type(got.body) is not amqp10.End, f"the broker ended the session: {got.body}"
+            assert type(got.body) is not amqp10.Detach or got.body.error is None, (
+                f"the broker detached: {got.body}"
+            )
             self.up_watch.told(got)
         for _, items in self.client_reader.read(data):
             for event in self.client.receive(items):
@@ -296,7 +290,7 @@ class Pair:
 
 def settle_mode(settled: bool) -> int:
     """The attach field for a link that is, or is not, sent settled."""
-    return int(SenderSettleMode.SETTLED if settled else SenderSettleMode.UNSETTLED)
+    return int(amqp10.SenderSettleMode.SETTLED if settled else amqp10.SenderSettleMode.UNSETTLED)
 
 
 def pending_deliveries(link: SenderLink) -> int:

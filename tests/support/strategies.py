@@ -8,52 +8,43 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
+from amqp10broker.protocols.amqp10 import types as t10
 from amqp10broker.protocols.amqp10.codec import array_of, encode
-from amqp10broker.protocols.amqp10.types import (
-    Array,
-    Byte,
-    Char,
-    Decimal32,
-    Decimal64,
-    Decimal128,
-    Described,
-    Float,
-    Int,
-    Long,
-    Map,
-    Short,
-    Symbol,
-    Timestamp,
-    UByte,
-    UInt,
-    ULong,
-    UShort,
-)
 
-INTEGERS: tuple[type[Any], ...] = (UByte, UShort, UInt, ULong, Byte, Short, Int, Long, Timestamp)
+INTEGERS: tuple[type[Any], ...] = (
+    t10.UByte,
+    t10.UShort,
+    t10.UInt,
+    t10.ULong,
+    t10.Byte,
+    t10.Short,
+    t10.Int,
+    t10.Long,
+    t10.Timestamp,
+)
 
 
 def integers(kind: type[Any]) -> st.SearchStrategy[Any]:
     return st.integers(kind.MIN, kind.MAX).map(kind)
 
 
-symbols = st.text(st.characters(max_codepoint=127), max_size=20).map(Symbol)
+symbols = st.text(st.characters(max_codepoint=127), max_size=20).map(t10.Symbol)
 
 by_type: tuple[st.SearchStrategy[Any], ...] = (
     st.booleans(),
     *(integers(kind) for kind in INTEGERS),
     st.floats(),
-    st.floats(width=32).map(Float),
-    st.characters(exclude_categories=["Cs"]).map(Char),
+    st.floats(width=32).map(t10.Float),
+    st.characters(exclude_categories=["Cs"]).map(t10.Char),
     st.text(max_size=20),
     st.text(min_size=120, max_size=300),
     st.binary(max_size=20),
     st.binary(min_size=250, max_size=260),
     symbols,
     st.uuids(),
-    st.binary(min_size=4, max_size=4).map(Decimal32),
-    st.binary(min_size=8, max_size=8).map(Decimal64),
-    st.binary(min_size=16, max_size=16).map(Decimal128),
+    st.binary(min_size=4, max_size=4).map(t10.Decimal32),
+    st.binary(min_size=8, max_size=8).map(t10.Decimal64),
+    st.binary(min_size=16, max_size=16).map(t10.Decimal128),
 )
 """Scalars, one strategy for each type, so that arrays can draw items of one type."""
 
@@ -66,33 +57,33 @@ def _scalars(draw: st.DrawFn) -> Any:
 
 scalars: st.SearchStrategy[Any] = _scalars()
 
-descriptors = integers(ULong) | symbols
+descriptors = integers(t10.ULong) | symbols
 
 
 @st.composite
-def arrays(draw: st.DrawFn) -> Array:
+def arrays(draw: st.DrawFn) -> t10.Array:
     """Arrays of scalars, empty ones of every constructor, described ones, and arrays of arrays."""
     flat = st.one_of([st.lists(kind, min_size=1, max_size=4).map(array_of) for kind in by_type])
     codes = [0x40, 0x52, 0x56, 0x70, 0x72, 0x98, 0xA0, 0xA1, 0xA3, 0xB1, 0xC0, 0xD1, 0xF0]
-    empty = st.sampled_from(codes).map(Array)
+    empty = st.sampled_from(codes).map(t10.Array)
     described = st.builds(
-        lambda array, descriptor: Array(array.constructor, array.items, (descriptor,)), flat, descriptors
+        lambda array, descriptor: t10.Array(array.constructor, array.items, (descriptor,)), flat, descriptors
     )
     simple = flat | empty | described
     return draw(simple | st.lists(simple, min_size=1, max_size=3).map(array_of))
 
 
-def maps(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Map]:
+def maps(values: st.SearchStrategy[Any]) -> st.SearchStrategy[t10.Map]:
     """Maps with any keys that differ on the wire; most of them decode to a dict."""
     keys = scalars | st.lists(scalars, max_size=2)
     pairs = st.lists(st.tuples(keys, values), max_size=4, unique_by=lambda pair: encode(pair[0]))
-    return pairs.map(lambda found: Map(tuple(found)))
+    return pairs.map(lambda found: t10.Map(tuple(found)))
 
 
 _nested: st.SearchStrategy[Any] = st.recursive(
     scalars | arrays(),
     lambda inner: (
-        st.lists(inner, max_size=5) | maps(inner) | st.builds(Described, descriptors | scalars, inner)
+        st.lists(inner, max_size=5) | maps(inner) | st.builds(t10.Described, descriptors | scalars, inner)
     ),
     max_leaves=12,
 )
@@ -111,20 +102,20 @@ def typed(value: Any) -> Any:
     """A form that is equal for equal AMQP values only: numbers carry their type, NaN equals itself."""
     if isinstance(value, (list, tuple)):
         return ("list", [typed(item) for item in value])
-    if isinstance(value, (dict, Map)):
+    if isinstance(value, (dict, t10.Map)):
         return ("map", [(typed(key), typed(item)) for key, item in value.items()])
-    if isinstance(value, Described):
+    if isinstance(value, t10.Described):
         return ("described", typed(value.descriptor), typed(value.value))
-    if isinstance(value, Array):
+    if isinstance(value, t10.Array):
         return ("array", value.constructor, typed(value.descriptors), typed(value.items))
-    if isinstance(value, Float):
+    if isinstance(value, t10.Float):
         return ("float", struct.pack(">f", value))
     if isinstance(value, float):
         return ("double", struct.pack(">d", value))
     if type(value) is int:
-        return (Long, value)
+        return (t10.Long, value)
     assert value is None or type(value) in (
-        *(bool, bytes, str, UUID, Symbol, Char, Decimal32, Decimal64, Decimal128),
+        *(bool, bytes, str, UUID, t10.Symbol, t10.Char, t10.Decimal32, t10.Decimal64, t10.Decimal128),
         *INTEGERS,
     )
     return (type(value), value)

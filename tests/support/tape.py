@@ -5,20 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from amqp10broker.observe.frames.records import (
-    Direction,
-    Ended,
-    FrameSplitter,
-    KnownLink,
-    Listening,
-    Record,
-    RecordedFrame,
-    ended_line,
-    first_line,
-    frame_line,
-    known_line,
-    listening_line,
-)
+from amqp10broker.observe.frames import records
 from amqp10broker.protocols.connection import WireProtocol
 from amqp10broker.tools.lint import Finding, Lint
 
@@ -37,18 +24,18 @@ class Tape:
         protocol: WireProtocol = WireProtocol.AMQP_10,
         number: int = 1,
         *,
-        known: Sequence[KnownLink] | None = None,
+        known: Sequence[records.KnownLink] | None = None,
         now_s: float = 0.0,
     ) -> None:
         self.now_s = now_s
         self._number = number
-        self._readers: dict[Direction, FrameSplitter] = {
-            "in": FrameSplitter(protocol),
-            "out": FrameSplitter(protocol),
+        self._readers: dict[records.Direction, records.FrameSplitter] = {
+            "in": records.FrameSplitter(protocol),
+            "out": records.FrameSplitter(protocol),
         }
         begins = known is None
-        listening = Listening(self._now_ns, number, f"127.0.0.1:{4000 + number}", protocol, begins)
-        self.records: list[Record] = [listening, *(known or ())]
+        listening = records.Listening(self._now_ns, number, f"127.0.0.1:{4000 + number}", protocol, begins)
+        self.records: list[records.Record] = [listening, *(known or ())]
 
     @property
     def _now_ns(self) -> int:
@@ -64,11 +51,13 @@ class Tape:
         self.now_s += seconds
 
     def ended(self) -> None:
-        self.records.append(Ended(self._now_ns, self._number, "closed by the client"))
+        self.records.append(records.Ended(self._now_ns, self._number, "closed by the client"))
 
-    def _add(self, direction: Direction, data: bytes) -> None:
+    def _add(self, direction: records.Direction, data: bytes) -> None:
         frames = self._readers[direction].feed(data)
-        self.records += [RecordedFrame(self._now_ns, self._number, direction, frame) for frame in frames]
+        self.records += [
+            records.RecordedFrame(self._now_ns, self._number, direction, frame) for frame in frames
+        ]
 
     def findings(self) -> list[Finding]:
         """What a lint of it says, at its time."""
@@ -87,15 +76,17 @@ def findings(*tapes: Tape) -> list[Finding]:
 
 def write_tape(path: Path, *tapes: Tape) -> None:
     """A file of recorded frames, as `serve --record-frames` writes it."""
-    lines = [first_line()]
+    lines = [records.first_line()]
     for record in (each for tape in tapes for each in tape.records):
         match record:
-            case Listening():
-                lines.append(listening_line(record))
-            case KnownLink():
-                lines.append(known_line(record))
-            case RecordedFrame():
-                lines.append(frame_line(record.connection, record.at_ns, record.direction, record.frame))
-            case Ended():
-                lines.append(ended_line(record))
+            case records.Listening():
+                lines.append(records.listening_line(record))
+            case records.KnownLink():
+                lines.append(records.known_line(record))
+            case records.RecordedFrame():
+                lines.append(
+                    records.frame_line(record.connection, record.at_ns, record.direction, record.frame)
+                )
+            case records.Ended():
+                lines.append(records.ended_line(record))
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

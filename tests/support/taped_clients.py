@@ -16,16 +16,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 )
 from amqp10broker.tools.replay.forecast import ConsumerModel, Delivering
 from amqp10broker.tools.replay.pace import Habits, Simulation
-from tests.support.rawframes import (
-    attach_receiver,
-    attach_sender,
-    begin,
-    disposition,
-    flow,
-    frame,
-    open_frame,
-    transfer,
-)
+from tests.support import rawframes as raw
 from tests.support.tape import Tape
 
 BUSY: Final = Habits(0.0, None, (0.001,), (1,), (100,))
@@ -39,11 +30,13 @@ class Taped(Simulation):
     def __init__(self, habits: Habits, credit: int, window: int, trip_s: float) -> None:
         super().__init__([habits], credit, window, trip_s / 2)
         self.tape = Tape(number=1)
-        self.tape.came(open_frame(), begin(), attach_sender(0, "/queues/q"))
+        self.tape.came(raw.open_frame(), raw.begin(), raw.attach_sender(0, "/queues/q"))
         self.tape.went(
-            frame(0, Open(container_id="b")),
-            frame(0, Begin(remote_channel=0, next_outgoing_id=0, incoming_window=window, outgoing_window=1)),
-            frame(
+            raw.frame(0, Open(container_id="b")),
+            raw.frame(
+                0, Begin(remote_channel=0, next_outgoing_id=0, incoming_window=window, outgoing_window=1)
+            ),
+            raw.frame(
                 0, Attach(name="out-0-0-/queues/q", handle=0, role=True, target=Target(address="/queues/q"))
             ),
         )
@@ -58,19 +51,19 @@ class Taped(Simulation):
             case "transfer":
                 for piece in range(content[0]):
                     more = piece + 1 < content[0]
-                    self.tape.came(transfer(0, self._next, b"x" * 10, more=more))
+                    self.tape.came(raw.transfer(0, self._next, b"x" * 10, more=more))
                     self._came += 1
                 self._next += 1
             case "credit":
                 count, credit = content
-                self.tape.went(flow(handle=0, delivery_count=count, link_credit=credit, **given))
+                self.tape.went(raw.flow(handle=0, delivery_count=count, link_credit=credit, **given))
             case "window":
-                self.tape.went(flow(next_incoming_id=content[0], incoming_window=content[1]))
+                self.tape.went(raw.flow(next_incoming_id=content[0], incoming_window=content[1]))
             case _:
                 outcome = Disposition(
                     role=Role.RECEIVER, first=self._confirmed, settled=True, state=Accepted()
                 )
-                self.tape.went(frame(0, outcome))
+                self.tape.went(raw.frame(0, outcome))
                 self._confirmed += 1
 
 
@@ -86,15 +79,15 @@ class TapedConsumer(Delivering):
     def __init__(self, habits: ConsumerModel, credit: int, trip_s: float, *, settled: bool) -> None:
         super().__init__(habits, credit, trip_s / 2)
         self.tape = Tape(number=1)
-        self.tape.came(open_frame(), begin(), attach_receiver(0, "/queues/q"))
+        self.tape.came(raw.open_frame(), raw.begin(), raw.attach_receiver(0, "/queues/q"))
         name = "in-0-0-/queues/q"
         attach = Attach(
             name=name, handle=0, role=False, source=Source(address="/queues/q"), initial_delivery_count=0
         )
         self.tape.went(
-            frame(0, Open(container_id="b")),
-            frame(0, Begin(remote_channel=0, next_outgoing_id=0, incoming_window=400, outgoing_window=1)),
-            frame(0, attach),
+            raw.frame(0, Open(container_id="b")),
+            raw.frame(0, Begin(remote_channel=0, next_outgoing_id=0, incoming_window=400, outgoing_window=1)),
+            raw.frame(0, attach),
         )
         self._presettled = settled
         self._told = self._done = 0
@@ -104,13 +97,13 @@ class TapedConsumer(Delivering):
         if kind == "grant":
             count, credit = map(int, content)
             self.tape.came(
-                flow(handle=0, delivery_count=count, link_credit=credit, next_incoming_id=self._told)
+                raw.flow(handle=0, delivery_count=count, link_credit=credit, next_incoming_id=self._told)
             )
         elif kind == "transfer":
-            self.tape.went(transfer(0, self._told, b"x" * int(content[0]), settled=self._presettled))
+            self.tape.went(raw.transfer(0, self._told, b"x" * int(content[0]), settled=self._presettled))
             self._told += 1
         elif not self._presettled:
-            self.tape.came(disposition(self._done, state=Accepted()))
+            self.tape.came(raw.disposition(self._done, state=Accepted()))
             self._done += 1
 
 

@@ -6,21 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from amqp10broker.protocols.amqp10.performatives import (
-    AMQP_VALUE,
-    Attach,
-    Coordinator,
-    Declare,
-    Declared,
-    Discharge,
-    Disposition,
-    Flow,
-    Modified,
-    Rejected,
-    Source,
-    TransactionalState,
-    Transfer,
-)
+from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.settling import ACCEPTED
 from amqp10broker.runtime.broker import Broker
 from tests.support.declaring import declare
@@ -36,15 +22,17 @@ def control(handle: int = CONTROL, **fields: Any) -> bytes:
         "name": f"control-{handle}",
         "handle": handle,
         "role": False,
-        "source": Source(),
-        "target": Coordinator(),
+        "source": amqp10.Source(),
+        "target": amqp10.Coordinator(),
         "initial_delivery_count": 0,
     }
-    return frame(0, Attach(**given | fields))
+    return frame(0, amqp10.Attach(**given | fields))
 
 
-def request(delivery_id: int, body: Declare | Discharge, *, handle: int = CONTROL, **fields: Any) -> bytes:
-    payload = b"\x00\x53" + bytes((AMQP_VALUE,)) + body.encode()
+def request(
+    delivery_id: int, body: amqp10.Declare | amqp10.Discharge, *, handle: int = CONTROL, **fields: Any
+) -> bytes:
+    payload = b"\x00\x53" + bytes((amqp10.AMQP_VALUE,)) + body.encode()
     return transfer(handle, delivery_id, payload, raw=True, **fields)
 
 
@@ -55,9 +43,9 @@ class Session:
         self.client = client
         self.next_id = 0
 
-    async def ask(self, body: Declare | Discharge, **fields: Any) -> Any:
+    async def ask(self, body: amqp10.Declare | amqp10.Discharge, **fields: Any) -> Any:
         number = self.take_id()
-        answer = await self.client.call(Disposition, request(number, body, **fields))
+        answer = await self.client.call(amqp10.Disposition, request(number, body, **fields))
         assert (answer.role, answer.first, answer.settled) == (True, number, True)
         return answer.state
 
@@ -66,46 +54,48 @@ class Session:
         return self.next_id - 1
 
     async def declare(self) -> bytes:
-        state = await self.ask(Declare())
-        assert isinstance(state, Declared)
+        state = await self.ask(amqp10.Declare())
+        assert isinstance(state, amqp10.Declared)
         return state.txn_id
 
-    async def refused(self, body: Declare | Discharge, **fields: Any) -> Any:
+    async def refused(self, body: amqp10.Declare | amqp10.Discharge, **fields: Any) -> Any:
         """The error with which it is rejected."""
         state = await self.ask(body, **fields)
-        assert isinstance(state, Rejected)
+        assert isinstance(state, amqp10.Rejected)
         return state.error
 
     async def decide(self, txn_id: bytes, number: int, outcome: Any = ACCEPTED, **fields: Any) -> None:
         """Decide on a delivery, in a transaction."""
-        state = TransactionalState(txn_id=txn_id, outcome=outcome)
+        state = amqp10.TransactionalState(txn_id=txn_id, outcome=outcome)
         await self.client.send(disposition(number, state=state, **fields))
 
     async def post(self, txn_id: bytes | None, queue: str, body: bytes = b"m", **fields: Any) -> Any:
-        state = None if txn_id is None else TransactionalState(txn_id=txn_id)
+        state = None if txn_id is None else amqp10.TransactionalState(txn_id=txn_id)
         number = self.take_id()
         await self.client.send(transfer(LINKS[queue], number, body, state=state, **fields))
         if fields.get("settled"):
             await settle_down()
             return None
-        answer = await self.client.until(Disposition)
+        answer = await self.client.until(amqp10.Disposition)
         assert answer.first == number
         return answer.state
 
     async def consume(self, queue: str, count: int, handle: int = 9) -> list[int]:
         """Delivery-ids of messages that are consumed and not settled."""
-        source = Source(address=f"/queues/{queue}", default_outcome=Modified(delivery_failed=True))
+        source = amqp10.Source(
+            address=f"/queues/{queue}", default_outcome=amqp10.Modified(delivery_failed=True)
+        )
         await self.client.send(attach_receiver(handle, queue, source=source), credit(handle, count))
-        got = await self.client.take(Transfer, count)
+        got = await self.client.take(amqp10.Transfer, count)
         return [each.body.delivery_id for each in got]
 
 
 async def start(broker: Broker, *queues: str, **fields: Any) -> Session:
     """A client with its links; fields are those of its open."""
     session = Session(await connect(broker).open(**fields))
-    await session.client.call(Flow, control())
+    await session.client.call(amqp10.Flow, control())
     for queue in queues or LINKS:
-        await session.client.call(Flow, attach_sender(LINKS[queue], f"/queues/{queue}"))
+        await session.client.call(amqp10.Flow, attach_sender(LINKS[queue], f"/queues/{queue}"))
     return session
 
 

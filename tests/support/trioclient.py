@@ -264,8 +264,7 @@ class Client(MemoryClient):
 
     async def open(self, *, channels: int = 1, **fields: Any) -> Client:
         """Log in, open, begin sessions on channels 0 .. `channels` - 1."""
-        await self.send(login())
-        assert (await self.until(SaslOutcome)).code == 0
+        assert (await self.call(SaslOutcome, login())).code == 0
         await self.send(open_frame(**fields), *[begin(channel) for channel in range(channels)])
         kinds = sorted([type((await self.next()).body).__name__ for _ in range(1 + channels)])
         assert kinds == ["Begin"] * channels + ["Open"], kinds

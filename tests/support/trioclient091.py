@@ -8,18 +8,8 @@ from typing import Any, TypeVar
 import trio
 from trio.testing import memory_stream_pair
 
-from amqp10broker.protocols.amqp091 import methods
+from amqp10broker.protocols.amqp091 import content, methods
 from amqp10broker.protocols.amqp091.connection import FrameReader
-from amqp10broker.protocols.amqp091.content import (
-    AckRun,
-    Content,
-    ContentOpened,
-    Heartbeat,
-    Item,
-    MethodFrame,
-    content_frames,
-    method_frame,
-)
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.runtime.broker import Broker
 from tests.support.trioclient import MemoryClient
@@ -28,13 +18,13 @@ HEADER = b"AMQP\x00\x00\x09\x01"
 CAPABILITIES = ("consumer_cancel_notify", "connection.blocked", "authentication_failure_close")
 
 M = TypeVar("M", bound=methods.Method)
-Got = tuple[int, methods.Method | Content | Heartbeat]
+Got = tuple[int, methods.Method | content.Content | content.Heartbeat]
 """Channel, and what came on it."""
 
 
 def message(channel: int, key: str, body: bytes = b"", exchange: str = "", **properties: Any) -> bytes:
     encoded = encode_properties(BasicProperties(**properties))
-    return content_frames(channel, methods.BasicPublish(exchange, key), encoded, body, 131_072)
+    return content.content_frames(channel, methods.BasicPublish(exchange, key), encoded, body, 131_072)
 
 
 def start_ok(
@@ -67,14 +57,14 @@ class Client091(MemoryClient):
         return [got for item in self.reader.feed(data) for got in each_of(item)] if data else []
 
     def is_heartbeat(self, got: Got) -> bool:
-        return isinstance(got[1], Heartbeat)
+        return isinstance(got[1], content.Heartbeat)
 
     async def send_bytes(self, data: bytes) -> None:
         await self.stream.send_all(data)
 
     async def send(self, channel: int, *parts: methods.Method | bytes) -> None:
         """Methods and contents on a channel, in one write."""
-        data = [part if isinstance(part, bytes) else method_frame(channel, part) for part in parts]
+        data = [part if isinstance(part, bytes) else content.method_frame(channel, part) for part in parts]
         await self.stream.send_all(b"".join(data))
 
     async def publish(self, exchange: str, routing_key: str, body: bytes, **properties: Any) -> None:
@@ -94,7 +84,7 @@ class Client091(MemoryClient):
             if isinstance(got, kind):
                 return got
 
-    async def call(self, channel: int, method: methods.Method, kind: type[M]) -> M:
+    async def call(self, channel: int, method: methods.Method | bytes, kind: type[M]) -> M:
         await self.send(channel, method)
         return await self.expect(kind, channel=channel)
 
@@ -132,17 +122,17 @@ class Client091(MemoryClient):
         return self
 
 
-def each_of(item: Item) -> list[Got]:
+def each_of(item: content.Item) -> list[Got]:
     match item:
-        case MethodFrame():
+        case content.MethodFrame():
             return [(item.channel, item.method)]
-        case AckRun():
+        case content.AckRun():
             return [(item.channel, methods.BasicAck(tag, multiple)) for tag, multiple in item.tags]
-        case Content():
+        case content.Content():
             return [(item.channel, item)]
-        case ContentOpened():
+        case content.ContentOpened():
             return []
-        case Heartbeat():
+        case content.Heartbeat():
             return [(0, item)]
         case _:
             raise AssertionError(f"a client gets {item!r}")
@@ -161,8 +151,8 @@ def connect091(
 
 
 def names(got: list[Got]) -> list[str]:
-    return [type(each.method if isinstance(each, Content) else each).__name__ for _, each in got]
+    return [type(each.method if isinstance(each, content.Content) else each).__name__ for _, each in got]
 
 
 def bodies(got: list[Got]) -> list[bytes]:
-    return [each.body for _, each in got if isinstance(each, Content)]
+    return [each.body for _, each in got if isinstance(each, content.Content)]

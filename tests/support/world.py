@@ -25,16 +25,7 @@ from amqp10broker.metadata.queue import QueueCommand, QueueSpec
 from amqp10broker.metadata.queue_arguments import selector_in
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.snapshot import document
-from amqp10broker.protocols.amqp10 import performatives
-from amqp10broker.protocols.amqp10.connection import (
-    FRAME_HEADER,
-    HEADER_AMQP,
-    HEADER_SASL,
-    TYPE_SASL,
-    Connection,
-    ConnectionState,
-    encode_frame,
-)
+from amqp10broker.protocols.amqp10 import connection, performatives
 from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.protocols.amqp10.link import (
     FRAME_HEADER_BYTES,
@@ -70,13 +61,7 @@ from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.context import LinkNames
 from amqp10broker.sessions.diagnosis.wait_reasons import WaitContext
 from amqp10broker.sessions.diagnosis.why_link import session_view
-from amqp10broker.sessions.messages import (
-    AlarmChanged,
-    ConfigChanged,
-    Frames,
-    Notice,
-    SessionMessage,
-)
+from amqp10broker.sessions.messages import AlarmChanged, ConfigChanged, Frames, Notice, SessionMessage
 from tests.support.askers import new_asker
 from tests.support.declaring import declare, remove
 from tests.support.handles import MachineHandle
@@ -293,7 +278,7 @@ class Client:
         self.lost = False
         self._rest = b""
         config = world.config
-        self.engine = Connection(
+        self.engine = connection.Connection(
             server=True,
             frame_size_max=config.max_frame_size_bytes,
             channel_max=config.session_max_per_connection - 1,
@@ -304,8 +289,8 @@ class Client:
         opening = build("open", open_fields)
         self.container_id = opening.container_id
         for data in (
-            HEADER_SASL + encode_frame(0, init.encode(), TYPE_SASL),
-            HEADER_AMQP + encode_frame(0, opening.encode()),
+            connection.HEADER_SASL + connection.encode_frame(0, init.encode(), connection.TYPE_SASL),
+            connection.HEADER_AMQP + connection.encode_frame(0, opening.encode()),
         ):
             self.feed(data)
             self.flush()
@@ -340,7 +325,7 @@ class Client:
         if name == "RAW":
             return bytes.fromhex(values["hex"])
         if name == "EMPTY":
-            return encode_frame(channel, b"")
+            return connection.encode_frame(channel, b"")
         if name == "TRANSFER":
             return self._encode_transfers(channel, values)
         session = self.mine.get(channel)
@@ -360,7 +345,7 @@ class Client:
             self.mine[channel] = ClientSession(
                 next_outgoing_id=frame.next_outgoing_id, incoming_window=frame.incoming_window
             )
-        return encode_frame(channel, frame.encode())
+        return connection.encode_frame(channel, frame.encode())
 
     def _encode_transfers(self, channel: int, values: dict[str, str]) -> bytes:
         session = self.mine.setdefault(channel, ClientSession())
@@ -400,7 +385,7 @@ class Client:
                 content = message(make_body(name, int(size) if size else None), before=before)
             share = -(-len(content) // int(parts))
             piece = content[share * (int(part) - 1) : share * int(part)]
-            frames.append(encode_frame(channel, transfer.encode() + piece))
+            frames.append(connection.encode_frame(channel, transfer.encode() + piece))
             session.next_outgoing_id = (session.next_outgoing_id + 1) & MASK
         return b"".join(frames)
 
@@ -423,7 +408,7 @@ class Client:
             case performatives.Close():
                 # The reader ends first, then the sessions, then the connection's own close.
                 self.stop()
-                if self.engine.state is ConnectionState.CLOSE_RECEIVED:
+                if self.engine.state is connection.ConnectionState.CLOSE_RECEIVED:
                     self.engine.close()
             case _:
                 self.stop()
@@ -475,10 +460,10 @@ class Client:
             if buf[pos : pos + 4] == b"AMQP":
                 pos += 8
                 continue
-            size, doff, frame_type, channel = FRAME_HEADER.unpack_from(buf, pos)
+            size, doff, frame_type, channel = connection.FRAME_HEADER.unpack_from(buf, pos)
             if len(buf) - pos < size:
                 break
-            assert size <= self.engine.frame_size_max or frame_type == TYPE_SASL, (
+            assert size <= self.engine.frame_size_max or frame_type == connection.TYPE_SASL, (
                 "a frame over the client's limit"
             )
             self._on_frame(channel, buf[pos + doff * 4 : pos + size])

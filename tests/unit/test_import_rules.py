@@ -91,10 +91,7 @@ def test_a_violation_is_caught(path: str, source: str, fault: str) -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        (
-            "runtime/reader.py",
-            "import trio, structlog, time\nfrom amqp10broker.sessions import publisher",
-        ),
+        ("runtime/reader.py", "import trio, structlog, time\nfrom amqp10broker.sessions import publisher"),
         ("cli/serve.py", "import trio\nfrom amqp10broker.runtime.broker import run_broker"),
         ("cli/main.py", "import amqp10broker\nfrom amqp10broker import __version__"),
         ("client/trio.py", "import trio\nfrom amqp10broker.protocols.amqp10 import session"),

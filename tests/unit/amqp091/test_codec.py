@@ -21,24 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp.commands import Basic
 
-from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.codec import (
-    DEPTH_MAX,
-    METHODS,
-    ByteArray,
-    Float32,
-    Int8,
-    Int16,
-    Int32,
-    Int64,
-    Timestamp,
-    UInt8,
-    UInt16,
-    UInt32,
-    decode_table,
-    encode_table,
-    plain,
-)
+from amqp10broker.protocols.amqp091 import codec, methods
 from amqp10broker.protocols.amqp091.content import method_frame
 from amqp10broker.protocols.amqp091.errors import AmqpHardError, DecodeError, ReplyCode, cut_reply_text
 from amqp10broker.protocols.amqp091.methods import decode_method
@@ -53,22 +36,22 @@ from amqp10broker.protocols.serial import EncodeError
 VALUES: list[tuple[Any, bytes]] = [
     (True, b"t\x01"),
     (False, b"t\x00"),
-    (Int8(-2), b"b\xfe"),
-    (UInt8(254), b"B\xfe"),
-    (Int16(-2), b"s\xff\xfe"),
-    (UInt16(65534), b"u\xff\xfe"),
-    (Int32(-2), b"I\xff\xff\xff\xfe"),
-    (UInt32(4294967294), b"i\xff\xff\xff\xfe"),
-    (Int64(-2), b"l\xff\xff\xff\xff\xff\xff\xff\xfe"),
-    (Float32(1.5), b"f\x3f\xc0\x00\x00"),
+    (codec.Int8(-2), b"b\xfe"),
+    (codec.UInt8(254), b"B\xfe"),
+    (codec.Int16(-2), b"s\xff\xfe"),
+    (codec.UInt16(65534), b"u\xff\xfe"),
+    (codec.Int32(-2), b"I\xff\xff\xff\xfe"),
+    (codec.UInt32(4294967294), b"i\xff\xff\xff\xfe"),
+    (codec.Int64(-2), b"l\xff\xff\xff\xff\xff\xff\xff\xfe"),
+    (codec.Float32(1.5), b"f\x3f\xc0\x00\x00"),
     (1.5, b"d\x3f\xf8\x00\x00\x00\x00\x00\x00"),
     (Decimal("-1.25"), b"D\x02\xff\xff\xff\x83"),
     ("é", b"S\x00\x00\x00\x02\xc3\xa9"),
     (b"\xff", b"S\x00\x00\x00\x01\xff"),
-    (ByteArray(b"a"), b"x\x00\x00\x00\x01a"),
-    (Timestamp(2**64 - 1), b"T" + b"\xff" * 8),
+    (codec.ByteArray(b"a"), b"x\x00\x00\x00\x01a"),
+    (codec.Timestamp(2**64 - 1), b"T" + b"\xff" * 8),
     (None, b"V"),
-    ([Int8(1), "a"], b"A\x00\x00\x00\x08b\x01S\x00\x00\x00\x01a"),
+    ([codec.Int8(1), "a"], b"A\x00\x00\x00\x08b\x01S\x00\x00\x00\x01a"),
     ({"k": None}, b"F\x00\x00\x00\x03\x01kV"),
 ]
 
@@ -81,8 +64,8 @@ def table_bytes(value: bytes) -> bytes:
 @pytest.mark.parametrize(("value", "encoded"), VALUES, ids=lambda item: repr(item)[:30])
 def test_a_value_has_its_letter_and_bytes(value: Any, encoded: bytes) -> None:
     """Each field type is written and read with the letter that RabbitMQ uses, and keeps its class."""
-    assert encode_table({"k": value}) == table_bytes(encoded)
-    table, end = decode_table(b"??" + table_bytes(encoded), 2)
+    assert codec.encode_table({"k": value}) == table_bytes(encoded)
+    table, end = codec.decode_table(b"??" + table_bytes(encoded), 2)
     assert table == {"k": value}
     assert type(table["k"]) is type(value)
     assert end == 2 + len(table_bytes(encoded))
@@ -93,7 +76,7 @@ def test_a_value_has_its_letter_and_bytes(value: Any, encoded: bytes) -> None:
 )
 def test_a_plain_int_travels_in_32_bits_if_it_fits(value: int, letter: bytes) -> None:
     """A plain int is written as I, or as l if it needs more than 32 bits."""
-    assert encode_table({"k": value})[6:7] == letter
+    assert codec.encode_table({"k": value})[6:7] == letter
 
 
 @pytest.mark.parametrize(
@@ -104,12 +87,20 @@ def test_a_plain_int_travels_in_32_bits_if_it_fits(value: int, letter: bytes) ->
 def test_a_value_without_an_encoding_is_refused(value: Any) -> None:
     """What no field type can hold raises EncodeError, and nothing else."""
     with pytest.raises(EncodeError):
-        encode_table({"k": value})
+        codec.encode_table({"k": value})
 
 
 @pytest.mark.parametrize(
     ("kind", "value"),
-    [(Int8, 128), (UInt8, -1), (Int16, 2**15), (UInt16, 2**16), (Int32, 2**31), (UInt32, -1), (Int64, 2**63)],
+    [
+        (codec.Int8, 128),
+        (codec.UInt8, -1),
+        (codec.Int16, 2**15),
+        (codec.UInt16, 2**16),
+        (codec.Int32, 2**31),
+        (codec.UInt32, -1),
+        (codec.Int64, 2**63),
+    ],
 )
 def test_an_integer_outside_its_width_cannot_be_made(kind: type, value: int) -> None:
     """The classes of fixed width refuse values that they could not write."""
@@ -117,11 +108,11 @@ def test_an_integer_outside_its_width_cannot_be_made(kind: type, value: int) -> 
         kind(value)
 
 
-@pytest.mark.parametrize("cut", range(5, len(encode_table({"k": [{"a": 1.5}, "text"]}))))
+@pytest.mark.parametrize("cut", range(5, len(codec.encode_table({"k": [{"a": 1.5}, "text"]}))))
 def test_a_table_cut_off_is_refused(cut: int) -> None:
     """Whatever byte a table ends at too early, it is a decode error."""
     with pytest.raises(DecodeError):
-        decode_table(encode_table({"k": [{"a": 1.5}, "text"]})[:cut], 0)
+        codec.decode_table(codec.encode_table({"k": [{"a": 1.5}, "text"]})[:cut], 0)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +128,7 @@ def test_a_table_cut_off_is_refused(cut: int) -> None:
 def test_a_malformed_table_is_refused(data: bytes, text: str) -> None:
     """An unknown letter, a name that is no text, or a value that runs over the table's end is an error."""
     with pytest.raises(DecodeError, match=text):
-        decode_table(data, 0)
+        codec.decode_table(data, 0)
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -149,12 +140,12 @@ def nested(depth: int) -> dict[str, Any]:
 
 def test_tables_nest_to_the_limit_and_no_deeper() -> None:
     """Reader and writer agree on how deep tables may nest; the reader never recurses further."""
-    deepest = encode_table(nested(DEPTH_MAX))
-    assert decode_table(deepest, 0)[0] == nested(DEPTH_MAX)
+    deepest = codec.encode_table(nested(codec.DEPTH_MAX))
+    assert codec.decode_table(deepest, 0)[0] == nested(codec.DEPTH_MAX)
     with pytest.raises(EncodeError):
-        encode_table(nested(DEPTH_MAX + 1))
+        codec.encode_table(nested(codec.DEPTH_MAX + 1))
     with pytest.raises(DecodeError, match="nested"):
-        decode_table(table_bytes(b"F" + deepest), 0)
+        codec.decode_table(table_bytes(b"F" + deepest), 0)
 
 
 values = st.recursive(
@@ -164,13 +155,13 @@ values = st.recursive(
         st.integers(-(2**63), 2**63 - 1),
         st.floats(allow_nan=False),
         st.text(max_size=20),
-        st.binary(max_size=20).map(ByteArray),
-        st.integers(0, 255).map(UInt8),
-        st.integers(-128, 127).map(Int8),
-        st.integers(0, 65535).map(UInt16),
-        st.integers(0, 2**32 - 1).map(UInt32),
-        st.integers(0, 2**64 - 1).map(Timestamp),
-        st.floats(width=32, allow_nan=False).map(Float32),
+        st.binary(max_size=20).map(codec.ByteArray),
+        st.integers(0, 255).map(codec.UInt8),
+        st.integers(-128, 127).map(codec.Int8),
+        st.integers(0, 65535).map(codec.UInt16),
+        st.integers(0, 2**32 - 1).map(codec.UInt32),
+        st.integers(0, 2**64 - 1).map(codec.Timestamp),
+        st.floats(width=32, allow_nan=False).map(codec.Float32),
         st.builds(
             lambda number, scale: Decimal(number).scaleb(-scale), st.integers(0, 2**31 - 1), st.integers(0, 9)
         ),
@@ -185,18 +176,18 @@ tables = st.dictionaries(st.text(max_size=20), values, max_size=6)
 @given(tables)
 def test_every_table_comes_back(table: dict[str, Any]) -> None:
     """What is written is read back, value and, written again, class."""
-    data = encode_table(table)
-    back, end = decode_table(data, 0)
+    data = codec.encode_table(table)
+    back, end = codec.decode_table(data, 0)
     assert back == table
     assert end == len(data)
-    assert encode_table(back) == data
+    assert codec.encode_table(back) == data
 
 
 @given(st.binary(max_size=60))
 def test_garbage_is_a_decode_error_or_a_table(data: bytes) -> None:
     """No bytes make the reader raise anything but DecodeError, or read over their end."""
     try:
-        _, end = decode_table(data, 0)
+        _, end = codec.decode_table(data, 0)
     except DecodeError:
         return
     assert end <= len(data)
@@ -206,26 +197,26 @@ def test_pamqp_reads_our_tables() -> None:
     """An independent codec finds the same values in the letters that it knows."""
     table = {
         "t": True,
-        "b": Int8(-3),
-        "s": Int16(-300),
-        "u": UInt16(60_000),
-        "I": Int32(-70_000),
-        "i": UInt32(4_000_000_000),
-        "l": Int64(-(2**40)),
+        "b": codec.Int8(-3),
+        "s": codec.Int16(-300),
+        "u": codec.UInt16(60_000),
+        "I": codec.Int32(-70_000),
+        "i": codec.UInt32(4_000_000_000),
+        "l": codec.Int64(-(2**40)),
         "d": math.pi,
         "S": "text",
         "V": None,
-        "A": [Int32(1), "two", {"three": Int32(3)}],
-        "F": {"a": Int32(1)},
+        "A": [codec.Int32(1), "two", {"three": codec.Int32(3)}],
+        "F": {"a": codec.Int32(1)},
         "D": Decimal("1.25"),
-        "x": ByteArray(b"\x00\xff"),
+        "x": codec.ByteArray(b"\x00\xff"),
     }
-    data = encode_table(table)
+    data = codec.encode_table(table)
     consumed, theirs = pamqp.decode.field_table(data)
     assert consumed == len(data)
     assert theirs == table
     del table["d"], table["x"]  # pamqp writes floats as f, and wants a bytearray
-    assert decode_table(pamqp.encode.field_table(plain(table)), 0)[0] == table
+    assert codec.decode_table(pamqp.encode.field_table(codec.plain(table)), 0)[0] == table
     assert struct.unpack(">I", data[:4])[0] == len(data) - 4
 
 
@@ -368,7 +359,7 @@ def test_pamqp_agrees() -> None:
     assert decode_properties(theirs.marshal()) == ours
 
 
-CLASSES: list[type[Any]] = list(METHODS.values())
+CLASSES: list[type[Any]] = list(codec.METHODS.values())
 IN_PAMQP = [method for method in CLASSES if method.CLASS_ID != 30]
 
 SHORTSTR = st.text(st.characters(codec="utf-8"), max_size=60)

@@ -169,10 +169,7 @@ def test_a_row_of_acks_is_taken_at_once() -> None:
     unacked = outstanding((1, "a", 4), (5, "b", 4))
     taken: list[Taken[str, int]] = []
     unacked.ack_run([(tag, False) for tag in range(1, 9)], taken)
-    assert taken == [
-        Taken("a", range(1, 5), [10, 20, 30, 40]),
-        Taken("b", range(5, 9), [50, 60, 70, 80]),
-    ]
+    assert taken == [Taken("a", range(1, 5), [10, 20, 30, 40]), Taken("b", range(5, 9), [50, 60, 70, 80])]
 
 
 def test_a_long_run_of_one_consumer_does_not_keep_what_is_taken() -> None:

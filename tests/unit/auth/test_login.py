@@ -27,15 +27,7 @@ from amqp10broker.auth.login import (
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.errors import NotAllowed, PermissionDenied
 from amqp10broker.metadata.users import Permission, TopicPermission, Users
-from tests.support.declaring import (
-    add_user,
-    clear_permission,
-    delete_user,
-    set_password,
-    set_permission,
-    set_tags,
-    set_topic_permission,
-)
+from tests.support import declaring
 from tests.support.scram_client import ScramClient
 
 HERE = Peer(loopback=True)
@@ -116,7 +108,7 @@ def test_a_response_is_refused(rules: Rules, mechanism: str, response: bytes, re
 
 def test_a_slow_login_makes_the_next_one_quick(rules: Rules, users: Users, passwords: Passwords) -> None:
     """The connection hands argon2 to a thread once."""
-    add_user(users, "u", passwords.make("p"))
+    declaring.add_user(users, "u", passwords.make("p"))
     first = rules().begin(HERE)
     step = first.start("PLAIN", b"\0u\0p")
     assert isinstance(step, Slow)
@@ -128,11 +120,11 @@ def test_a_password_changed_while_it_is_verified_lets_nobody_in(
     rules: Rules, users: Users, passwords: Passwords
 ) -> None:
     """The thread verified what does not count any more."""
-    add_user(users, "u", passwords.make("old"))
+    declaring.add_user(users, "u", passwords.make("old"))
     authentication = rules().begin(HERE)
     step = authentication.start("PLAIN", b"\0u\0old")
     assert isinstance(step, Slow)
-    set_password(users, "u", passwords.make("new"))
+    declaring.set_password(users, "u", passwords.make("new"))
     assert isinstance(authentication.resume(step.conclude(step.work())), Failure)
 
 
@@ -238,7 +230,7 @@ def scram(
 @pytest.mark.parametrize("first", [True, False])
 def test_scram_proves_both_sides(rules: Rules, users: Users, passwords: Passwords, first: bool) -> None:
     """For passwords of the configuration and for those set later."""
-    add_user(users, "u", passwords.make("p"))
+    declaring.add_user(users, "u", passwords.make("p"))
     for name, password in (("guest", "guest"), ("u", "p")):
         client = ScramClient(name, password)
         step = scram(rules(), client, first=first)
@@ -293,7 +285,7 @@ def test_scram_refuses_a_password_that_was_changed_meanwhile(
     assert isinstance(step, Slow)
     step = authentication.resume(step.conclude(step.work()))
     assert isinstance(step, Challenge)
-    set_password(users, "guest", passwords.make("new"))
+    declaring.set_password(users, "guest", passwords.make("new"))
     step = authentication.resume(client.final(step.data))
     assert step == Failure("user 'guest': the password was changed meanwhile", "guest")
 
@@ -432,7 +424,7 @@ def test_nothing_is_left_of_who_was_served(line: Line) -> None:
 
 @pytest.fixture
 def access(users: Users) -> Access:
-    set_permission(users, "guest", "/", Permission("^c-", "^(w-|amq\\.default$)", "^r-"))
+    declaring.set_permission(users, "guest", "/", Permission("^c-", "^(w-|amq\\.default$)", "^r-"))
     return Access(CatalogGrants(users, "guest"), "/")
 
 
@@ -457,7 +449,7 @@ def test_each_permission_is_for_its_operation(access: Access, kind: authorise.Ki
 @pytest.mark.parametrize("pattern", ["", "^$"])
 def test_an_empty_pattern_allows_nothing(users: Users, pattern: str) -> None:
     """Searched for as it is, the empty pattern would be found in every name."""
-    set_permission(users, "guest", "/", Permission(pattern, pattern, pattern))
+    declaring.set_permission(users, "guest", "/", Permission(pattern, pattern, pattern))
     access = Access(CatalogGrants(users, "guest"), "/")
     for kind, name in (("queue", "q"), ("exchange", "")):
         assert not access.allows("read", kind, name)  # type: ignore[arg-type]
@@ -468,7 +460,7 @@ def test_decisions_are_remembered_until_permissions_change(access: Access, users
     access.read("queue", "r-1")
     assert refused(lambda: access.read("queue", "q"))
     before = access.changes.version
-    set_permission(users, "guest", "/", Permission(read="^q$"))
+    declaring.set_permission(users, "guest", "/", Permission(read="^q$"))
     assert access.changes.version != before
     access.read("queue", "q")
     assert refused(lambda: access.read("queue", "r-1"))
@@ -477,28 +469,28 @@ def test_decisions_are_remembered_until_permissions_change(access: Access, users
 def test_entering_a_virtual_host_needs_a_permission_there(users: Users, access: Access) -> None:
     """530 with RabbitMQ's text; a permission that allows nothing is enough."""
     access.enter()
-    set_permission(users, "rabbit", "/", Permission("", "", ""))
+    declaring.set_permission(users, "rabbit", "/", Permission("", "", ""))
     check_vhost_access(CatalogGrants(users, "rabbit"), "/")
     for user, vhost in (("guest", "v"), ("nobody", "/"), ("unknown", "/")):
         with pytest.raises(NotAllowed) as caught:
             check_vhost_access(CatalogGrants(users, user), vhost)
         assert caught.value.description == f"access to vhost '{vhost}' refused for user '{user}'"
-    clear_permission(users, "guest", "/")
+    declaring.clear_permission(users, "guest", "/")
     with pytest.raises(NotAllowed):
         access.enter()
 
 
 def test_without_topic_permission_every_key_is_allowed(access: Access, users: Users) -> None:
     """One at another exchange, or of another user, changes nothing."""
-    set_topic_permission(users, "guest", "/", "other", TopicPermission("", ""))
-    set_topic_permission(users, "rabbit", "/", "amq.topic", TopicPermission("", ""))
+    declaring.set_topic_permission(users, "guest", "/", "other", TopicPermission("", ""))
+    declaring.set_topic_permission(users, "rabbit", "/", "amq.topic", TopicPermission("", ""))
     access.write_topic("amq.topic", "any.key")
     access.read_topic("amq.topic", "any.key")
 
 
 @pytest.mark.rabbitmq("topic_permission_SUITE", "topic_permission_checks")
 def test_topic_permissions_are_patterns_on_keys(access: Access, users: Users) -> None:
-    set_topic_permission(users, "guest", "/", "amq.topic", TopicPermission("^w\\.", "^r\\."))
+    declaring.set_topic_permission(users, "guest", "/", "amq.topic", TopicPermission("^w\\.", "^r\\."))
     access.write_topic("amq.topic", "w.1")
     access.read_topic("amq.topic", "r.1")
     assert refused(lambda: access.write_topic("amq.topic", "r.1")) == (
@@ -512,15 +504,17 @@ def test_topic_permissions_are_patterns_on_keys(access: Access, users: Users) ->
 @pytest.mark.rabbitmq("topic_permission_SUITE", "topic_permission_checks")
 def test_topic_patterns_may_name_user_and_virtual_host(access: Access, users: Users) -> None:
     """Each user gets a part of the topic tree with one pattern for all."""
-    set_topic_permission(users, "guest", "/", "amq.topic", TopicPermission("^{vhost}\\.{username}\\."))
+    declaring.set_topic_permission(
+        users, "guest", "/", "amq.topic", TopicPermission("^{vhost}\\.{username}\\.")
+    )
     access.write_topic("amq.topic", "/.guest.x")
     assert refused(lambda: access.write_topic("amq.topic", "/.rabbit.x"))
 
 
 def test_a_users_name_is_no_pattern(users: Users) -> None:
     """Otherwise a user called .* would have all of the tree."""
-    add_user(users, ".*", None)
-    set_topic_permission(users, ".*", "/", "amq.topic", TopicPermission("^{username}\\."))
+    declaring.add_user(users, ".*", None)
+    declaring.set_topic_permission(users, ".*", "/", "amq.topic", TopicPermission("^{username}\\."))
     access = Access(CatalogGrants(users, ".*"), "/")
     access.write_topic("amq.topic", ".*.x")
     assert refused(lambda: access.write_topic("amq.topic", "rabbit.x"))
@@ -529,7 +523,7 @@ def test_a_users_name_is_no_pattern(users: Users) -> None:
 def test_only_the_tag_makes_an_impersonator(access: Access, users: Users) -> None:
     """And only as long as the user has it."""
     assert not access.impersonator
-    set_tags(users, "guest", ["impersonator"])
+    declaring.set_tags(users, "guest", ["impersonator"])
     assert access.impersonator
-    delete_user(users, "guest")
+    declaring.delete_user(users, "guest")
     assert not access.impersonator

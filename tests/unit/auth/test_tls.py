@@ -16,12 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from amqp10broker.auth.tls import (
-    CertificateUser,
-    certificate_user,
-    first_end_ms,
-    server_context,
-)
+from amqp10broker.auth.tls import CertificateUser, certificate_user, first_end_ms, server_context
 from amqp10broker.config import Config
 from amqp10broker.errors import ConfigError
 from tests.support.certificates import Certificates, certificates

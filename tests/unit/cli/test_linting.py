@@ -7,17 +7,7 @@ from pathlib import Path
 import pytest
 
 from amqp10broker.cli.main import main
-from amqp10broker.observe.frames.records import (
-    Ended,
-    KnownLink,
-    Listening,
-    RecordedFrame,
-    ended_line,
-    first_line,
-    frame_line,
-    known_line,
-    listening_line,
-)
+from amqp10broker.observe.frames import records
 from tests.support.rawframes import open_frame
 from tests.support.tape import Tape
 
@@ -26,19 +16,19 @@ def written(path: Path, *, idle_time_out: int | None) -> str:
     """A recording of a client that opens a connection."""
     tape = Tape(number=7)
     tape.came(open_frame(container_id="c", idle_time_out=idle_time_out))
-    tape.records.append(KnownLink(0, 7, 0, "sender", "out", "/queues/q", 0, 0))
+    tape.records.append(records.KnownLink(0, 7, 0, "sender", "out", "/queues/q", 0, 0))
     tape.ended()
-    lines = [first_line()]
+    lines = [records.first_line()]
     for record in tape.records:
         match record:
-            case Listening():
-                lines.append(listening_line(record))
-            case KnownLink():
-                lines.append(known_line(record))
-            case Ended():
-                lines.append(ended_line(record))
-            case RecordedFrame():
-                lines.append(frame_line(7, record.at_ns, record.direction, record.frame))
+            case records.Listening():
+                lines.append(records.listening_line(record))
+            case records.KnownLink():
+                lines.append(records.known_line(record))
+            case records.Ended():
+                lines.append(records.ended_line(record))
+            case records.RecordedFrame():
+                lines.append(records.frame_line(7, record.at_ns, record.direction, record.frame))
     path.write_text("".join(f"{line}\n" for line in lines))
     return str(path)
 

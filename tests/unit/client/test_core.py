@@ -12,18 +12,8 @@ import pytest
 import trio
 from trio.testing import MockClock, memory_stream_pair
 
-from amqp10broker.client import blocking
+from amqp10broker.client import blocking, errors
 from amqp10broker.client.core import ClientCore
-from amqp10broker.client.errors import (
-    ClientError,
-    ConnectError,
-    ConnectionEndedError,
-    LinkDetachedError,
-    LinkRefusedError,
-    LoginError,
-    MessageTooLargeError,
-    SessionEndedError,
-)
 from amqp10broker.client.links import modified, rejected
 from amqp10broker.client.message import data_message
 from amqp10broker.client.options import ClientOptions
@@ -75,7 +65,7 @@ def bodies(receiver: ReceiverEnd, count: int = 1 << 30) -> list[bytes]:
     return [delivery.message().body for delivery in receiver.take(count)]
 
 
-def failure_of(thing: Any, kind: type[ClientError]) -> ClientError:
+def failure_of(thing: Any, kind: type[errors.ClientError]) -> errors.ClientError:
     failure = thing.failure
     assert type(failure) is kind, repr(failure)
     return failure
@@ -113,7 +103,7 @@ def pair() -> BackToBack:
 def test_a_wrong_password_is_a_login_error(pair: BackToBack) -> None:
     pair.client.start("guest", "wrong")
     pair.carry()
-    assert "correct them" in str(failure_of(pair.client, LoginError))
+    assert "correct them" in str(failure_of(pair.client, errors.LoginError))
     assert pair.client.closed
 
 
@@ -121,7 +111,7 @@ def test_an_open_that_is_refused_tells_condition_and_description() -> None:
     pair = BackToBack(hostname="vhost:other")
     pair.client.start("guest", "guest")
     pair.carry()
-    failure = failure_of(pair.client, ConnectionEndedError)
+    failure = failure_of(pair.client, errors.ConnectionEndedError)
     assert failure.condition == "amqp:unauthorized-access"
     assert "'other' does not exist" in failure.description
 
@@ -131,12 +121,12 @@ def test_a_socket_that_ends_is_a_failure(opened: bool, pair: BackToBack) -> None
     session = pair.opened() if opened else None
     pair.client.receive_end()
     assert ("lost" if opened else "before the connection was open") in str(
-        failure_of(pair.client, ConnectionEndedError)
+        failure_of(pair.client, errors.ConnectionEndedError)
     )
     if session is not None:
-        with pytest.raises(ConnectionEndedError):
+        with pytest.raises(errors.ConnectionEndedError):
             session.sender("q")
-        with pytest.raises(ConnectionEndedError):
+        with pytest.raises(errors.ConnectionEndedError):
             pair.client.begin()
 
 
@@ -147,10 +137,10 @@ def test_close_by_the_broker_fails_sessions_and_links_with_its_reason(pair: Back
     pair.broker.engine.close(AmqpConnectionError(Condition.CONNECTION_FORCED, "maintenance"))
     pair.carry()
     for thing in (pair.client, session, sender):
-        failure = failure_of(thing, ConnectionEndedError)
+        failure = failure_of(thing, errors.ConnectionEndedError)
         assert (failure.condition, failure.description) == ("amqp:connection:forced", "maintenance")
         assert "connect again later" in str(failure)
-    with pytest.raises(ConnectionEndedError):
+    with pytest.raises(errors.ConnectionEndedError):
         sender.send([data_message(b"")])
     assert pair.written.endswith(CLOSE)
 
@@ -213,7 +203,7 @@ def test_a_silent_broker_is_given_up() -> None:
         pair.client.tick(now)
     assert pair.client.failure is None
     pair.client.tick(10.0)
-    assert "silent for 10 s" in str(failure_of(pair.client, ConnectionEndedError))
+    assert "silent for 10 s" in str(failure_of(pair.client, errors.ConnectionEndedError))
 
 
 # --- sessions -------------------------------------------------------------------------------------
@@ -228,10 +218,10 @@ def test_a_session_ended_by_the_broker_leaves_the_others(pair: BackToBack) -> No
     engine = pair.broker.sessions[0].session
     engine.end(AmqpSessionError(Condition.INTERNAL_ERROR, "for the test"))
     pair.carry()
-    assert failure_of(first, SessionEndedError).condition == "amqp:internal-error"
+    assert failure_of(first, errors.SessionEndedError).condition == "amqp:internal-error"
     assert link.failure is first.failure
     assert second.failure is None
-    with pytest.raises(SessionEndedError):
+    with pytest.raises(errors.SessionEndedError):
         first.receiver("q")
     filled(pair, second, 1)
 
@@ -242,7 +232,7 @@ def test_the_channel_of_an_ended_session_is_used_again(pair: BackToBack) -> None
     pair.carry()
     assert session.ended
     assert session.failure is None
-    with pytest.raises(SessionEndedError, match="begin another"):
+    with pytest.raises(errors.SessionEndedError, match="begin another"):
         session.sender("q")
     again = pair.client.begin()
     pair.carry()
@@ -259,7 +249,7 @@ def test_a_message_over_the_links_limit_is_not_sent_and_the_link_goes_on() -> No
     session = pair.opened()
     sender = session.sender("q")
     pair.carry()
-    with pytest.raises(MessageTooLargeError, match="takes 1000"):
+    with pytest.raises(errors.MessageTooLargeError, match="takes 1000"):
         sender.send([*numbered(1), data_message(bytes(1000))])
     assert sender.in_flight == 0
     keys = sender.send(numbered(1))
@@ -386,7 +376,7 @@ def test_a_refused_link_tells_why_and_what_to_do(pair: BackToBack) -> None:
     receiver = session.receiver("/queues/nowhere", credit_limit=10)
     pair.carry()
     assert not receiver.attached
-    failure = failure_of(receiver, LinkRefusedError)
+    failure = failure_of(receiver, errors.LinkRefusedError)
     assert failure.condition == "amqp:not-found"
     assert "declare it first" in str(failure)
     assert session.failure is None
@@ -406,9 +396,9 @@ def test_a_link_detached_by_the_broker_tells_why(pair: BackToBack) -> None:
     receiver = session.receiver("r", credit_limit=1)
     pair.carry()
     detach_by_broker(pair, "q")
-    failure = failure_of(sender, LinkDetachedError)
+    failure = failure_of(sender, errors.LinkDetachedError)
     assert (failure.condition, failure.description) == ("amqp:resource-deleted", "the queue was deleted")
-    with pytest.raises(LinkDetachedError):
+    with pytest.raises(errors.LinkDetachedError):
         sender.send(numbered(1))
     assert receiver.failure is None
 
@@ -423,7 +413,7 @@ def test_what_was_not_taken_when_a_receiver_ends_is_the_queues(pair: BackToBack)
     pair.broker.sessions[0].session.links.detach(link)
     pair.carry()
     assert not receiver.ready
-    with pytest.raises(LinkDetachedError):
+    with pytest.raises(errors.LinkDetachedError):
         receiver.settle([taken])
 
 
@@ -438,7 +428,7 @@ def test_a_transfer_without_credit_detaches_the_link_only(pair: BackToBack) -> N
     assert link.snd_settle_mode == SenderSettleMode.UNSETTLED
     transfer = Transfer(handle=link.remote_handle, delivery_id=0, delivery_tag=b"t", settled=False)
     pair.client.receive(frame(transfer, data_message(b"")))
-    failure = failure_of(receiver, LinkDetachedError)
+    failure = failure_of(receiver, errors.LinkDetachedError)
     assert failure.condition == "amqp:link:transfer-limit-exceeded"
     assert "closed by this client" in str(failure)
     pair.carry()
@@ -448,7 +438,7 @@ def test_a_transfer_without_credit_detaches_the_link_only(pair: BackToBack) -> N
 def test_bytes_that_are_no_frames_close_the_connection(pair: BackToBack) -> None:
     session = pair.opened()
     pair.client.receive(b"\x00\x00\x00\x01junk")
-    assert failure_of(session, ConnectionEndedError).condition == "amqp:connection:framing-error"
+    assert failure_of(session, errors.ConnectionEndedError).condition == "amqp:connection:framing-error"
     assert kinds(pair.client.take_output()) == ["Close"]
 
 
@@ -489,7 +479,7 @@ async def test_many_messages_from_several_tasks(autojump_clock: MockClock, broke
 
 async def test_a_refused_link_is_an_error_and_not_a_group(autojump_clock: MockClock, broker: Broker) -> None:
     """What the block raises leaves it as it is, not wrapped by the client's nursery."""
-    with pytest.raises(LinkRefusedError):
+    with pytest.raises(errors.LinkRefusedError):
         async with client_of(broker) as client:
             await client.receiver("/queues/missing")
     assert not broker.connections
@@ -539,10 +529,10 @@ async def receive_for_ever(stream: trio.abc.Stream) -> None:
 
 async def test_a_broker_that_stops_ends_the_waiting(autojump_clock: MockClock) -> None:
     ours, theirs = memory_stream_pair()
-    raised: list[ConnectionEndedError] = []
+    raised: list[errors.ConnectionEndedError] = []
 
     async def wait() -> None:
-        with pytest.raises(ConnectionEndedError) as caught:
+        with pytest.raises(errors.ConnectionEndedError) as caught:
             await receive_for_ever(ours)
         raised.append(caught.value)
 
@@ -559,7 +549,7 @@ async def test_a_stream_that_breaks_ends_the_waiting(autojump_clock: MockClock, 
     broker.serve(theirs, peer="client")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_close_later, theirs)
-        with pytest.raises(ConnectionEndedError, match="lost"):
+        with pytest.raises(errors.ConnectionEndedError, match="lost"):
             await receive_for_ever(ours)
     assert trio.current_time() < 10
 
@@ -573,7 +563,7 @@ async def test_flush_tells_that_the_connection_is_lost(autojump_clock: MockClock
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.run_reader)
         nursery.start_soon(client.run_writer)
-        with pytest.raises(ConnectionEndedError):
+        with pytest.raises(errors.ConnectionEndedError):
             await client.flush()
 
 
@@ -605,7 +595,7 @@ PLACES = [
 
 @pytest.mark.parametrize(("host", "port", "message"), PLACES)
 def test_what_is_no_host_or_port(connect: Connect, host: str, port: int, message: str) -> None:
-    with pytest.raises(ConnectError, match=message):
+    with pytest.raises(errors.ConnectError, match=message):
         connect(host, port, timeout_s=60.0)
 
 
@@ -619,6 +609,6 @@ def test_flush_tells_that_the_connection_is_lost_connecting() -> None:
         theirs.close()
     client = blocking.Client(ours, ClientCore(ClientOptions()))
     client.core.start(None, None)
-    with pytest.raises(ConnectionEndedError, match="lost"):
+    with pytest.raises(errors.ConnectionEndedError, match="lost"):
         client.flush()
     client.abort()

@@ -205,10 +205,7 @@ UINT = 2**32
         ({"container_id": HALF}, "container_id has half a character"),
         ({"container_id": 5}, "container_id is 5; give a text"),
         ({"hostname": HALF}, "hostname has half a character"),
-        (
-            {"frame_size_max_bytes": 511},
-            "frame_size_max_bytes is 511; give an integer from 512 to",
-        ),
+        ({"frame_size_max_bytes": 511}, "frame_size_max_bytes is 511; give an integer from 512 to"),
         ({"frame_size_max_bytes": UINT}, "frame_size_max_bytes is 4294967296"),
         ({"channel_max": 65_536}, "channel_max is 65536"),
         ({"handle_max": -1}, "handle_max is -1"),

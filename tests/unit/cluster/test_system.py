@@ -46,19 +46,6 @@ from amqp10broker.metadata.vhost_requests import (
 from amqp10broker.queues.commands import DELETE
 from amqp10broker.raft import messages
 from amqp10broker.raft.ids import member_id
-from amqp10broker.raft.messages import (
-    Add,
-    Configuration,
-    Hard,
-    Kind,
-    Point,
-    Promote,
-    Ready,
-    Remove,
-    Run,
-    Snapshot,
-    run_of,
-)
 from amqp10broker.routing.exchange import Binding, Destination, ExchangeSpec
 from amqp10broker.storage import entry_log
 from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log
@@ -515,16 +502,16 @@ def sync(disk: SimDisk, log: CatalogLog) -> None:
         log.synced()
 
 
-def ready(**given: Any) -> Ready:
+def ready(**given: Any) -> messages.Ready:
     fields: dict[str, Any] = {
         "ticket": 1, "hard": None, "snapshot": None, "entries": (), "messages": [], "commit": None,
         "snapshots_to": (), "status": None,
     }  # fmt: skip
-    return Ready(**{**fields, **given})
+    return messages.Ready(**{**fields, **given})
 
 
-def commands(first: int, term: int, *payloads: bytes) -> Run:
-    return run_of(first, term, Kind.COMMAND, payloads)
+def commands(first: int, term: int, *payloads: bytes) -> messages.Run:
+    return messages.run_of(first, term, messages.Kind.COMMAND, payloads)
 
 
 @pytest.fixture
@@ -543,7 +530,7 @@ def log(disk: SimDisk) -> CatalogLog:
 def test_the_founder_keeps_what_it_had(log: CatalogLog, disk: SimDisk) -> None:
     assert is_member(log)
     store = SystemStore(log)
-    assert store.stored.point == Point(1, 0, Configuration((ME,)))
+    assert store.stored.point == messages.Point(1, 0, messages.Configuration((ME,)))
     assert store.applied == 1
     assert dict(store.machine.entries()) == dict(FIRST)
     assert all(store.machine.revision(key) == 1 for key, _ in FIRST)
@@ -556,16 +543,16 @@ def test_the_founder_keeps_what_it_had(log: CatalogLog, disk: SimDisk) -> None:
 
 def test_entries_are_read_in_runs_as_far_as_the_size_goes(log: CatalogLog, disk: SimDisk) -> None:
     """Of one term and kind each; also after a restart, with terms and configurations."""
-    config = Configuration((ME,), (member_id(2),))
+    config = messages.Configuration((ME,), (member_id(2),))
     runs = (
-        run_of(2, 1, Kind.EMPTY, (b"",)),
+        messages.run_of(2, 1, messages.Kind.EMPTY, (b"",)),
         commands(3, 1, b"a", b"\xff"),
-        run_of(5, 1, Kind.CONFIG, (messages.CONFIG.encode(config),)),
+        messages.run_of(5, 1, messages.Kind.CONFIG, (messages.CONFIG.encode(config),)),
         commands(6, 2, b"cc", b"d"),
     )
     told: list[int] = []
     store = SystemStore(log)
-    store.write(ready(entries=runs, hard=Hard(2, ME, 3)), lambda: told.append(1))
+    store.write(ready(entries=runs, hard=messages.Hard(2, ME, 3)), lambda: told.append(1))
     assert told == []
     sync(disk, log)
     assert told == [1]
@@ -576,7 +563,7 @@ def test_entries_are_read_in_runs_as_far_as_the_size_goes(log: CatalogLog, disk:
         assert each.read(6, 7, 1) == [commands(6, 2, b"cc")]
         assert each.read(7, 7, 0) == [commands(7, 2, b"d")]
     stored = again.stored
-    assert (stored.last, stored.hard) == (7, Hard(2, ME, 3))
+    assert (stored.last, stored.hard) == (7, messages.Hard(2, ME, 3))
     assert (stored.terms, stored.configs) == (((2, 1), (6, 2)), ((5, config),))
 
 
@@ -595,8 +582,8 @@ def test_a_state_from_the_leader_takes_the_place_of_everything(log: CatalogLog, 
     leader.begin()
     for _ in range(3):
         leader.apply()
-    point = Point(20, 3, Configuration((ME, member_id(2))))
-    snapshot = Snapshot(point, leader.store.machine.snapshot())
+    point = messages.Point(20, 3, messages.Configuration((ME, member_id(2))))
+    snapshot = messages.Snapshot(point, leader.store.machine.snapshot())
     store = SystemStore(log)
     before = store.machine.snapshot()
     store.write(ready(entries=(commands(2, 1, b"a"),)), lambda: None)
@@ -623,7 +610,7 @@ def test_applied_entries_go_when_there_are_many(
     assert store.to_compact is None
     store.keep(5)
     assert store.to_compact == 3
-    store.compact(Point(3, 1, Configuration((ME,))))
+    store.compact(messages.Point(3, 1, messages.Configuration((ME,))))
     assert told == [3]
     again = SystemStore(opened(disk.after_kill()))
     assert (again.stored.point.index, again.stored.last, again.applied) == (3, 7, 5)
@@ -693,7 +680,7 @@ class StoreWorld:
             self.store.write(ready(entries=(commands(index, 1, self.transaction()),)), lambda: None)
             self.last = index
         ((run),) = self.store.read(index, index, 1)
-        if run.kind is Kind.COMMAND:
+        if run.kind is messages.Kind.COMMAND:
             found = CatalogTransaction.decode(run.payloads[0])
             self.store.machine.apply(index, found)
         self.store.keep(index)
@@ -705,7 +692,7 @@ class StoreWorld:
             store = self.store
             if kind < 2:
                 run = commands(self.last + 1, 1, *(self.transaction() for _ in range(rng.randrange(1, 4))))
-                store.write(ready(entries=(run,), hard=Hard(1, ME, store.applied)), lambda: None)
+                store.write(ready(entries=(run,), hard=messages.Hard(1, ME, store.applied)), lambda: None)
                 self.last = run.last
             elif kind == 2 and self.last > store.applied:
                 first = rng.randrange(store.applied + 1, self.last + 1)
@@ -714,7 +701,7 @@ class StoreWorld:
             elif kind == 3:
                 self.apply()
             elif kind == 4 and store.to_compact is not None:
-                store.compact(Point(store.to_compact, 1, self.config))
+                store.compact(messages.Point(store.to_compact, 1, self.config))
             elif kind == 5 and rng.random() < 0.3:
                 other = SystemMachine()
                 other.install(store.machine.snapshot())
@@ -723,8 +710,8 @@ class StoreWorld:
                     Origin(1, 1, self.serial), [], [(("global_parameter", "g"), value)]
                 )
                 assert other.apply(self.last + 5, change).outcome is not TransactionOutcome.CONFLICT
-                point = Point(self.last + 5, 2, self.config)
-                store.write(ready(snapshot=Snapshot(point, other.snapshot())), lambda: None)
+                point = messages.Point(self.last + 5, 2, self.config)
+                store.write(ready(snapshot=messages.Snapshot(point, other.snapshot())), lambda: None)
                 store.take()
                 self.last = point.index
             elif kind == 6:
@@ -773,16 +760,18 @@ def node(number: int, incarnation: int = 1) -> NodeFacts:
 
 
 def test_a_new_node_is_a_learner_first() -> None:
-    assert next_member_change(Configuration((A,)), [node(1), node(2, 0)], {}, 5) == Add(B)
+    assert next_member_change(messages.Configuration((A,)), [node(1), node(2, 0)], {}, 5) == messages.Add(B)
 
 
 def test_it_votes_when_it_has_caught_up_and_told_of_its_start() -> None:
-    config = Configuration((A,), (B,))
+    config = messages.Configuration((A,), (B,))
     assert next_member_change(config, [node(1), node(2)], {B: 900}, 1000) is None
     assert next_member_change(config, [node(1), node(2, 0)], {B: 1000}, 1000) is None
-    assert next_member_change(config, [node(1), node(2)], {B: 990}, 1000) == Promote(B)
+    assert next_member_change(config, [node(1), node(2)], {B: 990}, 1000) == messages.Promote(B)
 
 
 def test_a_node_that_was_forgotten_goes_even_if_it_leads() -> None:
-    assert next_member_change(Configuration((A, B, C)), [node(1), node(3)], {}, 5) == Remove(B)
-    assert next_member_change(Configuration((A, B)), [node(2)], {}, 5) == Remove(A)
+    assert next_member_change(
+        messages.Configuration((A, B, C)), [node(1), node(3)], {}, 5
+    ) == messages.Remove(B)
+    assert next_member_change(messages.Configuration((A, B)), [node(2)], {}, 5) == messages.Remove(A)

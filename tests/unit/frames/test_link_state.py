@@ -6,32 +6,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.observe.frames.link_state import (
-    AttachObserved,
-    BeginObserved,
-    ChannelEnded,
-    ChannelEvent,
-    ChannelOpened,
-    ConsumerAsked,
-    ConsumerEnded,
-    DetachObserved,
-    Direction,
-    DispositionObserved,
-    EndObserved,
-    FlowObserved,
-    LinkEvent,
-    MessageDelivered,
-    MessagesConfirmed,
-    ObservedChannel,
-    ObservedChannels,
-    ObservedConnection,
-    ObservedConsumer,
-    ObservedLink,
-    ObservedSession,
-    SettlementObserved,
-    TransferObserved,
-    within,
-)
+from amqp10broker.observe.frames import link_state
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
@@ -57,8 +32,8 @@ class Frames:
     """One connection with a session; `last` has the events of the last frame."""
 
     def __init__(self, *, window: int = 100, initial_id: int = 0) -> None:
-        self.state = ObservedConnection()
-        self.last: list[LinkEvent] = []
+        self.state = link_state.ObservedConnection()
+        self.last: list[link_state.LinkEvent] = []
         self.came(Begin(next_outgoing_id=initial_id, incoming_window=window, outgoing_window=9))
         self.went(Begin(remote_channel=3, next_outgoing_id=50, incoming_window=10, outgoing_window=9))
 
@@ -69,19 +44,19 @@ class Frames:
         self.last = self.state.apply("out", CHANNEL["out"], body)
 
     @property
-    def session(self) -> ObservedSession:
+    def session(self) -> link_state.ObservedSession:
         found = self.state.session("in", CHANNEL["in"])
         assert found is not None
         assert found is self.state.session("out", CHANNEL["out"])
         return found
 
-    def receiver(self, count: int = 0, **given: Any) -> ObservedLink:
+    def receiver(self, count: int = 0, **given: Any) -> link_state.ObservedLink:
         self.came(Attach(name="l", handle=HANDLE["in"], role=Role.RECEIVER, source=Source(address="q")))
         answer = Attach(name="l", handle=HANDLE["out"], role=Role.SENDER, initial_delivery_count=count)
         self.went(answer)
         return self.session.links["in"][HANDLE["in"]]
 
-    def sender(self) -> ObservedLink:
+    def sender(self) -> link_state.ObservedLink:
         """A link on which the client sends, with a credit of 10."""
         attach = Attach(
             name="l",
@@ -96,7 +71,9 @@ class Frames:
         return self.session.links["in"][HANDLE["in"]]
 
 
-def flow(direction: Direction, *, credit: int | None = None, count: int | None = 0, **given: Any) -> Flow:
+def flow(
+    direction: link_state.Direction, *, credit: int | None = None, count: int | None = 0, **given: Any
+) -> Flow:
     """A flow of a link; of the session if `handle` is None."""
     fields: dict[str, Any] = {
         "next_incoming_id": 50 if direction == "in" else 0,
@@ -110,7 +87,7 @@ def flow(direction: Direction, *, credit: int | None = None, count: int | None =
     return Flow(**(fields | given))
 
 
-def transfer(direction: Direction, number: int | None, **given: Any) -> Transfer:
+def transfer(direction: link_state.Direction, number: int | None, **given: Any) -> Transfer:
     """A delivery of one frame, unsettled unless told otherwise."""
     tag = None if number is None else bytes((number,))
     return Transfer(**({"handle": HANDLE[direction], "delivery_id": number, "delivery_tag": tag} | given))
@@ -130,12 +107,12 @@ def test_a_session_has_the_channels_of_both_sides(frames: Frames) -> None:
     session = frames.session
     assert session.channel == CHANNEL["in"]
     assert session.established
-    assert frames.last == [BeginObserved(session, answered=True)]
+    assert frames.last == [link_state.BeginObserved(session, answered=True)]
     frames.went(End())
-    assert frames.last == [EndObserved(session, answered=False)]
+    assert frames.last == [link_state.EndObserved(session, answered=False)]
     assert frames.state.sessions() == [session]
     frames.came(End())
-    assert frames.last == [EndObserved(session, answered=True)]
+    assert frames.last == [link_state.EndObserved(session, answered=True)]
     assert frames.state.sessions() == []
 
 
@@ -149,11 +126,11 @@ def test_opens_are_kept_by_side(frames: Frames) -> None:
 def test_a_link_has_the_handles_of_both_sides_and_the_address_of_either(frames: Frames) -> None:
     frames.came(Attach(name="l", handle=1, role=Role.RECEIVER, source=Source(dynamic=True)))
     (asked,) = frames.last
-    assert isinstance(asked, AttachObserved)
+    assert isinstance(asked, link_state.AttachObserved)
     assert not asked.answered
     assert not asked.link.attached
     frames.went(Attach(name="l", handle=2, role=Role.SENDER, source=Source(address="made")))
-    assert frames.last == [AttachObserved(frames.session, asked.link, answered=True)]
+    assert frames.last == [link_state.AttachObserved(frames.session, asked.link, answered=True)]
     assert (asked.link.direction, asked.link.address, asked.link.handles) == ("out", "made", HANDLE)
     assert asked.link.attached
 
@@ -172,9 +149,9 @@ def test_a_sender_and_a_receiver_of_one_name_are_two_links(frames: Frames) -> No
 def test_a_name_may_be_attached_again(frames: Frames) -> None:
     first = frames.receiver()
     frames.came(Detach(handle=HANDLE["in"]))
-    assert frames.last == [DetachObserved(frames.session, first, answered=False)]
+    assert frames.last == [link_state.DetachObserved(frames.session, first, answered=False)]
     frames.went(Detach(handle=HANDLE["out"]))
-    assert frames.last == [DetachObserved(frames.session, first, answered=True)]
+    assert frames.last == [link_state.DetachObserved(frames.session, first, answered=True)]
     assert frames.receiver() is not first
 
 
@@ -182,7 +159,7 @@ def test_credit_is_counted_from_the_delivery_count(frames: Frames) -> None:
     """2.6.7: a flow that crosses deliveries does not count them twice."""
     link = frames.receiver(count=2**32 - 1)
     frames.came(flow("in", credit=5, count=2**32 - 1))
-    assert frames.last == [FlowObserved(frames.session, link, grants=True)]
+    assert frames.last == [link_state.FlowObserved(frames.session, link, grants=True)]
     frames.went(transfer("out", 0))
     frames.went(transfer("out", 1))
     assert (link.credit.delivery_count, link.credit.link_credit) == (1, 3)
@@ -203,7 +180,7 @@ def test_a_drained_sender_has_no_credit_left(frames: Frames) -> None:
     link = frames.receiver()
     frames.came(flow("in", credit=2**32 - 1, drain=True))
     frames.went(flow("out", credit=0, count=2**32 - 1))
-    assert frames.last == [FlowObserved(frames.session, link, grants=False)]
+    assert frames.last == [link_state.FlowObserved(frames.session, link, grants=False)]
     assert (link.credit.delivery_count, link.credit.link_credit) == (2**32 - 1, 0)
 
 
@@ -218,17 +195,17 @@ def test_a_sender_that_counts_back_gives_nothing_up(frames: Frames) -> None:
 
 @pytest.mark.parametrize(("direction", "after_first"), [("in", 0), ("out", 1)])
 def test_a_delivery_counts_when_the_broker_begins_to_send_it_or_has_it_whole(
-    direction: Direction, after_first: int, frames: Frames
+    direction: link_state.Direction, after_first: int, frames: Frames
 ) -> None:
     """2.6.7, as the broker's own ends of links count."""
     link = frames.sender() if direction == "in" else frames.receiver()
     move = frames.came if direction == "in" else frames.went
     move(transfer(direction, 0, more=True))
-    assert frames.last == [TransferObserved(frames.session, link, 0, begins=True, ends=False)]
+    assert frames.last == [link_state.TransferObserved(frames.session, link, 0, begins=True, ends=False)]
     assert link.credit.delivery_count == after_first
     assert link.unsettled == {0}
     move(transfer(direction, None))
-    assert frames.last == [TransferObserved(frames.session, link, 0, begins=False, ends=True)]
+    assert frames.last == [link_state.TransferObserved(frames.session, link, 0, begins=False, ends=True)]
     assert link.credit.delivery_count == 1
 
 
@@ -258,11 +235,11 @@ def test_a_disposition_names_the_deliveries_that_its_role_has_received(frames: F
     frames.went(settle(Role.RECEIVER, 0))
     assert frames.last == []
     frames.came(settle(Role.RECEIVER, 0, settled=False))
-    assert frames.last == [DispositionObserved(frames.session, link, {0}, settled=False)]
+    assert frames.last == [link_state.DispositionObserved(frames.session, link, {0}, settled=False)]
     frames.went(settle(Role.SENDER, 0))
-    assert frames.last == [DispositionObserved(frames.session, link, {0}, settled=True)]
+    assert frames.last == [link_state.DispositionObserved(frames.session, link, {0}, settled=True)]
     frames.came(settle(Role.RECEIVER, 0, 2**31 - 1))
-    assert frames.last == [DispositionObserved(frames.session, link, {1, 2}, settled=True)]
+    assert frames.last == [link_state.DispositionObserved(frames.session, link, {1, 2}, settled=True)]
     assert link.unsettled == set()
 
 
@@ -283,7 +260,7 @@ def test_windows_count_transfers_of_both_directions() -> None:
 
 def test_transfers_that_the_begin_of_the_other_side_crosses_count() -> None:
     """The window that it opens is from the first transfer on."""
-    state = ObservedConnection()
+    state = link_state.ObservedConnection()
     state.apply("in", 0, Begin(next_outgoing_id=5, incoming_window=9, outgoing_window=9))
     state.apply("in", 0, transfer("in", 0))
     state.apply("out", 0, Begin(remote_channel=0, next_outgoing_id=0, incoming_window=9, outgoing_window=9))
@@ -303,11 +280,11 @@ def test_nothing_happens_on_a_link_that_a_side_has_detached(frames: Frames) -> N
 
 def test_a_link_that_was_there_is_known_by_its_handles() -> None:
     """Its session has one channel in both directions; how much its window has left is not known."""
-    state = ObservedConnection()
-    link = ObservedLink("l", "out", handles={"in": 4, "out": 5}, attached=True, recorded=False)
+    state = link_state.ObservedConnection()
+    link = link_state.ObservedLink("l", "out", handles={"in": 4, "out": 5}, attached=True, recorded=False)
     state.know(9, link)
     (event,) = state.apply("out", 9, Transfer(handle=5, delivery_id=7))
-    assert isinstance(event, TransferObserved)
+    assert isinstance(event, link_state.TransferObserved)
     assert event.link is link
     assert event.session.windows["out"].left is None
 
@@ -352,15 +329,15 @@ def test_ranges_of_delivery_ids_find_those_that_are_known(
     known: set[int], first: int, last: int, found: set[int]
 ) -> None:
     """Across the wrap, and without going through a range that is as long as the numbers go."""
-    assert within(known, first, last) == found
+    assert link_state.within(known, first, last) == found
 
 
 class Methods:
     """One connection with an open channel; `last` has the events of the last method."""
 
     def __init__(self) -> None:
-        self.state = ObservedChannels()
-        self.last: list[ChannelEvent] = []
+        self.state = link_state.ObservedChannels()
+        self.last: list[link_state.ChannelEvent] = []
         self.came(methods.ChannelOpen())
         self.went(methods.ChannelOpenOk())
 
@@ -371,14 +348,14 @@ class Methods:
         self.last = self.state.apply("out", 1, method)
 
     @property
-    def channel(self) -> ObservedChannel:
+    def channel(self) -> link_state.ObservedChannel:
         return self.state.by_number[1]
 
-    def consumer(self, tag: str = "c", **given: Any) -> ObservedConsumer:
+    def consumer(self, tag: str = "c", **given: Any) -> link_state.ObservedConsumer:
         """A consumer of a queue, with the broker's answer."""
         self.came(methods.BasicConsume(queue="q", consumer_tag=tag, **given))
         (asked,) = self.last
-        assert isinstance(asked, ConsumerAsked)
+        assert isinstance(asked, link_state.ConsumerAsked)
         self.went(methods.BasicConsumeOk(tag or "made"))
         return asked.consumer
 
@@ -389,27 +366,29 @@ class Methods:
 
 def test_a_channel_is_there_until_both_sides_have_closed_it() -> None:
     """What crosses the first close has no effect."""
-    channels = ObservedChannels()
+    channels = link_state.ObservedChannels()
     (opened,) = channels.apply("in", 1, methods.ChannelOpen())
-    assert opened == ChannelOpened(channels.by_number[1])
+    assert opened == link_state.ChannelOpened(channels.by_number[1])
     channel = channels.by_number[1]
-    assert channels.apply("out", 1, methods.ChannelClose(404, "no queue")) == [ChannelEnded(channel, False)]
+    assert channels.apply("out", 1, methods.ChannelClose(404, "no queue")) == [
+        link_state.ChannelEnded(channel, False)
+    ]
     channels.apply("in", 1, methods.BasicPublish(routing_key="q"))
     assert channel.published == 0
-    assert channels.apply("in", 1, methods.ChannelCloseOk()) == [ChannelEnded(channel, True)]
+    assert channels.apply("in", 1, methods.ChannelCloseOk()) == [link_state.ChannelEnded(channel, True)]
     assert channels.by_number == {}
 
 
 def test_methods_of_the_connection_are_of_no_channel() -> None:
     """Channel 0 has no consumers, deliveries or confirms."""
-    channels = ObservedChannels()
+    channels = link_state.ObservedChannels()
     assert channels.apply("out", 0, methods.ConnectionClose(320, "bye")) == []
     assert channels.by_number == {}
 
 
 def test_a_channel_without_open_was_there_before() -> None:
     """What it had done is not known."""
-    channels = ObservedChannels()
+    channels = link_state.ObservedChannels()
     channels.apply("in", 3, methods.BasicPublish(routing_key="q"))
     assert not channels.by_number[3].recorded
 
@@ -428,7 +407,7 @@ def test_a_consumer_that_wants_no_answer_consumes_at_once() -> None:
     frames.came(methods.BasicConsume(queue="q", consumer_tag="c", no_wait=True))
     consumer = frames.channel.consumers["c"]
     frames.came(methods.BasicCancel("c", no_wait=True))
-    assert frames.last == [ConsumerEnded(frames.channel, consumer, by_broker=False)]
+    assert frames.last == [link_state.ConsumerEnded(frames.channel, consumer, by_broker=False)]
 
 
 def test_a_cancelled_consumer_ends_with_the_answer() -> None:
@@ -437,16 +416,16 @@ def test_a_cancelled_consumer_ends_with_the_answer() -> None:
     consumer = frames.consumer()
     frames.came(methods.BasicCancel("c"))
     frames.deliver(1)
-    assert frames.last == [MessageDelivered(frames.channel, consumer, 1, no_ack=False)]
+    assert frames.last == [link_state.MessageDelivered(frames.channel, consumer, 1, no_ack=False)]
     frames.went(methods.BasicCancelOk("c"))
-    assert frames.last == [ConsumerEnded(frames.channel, consumer, by_broker=False)]
+    assert frames.last == [link_state.ConsumerEnded(frames.channel, consumer, by_broker=False)]
 
 
 def test_the_broker_may_cancel_a_consumer() -> None:
     frames = Methods()
     consumer = frames.consumer()
     frames.went(methods.BasicCancel("c"))
-    assert frames.last == [ConsumerEnded(frames.channel, consumer, by_broker=True)]
+    assert frames.last == [link_state.ConsumerEnded(frames.channel, consumer, by_broker=True)]
 
 
 def test_settlements_name_deliveries_of_several_consumers() -> None:
@@ -457,12 +436,12 @@ def test_settlements_name_deliveries_of_several_consumers() -> None:
     frames.deliver(2, 4, consumer="b")
     frames.came(methods.BasicAck(3, multiple=True))
     assert frames.last == [
-        SettlementObserved(frames.channel, first, [1, 3], gives_back=False),
-        SettlementObserved(frames.channel, second, [2], gives_back=False),
+        link_state.SettlementObserved(frames.channel, first, [1, 3], gives_back=False),
+        link_state.SettlementObserved(frames.channel, second, [2], gives_back=False),
     ]
     assert frames.channel.unsettled == {4: second}
     frames.came(methods.BasicNack(0, multiple=True))
-    assert frames.last == [SettlementObserved(frames.channel, second, [4], gives_back=True)]
+    assert frames.last == [link_state.SettlementObserved(frames.channel, second, [4], gives_back=True)]
 
 
 def test_a_settlement_of_what_is_not_held_names_nothing() -> None:
@@ -478,7 +457,7 @@ def test_recovery_gives_everything_back() -> None:
     consumer = frames.consumer()
     frames.deliver(1, 2)
     frames.came(methods.BasicRecover(requeue=True))
-    assert frames.last == [SettlementObserved(frames.channel, consumer, [1, 2], gives_back=True)]
+    assert frames.last == [link_state.SettlementObserved(frames.channel, consumer, [1, 2], gives_back=True)]
     assert frames.channel.unsettled == {}
 
 
@@ -487,13 +466,15 @@ def test_what_needs_no_acknowledgement_is_settled() -> None:
     frames = Methods()
     consumer = frames.consumer(no_ack=True)
     frames.deliver(1)
-    assert frames.last == [MessageDelivered(frames.channel, consumer, 1, no_ack=True)]
+    assert frames.last == [link_state.MessageDelivered(frames.channel, consumer, 1, no_ack=True)]
     for no_ack in (True, True, False):
         frames.came(methods.BasicGet(queue="q", no_ack=no_ack))
     frames.went(methods.BasicGetEmpty())
     frames.went(methods.BasicGetOk(delivery_tag=2, routing_key="q", message_count=0))
     frames.went(methods.BasicGetOk(delivery_tag=3, routing_key="q", message_count=0))
-    assert frames.last == [MessageDelivered(frames.channel, frames.channel.getter, 3, no_ack=False)]
+    assert frames.last == [
+        link_state.MessageDelivered(frames.channel, frames.channel.getter, 3, no_ack=False)
+    ]
     assert frames.channel.unsettled == {3: frames.channel.getter}
 
 
@@ -506,9 +487,9 @@ def test_confirms_have_the_numbers_of_publishes_since_confirm_select() -> None:
     for _ in range(4):
         frames.came(methods.BasicPublish(routing_key="q"))
     frames.went(methods.BasicNack(3))
-    assert frames.last == [MessagesConfirmed(frames.channel, [3], refused=True)]
+    assert frames.last == [link_state.MessagesConfirmed(frames.channel, [3], refused=True)]
     frames.went(methods.BasicAck(4, multiple=True))
-    assert frames.last == [MessagesConfirmed(frames.channel, [1, 2, 4], refused=False)]
+    assert frames.last == [link_state.MessagesConfirmed(frames.channel, [1, 2, 4], refused=False)]
     assert frames.channel.unconfirmed == {}
 
 

@@ -6,49 +6,33 @@ import json
 
 import pytest
 
-from amqp10broker.observe.frames.records import (
-    Direction,
-    FrameSplitter,
-    Listening,
-    NoFrames,
-    RecordedFrame,
-    first_line,
-    frame_line,
-    listening_line,
-    read_lines,
-)
+from amqp10broker.observe.frames import records
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import HEARTBEAT, content_frames, method_frame
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
-from amqp10broker.protocols.amqp10.performatives import (
-    SaslChallenge,
-    SaslCode,
-    SaslInit,
-    SaslOutcome,
-    SaslResponse,
-)
+from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.protocols.connection import AMQP_091_HEADER, AMQP_10_HEADER, SASL_HEADER, WireProtocol
 from tests.support.rawframes import attach_sender, begin, flow, frame, transfer
 
-LISTENING = Listening(5, 3, "127.0.0.1:4711", WireProtocol.AMQP_10, True)
+LISTENING = records.Listening(5, 3, "127.0.0.1:4711", WireProtocol.AMQP_10, True)
 
 
 def recorded(
-    data: bytes, direction: Direction = "in", protocol: WireProtocol = WireProtocol.AMQP_10
+    data: bytes, direction: records.Direction = "in", protocol: WireProtocol = WireProtocol.AMQP_10
 ) -> list[str]:
-    reader = FrameSplitter(protocol)
-    lines = [frame_line(3, 7, direction, each) for each in reader.feed(data)]
-    return [first_line(), listening_line(LISTENING), *lines]
+    reader = records.FrameSplitter(protocol)
+    lines = [records.frame_line(3, 7, direction, each) for each in reader.feed(data)]
+    return [records.first_line(), records.listening_line(LISTENING), *lines]
 
 
 def test_frames_of_amqp_10_come_back_without_the_contents_of_messages() -> None:
     data = AMQP_10_HEADER + begin(1) + attach_sender(0, "/queues/q") + transfer(0, 0, b"secret" * 100)
     lines = recorded(data + flow(1) + b"\x00\x00\x00\x08\x02\x00\x00\x00")
     assert b"secret".hex() not in "".join(lines)
-    first, *found = read_lines(lines)
+    first, *found = records.read_lines(lines)
     assert first == LISTENING
-    texts = [each.text for each in found if isinstance(each, RecordedFrame)]
+    texts = [each.text for each in found if isinstance(each, records.RecordedFrame)]
     assert len(texts) == len(found) == 6
     assert [text.split()[3] for text in texts[1:5]] == ["BEGIN", "ATTACH", "TRANSFER", "FLOW"]
     assert texts[0] == "<- AMQP 0 1 0 0"
@@ -66,7 +50,7 @@ def test_frames_of_amqp_091_come_back_without_the_contents_of_messages() -> None
     )
     lines = recorded(AMQP_091_HEADER + content + HEARTBEAT, protocol=WireProtocol.AMQP_091)
     assert b"secret".hex() not in "".join(lines)
-    texts = [each.text for each in read_lines(lines) if isinstance(each, RecordedFrame)]
+    texts = [each.text for each in records.read_lines(lines) if isinstance(each, records.RecordedFrame)]
     assert texts == [
         "<- AMQP 0 0 9 1",
         "<- ch 1 basic.publish routing-key=q",
@@ -79,7 +63,7 @@ def test_frames_of_amqp_091_come_back_without_the_contents_of_messages() -> None
 
 def test_of_what_lets_somebody_in_there_are_words_alone() -> None:
     """Whichever way it goes, and also where it cannot be decoded."""
-    init = frame(0, SaslInit(mechanism=Symbol("PLAIN"), initial_response=b"\0guest\0secret"), kind=1)
+    init = frame(0, amqp10.SaslInit(mechanism=Symbol("PLAIN"), initial_response=b"\0guest\0secret"), kind=1)
     broken = b"\x00\x53\x41\xc0\x10\x02\xa3\x05PLAIN\xa1\x06secret"
     broken = (8 + len(broken)).to_bytes(4, "big") + b"\x02\x01\0\0" + broken
     start_ok = methods.ConnectionStartOk({}, "PLAIN", b"\0guest\0secret", "en_US")
@@ -89,7 +73,7 @@ def test_of_what_lets_somebody_in_there_are_words_alone() -> None:
     ):
         assert b"secret".hex() not in "".join(lines)
         assert "secret" not in "".join(lines)
-        texts = [each.text for each in read_lines(lines) if isinstance(each, RecordedFrame)]
+        texts = [each.text for each in records.read_lines(lines) if isinstance(each, records.RecordedFrame)]
         assert "response=(hidden)" in texts[1]
 
 
@@ -123,20 +107,22 @@ def test_lines_are_objects_with_the_documented_fields() -> None:
         (["no json"], "line 1 .* no JSON object"),
         (['{"format": "x"}'], "does not begin as one"),
         (['{"format": "amqp10broker frames", "version": 2}'], "version 2"),
-        ([first_line(), "{}"], "line 2 .*KeyError: 'connection'"),
-        ([first_line(), '{"connection": 1, "at_ns": 1, "direction": "in", "frame": "00"}'], "line 2"),
-        ([first_line(), "{", listening_line(LISTENING)], "line 2 .* no JSON object"),
-        ([first_line(), "[]", listening_line(LISTENING)], "line 2 .* no object"),
+        ([records.first_line(), "{}"], "line 2 .*KeyError: 'connection'"),
+        ([records.first_line(), '{"connection": 1, "at_ns": 1, "direction": "in", "frame": "00"}'], "line 2"),
+        ([records.first_line(), "{", records.listening_line(LISTENING)], "line 2 .* no JSON object"),
+        ([records.first_line(), "[]", records.listening_line(LISTENING)], "line 2 .* no object"),
     ],
 )
 def test_what_is_no_recording_is_refused_with_its_line(lines: list[str], reason: str) -> None:
-    with pytest.raises(NoFrames, match=reason):
-        list(read_lines(lines))
+    with pytest.raises(records.NoFrames, match=reason):
+        list(records.read_lines(lines))
 
 
 def test_a_last_line_that_is_not_whole_is_left_out() -> None:
     """The broker was ended while it wrote."""
-    assert list(read_lines([first_line(), listening_line(LISTENING), '{"connec'])) == [LISTENING]
+    assert list(
+        records.read_lines([records.first_line(), records.listening_line(LISTENING), '{"connec'])
+    ) == [LISTENING]
 
 
 CONVERSATION = b"".join(
@@ -171,13 +157,13 @@ LINES = [
 ]
 
 
-def texts(reader: FrameSplitter, data: bytes) -> list[str]:
+def texts(reader: records.FrameSplitter, data: bytes) -> list[str]:
     return [shown.text for shown in reader.feed(data)]
 
 
 @pytest.mark.parametrize("step", [1, 5, 64, 4096])
 def test_a_line_a_frame_however_the_bytes_come(step: int) -> None:
-    reader = FrameSplitter()
+    reader = records.FrameSplitter()
     lines = [
         line
         for start in range(0, len(CONVERSATION), step)
@@ -188,7 +174,7 @@ def test_a_line_a_frame_however_the_bytes_come(step: int) -> None:
 
 def test_bytes_that_are_no_frame_end_the_trace_and_nothing_else() -> None:
     """One line says so; what follows cannot be read any more."""
-    reader = FrameSplitter(WireProtocol.AMQP_091, logged_in=True)
+    reader = records.FrameSplitter(WireProtocol.AMQP_091, logged_in=True)
     assert texts(reader, b"\x09" * 16) == [
         "not a frame (no frame type 9): 09 09 09 09 09 09 09 09; what follows is not shown"
     ]
@@ -198,7 +184,7 @@ def test_bytes_that_are_no_frame_end_the_trace_and_nothing_else() -> None:
 @pytest.mark.parametrize("header", [AMQP_091_HEADER, SASL_HEADER])
 def test_bytes_that_are_no_frame_are_not_shown_before_login(header: bytes) -> None:
     """They may be a password behind a wrong length."""
-    reader = FrameSplitter()
+    reader = records.FrameSplitter()
     shown = texts(reader, header + b"\x00\x00\x00\x01guest\0secret")
     assert len(shown) == 2
     assert shown[1].startswith("not a frame")
@@ -210,12 +196,12 @@ def test_bytes_that_are_no_frame_are_not_shown_before_login(header: bytes) -> No
 def test_nothing_that_lets_somebody_in_is_shown_of_amqp_10() -> None:
     """PLAIN may come in the first frame or the next; of SCRAM, what a password can be guessed from."""
     frames = (
-        SaslInit(mechanism=Symbol("PLAIN"), initial_response=b"\0guest\0secret"),
-        SaslChallenge(challenge=b"r=nonce,s=secret,i=4096"),
-        SaslResponse(response=b"\0guest\0secret"),
-        SaslOutcome(code=SaslCode.OK, additional_data=b"v=secret"),
+        amqp10.SaslInit(mechanism=Symbol("PLAIN"), initial_response=b"\0guest\0secret"),
+        amqp10.SaslChallenge(challenge=b"r=nonce,s=secret,i=4096"),
+        amqp10.SaslResponse(response=b"\0guest\0secret"),
+        amqp10.SaslOutcome(code=amqp10.SaslCode.OK, additional_data=b"v=secret"),
     )
-    reader = FrameSplitter()
+    reader = records.FrameSplitter()
     assert texts(reader, SASL_HEADER + b"".join(frame(0, each, kind=1) for each in frames)) == [
         "AMQP 3 1 0 0",
         "ch 0 SASL-INIT mechanism=PLAIN initial-response=(hidden)",
@@ -233,7 +219,7 @@ def test_nothing_that_lets_somebody_in_is_shown_of_amqp_091() -> None:
         methods.ConnectionSecureOk(b"\0guest\0secret"),
         methods.ConnectionUpdateSecret(new_secret=b"secret", reason="a token has expired"),
     )
-    reader = FrameSplitter(WireProtocol.AMQP_091)
+    reader = records.FrameSplitter(WireProtocol.AMQP_091)
     assert texts(reader, b"".join(method_frame(0, each) for each in frames)) == [
         "ch 0 connection.start-ok mechanism=PLAIN response=(hidden) locale=en_US",
         "ch 0 connection.secure challenge=(hidden)",

@@ -11,45 +11,10 @@ from amqp10broker.observe.frames.records import KnownLink
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import content_frames, method_frame
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
-from amqp10broker.protocols.amqp10.performatives import (
-    Accepted,
-    Attach,
-    Begin,
-    Close,
-    Detach,
-    Disposition,
-    End,
-    Error,
-    Rejected,
-    Released,
-    Role,
-    Source,
-    Target,
-)
+from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.protocols.connection import WireProtocol
-from amqp10broker.tools.lint import (
-    AUTO_ACK,
-    BEYOND_CREDIT,
-    BEYOND_WINDOW,
-    CREDIT_NEVER_RENEWED,
-    ENDED_BY_ERROR,
-    FEW,
-    FLOW_BEFORE_ATTACH,
-    LONG_S,
-    NO_HEARTBEAT,
-    OFTEN,
-    RETURNS_EVERYTHING,
-    RETURNS_IGNORED,
-    SENDS_REFUSED,
-    SENDS_SETTLED,
-    SETTLES_NOTHING,
-    TAG_REUSED,
-    UNCONFIRMED,
-    UNSETTLED_GROWS,
-    WINDOW_NOT_REOPENED,
-    Rule,
-)
+from amqp10broker.tools import lint
 from tests.support.rawframes import (
     attach_receiver,
     attach_sender,
@@ -63,13 +28,13 @@ from tests.support.rawframes import (
 )
 from tests.support.tape import Tape
 
-MANY = OFTEN + 5
+MANY = lint.OFTEN + 5
 
 
 def session(tape: Tape, *, window: int = 1000) -> None:
     """A connection with heartbeats, and a session on channel 0."""
     tape.came(open_frame(container_id="c", idle_time_out=10_000), begin(incoming_window=window))
-    begun = Begin(remote_channel=0, next_outgoing_id=0, incoming_window=1000, outgoing_window=1000)
+    begun = amqp10.Begin(remote_channel=0, next_outgoing_id=0, incoming_window=1000, outgoing_window=1000)
     tape.went(frame(0, begun))
 
 
@@ -77,15 +42,15 @@ def receiver(tape: Tape, handle: int = 0, **given: Any) -> None:
     """A receiver of the client from a queue, attached by both."""
     tape.came(attach_receiver(handle, "/queues/q", **given))
     name = f"in-0-{handle}-/queues/q"
-    source = Source(address="/queues/q")
-    answer = Attach(name=name, handle=handle, role=False, source=source, initial_delivery_count=0)
+    source = amqp10.Source(address="/queues/q")
+    answer = amqp10.Attach(name=name, handle=handle, role=False, source=source, initial_delivery_count=0)
     tape.went(frame(0, answer))
 
 
 def sender(tape: Tape, handle: int = 0, address: str = "/queues/q") -> None:
     tape.came(attach_sender(handle, address))
-    answer = Attach(
-        name=f"out-0-{handle}-{address}", handle=handle, role=True, target=Target(address=address)
+    answer = amqp10.Attach(
+        name=f"out-0-{handle}-{address}", handle=handle, role=True, target=amqp10.Target(address=address)
     )
     tape.went(frame(0, answer), flow(handle=handle, delivery_count=0, link_credit=1000))
 
@@ -93,7 +58,10 @@ def sender(tape: Tape, handle: int = 0, address: str = "/queues/q") -> None:
 def outcome(first: int, state: Any = None, last: int | None = None) -> bytes:
     """A disposition of the broker about what the client sent."""
     return frame(
-        0, Disposition(role=Role.RECEIVER, first=first, last=last, settled=True, state=state or Accepted())
+        0,
+        amqp10.Disposition(
+            role=amqp10.Role.RECEIVER, first=first, last=last, settled=True, state=state or amqp10.Accepted()
+        ),
     )
 
 
@@ -127,21 +95,21 @@ def flow_before_attach(breaks: bool) -> Tape:
 def credit_never_renewed(breaks: bool) -> Tape:
     tape = consuming(1)
     tape.went(transfer(0, 0, b"x"))
-    tape.came(disposition(0, state=Accepted()))
-    tape.later(LONG_S + 1)
+    tape.came(disposition(0, state=amqp10.Accepted()))
+    tape.later(lint.LONG_S + 1)
     if not breaks:
         tape.came(credit(0, 1, delivery_count=1))
-        tape.later(LONG_S + 1)
+        tape.later(lint.LONG_S + 1)
     return tape
 
 
 def settles_nothing(breaks: bool) -> Tape:
     tape = consuming(100)
-    for number in range(FEW):
+    for number in range(lint.FEW):
         tape.went(transfer(0, number, b"x"))
     if not breaks:
-        tape.came(disposition(0, state=Accepted()))
-    tape.later(LONG_S + 1)
+        tape.came(disposition(0, state=amqp10.Accepted()))
+    tape.later(lint.LONG_S + 1)
     return tape
 
 
@@ -149,8 +117,8 @@ def unsettled_grows(breaks: bool) -> Tape:
     tape = consuming(1000)
     for number in range(200):
         tape.went(transfer(0, number, b"x"))
-    tape.came(disposition(0, 80 if breaks else 120, state=Accepted()))
-    tape.later(LONG_S + 1)
+    tape.came(disposition(0, 80 if breaks else 120, state=amqp10.Accepted()))
+    tape.later(lint.LONG_S + 1)
     return tape
 
 
@@ -161,7 +129,7 @@ def window_not_reopened(breaks: bool) -> Tape:
         tape.went(transfer(0, number, b"x", settled=True))
     if not breaks:
         tape.came(flow(next_incoming_id=3, incoming_window=3))
-    tape.later(LONG_S + 1)
+    tape.later(lint.LONG_S + 1)
     return tape
 
 
@@ -170,7 +138,7 @@ def returns_everything(breaks: bool) -> Tape:
     for number in range(MANY):
         tape.later(1)
         tape.went(transfer(0, number, b"x"))
-        tape.came(disposition(number, state=Released() if breaks or number % 2 else Accepted()))
+        tape.came(disposition(number, state=amqp10.Released() if breaks or number % 2 else amqp10.Accepted()))
     return tape
 
 
@@ -179,11 +147,11 @@ def returns_everything(breaks: bool) -> Tape:
 
 def ended_with(breaks: bool, condition: str) -> Tape:
     tape = publishing()
-    error = Error(condition=Symbol(condition), description="too much") if breaks else None
+    error = amqp10.Error(condition=Symbol(condition), description="too much") if breaks else None
     if "session" in condition:
-        tape.went(frame(0, End(error=error)))
+        tape.went(frame(0, amqp10.End(error=error)))
     else:
-        tape.went(frame(0, Detach(handle=0, closed=True, error=error)))
+        tape.went(frame(0, amqp10.Detach(handle=0, closed=True, error=error)))
     return tape
 
 
@@ -203,7 +171,7 @@ def ended_by_error(breaks: bool) -> Tape:
         if breaks
         else ("amqp:internal-error", "Connection forced: tidy up")
     )
-    tape.went(frame(0, Close(error=Error(condition=Symbol(condition), description=text))))
+    tape.went(frame(0, amqp10.Close(error=amqp10.Error(condition=Symbol(condition), description=text))))
     return tape
 
 
@@ -218,17 +186,17 @@ def tag_reused(breaks: bool) -> Tape:
 
 def sends_settled(breaks: bool) -> Tape:
     tape = publishing()
-    for number in range(FEW):
+    for number in range(lint.FEW):
         tape.came(transfer(0, number, b"x", settled=breaks))
     return tape
 
 
 def sends_refused(breaks: bool) -> Tape:
     tape = publishing()
-    for number in range(FEW):
+    for number in range(lint.FEW):
         tape.came(transfer(0, number, b"x"))
-    for number in range(FEW):
-        tape.went(outcome(number, Rejected() if breaks or number % 2 else Accepted()))
+    for number in range(lint.FEW):
+        tape.went(outcome(number, amqp10.Rejected() if breaks or number % 2 else amqp10.Accepted()))
     tape.came(transfer(0, 99, b"x"))
     return tape
 
@@ -239,25 +207,25 @@ def no_heartbeat(breaks: bool) -> Tape:
     return tape
 
 
-CASES: dict[Rule, Callable[[bool], Tape]] = {
-    NO_HEARTBEAT: no_heartbeat,
-    FLOW_BEFORE_ATTACH: flow_before_attach,
-    CREDIT_NEVER_RENEWED: credit_never_renewed,
-    SETTLES_NOTHING: settles_nothing,
-    UNSETTLED_GROWS: unsettled_grows,
-    WINDOW_NOT_REOPENED: window_not_reopened,
-    RETURNS_EVERYTHING: returns_everything,
-    BEYOND_CREDIT: beyond_credit,
-    BEYOND_WINDOW: beyond_window,
-    ENDED_BY_ERROR: ended_by_error,
-    TAG_REUSED: tag_reused,
-    SENDS_SETTLED: sends_settled,
-    SENDS_REFUSED: sends_refused,
+CASES: dict[lint.Rule, Callable[[bool], Tape]] = {
+    lint.NO_HEARTBEAT: no_heartbeat,
+    lint.FLOW_BEFORE_ATTACH: flow_before_attach,
+    lint.CREDIT_NEVER_RENEWED: credit_never_renewed,
+    lint.SETTLES_NOTHING: settles_nothing,
+    lint.UNSETTLED_GROWS: unsettled_grows,
+    lint.WINDOW_NOT_REOPENED: window_not_reopened,
+    lint.RETURNS_EVERYTHING: returns_everything,
+    lint.BEYOND_CREDIT: beyond_credit,
+    lint.BEYOND_WINDOW: beyond_window,
+    lint.ENDED_BY_ERROR: ended_by_error,
+    lint.TAG_REUSED: tag_reused,
+    lint.SENDS_SETTLED: sends_settled,
+    lint.SENDS_REFUSED: sends_refused,
 }
 
 
 @pytest.mark.parametrize("rule", CASES, ids=lambda rule: rule.id)
-def test_a_client_that_breaks_a_rule_is_told_of_that_one(rule: Rule) -> None:
+def test_a_client_that_breaks_a_rule_is_told_of_that_one(rule: lint.Rule) -> None:
     """And of no other, with what shows it."""
     (finding,) = CASES[rule](True).findings()
     assert finding.rule is rule
@@ -267,7 +235,7 @@ def test_a_client_that_breaks_a_rule_is_told_of_that_one(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("rule", CASES, ids=lambda rule: rule.id)
-def test_a_client_that_comes_close_is_clean(rule: Rule) -> None:
+def test_a_client_that_comes_close_is_clean(rule: lint.Rule) -> None:
     assert CASES[rule](False).rules() == set()
 
 
@@ -279,10 +247,10 @@ def test_of_a_link_that_was_there_before_nothing_is_guessed() -> None:
     ]
     tape = Tape(known=known)
     tape.went(transfer(0, 0, b"x"))
-    tape.came(disposition(0, state=Accepted()), credit(0, 1, delivery_count=1))
+    tape.came(disposition(0, state=amqp10.Accepted()), credit(0, 1, delivery_count=1))
     tape.later(60)
     tape.came(transfer(1, 0, b"x"))
-    tape.came(frame(0, Detach(handle=1, closed=True)), frame(0, Detach(handle=0, closed=True)))
+    tape.came(frame(0, amqp10.Detach(handle=1, closed=True)), frame(0, amqp10.Detach(handle=0, closed=True)))
     assert tape.rules() == set()
 
 
@@ -336,7 +304,7 @@ def unconfirmed(breaks: bool) -> Tape:
     channel(tape)
     if not breaks:
         tape.came(method_frame(1, methods.ConfirmSelect()))
-    tape.came(*(publish(properties=PERSISTENT) for _ in range(FEW)))
+    tape.came(*(publish(properties=PERSISTENT) for _ in range(lint.FEW)))
     return tape
 
 
@@ -344,7 +312,7 @@ def returns_ignored(breaks: bool) -> Tape:
     tape = opened()
     channel(tape)
     returned = methods.BasicReturn(312, "NO_ROUTE", "", "nobody")
-    for _ in range(FEW):
+    for _ in range(lint.FEW):
         tape.came(publish("nobody"))
         tape.went(content_frames(1, returned, TRANSIENT, b"x", 131_072))
     tape.came(publish("nobody" if breaks else "q"))
@@ -353,16 +321,16 @@ def returns_ignored(breaks: bool) -> Tape:
 
 def auto_ack(breaks: bool) -> Tape:
     tape = consuming_091(no_ack=True)
-    tape.went(*(delivery(tag, PERSISTENT if breaks else TRANSIENT) for tag in range(1, FEW + 1)))
+    tape.went(*(delivery(tag, PERSISTENT if breaks else TRANSIENT) for tag in range(1, lint.FEW + 1)))
     return tape
 
 
 def settles_nothing_091(breaks: bool) -> Tape:
     tape = consuming_091()
-    tape.went(*(delivery(tag) for tag in range(1, FEW + 1)))
+    tape.went(*(delivery(tag) for tag in range(1, lint.FEW + 1)))
     if not breaks:
         tape.came(ack(0, multiple=True))
-    tape.later(LONG_S + 1)
+    tape.later(lint.LONG_S + 1)
     return tape
 
 
@@ -391,19 +359,19 @@ def no_heartbeat_091(breaks: bool) -> Tape:
     return opened(heartbeat=0 if breaks else 60)
 
 
-CASES_091: dict[Rule, Callable[[bool], Tape]] = {
-    NO_HEARTBEAT: no_heartbeat_091,
-    UNCONFIRMED: unconfirmed,
-    RETURNS_IGNORED: returns_ignored,
-    AUTO_ACK: auto_ack,
-    SETTLES_NOTHING: settles_nothing_091,
-    RETURNS_EVERYTHING: returns_everything_091,
-    ENDED_BY_ERROR: ended_by_error_091,
+CASES_091: dict[lint.Rule, Callable[[bool], Tape]] = {
+    lint.NO_HEARTBEAT: no_heartbeat_091,
+    lint.UNCONFIRMED: unconfirmed,
+    lint.RETURNS_IGNORED: returns_ignored,
+    lint.AUTO_ACK: auto_ack,
+    lint.SETTLES_NOTHING: settles_nothing_091,
+    lint.RETURNS_EVERYTHING: returns_everything_091,
+    lint.ENDED_BY_ERROR: ended_by_error_091,
 }
 
 
 @pytest.mark.parametrize("rule", CASES_091, ids=lambda rule: rule.id)
-def test_a_client_that_breaks_a_rule_is_told_of_that_one_091(rule: Rule) -> None:
+def test_a_client_that_breaks_a_rule_is_told_of_that_one_091(rule: lint.Rule) -> None:
     """And of no other, with what shows it."""
     (finding,) = CASES_091[rule](True).findings()
     assert finding.rule is rule
@@ -412,5 +380,5 @@ def test_a_client_that_breaks_a_rule_is_told_of_that_one_091(rule: Rule) -> None
 
 
 @pytest.mark.parametrize("rule", CASES_091, ids=lambda rule: rule.id)
-def test_a_client_that_comes_close_is_clean_091(rule: Rule) -> None:
+def test_a_client_that_comes_close_is_clean_091(rule: lint.Rule) -> None:
     assert CASES_091[rule](False).rules() == set()

@@ -411,10 +411,7 @@ def amqp091_(headers: dict[str, Any] | None = None, **properties: Any) -> Messag
         (amqp10(application_properties={"tracestate": "a=1"}), {}),
         (amqp10(application_properties={"traceparent": 7}), {}),
         (amqp10(), {}),
-        (
-            amqp10(application_properties={"a": "x" * LOOKED_THROUGH_BYTES, "traceparent": PARENT}),
-            {},
-        ),
+        (amqp10(application_properties={"a": "x" * LOOKED_THROUGH_BYTES, "traceparent": PARENT}), {}),
         (
             amqp091_({"traceparent": PARENT, "tracestate": "a=1"}),
             {"traceparent": PARENT, "tracestate": "a=1"},

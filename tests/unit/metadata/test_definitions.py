@@ -24,16 +24,7 @@ from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permi
 from amqp10broker.metadata.vhost_requests import JoinNode, SetClusterName, SetParameter
 from amqp10broker.raft.ids import node_of
 from amqp10broker.routing.exchange import Binding, Destination
-from tests.support.declaring import (
-    add_user,
-    add_vhost,
-    bind,
-    declare,
-    declare_exchange,
-    export,
-    load,
-    put_policy,
-)
+from tests.support import declaring
 from tests.support.kept_entries import Host, Watched, kept_catalog, restarted
 
 FILE = Path(__file__).with_name("rabbitmq-definitions.json")
@@ -51,7 +42,7 @@ def document() -> dict[str, Any]:
 @pytest.mark.rabbitmq("definition_import_SUITE", "(parameters and policies)")
 def test_rabbitmqs_file_is_loaded(catalog: Catalog, document: dict[str, Any]) -> None:
     """Users, virtual hosts, permissions, exchanges, queues, bindings, limits and policies."""
-    report = load(document, catalog)
+    report = declaring.load(document, catalog)
     assert report.unknown == []
     assert report.loaded["queues"] == 6
     shop = catalog.vhosts["shop"]
@@ -81,7 +72,7 @@ def test_rabbitmqs_file_is_loaded(catalog: Catalog, document: dict[str, Any]) ->
 @pytest.mark.rabbitmq("definition_import_SUITE", "(queues, exchanges, bindings)")
 def test_what_is_loaded_routes(catalog: Catalog, document: dict[str, Any]) -> None:
     """Through an exchange-to-exchange binding and a headers exchange too."""
-    load(document, catalog)
+    declaring.load(document, catalog)
     shop = catalog.vhosts["shop"]
     events = shop.topology.lookup_exchange("orders.events")
     found, _ = shop.route(events, ["orders.7.created"], lambda: {"region": "eu", "priority": 1})
@@ -91,7 +82,7 @@ def test_what_is_loaded_routes(catalog: Catalog, document: dict[str, Any]) -> No
 @pytest.mark.rabbitmq("definition_import_SUITE", "(users with hashes of every algorithm)")
 def test_password_hashes_of_every_algorithm_are_kept(catalog: Catalog, document: dict[str, Any]) -> None:
     """They cannot be turned into others without the password."""
-    load(document, catalog)
+    declaring.load(document, catalog)
     algorithms = [user.password.algorithm for user in catalog.users if user.password]
     assert algorithms == [
         PasswordAlgorithm.RABBIT_SHA256,
@@ -105,7 +96,7 @@ def test_names_that_the_broker_gives_are_skipped_with_their_bindings(
     catalog: Catalog, document: dict[str, Any]
 ) -> None:
     """As RabbitMQ does; the report says so."""
-    report = load(document, catalog)
+    report = declaring.load(document, catalog)
     assert catalog.vhosts["/"].find(GENERATED) is None
     assert report.skipped == [
         f"definitions: queues[5] ({GENERATED}): queue '{GENERATED}' has a name that only the broker gives",
@@ -117,20 +108,20 @@ def test_names_that_the_broker_gives_are_skipped_with_their_bindings(
 @pytest.mark.rabbitmq("vhost_SUITE", "vhost_creation_idempotency")
 def test_loading_again_changes_nothing(catalog: Catalog, document: dict[str, Any], host: Any) -> None:
     """Also not the version by which remembered decisions are dropped."""
-    load(document, catalog)
-    before = export(catalog), catalog.users.version, len(host.started)
-    load(document, catalog)
-    assert (export(catalog), catalog.users.version, len(host.started)) == before
+    declaring.load(document, catalog)
+    before = declaring.export(catalog), catalog.users.version, len(host.started)
+    declaring.load(document, catalog)
+    assert (declaring.export(catalog), catalog.users.version, len(host.started)) == before
 
 
 @pytest.mark.rabbitmq("definition_import_SUITE", "export_import_round_trip")
 def test_what_is_exported_comes_back(catalog: Catalog, document: dict[str, Any], host: Any) -> None:
     """Through JSON into an empty broker, and out again the same."""
-    load(document, catalog)
-    written = export(catalog)
+    declaring.load(document, catalog)
+    written = declaring.export(catalog)
     other = Catalog(host.start_queue)
-    load(json.loads(json.dumps(written)), other)
-    assert export(other) == written
+    declaring.load(json.loads(json.dumps(written)), other)
+    assert declaring.export(other) == written
 
 
 def test_the_order_does_not_depend_on_that_in_which_things_were_declared() -> None:
@@ -139,15 +130,17 @@ def test_the_order_does_not_depend_on_that_in_which_things_were_declared() -> No
     for names in ("abc", "cba"):
         catalog = Catalog(Host().start_queue)
         for name in names:
-            declare(catalog, "/", name)
-            declare_exchange(catalog, "/", f"x{name}", durable=True)
-            put_policy(catalog, "/", Policy(name, name, {"max-length": 1}))
+            declaring.declare(catalog, "/", name)
+            declaring.declare_exchange(catalog, "/", f"x{name}", durable=True)
+            declaring.put_policy(catalog, "/", Policy(name, name, {"max-length": 1}))
             for key in names:
-                bind(catalog, "/", Binding("amq.direct", Destination("queue", name), key))
+                declaring.bind(catalog, "/", Binding("amq.direct", Destination("queue", name), key))
             for number in sorted(range(2), reverse=names == "abc"):
-                bind(catalog, "/", Binding("amq.headers", Destination("queue", name), "", {"n": number}))
+                declaring.bind(
+                    catalog, "/", Binding("amq.headers", Destination("queue", name), "", {"n": number})
+                )
             catalog.propose(SetParameter(("unknown", name), 1))
-        documents.append(json.dumps(export(catalog)))
+        documents.append(json.dumps(declaring.export(catalog)))
     assert documents[0] == documents[1]
 
 
@@ -157,20 +150,20 @@ def test_the_name_of_a_cluster_goes_out_and_comes_back() -> None:
     alone.propose(SetClusterName("shop"))
     cluster.apply([Put(CLUSTER, ClusterFacts("id", "a"))])
     row = {"name": "cluster_name", "value": "shop"}
-    assert row in export(alone)["global_parameters"]
-    load(export(alone), cluster)
+    assert row in declaring.export(alone)["global_parameters"]
+    declaring.load(declaring.export(alone), cluster)
     assert cluster.cluster_name("alone") == "shop"
-    assert row in export(cluster)["global_parameters"]
+    assert row in declaring.export(cluster)["global_parameters"]
 
 
 def test_what_cannot_come_back_is_not_exported(catalog: Catalog) -> None:
     """Exclusive queues, generated names, and their bindings."""
     vhost = catalog.vhosts["/"]
-    declare(catalog, vhost, "mine", exclusive_owner=object())
-    declare(catalog, vhost, "amq.gen-1", internal=True)
+    declaring.declare(catalog, vhost, "mine", exclusive_owner=object())
+    declaring.declare(catalog, vhost, "amq.gen-1", internal=True)
     for name in ("mine", "amq.gen-1"):
-        bind(catalog, vhost, Binding("amq.fanout", Destination("queue", name), ""))
-    written = export(catalog)
+        declaring.bind(catalog, vhost, Binding("amq.fanout", Destination("queue", name), ""))
+    written = declaring.export(catalog)
     assert written["queues"] == []
     assert written["bindings"] == []
 
@@ -181,15 +174,15 @@ def test_an_export_holds_no_hash_that_rabbitmq_refuses(
 ) -> None:
     """argon2id is in a key that RabbitMQ ignores; users that have no hash for it are named."""
     record = PasswordRecord(PasswordAlgorithm.ARGON2ID, "$argon2id$x", rabbit_sha256=beside)
-    add_user(catalog, "ann", record)
-    written = json.loads(json.dumps(export(catalog)))
+    declaring.add_user(catalog, "ann", record)
+    written = json.loads(json.dumps(declaring.export(catalog)))
     (user,) = [each for each in written["users"] if each["name"] == "ann"]
     assert user["password_hash"] == (beside or "")
     assert user["hashing_algorithm"] == "rabbit_password_hashing_sha256"
     named = written.get("explanation", "").startswith("RabbitMQ gives no password to ann: ")
     assert named == (beside is None)
     other = Catalog(host.start_queue)
-    load(written, other)
+    declaring.load(written, other)
     assert other.users.lookup("ann").password == record
 
 
@@ -207,7 +200,7 @@ def test_hashes_of_an_export_that_cannot_be_are_refused(
     catalog: Catalog, changed: dict[str, str], text: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        load({"users": [{"name": "a", **changed}]}, catalog)
+        declaring.load({"users": [{"name": "a", **changed}]}, catalog)
     assert str(caught.value).startswith(f"definitions: users[0].{text}")
 
 
@@ -219,7 +212,7 @@ def test_a_password_in_plain_is_turned_into_a_record_once(catalog: Catalog) -> N
         made.append(password)
         return PasswordRecord(PasswordAlgorithm.ARGON2ID, f"$argon2id${len(made)}")
 
-    load({"users": [{"name": "a", "password": "p"}]}, catalog, make_password=make)
+    declaring.load({"users": [{"name": "a", "password": "p"}]}, catalog, make_password=make)
     assert made == ["p"]
     assert catalog.users.lookup("a").password == PasswordRecord(PasswordAlgorithm.ARGON2ID, "$argon2id$1")
 
@@ -227,11 +220,11 @@ def test_a_password_in_plain_is_turned_into_a_record_once(catalog: Catalog) -> N
 @pytest.mark.rabbitmq("definition_import_SUITE", "(a file of one virtual host)")
 def test_a_file_of_one_virtual_host_names_none(catalog: Catalog) -> None:
     """The caller says which it is for."""
-    add_vhost(catalog, "v")
-    load({"queues": [{"name": "q", "durable": True}]}, catalog, vhost="v")
+    declaring.add_vhost(catalog, "v")
+    declaring.load({"queues": [{"name": "q", "durable": True}]}, catalog, vhost="v")
     assert catalog.vhosts["v"].find("q") is not None
     with pytest.raises(ConfigError, match=r"^definitions: queues\[0\].vhost is missing; must be a string$"):
-        load({"queues": [{"name": "q"}]}, catalog)
+        declaring.load({"queues": [{"name": "q"}]}, catalog)
 
 
 GONE = object()
@@ -298,11 +291,11 @@ def test_a_fault_names_its_place_and_nothing_is_changed(
     catalog: Catalog, document: dict[str, Any], host: Any, place: str, value: object, text: str
 ) -> None:
     """Whatever comes first in the file is not taken over either."""
-    before = copy.deepcopy(export(catalog)), catalog.users.version
+    before = copy.deepcopy(declaring.export(catalog)), catalog.users.version
     with pytest.raises(ConfigError) as caught:
-        load(changed_at(place, value, document), catalog)
+        declaring.load(changed_at(place, value, document), catalog)
     assert str(caught.value).startswith(f"definitions: {text}")
-    assert (export(catalog), catalog.users.version) == before
+    assert (declaring.export(catalog), catalog.users.version) == before
     assert host.started == []
 
 
@@ -331,11 +324,11 @@ def test_what_is_refused_is_left_out_and_named(
     """With the bindings that need it; everything else is there."""
     section = place.partition("[")[0]
     before = len(document[section])
-    report = load(changed_at(place, value, document), catalog)
+    report = declaring.load(changed_at(place, value, document), catalog)
     assert any(each.startswith(f"definitions: {section}[0] {reason}") for each in report.skipped), report
     assert report.loaded[section] < before
     assert catalog.users.by_name.get("legacy") is not None
-    written = export(catalog)
+    written = declaring.export(catalog)
     for name in ("exchanges", "queues", "bindings", "policies"):
         left_out = sum(each.startswith(f"definitions: {name}[") for each in report.skipped)
         assert len(written[name]) == len(document[name]) - left_out, name
@@ -344,8 +337,8 @@ def test_what_is_refused_is_left_out_and_named(
 @pytest.mark.rabbitmq("definition_import_SUITE", "(what differs from what is there)")
 def test_what_is_there_and_differs_stays_as_it_is(catalog: Catalog, document: dict[str, Any]) -> None:
     """A queue is never changed behind the back of those who use it; the report names it."""
-    declare(catalog, catalog.vhosts["/"], "tasks")
-    report = load(document, catalog)
+    declaring.declare(catalog, catalog.vhosts["/"], "tasks")
+    report = declaring.load(document, catalog)
     assert report.skipped[0].startswith("definitions: queues[3] (tasks): inequivalent arg 'x-max-pri")
     assert "x-max-priority" not in catalog.vhosts["/"].lookup("tasks").arguments
     assert catalog.vhosts["shop"].find("orders.new") is not None
@@ -354,7 +347,7 @@ def test_what_is_there_and_differs_stays_as_it_is(catalog: Catalog, document: di
 @pytest.mark.rabbitmq("definition_import_SUITE", "(limits of users and virtual hosts)")
 def test_queues_beyond_a_limit_of_the_file_are_left_out(catalog: Catalog, document: dict[str, Any]) -> None:
     document["parameters"][0]["value"]["max-queues"] = 2
-    report = load(document, catalog)
+    report = declaring.load(document, catalog)
     assert "queue limit in vhost 'shop' (2)" in report.skipped[0]
     assert len(catalog.vhosts["shop"].queues) == 2
 
@@ -363,7 +356,7 @@ def test_queues_beyond_a_limit_of_the_file_are_left_out(catalog: Catalog, docume
 def test_a_document_must_be_an_object(catalog: Catalog) -> None:
     """The error shows what it is instead."""
     with pytest.raises(ConfigError, match=r"^definitions: is \[\]; must be an object"):
-        load([], catalog)
+        declaring.load([], catalog)
 
 
 def test_a_hash_without_algorithm_is_known_by_its_length(catalog: Catalog) -> None:
@@ -374,7 +367,7 @@ def test_a_hash_without_algorithm_is_known_by_its_length(catalog: Catalog) -> No
         {"name": "old", "password_hash": old, "tags": ""},
         {"name": "new", "password_hash": new, "tags": []},
     ]
-    load({"users": users}, catalog)
+    declaring.load({"users": users}, catalog)
     found = {name: catalog.users.lookup(name).password for name in ("old", "new")}
     assert {name: record and record.algorithm for name, record in found.items()} == {
         "old": PasswordAlgorithm.RABBIT_MD5,
@@ -385,7 +378,7 @@ def test_a_hash_without_algorithm_is_known_by_its_length(catalog: Catalog) -> No
 def test_a_file_of_rabbitmq_4_is_loaded_but_for_bindings_of_internal_exchanges(catalog: Catalog) -> None:
     """As 4.3.6 exports it: see tests/integration/test_way_back.py."""
     exported = json.loads(FILE.with_name("exported-by-rabbitmq-4.3.6.json").read_text(encoding="utf-8"))
-    report = load(exported, catalog)
+    report = declaring.load(exported, catalog)
     (left_out,) = report.skipped
     assert left_out.endswith("(inner to quorum): no exchange 'inner' in vhost 'way-back'")
     assert report.loaded == {
@@ -395,7 +388,7 @@ def test_a_file_of_rabbitmq_4_is_loaded_but_for_bindings_of_internal_exchanges(c
     }
     passwords = Passwords(catalog.users, lambda size: bytes(size))
     assert passwords.slow("way-back-ann", b"ann's password")()
-    written = export(catalog)
+    written = declaring.export(catalog)
     for section in ("permissions", "topic_permissions", "policies", "parameters", "queues"):
         assert [each for each in exported[section] if each not in written[section]] == [], section
 
@@ -403,7 +396,7 @@ def test_a_file_of_rabbitmq_4_is_loaded_but_for_bindings_of_internal_exchanges(c
 def test_a_file_that_a_rabbitmq_wrote_is_loaded(catalog: Catalog) -> None:
     """Written by `rabbitmqctl export_definitions` of 3.10.8: Erlang's lists of pairs and all."""
     exported = json.loads(FILE.with_name("exported-by-rabbitmq-3.10.8.json").read_text(encoding="utf-8"))
-    report = load(exported, catalog)
+    report = declaring.load(exported, catalog)
     assert (report.skipped, report.unknown) == ([], [])
     assert (report.loaded["queues"], report.loaded["exchanges"], report.loaded["bindings"]) == (6, 6, 6)
     shop = catalog.vhosts["shop"]
@@ -465,7 +458,7 @@ def test_it_is_declared_once() -> None:
 
 def test_what_clashes_with_what_a_client_has_declared_is_left_out() -> None:
     catalog, _ = founded()
-    declare(catalog, "/", "other")
+    declaring.declare(catalog, "/", "other")
     further = [{"name": "other", "vhost": "/", "type": "quorum"}]
     report = catalog.propose(DeclareDue(due_of(DOCUMENT, further)))
     assert [each.partition(":")[2].partition(":")[0] for each in report.skipped] == [" queues[1] (other)"]

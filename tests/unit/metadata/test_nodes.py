@@ -5,20 +5,12 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.errors import InvalidArgument, NotFound
+from amqp10broker.metadata import vhost_requests
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.entry_codec import decoded, encoded
 from amqp10broker.metadata.plan import CLUSTER, Put
 from amqp10broker.metadata.policies import Policy
 from amqp10broker.metadata.queue import ClusterFacts, NodeFacts, Owner, Placed, QueueSpec
-from amqp10broker.metadata.vhost_requests import (
-    ForgetNode,
-    JoinNode,
-    NodeLost,
-    NodeStarted,
-    SetClusterName,
-    SetDraining,
-    SetMembers,
-)
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.declaring import bind, declare, put_policy
 from tests.support.kept_entries import Host, Watched, kept_catalog, restarted
@@ -39,7 +31,7 @@ def catalog() -> Catalog:
     catalog = Watched(Host().start_queue)
     catalog.apply([Put(CLUSTER, ClusterFacts("id", "name"))])
     for name in ("a", "b"):
-        catalog.propose(JoinNode(name, "host", 1, "1.0"))
+        catalog.propose(vhost_requests.JoinNode(name, "host", 1, "1.0"))
     return catalog
 
 
@@ -66,8 +58,8 @@ def names(catalog: Catalog) -> list[str]:
 
 def test_a_number_is_never_given_again(catalog: Catalog) -> None:
     assert [node.number for node in catalog.nodes.values()] == [1, 2]
-    catalog.propose(ForgetNode("b"))
-    assert catalog.propose(JoinNode("b", "host", 2)).number == 3
+    catalog.propose(vhost_requests.ForgetNode("b"))
+    assert catalog.propose(vhost_requests.JoinNode("b", "host", 2)).number == 3
 
 
 def test_a_node_that_starts_says_where_it_is_and_what_it_had_is_gone(catalog: Catalog) -> None:
@@ -76,11 +68,11 @@ def test_a_node_that_starts_says_where_it_is_and_what_it_had_is_gone(catalog: Ca
     put(catalog, "new", Placed(2, incarnation=2), durable=False)
     put(catalog, "other", Placed(1, incarnation=1), durable=False)
     put(catalog, "durable", Placed(2))
-    catalog.propose(NodeStarted("b", 2, "elsewhere", 5, "2.0"))
+    catalog.propose(vhost_requests.NodeStarted("b", 2, "elsewhere", 5, "2.0"))
     assert names(catalog) == ["durable", "new", "other"]
     assert catalog.nodes["b"] == NodeFacts("b", 2, "elsewhere", 5, 2, False, "2.0")
     with pytest.raises(NotFound, match="nodes are: a, b"):
-        catalog.propose(NodeStarted("c", 1, "h", 1))
+        catalog.propose(vhost_requests.NodeStarted("c", 1, "h", 1))
 
 
 def test_what_ends_with_a_node_that_is_lost_is_gone_and_its_name_free(catalog: Catalog) -> None:
@@ -88,7 +80,7 @@ def test_what_ends_with_a_node_that_is_lost_is_gone_and_its_name_free(catalog: C
     put(catalog, "exclusive", Placed(2, incarnation=4), owner=Owner(2, 4, 1))
     put(catalog, "later", Placed(2, incarnation=5), durable=False)
     put(catalog, "durable", Placed(2))
-    catalog.propose(NodeLost(2, 4))
+    catalog.propose(vhost_requests.NodeLost(2, 4))
     assert names(catalog) == ["durable", "later"]
     put(catalog, "transient", Placed(1, incarnation=1), durable=False)
 
@@ -98,11 +90,11 @@ def test_durable_classic_queues_of_a_forgotten_node_are_gone(catalog: Catalog) -
     put(catalog, "stream", Placed(2), "stream")
     put(catalog, "elsewhere", Placed(1))
     put(catalog, "quorum", Placed(members=(2 << 32, 1 << 32)))
-    assert catalog.propose(ForgetNode("b")).number == 2
+    assert catalog.propose(vhost_requests.ForgetNode("b")).number == 2
     assert names(catalog) == ["elsewhere", "quorum"]
     assert catalog.node_of(2) is None
     with pytest.raises(NotFound):
-        catalog.propose(ForgetNode("b"))
+        catalog.propose(vhost_requests.ForgetNode("b"))
 
 
 def test_members_of_a_queue_change_while_it_runs(catalog: Catalog) -> None:
@@ -110,25 +102,25 @@ def test_members_of_a_queue_change_while_it_runs(catalog: Catalog) -> None:
     catalog.on_members = lambda queue: told.append(queue.members)
     put(catalog, "q", Placed(members=(1 << 32,)))
     queue = catalog.vhosts["/"].queues["q"]
-    assert catalog.propose(SetMembers("/", "q", queue.number, (1 << 32, 2 << 32)))
-    assert catalog.propose(SetMembers("/", "q", queue.number, (1 << 32, 2 << 32)))
-    assert not catalog.propose(SetMembers("/", "q", queue.number + 1, ()))
-    assert not catalog.propose(SetMembers("nowhere", "q", queue.number, ()))
+    assert catalog.propose(vhost_requests.SetMembers("/", "q", queue.number, (1 << 32, 2 << 32)))
+    assert catalog.propose(vhost_requests.SetMembers("/", "q", queue.number, (1 << 32, 2 << 32)))
+    assert not catalog.propose(vhost_requests.SetMembers("/", "q", queue.number + 1, ()))
+    assert not catalog.propose(vhost_requests.SetMembers("nowhere", "q", queue.number, ()))
     assert catalog.vhosts["/"].queues["q"] is queue
     assert told == [queue.members] == [(1 << 32, 2 << 32)]
 
 
 def test_maintenance_and_the_name_of_the_cluster(catalog: Catalog) -> None:
     for draining in (True, True, False):
-        catalog.propose(SetDraining("b", draining))
+        catalog.propose(vhost_requests.SetDraining("b", draining))
         assert catalog.nodes["b"].draining is draining
     for name in ("shop", "shop"):
-        catalog.propose(SetClusterName(name))
+        catalog.propose(vhost_requests.SetClusterName(name))
     assert catalog.cluster == ClusterFacts("id", "shop")
     with pytest.raises(InvalidArgument):
-        catalog.propose(SetClusterName(""))
+        catalog.propose(vhost_requests.SetClusterName(""))
     alone = Catalog(Host().start_queue)
-    alone.propose(SetClusterName("shop"))
+    alone.propose(vhost_requests.SetClusterName("shop"))
     assert alone.cluster_name("alone") == "shop"
 
 
@@ -137,8 +129,8 @@ def test_all_of_it_is_kept() -> None:
     catalog.apply([Put(CLUSTER, ClusterFacts("id", "name"))])
     catalog.changes.keep([Put(CLUSTER, ClusterFacts("id", "name"))])
     for name in ("a", "b"):
-        catalog.propose(JoinNode(name, "host", 1, "1.0"))
-    catalog.propose(ForgetNode("b"))
+        catalog.propose(vhost_requests.JoinNode(name, "host", 1, "1.0"))
+    catalog.propose(vhost_requests.ForgetNode("b"))
     put(catalog, "q", Placed(members=(1 << 32,)))
     again = restarted(kept, Watched)
     assert (again.nodes, again.highest_node, again.cluster) == (catalog.nodes, 2, catalog.cluster)
@@ -158,8 +150,8 @@ def test_a_queue_of_a_connection_elsewhere_is_the_same_after_its_bytes() -> None
 
 
 def test_a_node_that_starts_anew_is_in_service(catalog: Catalog) -> None:
-    catalog.propose(SetDraining("b", True))
-    catalog.propose(NodeStarted("b", 2, "there", 2))
+    catalog.propose(vhost_requests.SetDraining("b", True))
+    catalog.propose(vhost_requests.NodeStarted("b", 2, "there", 2))
     assert not catalog.nodes["b"].draining
 
 
@@ -170,7 +162,7 @@ def test_it_is_told_when_queues_may_want_other_members(catalog: Catalog) -> None
     put(catalog, "q", Placed(members=(1 << 32, 2 << 32)))
     assert len(told) == 1
     number = catalog.vhosts["/"].lookup("q").number
-    catalog.propose(SetMembers("/", "q", number, (1 << 32,)))
+    catalog.propose(vhost_requests.SetMembers("/", "q", number, (1 << 32,)))
     assert len(told) == 1
     put_policy(catalog, "/", Policy("p", ".*", {"target-group-size": 3}, 0, "queues"))
     assert len(told) == 2

@@ -10,19 +10,6 @@ from hypothesis import strategies as st
 
 from amqp10broker.errors import InvalidArgument
 from amqp10broker.metadata import patterns
-from amqp10broker.metadata.patterns import (
-    STATES_MAX,
-    BoundedSearch,
-    TooManySteps,
-    Unbounded,
-    check_bounded,
-    check_pattern,
-    extent,
-    fault_of,
-    matches,
-    parsed,
-    steps,
-)
 from tests.support.examples import tried
 
 
@@ -51,14 +38,14 @@ from tests.support.examples import tried
 )
 def test_a_pattern_is_searched_for_anywhere(pattern: str, name: str, found: bool) -> None:
     """Unanchored as PCRE is, and the empty one finds nothing."""
-    assert matches(check_pattern(pattern, "p"), name) is found
+    assert patterns.matches(patterns.check_pattern(pattern, "p"), name) is found
 
 
 @pytest.mark.parametrize("pattern", ["(", "[", "*", "a{2,1}", "(?<x", "[a&&b]"])
 def test_what_cannot_be_read_is_refused(pattern: str) -> None:
     """Also what a later Python will read otherwise."""
     with pytest.raises(InvalidArgument, match="^p: '.*' is not a regular expression: "):
-        check_pattern(pattern, "p")
+        patterns.check_pattern(pattern, "p")
 
 
 @pytest.mark.parametrize(
@@ -74,40 +61,40 @@ def test_what_cannot_be_read_is_refused(pattern: str) -> None:
 )
 def test_no_name_makes_a_search_long(pattern: str, name: str, found: bool) -> None:
     """Patterns with many ways through a name mean the same, and are searched for in bounded time."""
-    check_bounded([pattern], "p")
-    assert matches(check_pattern(pattern, "p"), name) is found
+    patterns.check_bounded([pattern], "p")
+    assert patterns.matches(patterns.check_pattern(pattern, "p"), name) is found
 
 
 def test_what_might_take_for_ever_is_refused_when_it_is_set() -> None:
     """And finds nothing where it stands from before."""
     hopeless = "^(.*)-(.*)-\\1$"
-    assert check_pattern(hopeless, "p") == hopeless
-    assert not matches(hopeless, "a-b-a")
+    assert patterns.check_pattern(hopeless, "p") == hopeless
+    assert not patterns.matches(hopeless, "a-b-a")
     with pytest.raises(InvalidArgument, match=r"^p: .* could take for ever to search for: it has a back ref"):
-        check_bounded(["a", hopeless], "p")
+        patterns.check_bounded(["a", hopeless], "p")
 
 
 def test_a_pattern_has_4096_characters_at_most() -> None:
     """A longer one from before stays and finds nothing."""
     long = "a" * (patterns.PATTERN_CHARACTERS_MAX + 1)
-    assert check_pattern(long, "p") == long
-    assert not matches(long, "a" * 1000)
-    assert matches(long[1000:], "b") is False
+    assert patterns.check_pattern(long, "p") == long
+    assert not patterns.matches(long, "a" * 1000)
+    assert patterns.matches(long[1000:], "b") is False
     with pytest.raises(InvalidArgument, match=r"^p: 'a{200}\.\.\.' could take for ever .* longer than 4096"):
-        check_bounded([long], "p")
+        patterns.check_bounded([long], "p")
 
 
 def test_a_pattern_that_is_none_any_more_finds_nothing() -> None:
     """As a topic permission with a user's name in a class may become."""
-    assert not matches("[z-\\.]", "z")
-    assert fault_of("[z-\\.]") is not None
-    assert fault_of("^orders") is None
+    assert not patterns.matches("[z-\\.]", "z")
+    assert patterns.fault_of("[z-\\.]") is not None
+    assert patterns.fault_of("^orders") is None
 
 
 def test_nothing_is_found_in_a_name_of_more_than_1024_characters() -> None:
     """A subject of AMQP 1.0 can be as long as its message."""
-    assert matches(".*", "a" * 1024)
-    assert not matches(".*", "a" * 1025)
+    assert patterns.matches(".*", "a" * 1024)
+    assert not patterns.matches(".*", "a" * 1025)
 
 
 HOPELESS = [
@@ -127,8 +114,8 @@ HOPELESS = [
 @pytest.mark.parametrize(("pattern", "text"), HOPELESS)
 def test_what_re_would_never_end_is_answered(pattern: str, text: str) -> None:
     """That the test ends is what it shows."""
-    assert not BoundedSearch(parsed(pattern))(text)[0]
-    assert extent(parsed(pattern))[0] > 1024
+    assert not patterns.BoundedSearch(patterns.parsed(pattern))(text)[0]
+    assert patterns.extent(patterns.parsed(pattern))[0] > 1024
 
 
 @pytest.mark.parametrize(
@@ -150,7 +137,7 @@ def test_what_re_would_never_end_is_answered(pattern: str, text: str) -> None:
 )
 def test_ways_of_patterns_that_are_quick(pattern: str, expected: int) -> None:
     """A repetition has as many as it may have rounds; parts one after the other multiply theirs."""
-    assert extent(parsed(pattern))[0] == expected
+    assert patterns.extent(patterns.parsed(pattern))[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -160,22 +147,22 @@ def test_ways_of_patterns_that_are_quick(pattern: str, expected: int) -> None:
         ("(a)?.*.*(?(1)b|c)", "a condition on a group"),
         (".*.*a++", "a possessive repetition"),
         (".*.*(?>a|b)*", "an atomic group"),
-        (".{1,600}.{1,600}", f"it is larger than {STATES_MAX} characters"),
-        ("((a{1,30}){1,30}){1,30}", f"it is larger than {STATES_MAX} characters"),
+        (".{1,600}.{1,600}", f"it is larger than {patterns.STATES_MAX} characters"),
+        ("((a{1,30}){1,30}){1,30}", f"it is larger than {patterns.STATES_MAX} characters"),
     ],
 )
 def test_what_cannot_be_followed_is_said(pattern: str, what: str) -> None:
     """Nothing else than what is in the way; the pattern itself is a regular expression."""
     re.compile(pattern)
-    with pytest.raises(Unbounded, match=re.escape(what)):
-        BoundedSearch(parsed(pattern))
+    with pytest.raises(patterns.Unbounded, match=re.escape(what)):
+        patterns.BoundedSearch(patterns.parsed(pattern))
 
 
 @pytest.mark.parametrize("pattern", ["(){400000000}.*.*x", "(?:(){60000}){60000}(?:a|)*x"])
 def test_rounds_with_nothing_in_them_are_not_gone(pattern: str) -> None:
     """That the test ends is what it shows."""
-    assert BoundedSearch(parsed(pattern))("aax")[0]
-    assert steps(parsed(pattern)) > 1 << 20
+    assert patterns.BoundedSearch(patterns.parsed(pattern))("aax")[0]
+    assert patterns.steps(patterns.parsed(pattern)) > 1 << 20
 
 
 @pytest.mark.parametrize(
@@ -184,20 +171,20 @@ def test_rounds_with_nothing_in_them_are_not_gone(pattern: str) -> None:
 )
 def test_few_ways_with_much_on_each_are_many_steps(pattern: str) -> None:
     """`re` would take a hundredth of a second for a name, or for ever."""
-    assert steps(parsed(pattern)) > 1 << 20
+    assert patterns.steps(patterns.parsed(pattern)) > 1 << 20
 
 
 @pytest.mark.parametrize("pattern", ["^orders\\..*", "orders.*new", "^(a|b|cd)-[0-9]+$", "^(?!amq\\.).*"])
 def test_patterns_as_people_write_them_are_few_steps(pattern: str) -> None:
-    assert steps(parsed(pattern)) < 1 << 20
+    assert patterns.steps(patterns.parsed(pattern)) < 1 << 20
 
 
 def test_a_search_is_given_up_after_so_many_steps() -> None:
-    search = BoundedSearch(parsed("^([a-z]+\\.?)+$"))
+    search = patterns.BoundedSearch(patterns.parsed("^([a-z]+\\.?)+$"))
     found, made = search("a" * 255)
     assert found
     assert search("a" * 255, made) == (True, made)
-    with pytest.raises(TooManySteps):
+    with pytest.raises(patterns.TooManySteps):
         search("a" * 255, made // 2)
 
 
@@ -230,6 +217,6 @@ PATTERNS = st.recursive(st.sampled_from(ATOMS), _larger, max_leaves=8)
 @given(pattern=PATTERNS, texts=st.lists(st.text("abA\n é-", max_size=8), min_size=1, max_size=5))
 def test_it_finds_what_re_finds(pattern: str, texts: list[str]) -> None:
     """Whatever is in the pattern: repetitions in repetitions, anchors, classes, flags, looks in looks."""
-    search = BoundedSearch(parsed(pattern))
+    search = patterns.BoundedSearch(patterns.parsed(pattern))
     for text in texts:
         assert search(text)[0] is (re.search(pattern, text) is not None), (pattern, text)

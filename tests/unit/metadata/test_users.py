@@ -17,18 +17,7 @@ from amqp10broker.metadata.users import (
     User,
     Users,
 )
-from tests.support.declaring import (
-    add_user,
-    add_vhost,
-    clear_permission,
-    clear_topic_permission,
-    delete_user,
-    set_password,
-    set_permission,
-    set_tags,
-    set_topic_permission,
-    set_user_limits,
-)
+from tests.support import declaring
 
 SECRET = PasswordRecord(PasswordAlgorithm.PLAIN, "geheim")
 
@@ -36,19 +25,19 @@ SECRET = PasswordRecord(PasswordAlgorithm.PLAIN, "geheim")
 @pytest.fixture
 def users() -> Users:
     users = Users()
-    add_user(users, "a", SECRET, tags=["administrator"])
+    declaring.add_user(users, "a", SECRET, tags=["administrator"])
     return users
 
 
 def test_an_unknown_user_cannot_be_changed(users: Users) -> None:
     for change in (
-        lambda: set_password(users, "b", None),
-        lambda: set_tags(users, "b", []),
-        lambda: set_user_limits(users, "b", UserLimits()),
-        lambda: delete_user(users, "b"),
-        lambda: set_permission(users, "b", "/", Permission()),
-        lambda: clear_permission(users, "b", "/"),
-        lambda: set_topic_permission(users, "b", "/", "x", TopicPermission()),
+        lambda: declaring.set_password(users, "b", None),
+        lambda: declaring.set_tags(users, "b", []),
+        lambda: declaring.set_user_limits(users, "b", UserLimits()),
+        lambda: declaring.delete_user(users, "b"),
+        lambda: declaring.set_permission(users, "b", "/", Permission()),
+        lambda: declaring.clear_permission(users, "b", "/"),
+        lambda: declaring.set_topic_permission(users, "b", "/", "x", TopicPermission()),
     ):
         with pytest.raises(NotFound, match="no user 'b'; add it first"):
             change()
@@ -57,14 +46,14 @@ def test_an_unknown_user_cannot_be_changed(users: Users) -> None:
 def test_every_change_raises_the_version(users: Users) -> None:
     seen = {users.version}
     for change in (
-        lambda: set_tags(users, "a", ["monitoring"]),
-        lambda: set_password(users, "a", None),
-        lambda: set_user_limits(users, "a", UserLimits(max_channels=1)),
-        lambda: set_permission(users, "a", "/", Permission()),
-        lambda: set_topic_permission(users, "a", "/", "x", TopicPermission("", "")),
-        lambda: clear_topic_permission(users, "a", "/", "x"),
-        lambda: clear_permission(users, "a", "/"),
-        lambda: delete_user(users, "a"),
+        lambda: declaring.set_tags(users, "a", ["monitoring"]),
+        lambda: declaring.set_password(users, "a", None),
+        lambda: declaring.set_user_limits(users, "a", UserLimits(max_channels=1)),
+        lambda: declaring.set_permission(users, "a", "/", Permission()),
+        lambda: declaring.set_topic_permission(users, "a", "/", "x", TopicPermission("", "")),
+        lambda: declaring.clear_topic_permission(users, "a", "/", "x"),
+        lambda: declaring.clear_permission(users, "a", "/"),
+        lambda: declaring.delete_user(users, "a"),
     ):
         change()
         assert users.version not in seen
@@ -73,9 +62,9 @@ def test_every_change_raises_the_version(users: Users) -> None:
 
 def test_permissions_go_with_the_user(users: Users) -> None:
     """A user of the same name who is added later starts with nothing."""
-    set_permission(users, "a", "/", Permission())
-    set_topic_permission(users, "a", "/", "x", TopicPermission())
-    delete_user(users, "a")
+    declaring.set_permission(users, "a", "/", Permission())
+    declaring.set_topic_permission(users, "a", "/", "x", TopicPermission())
+    declaring.delete_user(users, "a")
     assert list(users.permissions()) == []
     assert list(users.topic_permissions()) == []
 
@@ -84,10 +73,10 @@ def test_permissions_go_with_the_user(users: Users) -> None:
 def test_topic_permissions_are_cleared_one_by_one_or_all(users: Users) -> None:
     """Without an exchange, all of the virtual host."""
     for exchange in ("x", "y", "z"):
-        set_topic_permission(users, "a", "/", exchange, TopicPermission())
-    clear_topic_permission(users, "a", "/", "x")
+        declaring.set_topic_permission(users, "a", "/", exchange, TopicPermission())
+    declaring.clear_topic_permission(users, "a", "/", "x")
     assert [row[2] for row in users.topic_permissions()] == ["y", "z"]
-    clear_topic_permission(users, "a", "/")
+    declaring.clear_topic_permission(users, "a", "/")
     assert list(users.topic_permissions()) == []
 
 
@@ -127,7 +116,7 @@ def test_bad_limits_are_refused(values: dict[str, Any], text: str) -> None:
 @pytest.mark.rabbitmq("per_vhost_connection_limit_SUITE", "most_basic_single_node_connection_count")
 def test_a_virtual_hosts_connection_limit(catalog: Catalog) -> None:
     """Counted over all users; a closed connection makes room."""
-    vhost = add_vhost(catalog, "v", limits=VhostLimits(max_connections=1))
+    vhost = declaring.add_vhost(catalog, "v", limits=VhostLimits(max_connections=1))
     usage = Usage()
     usage.open_connection(vhost, User("a"))
     with pytest.raises(NotAllowed) as caught:
@@ -157,7 +146,7 @@ def test_a_users_connection_limit(catalog: Catalog) -> None:
     user = User("a", limits=UserLimits(max_connections=1))
     usage = Usage()
     usage.open_connection(catalog.vhosts["/"], user)
-    vhost = add_vhost(catalog, "v")
+    vhost = declaring.add_vhost(catalog, "v")
     with pytest.raises(NotAllowed) as caught:
         usage.open_connection(vhost, user)
     assert caught.value.description == (
@@ -198,14 +187,14 @@ def test_a_users_channel_limit() -> None:
 )
 def test_a_limit_of_zero_lets_nobody_in(catalog: Catalog) -> None:
     """So an administrator closes a virtual host."""
-    vhost = add_vhost(catalog, "v", limits=VhostLimits(max_connections=0))
+    vhost = declaring.add_vhost(catalog, "v", limits=VhostLimits(max_connections=0))
     with pytest.raises(NotAllowed, match=r"vhost connection limit \(0\) is reached"):
         Usage().open_connection(vhost, User("a"))
 
 
 def test_what_is_open_at_other_nodes_counts(catalog: Catalog) -> None:
     """W3: until the node says otherwise, or is lost."""
-    vhost = add_vhost(catalog, "v", limits=VhostLimits(max_connections=2))
+    vhost = declaring.add_vhost(catalog, "v", limits=VhostLimits(max_connections=2))
     user = User("a", limits=UserLimits(max_connections=9, max_channels=2))
     there, here = Usage(), Usage()
     there.open_connection(vhost, user)
@@ -230,7 +219,7 @@ def test_what_is_open_at_other_nodes_counts(catalog: Catalog) -> None:
 
 def test_only_what_has_a_limit_is_told_to_other_nodes(catalog: Catalog) -> None:
     """There may be many thousands of users."""
-    vhost, user = add_vhost(catalog, "v"), User("a")
+    vhost, user = declaring.add_vhost(catalog, "v"), User("a")
     usage = Usage()
     usage.open_connection(vhost, user)
     usage.open_channel(user)

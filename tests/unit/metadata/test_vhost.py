@@ -10,16 +10,8 @@ from typing import Any
 import pytest
 
 import amqp10broker
+from amqp10broker import errors
 from amqp10broker.emulation import rules_of
-from amqp10broker.errors import (
-    Inequivalent,
-    InvalidArgument,
-    LimitExceeded,
-    NotFound,
-    PreconditionFailed,
-    RefusedError,
-    ResourceLocked,
-)
 from amqp10broker.metadata import queue_arguments
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.entry_codec import decoded, encoded
@@ -38,7 +30,7 @@ LOCKED = (
 
 
 def refusal(
-    error: type[RefusedError], catalog: Catalog, vhost: VirtualHost, name: str = "q", **properties: Any
+    error: type[errors.RefusedError], catalog: Catalog, vhost: VirtualHost, name: str = "q", **properties: Any
 ) -> str:
     """What the client reads when a declaration is refused."""
     with pytest.raises(error) as caught:
@@ -87,7 +79,7 @@ def test_an_exclusive_queue_is_as_declared_and_never_lasts(
     assert not queue.lasting
     assert queue.number == 0
     assert declare(catalog, vhost, "q", durable=durable, exclusive_owner=owner) == (queue, False)
-    with pytest.raises(Inequivalent, match="inequivalent arg 'durable'"):
+    with pytest.raises(errors.Inequivalent, match="inequivalent arg 'durable'"):
         declare(catalog, vhost, "q", durable=not durable, exclusive_owner=owner)
 
 
@@ -106,18 +98,18 @@ def test_checks_go_exclusive_durable_auto_delete_arguments(catalog: Catalog, vho
     """The first difference in this order is the one that is told."""
     declare(catalog, vhost, "q", arguments={"x-max-length": 1})
     everything: dict[str, Any] = {"durable": False, "auto_delete": True, "arguments": {"x-max-length": 2}}
-    assert refusal(ResourceLocked, catalog, vhost, exclusive_owner=object(), **everything) == LOCKED
-    assert "'durable'" in refusal(Inequivalent, catalog, vhost, **everything)
+    assert refusal(errors.ResourceLocked, catalog, vhost, exclusive_owner=object(), **everything) == LOCKED
+    assert "'durable'" in refusal(errors.Inequivalent, catalog, vhost, **everything)
     everything["durable"] = True
-    assert "'auto_delete'" in refusal(Inequivalent, catalog, vhost, **everything)
+    assert "'auto_delete'" in refusal(errors.Inequivalent, catalog, vhost, **everything)
     everything["auto_delete"] = False
-    assert "'x-max-length'" in refusal(Inequivalent, catalog, vhost, **everything)
+    assert "'x-max-length'" in refusal(errors.Inequivalent, catalog, vhost, **everything)
 
 
 def test_equivalence_is_checked_before_values(catalog: Catalog, vhost: VirtualHost) -> None:
     """A bad argument for a queue that exists is one that differs."""
     declare(catalog, vhost, "q")
-    assert refusal(Inequivalent, catalog, vhost, arguments={"x-expires": -1}) == (
+    assert refusal(errors.Inequivalent, catalog, vhost, arguments={"x-expires": -1}) == (
         "inequivalent arg 'x-expires' for queue 'q' in vhost '/': received the value '-1' of type "
         "'signedint' but current is none"
     )
@@ -128,7 +120,7 @@ def test_a_missing_type_is_filled_in_before_comparing(catalog: Catalog, vhost: V
     declare(catalog, vhost, "a")
     assert not declare(catalog, vhost, "a", arguments={"x-queue-type": "classic"})[1]
     declare(catalog, vhost, "b", arguments={"x-queue-type": "quorum"})
-    assert refusal(Inequivalent, catalog, vhost, "b") == (
+    assert refusal(errors.Inequivalent, catalog, vhost, "b") == (
         "inequivalent arg 'x-queue-type' for queue 'b' in vhost '/': "
         "received 'classic' but current is 'quorum'"
     )
@@ -147,7 +139,7 @@ def test_an_unknown_type_is_refused(catalog: Catalog, vhost: VirtualHost) -> Non
 
 def test_a_type_that_is_no_string_is_refused(catalog: Catalog, vhost: VirtualHost) -> None:
     """406 with the type of the value."""
-    assert refusal(InvalidArgument, catalog, vhost, arguments={"x-queue-type": 1}) == (
+    assert refusal(errors.InvalidArgument, catalog, vhost, arguments={"x-queue-type": 1}) == (
         "invalid arg 'x-queue-type' for queue 'q' in vhost '/': must be a string, not signedint"
     )
 
@@ -178,7 +170,7 @@ def test_a_stream_is_declared_with_its_arguments(catalog: Catalog, vhost: Virtua
     assert (settings.max_length_bytes, settings.max_age_ms) == (1000, 7 * 24 * 3600 * 1000)
     assert (settings.segment_bytes, settings.filter_bytes) == (100, 32)
     assert declare(catalog, vhost, "q", arguments=arguments) == (queue, False)
-    with pytest.raises(Inequivalent, match="inequivalent arg 'x-max-age' for queue 'q' in vhost '/'"):
+    with pytest.raises(errors.Inequivalent, match="inequivalent arg 'x-max-age' for queue 'q' in vhost '/'"):
         declare(catalog, vhost, "q", arguments=arguments | {"x-max-age": "8D"})
 
 
@@ -195,7 +187,9 @@ def test_a_stream_is_always_durable_and_never_for_one_connection(
     catalog: Catalog, vhost: VirtualHost, properties: dict[str, Any], fault: str
 ) -> None:
     """406 with the property's name."""
-    with pytest.raises(PreconditionFailed, match=f"invalid property '{fault}' for queue 'q' in vhost '/'"):
+    with pytest.raises(
+        errors.PreconditionFailed, match=f"invalid property '{fault}' for queue 'q' in vhost '/'"
+    ):
         declare(catalog, vhost, "q", arguments={"x-queue-type": "stream"}, **properties)
 
 
@@ -216,7 +210,7 @@ def test_a_stream_has_none_of_the_features_of_queues(
     catalog: Catalog, vhost: VirtualHost, name: str, value: Any
 ) -> None:
     """406 with the kind of queue."""
-    text = refusal(InvalidArgument, catalog, vhost, arguments={"x-queue-type": "stream", name: value})
+    text = refusal(errors.InvalidArgument, catalog, vhost, arguments={"x-queue-type": "stream", name: value})
     start = f"invalid arg '{name}' for queue 'q' in vhost '/': not for a queue of type stream, only of type "
     assert text.startswith(start)
 
@@ -236,7 +230,7 @@ def test_a_quorum_queue_cannot_be_so(
 ) -> None:
     """Asked for explicitly, it is refused and not turned into a classic one."""
     assert (
-        refusal(PreconditionFailed, catalog, vhost, arguments={"x-queue-type": "quorum"}, **properties)
+        refusal(errors.PreconditionFailed, catalog, vhost, arguments={"x-queue-type": "quorum"}, **properties)
         == text
     )
     assert vhost.find("q") is None
@@ -305,7 +299,7 @@ def test_the_queue_limit_refuses_one_too_many(catalog: Catalog, vhost: VirtualHo
     change_vhost(catalog, vhost, limits=VhostLimits(max_queues=1))
     declare(catalog, vhost, "a")
     assert not declare(catalog, vhost, "a")[1]
-    assert refusal(LimitExceeded, catalog, vhost) == (
+    assert refusal(errors.LimitExceeded, catalog, vhost) == (
         "cannot declare queue 'q': queue limit in vhost '/' (1) is reached"
     )
     remove(catalog, vhost, "a")
@@ -320,14 +314,14 @@ def test_the_queue_limit_refuses_one_too_many(catalog: Catalog, vhost: VirtualHo
 def test_a_queue_limit_of_zero_allows_none(catalog: Catalog, vhost: VirtualHost) -> None:
     """Zero is a limit; only negative ones are none."""
     change_vhost(catalog, vhost, limits=VhostLimits(max_queues=0))
-    assert refusal(LimitExceeded, catalog, vhost).endswith("queue limit in vhost '/' (0) is reached")
+    assert refusal(errors.LimitExceeded, catalog, vhost).endswith("queue limit in vhost '/' (0) is reached")
 
 
 def test_nothing_is_declared_in_a_deleted_virtual_host(catalog: Catalog) -> None:
     """A session that still holds it must not make queues that nobody finds."""
     vhost = add_vhost(catalog, "v")
     delete_vhost(catalog, "v")
-    assert refusal(NotFound, catalog, vhost) == "vhost v not found"
+    assert refusal(errors.NotFound, catalog, vhost) == "vhost v not found"
 
 
 @pytest.mark.rabbitmq(
@@ -346,9 +340,9 @@ def test_a_quorum_queue_may_be_declared_again_as_a_classic_one_if_that_is_permit
     here = relaxed.lookup_vhost("/")
 
     def differs(name: str = "q", **properties: Any) -> str:
-        return refusal(Inequivalent, relaxed, here, name, **properties)
+        return refusal(errors.Inequivalent, relaxed, here, name, **properties)
 
-    assert "'x-queue-type'" in refusal(Inequivalent, strict, strict.lookup_vhost("/"), arguments=again)
+    assert "'x-queue-type'" in refusal(errors.Inequivalent, strict, strict.lookup_vhost("/"), arguments=again)
     assert declare(relaxed, here, "q", arguments=again) == (queues[1], False)
     assert declare(relaxed, here, "q", arguments={"x-max-length": 5}) == (queues[1], False), "by default"
     assert "'x-max-length'" in differs(arguments={"x-queue-type": "classic"})
@@ -396,10 +390,7 @@ MAX_AGE = "must be a number above 0 and a unit of Y, M, D, h, m, s, such as '7D'
         (CLASSIC, {"x-queue-master-locator": "min-masters"}),
         (CLASSIC, {"x-queue-mode": "lazy", "x-queue-version": 2}),
         (QUORUM, {"x-quorum-initial-group-size": 3, "x-quorum-target-group-size": 5}),
-        (
-            QUORUM,
-            {"x-delayed-retry-type": "failed", "x-delayed-retry-min": 5, "x-delayed-retry-max": 5},
-        ),
+        (QUORUM, {"x-delayed-retry-type": "failed", "x-delayed-retry-min": 5, "x-delayed-retry-max": 5}),
         (STREAM, {"x-max-age": "7D", "x-stream-max-segment-size-bytes": 0, "x-initial-cluster-size": 1}),
         (CLASSIC, {"x-nobody-knows": object(), "custom": None}),
     ],
@@ -457,7 +448,7 @@ def test_good_arguments_are_accepted(kind: QueueType, arguments: dict[str, Any])
 )
 def test_a_bad_value_is_refused(kind: QueueType, arguments: dict[str, Any], fault: str) -> None:
     """406 with the argument, the last of these, what is allowed, and what was given; ranges as above."""
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(errors.InvalidArgument) as caught:
         queue_arguments.check(arguments, kind, Q)
     assert caught.value.description == f"invalid arg '{[*arguments][-1]}' for {Q}: {fault}"
 
@@ -481,7 +472,7 @@ def test_a_bad_value_is_refused(kind: QueueType, arguments: dict[str, Any], faul
 )
 def test_an_argument_of_another_kind_is_refused(kind: QueueType, name: str, value: Any, takers: str) -> None:
     """406 with the kind and those that take it, even if the value is good."""
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(errors.InvalidArgument) as caught:
         queue_arguments.check({name: value}, kind, Q)
     assert caught.value.description == (
         f"invalid arg '{name}' for {Q}: not for a queue of type {kind}, only of type {takers}"
@@ -521,7 +512,7 @@ def test_an_argument_of_another_kind_is_refused(kind: QueueType, name: str, valu
 )
 def test_a_difference_is_inequivalent(received: dict[str, Any], current: dict[str, Any], text: str) -> None:
     """406 with what was received and what is."""
-    with pytest.raises(Inequivalent) as caught:
+    with pytest.raises(errors.Inequivalent) as caught:
         queue_arguments.assert_equivalent(received, current, CLASSIC, Q)
     assert caught.value.description == "inequivalent arg " + text.replace("QUEUE", Q)
 
@@ -535,15 +526,12 @@ def test_integers_of_different_widths_are_the_same() -> None:
 def test_only_what_the_existing_kind_knows_is_compared(name: str) -> None:
     """Arguments without a meaning for this queue may differ."""
     assert queue_arguments.assert_equivalent({name: 5}, {}, CLASSIC, Q) is None
-    with pytest.raises(Inequivalent):
+    with pytest.raises(errors.Inequivalent):
         queue_arguments.assert_equivalent({"x-delivery-limit": 5}, {}, QUORUM, Q)
 
 
 PACKAGE = Path(amqp10broker.__file__).parent
-READS_WHAT_A_CONSUMER_ASKS_FOR = {
-    "sessions/amqp10/attach.py",
-    "sessions/amqp091/consuming.py",
-}
+READS_WHAT_A_CONSUMER_ASKS_FOR = {"sessions/amqp10/attach.py", "sessions/amqp091/consuming.py"}
 
 
 @pytest.mark.parametrize("room", ["sessions", "operations"])

@@ -207,12 +207,7 @@ def configured(broker_policy: Broker, queue: str) -> list[Configure]:
 def test_a_policy_is_set_listed_and_cleared(broker_policy: Broker) -> None:
     assert broker_policy.do(
         "set-policy", **policy({"max-length": 5}, priority=3, apply_to="classic_queues")
-    ) == {
-        "queues": 1,
-        "exchanges": 0,
-        "ineffective": [],
-        "warnings": [],
-    }
+    ) == {"queues": 1, "exchanges": 0, "ineffective": [], "warnings": []}
     assert [each.settings.max_length for each in configured(broker_policy, "qc")] == [5]
     assert configured(broker_policy, "qq") == []
     assert broker_policy.do("list-policies") == [

@@ -10,21 +10,10 @@ import pytest
 from amqp10broker.metadata.plan import Decided
 from amqp10broker.operations.amqp_node import STATUSES, handle_request, read_request, status_of, to_plain
 from amqp10broker.operations.bindings import parse_uri, percent_decoded
+from amqp10broker.protocols.amqp10 import types as t10
 from amqp10broker.protocols.amqp10.codec import array_of, encode
 from amqp10broker.protocols.amqp10.errors import DecodeError
 from amqp10broker.protocols.amqp10.performatives import Header, Properties
-from amqp10broker.protocols.amqp10.types import (
-    Byte,
-    Described,
-    Int,
-    Long,
-    Map,
-    Short,
-    Symbol,
-    UByte,
-    UInt,
-    ULong,
-)
 from amqp10broker.queues.commands import RequestRef
 from tests.support.managing import Broker, read_response, request_message
 
@@ -40,16 +29,16 @@ def broker() -> Broker:
 @pytest.mark.parametrize(
     "message_id",
     [
-        ULong(0),
-        ULong(2**64 - 1),
+        t10.ULong(0),
+        t10.ULong(2**64 - 1),
         UUID(int=7),
         b"\x00\xff",
         "text",
         "",
-        Byte(-1),
-        Short(-300),
-        Int(7),
-        Long(-(2**63)),
+        t10.Byte(-1),
+        t10.Short(-300),
+        t10.Int(7),
+        t10.Long(-(2**63)),
     ],
     ids=repr,
 )
@@ -61,12 +50,12 @@ def test_sections_around_the_body_do_not_matter(broker: Broker) -> None:
     """Header, annotations, application-properties and footer are skipped."""
     payload = (
         Header(durable=True).encode()
-        + encode(Described(ULong(0x71), {Symbol("x"): 1}))
-        + encode(Described(ULong(0x72), {Symbol("x"): 1}))
+        + encode(t10.Described(t10.ULong(0x71), {t10.Symbol("x"): 1}))
+        + encode(t10.Described(t10.ULong(0x72), {t10.Symbol("x"): 1}))
         + Properties(message_id="id", to="/queues/q", subject="PUT").encode()
-        + encode(Described(ULong(0x74), {"http:request": "1.1"}))
-        + encode(Described(Symbol("amqp:amqp-value:*"), {"durable": False}))
-        + encode(Described(ULong(0x78), {Symbol("x"): 1}))
+        + encode(t10.Described(t10.ULong(0x74), {"http:request": "1.1"}))
+        + encode(t10.Described(t10.Symbol("amqp:amqp-value:*"), {"durable": False}))
+        + encode(t10.Described(t10.ULong(0x78), {t10.Symbol("x"): 1}))
     )
     request = read_request(payload)
     assert (request.method, request.to, request.message_id, request.body) == (
@@ -84,11 +73,11 @@ def test_sections_around_the_body_do_not_matter(broker: Broker) -> None:
         b"\x00",
         b"hello",
         encode("text"),
-        encode(Described(ULong(0x99), [])),
-        encode(Described(ULong(0x75), "text")),
-        encode(Described(ULong(0x73), [UUID(int=1), 5])),
-        encode(Described(ULong(0x73), "text")),
-        encode(Described([], "text")),
+        encode(t10.Described(t10.ULong(0x99), [])),
+        encode(t10.Described(t10.ULong(0x75), "text")),
+        encode(t10.Described(t10.ULong(0x73), [UUID(int=1), 5])),
+        encode(t10.Described(t10.ULong(0x73), "text")),
+        encode(t10.Described([], "text")),
     ],
 )
 def test_what_is_no_message_cannot_be_answered(broker: Broker, payload: bytes) -> None:
@@ -182,13 +171,13 @@ def test_a_token_of_another_type_is_400(broker: Broker) -> None:
 @pytest.mark.parametrize(
     ("given", "plain"),
     [
-        (UByte(5), 5),
-        (Int(-5), -5),
-        (Symbol("a"), "a"),
-        (array_of([Symbol("a"), Symbol("b")]), ["a", "b"]),
-        ([UInt(1), [None, True]], [1, [None, True]]),
-        ({Symbol("k"): {"x": b"1"}}, {"k": {"x": b"1"}}),
-        (Map((("a", 1), (Symbol("b"), 2))), {"a": 1, "b": 2}),
+        (t10.UByte(5), 5),
+        (t10.Int(-5), -5),
+        (t10.Symbol("a"), "a"),
+        (array_of([t10.Symbol("a"), t10.Symbol("b")]), ["a", "b"]),
+        ([t10.UInt(1), [None, True]], [1, [None, True]]),
+        ({t10.Symbol("k"): {"x": b"1"}}, {"k": {"x": b"1"}}),
+        (t10.Map((("a", 1), (t10.Symbol("b"), 2))), {"a": 1, "b": 2}),
         (1.5, 1.5),
     ],
     ids=repr,

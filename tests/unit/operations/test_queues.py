@@ -165,10 +165,7 @@ def test_a_queue_of_direct_replies_cannot_be_declared(broker: Broker, body: obje
     """Its name is reserved, and it is nobody's to find equivalent."""
     with_replies(broker)
     status, text = broker.request("PUT", f"/queues/{REPLIES}", body)
-    assert (status, text) == (
-        "403",
-        f"queue '{REPLIES}' in vhost '/' starts with reserved prefix 'amq.'",
-    )
+    assert (status, text) == ("403", f"queue '{REPLIES}' in vhost '/' starts with reserved prefix 'amq.'")
 
 
 def with_replies(broker: Broker) -> None:

@@ -11,24 +11,9 @@ from amqp10broker.message.amqp10 import make_head
 from amqp10broker.message.filters.stream_filters import OffsetWord
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp091 import methods
+from amqp10broker.queues import commands
 from amqp10broker.queues.classic.dispatch import Serving
 from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.commands import (
-    NO_BOUND,
-    Cancel,
-    Command,
-    ConsumerRef,
-    Credit,
-    CreditReply,
-    Deliver,
-    DeliveryOutcome,
-    Publish,
-    QueueDeleted,
-    Settle,
-    Subscribe,
-    Unconfirmed,
-    Unsubscribe,
-)
 from amqp10broker.queues.queue_status import ConsumerStatus, LengthLimits, QueueStatus
 from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.queue import QuorumQueue
@@ -83,7 +68,7 @@ def test_a_quorum_queue_counts_what_it_refuses_and_is_full_until_there_is_room_a
     assert bench.counters == {"published": 5, "rejected": 2}
     assert bench.queue.figures().full
     consumer = bench.consumer(1)
-    bench.settle(consumer, DeliveryOutcome.ACCEPT)
+    bench.settle(consumer, commands.DeliveryOutcome.ACCEPT)
     assert bench.queue.ready == 4
     assert not bench.queue.figures().full
 
@@ -95,10 +80,10 @@ def test_a_quorum_queue_counts_what_dies() -> None:
     bench.wait(20)
     bench.publish("b", "c")
     consumer = bench.consumer(1)
-    bench.settle(consumer, DeliveryOutcome.DISCARD)
+    bench.settle(consumer, commands.DeliveryOutcome.DISCARD)
     for _ in range(2):
         bench.credit(consumer, 1)
-        bench.settle(consumer, DeliveryOutcome.REQUEUE_FAILED)
+        bench.settle(consumer, commands.DeliveryOutcome.REQUEUE_FAILED)
     assert bench.counters == {"published": 3, "expired": 1, "discarded": 1, "delivery_limit": 1}
 
 
@@ -127,7 +112,7 @@ def test_a_stream_counts_what_it_takes_and_what_retention_drops() -> None:
     assert bench.counters == {"published": 16, "dropped": dropped}
 
 
-class Looked(dict[ConsumerRef, ConsumerStatus]):
+class Looked(dict[commands.ConsumerRef, ConsumerStatus]):
     """Counts how often all consumers are looked at."""
 
     def __init__(self, parts: Iterator[ConsumerStatus]) -> None:
@@ -179,14 +164,14 @@ def broken(*given: object, **options: object) -> None:
 
 def classic(monkeypatch: pytest.MonkeyPatch) -> ClassicQueue:
     queue = ClassicQueue("q", durable=True)
-    queue.apply(Publish(HERE.publisher(), [0, 1], [MESSAGE, MESSAGE], False), NOW_MS)
+    queue.apply(commands.Publish(HERE.publisher(), [0, 1], [MESSAGE, MESSAGE], False), NOW_MS)
     monkeypatch.setattr(Serving, "serve", broken)
     return queue
 
 
 def quorum(monkeypatch: pytest.MonkeyPatch) -> QuorumQueue:
     queue = QuorumQueue("q", now_ms=NOW_MS)
-    queue.apply(Publish(HERE.publisher(), [0, 1], [MESSAGE, MESSAGE], False), NOW_MS)
+    queue.apply(commands.Publish(HERE.publisher(), [0, 1], [MESSAGE, MESSAGE], False), NOW_MS)
     monkeypatch.setattr(Messages, "read", broken)
     return queue
 
@@ -194,7 +179,7 @@ def quorum(monkeypatch: pytest.MonkeyPatch) -> QuorumQueue:
 def stream(monkeypatch: pytest.MonkeyPatch) -> StreamQueue:
     log = StreamLog(MemoryShelf())
     queue = StreamQueue("q", log)
-    queue.apply(Publish(HERE.publisher(), [0, 1], [MESSAGE, MESSAGE], False), NOW_MS)
+    queue.apply(commands.Publish(HERE.publisher(), [0, 1], [MESSAGE, MESSAGE], False), NOW_MS)
     queue.write(NOW_MS)
     log.commit(log.write())
     queue.commit(NOW_MS)
@@ -211,17 +196,17 @@ def test_who_was_served_hears_that_the_queue_is_gone_and_who_publishes_that_it_f
     publisher = HERE.publisher()
     consumers = [HERE.consumer(), HERE.consumer()]
     for consumer in consumers:
-        queue.apply(Subscribe(consumer, False, position=OffsetWord.FIRST), NOW_MS)
-    at_work: list[Command] = [Credit(consumer, 0, 1, False, 0) for consumer in consumers]
-    at_work.append(Publish(publisher, [7], [MESSAGE], False))
+        queue.apply(commands.Subscribe(consumer, False, position=OffsetWord.FIRST), NOW_MS)
+    at_work: list[commands.Command] = [commands.Credit(consumer, 0, 1, False, 0) for consumer in consumers]
+    at_work.append(commands.Publish(publisher, [7], [MESSAGE], False))
     with pytest.raises(RuntimeError):
         queue.apply(at_work[0], NOW_MS)
 
     queue.break_down(at_work)
 
     effects = queue.take_effects()[HERE.id]
-    assert [each.ids for each in effects if isinstance(each, Unconfirmed) and each.failed] == [[7]]
-    assert [each.ref for each in effects if isinstance(each, QueueDeleted)] == consumers
+    assert [each.ids for each in effects if isinstance(each, commands.Unconfirmed) and each.failed] == [[7]]
+    assert [each.ref for each in effects if isinstance(each, commands.QueueDeleted)] == consumers
 
 
 FEW, MANY = 50, 2_000
@@ -229,10 +214,10 @@ FEW, MANY = 50, 2_000
 SINGLE = QueueSettings(single_active_consumer=True)
 
 
-def stepping(queue: Any) -> Callable[[Command], None]:
+def stepping(queue: Any) -> Callable[[commands.Command], None]:
     """What gives a queue a command, with the end of a wake."""
 
-    def apply(command: Command) -> None:
+    def apply(command: commands.Command) -> None:
         queue.apply(command, NOW_MS)
         queue.deadline()
         queue.take_effects()
@@ -256,19 +241,19 @@ def test_a_queue_takes_one_more_and_lets_one_go_in_steps_of_which_there_is_an_en
 ) -> None:
     """Subscribing with credit, and leaving, of the first one (the active one) and of one in the middle."""
     apply = stepping(MAKERS[kind]())
-    refs: list[ConsumerRef] = []
+    refs: list[commands.ConsumerRef] = []
 
     def join() -> None:
         ref = new_asker("somebody").consumer()
         refs.append(ref)
-        apply(Subscribe(ref, False))
-        apply(Credit(ref, 0, 10, False, 0))
+        apply(commands.Subscribe(ref, False))
+        apply(commands.Credit(ref, 0, 10, False, 0))
 
     def leave(at: int) -> Callable[[], None]:
         ref = refs.pop(at)
         if leaves_by == "cancel":
-            return lambda: apply(Cancel(ref))
-        return lambda: apply(Unsubscribe(ref, [], [], 0, DeliveryOutcome.REQUEUE))
+            return lambda: apply(commands.Cancel(ref))
+        return lambda: apply(commands.Unsubscribe(ref, [], [], 0, commands.DeliveryOutcome.REQUEUE))
 
     steps: dict[int, list[int]] = {}
     for count in (FEW, MANY):
@@ -312,9 +297,9 @@ class Wire:
         self.bench: Any = StreamBench() if kind == "stream" else Bench(kind, **settings)
         self.had = 0
 
-    def consumer(self) -> ConsumerRef:
-        ref: ConsumerRef = self.bench.reply_to.consumer()
-        self.bench.do(Subscribe(ref, False))
+    def consumer(self) -> commands.ConsumerRef:
+        ref: commands.ConsumerRef = self.bench.reply_to.consumer()
+        self.bench.do(commands.Subscribe(ref, False))
         return ref
 
     def publish(self, *sizes: int) -> list[Any]:
@@ -322,12 +307,12 @@ class Wire:
             return self.bench.publish_all([(HEAD, b"x" * size) for size in sizes])
         return list(self.bench.publish(len(sizes), [_ten(size) for size in sizes]))
 
-    def ask(self, ref: ConsumerRef, credit: int, room: int) -> list[Any]:
-        return list(self.bench.do(Credit(ref, self.had, credit, False, self.had, room)))
+    def ask(self, ref: commands.ConsumerRef, credit: int, room: int) -> list[Any]:
+        return list(self.bench.do(commands.Credit(ref, self.had, credit, False, self.had, room)))
 
     def got(self, effects: list[Any]) -> tuple[int, bool]:
         """Deliveries, and whether the last one said that the room is used up."""
-        delivers = [each for each in effects if isinstance(each, Deliver)]
+        delivers = [each for each in effects if isinstance(each, commands.Deliver)]
         count = sum(len(each.keys) for each in delivers)
         self.had += count
         assert not any(each.spent for each in delivers[:-1])
@@ -338,8 +323,8 @@ def _ten(size: int) -> Message:
     return text(0)[0], b"\x00\x53\x75\xb0" + size.to_bytes(4, "big") + b"x" * size
 
 
-def reply_of(effects: list[Any]) -> CreditReply:
-    (reply,) = [each for each in effects if isinstance(each, CreditReply)]
+def reply_of(effects: list[Any]) -> commands.CreditReply:
+    (reply,) = [each for each in effects if isinstance(each, commands.CreditReply)]
     return reply
 
 
@@ -379,9 +364,9 @@ def test_another_consumer_gets_what_one_has_no_room_for(kind: str) -> None:
     first, second = wire.consumer(), wire.consumer()
     wire.ask(first, 256, 1_000)
     wire.publish(2_000)
-    wire.bench.do(Credit(second, 0, 256, False, 0, 1_000_000))
+    wire.bench.do(commands.Credit(second, 0, 256, False, 0, 1_000_000))
     effects = wire.publish(2_000, 2_000)
-    delivers = [each for each in effects if isinstance(each, Deliver)]
+    delivers = [each for each in effects if isinstance(each, commands.Deliver)]
     assert {each.consumer for each in delivers} == {second}
     assert sum(len(each.keys) for each in delivers) == 2
 
@@ -392,10 +377,10 @@ def test_messages_that_came_back_use_up_room_like_others(kind: str) -> None:
     wire = Wire(kind)
     ref = wire.consumer()
     wire.publish(*[600] * 6)
-    effects = wire.ask(ref, 4, NO_BOUND)
-    keys = [key for each in effects if isinstance(each, Deliver) for key in each.keys]
+    effects = wire.ask(ref, 4, commands.NO_BOUND)
+    keys = [key for each in effects if isinstance(each, commands.Deliver) for key in each.keys]
     assert wire.got(effects) == (4, False)
-    wire.bench.do(Settle(ref, keys[:3], DeliveryOutcome.REQUEUE))
+    wire.bench.do(commands.Settle(ref, keys[:3], commands.DeliveryOutcome.REQUEUE))
     assert wire.got(wire.ask(ref, 256, 1_000)) == (2, True)
     assert wire.got(wire.ask(ref, 256, 1_500)) == (3, True)
 

@@ -5,16 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.message.amqp10 import header_of
-from amqp10broker.queues.commands import (
-    Answer,
-    ConsumerRef,
-    CreditReply,
-    Delete,
-    DeliveryOutcome,
-    Inspect,
-    Purge,
-    Refusal,
-)
+from amqp10broker.queues import commands
 from amqp10broker.queues.settings import Overflow
 from tests.support.queue_bench import BOTH, START_MS, Bench, confirmed, message, only, rejected
 
@@ -79,7 +70,7 @@ def test_listings_have_the_tag_of_the_active_one(kind: str) -> None:
         bench.consumer(1, name=bench.reply_to.name_of(what)) for what in ("consumer 'it's'", "link 'second'")
     )
     assert bench.queue.figures().single_active_consumer_tag == "it's"
-    bench.leave(first, DeliveryOutcome.REQUEUE)
+    bench.leave(first, commands.DeliveryOutcome.REQUEUE)
     assert bench.queue.figures().single_active_consumer_tag == "second"
     many = Bench(kind)
     many.consumer(1, name="link 'x'")
@@ -102,14 +93,14 @@ def test_nothing_is_available_to_one_that_waits_and_a_drain_is_answered_at_once(
     first, second, third = (bench.consumer() for _ in range(3))
     bench.publish("a", "b")
 
-    def available(ref: ConsumerRef, credit: int) -> int:
-        return only(bench.credit(ref, credit), CreditReply)[0].available
+    def available(ref: commands.ConsumerRef, credit: int) -> int:
+        return only(bench.credit(ref, credit), commands.CreditReply)[0].available
 
     told = bench.credit(third, 5, drain=True)
-    assert [type(each) for each in told] == [CreditReply]
-    assert only(told, CreditReply)[0].credit == 0
+    assert [type(each) for each in told] == [commands.CreditReply]
+    assert only(told, commands.CreditReply)[0].credit == 0
     assert (available(first, 1), available(second, 9)) == (1, 0)
-    bench.leave(first, DeliveryOutcome.REQUEUE)
+    bench.leave(first, commands.DeliveryOutcome.REQUEUE)
     assert available(second, 0) == 0, "it has had both"
     bench.publish("c")
     assert available(second, 0) == 1
@@ -181,7 +172,7 @@ def test_a_return_keeps_its_time_and_what_a_consumer_holds_does_not_expire(kind:
     consumer = bench.consumer(1)
     bench.wait(held)
     assert bench.dead() == []
-    bench.settle(consumer, DeliveryOutcome.REQUEUE)
+    bench.settle(consumer, commands.DeliveryOutcome.REQUEUE)
     if held < 100:
         bench.wait(99 - held)
         assert bench.queue.ready == 1
@@ -223,7 +214,7 @@ def test_a_consumer_is_use(kind: str) -> None:
     consumer = bench.consumer()
     bench.wait(1000)
     assert not bench.queue.deleted
-    bench.leave(consumer, DeliveryOutcome.REQUEUE)
+    bench.leave(consumer, commands.DeliveryOutcome.REQUEUE)
     bench.wait(99)
     assert not bench.queue.deleted
     bench.wait(1)
@@ -318,10 +309,11 @@ def test_consumers_make_room_within_one_batch(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("delivery_outcome", "failed"), [(DeliveryOutcome.DISCARD, 0), (DeliveryOutcome.DISCARD_FAILED, 1)]
+    ("delivery_outcome", "failed"),
+    [(commands.DeliveryOutcome.DISCARD, 0), (commands.DeliveryOutcome.DISCARD_FAILED, 1)],
 )
 def test_a_rejected_message_is_dead_lettered(
-    kind: str, delivery_outcome: DeliveryOutcome, failed: int
+    kind: str, delivery_outcome: commands.DeliveryOutcome, failed: int
 ) -> None:
     bench = Bench(kind, dead_letter_routing_key="k", **DLX)
     bench.publish("a", "b", "c")
@@ -340,7 +332,7 @@ def test_a_rejected_message_is_dead_lettered(
 def test_without_a_dead_letter_exchange_a_rejected_message_is_gone(kind: str) -> None:
     bench = Bench(kind)
     bench.publish("a")
-    bench.settle(bench.consumer(1), DeliveryOutcome.DISCARD)
+    bench.settle(bench.consumer(1), commands.DeliveryOutcome.DISCARD)
     assert bench.dead() == []
     assert bench.queue.ready == bench.queue.unsettled == 0
 
@@ -432,14 +424,14 @@ def test_reject_publish_counts_them_and_a_waiting_consumer_is_no_room_for_them(k
 def test_purge_takes_them_along_and_a_queue_with_nothing_else_is_not_empty(kind: str) -> None:
     bench = Bench(kind)
     bench.publish_all([message("a", delay_ms=50), message("b")])
-    (counted,) = only(bench.do(Inspect(bench.request)), Answer)
+    (counted,) = only(bench.do(commands.Inspect(bench.request)), commands.Answer)
     assert counted.ready == 1
-    (answer,) = only(bench.do(Purge(bench.request)), Answer)
+    (answer,) = only(bench.do(commands.Purge(bench.request)), commands.Answer)
     assert (answer.ready, bench.counts, bench.queue.deadline()) == (2, (0, 0), None)
     bench.publish_all([message("c", delay_ms=50)])
-    (answer,) = only(bench.do(Delete(bench.request, if_empty=True)), Answer)
-    assert (answer.refused, bench.queue.deleted) == (Refusal.NOT_EMPTY, False)
-    (answer,) = only(bench.do(Delete(bench.request)), Answer)
+    (answer,) = only(bench.do(commands.Delete(bench.request, if_empty=True)), commands.Answer)
+    assert (answer.refused, bench.queue.deleted) == (commands.Refusal.NOT_EMPTY, False)
+    (answer,) = only(bench.do(commands.Delete(bench.request)), commands.Answer)
     assert (answer.ready, bench.queue.deleted) == (1, True)
 
 
@@ -463,8 +455,8 @@ def test_a_queue_counts_what_expires_and_what_consumers_discard(kind: str) -> No
     bench.now += 300
     consumer = bench.consumer(4)
     outcomes = (
-        *(DeliveryOutcome.DISCARD, DeliveryOutcome.DISCARD_FAILED),
-        *(DeliveryOutcome.ACCEPT, DeliveryOutcome.REQUEUE),
+        *(commands.DeliveryOutcome.DISCARD, commands.DeliveryOutcome.DISCARD_FAILED),
+        *(commands.DeliveryOutcome.ACCEPT, commands.DeliveryOutcome.REQUEUE),
     )
     for key, outcome in zip(bench.held(consumer), outcomes, strict=True):
         bench.settle(consumer, outcome, [key])

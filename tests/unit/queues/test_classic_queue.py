@@ -6,22 +6,15 @@ import pytest
 
 from amqp10broker.message.amqp10 import header_of
 from amqp10broker.message.message import Message
+from amqp10broker.queues import commands
 from amqp10broker.queues.classic.backlog import Store
 from amqp10broker.queues.classic.queue import DUE_MAX, ClassicQueue
 from amqp10broker.queues.classic.ready import EXPIRED_MAX, SOON_BYTES_MAX, SOON_MESSAGES_MAX, DelayedMessages
-from amqp10broker.queues.commands import (
-    TICK,
-    ConsumerRef,
-    DeliveryOutcome,
-    Publish,
-    SubscribeRefused,
-    Touch,
-)
 from amqp10broker.queues.settings import Overflow
 from tests.support.askers import new_asker
 from tests.support.queue_bench import START_MS, Bench, confirmed, message, only, rejected
 
-REQUEUE = DeliveryOutcome.REQUEUE
+REQUEUE = commands.DeliveryOutcome.REQUEUE
 DLX = {"dead_letter_exchange": "dlx"}
 
 
@@ -35,7 +28,7 @@ def some(*given: str) -> list[Message]:
     return [message(body, priority=int(priority) if priority else None) for body, _, priority in parts]
 
 
-def requeue(bench: Bench, consumer: ConsumerRef, *bodies: str) -> list[object]:
+def requeue(bench: Bench, consumer: commands.ConsumerRef, *bodies: str) -> list[object]:
     """Return some of what a consumer holds."""
     held = dict(zip(bench.got(consumer), bench.held(consumer), strict=True))
     return bench.settle(consumer, REQUEUE, [held[each] for each in bodies])
@@ -146,12 +139,12 @@ def test_when_the_active_one_is_cancelled_the_next_starts_at_once() -> None:
 def test_an_exclusive_consumer_is_alone() -> None:
     bench = classic()
     first = bench.consumer(1, exclusive=True)
-    assert only(bench.told, SubscribeRefused) == []
+    assert only(bench.told, commands.SubscribeRefused) == []
     bench.consumer()
-    assert len(only(bench.told, SubscribeRefused)) == 1
+    assert len(only(bench.told, commands.SubscribeRefused)) == 1
     bench.leave(first, REQUEUE)
     bench.consumer(exclusive=True)
-    assert len(only(bench.told, SubscribeRefused)) == 1
+    assert len(only(bench.told, commands.SubscribeRefused)) == 1
 
 
 # --- time -----------------------------------------------------------------------------------------
@@ -178,7 +171,7 @@ def test_the_clock_set_back_changes_nothing() -> None:
 def test_declaring_is_use() -> None:
     bench = classic(expires_ms=100)
     bench.wait(60)
-    bench.do(Touch())
+    bench.do(commands.Touch())
     bench.wait(99)
     assert not bench.queue.deleted
     bench.wait(1)
@@ -204,13 +197,13 @@ def test_many_that_expire_together_go_in_parts_and_nobody_gets_one_meanwhile() -
     count = 3 * EXPIRED_MAX
     bench.publish_all([*(message(str(number), ttl_ms=10) for number in range(count)), message("lives")])
     bench.now += 20
-    bench.do(TICK)
+    bench.do(commands.TICK)
     assert bench.queue.ready == count + 1 - EXPIRED_MAX
     assert bench.queue.deadline() <= bench.now, "it wants to go on at once"
     consumer = bench.consumer(1)
     assert bench.got(consumer) == []
     while bench.queue.deadline() is not None:
-        bench.do(TICK)
+        bench.do(commands.TICK)
     assert bench.got(consumer) == ["lives"]
     assert sum(len(bodies) for _, bodies in bench.dead()) == count
 
@@ -262,7 +255,7 @@ def test_a_link_that_goes_with_that_outcome_dead_letters() -> None:
     bench = classic(**DLX)
     consumer = bench.consumer(2)
     bench.publish("a", "b")
-    bench.leave(consumer, DeliveryOutcome.DISCARD)
+    bench.leave(consumer, commands.DeliveryOutcome.DISCARD)
     assert bench.dead() == [("rejected", ["a", "b"])]
 
 
@@ -273,10 +266,10 @@ def test_many_that_are_due_at_once_go_in_parts() -> None:
     """Others run between them: a queue with a million of them holds nobody up."""
     queue = ClassicQueue("q", durable=False, now_ms=START_MS)
     messages = [message(str(number), due_ms=START_MS + 5) for number in range(2 * DUE_MAX + 1)]
-    queue.apply(Publish(new_asker("p").publisher(), range(len(messages)), messages, True), START_MS)
+    queue.apply(commands.Publish(new_asker("p").publisher(), range(len(messages)), messages, True), START_MS)
     for ready in (DUE_MAX, 2 * DUE_MAX, 2 * DUE_MAX + 1):
         assert queue.deadline() == START_MS + 5
-        queue.apply(TICK, START_MS + 5)
+        queue.apply(commands.TICK, START_MS + 5)
         assert queue.ready == ready
     assert queue.deadline() is None
 

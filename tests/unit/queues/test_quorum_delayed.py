@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.types import Symbol, Timestamp
-from amqp10broker.queues.commands import (
-    TICK,
-    Credit,
-    DeliveryOutcome,
-    Purge,
-    Subscribe,
-)
+from amqp10broker.queues.commands import TICK, Credit, DeliveryOutcome, Purge, Subscribe
 from amqp10broker.queues.quorum import ordered_entries, ready
 from amqp10broker.queues.quorum.commands import INSTALLED, RaiseVersion
 from amqp10broker.queues.quorum.durability import AHEAD_MS_MAX, Clocks, LogTime

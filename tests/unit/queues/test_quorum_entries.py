@@ -565,13 +565,7 @@ def test_a_settled_delivery_that_comes_back_is_not_lost() -> None:
     assert bodies(*opened(torn.again())) == [b"1", b"2"]
 
 
-OF_ONE_MEMBER = {
-    "durability.py",
-    "log_store.py",
-    "bodies.py",
-    "records.py",
-    "state_transfer.py",
-}
+OF_ONE_MEMBER = {"durability.py", "log_store.py", "bodies.py", "records.py", "state_transfer.py"}
 """What one member has on its disk, and knows of other nodes: no part of the replicated state."""
 FOLDER = Path(amqp10broker.queues.quorum.__file__).parent
 FILES = sorted(path for path in FOLDER.glob("*.py") if path.name not in OF_ONE_MEMBER)

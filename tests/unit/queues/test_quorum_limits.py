@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.queues.commands import (
-    Answer,
-    Delete,
-    DeliveryOutcome,
-    Inspect,
-    Publish,
-    Purge,
-    QueueDeleted,
-    Refusal,
-    Touch,
-    Unconfirmed,
-)
+from amqp10broker.queues import commands
 from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone
 from amqp10broker.queues.quorum.queue import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow
@@ -34,7 +23,7 @@ AT_LEAST_ONCE = {
 def test_drop_head_takes_returns_first_then_low_priority() -> None:
     bench = Bench(max_length=3, dead_letter_exchange="dlx")
     bench.publish("r")
-    bench.settle(bench.consumer(1), DeliveryOutcome.REQUEUE)
+    bench.settle(bench.consumer(1), commands.DeliveryOutcome.REQUEUE)
     bench.publish("h", priority=9)
     bench.publish("n")
     assert bench.dead() == []
@@ -48,7 +37,7 @@ def test_what_comes_back_to_a_full_queue_stays() -> None:
     bench.publish("a")
     consumer = bench.consumer(1)
     bench.publish("b")
-    bench.settle(consumer, DeliveryOutcome.REQUEUE)
+    bench.settle(consumer, commands.DeliveryOutcome.REQUEUE)
     assert bench.queue.ready == 2
     assert bench.dead() == []
 
@@ -91,7 +80,7 @@ def test_a_full_queue_hears_of_a_limit_that_is_gone(settings: dict[str, object])
 def test_a_purge_makes_room() -> None:
     bench = Bench(max_length=1, overflow=Overflow.REJECT_PUBLISH)
     bench.publish("a", "b")
-    bench.do(Purge(bench.request))
+    bench.do(commands.Purge(bench.request))
     assert confirmed(bench.publish("b")) == [0]
 
 
@@ -124,7 +113,7 @@ def test_an_unused_queue_goes_after_its_time() -> None:
     bench = Bench(expires_ms=1000)
     bench.publish("a")
     bench.wait(900)
-    bench.do(Touch())
+    bench.do(commands.Touch())
     assert bench.queue.deadline() == bench.now + 100
     bench.wait(100)
     assert bench.queue.deleted
@@ -136,7 +125,7 @@ def test_a_cancelled_consumer_does_not_use_it() -> None:
     bench.publish("a")
     first, second = bench.consumer(1), bench.consumer()
     bench.cancel(first)
-    bench.leave(second, DeliveryOutcome.REQUEUE)
+    bench.leave(second, commands.DeliveryOutcome.REQUEUE)
     bench.wait(1000)
     assert bench.queue.deleted
 
@@ -144,7 +133,7 @@ def test_a_cancelled_consumer_does_not_use_it() -> None:
 def test_fetching_a_message_uses_it() -> None:
     bench = Bench(expires_ms=1000)
     bench.wait(900)
-    bench.leave(bench.consumer(counted=False), DeliveryOutcome.REQUEUE)
+    bench.leave(bench.consumer(counted=False), commands.DeliveryOutcome.REQUEUE)
     assert bench.queue.deadline() == bench.now + 1000
 
 
@@ -167,11 +156,11 @@ def test_a_purge_leaves_what_consumers_hold() -> None:
     bench = Bench()
     bench.publish("a", "b", "c")
     consumer = bench.consumer(1)
-    bench.settle(consumer, DeliveryOutcome.REQUEUE)
+    bench.settle(consumer, commands.DeliveryOutcome.REQUEUE)
     bench.credit(consumer, 1)
-    assert only(bench.do(Purge(bench.request)), Answer)[0].ready == 2
+    assert only(bench.do(commands.Purge(bench.request)), commands.Answer)[0].ready == 2
     assert (bench.queue.ready, bench.queue.unsettled) == (0, 1)
-    bench.settle(consumer, DeliveryOutcome.REQUEUE)
+    bench.settle(consumer, commands.DeliveryOutcome.REQUEUE)
     assert bench.get(consumer) == ["a"]
 
 
@@ -186,23 +175,26 @@ def test_a_deleted_queue_tells_all_and_takes_nothing() -> None:
     bench = Bench(dead_letter_exchange="dlx")
     bench.publish("a")
     consumer = bench.consumer(1)
-    told = bench.do(Delete(bench.request))
-    assert [each.ref for each in only(told, QueueDeleted)] == [consumer]
+    told = bench.do(commands.Delete(bench.request))
+    assert [each.ref for each in only(told, commands.QueueDeleted)] == [consumer]
     assert bench.dead() == [], "messages of a deleted queue are not dead letters"
-    told = bench.do(Publish(bench.publisher, [7], [message("b")], False))
-    assert only(told, Unconfirmed)[0].ids == [7]
-    assert only(bench.do(Inspect(bench.request)), Answer)[0].refused is Refusal.GONE
+    told = bench.do(commands.Publish(bench.publisher, [7], [message("b")], False))
+    assert only(told, commands.Unconfirmed)[0].ids == [7]
+    assert (
+        only(bench.do(commands.Inspect(bench.request)), commands.Answer)[0].refused is commands.Refusal.GONE
+    )
 
 
 @pytest.mark.parametrize(
-    ("condition", "refused"), [("if_unused", Refusal.IN_USE), ("if_empty", Refusal.NOT_EMPTY)]
+    ("condition", "refused"),
+    [("if_unused", commands.Refusal.IN_USE), ("if_empty", commands.Refusal.NOT_EMPTY)],
 )
-def test_conditions_of_a_deletion(condition: str, refused: Refusal) -> None:
+def test_conditions_of_a_deletion(condition: str, refused: commands.Refusal) -> None:
     bench = Bench()
     bench.consumer()
     bench.publish("a") if condition == "if_empty" else None
-    told = bench.do(Delete(bench.request, **{condition: True}))
-    assert only(told, Answer)[0].refused is refused
+    told = bench.do(commands.Delete(bench.request, **{condition: True}))
+    assert only(told, commands.Answer)[0].refused is refused
     assert not bench.queue.deleted
 
 
@@ -213,7 +205,7 @@ def test_conditions_of_a_deletion(condition: str, refused: Refusal) -> None:
 def test_dead_messages_stay_until_they_arrived() -> None:
     bench = Bench(**AT_LEAST_ONCE)
     bench.publish("a")
-    bench.settle(bench.consumer(1), DeliveryOutcome.DISCARD_FAILED)
+    bench.settle(bench.consumer(1), commands.DeliveryOutcome.DISCARD_FAILED)
     assert bench.dead() == []
     assert bench.queue.dlx == 1
     dead = bench.queue.take_dlx()
@@ -244,7 +236,7 @@ def test_the_internal_consumer_has_at_most_32() -> None:
 def test_dead_messages_count_against_the_limits() -> None:
     bench = Bench(**AT_LEAST_ONCE, max_length=1)
     bench.publish("a")
-    bench.settle(bench.consumer(1), DeliveryOutcome.DISCARD)
+    bench.settle(bench.consumer(1), commands.DeliveryOutcome.DISCARD)
     assert rejected(bench.publish("b")) == [0]
     bench.do(DlxSettle([each.key for each in bench.queue.take_dlx()]))
     assert confirmed(bench.publish("b")) == [0]
@@ -254,8 +246,8 @@ def test_dead_messages_count_against_the_limits() -> None:
 def test_dead_messages_are_purged() -> None:
     bench = Bench(**AT_LEAST_ONCE)
     bench.publish("a", "b")
-    bench.settle(bench.consumer(1), DeliveryOutcome.DISCARD)
-    assert only(bench.do(Purge(bench.request)), Answer)[0].ready == 2
+    bench.settle(bench.consumer(1), commands.DeliveryOutcome.DISCARD)
+    assert only(bench.do(commands.Purge(bench.request)), commands.Answer)[0].ready == 2
     assert bench.queue.dlx == 0
 
 
@@ -272,7 +264,7 @@ def test_dead_messages_are_purged() -> None:
 def test_switching_away_deletes_what_has_not_arrived(settings: dict[str, object]) -> None:
     bench = Bench(**AT_LEAST_ONCE)
     bench.publish("a")
-    bench.settle(bench.consumer(1), DeliveryOutcome.DISCARD)
+    bench.settle(bench.consumer(1), commands.DeliveryOutcome.DISCARD)
     bench.configure(**settings)
     assert bench.queue.dlx == 0
     assert bench.dead() == []
@@ -287,9 +279,9 @@ def test_switching_to_at_least_once_keeps_what_dies_from_then_on() -> None:
     bench.publish("a", "b")
     consumer = bench.consumer(2)
     first, second = bench.held(consumer)
-    bench.settle(consumer, DeliveryOutcome.DISCARD, [first])
+    bench.settle(consumer, commands.DeliveryOutcome.DISCARD, [first])
     bench.configure(**AT_LEAST_ONCE)
-    bench.settle(consumer, DeliveryOutcome.DISCARD, [second])
+    bench.settle(consumer, commands.DeliveryOutcome.DISCARD, [second])
     assert bench.dead() == [("rejected", ["a"])]
     assert bench.queue.dlx == 1
 
@@ -298,7 +290,7 @@ def test_switching_to_at_least_once_keeps_what_dies_from_then_on() -> None:
 def test_drop_head_falls_back_to_at_most_once() -> None:
     bench = Bench(dead_letter_exchange="dlx", dead_letter_strategy=DeadLetterStrategy.AT_LEAST_ONCE)
     bench.publish("a")
-    bench.settle(bench.consumer(1), DeliveryOutcome.DISCARD)
+    bench.settle(bench.consumer(1), commands.DeliveryOutcome.DISCARD)
     assert (bench.queue.dlx, bench.dead()) == (0, [("rejected", ["a"])])
 
 
@@ -307,7 +299,7 @@ def test_a_new_internal_consumer_gets_everything_again() -> None:
     """The one of another member, which has the same state; it is nobody's session."""
     bench = Bench(**AT_LEAST_ONCE)
     bench.publish("a")
-    bench.settle(bench.consumer(1), DeliveryOutcome.DISCARD)
+    bench.settle(bench.consumer(1), commands.DeliveryOutcome.DISCARD)
     assert len(bench.queue.take_dlx()) == 1
     bench.do(NodeGone(0, 0))
     assert bench.queue.take_dlx() == []

@@ -7,44 +7,16 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.queues.commands import (
-    DELETE,
-    Credit,
-    DeliveryOutcome,
-    PeerId,
-    Publish,
-    PublisherRef,
-    Purge,
-    QueueDeleted,
-    ReplyTo,
-    RequestRef,
-    Settle,
-    Subscribe,
-    Unconfirmed,
-    Unsubscribe,
-)
+from amqp10broker.queues import commands
 from amqp10broker.queues.durability import EffectBatch
 from amqp10broker.queues.quorum import log_store as quorum_store
 from amqp10broker.queues.quorum.commands import NodeBatch, QuorumCommand
 from amqp10broker.queues.quorum.durability import LATE_BYTES, LATE_ENTRIES
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.settings import DEFAULTS
+from amqp10broker.raft import messages
 from amqp10broker.raft.groups import LATER_MS
 from amqp10broker.raft.ids import member_id
-from amqp10broker.raft.messages import (
-    CONFIG,
-    Add,
-    Configuration,
-    Hard,
-    Kind,
-    Point,
-    Promote,
-    Ready,
-    Role,
-    Snapshot,
-    Status,
-    run_of,
-)
 from tests.support.quorum_alone import at_once
 from tests.support.quorum_nodes import GROUP, HEAD, Journal, Node, World
 from tests.support.small_journal import SmallJournal
@@ -57,8 +29,8 @@ def numbers(world: World, node: Node) -> list[int]:
 def test_what_nodes_have_published_and_is_not_committed_is_unconfirmed() -> None:
     world = World(1)
     leader = world.opened()
-    peer = PeerId(7, 1, 1)
-    publish = Publish(PublisherRef(peer, 1), [1, 2], [(HEAD, b"x")] * 2, settled=False)
+    peer = commands.PeerId(7, 1, 1)
+    publish = commands.Publish(commands.PublisherRef(peer, 1), [1, 2], [(HEAD, b"x")] * 2, settled=False)
     leader.work(NodeBatch(7, 1, 1, 1, 0, [publish]))  # type: ignore[arg-type]
     assert leader.backend.queue_status().unconfirmed == 2
     world.settle_down(world.even)
@@ -72,7 +44,7 @@ def test_followers_tell_nothing() -> None:
     for node in world.nodes.values():
         node.publish = lambda _, node=node: told.append(node.number)  # type: ignore[method-assign, misc]
     consumer = world.client.consumer()
-    leader.work(Subscribe(consumer, False), Credit(consumer, 0, 10, False, 0))
+    leader.work(commands.Subscribe(consumer, False), commands.Credit(consumer, 0, 10, False, 0))
     world.publish(leader)
     world.settle_down(world.even)
     assert set(told) == {leader.number}
@@ -196,7 +168,7 @@ def test_parts_of_another_state_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     leader = world.opened()
     world.publish(leader, 50)
     world.settle_down(world.even)
-    leader.member.change(Add(world.join(4)))
+    leader.member.change(messages.Add(world.join(4)))
     leader.member.advance()
     late: list[Any] = []
     new = world.nodes[4]
@@ -263,14 +235,14 @@ def test_a_member_that_was_away_takes_a_state_behind_what_was_held_and_purged() 
     world.publish(leader, 2)
     world.settle_down(lambda: world.confirmed == {0, 1})
     consumer = world.client.consumer()
-    leader.work(Subscribe(consumer, False), Credit(consumer, 0, 100, False, 0))
+    leader.work(commands.Subscribe(consumer, False), commands.Credit(consumer, 0, 100, False, 0))
     world.publish(leader)
     world.settle_down(world.even)
     assert leader.backend.queue.figures().messages_unsettled == 3
-    leader.work(Unsubscribe(consumer, [], [], 3, DeliveryOutcome.REQUEUE))
+    leader.work(commands.Unsubscribe(consumer, [], [], 3, commands.DeliveryOutcome.REQUEUE))
     for _ in range(30):
         world.publish(leader, 2)
-        leader.work(Purge(world.client.request()))
+        leader.work(commands.Purge(world.client.request()))
         world.settle_down(world.even)
         leader.journal.clean(leader.store, lambda: None)
     world.start(away)
@@ -293,14 +265,14 @@ def test_a_new_member_begins_with_the_leaders_state(monkeypatch: pytest.MonkeyPa
     world.publish(leader, 50)
     world.settle_down(world.even)
     consumer = world.client.consumer()
-    leader.work(Subscribe(consumer, False), Credit(consumer, 0, 5, False, 0))
-    leader.work(Settle(consumer, [0, 1, 2], DeliveryOutcome.ACCEPT))
+    leader.work(commands.Subscribe(consumer, False), commands.Credit(consumer, 0, 5, False, 0))
+    leader.work(commands.Settle(consumer, [0, 1, 2], commands.DeliveryOutcome.ACCEPT))
     member = world.join(4)
-    leader.member.change(Add(member))
+    leader.member.change(messages.Add(member))
     leader.member.advance()
     world.settle_down(world.even)
     assert numbers(world, world.nodes[4]) == numbers(world, leader) == list(range(3, 50))
-    leader.member.change(Promote(member))
+    leader.member.change(messages.Promote(member))
     leader.member.advance()
     world.settle_down(world.even)
     # It has it for good, and counts.
@@ -320,14 +292,14 @@ def test_a_message_that_is_settled_while_the_state_is_sent_is_there_until_it_is_
     world.publish(leader, 60)
     world.settle_down(world.even)
     member = world.join(4)
-    leader.member.change(Add(member))
+    leader.member.change(messages.Add(member))
     leader.member.advance()
     while not any(4 in key for key in world.bulk):
         world.deliver()
         leader.journal.sync()
     consumer = world.client.consumer()
-    leader.work(Subscribe(consumer, False), Credit(consumer, 0, 60, False, 0))
-    leader.work(Settle(consumer, list(range(60)), DeliveryOutcome.ACCEPT))
+    leader.work(commands.Subscribe(consumer, False), commands.Credit(consumer, 0, 60, False, 0))
+    leader.work(commands.Settle(consumer, list(range(60)), commands.DeliveryOutcome.ACCEPT))
     world.settle_down(world.even)
     assert numbers(world, leader) == numbers(world, world.nodes[4]) == []
     assert len(leader.store.bodies) == 0, "what was kept for the transfer is gone"
@@ -341,7 +313,7 @@ def test_a_crash_while_the_state_comes_leaves_no_mixture(when: int, monkeypatch:
     world.publish(leader, 30)
     world.settle_down(world.even)
     member = world.join(4)
-    leader.member.change(Add(member))
+    leader.member.change(messages.Add(member))
     leader.member.advance()
     count = 0
     while count < when:
@@ -355,8 +327,8 @@ def test_a_crash_while_the_state_comes_leaves_no_mixture(when: int, monkeypatch:
     world.crash(4)
     # Another state comes after the start: what has come of the first is nobody's.
     consumer = world.client.consumer()
-    leader.work(Subscribe(consumer, False), Credit(consumer, 0, 10, False, 0))
-    leader.work(Settle(consumer, list(range(10)), DeliveryOutcome.ACCEPT))
+    leader.work(commands.Subscribe(consumer, False), commands.Credit(consumer, 0, 10, False, 0))
+    leader.work(commands.Settle(consumer, list(range(10)), commands.DeliveryOutcome.ACCEPT))
     world.start(4)
     world.settle_down(world.even)
     assert numbers(world, world.nodes[4]) == numbers(world, leader) == list(range(10, 30))
@@ -368,7 +340,7 @@ def test_a_queue_that_the_catalog_has_forgotten_ends_at_every_member_by_itself()
     leader = world.opened()
     world.settle_down(world.even)
     consumer = world.client.consumer()
-    leader.work(Subscribe(consumer, False))
+    leader.work(commands.Subscribe(consumer, False))
     world.settle_down(world.even)
     told: dict[int, list[object]] = {number: [] for number in world.nodes}
     for node in world.nodes.values():
@@ -376,7 +348,7 @@ def test_a_queue_that_the_catalog_has_forgotten_ends_at_every_member_by_itself()
         world.part(node.number)
     world.publish(leader)
     for node in list(world.nodes.values()):
-        node.backend.apply([DELETE], world.now)
+        node.backend.apply([commands.DELETE], world.now)
         assert node.backend.queue.deleted
         node.backend.flush(world.now)
         node.backend.publish()
@@ -384,7 +356,7 @@ def test_a_queue_that_the_catalog_has_forgotten_ends_at_every_member_by_itself()
         assert sum(node.journal.live.values()) == 0
         assert node.groups.get(GROUP) is None
     kinds = {number: {type(each) for each in effects} for number, effects in told.items()}
-    assert kinds.pop(leader.number) == {QueueDeleted, Unconfirmed}
+    assert kinds.pop(leader.number) == {commands.QueueDeleted, commands.Unconfirmed}
     assert set().union(*kinds.values()) == set()
 
 
@@ -458,10 +430,10 @@ def test_a_node_that_became_one_of_a_cluster_knows_its_sessions_of_before_are_go
     journal = Journal(10**6)
     store = QuorumStore(GROUP, "q", journal, when_durable=at_once)
     queue = store.recovered(DEFAULTS, 1000)
-    here = ReplyTo(PeerId(0, 4, 1), "s")
-    payload = store.propose([Subscribe(here.consumer(), False)], 1000).payload
-    run = run_of(store.last + 1, 1, Kind.COMMAND, (payload,))
-    store.write(Ready(1, None, None, (run,), [], None, (), None), lambda: None)
+    here = commands.ReplyTo(commands.PeerId(0, 4, 1), "s")
+    payload = store.propose([commands.Subscribe(here.consumer(), False)], 1000).payload
+    run = messages.run_of(store.last + 1, 1, messages.Kind.COMMAND, (payload,))
+    store.write(messages.Ready(1, None, None, (run,), [], None, (), None), lambda: None)
     store.apply(store.last)
     assert queue.consumers == 1
     store = QuorumStore(GROUP, "q", journal.again(), when_durable=at_once, me=store.me, node=1, incarnation=5)
@@ -475,7 +447,9 @@ def test_term_and_vote_outlive_the_file_that_they_were_written_to() -> None:
     members = (1 << 32, 2 << 32, 3 << 32)
     store = QuorumStore(GROUP, "q", journal, when_durable=at_once, members=members)
     store.recovered(DEFAULTS, 1000)
-    store.write(Ready(1, Hard(5, members[1], 0), None, (), [], None, (), None), lambda: None)
+    store.write(
+        messages.Ready(1, messages.Hard(5, members[1], 0), None, (), [], None, (), None), lambda: None
+    )
     assert len(journal.files) == 1
     while len(journal.files) < 2:
         journal.append(GROUP + 1, 1, 0, [b"x" * 100])
@@ -505,7 +479,9 @@ def test_a_state_that_is_taken_while_a_file_is_cleaned_has_nothing_in_that_file(
         journal.append(GROUP + 1, 1, 0, [b"x" * 100])
     cleaning = follower.relocate(1)
     next(cleaning)
-    follower.write(Ready(1, None, Snapshot(point, data), (), [], None, (), None), lambda: None)
+    follower.write(
+        messages.Ready(1, None, messages.Snapshot(point, data), (), [], None, (), None), lambda: None
+    )
     for _ in cleaning:
         pass
     assert journal.live[1] == 0
@@ -533,7 +509,7 @@ def test_the_file_of_settled_messages_goes_when_it_is_known_that_they_are() -> N
     give(store, 2)
     fill(3)
     clean(1)
-    carry_out(store, Purge(RequestRef(PeerId(1, 1, 1), 7)))
+    carry_out(store, commands.Purge(commands.RequestRef(commands.PeerId(1, 1, 1), 7)))
     clean(2)
     again = store_of(journal.again(), 2, [record for record in journal.records if record.group == GROUP])
     assert again.point.index == store.point.index
@@ -552,14 +528,16 @@ def store_of(journal: Journal, node: int, records: Sequence[Any] = ()) -> Quorum
 
 def give(store: QuorumStore, count: int) -> None:
     """An entry with so many messages, which is applied."""
-    publisher = PublisherRef(PeerId(1, 1, 1), 1)
-    carry_out(store, Publish(publisher, list(range(count)), [(HEAD, b"x" * 20)] * count, settled=False))
+    publisher = commands.PublisherRef(commands.PeerId(1, 1, 1), 1)
+    carry_out(
+        store, commands.Publish(publisher, list(range(count)), [(HEAD, b"x" * 20)] * count, settled=False)
+    )
 
 
 def carry_out(store: QuorumStore, command: QuorumCommand) -> None:
     payload = store.propose([command], 1000).payload
-    run = run_of(store.last + 1, 1, Kind.COMMAND, (payload,))
-    store.write(Ready(1, None, None, (run,), [], None, (), None), lambda: None)
+    run = messages.run_of(store.last + 1, 1, messages.Kind.COMMAND, (payload,))
+    store.write(messages.Ready(1, None, None, (run,), [], None, (), None), lambda: None)
     store.apply(store.last)
 
 
@@ -578,7 +556,7 @@ def test_a_member_that_is_added_again_has_nothing_of_the_one_before(durable: boo
     world = World(21)
     leader = world.opened()
     first = world.join(4, 300)
-    leader.member.change(Add(first))
+    leader.member.change(messages.Add(first))
     leader.member.advance()
     for _ in range(4):
         world.publish(leader, 4)
@@ -592,7 +570,7 @@ def test_a_member_that_is_added_again_has_nothing_of_the_one_before(durable: boo
         again.recovered(DEFAULTS, 0)
     journal.files.pop(min(journal.files))
     found = start_of(journal, first + 1)
-    assert (found.point.index, found.last, found.stored.hard) == (0, 0, Hard(0, None, 0))
+    assert (found.point.index, found.last, found.stored.hard) == (0, 0, messages.Hard(0, None, 0))
     assert len(found.bodies) == 0
 
 
@@ -600,7 +578,7 @@ def test_a_member_that_was_added_is_there_when_the_file_with_its_beginning_is_cl
     world = World(22)
     leader = world.opened()
     new = world.join(4, 600)
-    leader.member.change(Add(new))
+    leader.member.change(messages.Add(new))
     leader.member.advance()
     for _ in range(4):
         world.publish(leader, 4)
@@ -628,14 +606,16 @@ def member_of_three(journal: SmallJournal) -> QuorumStore:
 
 
 def entry(store: QuorumStore, number: int) -> bytes:
-    client = ReplyTo(PeerId(9, 1, 1), "client")
-    publish = Publish(client.publisher(), [number], [(HEAD, b"%d" % number)], settled=False)
+    client = commands.ReplyTo(commands.PeerId(9, 1, 1), "client")
+    publish = commands.Publish(client.publisher(), [number], [(HEAD, b"%d" % number)], settled=False)
     return store.propose([publish], 1000).payload
 
 
-def written(store: QuorumStore, *payloads: bytes, term: int, first: int, hard: Hard | None = None) -> None:
-    run = run_of(first, term, Kind.COMMAND, payloads)
-    store.write(Ready(1, hard, None, (run,), [], None, (), None), lambda: None)
+def written(
+    store: QuorumStore, *payloads: bytes, term: int, first: int, hard: messages.Hard | None = None
+) -> None:
+    run = messages.run_of(first, term, messages.Kind.COMMAND, payloads)
+    store.write(messages.Ready(1, hard, None, (run,), [], None, (), None), lambda: None)
 
 
 def test_entries_that_stand_there_again_cut_nothing_off() -> None:
@@ -657,7 +637,7 @@ def test_what_is_said_to_be_committed_with_entries_is_not_taken_for_what_they_re
     journal = SmallJournal(10**6)
     store = member_of_three(journal)
     written(store, entry(store, 1), term=1, first=2)
-    written(store, entry(store, 2), term=2, first=2, hard=Hard(2, None, 2))
+    written(store, entry(store, 2), term=2, first=2, hard=messages.Hard(2, None, 2))
     assert journal.files[1].pop().index == 2
     found = member_of_three(journal.again())
     assert (found.point.index, found.last, found.stored.hard.commit) == (1, 2, 1)
@@ -667,16 +647,16 @@ def test_a_state_has_the_configuration_of_its_place() -> None:
     """The entries that changed it are cleaned away, and it is not that with which the group began."""
     journal = SmallJournal(10**6)
     store = member_of_three(journal)
-    config = Configuration(tuple(member_id(each) for each in (1, 2, 3)), (member_id(4, 1),))
-    run = run_of(2, 1, Kind.CONFIG, (CONFIG.encode(config),))
-    store.write(Ready(1, None, None, (run,), [], None, (), None), lambda: None)
+    config = messages.Configuration(tuple(member_id(each) for each in (1, 2, 3)), (member_id(4, 1),))
+    run = messages.run_of(2, 1, messages.Kind.CONFIG, (messages.CONFIG.encode(config),))
+    store.write(messages.Ready(1, None, None, (run,), [], None, (), None), lambda: None)
     assert store.apply(2) is not None
     journal.files[2], journal.live[2] = [], 0
     for _ in store.relocate(1):
         pass
     journal.drop_oldest()
     found = member_of_three(journal.again())
-    assert found.stored.point == Point(2, 1, config)
+    assert found.stored.point == messages.Point(2, 1, config)
 
 
 def test_the_task_of_a_queue_wakes_when_its_member_leads_or_leads_no_more_and_for_no_other_election() -> None:
@@ -687,9 +667,9 @@ def test_the_task_of_a_queue_wakes_when_its_member_leads_or_leads_no_more_and_fo
     follower = next(node for node in world.nodes.values() if node is not leader)
     for node in (follower, leader):
         node.woken = False
-        for role in (Role.PRE_CANDIDATE, Role.CANDIDATE, Role.FOLLOWER):
-            node.backend.status(Status(role, 9, None, False))
+        for role in (messages.Role.PRE_CANDIDATE, messages.Role.CANDIDATE, messages.Role.FOLLOWER):
+            node.backend.status(messages.Status(role, 9, None, False))
         assert node.woken is (node is leader)
         assert not node.leads
-    follower.backend.status(Status(Role.LEADER, 9, follower.me, True))
+    follower.backend.status(messages.Status(messages.Role.LEADER, 9, follower.me, True))
     assert follower.woken

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.queues.commands import (
-    ActiveChanged,
-    Answer,
-    ConsumerRef,
-    Credit,
-    CreditReply,
-    Deliver,
-    DeliveryOutcome,
-    Inspect,
-    Publish,
-    Purge,
-)
+from amqp10broker.queues import commands
 from tests.support.queue_bench import Bench, message, only
 
 
@@ -58,7 +47,7 @@ def test_a_high_message_that_is_older_than_a_return_to_the_tail_goes_before_it_i
     bench.publish("n")
     consumer = bench.consumer(1)
     bench.publish("h1", "h2", "h3", priority=9)
-    bench.settle(consumer, DeliveryOutcome.REQUEUE)
+    bench.settle(consumer, commands.DeliveryOutcome.REQUEUE)
     bench.publish("h4", priority=9)
     # Two turns of high, then normal's, in which h3 is older than the return, and h4 is not.
     assert bench.get(consumer, 5) == ["h1", "h2", "h3", "n", "h4"]
@@ -70,14 +59,14 @@ def test_returns_to_the_tail_may_be_dropped(overflow: str) -> None:
     bench = Bench(delivery_limit=None, message_ttl_ms=1000, dead_letter_exchange="dlx")
     bench.publish("a", "b", "c")
     consumer = bench.consumer(2)
-    bench.settle(consumer, DeliveryOutcome.REQUEUE)
+    bench.settle(consumer, commands.DeliveryOutcome.REQUEUE)
     bench.publish("d")
     if overflow == "max_length":
         bench.configure(delivery_limit=None, max_length=1, dead_letter_exchange="dlx")
         assert bench.dead() == [("maxlen", ["c", "a", "b"])]
         left = ["d"]
     elif overflow == "purge":
-        bench.do(Purge(bench.request))
+        bench.do(commands.Purge(bench.request))
         left = []
     else:
         bench.wait(1001)
@@ -105,7 +94,7 @@ def test_credit_counts_deliveries_and_settlement_gives_none_back() -> None:
     bench.publish("a", "b", "c")
     consumer = bench.consumer()
     assert bench.get(consumer) == ["a"]
-    assert bench.bodies(bench.settle(consumer, DeliveryOutcome.ACCEPT)) == []
+    assert bench.bodies(bench.settle(consumer, commands.DeliveryOutcome.ACCEPT)) == []
     assert bench.get(consumer) == ["b"]
 
 
@@ -115,8 +104,8 @@ def test_the_reply_to_credit_comes_behind_the_deliveries_it_caused() -> None:
     bench.publish("a", "b")
     consumer = bench.consumer()
     told = bench.credit(consumer, 1)
-    assert [type(each) for each in told] == [Deliver, CreditReply]
-    reply = only(told, CreditReply)[0]
+    assert [type(each) for each in told] == [commands.Deliver, commands.CreditReply]
+    reply = only(told, commands.CreditReply)[0]
     assert (reply.delivery_count, reply.credit, reply.available, reply.drain) == (1, 0, 1, False)
 
 
@@ -128,7 +117,7 @@ def test_a_drain_forfeits_what_cannot_be_used_at_once() -> None:
     consumer = bench.consumer()
     told = bench.credit(consumer, 5, drain=True)
     assert bench.bodies(told) == ["a"]
-    reply = only(told, CreditReply)[0]
+    reply = only(told, commands.CreditReply)[0]
     assert (reply.delivery_count, reply.credit, reply.drain) == (5, 0, True)
     assert bench.bodies(bench.publish("b")) == []
 
@@ -153,10 +142,10 @@ def test_a_cancelled_consumer_gets_no_more_and_may_settle_what_it_holds() -> Non
     assert bench.bodies(bench.publish("b")) == []
     assert bench.queue.consumers == 0
     assert bench.queue.unsettled == 1
-    bench.settle(consumer, DeliveryOutcome.ACCEPT)
+    bench.settle(consumer, commands.DeliveryOutcome.ACCEPT)
     assert bench.queue.unsettled == 0
     assert bench.queue.ready == 1
-    bench.do(Credit(consumer, 1, 5, False, 1))
+    bench.do(commands.Credit(consumer, 1, 5, False, 1))
     assert bench.queue.ready == 1, "credit of a cancelled consumer is worth nothing"
 
 
@@ -173,9 +162,9 @@ def test_a_fetch_of_one_message_is_no_consumer_in_counts() -> None:
     bench.publish("a")
     fetcher = bench.consumer(counted=False)
     assert bench.get(fetcher) == ["a"]
-    assert only(bench.do(Inspect(bench.request)), Answer)[0].consumers == 0
+    assert only(bench.do(commands.Inspect(bench.request)), commands.Answer)[0].consumers == 0
     bench.consumer()
-    assert only(bench.do(Inspect(bench.request)), Answer)[0].consumers == 1
+    assert only(bench.do(commands.Inspect(bench.request)), commands.Answer)[0].consumers == 1
 
 
 def test_an_exclusive_consumer_is_one_like_any_other() -> None:
@@ -194,7 +183,7 @@ def test_settled_deliveries_are_gone_when_they_have_arrived() -> None:
     consumer = bench.consumer(1, settled=True)
     assert bench.queue.unsettled == 0
     bench.credit(consumer, 1)
-    bench.leave(consumer, DeliveryOutcome.REQUEUE)
+    bench.leave(consumer, commands.DeliveryOutcome.REQUEUE)
     assert bench.queue.ready == 0
 
 
@@ -203,8 +192,8 @@ def bench() -> Bench:
     return Bench(single_active_consumer=True, consumer_timeout_ms=1000)
 
 
-def active(told: list[object]) -> list[tuple[ConsumerRef, bool]]:
-    return [(each.consumer, each.active) for each in only(told, ActiveChanged)]
+def active(told: list[object]) -> list[tuple[commands.ConsumerRef, bool]]:
+    return [(each.consumer, each.active) for each in only(told, commands.ActiveChanged)]
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "single_active_consumer_test")
@@ -222,7 +211,7 @@ def test_the_first_consumer_is_active_and_each_hears_what_it_is(bench: Bench) ->
 def test_the_next_one_is_activated_when_the_active_one_goes(bench: Bench) -> None:
     first, second = bench.consumer(1), bench.consumer(1)
     bench.publish("a")
-    told = bench.leave(first, DeliveryOutcome.REQUEUE)
+    told = bench.leave(first, commands.DeliveryOutcome.REQUEUE)
     assert active(told) == [(second, True)]
     assert bench.bodies(told, second) == ["a"]
 
@@ -239,7 +228,7 @@ def test_a_cancelled_one_keeps_what_it_holds_and_the_next_is_active_at_once(benc
     told = bench.cancel(first)
     assert active(told) == [(second, True)]
     assert bench.bodies(told, second) == ["b"]
-    bench.settle(first, DeliveryOutcome.ACCEPT)
+    bench.settle(first, commands.DeliveryOutcome.ACCEPT)
     assert bench.queue.unsettled == 1
 
 
@@ -248,8 +237,8 @@ def test_the_activation_is_told_before_the_first_delivery(bench: Bench) -> None:
     first = bench.consumer()
     bench.consumer(1)
     bench.publish("a")
-    told = bench.leave(first, DeliveryOutcome.REQUEUE)
-    assert [type(each) for each in told] == [ActiveChanged, Deliver]
+    told = bench.leave(first, commands.DeliveryOutcome.REQUEUE)
+    assert [type(each) for each in told] == [commands.ActiveChanged, commands.Deliver]
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "single_active_consumer_priority")
@@ -258,7 +247,7 @@ def test_the_highest_priority_is_next(bench: Bench) -> None:
     first = bench.consumer(priority=3)
     bench.consumer(9)
     third = bench.consumer(priority=1)
-    assert active(bench.leave(first, DeliveryOutcome.REQUEUE)) == [(third, True)]
+    assert active(bench.leave(first, commands.DeliveryOutcome.REQUEUE)) == [(third, True)]
 
 
 @pytest.mark.rabbitmq(
@@ -269,9 +258,9 @@ def test_the_highest_priority_is_next(bench: Bench) -> None:
 def test_of_equal_priorities_more_credit_is_next_and_then_the_oldest(bench: Bench) -> None:
     first = bench.consumer(priority=3)
     second, third, fourth = bench.consumer(1), bench.consumer(2), bench.consumer(2)
-    assert active(bench.leave(first, DeliveryOutcome.REQUEUE)) == [(third, True)]
-    assert active(bench.leave(third, DeliveryOutcome.REQUEUE)) == [(fourth, True)]
-    assert active(bench.leave(fourth, DeliveryOutcome.REQUEUE)) == [(second, True)]
+    assert active(bench.leave(first, commands.DeliveryOutcome.REQUEUE)) == [(third, True)]
+    assert active(bench.leave(third, commands.DeliveryOutcome.REQUEUE)) == [(fourth, True)]
+    assert active(bench.leave(fourth, commands.DeliveryOutcome.REQUEUE)) == [(second, True)]
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "single_active_consumer_priority_take_over")
@@ -297,8 +286,8 @@ def test_a_quiescing_one_gets_nothing_and_hands_over_when_it_has_settled(bench: 
     assert active(bench.told) == [(first, False), (second, False)]
     assert bench.bodies(bench.publish("c")) == []
     one, two = bench.held(first)
-    assert active(bench.settle(first, DeliveryOutcome.ACCEPT, [one])) == []
-    told = bench.settle(first, DeliveryOutcome.ACCEPT, [two])
+    assert active(bench.settle(first, commands.DeliveryOutcome.ACCEPT, [one])) == []
+    told = bench.settle(first, commands.DeliveryOutcome.ACCEPT, [two])
     assert active(told) == [(second, True)]
     assert bench.bodies(told, second) == ["c"]
 
@@ -313,9 +302,11 @@ def test_a_quiescing_one_gets_nothing_and_hands_over_when_it_has_settled(bench: 
     "single_active_consumer_higher_waiting_requeue_test",
     "single_active_consumer_higher_waiting_return_test",
 )
-@pytest.mark.parametrize("delivery_outcome", [DeliveryOutcome.REQUEUE, DeliveryOutcome.REQUEUE_FAILED])
+@pytest.mark.parametrize(
+    "delivery_outcome", [commands.DeliveryOutcome.REQUEUE, commands.DeliveryOutcome.REQUEUE_FAILED]
+)
 def test_what_a_quiescing_one_returns_goes_first_to_its_successor(
-    bench: Bench, delivery_outcome: DeliveryOutcome
+    bench: Bench, delivery_outcome: commands.DeliveryOutcome
 ) -> None:
     first = bench.consumer(1)
     bench.publish("a", "b")
@@ -345,7 +336,11 @@ def test_a_quiescing_one_that_ends_makes_way(bench: Bench, ends: str) -> None:
     first = bench.consumer(5)
     bench.publish("a")
     second = bench.consumer(5, priority=1)
-    told = bench.cancel(first) if ends == "cancel" else bench.leave(first, DeliveryOutcome.REQUEUE_FAILED)
+    told = (
+        bench.cancel(first)
+        if ends == "cancel"
+        else bench.leave(first, commands.DeliveryOutcome.REQUEUE_FAILED)
+    )
     assert active(told) == [(second, True)]
     assert bench.bodies(told, second) == ([] if ends == "cancel" else ["a"])
 
@@ -372,11 +367,11 @@ def test_the_only_one_is_active_again_when_it_is_heard_of(bench: Bench) -> None:
 
 def test_what_it_was_given_before_is_told_before_it_stops_being_active(bench: Bench) -> None:
     first = bench.consumer(1)
-    bench.queue.apply(Publish(bench.publisher, [0], [message("a")], False), bench.now)
+    bench.queue.apply(commands.Publish(bench.publisher, [0], [message("a")], False), bench.now)
     bench.told.clear()
     bench.consumer(priority=1)
-    kinds = [type(each) for each in bench.told if isinstance(each, Deliver | ActiveChanged)]
-    assert kinds == [Deliver, ActiveChanged, ActiveChanged]
+    kinds = [type(each) for each in bench.told if isinstance(each, commands.Deliver | commands.ActiveChanged)]
+    assert kinds == [commands.Deliver, commands.ActiveChanged, commands.ActiveChanged]
     assert bench.held(first)
 
 

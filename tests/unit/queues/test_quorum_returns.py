@@ -8,19 +8,7 @@ from amqp10broker.message.amqp10 import decode_head
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.types import Symbol, Timestamp
-from amqp10broker.queues.commands import (
-    ActiveChanged,
-    Answer,
-    Credit,
-    Deliver,
-    DeliveryOutcome,
-    PeerId,
-    Publish,
-    Purge,
-    ReplyTo,
-    Subscribe,
-    TimedOut,
-)
+from amqp10broker.queues import commands
 from amqp10broker.queues.quorum.commands import NodeGone, SessionGone
 from amqp10broker.queues.settings import RetryType
 from tests.support.queue_bench import Bench, message, only
@@ -56,10 +44,11 @@ def bench() -> Bench:
     "returns_after_down",
 )
 @pytest.mark.parametrize(
-    ("delivery_outcome", "failures"), [(DeliveryOutcome.REQUEUE, 0), (DeliveryOutcome.REQUEUE_FAILED, 1)]
+    ("delivery_outcome", "failures"),
+    [(commands.DeliveryOutcome.REQUEUE, 0), (commands.DeliveryOutcome.REQUEUE_FAILED, 1)],
 )
 def test_a_link_that_goes_returns_what_it_held_in_order(
-    delivery_outcome: DeliveryOutcome, failures: int, bench: Bench
+    delivery_outcome: commands.DeliveryOutcome, failures: int, bench: Bench
 ) -> None:
     bench.publish("a", "b", "c")
     consumer = bench.consumer(3)
@@ -84,7 +73,7 @@ def test_the_twenty_first_return_is_above_the_limit_of_twenty(bench: Bench) -> N
     consumer = bench.consumer()
     for _ in range(21):
         assert bench.get(consumer) == ["a"]
-        bench.settle(consumer, DeliveryOutcome.REQUEUE_FAILED)
+        bench.settle(consumer, commands.DeliveryOutcome.REQUEUE_FAILED)
     assert bench.get(consumer) == []
     assert bench.queue.ready == bench.queue.unsettled == 0
 
@@ -98,7 +87,7 @@ def test_the_twenty_first_return_is_above_the_limit_of_twenty(bench: Bench) -> N
 def test_a_lost_connection_counts_against_the_limit() -> None:
     bench = Bench(delivery_limit=0, dead_letter_exchange="dlx")
     bench.publish("a", "b", "c")
-    bench.leave(bench.consumer(3), DeliveryOutcome.REQUEUE_FAILED)
+    bench.leave(bench.consumer(3), commands.DeliveryOutcome.REQUEUE_FAILED)
     assert bench.dead() == [("delivery_limit", ["a", "b", "c"])]
 
 
@@ -108,7 +97,7 @@ def test_without_a_limit_a_message_comes_back_for_ever() -> None:
     bench.publish("a")
     consumer = bench.consumer(1)
     for times in range(1, 40):
-        bench.settle(consumer, DeliveryOutcome.REQUEUE_FAILED)
+        bench.settle(consumer, commands.DeliveryOutcome.REQUEUE_FAILED)
         found = bench.delivered(bench.credit(consumer, 1))[0]
         assert counts_of(found) == (times, times, times, False)
 
@@ -119,11 +108,11 @@ def test_another_limit_acts_at_the_next_return() -> None:
     bench = Bench(delivery_limit=5, dead_letter_exchange="dlx")
     bench.publish("a")
     consumer = bench.consumer(1)
-    bench.settle(consumer, DeliveryOutcome.REQUEUE)
+    bench.settle(consumer, commands.DeliveryOutcome.REQUEUE)
     bench.credit(consumer, 1)
     bench.configure(delivery_limit=1, dead_letter_exchange="dlx")
     assert bench.dead() == []
-    bench.settle(consumer, DeliveryOutcome.REQUEUE)
+    bench.settle(consumer, commands.DeliveryOutcome.REQUEUE)
     assert bench.dead() == [("delivery_limit", ["a"])]
 
 
@@ -132,10 +121,12 @@ def test_annotations_of_modified_are_merged_and_stay(bench: Bench) -> None:
     bench.publish("a")
     consumer = bench.consumer(1)
     bench.settle(
-        consumer, DeliveryOutcome.REQUEUE, annotations=encode({Symbol("x-one"): "1", Symbol("x-two"): "2"})
+        consumer,
+        commands.DeliveryOutcome.REQUEUE,
+        annotations=encode({Symbol("x-one"): "1", Symbol("x-two"): "2"}),
     )
     bench.credit(consumer, 1)
-    bench.settle(consumer, DeliveryOutcome.REQUEUE, annotations=encode({Symbol("x-two"): "zwei"}))
+    bench.settle(consumer, commands.DeliveryOutcome.REQUEUE, annotations=encode({Symbol("x-two"): "zwei"}))
     annotations = decode_head(bench.delivered(bench.credit(consumer, 1))[0][0])[1]
     assert (annotations["x-one"], annotations["x-two"], annotations["x-routing-key"]) == ("1", "zwei", "q")
 
@@ -148,7 +139,9 @@ def test_a_rejected_message_dies_with_annotations_and_counts() -> None:
     bench = Bench(dead_letter_exchange="dlx", dead_letter_routing_key="k")
     bench.publish("a", "b")
     consumer = bench.consumer(2)
-    bench.settle(consumer, DeliveryOutcome.DISCARD_FAILED, annotations=encode({Symbol("x-why"): "bad"}))
+    bench.settle(
+        consumer, commands.DeliveryOutcome.DISCARD_FAILED, annotations=encode({Symbol("x-why"): "bad"})
+    )
     letters = bench.dead_letters()[0]
     assert (letters.reason, letters.exchange, letters.routing_key) == ("rejected", "dlx", "k")
     assert [each[1] for each in letters.messages] == [b"a", b"b"]
@@ -162,7 +155,7 @@ def test_a_cancelled_consumer_may_still_reject() -> None:
     bench.publish("a")
     consumer = bench.consumer(1)
     bench.cancel(consumer)
-    bench.settle(consumer, DeliveryOutcome.DISCARD)
+    bench.settle(consumer, commands.DeliveryOutcome.DISCARD)
     assert bench.dead() == [("rejected", ["a"])]
 
 
@@ -192,18 +185,18 @@ def test_a_cancelled_consumer_may_still_reject() -> None:
 @pytest.mark.parametrize(
     ("kind", "delivery_outcome", "waits"),
     [
-        (RetryType.DISABLED, DeliveryOutcome.REQUEUE_FAILED, False),
-        (RetryType.ALL, DeliveryOutcome.REQUEUE, True),
-        (RetryType.ALL, DeliveryOutcome.REQUEUE_FAILED, True),
-        (RetryType.FAILED, DeliveryOutcome.REQUEUE, False),
-        (RetryType.FAILED, DeliveryOutcome.REQUEUE_FAILED, True),
-        (RetryType.RETURNED, DeliveryOutcome.REQUEUE, True),
-        (RetryType.RETURNED, DeliveryOutcome.REQUEUE_FAILED, False),
+        (RetryType.DISABLED, commands.DeliveryOutcome.REQUEUE_FAILED, False),
+        (RetryType.ALL, commands.DeliveryOutcome.REQUEUE, True),
+        (RetryType.ALL, commands.DeliveryOutcome.REQUEUE_FAILED, True),
+        (RetryType.FAILED, commands.DeliveryOutcome.REQUEUE, False),
+        (RetryType.FAILED, commands.DeliveryOutcome.REQUEUE_FAILED, True),
+        (RetryType.RETURNED, commands.DeliveryOutcome.REQUEUE, True),
+        (RetryType.RETURNED, commands.DeliveryOutcome.REQUEUE_FAILED, False),
     ],
 )
 @pytest.mark.parametrize("lost", [False, True], ids=["settled", "consumer lost"])
 def test_which_returns_wait(
-    lost: bool, kind: RetryType, delivery_outcome: DeliveryOutcome, waits: bool
+    lost: bool, kind: RetryType, delivery_outcome: commands.DeliveryOutcome, waits: bool
 ) -> None:
     bench = Bench(retry_type=kind, retry_min_ms=1000)
     bench.publish("a")
@@ -225,7 +218,7 @@ def test_the_wait_grows_with_failures_up_to_the_longest() -> None:
     bench.publish("a")
     consumer = bench.consumer(1)
     for wait in (1000, 2000, 2500, 2500):
-        bench.settle(consumer, DeliveryOutcome.REQUEUE_FAILED)
+        bench.settle(consumer, commands.DeliveryOutcome.REQUEUE_FAILED)
         assert bench.queue.deadline() == bench.now + wait
         bench.wait(wait)
         assert bench.get(consumer) == ["a"]
@@ -242,7 +235,7 @@ def test_a_delivery_time_in_annotations_goes_before_the_settings(bench: Bench) -
     bench.publish("a")
     consumer = bench.consumer(1)
     later = encode({Symbol("x-opt-delivery-time"): Timestamp(bench.now + 5000)})
-    bench.settle(consumer, DeliveryOutcome.REQUEUE, annotations=later)
+    bench.settle(consumer, commands.DeliveryOutcome.REQUEUE, annotations=later)
     assert bench.queue.deadline() == bench.now + 5000
     assert bench.bodies(bench.wait(5000)) == []
     assert bench.get(consumer) == ["a"]
@@ -254,7 +247,7 @@ def test_a_delivery_time_of_the_past_is_now() -> None:
     bench.publish("a")
     consumer = bench.consumer(1)
     past = encode({Symbol("x-opt-delivery-time"): Timestamp(5)})
-    bench.settle(consumer, DeliveryOutcome.REQUEUE, annotations=past)
+    bench.settle(consumer, commands.DeliveryOutcome.REQUEUE, annotations=past)
     assert bench.get(consumer) == ["a"]
 
 
@@ -265,11 +258,11 @@ def test_a_delivery_time_of_the_past_is_now() -> None:
 def test_delayed_messages_are_purged_and_counted() -> None:
     bench = Bench(retry_type=RetryType.ALL, retry_min_ms=1000, max_length=1, consumer_timeout_ms=None)
     bench.publish("a")
-    bench.settle(bench.consumer(1), DeliveryOutcome.REQUEUE)
+    bench.settle(bench.consumer(1), commands.DeliveryOutcome.REQUEUE)
     bench.publish("b")
     assert (bench.queue.ready, bench.queue.delayed) == (0, 1)
-    told = bench.do(Purge(bench.request))
-    assert only(told, Answer)[0].ready == 1
+    told = bench.do(commands.Purge(bench.request))
+    assert only(told, commands.Answer)[0].ready == 1
     assert bench.queue.deadline() is None
 
 
@@ -279,16 +272,16 @@ def test_the_clock_set_back_delays_and_loses_nothing() -> None:
     bench = Bench(retry_type=RetryType.ALL, retry_min_ms=1000)
     bench.publish("a", "b")
     consumer = bench.consumer(1)
-    bench.settle(consumer, DeliveryOutcome.REQUEUE)
+    bench.settle(consumer, commands.DeliveryOutcome.REQUEUE)
     bench.now -= 600
     assert bench.get(consumer) == ["b"]
-    bench.settle(consumer, DeliveryOutcome.REQUEUE)
+    bench.settle(consumer, commands.DeliveryOutcome.REQUEUE)
     assert bench.queue.delayed == 2
     bench.wait(1599)
     assert bench.queue.delayed == 2
     bench.wait(1)
     assert bench.get(consumer) == ["a"]
-    bench.settle(consumer, DeliveryOutcome.ACCEPT)
+    bench.settle(consumer, commands.DeliveryOutcome.ACCEPT)
     assert bench.get(consumer) == ["b"]
 
 
@@ -296,7 +289,7 @@ def test_the_clock_set_back_delays_and_loses_nothing() -> None:
 def test_the_delivery_limit_goes_before_the_delay() -> None:
     bench = Bench(retry_type=RetryType.ALL, retry_min_ms=9, delivery_limit=0, dead_letter_exchange="dlx")
     bench.publish("a")
-    bench.settle(bench.consumer(1), DeliveryOutcome.REQUEUE)
+    bench.settle(bench.consumer(1), commands.DeliveryOutcome.REQUEUE)
     assert bench.dead() == [("delivery_limit", ["a"])]
     assert bench.queue.delayed == 0
 
@@ -319,14 +312,14 @@ def test_the_next_consumer_becomes_active_when_the_session_of_the_active_one_is_
     bench = Bench(single_active_consumer=True)
     bench.publish("a")
     active = bench.consumer(1)
-    other = ReplyTo(PeerId(1, 5, 1), "elsewhere")
+    other = commands.ReplyTo(commands.PeerId(1, 5, 1), "elsewhere")
     waits = other.consumer()
-    bench.do(Subscribe(waits, False))
-    bench.do(Credit(waits, 0, 1, False, 0))
+    bench.do(commands.Subscribe(waits, False))
+    bench.do(commands.Credit(waits, 0, 1, False, 0))
     assert (bench.held(active), bench.held(waits)) == ([0], [])
     bench.queue.apply(SessionGone(active.reply_to), bench.now)
     told = bench.queue.take_effects()[other.id]
-    assert only(told, ActiveChanged) == [ActiveChanged(waits, True)]
+    assert only(told, commands.ActiveChanged) == [commands.ActiveChanged(waits, True)]
     assert (bench.held(active), bench.held(waits)) == ([], [0])
 
 
@@ -342,7 +335,7 @@ def test_what_is_held_for_too_long_comes_back_without_counting_as_failed() -> No
     bench.wait(600)
     bench.credit(consumer, 1)
     told = bench.wait(400)
-    timed_out = only(told, TimedOut)[0]
+    timed_out = only(told, commands.TimedOut)[0]
     assert (timed_out.consumer, len(timed_out.keys)) == (consumer, 1)
     assert bench.queue.deadline() == bench.now + 600
     found = bench.delivered(bench.credit(bench.consumer(), 1))[0]
@@ -355,7 +348,7 @@ def test_who_let_a_delivery_time_out_gets_nothing_until_it_is_heard_of_again() -
     consumer = bench.consumer(1)
     bench.credit(consumer, 0)
     consumer_with_credit = bench.consumer(2)
-    bench.settle(consumer_with_credit, DeliveryOutcome.ACCEPT)
+    bench.settle(consumer_with_credit, commands.DeliveryOutcome.ACCEPT)
     told = bench.wait(1000)
     assert bench.bodies(told, consumer) == []
     assert bench.get(consumer) == []
@@ -384,8 +377,8 @@ def test_a_time_out_comes_behind_the_delivery_it_is_about() -> None:
     bench = Bench(consumer_timeout_ms=1000)
     consumer = bench.consumer(1)
     bench.publish("a")
-    bench.queue.apply(Publish(bench.publisher, [1], [message("b")], False), bench.now)
-    bench.queue.apply(Credit(consumer, 1, 1, False, 1), bench.now)
+    bench.queue.apply(commands.Publish(bench.publisher, [1], [message("b")], False), bench.now)
+    bench.queue.apply(commands.Credit(consumer, 1, 1, False, 1), bench.now)
     told = bench.wait(1000)
-    kinds = [type(each) for each in told if isinstance(each, Deliver | TimedOut)]
-    assert kinds == [Deliver, TimedOut]
+    kinds = [type(each) for each in told if isinstance(each, commands.Deliver | commands.TimedOut)]
+    assert kinds == [commands.Deliver, commands.TimedOut]

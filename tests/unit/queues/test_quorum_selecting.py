@@ -10,23 +10,8 @@ from hypothesis import strategies as st
 
 from amqp10broker.emulation import rules_of
 from amqp10broker.message.filters import filter_set
-from amqp10broker.queues.commands import (
-    DELETE,
-    TICK,
-    ConsumerRef,
-    Credit,
-    DeliveryOutcome,
-    GiveBack,
-    QueueDeleted,
-    Settle,
-    Settled,
-)
-from amqp10broker.queues.quorum.commands import (
-    Browsing,
-    QuorumCommand,
-    SessionGone,
-    encode_commands,
-)
+from amqp10broker.queues import commands
+from amqp10broker.queues.quorum.commands import Browsing, QuorumCommand, SessionGone, encode_commands
 from amqp10broker.queues.quorum.queue import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import Overflow
 from tests.support.queue_bench import Bench, message, only
@@ -46,7 +31,7 @@ def test_what_comes_back_to_the_next_that_matches_counts_how_often() -> None:
     for _ in range(3):
         red = bench.selects(RED, 1)
         assert bench.numbers(red) == [1]
-        bench.settle(red, DeliveryOutcome.REQUEUE_FAILED, [1])
+        bench.settle(red, commands.DeliveryOutcome.REQUEUE_FAILED, [1])
     assert bench.dead_numbers() == [("delivery_limit", [1])]
 
 
@@ -156,7 +141,7 @@ def test_without_them_the_state_is_as_that_of_before() -> None:
     red = bench.selects(RED, 2)
     bench.turns()
     bench.give_back(red, [0, 1])
-    bench.leave(red, DeliveryOutcome.REQUEUE)
+    bench.leave(red, commands.DeliveryOutcome.REQUEUE)
     assert b"again" not in encode_snapshot(bench.queue)
     assert b"again" not in encode_snapshot(plain.queue)
     assert bench.queue.ready == plain.queue.ready == 2
@@ -180,12 +165,12 @@ def test_what_is_given_back_after_another_request_is_shown_again() -> None:
     taker = bench.consumer()
     bench.publish("a", "b", "c", "d")
     ref = bench.browser(4)
-    bench.do(Credit(ref, 0, 4, False, 4))
+    bench.do(commands.Credit(ref, 0, 4, False, 4))
     bench.credit(taker, 1)
-    bench.settle(taker, DeliveryOutcome.REQUEUE, [0])
+    bench.settle(taker, commands.DeliveryOutcome.REQUEUE, [0])
     assert bench.bodies(bench.told[-2:], ref) == []
-    bench.do(GiveBack(ref, [2, 3], [], 4, 4, 1))
-    told = bench.do(Credit(ref, 4, 4, True, 4))
+    bench.do(commands.GiveBack(ref, [2, 3], [], 4, 4, 1))
+    told = bench.do(commands.Credit(ref, 4, 4, True, 4))
     assert bench.bodies(told, ref) == ["c", "d", "a"]
 
 
@@ -197,8 +182,8 @@ def test_browsers_are_in_no_entry_and_in_no_state() -> None:
     ref = bench.browser(1)
     assert encode_snapshot(bench.queue) == before
     assert not decode_snapshot("q", before).browsers
-    marked = bench.queue.browsers.marked([TICK])
-    assert marked == [TICK]
+    marked = bench.queue.browsers.marked([commands.TICK])
+    assert marked == [commands.TICK]
     asked = bench.queue.browsers.marked([_settle(ref)])
     assert [type(each) for each in asked] == [Browsing]
     assert encode_commands(asked, 0, 0).pieces == encode_commands([], 0, 0).pieces
@@ -208,21 +193,21 @@ def test_a_settlement_that_wants_an_answer_has_one() -> None:
     bench = Bench()
     bench.publish("a")
     ref = bench.browser(1)
-    assert only(bench.do(_settle(ref)), Settled)[0].keys == [0]
+    assert only(bench.do(_settle(ref)), commands.Settled)[0].keys == [0]
 
 
 def test_browsers_go_with_their_session_and_hear_of_the_queue_s_end() -> None:
     bench = Bench()
     first = bench.browser(1)
-    assert [each.ref for each in only(bench.do(DELETE), QueueDeleted)] == [first]
+    assert [each.ref for each in only(bench.do(commands.DELETE), commands.QueueDeleted)] == [first]
     bench = Bench()
     bench.browser(1)
     bench.do(SessionGone(bench.reply_to.id))
     assert not bench.queue.browsers
 
 
-def _settle(ref: ConsumerRef) -> QuorumCommand:
-    return Settle(ref, [0], DeliveryOutcome.ACCEPT, answer=True)
+def _settle(ref: commands.ConsumerRef) -> QuorumCommand:
+    return commands.Settle(ref, [0], commands.DeliveryOutcome.ACCEPT, answer=True)
 
 
 RULES: dict[str, Any] = dict(rules_of("4.3").quorum)
@@ -263,7 +248,7 @@ def test_what_never_arrived_goes_back_to_its_place_and_what_was_returned_goes_fi
     bench.queue = decode_snapshot("q", encode_snapshot(bench.queue), bench.queue.messages.bodies)
     returned = data.draw(st.lists(st.sampled_from(got), unique=True))
     if returned:
-        bench.settle(consumer, DeliveryOutcome.REQUEUE, returned)
+        bench.settle(consumer, commands.DeliveryOutcome.REQUEUE, returned)
     bench.give_back(consumer, [each for each in got if each not in returned])
     left = [each for each in waiting if each not in returned]
     assert [int(each) for each in bench.get(bench.consumer(), 100)] == [*returned, *left]
@@ -275,10 +260,10 @@ def test_the_limit_counts_failed_attempts_alone() -> None:
     consumer = bench.consumer()
     for _ in range(5):
         assert bench.get(consumer) == ["a"]
-        bench.settle(consumer, DeliveryOutcome.REQUEUE)
+        bench.settle(consumer, commands.DeliveryOutcome.REQUEUE)
     for _ in range(2):
         assert bench.get(consumer) == ["a"]
-        bench.settle(consumer, DeliveryOutcome.REQUEUE_FAILED)
+        bench.settle(consumer, commands.DeliveryOutcome.REQUEUE_FAILED)
     assert bench.get(consumer) == []
 
 

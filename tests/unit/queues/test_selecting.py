@@ -6,17 +6,8 @@ import pytest
 
 from amqp10broker.message.filters.filter_set import SELECTOR, from_amqp10
 from amqp10broker.protocols.amqp10.types import Described, Symbol
+from amqp10broker.queues import commands
 from amqp10broker.queues.classic import consumers as selecting
-from amqp10broker.queues.commands import (
-    TICK,
-    ConsumerRef,
-    Credit,
-    Delete,
-    Deliver,
-    DeliveryOutcome,
-    Publish,
-    SubscribeRefused,
-)
 from amqp10broker.queues.queue_status import Looking
 from tests.support.queue_bench import BOTH, confirmed, only
 from tests.support.selecting import SQL, Colours, coloured, numbers_of, selector
@@ -67,8 +58,10 @@ def test_complementary_selectors_split_a_queue(kind: str) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("outcome", [DeliveryOutcome.REQUEUE, DeliveryOutcome.REQUEUE_FAILED])
-def test_what_comes_back_goes_to_the_next_that_matches(kind: str, outcome: DeliveryOutcome) -> None:
+@pytest.mark.parametrize(
+    "outcome", [commands.DeliveryOutcome.REQUEUE, commands.DeliveryOutcome.REQUEUE_FAILED]
+)
+def test_what_comes_back_goes_to_the_next_that_matches(kind: str, outcome: commands.DeliveryOutcome) -> None:
     """3.2.9: before what nobody had, though nothing else of the place was looked at again."""
     bench = Colours(kind)
     bench.put("blue", "red", "blue", "red", "red")
@@ -91,7 +84,7 @@ def test_what_nobody_selects_stays_until_a_limit_drops_it_or_it_expires(kind: st
     bench.put("blue", ttl=50)
     bench.put("red", "blue")
     bench.now += 60
-    bench.do(TICK)
+    bench.do(commands.TICK)
     browser, blue = bench.browser(10, filters=BLUE), bench.selects(BLUE)
     assert bench.numbers(browser) == [3]
     bench.credit(blue, 5)
@@ -156,12 +149,12 @@ def test_a_browser_takes_nothing(kind: str) -> None:
     taker = bench.consumer()
     told = bench.credit(taker, 9)
     assert numbers_of(bench.delivered(told, taker)) == [0, 1, 2, 3]
-    assert not any(each.again for each in only(told, Deliver))
+    assert not any(each.again for each in only(told, commands.Deliver))
 
 
 @BOTH
-@pytest.mark.parametrize("outcome", list(DeliveryOutcome))
-def test_outcomes_of_a_browser_are_ignored(kind: str, outcome: DeliveryOutcome) -> None:
+@pytest.mark.parametrize("outcome", list(commands.DeliveryOutcome))
+def test_outcomes_of_a_browser_are_ignored(kind: str, outcome: commands.DeliveryOutcome) -> None:
     """3.3.17: whatever it says, the queue is as before, and so is what the next one gets."""
     bench = Colours(kind, dead_letter_exchange="dead")
     bench.put("red", "blue")
@@ -242,7 +235,7 @@ def test_what_was_taken_meanwhile_is_not_shown(bench: Colours) -> None:
     browser, taker = bench.browser(1), bench.consumer(2)
     assert bench.numbers(taker) == [0, 1]
     bench.credit(browser, 1)
-    bench.decide(taker, 0, DeliveryOutcome.REQUEUE)
+    bench.decide(taker, 0, commands.DeliveryOutcome.REQUEUE)
     bench.credit(browser, 5)
     assert bench.numbers(browser) == [0, 2, 3]
 
@@ -254,10 +247,10 @@ def test_browsers_are_no_consumers() -> None:
     bench.consumer(exclusive=True)
     browser = bench.browser(5)
     assert bench.numbers(browser) == [0]
-    assert only(bench.told, SubscribeRefused) == []
+    assert only(bench.told, commands.SubscribeRefused) == []
     assert bench.queue.consumers == 1
-    bench.leave(browser, DeliveryOutcome.REQUEUE)
-    bench.do(Delete(bench.request, if_unused=True))
+    bench.leave(browser, commands.DeliveryOutcome.REQUEUE)
+    bench.do(commands.Delete(bench.request, if_unused=True))
     assert not bench.queue.deleted
 
 
@@ -286,7 +279,7 @@ def test_nothing_is_looked_at_where_nobody_selects(bench: Colours) -> None:
     bench.put("red")
     assert bench.numbers(plain) == [0]
     assert bench.queue.queue_status().parts[plain].looking is None
-    bench.leave(bench.browser(5), DeliveryOutcome.REQUEUE)
+    bench.leave(bench.browser(5), commands.DeliveryOutcome.REQUEUE)
     assert confirmed(bench.put("red")) == [0]
     assert bench.numbers(plain) == [0, 1]
 
@@ -294,16 +287,16 @@ def test_nothing_is_looked_at_where_nobody_selects(bench: Colours) -> None:
 def test_a_queue_pays_nothing_for_those_that_have_gone() -> None:
     """The same instructions for a batch, before anybody selected or browsed and after."""
 
-    def batch(bench: Colours, plain: ConsumerRef) -> int:
+    def batch(bench: Colours, plain: commands.ConsumerRef) -> int:
         messages = [coloured(0, "red")] * 20
         had = len(bench.delivered(bench.told, plain))
 
         def work() -> None:
-            bench.queue.apply(Credit(plain, had, 20, False, had), bench.now)
-            bench.queue.apply(Publish(bench.publisher, range(20), messages, False), bench.now)
+            bench.queue.apply(commands.Credit(plain, had, 20, False, had), bench.now)
+            bench.queue.apply(commands.Publish(bench.publisher, range(20), messages, False), bench.now)
 
         steps = steps_of(work)
-        bench.do(TICK)
+        bench.do(commands.TICK)
         return steps
 
     bench = Colours("classic")
@@ -313,7 +306,7 @@ def test_a_queue_pays_nothing_for_those_that_have_gone() -> None:
     red, browser = bench.selects(RED, 5), bench.browser(5)
     bench.put("red", "blue")
     for each in (red, browser):
-        bench.leave(each, DeliveryOutcome.REQUEUE)
+        bench.leave(each, commands.DeliveryOutcome.REQUEUE)
     bench.credit(plain, 10)
     assert bench.queue.ready == 0
     bench.credit(plain, 0)

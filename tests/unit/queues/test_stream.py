@@ -8,15 +8,8 @@ import pytest
 
 from amqp10broker.message.amqp10 import decode_head, make_head
 from amqp10broker.message.convert import data_section
+from amqp10broker.message.filters import stream_filters
 from amqp10broker.message.filters.filter_set import Filters, from_amqp10
-from amqp10broker.message.filters.stream_filters import (
-    AtTime,
-    BloomFilter,
-    Interval,
-    Offset,
-    OffsetSpec,
-    OffsetWord,
-)
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.queues.commands import (
@@ -117,22 +110,24 @@ def test_a_message_of_amqp_0_9_1_is_kept_in_the_encoding_of_amqp_1_0() -> None:
 @pytest.mark.parametrize(
     ("position", "expected"),
     [
-        (OffsetWord.FIRST, 0),
-        (Offset(0), 0),
-        (Offset(4), 4),
-        (Offset(5), 5),
-        (OffsetWord.LAST, 6),
-        (AtTime(0), 0),
-        (AtTime(NOW_MS), 0),
-        (AtTime(NOW_MS + 1), 3),
-        (AtTime(NOW_MS + 1000), 3),
-        (AtTime(NOW_MS + 1001), 6),
-        (Interval(2000), 0),
-        (Interval(1000), 3),
-        (Interval(0), 6),
+        (stream_filters.OffsetWord.FIRST, 0),
+        (stream_filters.Offset(0), 0),
+        (stream_filters.Offset(4), 4),
+        (stream_filters.Offset(5), 5),
+        (stream_filters.OffsetWord.LAST, 6),
+        (stream_filters.AtTime(0), 0),
+        (stream_filters.AtTime(NOW_MS), 0),
+        (stream_filters.AtTime(NOW_MS + 1), 3),
+        (stream_filters.AtTime(NOW_MS + 1000), 3),
+        (stream_filters.AtTime(NOW_MS + 1001), 6),
+        (stream_filters.Interval(2000), 0),
+        (stream_filters.Interval(1000), 3),
+        (stream_filters.Interval(0), 6),
     ],
 )
-def test_a_consumer_begins_where_it_asks(position: OffsetSpec, expected: int, bench: Bench) -> None:
+def test_a_consumer_begins_where_it_asks(
+    position: stream_filters.OffsetSpec, expected: int, bench: Bench
+) -> None:
     for _ in range(3):
         bench.publish(3)
         bench.now_ms += 1000
@@ -181,7 +176,7 @@ def test_available_is_what_is_committed_and_not_yet_consumed(bench: Bench) -> No
 
 
 def test_a_reader_at_the_end_finds_its_chunk_among_many_small_ones(bench: Bench) -> None:
-    readers = [bench.reader(OffsetWord.NEXT) for _ in range(3)]
+    readers = [bench.reader(stream_filters.OffsetWord.NEXT) for _ in range(3)]
     for reader in readers:
         reader.read(1000)
     for number in range(600):
@@ -189,7 +184,7 @@ def test_a_reader_at_the_end_finds_its_chunk_among_many_small_ones(bench: Bench)
         for reader in readers:
             assert [offset for offset, _ in reader.listen(effects)] == [number]
     assert len(bench.queue._recent) <= 256
-    late = bench.reader(Offset(450))
+    late = bench.reader(stream_filters.Offset(450))
     assert late.read(1000) == list(range(450, 600))
 
 
@@ -233,7 +228,7 @@ def test_a_drain_does_not_look_beyond_the_end(monkeypatch: pytest.MonkeyPatch) -
     bench = Bench()
     bench.publish(1000)
     before = bench.wakes
-    reader = bench.reader(Offset(20), replace(sql("FALSE"), end=40))
+    reader = bench.reader(stream_filters.Offset(20), replace(sql("FALSE"), end=40))
     assert reader.read(5, drain=True) == []
     assert reader.replies[-1].delivery_count == 5
     assert bench.wakes - before < 8
@@ -242,7 +237,7 @@ def test_a_drain_does_not_look_beyond_the_end(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("end", [0, 3, 4])
 def test_a_consumer_that_begins_at_or_behind_its_end_gets_nothing(end: int, bench: Bench) -> None:
     bench.publish(9)
-    reader = bench.reader(Offset(4), Filters(end=end))
+    reader = bench.reader(stream_filters.Offset(4), Filters(end=end))
     assert reader.read(100) == []
     assert reader.read(100, drain=True) == []
     assert reader.replies[-1].available == 0
@@ -261,7 +256,7 @@ def test_chunks_without_a_wanted_filter_value_are_passed_over(bench: Bench) -> N
     bench.publish(2, [with_value("eu", 0), with_value("eu", 1)])
     bench.publish(2, [with_value("us", 2), with_value("us", 3)])
     bench.publish(2, [with_value(None, 4), with_value("eu", 5)])
-    wants_eu = bench.reader(filters=Filters(bloom=BloomFilter(("eu",))))
+    wants_eu = bench.reader(filters=Filters(bloom=stream_filters.BloomFilter(("eu",))))
     assert wants_eu.read(100) == [0, 1, 4, 5]
     assert wants_eu.replies[-1].available == 0
 
@@ -270,8 +265,8 @@ def test_chunks_without_filter_values_come_if_the_consumer_says_so(bench: Bench)
     bench.publish(1, [with_value(None, 0)])
     bench.publish(1, [with_value("us", 1)])
     bench.publish(1, [with_value("eu", 2)])
-    assert bench.reader(filters=Filters(bloom=BloomFilter(("eu",), True))).read(100) == [0, 2]
-    assert bench.reader(filters=Filters(bloom=BloomFilter(("eu",)))).read(100) == [2]
+    assert bench.reader(filters=Filters(bloom=stream_filters.BloomFilter(("eu",), True))).read(100) == [0, 2]
+    assert bench.reader(filters=Filters(bloom=stream_filters.BloomFilter(("eu",)))).read(100) == [2]
 
 
 def test_the_size_of_a_chunks_filter_is_the_queues_setting() -> None:
@@ -451,7 +446,7 @@ def test_the_time_is_the_same_at_the_end_and_given_back_and_after_a_restart() ->
     restarted = Bench(shelf=ShelfAlone(disk, "/streams", 1))
     restarted.now_ms = 60_000
     for position in (0, 3):
-        late = restarted.reader(Offset(position), enqueued_time=True)
+        late = restarted.reader(stream_filters.Offset(position), enqueued_time=True)
         late.read(100)
         assert late.taken == wanted[position:]
 
@@ -462,7 +457,7 @@ def test_a_position_by_time_agrees_with_the_times_that_are_told(bench: Bench) ->
     everything = bench.reader(enqueued_time=True)
     everything.read(100)
     for time_ms in (4000, 5000, 5001, 6000, 8999, 9000, 9001):
-        reader = bench.reader(AtTime(time_ms), enqueued_time=True)
+        reader = bench.reader(stream_filters.AtTime(time_ms), enqueued_time=True)
         reader.read(100)
         assert reader.taken == [each for each in everything.taken if (time_of(each[1]) or 0) >= time_ms]
 

@@ -10,28 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp10broker.layout import BadBytes
-from amqp10broker.raft import leader
+from amqp10broker.raft import leader, messages
 from amqp10broker.raft.core import ELECTION_MS, ELECTION_SPREAD_MS, YIELD_MS
 from amqp10broker.raft.leader import LogView
-from amqp10broker.raft.messages import (
-    CONFIG,
-    MESSAGE,
-    Append,
-    AppendAnswer,
-    Configuration,
-    Full,
-    Hard,
-    Kind,
-    Point,
-    PreVote,
-    PreVoteAnswer,
-    Role,
-    Run,
-    Stored,
-    Vote,
-    VoteAnswer,
-    run_of,
-)
 from tests.support.raft_room import the_room
 from tests.support.raft_script import ScriptRunner
 
@@ -98,7 +79,7 @@ def test_among_entries_that_follow_each_other_news_is_told_by_them_alone() -> No
     dues = set()
     for index in range(30):
         stage.play(f"propose 1 {index}")
-        appends = stage.sent(Append)
+        appends = stage.sent(messages.Append)
         assert len(appends) == 2
         assert all(append.runs for append in appends)
         stage.play("run")
@@ -115,34 +96,34 @@ def test_among_entries_that_follow_each_other_news_is_told_by_them_alone() -> No
 def test_a_late_answer_of_the_same_term_counts() -> None:
     """Else no election is won where a round takes longer than the time-out."""
     stage = Stage("group 1 2 3\ntime-out 1\nkeep 1 2")
-    (old,) = stage.sent(PreVoteAnswer)
+    (old,) = stage.sent(messages.PreVoteAnswer)
     stage.play("drop * *\ntime-out 1")
     stage.raft(1).step(old, 0)
-    assert stage.raft(1).status.role is Role.CANDIDATE
+    assert stage.raft(1).status.role is messages.Role.CANDIDATE
 
 
 def test_an_answer_to_the_question_of_an_earlier_term_does_not_count() -> None:
     """Each term has questions of its own."""
     stage = Stage("group 1 2 3\ntime-out 1\nkeep 1 2")
-    (old,) = stage.sent(PreVoteAnswer)
+    (old,) = stage.sent(messages.PreVoteAnswer)
     stage.play("drop * *\nsay 2 1 newer term 5\ntime-out 1")
     assert stage.raft(1).status.term == 5
     stage.raft(1).step(old, 0)
-    assert stage.raft(1).status.role is Role.PRE_CANDIDATE
-    (new, _) = stage.sent(PreVote)
-    stage.raft(1).step(PreVoteAnswer(2, 1, 5, new.token, True), 0)
-    assert stage.raft(1).status.role is Role.CANDIDATE
+    assert stage.raft(1).status.role is messages.Role.PRE_CANDIDATE
+    (new, _) = stage.sent(messages.PreVote)
+    stage.raft(1).step(messages.PreVoteAnswer(2, 1, 5, new.token, True), 0)
+    assert stage.raft(1).status.role is messages.Role.CANDIDATE
 
 
 def test_a_refusal_takes_the_place_of_an_earlier_grant() -> None:
     """The voter has heard of a leader since."""
     stage = Stage("group 1 2 3 4 5\ntime-out 1")
     raft = stage.raft(1)
-    (question, *_) = stage.sent(PreVote)
-    raft.step(PreVoteAnswer(2, 1, 0, question.token, True), 0)
-    raft.step(PreVoteAnswer(2, 1, 0, question.token, False), 0)
-    raft.step(PreVoteAnswer(3, 1, 0, question.token, True), 0)
-    assert raft.status.role is Role.PRE_CANDIDATE
+    (question, *_) = stage.sent(messages.PreVote)
+    raft.step(messages.PreVoteAnswer(2, 1, 0, question.token, True), 0)
+    raft.step(messages.PreVoteAnswer(2, 1, 0, question.token, False), 0)
+    raft.step(messages.PreVoteAnswer(3, 1, 0, question.token, True), 0)
+    assert raft.status.role is messages.Role.PRE_CANDIDATE
 
 
 def test_a_candidate_that_nobody_has_refused_asks_again_in_its_term() -> None:
@@ -150,9 +131,9 @@ def test_a_candidate_that_nobody_has_refused_asks_again_in_its_term() -> None:
     stage = Stage("group 1 2 3\ntime-out 1\ndeliver 1 2\ndeliver 2 1\ndurable 1\ndrop * *")
     assert stage.play("time-out 1") == ["-> 1 to 2 Vote term 1, log 1/0", "-> 1 to 3 Vote term 1, log 1/0"]
     stage.play("drop * *")
-    stage.raft(1).step(VoteAnswer(2, 1, 1, False), stage.group.now)
+    stage.raft(1).step(messages.VoteAnswer(2, 1, 1, False), stage.group.now)
     stage.play("time-out 1")
-    assert stage.raft(1).status.role is Role.PRE_CANDIDATE
+    assert stage.raft(1).status.role is messages.Role.PRE_CANDIDATE
 
 
 def test_a_member_that_voted_for_another_before_its_start_lets_that_one_stand_first() -> None:
@@ -188,17 +169,17 @@ def test_a_member_that_can_ask_nobody_awaits_nothing() -> None:
 def test_a_vote_is_for_a_log_that_is_as_new(index: int, term: int, answer: str) -> None:
     """The term of the last entry first, then the length (the paper, section 5.4.1); for pre-votes as well."""
     stage = Stage("group 1 2 3\nlog 2: 1 1 3\nhard 2: 5 0 1")
-    stage.raft(2).step(PreVote(1, 2, 5, index, term, 1), 0)
+    stage.raft(2).step(messages.PreVote(1, 2, 5, index, term, 1), 0)
     assert [message.granted for message in stage.raft(2).ready(0).messages] == [answer == "yes"]
-    stage.raft(2).step(Vote(1, 2, 6, index, term), 0)
+    stage.raft(2).step(messages.Vote(1, 2, 6, index, term), 0)
     assert (stage.raft(2).hard.vote == 1) == (answer == "yes")
 
 
 def test_one_vote_a_term_over_crashes() -> None:
     """The same candidate gets it again, another does not."""
     stage = Stage("group 1 2 3\nhard 2: 4 3 1")
-    stage.raft(2).step(Vote(1, 2, 4, 9, 9), 0)
-    stage.raft(2).step(Vote(3, 2, 4, 9, 9), 0)
+    stage.raft(2).step(messages.Vote(1, 2, 4, 9, 9), 0)
+    stage.raft(2).step(messages.Vote(3, 2, 4, 9, 9), 0)
     answers = {message.to: message.granted for message in stage.raft(2).ready(0).messages}
     assert answers == {1: False, 3: True}
 
@@ -211,10 +192,12 @@ def test_a_follower_gets_a_window_of_messages() -> None:
     stage = Stage(LEADING)
     for number in range(leader.WINDOW_MESSAGES + 5):
         stage.play(f"propose 1 {number}")
-    assert len([message for message in stage.sent(Append) if message.to == 2]) == leader.WINDOW_MESSAGES
-    first = stage.sent(Append)[0]
+    assert (
+        len([message for message in stage.sent(messages.Append) if message.to == 2]) == leader.WINDOW_MESSAGES
+    )
+    first = stage.sent(messages.Append)[0]
     stage.play("drop * *")
-    stage.raft(1).step(AppendAnswer(2, 1, 1, first.runs[-1].last, 2), 0)
+    stage.raft(1).step(messages.AppendAnswer(2, 1, 1, first.runs[-1].last, 2), 0)
     (append,) = [message for message in stage.raft(1).ready(0).messages if message.to == 2]
     assert [run.payloads for run in append.runs] == [(b"256",), (b"257",), (b"258",), (b"259",), (b"260",)]
 
@@ -224,16 +207,16 @@ def test_a_follower_gets_a_window_of_bytes() -> None:
     stage = Stage(LEADING)
     stage.raft(1).propose([b"x" * (1 << 18)] * 60)
     stage.group.nodes[1].turn()
-    sizes = [sum(run.size for run in m.runs) for m in stage.sent(Append) if m.to == 2]
+    sizes = [sum(run.size for run in m.runs) for m in stage.sent(messages.Append) if m.to == 2]
     assert sizes == [leader.MESSAGE_BYTES] * 8
 
 
 def test_entries_behind_what_is_committed_are_taken_from_an_old_message() -> None:
     """It begins in front of the follower's commit index, where all agrees, perhaps in a snapshot."""
     stage = Stage(LEADING + "propose 1 a b\nrun\ncompact 2")
-    old = (run_of(3, 1, Kind.COMMAND, (b"a", b"b", b"c")),)
-    stage.raft(2).step(Append(1, 2, 1, 2, 1, 2, old), 0)
-    assert stage.raft(2).ready(0).entries == (run_of(5, 1, Kind.COMMAND, (b"c",)),)
+    old = (messages.run_of(3, 1, messages.Kind.COMMAND, (b"a", b"b", b"c")),)
+    stage.raft(2).step(messages.Append(1, 2, 1, 2, 1, 2, old), 0)
+    assert stage.raft(2).ready(0).entries == (messages.run_of(5, 1, messages.Kind.COMMAND, (b"c",)),)
 
 
 def test_what_is_not_committed_is_bounded() -> None:
@@ -242,7 +225,7 @@ def test_what_is_not_committed_is_bounded() -> None:
     member = stage.raft(1)
     size = leader.UNCOMMITTED_BYTES_MAX
     member.propose([b"x" * (size + 1)])
-    with pytest.raises(Full, match=f"{size + 1} bytes are proposed and not committed"):
+    with pytest.raises(messages.Full, match=f"{size + 1} bytes are proposed and not committed"):
         member.propose([b"a"])
     stage.group.nodes[1].turn()
     stage.play("quiet\nrun\nloud")
@@ -326,18 +309,20 @@ class Entries:
     def __init__(self, terms: Sequence[int] = ()) -> None:
         self.terms = terms
 
-    def read(self, first: int, last: int, size: int, /) -> Sequence[Run]:
+    def read(self, first: int, last: int, size: int, /) -> Sequence[messages.Run]:
         return [run(index, self.terms[index - 1]) for index in range(first, last + 1)]
 
 
-def run(first: int, term: int, count: int = 1, size: int = 4) -> Run:
-    return run_of(first, term, Kind.COMMAND, (b"x" * size,) * count)
+def run(first: int, term: int, count: int = 1, size: int = 4) -> messages.Run:
+    return messages.run_of(first, term, messages.Kind.COMMAND, (b"x" * size,) * count)
 
 
 def log(*terms: int) -> LogView:
     """A durable log of entries of these terms, from index 1 on."""
     stretches = tuple((index, term) for index, term in enumerate(terms, 1))
-    stored = Stored(Point(0, 0, Configuration((1,))), Hard(0, None, 0), len(terms), stretches)
+    stored = messages.Stored(
+        messages.Point(0, 0, messages.Configuration((1,))), messages.Hard(0, None, 0), len(terms), stretches
+    )
     return LogView(stored, Entries(terms))
 
 
@@ -418,21 +403,21 @@ def test_entries_are_cut_to_a_size_and_one_comes_always() -> None:
 @pytest.mark.parametrize(
     ("runs", "what"),
     [
-        ((run_of(5, 3, Kind.COMMAND, (b"x",)),), "an entry of term 3 behind one of 4"),
-        ((run_of(5, 9, Kind.COMMAND, (b"x",)),), "from a leader of 6"),
-        ((run_of(5, 6, Kind.CONFIG, (b"x",)),), "malformed Configuration"),
-        ((run_of(7, 6, Kind.COMMAND, (b"x",)),), "entry 7 behind entry 4"),
-        ((Run(5, 6, Kind.COMMAND, (), 0),), "a run without entries"),
+        ((messages.run_of(5, 3, messages.Kind.COMMAND, (b"x",)),), "an entry of term 3 behind one of 4"),
+        ((messages.run_of(5, 9, messages.Kind.COMMAND, (b"x",)),), "from a leader of 6"),
+        ((messages.run_of(5, 6, messages.Kind.CONFIG, (b"x",)),), "malformed Configuration"),
+        ((messages.run_of(7, 6, messages.Kind.COMMAND, (b"x",)),), "entry 7 behind entry 4"),
+        ((messages.Run(5, 6, messages.Kind.COMMAND, (), 0),), "a run without entries"),
     ],
 )
-def test_entries_that_no_leader_has_are_refused(runs: tuple[Run, ...], what: str) -> None:
+def test_entries_that_no_leader_has_are_refused(runs: tuple[messages.Run, ...], what: str) -> None:
     """Terms never fall in a log, and a configuration can be read: a member need not look again."""
     with pytest.raises(BadBytes, match=what):
-        MESSAGE.decode(MESSAGE.encode(Append(1, 2, 6, 4, 4, 0, runs)))
+        messages.MESSAGE.decode(messages.MESSAGE.encode(messages.Append(1, 2, 6, 4, 4, 0, runs)))
 
 
 def test_a_configuration_in_another_order_is_refused() -> None:
     with pytest.raises(BadBytes, match="ascending"):
-        CONFIG.decode(CONFIG.encode(Configuration((2, 1))))
+        messages.CONFIG.decode(messages.CONFIG.encode(messages.Configuration((2, 1))))
     with pytest.raises(BadBytes, match="stand twice"):
-        CONFIG.decode(CONFIG.encode(Configuration((1,), (1,))))
+        messages.CONFIG.decode(messages.CONFIG.encode(messages.Configuration((1,), (1,))))

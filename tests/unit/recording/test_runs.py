@@ -16,28 +16,8 @@ import pytest
 
 from amqp10broker.observe import recording as runs
 from amqp10broker.observe.flow_events import FIELDS, PACK, SCHEMA_VERSION, VERSION_KEY, EventKind
-from amqp10broker.observe.recording import (
-    LATE_NS,
-    RUN_FIELDS,
-    ArrowMissing,
-    EventWriter,
-    LinkName,
-    LinkNameIndex,
-    NamesFile,
-    NotARecording,
-    NotWritable,
-    OtherVersion,
-    RunRecord,
-    claim_run,
-    path_of,
-    read_events,
-    read_names,
-    read_run,
-    read_runs,
-    write_run,
-)
 
-WHOLE = RunRecord(
+WHOLE = runs.RunRecord(
     run_id="sweep-1",
     benchmark="sweep",
     case="both 100 B",
@@ -64,34 +44,34 @@ WHOLE = RunRecord(
 
 
 def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
-    path = write_run(tmp_path, WHOLE)
+    path = runs.write_run(tmp_path, WHOLE)
     assert path == tmp_path / "runs.parquet" / "sweep-1.parquet"
-    assert read_runs(tmp_path) == [WHOLE]
-    assert read_run(tmp_path, "sweep-1") == WHOLE
+    assert runs.read_runs(tmp_path) == [WHOLE]
+    assert runs.read_run(tmp_path, "sweep-1") == WHOLE
     types = pq.ParquetFile(path).schema_arrow
-    assert [(name, str(types.field(name).type)) for name, _ in RUN_FIELDS] == list(RUN_FIELDS)
+    assert [(name, str(types.field(name).type)) for name, _ in runs.RUN_FIELDS] == list(runs.RUN_FIELDS)
 
 
 def test_a_name_that_has_a_run_gets_a_number(tmp_path: Path) -> None:
     """The rows of those before stay as they are."""
     for began_ns, expected in enumerate([("prod", 1), ("prod-2", 2), ("prod-3", 3)]):
-        row, number = claim_run(tmp_path, replace(WHOLE, run_id="prod", began_ns=began_ns))
+        row, number = runs.claim_run(tmp_path, replace(WHOLE, run_id="prod", began_ns=began_ns))
         assert (row.run_id, number) == expected
-        assert read_run(tmp_path, row.run_id) == row
-    assert claim_run(tmp_path, replace(WHOLE, run_id="prod"), 7)[1] == 7
-    assert claim_run(tmp_path, replace(WHOLE, run_id="prod"))[1] == 4
-    assert [run.began_ns for run in read_runs(tmp_path)][:3] == [0, 1, 2]
+        assert runs.read_run(tmp_path, row.run_id) == row
+    assert runs.claim_run(tmp_path, replace(WHOLE, run_id="prod"), 7)[1] == 7
+    assert runs.claim_run(tmp_path, replace(WHOLE, run_id="prod"))[1] == 4
+    assert [run.began_ns for run in runs.read_runs(tmp_path)][:3] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("there", ["row", "events", "growing"])
 def test_whatever_is_there_of_a_run_takes_its_name(tmp_path: Path, there: str) -> None:
     """A row without events, events without a row, and those of a helper that was killed."""
     if there == "row":
-        write_run(tmp_path, WHOLE)
+        runs.write_run(tmp_path, WHOLE)
     else:
-        with EventWriter(tmp_path, WHOLE.run_id) as writer:
+        with runs.EventWriter(tmp_path, WHOLE.run_id) as writer:
             (writer.folder / ("_" * (there == "growing") + "part-broker-00000.parquet")).write_bytes(b"")
-    assert claim_run(tmp_path, WHOLE)[0].run_id == "sweep-1-2"
+    assert runs.claim_run(tmp_path, WHOLE)[0].run_id == "sweep-1-2"
 
 
 def test_of_many_who_ask_at_once_each_gets_a_run_of_his_own(tmp_path: Path) -> None:
@@ -100,8 +80,8 @@ def test_of_many_who_ask_at_once_each_gets_a_run_of_his_own(tmp_path: Path) -> N
 
     def claim(publisher_count: int) -> str:
         barrier.wait()
-        row, _ = claim_run(tmp_path, replace(WHOLE, run_id="prod", publishers=publisher_count))
-        assert read_run(tmp_path, row.run_id).publishers == publisher_count
+        row, _ = runs.claim_run(tmp_path, replace(WHOLE, run_id="prod", publishers=publisher_count))
+        assert runs.read_run(tmp_path, row.run_id).publishers == publisher_count
         return row.run_id
 
     with ThreadPoolExecutor(8) as threads:
@@ -110,22 +90,22 @@ def test_of_many_who_ask_at_once_each_gets_a_run_of_his_own(tmp_path: Path) -> N
 
 
 S = 1_000_000_000
-NAME = LinkName(
+NAME = runs.LinkName(
     5 * S, int(EventKind.LINK_IN), 1, 0, 3, "grün", "/queues/q", "client", "ann", "/", "127.0.0.1:5"
 )
 
 
-def written(folder: Path, *names: LinkName) -> Path:
-    file = NamesFile(folder, "r")
+def written(folder: Path, *names: runs.LinkName) -> Path:
+    file = runs.NamesFile(folder, "r")
     for name in names:
         file.write([asdict(name)])
     file.close()
-    return path_of(folder, "r")
+    return runs.path_of(folder, "r")
 
 
 def test_names_are_found_by_the_numbers_of_an_event(tmp_path: Path) -> None:
     written(tmp_path, NAME, replace(NAME, handle=4, link="other"))
-    names = read_names(tmp_path, "r")
+    names = runs.read_names(tmp_path, "r")
     assert len(names) == 2
     assert names.find(NAME.place, 7 * S) == NAME
     for place in ((2, 1, 0, 3), (1, 2, 0, 3), (1, 1, 1, 3), (1, 1, 0, 5)):
@@ -134,35 +114,37 @@ def test_names_are_found_by_the_numbers_of_an_event(tmp_path: Path) -> None:
 
 def test_numbers_that_are_used_again_are_told_apart_by_the_time() -> None:
     """A name holds from its time on, until the next."""
-    names = LinkNameIndex([replace(NAME, ts_ns=9 * S, link="second"), NAME])
-    found = [names.find(NAME.place, at) for at in (5 * S, 9 * S - 2 * LATE_NS, 9 * S, 20 * S)]
+    names = runs.LinkNameIndex([replace(NAME, ts_ns=9 * S, link="second"), NAME])
+    found = [names.find(NAME.place, at) for at in (5 * S, 9 * S - 2 * runs.LATE_NS, 9 * S, 20 * S)]
     assert [name and name.link for name in found] == ["grün", "grün", "second", "second"]
-    assert names.find(NAME.place, 5 * S - LATE_NS) == NAME  # its first event may have begun a little before
-    assert names.find(NAME.place, 5 * S - 2 * LATE_NS) is None
+    assert (
+        names.find(NAME.place, 5 * S - runs.LATE_NS) == NAME
+    )  # its first event may have begun a little before
+    assert names.find(NAME.place, 5 * S - 2 * runs.LATE_NS) is None
 
 
 def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     """By a broker that records, or by one that was killed."""
     path = written(tmp_path, NAME, NAME)
     path.write_bytes(path.read_bytes()[:-9])
-    assert len(read_names(tmp_path, "r")) == 1
+    assert len(runs.read_names(tmp_path, "r")) == 1
 
 
 @pytest.mark.parametrize("line", [b"no json", b"{}", b'{"link": 1}', b"[]", b"\xff"])
 def test_a_damaged_file_is_said(tmp_path: Path, line: bytes) -> None:
     path = written(tmp_path, NAME)
     path.write_bytes(line + b"\n" + path.read_bytes())
-    with pytest.raises(NotARecording, match=r"r\.jsonl"):
-        read_names(tmp_path, "r")
+    with pytest.raises(runs.NotARecording, match=r"r\.jsonl"):
+        runs.read_names(tmp_path, "r")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
 def test_a_full_disk_is_said(tmp_path: Path) -> None:
-    path = path_of(tmp_path, "r")
+    path = runs.path_of(tmp_path, "r")
     path.parent.mkdir()
     path.symlink_to("/dev/full")
-    file = NamesFile(tmp_path, "r")
-    with pytest.raises(NotWritable, match="No space left"):
+    file = runs.NamesFile(tmp_path, "r")
+    with pytest.raises(runs.NotWritable, match="No space left"):
         file.write([asdict(NAME)])
     file.close()
 
@@ -196,12 +178,15 @@ def test_an_events_size_is_a_multiple_of_every_columns() -> None:
 def test_half_an_event_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no whole number of events"):
         runs.event_table(b"x" * (PACK.size + 1))
-    with EventWriter(tmp_path, "r") as writer, pytest.raises(ValueError, match="no whole number of events"):
+    with (
+        runs.EventWriter(tmp_path, "r") as writer,
+        pytest.raises(ValueError, match="no whole number of events"),
+    ):
         writer.write(b"x")
 
 
 def test_a_file_is_zstd_and_says_its_version(tmp_path: Path) -> None:
-    with EventWriter(tmp_path, "r") as writer:
+    with runs.EventWriter(tmp_path, "r") as writer:
         writer.write(packed(some_events(3)))
     file = pq.ParquetFile(writer.folder / "part-00000.parquet")
     assert file.metadata.row_group(0).column(0).compression == "ZSTD"
@@ -211,7 +196,7 @@ def test_a_file_is_zstd_and_says_its_version(tmp_path: Path) -> None:
 def test_files_of_all_writers_are_found_by_their_first_letters(tmp_path: Path) -> None:
     """``part-*``, and each writer counts its own."""
     for prefix in ("", "broker", "clients", "broker"):
-        with EventWriter(tmp_path, "r", prefix) as writer:
+        with runs.EventWriter(tmp_path, "r", prefix) as writer:
             writer.write(packed(some_events(2)))
     found = ["part-00000", "part-broker-00000", "part-broker-00001", "part-clients-00000"]
     assert names(writer.folder) == [f"{name}.parquet" for name in found]
@@ -219,7 +204,7 @@ def test_files_of_all_writers_are_found_by_their_first_letters(tmp_path: Path) -
 
 def test_what_is_given_up_leaves_its_room(tmp_path: Path) -> None:
     """At once, although the file is open: it is seen by another name that it has."""
-    writer = EventWriter(tmp_path, "r", "broker", row_group_events=100)
+    writer = runs.EventWriter(tmp_path, "r", "broker", row_group_events=100)
     writer.write(packed(some_events(500)))
     part, other = writer.folder / "_part-broker-00000.parquet", tmp_path / "the same file"
     other.hardlink_to(part)
@@ -235,10 +220,10 @@ def test_a_full_disk_is_said_parquet(tmp_path: Path) -> None:
     """/dev/full takes no byte; Parquet writes its first ones at once."""
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
-    writer = EventWriter(tmp_path, "r")
+    writer = runs.EventWriter(tmp_path, "r")
     os.symlink("/dev/full", writer.folder / "_part-00000.parquet")
     writer.write(packed(some_events(10)))
-    with pytest.raises(NotWritable, match="No space left"):
+    with pytest.raises(runs.NotWritable, match="No space left"):
         writer.complete_part()
     assert writer.abandon() == 10
     assert names(writer.folder) == []
@@ -246,8 +231,8 @@ def test_a_full_disk_is_said_parquet(tmp_path: Path) -> None:
 
 def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(ArrowMissing, match=r"pip install 'amqp10broker\[record\]'"):
-        EventWriter(tmp_path, "r")
+    with pytest.raises(runs.ArrowMissing, match=r"pip install 'amqp10broker\[record\]'"):
+        runs.EventWriter(tmp_path, "r")
 
 
 @pytest.mark.parametrize(
@@ -257,5 +242,5 @@ def test_another_layout_is_said(tmp_path: Path, metadata: dict[bytes, bytes] | N
     folder = tmp_path / "events" / "run_id=r"
     folder.mkdir(parents=True)
     pq.write_table(pa.table({"a": [1]}).replace_schema_metadata(metadata), folder / "a-0.parquet")
-    with pytest.raises(OtherVersion, match=says):
-        read_events(tmp_path, "r")
+    with pytest.raises(runs.OtherVersion, match=says):
+        runs.read_events(tmp_path, "r")

@@ -11,15 +11,8 @@ from pathlib import Path
 import pytest
 
 from amqp10broker.errors import InvalidArgument, PreconditionFailed
+from amqp10broker.routing import exchange_types
 from amqp10broker.routing.exchange import NOTHING, Binding, Choose
-from amqp10broker.routing.exchange_types import (
-    REGISTRY,
-    FanoutExchange,
-    Registry,
-    TopicExchange,
-    register,
-    words_of,
-)
 from amqp10broker.routing.topology import Topology
 from tests.support.topologies import Small, bind, declare_exchange, exchange, queue, remove_queue, unbind
 
@@ -41,8 +34,8 @@ def test_bindings_that_differ_in_arguments_give_one_copy(kind: str) -> None:
 @pytest.mark.rabbitmq("bindings_SUITE", "topic_exchange_zero_words")
 def test_topic_empty_key_has_zero_words() -> None:
     """Only the empty pattern and `#` match the empty key; `*` does not."""
-    assert words_of("") == []
-    assert words_of(".") == ["", ""]
+    assert exchange_types.words_of("") == []
+    assert exchange_types.words_of(".") == ["", ""]
     small = Small("empty", "star", "hash")
     small.bind("amq.topic", "empty", "")
     small.bind("amq.topic", "star", "*")
@@ -63,7 +56,7 @@ def test_topic_work_does_not_grow_with_bindings() -> None:
 
     looks = []
     for count in (10, 2_000):
-        table = TopicExchange()
+        table = exchange_types.TopicExchange()
         for number in range(count):
             for pattern in ("a.w{}.*", "*.w{}.c", "#.w{}", "w{}.#", "#.w{}.#"):
                 table.add(Binding("t", queue(f"q{number}"), pattern.format(number)))
@@ -87,7 +80,7 @@ def test_topic_work_does_not_grow_with_bindings() -> None:
 )
 def test_cacheable_means_that_key_and_bindings_decide(kind: str, cacheable: bool) -> None:
     """What looks at headers or leaves something to chance is not cacheable."""
-    assert REGISTRY.create(kind, NOTHING, lambda count: 0).cacheable is cacheable
+    assert exchange_types.REGISTRY.create(kind, NOTHING, lambda count: 0).cacheable is cacheable
 
 
 KEYS = [f"key-{number}" for number in range(20_000)]
@@ -365,7 +358,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 def test_installed_package_adds_a_type(installed: Path) -> None:
     """An entry point of an installed distribution is found, loaded and used."""
-    topology = Topology("/", lambda name: True, registry=Registry())
+    topology = Topology("/", lambda name: True, registry=exchange_types.Registry())
     found, created = declare_exchange(topology, "x", "x-by-length")
     assert created
     bind(topology, Small.binding("x", "three", "3"))
@@ -378,7 +371,7 @@ def test_installed_package_adds_a_type(installed: Path) -> None:
 
 def test_package_is_loaded_only_when_its_type_is_used(installed: Path) -> None:
     """Other unknown types, and types of this package, load nothing of anybody else's."""
-    registry = Registry()
+    registry = exchange_types.Registry()
     registry.create("topic", NOTHING, lambda count: 0)
     with pytest.raises(PreconditionFailed):
         registry.factory("x-nothing")
@@ -393,14 +386,14 @@ def test_package_that_cannot_be_loaded_is_named(installed: Path) -> None:
     with pytest.raises(
         PreconditionFailed, match="cannot be loaded from exchange_by_length_missing:Nothing"
     ) as refusal:
-        Registry().factory("x-broken")
+        exchange_types.Registry().factory("x-broken")
     assert "repair or uninstall that package" in refusal.value.description
 
 
 def test_entry_points_are_read_at_most_once() -> None:
     """A client that asks for unknown types again and again does not make the broker search the disk."""
     searches = []
-    registry = Registry(lambda: searches.append(1) or ())  # type: ignore[func-returns-value]
+    registry = exchange_types.Registry(lambda: searches.append(1) or ())  # type: ignore[func-returns-value]
     registry.factory("direct")
     assert searches == []
     for name in ("x-1", "x-2", "x-1"):
@@ -413,11 +406,11 @@ def test_registered_factory_gets_arguments_and_chance() -> None:
     """A program adds a type by a factory; it sees the exchange's arguments."""
     seen: list[tuple[dict[str, object], int]] = []
 
-    def factory(arguments: Mapping[str, object], choose: Choose) -> FanoutExchange:
+    def factory(arguments: Mapping[str, object], choose: Choose) -> exchange_types.FanoutExchange:
         seen.append((dict(arguments), choose(3)))
-        return FanoutExchange()
+        return exchange_types.FanoutExchange()
 
-    registry = Registry()
+    registry = exchange_types.Registry()
     registry.register("x-mine", factory)
     topology = Topology("/", lambda name: True, choose=lambda count: count - 1, registry=registry)
     declare_exchange(topology, "x", "x-mine", arguments={"a": 1})
@@ -426,6 +419,6 @@ def test_registered_factory_gets_arguments_and_chance() -> None:
 
 def test_register_adds_to_the_common_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """`register` is for the registry that every virtual host uses."""
-    monkeypatch.setattr(REGISTRY, "_factories", dict(REGISTRY._factories))
-    register("x-mine", lambda arguments, choose: FanoutExchange())
+    monkeypatch.setattr(exchange_types.REGISTRY, "_factories", dict(exchange_types.REGISTRY._factories))
+    exchange_types.register("x-mine", lambda arguments, choose: exchange_types.FanoutExchange())
     assert declare_exchange(Small().topology, "x", "x-mine")[1]

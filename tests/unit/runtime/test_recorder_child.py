@@ -20,18 +20,9 @@ import pytest
 
 from amqp10broker.observe import recording as runs
 from amqp10broker.observe.flow_events import PACK, EventKind
-from amqp10broker.observe.recording import (
-    ROW_BYTES_MAX,
-    EventWriter,
-    RunRecord,
-    read_events,
-    read_run,
-    read_runs,
-    write_run,
-)
 from amqp10broker.runtime.observe.recorder_child import END, EVENTS, FRAME, NOTE, RUN, Scribe, serve
 
-FIRST = RunRecord(run_id="r", benchmark="broker", began_ns=100, settings='{"a": 1}')
+FIRST = runs.RunRecord(run_id="r", benchmark="broker", began_ns=100, settings='{"a": 1}')
 
 
 def frame(kind: int, payload: bytes | dict[str, Any], dropped: int = 0) -> bytes:
@@ -39,7 +30,7 @@ def frame(kind: int, payload: bytes | dict[str, Any], dropped: int = 0) -> bytes
     return FRAME.pack(kind, len(data), dropped) + data
 
 
-def run(row: RunRecord, dropped: int = 0) -> bytes:
+def run(row: runs.RunRecord, dropped: int = 0) -> bytes:
     """The frame that begins a run, and ends the one before."""
     return frame(RUN, asdict(row), dropped)
 
@@ -66,7 +57,7 @@ def told(recording: Path, *frames: bytes) -> list[dict[str, Any]]:
 
 
 def times(recording: Path, run_id: str = "r") -> list[int]:
-    found: list[int] = read_events(recording, run_id)["ts_ns"].to_pylist()
+    found: list[int] = runs.read_events(recording, run_id)["ts_ns"].to_pylist()
     return found
 
 
@@ -82,7 +73,7 @@ def test_a_run_from_beginning_to_end(tmp_path: Path) -> None:
     )
     assert answers == [{"ready": True, "run_id": "r", "number": 1}, {"written": 3, "ended": True}]
     assert times(tmp_path) == [200, 300, 400]
-    row = read_run(tmp_path, "r")
+    row = runs.read_run(tmp_path, "r")
     assert (row.began_ns, row.ended_ns, row.events_dropped) == (150, 500, 7)
     assert json.loads(row.settings) == {"a": 1, "queues": {"1": {"name": "q"}}}
 
@@ -90,7 +81,7 @@ def test_a_run_from_beginning_to_end(tmp_path: Path) -> None:
 def test_a_broker_that_is_gone_ends_the_run_with_its_last_event(tmp_path: Path) -> None:
     told(tmp_path, run(FIRST), events(200, 300, dropped=2), events(400)[:-1])
     assert times(tmp_path) == [200, 300]
-    row = read_run(tmp_path, "r")
+    row = runs.read_run(tmp_path, "r")
     assert (row.ended_ns, row.events_dropped) == (300, 2)
 
 
@@ -108,7 +99,7 @@ def test_the_next_run_ends_the_one_before(tmp_path: Path) -> None:
     )
     assert [answer["run_id"] for answer in answers if "ready" in answer] == ["r", "s"]
     assert (times(tmp_path, "r"), times(tmp_path, "s")) == ([200], [300])
-    rows = read_runs(tmp_path)
+    rows = runs.read_runs(tmp_path)
     assert [(row.run_id, row.ended_ns, row.events_dropped) for row in rows] == [("r", 250, 5), ("s", 400, 2)]
     assert all("queues" in json.loads(row.settings) for row in rows)
 
@@ -171,23 +162,23 @@ def test_a_full_disk_says_in_the_row_what_is_missing(
     Args:
         left: what the first part leaves for the second one, which needs more; in rows.
     """
-    row_bytes = write_run(tmp_path / "a", FIRST).stat().st_size
+    row_bytes = runs.write_run(tmp_path / "a", FIRST).stat().st_size
     # Parts end by their size alone, however long it takes.
     small = {"part_events_max": 500, "row_group_events": 100, "part_seconds_max": math.inf}
-    with EventWriter(tmp_path / "a", "r", **small) as writer:  # type: ignore[arg-type]
+    with runs.EventWriter(tmp_path / "a", "r", **small) as writer:  # type: ignore[arg-type]
         for first in range(200, 700, 50):
             writer.write(events(*range(first, first + 50))[FRAME.size :])
     part_bytes = (writer.folder / "part-00000.parquet").stat().st_size
     assert part_bytes > 1.4 * row_bytes, "the second part must not fit where the row does"
     recording = tmp_path / "recording"
-    room = ROW_BYTES_MAX + row_bytes + part_bytes + int(left * row_bytes)
+    room = runs.ROW_BYTES_MAX + row_bytes + part_bytes + int(left * row_bytes)
     monkeypatch.setattr(runs, "open_raw", Disk(room).open)
-    monkeypatch.setattr(EventWriter, "__init__", partialmethod(EventWriter.__init__, **small))
+    monkeypatch.setattr(runs.EventWriter, "__init__", partialmethod(runs.EventWriter.__init__, **small))
     at = iter(range(200, 10**9))
     many = [events(*itertools.islice(at, 50)) for _ in range(30)]
     answers = told(recording, run(FIRST), *many, frame(END, {"ended_ns": 10**9}))
     assert "No space left on device" in answers[-1]["failed"]
-    row = read_run(recording, "r")
+    row = runs.read_run(recording, "r")
     assert answers[-1]["written"] == len(times(recording)) == 500
     assert row.events_dropped == row.ended_ns - 699 > 0, "one event a ns, and 500 in the first part"
     assert not list(recording.rglob("_*"))
@@ -204,7 +195,7 @@ def test_a_disk_that_stays_full_is_said_all_the_same(tmp_path: Path, monkeypatch
         serve(theirs, scribe)
         answer = json.loads(ours.recv(65_536))
     assert ("No space left" in answer["failed"], answer["written"]) == (True, 0)
-    assert read_run(tmp_path, "r").ended_ns is None
+    assert runs.read_run(tmp_path, "r").ended_ns is None
 
 
 @pytest.mark.parametrize(
@@ -226,7 +217,7 @@ def test_the_row_says_what_the_connections_spoke(
         run(replace(FIRST, run_id="s", began_ns=250)),
         events(300),
     )
-    row = read_run(tmp_path, "r")
+    row = runs.read_run(tmp_path, "r")
     assert (row.protocol, json.loads(row.settings).get("protocols")) == (protocol, all_of_them)
-    row = read_run(tmp_path, "s")
+    row = runs.read_run(tmp_path, "s")
     assert (row.protocol, json.loads(row.settings)) == (None, {"a": 1})

@@ -12,38 +12,7 @@ from amqp10broker.observe import timeline as channel_ring
 from amqp10broker.observe.frames.records import describe_method
 from amqp10broker.observe.timeline import CHANNEL_NAMES, ChannelRing, timeline
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.methods import (
-    BasicAck,
-    BasicCancel,
-    BasicConsume,
-    BasicConsumeOk,
-    BasicGet,
-    BasicNack,
-    BasicQos,
-    BasicQosOk,
-    BasicReject,
-    ChannelClose,
-    ChannelCloseOk,
-    ConfirmSelect,
-    ConfirmSelectOk,
-    Method,
-    TxCommit,
-    TxSelect,
-    TxSelectOk,
-)
-from amqp10broker.queues.commands import (
-    Confirmed,
-    Credit,
-    CreditReply,
-    DeliveryOutcome,
-    Effect,
-    PublishRejected,
-    Settle,
-    Subscribe,
-    Subscribed,
-    TimedOut,
-    Unsubscribe,
-)
+from amqp10broker.queues import commands
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.channel_world import (
     Got,
@@ -74,7 +43,7 @@ def puppet(channel: WorldChannel, name: str = "q", **arguments: Any) -> Puppet:
     return Puppet(name, box, box.letters)
 
 
-def happen(channel: WorldChannel, *effects: Effect) -> list[Got]:
+def happen(channel: WorldChannel, *effects: commands.Effect) -> list[Got]:
     """The channel hears of effects; what its client hears then."""
     channel.inbox.append(list(effects))
     channel.world.rest()
@@ -83,9 +52,9 @@ def happen(channel: WorldChannel, *effects: Effect) -> list[Got]:
 
 def consuming(channel: WorldChannel, queue: Puppet, count: int = 3, **fields: Any) -> list[Got]:
     """A consumer `c` that holds `count` deliveries with the keys 100, 101, ..."""
-    channel.say(BasicConsume(queue.queue, "c", **fields))
-    assert happen(channel, Subscribed(queue.ref)) == [BasicConsumeOk("c")]
-    (credit,) = queue.told_only(Credit)
+    channel.say(methods.BasicConsume(queue.queue, "c", **fields))
+    assert happen(channel, commands.Subscribed(queue.ref)) == [methods.BasicConsumeOk("c")]
+    (credit,) = queue.told_only(commands.Credit)
     messages = [(HEAD, b"%d" % number) for number in range(count)]
     return happen(channel, queue.deliver(range(100, 100 + count), messages), queue.reply(credit))
 
@@ -101,7 +70,9 @@ def channel() -> WorldChannel:
 def refuse(channel: WorldChannel, queue: Puppet) -> list[Got]:
     """The queue is full for the publish that came."""
     publish = queue.publish()
-    return happen(channel, PublishRejected(publish.publisher, publish.ids, publish.settled, queue.queue))
+    return happen(
+        channel, commands.PublishRejected(publish.publisher, publish.ids, publish.settled, queue.queue)
+    )
 
 
 @pytest.mark.rabbitmq(
@@ -109,9 +80,9 @@ def refuse(channel: WorldChannel, queue: Puppet) -> list[Got]:
 )
 def test_a_full_queue_is_a_nack(channel: WorldChannel) -> None:
     queue = puppet(channel)
-    assert channel.call(ConfirmSelect()) == ConfirmSelectOk()
+    assert channel.call(methods.ConfirmSelect()) == methods.ConfirmSelectOk()
     channel.publish("q", b"1")
-    assert refuse(channel, queue) == [BasicNack(1, False, False)]
+    assert refuse(channel, queue) == [methods.BasicNack(1, False, False)]
 
 
 @pytest.mark.rabbitmq("confirms_rejects_SUITE", "confirms_rejects_conflict")
@@ -120,17 +91,17 @@ def test_a_full_queue_of_several_is_a_nack(channel: WorldChannel) -> None:
     full, other = puppet(channel), puppet(channel, "other")
     for key in ("q", "other"):
         bind(channel.world.catalog, channel.world.vhost, _bound(key))
-    channel.call(ConfirmSelect())
+    channel.call(methods.ConfirmSelect())
     for first in (full, other):
         channel.publish("k", b"1", exchange="amq.fanout")
         refused, taken = full.publish(), other.publish()
-        said: list[Effect] = [
-            PublishRejected(refused.publisher, refused.ids, False, "q"),
-            Confirmed(taken.publisher, taken.ids, False),
+        said: list[commands.Effect] = [
+            commands.PublishRejected(refused.publisher, refused.ids, False, "q"),
+            commands.Confirmed(taken.publisher, taken.ids, False),
         ]
         if first is other:
             said.reverse()
-        assert happen(channel, *said) == [BasicNack(refused.ids[0], False, False)]
+        assert happen(channel, *said) == [methods.BasicNack(refused.ids[0], False, False)]
 
 
 def _bound(queue: str) -> Binding:
@@ -148,25 +119,25 @@ def test_a_full_queue_drops_what_nobody_wants_confirmed(channel: WorldChannel) -
 def test_a_full_queue_fails_the_commit(channel: WorldChannel) -> None:
     """406, after every queue has spoken."""
     full, other = puppet(channel), puppet(channel, "other")
-    assert channel.call(TxSelect()) == TxSelectOk()
+    assert channel.call(methods.TxSelect()) == methods.TxSelectOk()
     channel.publish("q", b"1")
     channel.publish("other", b"2")
-    assert channel.say(TxCommit()) == []
+    assert channel.say(methods.TxCommit()) == []
     assert refuse(channel, full) == []
     taken = other.publish()
-    (closed,) = happen(channel, Confirmed(taken.publisher, taken.ids, taken.settled))
-    assert isinstance(closed, ChannelClose)
+    (closed,) = happen(channel, commands.Confirmed(taken.publisher, taken.ids, taken.settled))
+    assert isinstance(closed, methods.ChannelClose)
     assert (closed.reply_code, closed.reply_text) == (406, "PRECONDITION_FAILED - partial tx completion")
 
 
 # --- subscribing ----------------------------------------------------------------------------------
 
 
-def subscribed(channel: WorldChannel, queue: Puppet, tag: str = "c", **fields: Any) -> Subscribe:
+def subscribed(channel: WorldChannel, queue: Puppet, tag: str = "c", **fields: Any) -> commands.Subscribe:
     """What the queue is told of a new consumer."""
-    channel.say(BasicConsume(queue.queue, tag, **fields))
-    (subscribe,) = queue.told_only(Subscribe)
-    happen(channel, Subscribed(subscribe.consumer))
+    channel.say(methods.BasicConsume(queue.queue, tag, **fields))
+    (subscribe,) = queue.told_only(commands.Subscribe)
+    happen(channel, commands.Subscribed(subscribe.consumer))
     return subscribe
 
 
@@ -193,7 +164,7 @@ def test_exclusive_means_nothing_to_a_quorum_queue(channel: WorldChannel) -> Non
 def test_exclusive_and_the_single_active_consumer_exclude_each_other(channel: WorldChannel) -> None:
     """403, although nobody else is there."""
     queue = puppet(channel, **SAC)
-    assert channel.refused(BasicConsume("q", "c", exclusive=True)) == (
+    assert channel.refused(methods.BasicConsume("q", "c", exclusive=True)) == (
         403,
         "queue 'q' in vhost '/' in exclusive use",
     )
@@ -204,9 +175,9 @@ def test_exclusive_and_the_single_active_consumer_exclude_each_other(channel: Wo
 def test_global_qos_and_a_quorum_queue_exclude_each_other(channel: WorldChannel) -> None:
     """540, which ends the connection; a classic queue serves both."""
     quorum, classic = puppet(channel, **QUORUM), puppet(channel, "classic")
-    assert channel.call(BasicQos(prefetch_count=5, global_=True)) == BasicQosOk()
+    assert channel.call(methods.BasicQos(prefetch_count=5, global_=True)) == methods.BasicQosOk()
     subscribed(channel, classic)
-    assert channel.fatal(BasicConsume("q", "d")) == (
+    assert channel.fatal(methods.BasicConsume("q", "d")) == (
         540,
         "queue 'q' in vhost '/' does not support global qos",
     )
@@ -224,7 +195,7 @@ def test_nobody_gets_single_messages_beside_the_single_active_consumer(
         "cannot obtain access to locked queue 'q' in vhost '/'. basic.get operations are not supported by "
         f"{kind} queues with single active consumer"
     )
-    assert channel.refused(BasicGet("q")) == (405, text)
+    assert channel.refused(methods.BasicGet("q")) == (405, text)
     assert queue.told() == []
 
 
@@ -233,21 +204,21 @@ def test_a_consumer_of_a_quorum_queue_without_prefetch_may_hold_2000(channel: Wo
     for kind, most in (("quorum", 2_000), ("classic", 2_600)):
         other = channel.world.channel()
         queue = puppet(other, kind, **{"x-queue-type": kind})
-        other.say(BasicConsume(kind, "c"))
-        happen(other, Subscribed(queue.ref))
+        other.say(methods.BasicConsume(kind, "c"))
+        happen(other, commands.Subscribed(queue.ref))
         key = 0
-        credits = queue.told_only(Credit)
+        credits = queue.told_only(commands.Credit)
         while credits and key < 2_600:
             (credit,) = credits
             keys = range(key, key + credit.credit)
             key = keys.stop
             messages = [(HEAD, b"")] * len(keys)
             happen(other, queue.deliver(keys, messages), queue.reply(credit))
-            credits = queue.told_only(Credit)
+            credits = queue.told_only(commands.Credit)
         assert key == most
         if kind == "quorum":
-            other.say(BasicAck(1_500, True))
-            assert queue.told_only(Credit), "what was acknowledged makes room"
+            other.say(methods.BasicAck(1_500, True))
+            assert queue.told_only(commands.Credit), "what was acknowledged makes room"
 
 
 # --- settling -------------------------------------------------------------------------------------
@@ -270,29 +241,32 @@ def test_a_consumer_of_a_quorum_queue_without_prefetch_may_hold_2000(channel: Wo
 @pytest.mark.parametrize(
     ("method", "delivery_outcome"),
     [
-        (BasicAck(1), DeliveryOutcome.ACCEPT),
-        (BasicNack(1, False, True), DeliveryOutcome.REQUEUE),
-        (BasicNack(1, False, False), DeliveryOutcome.DISCARD),
-        (BasicReject(1, True), DeliveryOutcome.REQUEUE_FAILED),
-        (BasicReject(1, False), DeliveryOutcome.DISCARD_FAILED),
+        (methods.BasicAck(1), commands.DeliveryOutcome.ACCEPT),
+        (methods.BasicNack(1, False, True), commands.DeliveryOutcome.REQUEUE),
+        (methods.BasicNack(1, False, False), commands.DeliveryOutcome.DISCARD),
+        (methods.BasicReject(1, True), commands.DeliveryOutcome.REQUEUE_FAILED),
+        (methods.BasicReject(1, False), commands.DeliveryOutcome.DISCARD_FAILED),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("transactional", [False, True])
 def test_each_method_is_a_verdict(
-    channel: WorldChannel, method: Method, delivery_outcome: DeliveryOutcome, transactional: bool
+    channel: WorldChannel,
+    method: methods.Method,
+    delivery_outcome: commands.DeliveryOutcome,
+    transactional: bool,
 ) -> None:
     """basic.reject counts as a failed attempt, basic.nack does not."""
     queue = puppet(channel, **QUORUM)
     if transactional:
-        channel.call(TxSelect())
+        channel.call(methods.TxSelect())
     consuming(channel, queue)
     queue.told()
     channel.say(method)
     if transactional:
-        assert queue.told_only(Settle) == []
-        channel.say(TxCommit())
-    (settle,) = queue.told_only(Settle)
+        assert queue.told_only(commands.Settle) == []
+        channel.say(methods.TxCommit())
+    (settle,) = queue.told_only(commands.Settle)
     assert (list(settle.keys), settle.delivery_outcome, settle.answer) == ([100], delivery_outcome, False)
 
 
@@ -305,11 +279,11 @@ def test_a_channel_that_is_gone_has_failed_with_what_it_held(
     queue = puppet(channel, **{"x-queue-type": kind})
     consuming(channel, queue)
     if how == "channel":
-        assert channel.call(ChannelClose(200, "", 0, 0)) == ChannelCloseOk()
+        assert channel.call(methods.ChannelClose(200, "", 0, 0)) == methods.ChannelCloseOk()
     else:
         channel.connection.close()
-    (gone,) = queue.told_only(Unsubscribe)
-    assert gone.delivery_outcome is DeliveryOutcome.REQUEUE_FAILED
+    (gone,) = queue.told_only(commands.Unsubscribe)
+    assert gone.delivery_outcome is commands.DeliveryOutcome.REQUEUE_FAILED
 
 
 # --- the single active consumer, and what is held for too long ------------------------------------
@@ -320,10 +294,12 @@ def test_a_consumer_that_holds_deliveries_too_long_is_cancelled(channel: WorldCh
     queue = puppet(channel, **QUORUM)
     assert tags(consuming(channel, queue)) == [1, 2, 3]
     queue.told()
-    assert happen(channel, TimedOut(queue.ref, [100, 101, 102], "q")) == [BasicCancel("c", True)]
+    assert happen(channel, commands.TimedOut(queue.ref, [100, 101, 102], "q")) == [
+        methods.BasicCancel("c", True)
+    ]
     assert [type(letter).__name__ for letter in queue.told()] == ["GiveBack", "Cancel"]
-    assert channel.say(BasicAck(3, True)) == []
-    assert happen(channel, TimedOut(queue.ref, [100], "q")) == [], "once is enough"
+    assert channel.say(methods.BasicAck(3, True)) == []
+    assert happen(channel, commands.TimedOut(queue.ref, [100], "q")) == [], "once is enough"
 
 
 @pytest.mark.rabbitmq("consumer_timeout_SUITE", "consumer_timeout_no_basic_cancel_capability")
@@ -344,18 +320,18 @@ def test_a_client_that_would_not_understand_a_cancel_loses_the_channel(
 
 def timed_out(channel: WorldChannel, queue: Puppet) -> tuple[int, str]:
     """The channel's end because of a delivery held for too long."""
-    (closed,) = happen(channel, TimedOut(queue.ref, [100], "q"))
-    assert isinstance(closed, ChannelClose)
+    (closed,) = happen(channel, commands.TimedOut(queue.ref, [100], "q"))
+    assert isinstance(closed, methods.ChannelClose)
     return closed.reply_code, text_of(closed.reply_code, closed.reply_text)
 
 
 @pytest.mark.rabbitmq("consumer_timeout_SUITE", "consumer_timeout_basic_get")
 def test_a_message_that_was_fetched_and_held_too_long_ends_the_channel(channel: WorldChannel) -> None:
     queue = puppet(channel, **QUORUM)
-    channel.send(BasicGet("q"))
+    channel.send(methods.BasicGet("q"))
     channel.world.rest()
-    (credit,) = queue.told_only(Credit)
-    reply = CreditReply(credit.consumer, 1, 0, 0, True, 0)
+    (credit,) = queue.told_only(commands.Credit)
+    reply = commands.CreditReply(credit.consumer, 1, 0, 0, True, 0)
     happen(channel, queue.deliver([100], [(HEAD, b"m")]), reply)
     assert timed_out(channel, queue)[0] == 406
 
@@ -534,7 +510,7 @@ def test_the_end_of_a_channel_is_a_failed_attempt(channel_counted: WorldChannel)
     channel_counted.consume("q")
     other = channel_counted.world.channel()
     assert other.consume("q", "d") == []
-    channel_counted.call(ChannelClose(200, "", 0, 0))
+    channel_counted.call(methods.ChannelClose(200, "", 0, 0))
     assert counts(other.take()) == (1, 1)
 
 
@@ -546,11 +522,11 @@ def test_a_consumer_that_holds_a_message_too_long_is_cancelled(channel_counted: 
     world = channel_counted.world
     assert isinstance(world, QuorumWorld)
     world.wait("q", 600)
-    assert channel_counted.take() == [BasicCancel("c", True)]
-    consumed, delivered = channel_counted.say(BasicConsume("q", "d"))
-    assert consumed == BasicConsumeOk("d")
+    assert channel_counted.take() == [methods.BasicCancel("c", True)]
+    consumed, delivered = channel_counted.say(methods.BasicConsume("q", "d"))
+    assert consumed == methods.BasicConsumeOk("d")
     assert counts([delivered]) == (1, 0)
-    assert channel_counted.say(BasicAck(1)) == [], "the late acknowledgement means nothing"
+    assert channel_counted.say(methods.BasicAck(1)) == [], "the late acknowledgement means nothing"
     assert world.counts("q") == (0, 1)
-    channel_counted.say(BasicAck(2))
+    channel_counted.say(methods.BasicAck(2))
     assert world.counts("q") == (0, 0)

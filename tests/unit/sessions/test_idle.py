@@ -13,18 +13,7 @@ from amqp10broker.message.filters.filter_set import from_amqp10
 from amqp10broker.message.filters.stream_filters import OffsetWord
 from amqp10broker.metadata.catalog import VHOST, Catalog
 from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle, QueueSpec
-from amqp10broker.operations.snapshot import (
-    ChannelView,
-    ConnectionView,
-    ConsumerView,
-    LinkView,
-    QueueView,
-    SessionView,
-    SummaryView,
-    WaitingView,
-    WaitView,
-    document,
-)
+from amqp10broker.operations import snapshot
 from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
@@ -248,44 +237,46 @@ def test_the_end_of_a_stream() -> None:
     assert (wait, "its filter passed 0 of 3 messages" in why) == (Wait.FILTER_PASSED_NONE, True)
 
 
-NO_WAIT = WaitView()
+NO_WAIT = snapshot.WaitView()
 
 
-def wait(code: str, for_s: float | None, why: str | None = None) -> WaitView:
-    return WaitView(code, why, for_s)
+def wait(code: str, for_s: float | None, why: str | None = None) -> snapshot.WaitView:
+    return snapshot.WaitView(code, why, for_s)
 
 
-def link(name: str, queue: str, waits: WaitView = NO_WAIT) -> LinkView:
-    return LinkView(
+def link(name: str, queue: str, waits: snapshot.WaitView = NO_WAIT) -> snapshot.LinkView:
+    return snapshot.LinkView(
         *(name, 0, "receiver", f"/queues/{queue}", queue, 0, 0, 0, 0, False, 0, 0, 0, None, None, {}, waits)
     )
 
 
-def session(channel: int, *links: LinkView) -> SessionView:
-    return SessionView(channel, 1, 1, 0, 0, 0, 0, 0, None, {}, links)
+def session(channel: int, *links: snapshot.LinkView) -> snapshot.SessionView:
+    return snapshot.SessionView(channel, 1, 1, 0, 0, 0, 0, 0, None, {}, links)
 
 
-def consumer(tag: str, queue: str, waits: WaitView = NO_WAIT) -> ConsumerView:
-    return ConsumerView(tag, queue, False, 1, 1, 0, waits)
+def consumer(tag: str, queue: str, waits: snapshot.WaitView = NO_WAIT) -> snapshot.ConsumerView:
+    return snapshot.ConsumerView(tag, queue, False, 1, 1, 0, waits)
 
 
-def connection(number: int, user: str) -> ConnectionView:
+def connection(number: int, user: str) -> snapshot.ConnectionView:
     facts = ("protocol", f"p{number}", user, "/", None, {}, "running", 1, 1, None, 0, 0, 0, None)
-    return ConnectionView(number, *facts, {})
+    return snapshot.ConnectionView(number, *facts, {})
 
 
-def amqp10(number: int, *links: LinkView, user: str = "ann") -> ConnectionView:
+def amqp10(number: int, *links: snapshot.LinkView, user: str = "ann") -> snapshot.ConnectionView:
     return replace(connection(number, user), sessions=(session(0, *links), session(1)))
 
 
-def amqp091(number: int, waits: WaitView, *consumers: ConsumerView) -> ConnectionView:
-    channel = ChannelView(1, "open", False, False, 0, 0, 0, 0, 0, consumers, None, {}, waits)
+def amqp091(
+    number: int, waits: snapshot.WaitView, *consumers: snapshot.ConsumerView
+) -> snapshot.ConnectionView:
+    channel = snapshot.ChannelView(1, "open", False, False, 0, 0, 0, 0, 0, consumers, None, {}, waits)
     return replace(connection(number, "bob"), channels=(channel,))
 
 
-def queue(name: str, ready: int, unsettled: int, *, full: bool = False) -> QueueView:
+def queue(name: str, ready: int, unsettled: int, *, full: bool = False) -> snapshot.QueueView:
     figures = QueueStats(messages_ready=ready, messages_unsettled=unsettled, full=full)
-    return QueueView(name, "/", "classic", True, figures, {}, {}, None)
+    return snapshot.QueueView(name, "/", "classic", True, figures, {}, {}, None)
 
 
 CONNECTIONS = (
@@ -309,10 +300,10 @@ QUEUES = (queue("orders", 5, 0), queue("bills", 1, 1, full=True), queue("idle", 
 
 @dataclass(frozen=True)
 class Found:
-    connections: tuple[ConnectionView, ...]
-    waiting: tuple[WaitingView, ...]
-    queues: list[QueueView]
-    summary: SummaryView
+    connections: tuple[snapshot.ConnectionView, ...]
+    waiting: tuple[snapshot.WaitingView, ...]
+    queues: list[snapshot.QueueView]
+    summary: snapshot.SummaryView
 
 
 def survey(**chosen: Any) -> Found:
@@ -333,7 +324,7 @@ def test_what_waits_longest_stands_first_and_who_is_idle_is_counted_apart() -> N
     """An empty queue is nobody's fault: it is no wait in the sum, and not in the list."""
     found = survey()
     assert waiting(found) == ["t", "c", "b", "channel", "e"]
-    assert document(found.summary) == {
+    assert snapshot.document(found.summary) == {
         "chosen": False,
         "connections": 5,
         "connections_in_all": 5,
@@ -357,7 +348,7 @@ def test_what_waits_longest_stands_first_and_who_is_idle_is_counted_apart() -> N
         "idle_reasons": ["queue-empty"],
     }
     assert found.connections == CONNECTIONS
-    assert document(found.waiting[0]) == {
+    assert snapshot.document(found.waiting[0]) == {
         "kind": "consumer",
         "connection": 4,
         "user": "bob",

@@ -10,27 +10,7 @@ from amqp10broker.auth.authorise import Access, CatalogGrants
 from amqp10broker.errors import LimitExceeded, NotFound, ResourceLocked, Unavailable
 from amqp10broker.message.amqp091 import make_head
 from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand
-from amqp10broker.queues.commands import (
-    Confirmed,
-    Credit,
-    CreditReply,
-    Deliver,
-    DeliveryOutcome,
-    Effect,
-    PeerId,
-    Publish,
-    PublishRejected,
-    QueueDeleted,
-    QueueDown,
-    Refusal,
-    ReplyTo,
-    Settle,
-    Subscribe,
-    SubscribeRefused,
-    TimedOut,
-    Unconfirmed,
-    Unsubscribe,
-)
+from amqp10broker.queues import commands
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.sessions.jobs import GetSome, PublishOne
 from tests.support.channel_world import World
@@ -65,7 +45,7 @@ def publishing(*names: str) -> tuple[PublishOne, list[DeclaredQueue]]:
         *(
             world.vhost,
             Access(CatalogGrants(world.catalog.users, "guest"), "/"),
-            ReplyTo(PeerId(0, 1, 1), "test"),
+            commands.ReplyTo(commands.PeerId(0, 1, 1), "test"),
             post,
         ),
         exchange="amq.fanout",
@@ -77,11 +57,11 @@ def publishing(*names: str) -> tuple[PublishOne, list[DeclaredQueue]]:
     return job, queues
 
 
-def confirmed(queue: DeclaredQueue) -> Confirmed:
+def confirmed(queue: DeclaredQueue) -> commands.Confirmed:
     """The queue has taken what it was told last."""
     publish = letters(queue)[-1]
-    assert type(publish) is Publish
-    return Confirmed(publish.publisher, publish.ids, publish.settled)
+    assert type(publish) is commands.Publish
+    return commands.Confirmed(publish.publisher, publish.ids, publish.settled)
 
 
 def test_a_message_is_published_when_every_queue_has_taken_it() -> None:
@@ -95,15 +75,15 @@ def test_a_message_is_published_when_every_queue_has_taken_it() -> None:
 
 def test_a_queue_that_is_deleted_meanwhile_counts_as_one_that_took_it() -> None:
     job, (one,) = publishing("one")
-    job.hear(Unconfirmed(confirmed(one).publisher, (1,), False))
+    job.hear(commands.Unconfirmed(confirmed(one).publisher, (1,), False))
     assert job.done
 
 
 @pytest.mark.parametrize(
     ("error", "how"),
     [
-        (LimitExceeded, lambda ref: PublishRejected(ref, (1,), False, "one")),
-        (Unavailable, lambda ref: Unconfirmed(ref, (1,), False, failed=True, queue="one")),
+        (LimitExceeded, lambda ref: commands.PublishRejected(ref, (1,), False, "one")),
+        (Unavailable, lambda ref: commands.Unconfirmed(ref, (1,), False, failed=True, queue="one")),
     ],
 )
 def test_a_queue_that_does_not_take_it_is_told(error: type[Exception], how: Any) -> None:
@@ -113,23 +93,27 @@ def test_a_queue_that_does_not_take_it_is_told(error: type[Exception], how: Any)
 
 
 def getting(
-    most: int = 3, delivery_outcome: DeliveryOutcome = DeliveryOutcome.REQUEUE
+    most: int = 3, delivery_outcome: commands.DeliveryOutcome = commands.DeliveryOutcome.REQUEUE
 ) -> tuple[GetSome, DeclaredQueue]:
     queue = quiet_queue(World(), "q")
-    return GetSome(queue, ReplyTo(PeerId(0, 1, 1), "test"), post, most, delivery_outcome), queue
+    return GetSome(
+        queue, commands.ReplyTo(commands.PeerId(0, 1, 1), "test"), post, most, delivery_outcome
+    ), queue
 
 
 def delivered(job: GetSome, queue: DeclaredQueue, count: int, left: int) -> None:
     ref = letters(queue)[0].consumer
-    effects: list[Effect] = [Deliver(ref, tuple(range(count)), (MESSAGE,) * count, 0)] if count else []
-    effects.append(CreditReply(ref, 3, 0, left, True, 0))
+    effects: list[commands.Effect] = (
+        [commands.Deliver(ref, tuple(range(count)), (MESSAGE,) * count, 0)] if count else []
+    )
+    effects.append(commands.CreditReply(ref, 3, 0, left, True, 0))
     for effect in effects:
         job.hear(effect)
 
 
 def test_messages_are_decided_on_when_all_are_there() -> None:
-    job, queue = getting(2, DeliveryOutcome.DISCARD_FAILED)
-    assert [type(each) for each in letters(queue)] == [Subscribe, Credit]
+    job, queue = getting(2, commands.DeliveryOutcome.DISCARD_FAILED)
+    assert [type(each) for each in letters(queue)] == [commands.Subscribe, commands.Credit]
     assert not letters(queue)[0].counted
     delivered(job, queue, 2, 5)
     assert job.done
@@ -137,30 +121,34 @@ def test_messages_are_decided_on_when_all_are_there() -> None:
     job.end()
     settle, leave = letters(queue)[-2:]
     assert (type(settle), settle.keys, settle.delivery_outcome) == (
-        Settle,
+        commands.Settle,
         [0, 1],
-        DeliveryOutcome.DISCARD_FAILED,
+        commands.DeliveryOutcome.DISCARD_FAILED,
     )
-    assert type(leave) is Unsubscribe
+    assert type(leave) is commands.Unsubscribe
     assert queue.consumption.counted().discarded == 2
 
 
 def test_what_is_given_up_before_the_end_was_not_taken() -> None:
     """Whatever was to become of it: the one who wanted it has not got it."""
-    job, queue = getting(3, DeliveryOutcome.ACCEPT)
-    job.hear(Deliver(letters(queue)[0].consumer, (0,), (MESSAGE,), 0))
+    job, queue = getting(3, commands.DeliveryOutcome.ACCEPT)
+    job.hear(commands.Deliver(letters(queue)[0].consumer, (0,), (MESSAGE,), 0))
     assert not job.done
     job.end()
-    assert Settle not in map(type, letters(queue))
-    assert letters(queue)[-1].delivery_outcome is DeliveryOutcome.REQUEUE
+    assert commands.Settle not in map(type, letters(queue))
+    assert letters(queue)[-1].delivery_outcome is commands.DeliveryOutcome.REQUEUE
 
 
 @pytest.mark.parametrize(
     ("error", "text", "how"),
     [
-        (ResourceLocked, "in exclusive use", lambda ref: SubscribeRefused(ref, "q")),
-        (Unavailable, "no leader", lambda ref: SubscribeRefused(ref, "q", Refusal.NO_LEADER)),
-        (NotFound, "down or inaccessible", lambda ref: QueueDown(ref, "q")),
+        (ResourceLocked, "in exclusive use", lambda ref: commands.SubscribeRefused(ref, "q")),
+        (
+            Unavailable,
+            "no leader",
+            lambda ref: commands.SubscribeRefused(ref, "q", commands.Refusal.NO_LEADER),
+        ),
+        (NotFound, "down or inaccessible", lambda ref: commands.QueueDown(ref, "q")),
     ],
 )
 def test_a_queue_that_gives_nothing_is_told(error: type[Exception], text: str, how: Any) -> None:
@@ -175,9 +163,9 @@ def test_a_queue_that_gives_nothing_is_told(error: type[Exception], text: str, h
 def test_a_queue_that_is_deleted_meanwhile_gave_what_it_gave() -> None:
     job, queue = getting()
     ref = letters(queue)[0].consumer
-    job.hear(Deliver(ref, (0,), (MESSAGE,), 0))
-    job.hear(TimedOut(ref, (0,), "q"))
-    job.hear(QueueDeleted(ref, "q"))
+    job.hear(commands.Deliver(ref, (0,), (MESSAGE,), 0))
+    job.hear(commands.TimedOut(ref, (0,), "q"))
+    job.hear(commands.QueueDeleted(ref, "q"))
     assert job.done
     assert job.messages == [MESSAGE]
     job.end()

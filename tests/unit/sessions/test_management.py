@@ -11,18 +11,9 @@ from hypothesis import strategies as st
 
 from amqp10broker.auth.authorise import Access, CatalogGrants
 from amqp10broker.config import Config
+from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.connection import FRAME_HEADER
 from amqp10broker.protocols.amqp10.link import TransferFrame, TransferRun
-from amqp10broker.protocols.amqp10.performatives import (
-    Attach,
-    Begin,
-    Detach,
-    Flow,
-    Source,
-    Target,
-    Transfer,
-    decode_composite,
-)
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from tests.support.askers import new_asker
@@ -54,7 +45,7 @@ class Peer:
             access=Access(CatalogGrants(self.broker.catalog.users, user), "/"),
             user=user,
         )
-        begin = Begin(next_outgoing_id=0, incoming_window=window, outgoing_window=UINT_MAX)
+        begin = amqp10.Begin(next_outgoing_id=0, incoming_window=window, outgoing_window=UINT_MAX)
         self.service = BrokerSession(0, begin, context, frame_size_max=frame_size_max, alarm=False)
         self.queues_work = True
         self.window = window
@@ -68,8 +59,8 @@ class Peer:
         self.send(attach(REQUESTS), attach(RESPONSES), self.flow(RESPONSES, 0, credit))
         return self
 
-    def flow(self, handle: int | None, dc: int = 0, credit: int | None = None, **fields: Any) -> Flow:
-        return Flow(
+    def flow(self, handle: int | None, dc: int = 0, credit: int | None = None, **fields: Any) -> amqp10.Flow:
+        return amqp10.Flow(
             next_incoming_id=0,
             incoming_window=self.window,
             next_outgoing_id=self.sent,
@@ -87,7 +78,9 @@ class Peer:
         number = self._next_id
         self._next_id += 1
         self.sent += 1
-        transfer = Transfer(handle=handle, delivery_id=number, delivery_tag=b"%d" % number, settled=True)
+        transfer = amqp10.Transfer(
+            handle=handle, delivery_id=number, delivery_tag=b"%d" % number, settled=True
+        )
         for name, value in fields.items():
             setattr(transfer, name, value)
         return TransferFrame(transfer, request_message(method, to, body, message_id=f"r{number}"))
@@ -123,8 +116,8 @@ class Peer:
             size, doff, _, _ = FRAME_HEADER.unpack_from(data, pos)
             body = data[pos + doff * 4 : pos + size]
             pos += size
-            frame, end = decode_composite(body)
-            if not isinstance(frame, Transfer):
+            frame, end = amqp10.decode_composite(body)
+            if not isinstance(frame, amqp10.Transfer):
                 lines.append(show(frame))
                 continue
             assert frame.settled
@@ -151,16 +144,16 @@ def attach(
     terminus: str | None = "me",
     properties: Any = None,
     **fields: Any,
-) -> Attach:
+) -> amqp10.Attach:
     """One half: even handles send requests, odd ones take responses."""
     role = bool(handle % 2) if receiver is None else receiver
-    frame = Attach(
+    frame = amqp10.Attach(
         name=name,
         handle=handle,
         role=role,
         snd_settle_mode=1,
-        source=Source(address="/management" if role else terminus),
-        target=Target(address=terminus if role else "/management"),
+        source=amqp10.Source(address="/management" if role else terminus),
+        target=amqp10.Target(address=terminus if role else "/management"),
         initial_delivery_count=None if role else 0,
         properties={Symbol("paired"): True} if properties is None else properties,
     )
@@ -222,7 +215,7 @@ def test_a_half_must_say_that_it_is_paired(properties: Any) -> None:
     ],
     ids=["same role", "other terminus", "no terminus"],
 )
-def test_a_half_that_does_not_fit_is_refused(other: Attach) -> None:
+def test_a_half_that_does_not_fit_is_refused(other: amqp10.Attach) -> None:
     """DETACH precondition-failed; the half that was there stays."""
     peer = Peer()
     peer.send(attach(REQUESTS))
@@ -323,7 +316,7 @@ def test_several_pairs_are_independent() -> None:
     peer = Peer().attach_pair()
     peer.send(attach(2, name="two"), attach(3, name="two"), peer.flow(3, 0, 1))
     assert peer.send(peer.request("PUT", "/queues/q", {}, handle=2)) == ["response h=3 201 to r0"]
-    assert peer.send(Detach(handle=2, closed=True), Detach(handle=3, closed=True)) == [
+    assert peer.send(amqp10.Detach(handle=2, closed=True), amqp10.Detach(handle=3, closed=True)) == [
         "DETACH h=2 closed=true",
         "DETACH h=3 closed=true",
     ]
@@ -357,7 +350,7 @@ def test_a_response_over_the_clients_limit_ends_the_half() -> None:
     peer.send(attach(REQUESTS), attach(RESPONSES, max_message_size=50), peer.flow(RESPONSES, 0, 5))
     lines = peer.send(peer.request("PUT", "/queues/q", {}))
     assert "DETACH h=1 closed=true error=amqp:link:message-size-exceeded" in lines[0]
-    lines = peer.send(Detach(handle=1, closed=True), peer.request("GET", "/queues/q"))
+    lines = peer.send(amqp10.Detach(handle=1, closed=True), peer.request("GET", "/queues/q"))
     assert lines == [
         'END error=amqp:precondition-failed "received transfer on half open management link pair"'
     ]
@@ -520,7 +513,7 @@ def test_responses_go_out_after_the_requesting_half_is_gone() -> None:
     peer = Peer().attach_pair()
     peer.broker.do("declare-queue", name="q")
     peer.queues_work = False
-    assert peer.send(peer.request("GET", "/queues/q"), Detach(handle=0, closed=True)) == [
+    assert peer.send(peer.request("GET", "/queues/q"), amqp10.Detach(handle=0, closed=True)) == [
         "DETACH h=0 closed=true"
     ]
     peer.queues_work = True
@@ -532,7 +525,7 @@ def test_without_the_half_for_responses_answers_of_queues_are_dropped() -> None:
     peer = Peer().attach_pair()
     peer.broker.do("declare-queue", name="q")
     peer.queues_work = False
-    peer.send(*[peer.request("GET", "/queues/q") for _ in range(3)], Detach(handle=1, closed=True))
+    peer.send(*[peer.request("GET", "/queues/q") for _ in range(3)], amqp10.Detach(handle=1, closed=True))
     peer.queues_work = True
     assert peer.settle() == []
     peer.send(attach(RESPONSES), peer.flow(RESPONSES, 0, 9))
@@ -559,7 +552,7 @@ def test_whatever_happens_requests_are_answered_once_and_in_order(steps: list[st
     asked, granted, limit, request_limit, echoes = 0, 2, 0, 8, 0
     lines: list[str] = []
 
-    def flow(handle: int | None, **fields: Any) -> Flow:
+    def flow(handle: int | None, **fields: Any) -> amqp10.Flow:
         frame = peer.flow(handle, 0, None if handle is None else granted, **fields)
         frame.incoming_window = limit
         return frame

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 )
 
 from amqp10broker.message.filters.sql_parser import tokenize
+from amqp10broker.spark import stream_source
 from amqp10broker.spark.datasource import Amqp10DataSource
 from amqp10broker.spark.errors import DataLost, OptionError
 from amqp10broker.spark.options import (
@@ -37,17 +38,6 @@ from amqp10broker.spark.options import (
     parse_source,
 )
 from amqp10broker.spark.rows import COLUMNS, DDL, arrow_schema
-from amqp10broker.spark.stream_source import (
-    PushdownReader,
-    Pushed,
-    StreamBounds,
-    StreamRange,
-    StreamReader,
-    StreamStreamReader,
-    _Reading,
-    push,
-    split,
-)
 from tests.support.spark_schema import SCHEMA
 
 URL = "amqp://guest:guest@localhost:5673/shop"
@@ -318,7 +308,7 @@ def options(**more: str) -> StreamOptions:
 @given(st.integers(0, 10**12), st.integers(0, 10**6), st.integers(1, 50))
 def test_pieces_are_the_range(start: int, count: int, pieces: int) -> None:
     """Without gap or overlap, of nearly one size, as many as asked for unless there are fewer offsets."""
-    found = split(start, start + count, pieces, dense=True)
+    found = stream_source.split(start, start + count, pieces, dense=True)
     assert len(found) == min(pieces, count)
     if found:
         assert (found[0].start, found[-1].end) == (start, start + count)
@@ -330,15 +320,17 @@ def test_pieces_are_the_range(start: int, count: int, pieces: int) -> None:
 class Ends:
     """Says what it was told to say."""
 
-    def __init__(self, bounds: StreamBounds) -> None:
+    def __init__(self, bounds: stream_source.StreamBounds) -> None:
         self._bounds = bounds
 
-    def bounds(self) -> StreamBounds:
+    def bounds(self) -> stream_source.StreamBounds:
         return self._bounds
 
 
-def reading(piece: StreamRange, bounds: StreamBounds, **more: str) -> _Reading:
-    made = _Reading(options(**more), piece, None)
+def reading(
+    piece: stream_source.StreamRange, bounds: stream_source.StreamBounds, **more: str
+) -> stream_source._Reading:
+    made = stream_source._Reading(options(**more), piece, None)
     made._ends = Ends(bounds)
     return made
 
@@ -350,19 +342,21 @@ def batch_of(*offsets: int) -> pa.RecordBatch:
 
 def test_a_gap_is_a_loss() -> None:
     """Where every offset is a message: retention was faster than the task, in the middle of its range."""
-    at = reading(StreamRange(0, 100, True), StreamBounds(5, 100, dense=True))
+    at = reading(stream_source.StreamRange(0, 100, True), stream_source.StreamBounds(5, 100, dense=True))
     with pytest.raises(DataLost, match="3 messages of stream 's' are lost to the reader: 5 came after 1"):
         at._trimmed(batch_of(0, 1, 5, 6))
     with pytest.raises(DataLost, match="2 messages of stream 's' are lost to the reader: 2 came after -1"):
-        reading(StreamRange(0, 100, True), StreamBounds(2, 100, dense=True))._trimmed(batch_of(2, 3))
+        reading(
+            stream_source.StreamRange(0, 100, True), stream_source.StreamBounds(2, 100, dense=True)
+        )._trimmed(batch_of(2, 3))
 
 
 def test_a_gap_of_a_broker_that_uses_offsets_for_itself() -> None:
     """No loss, unless the stream begins behind it by now."""
-    at = reading(StreamRange(0, 100, False), StreamBounds(0, 100, dense=False))
+    at = reading(stream_source.StreamRange(0, 100, False), stream_source.StreamBounds(0, 100, dense=False))
     assert len(at._trimmed(batch_of(0, 1, 5, 6))) == 4
     assert at.position == 7
-    at = reading(StreamRange(0, 100, False), StreamBounds(4, 100, dense=False))
+    at = reading(stream_source.StreamRange(0, 100, False), stream_source.StreamBounds(4, 100, dense=False))
     with pytest.raises(DataLost, match="3 messages"):
         at._trimmed(batch_of(0, 1, 5, 6))
 
@@ -374,11 +368,11 @@ def test_the_data_source_chooses_by_its_options() -> None:
     assert Amqp10DataSource.name() == "amqp10"
     assert source().schema() == DDL
     assert tuple(arrow_schema().names) == COLUMNS
-    assert type(source().reader(SCHEMA)) is StreamReader
-    assert type(source(pushdown="true").reader(SCHEMA)) is PushdownReader
+    assert type(source().reader(SCHEMA)) is stream_source.StreamReader
+    assert type(source(pushdown="true").reader(SCHEMA)) is stream_source.PushdownReader
     reader = source().streamReader(SCHEMA)
-    assert type(reader) is StreamStreamReader
-    assert type(pickle.loads(pickle.dumps(reader))) is StreamStreamReader
+    assert type(reader) is stream_source.StreamStreamReader
+    assert type(pickle.loads(pickle.dumps(reader))) is stream_source.StreamStreamReader
     with pytest.raises(OptionError, match="linkCredit is 0"):
         source(linkCredit="0").reader(SCHEMA)
 
@@ -386,9 +380,9 @@ def test_the_data_source_chooses_by_its_options() -> None:
 OFFSET = ("offset",)
 
 
-def pushed(*filters: Filter) -> tuple[Pushed, list[Filter]]:
-    into = Pushed()
-    return into, list(push(filters, into))
+def pushed(*filters: Filter) -> tuple[stream_source.Pushed, list[Filter]]:
+    into = stream_source.Pushed()
+    return into, list(stream_source.push(filters, into))
 
 
 @pytest.mark.parametrize(
@@ -422,7 +416,7 @@ def test_conditions_on_the_offset_become_a_range(condition: Filter, low: int, hi
 def test_the_rest_is_left_to_spark(condition: Filter) -> None:
     into, left = pushed(condition)
     assert left == [condition]
-    assert into == Pushed()
+    assert into == stream_source.Pushed()
 
 
 @pytest.mark.parametrize(

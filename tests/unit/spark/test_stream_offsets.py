@@ -16,13 +16,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from amqp10broker.spark import stream_source
 from amqp10broker.spark.errors import DataLost, OptionError, QueueUnusable
 from amqp10broker.spark.options import Cut, StreamOptions, parse_source
-from amqp10broker.spark.stream_source import (
-    StreamBounds,
-    StreamRange,
-    StreamReader,
-    StreamStreamReader,
-    recut,
-)
 
 ALL = ReadAllAvailable()
 Place = tuple[int, int]
@@ -36,18 +29,18 @@ class Broker:
         self.first, self.next = first, next_
         self.id: str | None = None
 
-    def bounds(self) -> StreamBounds:
-        return StreamBounds(self.first, self.next, dense=True, declaration_id=self.id)
+    def bounds(self) -> stream_source.StreamBounds:
+        return stream_source.StreamBounds(self.first, self.next, dense=True, declaration_id=self.id)
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-def reader(broker: Broker, **more: str) -> StreamStreamReader:
+def reader(broker: Broker, **more: str) -> stream_source.StreamStreamReader:
     """As a new process on the driver makes it."""
     options = parse_source({"url": "amqp://localhost", "stream": "s", **more}, streaming=True)
     assert isinstance(options, StreamOptions)
-    made = StreamStreamReader(options)
+    made = stream_source.StreamStreamReader(options)
     made._questions = broker  # type: ignore[assignment]
     return made
 
@@ -60,7 +53,7 @@ def as_json(offset: dict[str, Any]) -> dict[str, Any]:
 def places(pieces: Iterable[Any]) -> dict[Place, int]:
     found = {}
     for number, piece in enumerate(pieces):
-        assert isinstance(piece, StreamRange)
+        assert isinstance(piece, stream_source.StreamRange)
         for row, offset in enumerate(range(piece.start, piece.end)):
             found[number, row] = offset
     return found
@@ -134,7 +127,7 @@ def test_retention_never_puts_a_row_in_the_place_of_another(
     end = start + count
     options = reader(Broker(0, 0), failOnDataLoss="false")._options
     gone = sorted(data.draw(st.lists(st.integers(0, end + 10), max_size=2)))
-    whole = recut(options, cut, end, StreamBounds(0, end, dense=True))
+    whole = stream_source.recut(options, cut, end, stream_source.StreamBounds(0, end, dense=True))
     cut_through = set()
     seen = places(whole)
     for first in gone:
@@ -142,7 +135,9 @@ def test_retention_never_puts_a_row_in_the_place_of_another(
         if cut_in & cut_through:
             break
         cut_through |= cut_in
-        found = places(recut(options, cut, end, StreamBounds(first, end, dense=True)))
+        found = places(
+            stream_source.recut(options, cut, end, stream_source.StreamBounds(first, end, dense=True))
+        )
         assert sorted(found.values()) == list(range(max(start, min(first, end)), end))
         assert all(seen.setdefault(place, offset) == offset for place, offset in found.items())
 
@@ -244,11 +239,11 @@ def test_a_start_beyond_the_end(monkeypatch: pytest.MonkeyPatch, more: dict[str,
     broker = Broker(0, 1000)
     monkeypatch.setattr(stream_source, "Questions", lambda options: broker)
 
-    def batch(start: str) -> StreamReader:
+    def batch(start: str) -> stream_source.StreamReader:
         given = {"url": "amqp://localhost", "stream": "s", "startingOffsets": start, **more}
         options = parse_source(given, streaming=False)
         assert isinstance(options, StreamOptions)
-        return StreamReader(options)
+        return stream_source.StreamReader(options)
 
     with pytest.raises(OptionError, match=words):
         reader(broker, startingOffsets="1001", **more).initialOffset()

@@ -9,14 +9,7 @@ import pika
 import pytest
 
 from amqp10broker.errors import BrokerError
-from amqp10broker.observe.frames.records import (
-    Listening,
-    TracedFrame,
-    first_line,
-    frame_line,
-    listening_line,
-    read_lines,
-)
+from amqp10broker.observe.frames import records
 from amqp10broker.protocols.connection import WireProtocol
 from amqp10broker.testing import frames, running
 
@@ -24,15 +17,17 @@ BEGAN_NS = 1_000
 
 
 def listening(connection: int, at_ns: int, *, begins: bool = True) -> str:
-    return listening_line(Listening(at_ns, connection, "peer:1", WireProtocol.AMQP_10, begins))
+    return records.listening_line(
+        records.Listening(at_ns, connection, "peer:1", WireProtocol.AMQP_10, begins)
+    )
 
 
 def heartbeat(connection: int, at_ns: int) -> str:
-    return frame_line(connection, at_ns, "in", TracedFrame(0, said="(empty frame)"))
+    return records.frame_line(connection, at_ns, "in", records.TracedFrame(0, said="(empty frame)"))
 
 
 LINES = [
-    first_line(),
+    records.first_line(),
     listening(1, 900),
     heartbeat(1, 1_000),
     listening(2, 1_001, begins=False),
@@ -44,11 +39,13 @@ LINES = [
 
 def test_only_connections_that_began_with_the_test_are_looked_at(tmp_path: Path) -> None:
     """In memory, and in the files of a broker that has had several lives; a line may be half written."""
-    shown = [(each.connection, each.at_ns) for each in read_lines(frames.lines_since(LINES, BEGAN_NS))]
+    shown = [
+        (each.connection, each.at_ns) for each in records.read_lines(frames.lines_since(LINES, BEGAN_NS))
+    ]
     assert shown == [(3, 1_003), (3, 1_004)]
     for name in ("first", "second"):
         (tmp_path / name).write_text("\n".join(LINES) + '\n{"connection": 3, "at_ns": 1005, "dir')
-    lives = [list(read_lines(lines)) for lines in frames.lines_in(str(tmp_path), BEGAN_NS)]
+    lives = [list(records.read_lines(lines)) for lines in frames.lines_in(str(tmp_path), BEGAN_NS)]
     assert [[each.at_ns for each in life] for life in lives] == [[1_003, 1_004]] * 2
 
 

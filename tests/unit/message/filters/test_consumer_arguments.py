@@ -73,10 +73,7 @@ STRINGS = "must be a string or an array of strings"
             {"filter": Int32(1)},
             f"invalid arg 'x-stream-filter' for queue 's' in vhost '/': {STRINGS}, not signedint",
         ),
-        (
-            {"filter": None},
-            f"invalid arg 'x-stream-filter' for queue 's' in vhost '/': {STRINGS}, not void",
-        ),
+        ({"filter": None}, f"invalid arg 'x-stream-filter' for queue 's' in vhost '/': {STRINGS}, not void"),
         (
             {"filter": ["a", ByteArray(b"b")]},
             f"invalid arg 'x-stream-filter' for queue 's' in vhost '/': {STRINGS}, not binary",

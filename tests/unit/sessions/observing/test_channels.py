@@ -8,14 +8,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.metadata.queue import QUORUM, QueueSpec
-from amqp10broker.observe.flow import (
-    PROBE_WAKES_MAX,
-    ConnectionObserver,
-    Observer,
-    QueueObserver,
-    channel_samples,
-    session_samples,
-)
+from amqp10broker.observe import flow
 from amqp10broker.observe.flow_events import NO_REASON, EventKind
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.queues.commands import TimedOut
@@ -42,9 +35,9 @@ class Watched:
         self.around = WaitContext()
         self.probing = False
 
-    def observe_anew(self) -> Observer:
-        samples = partial(channel_samples, self.channel.service)
-        return Observer(samples, 7, 1, self.seen.add, self.seen.link)
+    def observe_anew(self) -> flow.Observer:
+        samples = partial(flow.channel_samples, self.channel.service)
+        return flow.Observer(samples, 7, 1, self.seen.add, self.seen.link)
 
     def probe(self) -> None:
         self.probing = True
@@ -181,17 +174,17 @@ def test_a_probe_times_what_comes_next() -> None:
     watched.publish(2)
     watched.seen.take()
     watched.observer.begin_probe()
-    for wakes in range(PROBE_WAKES_MAX + 1):
+    for wakes in range(flow.PROBE_WAKES_MAX + 1):
         watched.channel.publish("q", b"x")
         watched.seen.now_ns += 10
         assert watched.observer.probe(watched.seen.now_ns, S) is True, wakes
-    assert total(watched.seen.take(), EventKind.CONFIRM) == PROBE_WAKES_MAX
-    watched.channel.say(methods.BasicAck(2 + PROBE_WAKES_MAX, True))
+    assert total(watched.seen.take(), EventKind.CONFIRM) == flow.PROBE_WAKES_MAX
+    watched.channel.say(methods.BasicAck(2 + flow.PROBE_WAKES_MAX, True))
     watched.seen.now_ns += 10
     assert watched.observer.probe(watched.seen.now_ns, S) is False
     events = watched.seen.take(EventKind.SETTLE)
     assert [(event.n, event.value_ns) for event in events] == [
-        (1, 10 * (wakes + 2)) for wakes in reversed(range(PROBE_WAKES_MAX))
+        (1, 10 * (wakes + 2)) for wakes in reversed(range(flow.PROBE_WAKES_MAX))
     ]
 
 
@@ -210,7 +203,9 @@ class SessionWatched:
     def observe_anew(self) -> None:
         """With another observer, the session that there is now."""
         self.service = self.client.sessions[0].service
-        self.observer = Observer(partial(session_samples, self.service), 7, 0, self.seen.add, self.seen.link)
+        self.observer = flow.Observer(
+            partial(flow.session_samples, self.service), 7, 0, self.seen.add, self.seen.link
+        )
 
     def probe(self) -> None:
         self.probing = True
@@ -368,20 +363,20 @@ def test_a_probe_times_what_comes_next_session() -> None:
         watched.seen.now_ns += 10
         return watched.observer.probe(watched.seen.now_ns, S)
 
-    for wakes in range(PROBE_WAKES_MAX + 2):
+    for wakes in range(flow.PROBE_WAKES_MAX + 2):
         assert wake(f"C> TRANSFER h=0 did={5 + wakes}"), "confirms are still to come"
     assert watched.seen.events == []
     assert wake("confirm q 6")
     (first,) = watched.seen.take()
-    assert (first.kind, first.n, first.value_ns) == (EventKind.CONFIRM, 1, 10 * (PROBE_WAKES_MAX + 2))
+    assert (first.kind, first.n, first.value_ns) == (EventKind.CONFIRM, 1, 10 * (flow.PROBE_WAKES_MAX + 2))
     assert not wake("confirm q 5"), "what came behind the probe is not waited for"
-    assert [event.n for event in watched.seen.take()] == [1] * (PROBE_WAKES_MAX - 1)
+    assert [event.n for event in watched.seen.take()] == [1] * (flow.PROBE_WAKES_MAX - 1)
 
 
 def test_bytes_of_a_connection() -> None:
     """Both directions, what waits to be written, and why it is not read."""
     seen = Seen()
-    observer = ConnectionObserver(3, seen.add, 0, bytes_in=100, bytes_out=200)
+    observer = flow.ConnectionObserver(3, seen.add, 0, bytes_in=100, bytes_out=200)
     observer.observe(5, S, bytes_in=150, bytes_out=210, waiting=7, reason=Wait.CREDIT_FLOW.number)
     observer.observe(9, S, bytes_in=151, bytes_out=210, waiting=0, reason=NO_REASON)
     events = seen.take()
@@ -394,7 +389,7 @@ def test_bytes_of_a_connection() -> None:
 
 def test_the_depth_of_a_queue_is_what_held() -> None:
     seen = Seen()
-    observer = QueueObserver(2, seen.add, 0)
+    observer = flow.QueueObserver(2, seen.add, 0)
     observer.observe(0, S, depth=5, unsettled=1)
     observer.observe(10, S, depth=5, unsettled=1)
     observer.observe(30, S, depth=8, unsettled=0)
