@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.protocols.amqp10.codec import decode, encode
+from amqp10broker.protocols.amqp10.codec import decode
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     DeleteOnClose,
@@ -15,15 +15,10 @@ from amqp10broker.protocols.amqp10.performatives import (
     Transfer,
     decode_composite,
 )
-from amqp10broker.protocols.amqp10.types import Described, Symbol, UInt, ULong
+from amqp10broker.protocols.amqp10.types import Symbol, UInt, ULong
 from tests.support.declaring import declare
-from tests.support.engine import frame
+from tests.support.engine import frame, section
 from tests.support.script import ScriptRunner
-
-
-def section(code: int, value: Any) -> bytes:
-    return encode(Described(ULong(code), value))
-
 
 HEADER = Header(durable=True).encode()
 DELIVERY_ANNOTATIONS = section(0x71, {Symbol("x-d"): 1})

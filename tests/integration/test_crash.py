@@ -19,9 +19,9 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.crash_history import CLASSIC, QUORUM, STREAM, WRITTEN, Kind, QueueHistory
 from tests.support.crash_load import (
-    Client,
     DeadWatch,
     Declarer,
+    MortalClient,
     PikaConsumer,
     PikaPublisher,
     ProtonConsumer,
@@ -47,12 +47,12 @@ class Family:
         self.dead = QueueHistory(f"{kind.name}.dead", kind, ordered=False)
         self.queues = (self.single, self.shared, self.dying, self.dead)
 
-    def clients(self, broker: BrokerProcess, name: str, rng: random.Random) -> list[Client]:
+    def clients(self, broker: BrokerProcess, name: str, rng: random.Random) -> list[MortalClient]:
         """Clients, to be started, that keep all of them busy."""
         most = 3000 if rng.random() < 0.2 else 150
         seed = rng.randrange(1 << 30)
         name = f"{name}.{self.kind.name}"
-        clients: list[Client] = [
+        clients: list[MortalClient] = [
             PikaPublisher(broker, seed, self.single, f"{name}.single", most),
             PikaPublisher(broker, seed, self.shared, f"{name}.pika", most),
             ProtonPublisher(broker, seed, self.shared, f"{name}.proton", most),
@@ -122,10 +122,10 @@ class Crashes:
         self.counts["looked at"] += len(found)
         queue.check(found)
 
-    def load(self, broker: BrokerProcess) -> list[Client]:
+    def load(self, broker: BrokerProcess) -> list[MortalClient]:
         name = f"life{self.life}"
         seed = self.rng.randrange(1 << 30)
-        clients: list[Client] = [
+        clients: list[MortalClient] = [
             # In turn, so that each has its lives.
             *self.families[self.life % len(self.families)].clients(broker, name, self.rng),
             PikaPublisher(broker, seed, self.stream, f"{name}.stream.pika", 150),
@@ -139,7 +139,7 @@ class Crashes:
     def live(self) -> None:
         """One life: start, look, work, and be killed, or now and then stopped in order."""
         broker = self.start()
-        clients: list[Client] = []
+        clients: list[MortalClient] = []
         in_order = False
         try:
             if self.life > 1 and self.rng.random() < 0.15:
@@ -154,13 +154,13 @@ class Crashes:
                 in_order = self.life == 2 or self.rng.random() < 0.1
             if in_order:
                 for client in clients:
-                    client.joined()
+                    client.stop()
                 broker.stop()
         finally:
             if not in_order:
                 broker.kill()
             for client in clients:
-                client.joined()
+                client.stop()
         if in_order:
             for queue in self.queues:
                 queue.stopped_in_order()

@@ -17,8 +17,8 @@ from amqp10broker.message.traits import X_OPT_DELIVERY_DELAY, X_OPT_DELIVERY_TIM
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Long
 from amqp10broker.protocols.serial import MASK, add, diff
-from amqp10broker.queues.classic import backlog, ready
 from amqp10broker.queues.classic import durability as classic_store
+from amqp10broker.queues.classic import ready
 from amqp10broker.queues.classic.consumers import ClassicConsumer
 from amqp10broker.queues.classic.durability import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
@@ -47,6 +47,7 @@ from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker
 from tests.support.examples import tried
+from tests.support.kept_queues import shorten_pages
 from tests.support.queue_inside import consumers_of, fresh_of, returned_of
 from tests.support.small_journal import MemoryScratch, SmallJournal
 
@@ -565,11 +566,7 @@ class Delaying(RuleBasedStateMachine):
     @rule()
     def clean(self) -> None:
         self.store.flush()
-        oldest = min(self.log.files)
-        if oldest < max(self.log.files):
-            for _ in self.store.relocate(oldest):
-                pass
-            self.log.drop_oldest()
+        self.log.clean_oldest(self.store.relocate)
 
     @precondition(lambda self: self.durable)
     @rule(passed=st.integers(0, 60))
@@ -637,11 +634,7 @@ class TestDelaying(Delaying.TestCase):  # type: ignore[misc]
 
     @pytest.fixture(autouse=True)
     def _short_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (backlog, backlog, classic_store):
-            if hasattr(module, "PAGE_MESSAGES_MAX"):
-                monkeypatch.setattr(module, "PAGE_MESSAGES_MAX", 5)
-        monkeypatch.setattr(backlog, "HEAD_MESSAGES_MAX", 7)
-        monkeypatch.setattr(classic_store, "RECORD_MESSAGES_MAX", 11)
+        shorten_pages(monkeypatch)
         monkeypatch.setattr(classic_store, "_BUCKET", 4)
         monkeypatch.setattr(ready, "SOON_MESSAGES_MAX", 8)
         monkeypatch.setattr(ready, "PAGE_MESSAGES", 3)

@@ -14,14 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from amqp10broker.message.amqp10 import header_of, make_head
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.queues import commands
-from amqp10broker.queues.classic import backlog
-from amqp10broker.queues.classic import durability as classic_store
 from amqp10broker.queues.classic.durability import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker
 from tests.support.examples import tried
+from tests.support.kept_queues import shorten_pages
 from tests.support.small_journal import MemoryScratch, SmallJournal
 
 SAFE = {
@@ -128,11 +127,7 @@ class Restarting(RuleBasedStateMachine):
     @rule()
     def clean(self) -> None:
         self.store.flush()
-        oldest = min(self.log.files)
-        if oldest < max(self.log.files):
-            for _ in self.store.relocate(oldest):
-                pass
-            self.log.drop_oldest()
+        self.log.clean_oldest(self.store.relocate)
 
     @rule()
     def restart(self) -> None:
@@ -182,8 +177,4 @@ class TestRestarting(Restarting.TestCase):  # type: ignore[misc]
 
     @pytest.fixture(autouse=True)
     def _short_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (backlog, backlog, classic_store):
-            if hasattr(module, "PAGE_MESSAGES_MAX"):
-                monkeypatch.setattr(module, "PAGE_MESSAGES_MAX", 5)
-        monkeypatch.setattr(backlog, "HEAD_MESSAGES_MAX", 7)
-        monkeypatch.setattr(classic_store, "RECORD_MESSAGES_MAX", 11)
+        shorten_pages(monkeypatch)

@@ -31,7 +31,8 @@ from amqp10broker.protocols.amqp10.performatives import (
     decode_composite,
 )
 from amqp10broker.protocols.amqp10.settling import DispositionRun
-from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
+from amqp10broker.protocols.amqp10.types import Symbol
+from tests.support.engine import section
 from tests.support.examples import tried
 from tests.support.rawframes import frame, transfer
 
@@ -386,10 +387,6 @@ def test_layouts_are_bounded_whatever_a_client_sends() -> None:
 
 
 # --- messages ----------------------------------------------------------------------------------------
-
-
-def section(descriptor: int, value: Any) -> bytes:
-    return encode(Described(ULong(descriptor), value))
 
 
 simple = st.one_of(

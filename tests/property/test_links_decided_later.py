@@ -17,8 +17,8 @@ from tests.support.askers import new_asker
 from tests.support.dead_letters import held
 from tests.support.declaring import bind, declare, declare_exchange, unbind
 from tests.support.examples import tried
+from tests.support.kept_entries import Host
 from tests.support.scene import Scene, content
-from tests.unit.metadata.conftest import Host
 from tests.unit.sessions.test_links_decided_later import REPLIES, TEMPORARY, SlowScene, said
 
 LINKS = 3

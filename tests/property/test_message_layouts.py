@@ -13,17 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp10broker.message.amqp10 import MessageLayout, MessageLayouts, MessageReader, header_end, layout_of
-from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError
 from amqp10broker.protocols.amqp10.performatives import Header, Properties
-from amqp10broker.protocols.amqp10.types import Described, Symbol, Timestamp, ULong
+from amqp10broker.protocols.amqp10.types import Symbol, Timestamp, ULong
+from tests.support.engine import section
 from tests.support.strategies import scalars, symbols, typed, values
 
 USER = "guest"
-
-
-def section(code: int, value: Any) -> bytes:
-    return encode(Described(ULong(code), value))
 
 
 def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:

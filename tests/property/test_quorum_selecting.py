@@ -343,6 +343,7 @@ class Life:
             self.give_back: 6,
             self.leave: 1,
             self.wait: 1,
+            self.purge: 0.2,
             self.look: 8,
             self.land: 8,
             self.come_to_rest: 4,

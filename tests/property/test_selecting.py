@@ -241,11 +241,7 @@ class Selecting(RuleBasedStateMachine):
     def clean(self) -> None:
         """The oldest file of the journal goes; what lives in it is written again."""
         self.store.flush()
-        oldest = min(self.log.files)
-        if oldest < max(self.log.files):
-            for _ in self.store.relocate(oldest):
-                pass
-            self.log.drop_oldest()
+        self.log.clean_oldest(self.store.relocate)
 
     @precondition(lambda self: getattr(self, "store", None) is not None)
     @rule()

@@ -175,17 +175,7 @@ class PairMachine(RuleBasedStateMachine):
         self._move(moves)
         if len(self.receivers) >= 4:
             return
-        self.names += 1
-        link = self.pair.client.links.attach(
-            f"in-{self.names}",
-            Role.RECEIVER,
-            source=Source(address=queue),
-            target=Target(address="client"),
-            snd_settle_mode=settle_mode(settled),
-        )
-        assert isinstance(link, ReceiverLink)
-        receiver = Receiver(f"in-{self.names}", queue, link, settled=settled, patient=patient)
-        self.receivers.append(receiver)
+        receiver = self._attached(queue, settled=settled, patient=patient)
         self.only_consumer[queue] = None if queue in self.only_consumer else receiver
         self.pair.write_up()
 
@@ -428,17 +418,22 @@ class PairMachine(RuleBasedStateMachine):
     def attach_receiver_for_good(self, queue: str) -> None:
         self.receivers.clear()
         self.before = set(self.finished)
+        self._attached(queue, settled=True, patient=True)
+        self._rest()
+
+    def _attached(self, queue: str, *, settled: bool, patient: bool) -> Receiver:
         self.names += 1
         link = self.pair.client.links.attach(
             f"in-{self.names}",
             Role.RECEIVER,
             source=Source(address=queue),
             target=Target(address="client"),
-            snd_settle_mode=settle_mode(True),
+            snd_settle_mode=settle_mode(settled),
         )
         assert isinstance(link, ReceiverLink)
-        self.receivers.append(Receiver(f"in-{self.names}", queue, link, settled=True, patient=True))
-        self._rest()
+        receiver = Receiver(f"in-{self.names}", queue, link, settled=settled, patient=patient)
+        self.receivers.append(receiver)
+        return receiver
 
 
 TestSessionPair = PairMachine.TestCase

@@ -22,7 +22,6 @@ from amqp10broker.protocols.amqp10.errors import DecodeError
 from amqp10broker.protocols.amqp10.types import (
     Byte,
     Char,
-    Described,
     Float,
     Int,
     Long,
@@ -38,6 +37,7 @@ from amqp10broker.protocols.amqp10.types import (
 from amqp10broker.spark.errors import OptionError, UnreadableMessage
 from amqp10broker.spark.options import check_at_load, parse_sink, parse_source
 from amqp10broker.spark.rows import MS_MAX, RowDecoder, microseconds, read_row, text_of
+from tests.support.engine import section
 from tests.support.examples import tried
 
 TEXT = st.text(max_size=8) | st.text("ab", min_size=250, max_size=260)
@@ -299,10 +299,6 @@ def test_symbols_that_are_not_ascii(message: Message) -> None:
 
 
 # --- cases by name ----------------------------------------------------------------------------------
-
-
-def section(code: int, value: Any) -> bytes:
-    return encode(Described(ULong(code), value))
 
 
 @pytest.mark.parametrize(

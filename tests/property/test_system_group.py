@@ -12,6 +12,7 @@ from amqp10broker.cluster.system import System
 from amqp10broker.cluster.transactions import CatalogTransaction, SystemMachine, TransactionDecision
 from tests.property.test_transactions import some_request
 from tests.support.journals import LONG
+from tests.support.metadata_group import caught
 from tests.support.system_group import World
 
 SEEDS = 300 if LONG else 25
@@ -95,20 +96,11 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amqp10broker.cluster.system.AGAIN_AFTER_MS", 10**9)
 
 
-def caught(**kinds: Any) -> bool:
-    for seed in range(SEEDS):
-        try:
-            live(seed, **kinds)
-        except (AssertionError, KeyError):
-            return True
-    return False
-
-
 def test_a_fault_of_the_machine_is_found() -> None:
-    assert caught(machine=Blind)
+    assert caught(live, SEEDS, machine=Blind)
 
 
 @pytest.mark.parametrize("plant", [stubborn, forgetful])
 def test_a_fault_of_the_proposer_is_found(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    assert caught()
+    assert caught(live, SEEDS)

@@ -72,7 +72,7 @@ from tests.support.declaring import (
 from tests.support.examples import tried
 from tests.support.journals import LONG
 from tests.support.kept_entries import Host, Watched, check_kept, kept_catalog, restarted, state
-from tests.support.metadata_group import Agreement, Asked, Copy
+from tests.support.metadata_group import Agreement, Asked, Copy, caught
 
 SEEDS = 2000 if LONG else 150
 
@@ -190,25 +190,16 @@ def unread(kind: str) -> type[SystemMachine]:
     return Careless
 
 
-def caught(**kinds: Any) -> bool:
-    for seed in range(SEEDS):
-        try:
-            live(seed, **kinds)
-        except (AssertionError, KeyError):
-            return True
-    return False
-
-
 @pytest.mark.parametrize("kinds", [{"machine": Blind}, {"copy": Stubborn}], ids=str)
 def test_a_planted_fault_is_found(kinds: Any) -> None:
-    assert caught(**kinds)
+    assert caught(live, SEEDS, **kinds)
 
 
 @pytest.mark.parametrize(
     "kind", ["vhost", "user", "exchange", "queue", "node", "in", "in-user", "queues", "bindings", "at"]
 )
 def test_every_kind_of_read_is_needed(kind: str) -> None:
-    assert caught(machine=unread(kind))
+    assert caught(live, SEEDS, machine=unread(kind))
 
 
 VHOSTS = ("/", "v")

@@ -14,6 +14,7 @@ from trio.testing import MockClock
 
 from amqp10broker.runtime.broker import Broker
 from tests.support.http_user import HttpUser, http_user
+from tests.support.surroundings import LogRecorder
 from tests.support.trioclient import running_broker
 from tests.support.virtual_time import wait_for_syncs
 
@@ -56,23 +57,6 @@ async def broker() -> AsyncIterator[Broker]:
 async def user(broker: Broker) -> AsyncIterator[HttpUser]:
     async with http_user(broker) as administrator:
         yield administrator
-
-
-class LogRecorder:
-    """What the tasks logged, whatever else in this process has set structlog up."""
-
-    def __init__(self) -> None:
-        self.entries: list[tuple[str, str, dict[str, Any]]] = []
-
-    def __getattr__(self, level: str) -> Any:
-        def note(event: str, **fields: Any) -> None:
-            self.entries.append((level, event, fields))
-
-        return note
-
-    def of(self, level: str) -> list[tuple[str, dict[str, Any]]]:
-        """Event and fields of each entry of a level."""
-        return [(event, fields) for each, event, fields in self.entries if each == level]
 
 
 @pytest.fixture

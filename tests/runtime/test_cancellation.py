@@ -31,13 +31,6 @@ STEPS_MAX = 200
 ROLES = {"reader": "_run_reader", "writer": "serve_stream", "session": "_run_part", "queue": "queue q"}
 
 
-async def ignore(client: Client) -> None:
-    """A client that reads whatever comes and says nothing, until its socket ends."""
-    with trio.move_on_after(30):
-        while await client.next_or_end() is not None:
-            pass
-
-
 async def act(victim: Client, confirmed: set[int], accepted: set[int]) -> None:
     """What the victim does: publish, consume, settle some, in several writes, on two sessions."""
     try:

@@ -72,11 +72,6 @@ def cells(recording: Path, spark: SparkSession) -> list[Cell]:
     return sum_up(find_recording(recording), spark)
 
 
-def rounded(cell: Cell) -> Cell:
-    """Sums of doubles depend on the order; a millionth of a second is enough."""
-    return replace(cell, **{name: round(getattr(cell, name), 6) for name in DOUBLES})
-
-
 def key(cell: Cell) -> tuple[object, ...]:
     return tuple(getattr(cell, name) for name in KEYS)
 

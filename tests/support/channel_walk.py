@@ -30,8 +30,6 @@ CONFIG = Config(credit_flow_initial=12, credit_flow_more_after=5)
 CONNECTIONS = 3
 CHANNELS = 2
 BOTH = "both"
-
-
 ENDS = (DeliveryOutcome.ACCEPT, DeliveryOutcome.DISCARD, DeliveryOutcome.DISCARD_FAILED)
 
 
@@ -58,11 +56,7 @@ class WatchedBox(QueueBox):
     def _note(self, command: Command) -> None:
         if type(command) is Publish and not self.queue.deleted:
             self.taken += [number_of(body) for _, body in command.messages]
-        elif type(command) is Settle and command.delivery_outcome in (
-            DeliveryOutcome.ACCEPT,
-            DeliveryOutcome.DISCARD,
-            DeliveryOutcome.DISCARD_FAILED,
-        ):
+        elif type(command) is Settle and command.delivery_outcome in ENDS:
             consumer = self.queue._consumers.by_ref.get(command.consumer)
             if consumer is not None:
                 for key in command.keys:

@@ -6,8 +6,8 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, tzinfo
-from typing import Any, ClassVar, Final, TypeVar
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
 
 import aio_pika
 import amqp
@@ -74,72 +74,8 @@ PROPERTIES: Final[Mapping[str, Any]] = {
 """The properties whose Python types are the same in all libraries."""
 
 
-class Channel(ABC):
-    """One channel; without ``confirms`` it can begin a transaction."""
-
-    @abstractmethod
-    def declare_queue(self, name: str, *, passive: bool = False, exclusive: bool = False) -> tuple[str, int]:
-        """Declare a durable queue and return its name and the number of its ready messages."""
-
-    @abstractmethod
-    def delete_queue(self, name: str) -> None:
-        """Delete a queue."""
-
-    @abstractmethod
-    def declare_exchange(self, name: str, kind: str) -> None:
-        """Declare a transient exchange, which is deleted with its last binding."""
-
-    @abstractmethod
-    def bind(self, queue: str, exchange: str, key: str, arguments: Mapping[str, Any]) -> None:
-        """Bind a queue to an exchange."""
-
-    @abstractmethod
-    def publish(
-        self,
-        body: bytes,
-        key: str,
-        *,
-        exchange: str = "",
-        headers: Mapping[str, Any] | None = None,
-        properties: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Publish a mandatory message; with confirms, wait for the confirm.
-
-        Raises:
-            Unroutable: the channel has confirms, and no queue took the message.
-        """
-
-    @abstractmethod
-    def get(self, queue: str, *, no_ack: bool = False) -> Received | None:
-        """Get one message."""
-
-    @abstractmethod
-    def acknowledge(self, message: Received) -> None:
-        """Acknowledge one message."""
-
-    @abstractmethod
-    def reject(self, message: Received, *, requeue: bool) -> None:
-        """Reject one message."""
-
-    @abstractmethod
-    def consume(self, queue: str, prefetch: int) -> Consumer:
-        """Begin a consumer with a prefetch of its own."""
-
-    @abstractmethod
-    def cancel(self, consumer: Consumer) -> None:
-        """Cancel a consumer."""
-
-    @abstractmethod
-    def begin_transaction(self) -> None:
-        """Make the channel transactional."""
-
-    @abstractmethod
-    def commit(self) -> None:
-        """Commit the transaction."""
-
-    @abstractmethod
-    def roll_back(self) -> None:
-        """Roll the transaction back."""
+class WaitingChannel(ABC):
+    """A channel that waits for what the broker sends."""
 
     @abstractmethod
     def step(self) -> None:
@@ -151,41 +87,7 @@ class Channel(ABC):
         return list(consumer.messages)
 
 
-class Client(ABC):
-    """A connection.
-
-    Attributes:
-        zone: the time zone of the timestamps that the library decodes.
-        encodes_floats: the library can send floats in headers.
-        channel_errors: the exceptions of the library for a channel that the broker closed.
-    """
-
-    zone: ClassVar[tzinfo | None] = None
-    encodes_floats: ClassVar[bool] = True
-    channel_errors: ClassVar[tuple[type[BaseException], ...]]
-
-    @abstractmethod
-    def __init__(self, broker: BrokerProcess, *, password: str = "guest", vhost: str = "/") -> None:
-        """Connect.
-
-        Raises:
-            LoginRefused: the broker refused.
-        """
-
-    @abstractmethod
-    def channel(self, *, confirms: bool = True) -> Channel:
-        """Open a channel."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close the connection."""
-
-    @abstractmethod
-    def code(self, error: Any) -> int:
-        """Return the reply code of one of ``channel_errors``."""
-
-
-class BlockingChannel(Channel):
+class BlockingChannel(WaitingChannel):
     """What the channels of pika and py-amqp have in common."""
 
     _channel: Any
@@ -272,7 +174,7 @@ class PikaChannel(BlockingChannel):
         self._connection.process_data_events(_TURN_S)
 
 
-class PikaClient(Client):
+class PikaClient:
     zone = UTC
     encodes_floats = False
     channel_errors = (ChannelClosedByBroker,)
@@ -283,7 +185,7 @@ class PikaClient(Client):
         except (AMQPConnectionError, ProbableAuthenticationError) as error:
             raise LoginRefused(repr(error)) from None
 
-    def channel(self, *, confirms: bool = True) -> Channel:
+    def channel(self, *, confirms: bool = True) -> PikaChannel:
         return PikaChannel(self._connection, confirms=confirms)
 
     def close(self) -> None:
@@ -358,9 +260,11 @@ class PyAmqpChannel(BlockingChannel):
             return
 
 
-class PyAmqpClient(Client):
+class PyAmqpClient:
     """py-amqp, the library below kombu and Celery."""
 
+    zone = None
+    encodes_floats = True
     channel_errors = (amqp.ChannelError,)
 
     def __init__(self, broker: BrokerProcess, *, password: str = "guest", vhost: str = "/") -> None:
@@ -372,7 +276,7 @@ class PyAmqpClient(Client):
         except (amqp.AccessRefused, amqp.NotAllowed) as error:
             raise LoginRefused(str(error)) from None
 
-    def channel(self, *, confirms: bool = True) -> Channel:
+    def channel(self, *, confirms: bool = True) -> PyAmqpChannel:
         return PyAmqpChannel(self._connection, confirms=confirms)
 
     def close(self) -> None:
@@ -384,7 +288,7 @@ class PyAmqpClient(Client):
         return int(error.reply_code)
 
 
-class AioPikaChannel(Channel):
+class AioPikaChannel(WaitingChannel):
     """A channel of aio-pika; its coroutines run in the event loop of the client."""
 
     def __init__(self, runner: asyncio.Runner, connection: Any, *, confirms: bool) -> None:
@@ -494,8 +398,9 @@ class AioPikaChannel(Channel):
             consumer.cancelled = consumer.tag not in below.consumers
 
 
-class AioPikaClient(Client):
+class AioPikaClient:
     zone = UTC
+    encodes_floats = True
     channel_errors = (aiormq_errors.AMQPChannelError,)
     _CODES: Final = {
         aiormq_errors.ChannelAccessRefused: 403,
@@ -519,7 +424,7 @@ class AioPikaClient(Client):
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return run_in(self._runner, work)
 
-    def channel(self, *, confirms: bool = True) -> Channel:
+    def channel(self, *, confirms: bool = True) -> AioPikaChannel:
         return AioPikaChannel(self._runner, self._connection, confirms=confirms)
 
     def close(self) -> None:
@@ -541,6 +446,22 @@ def run_in(runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T:
     return runner.run(in_time())
 
 
+Channel = PikaChannel | PyAmqpChannel | AioPikaChannel
+"""One channel; without ``confirms`` it can begin a transaction.
+
+Queues are durable; exchanges are transient, and deleted with their last binding; a consumer has a prefetch of
+its own. `publish` publishes a mandatory message; with confirms it waits for the confirm, and raises
+`Unroutable` if no queue took the message.
+"""
+Client = PikaClient | PyAmqpClient | AioPikaClient
+"""A connection; to make one raises `LoginRefused` if the broker refuses the login or the virtual host.
+
+Attributes:
+    zone: the time zone of the timestamps that the library decodes.
+    encodes_floats: the library can send floats in headers.
+    channel_errors: the exceptions of the library for a channel that the broker closed; `code` returns the
+        reply code of one.
+"""
 LIBRARIES: Final[Mapping[str, type[Client]]] = {
     "pika": PikaClient,
     "py-amqp": PyAmqpClient,

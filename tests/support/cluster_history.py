@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import count, pairwise
 from typing import Final
 
-from tests.support.crash_history import name_of
+from tests.support.crash_history import name_of, some
 
 CONFIRMS_A_MINUTE: Final = 1000
 """A run with fewer shows nothing."""
@@ -131,7 +131,7 @@ class TotalQueue:
         here = [name for name, _ in self.content]
         for what, names in self._sets(here).items():
             if names:
-                yield f"{what}: {_some(names)}"
+                yield f"{what}: {some(names)}"
         yield from self._order()
         yield from self._two_at_once()
         yield from self._counts()
@@ -211,8 +211,3 @@ def _numbered(name: str) -> tuple[str, int]:
 
 def _more_than_once(counted: Counter[str]) -> list[str]:
     return [name for name, times in counted.items() if times > 1]
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = sorted(names)
-    return f"{len(listed)}: {', '.join(listed[:8])}" + (" ..." if len(listed) > 8 else "")

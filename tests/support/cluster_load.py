@@ -6,7 +6,6 @@ next node. A *steady* client is at a node that no fault meets: to lose its conne
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -15,9 +14,8 @@ from contextlib import suppress
 from math import inf
 from typing import Any, Final
 
-import pika
 from pika.exceptions import AMQPError, ChannelClosedByBroker
-from proton import Delivery, Link, Message, ProtonException
+from proton import Delivery, Link
 from rabbitmq_amqp_python_client import AddressHelper, Environment, OutcomeState
 from rabbitmq_amqp_python_client import Message as RabbitMessage
 
@@ -26,38 +24,41 @@ from amqp10broker.client.errors import ClientError
 from amqp10broker.client.links import Accepted, modified
 from amqp10broker.client.message import Message as OwnMessage
 from amqp10broker.client.message import data_message
+from tests.support import crash_load
 from tests.support.cluster_history import TotalQueue
 from tests.support.cluster_process import WAIT_S, ClusterProcess
 from tests.support.crash_history import make_body
-from tests.support.crash_load import connected
+from tests.support.crash_load import (
+    END_S,
+    IN_FLIGHT,
+    TURN_S,
+    Client,
+    connected,
+    publish_by_pika,
+    publish_by_proton,
+    turn,
+)
 from tests.support.linearizable import ANY, Answer, Kind, Operation
 from tests.support.pika_client import Listening
-from tests.support.proton_client import Disconnected, ProtonClient
+from tests.support.proton_client import ProtonClient
 
-LOST: Final = (AMQPError, ProtonException, Disconnected, ClientError, OSError)
+LOST: Final = (*crash_load.LOST, ClientError)
 """What a client says whose node has gone, or does not let it in."""
-IN_FLIGHT: Final = 64
 CREDIT: Final = 50
-END_S: Final = 90.0
-"""What was published must be answered within so long after the faults: two failed elections, and to spare."""
-_TURN_S: Final = 0.02
 _AGAIN_S: Final = 0.1
 
 
-class ClusterClient(threading.Thread, ABC):
+class ClusterClient(Client, ABC):
     """One client: why its connections were lost, and as `failure` what else went wrong."""
 
     def __init__(
         self, nodes: Sequence[Listening], name: str, notes: TotalQueue, seed: int = 0, *, steady: bool = False
     ) -> None:
-        super().__init__(name=name, daemon=True)
+        super().__init__(seed, name)
         self.nodes = nodes
         self.notes = notes
-        self.rng = random.Random(seed)
         self.steady = steady
         self.losses: list[BaseException] = []
-        self.failure: BaseException | None = None
-        self.stopping = threading.Event()
         self._lives = 0
 
     def run(self) -> None:
@@ -79,14 +80,6 @@ class ClusterClient(threading.Thread, ABC):
     @abstractmethod
     def live(self, node: Listening, life: str) -> None:
         """One connection: work until `stopping` is set, then leave in order."""
-
-    def stop(self) -> None:
-        """Ask it to leave, and wait until it has; raise what went wrong."""
-        self.stopping.set()
-        self.join(END_S + 10)
-        assert not self.is_alive(), f"{self.name} does not end"
-        if self.failure is not None:
-            raise self.failure
 
 
 def started(clients: Iterable[ClusterClient]) -> list[ClusterClient]:
@@ -134,18 +127,20 @@ class Publisher(ClusterClient):
         answered_at: by the monotonic clock, when each answer came.
     """
 
-    def __init__(self, *arguments: Any, pace_s: float = _TURN_S, **named: Any) -> None:
+    awaits_answers = True
+
+    def __init__(self, *arguments: Any, pace_s: float = TURN_S, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.pace_s = pace_s
+        self.queue_name = self.notes.queue
         self.answered_at: list[float] = []
         self._number = 0
 
-    def next_message(self, life: str) -> tuple[str, bytes]:
-        """Name and body of the next message, which counts as published from now on."""
+    def next_message(self, life: str) -> tuple[str, bool]:
         self._number += 1
         name = f"{life}:{self._number}"
         self.notes.publish(name)
-        return name, make_body(name)
+        return name, True
 
     def answered(self, name: str, *, accepted: bool) -> None:
         self.answered_at.append(time.monotonic())
@@ -153,69 +148,13 @@ class Publisher(ClusterClient):
 
 
 class PikaPublisher(Publisher):
-    """Confirms over AMQP 0-9-1, many of them outstanding."""
-
     def live(self, node: Listening, life: str) -> None:
-        with connected(node) as connection:
-            # The blocking channel waits for each confirm: its own parts do not.
-            channel = connection.channel()
-            inner = channel._impl
-            under_way: dict[int, str] = {}
-
-            def confirmed(frame: Any) -> None:
-                method = frame.method
-                upto = [tag for tag in under_way if tag <= method.delivery_tag]
-                for tag in upto if method.multiple else [method.delivery_tag]:
-                    self.answered(under_way.pop(tag), accepted=isinstance(method, pika.spec.Basic.Ack))
-
-            ready = threading.Event()
-            inner.confirm_delivery(confirmed, callback=lambda frame: ready.set())
-            tag = 0
-            end = inf
-            while not (self.stopping.is_set() and not under_way):
-                if ready.is_set() and not self.stopping.is_set():
-                    for _ in range(IN_FLIGHT // 4):
-                        if len(under_way) < IN_FLIGHT:
-                            tag += 1
-                            name, body = self.next_message(life)
-                            under_way[tag] = name
-                            inner.basic_publish(
-                                "", self.notes.queue, body, pika.BasicProperties(delivery_mode=2)
-                            )
-                elif self.stopping.is_set():
-                    end = min(end, time.monotonic() + END_S)
-                    assert time.monotonic() < end, (
-                        f"{self.name}: never answered: {sorted(under_way.values())[:5]}"
-                    )
-                connection.process_data_events(self.pace_s)
+        publish_by_pika(self, node, life)
 
 
 class ProtonPublisher(Publisher):
-    """Unsettled transfers, many of them outstanding."""
-
     def live(self, node: Listening, life: str) -> None:
-        client = ProtonClient(node.port)
-        try:
-            sender = client.sender(f"/queues/{self.notes.queue}")
-            under_way: dict[str, str] = {}
-            end = inf
-            while not (self.stopping.is_set() and not under_way):
-                while not self.stopping.is_set() and sender.link.credit > 0 and len(under_way) < IN_FLIGHT:
-                    name, body = self.next_message(life)
-                    message = Message(body=body, durable=True, inferred=True)
-                    under_way[sender.transfer_now(message)] = name
-                turn(client, self.pace_s)
-                for tag in [tag for tag in sender.outcomes if tag in under_way]:
-                    state = sender.outcomes.pop(tag).state
-                    self.answered(under_way.pop(tag), accepted=state == Delivery.ACCEPTED)
-                assert not sender.closed, f"{self.name} was detached: {sender.condition} {sender.description}"
-                if self.stopping.is_set():
-                    end = min(end, time.monotonic() + END_S)
-                    assert time.monotonic() < end, (
-                        f"{self.name}: never answered: {sorted(under_way.values())[:5]}"
-                    )
-        finally:
-            client.close()
+        publish_by_proton(self, node, life)
 
 
 class OwnPublisher(Publisher):
@@ -227,9 +166,9 @@ class OwnPublisher(Publisher):
         ) as client:
             sender = client.sender(f"/queues/{self.notes.queue}")
             while not self.stopping.is_set():
-                batch = [self.next_message(life) for _ in range(IN_FLIGHT // 2)]
-                outcomes = sender.send_many(data_message(body) for _, body in batch)
-                for (name, _), outcome in zip(batch, outcomes, strict=True):
+                batch = [self.next_message(life)[0] for _ in range(IN_FLIGHT // 2)]
+                outcomes = sender.send_many(data_message(make_body(name)) for name in batch)
+                for name, outcome in zip(batch, outcomes, strict=True):
                     self.answered(name, accepted=isinstance(outcome, Accepted))
                 self.stopping.wait(self.pace_s)
 
@@ -244,8 +183,8 @@ class RabbitPublisher(Publisher):
             connection.dial()
             publisher = connection.publisher(AddressHelper.queue_address(self.notes.queue))
             while not self.stopping.is_set():
-                name, body = self.next_message(life)
-                delivery = publisher.publish(RabbitMessage(body=body, inferred=True))
+                name, _ = self.next_message(life)
+                delivery = publisher.publish(RabbitMessage(body=make_body(name), inferred=True))
                 self.answered(name, accepted=delivery.remote_state == OutcomeState.ACCEPTED)
             environment.close()
         except BaseException as error:
@@ -296,7 +235,7 @@ class PikaConsumer(Consumer):
             channel.add_on_cancel_callback(lambda frame: cancelled.append(self.name))
             channel.basic_consume(self.notes.queue, given)
             while not self.stopping.is_set():
-                connection.process_data_events(_TURN_S)
+                connection.process_data_events(TURN_S)
                 assert not cancelled, f"{self.name} was cancelled by the broker"
                 self.held = len(kept)
                 if not self.hold.is_set():
@@ -361,7 +300,7 @@ class OwnConsumer(Consumer):
             receiver = client.receiver(f"/queues/{self.notes.queue}", credit=CREDIT)
             kept: list[tuple[Any, str]] = []
             while not self.stopping.is_set():
-                for each in receiver.receive_many(CREDIT, timeout_s=_TURN_S):
+                for each in receiver.receive_many(CREDIT, timeout_s=TURN_S):
                     name = self._noted(life, each.message())
                     kept.append((each, name))
                 self.held = len(kept)
@@ -446,11 +385,3 @@ class MetadataClient(ClusterClient):
             if kind is not Kind.READ:
                 note(Answer.NONE, value if kind is Kind.PUT else None)
             raise
-
-
-def turn(client: ProtonClient, pace_s: float = 0.0) -> None:
-    """Let proton's event loop turn once, and then wait."""
-    turns = iter((False, True))
-    client.wait(lambda: next(turns), "a turn")
-    if pace_s:
-        time.sleep(pace_s)

@@ -224,7 +224,7 @@ class ClusterProcess:
         self._output = directory / "run-cluster.log"
         try:
             self._launch(free_ports(nodes), nodes, options)
-            self._await(self._is_up, "all nodes up", START_S)
+            self.wait_until(self._is_up, "all nodes up", START_S)
         except BaseException:
             self._kill_all()
             raise
@@ -241,7 +241,7 @@ class ClusterProcess:
                 stderr=output,
                 start_new_session=True,
             )
-        self._await(lambda: len(list(self.folder.glob("*/command"))) == nodes, "folders of all nodes")
+        self.wait_until(lambda: len(list(self.folder.glob("*/command"))) == nodes, "folders of all nodes")
         folders = sorted(self.folder.glob("*/command"), key=_port_of)
         self.nodes = [ClusterNode(path.parent, _port_of(path)) for path in folders]
 
@@ -315,7 +315,7 @@ class ClusterProcess:
     def wait_until_up(self, *nodes: ClusterNode, at: ClusterNode | None = None) -> None:
         """Wait until these nodes (or all) accept clients, and one that is up sees them run."""
         wanted = nodes or tuple(self.nodes)
-        self._await(lambda: all(each.accepts for each in wanted), f"{[each.name for each in wanted]} up")
+        self.wait_until(lambda: all(each.accepts for each in wanted), f"{[each.name for each in wanted]} up")
         seer = at or wanted[0]
         names = {each.name for each in wanted}
 
@@ -323,13 +323,10 @@ class ClusterProcess:
             running = {name.partition("@")[0] for name in self.status(seer)["running_nodes"]}
             return names <= running
 
-        self._await(seen, f"{sorted(names)} run, as {seer.name} sees it")
+        self.wait_until(seen, f"{sorted(names)} run, as {seer.name} sees it")
 
     def wait_until(self, condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
         """Ask until the condition holds, and return its value."""
-        return self._await(condition, what, timeout_s)
-
-    def _await(self, condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
         deadline = time.monotonic() + timeout_s
         while not (value := condition()):
             self._check_launcher()

@@ -149,7 +149,7 @@ class QueueHistory:
 
     def _check_flags(self) -> None:
         twice = [name for name, count in self.fresh.items() if count > 1]
-        assert not twice, f"'{self.name}': delivered twice, and not marked as redelivered: {_some(twice)}"
+        assert not twice, f"'{self.name}': delivered twice, and not marked as redelivered: {some(twice)}"
 
     def _lost_and_found(self, found: Sequence[str]) -> list[str]:
         here = set(found)
@@ -165,7 +165,7 @@ class QueueHistory:
             "kept over a restart before, and lost": set(self.content) - self.touched - here,
             "not persistent, and there": () if self.kind.keeps_transient else here & transient,
         }
-        return [f"{what}: {_some(names)}" for what, names in faults.items() if names]
+        return [f"{what}: {some(names)}" for what, names in faults.items() if names]
 
     def _order(self, found: Sequence[str]) -> list[str]:
         faults = []
@@ -195,6 +195,6 @@ def _falling(whose: str, names: Sequence[str], places: Sequence[int]) -> list[st
     return []
 
 
-def _some(names: Iterable[str]) -> str:
+def some(names: Iterable[str]) -> str:
     listed = sorted(names)
     return f"{len(listed)}: {', '.join(listed[:8])}" + (" ..." if len(listed) > 8 else "")

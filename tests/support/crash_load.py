@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from math import inf
+from typing import Any, Final, Protocol
 
 import pika
 from pika.adapters.blocking_connection import BlockingConnection
@@ -27,7 +29,9 @@ LOST: Final = (AMQPError, ProtonException, Disconnected, OSError)
 """What a client says whose broker was killed."""
 IN_FLIGHT: Final = 64
 HELD: Final = 20
-END_S: Final = 60.0
+END_S: Final = 90.0
+"""What was published must be answered within so long after the faults: two failed elections, and to spare."""
+TURN_S: Final = 0.02
 AGAIN: Final = 300
 """So many of the messages that a stream held before are read again after each start."""
 
@@ -75,14 +79,29 @@ def is_there(broker: Listening, queue: str) -> bool:
 
 
 class Client(threading.Thread):
-    """One client. `stop` asks it to end; a lost connection ends it anyway, and is not a `failure`."""
+    """A client of its own thread; as `failure` what went wrong."""
 
-    def __init__(self, broker: BrokerProcess, seed: int) -> None:
-        super().__init__(daemon=True)
-        self.broker = broker
+    def __init__(self, seed: int, name: str | None = None) -> None:
+        super().__init__(name=name, daemon=True)
         self.rng = random.Random(seed)
         self.failure: BaseException | None = None
         self.stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Ask it to leave, and wait until it has; raise what went wrong."""
+        self.stopping.set()
+        self.join(END_S + 10)
+        assert not self.is_alive(), f"{self.name} does not end"
+        if self.failure is not None:
+            raise self.failure
+
+
+class MortalClient(Client):
+    """A client that ends when its connection is lost, which is not a `failure`."""
+
+    def __init__(self, broker: BrokerProcess, seed: int, name: str | None = None) -> None:
+        super().__init__(seed, name)
+        self.broker = broker
 
     def run(self) -> None:
         try:
@@ -95,103 +114,133 @@ class Client(threading.Thread):
     def work(self) -> None:
         raise NotImplementedError
 
-    def joined(self) -> None:
-        self.stopping.set()
-        self.join(END_S)
-        assert not self.is_alive(), f"{self} does not end, though the broker is gone"
-        if self.failure is not None:
-            raise self.failure
+
+class Publishing(Protocol):
+    """A client with many messages outstanding, which `publish_by_pika` or `publish_by_proton` publishes.
+
+    Attributes:
+        queue_name: where it publishes.
+        pace_s: so long the connection waits for frames between two batches.
+        awaits_answers: it leaves only when all that it published is answered.
+    """
+
+    name: str
+    queue_name: str
+    pace_s: float
+    awaits_answers: bool
+    stopping: threading.Event
+
+    def next_message(self, life: str) -> tuple[str, bool] | None:
+        """Name and persistence of the next message, which counts as published from now on; None: no more."""
+
+    def answered(self, name: str, *, accepted: bool) -> None:
+        """The broker has answered to a message."""
 
 
-class Publisher(Client):
-    """What both kinds of publisher have: names of messages, and notes of them."""
+def publish_by_pika(client: Publishing, node: Listening, life: str) -> None:
+    """Confirms over AMQP 0-9-1, many of them outstanding."""
+    with connected(node) as connection:
+        # The blocking channel waits for each confirm: its own parts do not.
+        channel = connection.channel()
+        inner = channel._impl
+        under_way: dict[int, str] = {}
+
+        def confirmed(frame: Any) -> None:
+            method = frame.method
+            upto = [tag for tag in under_way if tag <= method.delivery_tag]
+            for tag in upto if method.multiple else [method.delivery_tag]:
+                client.answered(under_way.pop(tag), accepted=isinstance(method, pika.spec.Basic.Ack))
+
+        ready = threading.Event()
+        inner.confirm_delivery(confirmed, callback=lambda frame: ready.set())
+        tag = 0
+        end = inf
+        while not client.stopping.is_set() or (client.awaits_answers and under_way):
+            if client.stopping.is_set():
+                end = _require_answers(client, under_way.values(), end)
+            elif ready.is_set():
+                for _ in range(min(IN_FLIGHT // 4, IN_FLIGHT - len(under_way))):
+                    if (message := client.next_message(life)) is None:
+                        break
+                    tag += 1
+                    under_way[tag], persistent = message
+                    properties = pika.BasicProperties(delivery_mode=2 if persistent else 1)
+                    inner.basic_publish("", client.queue_name, make_body(under_way[tag]), properties)
+            connection.process_data_events(client.pace_s)
+
+
+def publish_by_proton(client: Publishing, node: Listening, life: str) -> None:
+    """Unsettled transfers, many of them outstanding."""
+    proton = ProtonClient(node.port)
+    try:
+        sender = proton.sender(f"/queues/{client.queue_name}")
+        under_way: dict[str, str] = {}
+        end = inf
+        while not client.stopping.is_set() or (client.awaits_answers and under_way):
+            while not client.stopping.is_set() and sender.link.credit > 0 and len(under_way) < IN_FLIGHT:
+                if (message := client.next_message(life)) is None:
+                    break
+                name, persistent = message
+                sent = Message(body=make_body(name), durable=persistent, inferred=True)
+                under_way[sender.transfer_now(sent)] = name
+            turn(proton, client.pace_s)
+            for tag in [tag for tag in sender.outcomes if tag in under_way]:
+                state = sender.outcomes.pop(tag).state
+                client.answered(under_way.pop(tag), accepted=state == Delivery.ACCEPTED)
+            assert not sender.closed, f"{client.name} was detached: {sender.condition} {sender.description}"
+            if client.stopping.is_set():
+                end = _require_answers(client, under_way.values(), end)
+    finally:
+        proton.close()
+
+
+def _require_answers(client: Publishing, waiting: Iterable[str], end: float) -> float:
+    """Fail if what was published is not answered in time; `end` is what this returned before, or inf."""
+    end = min(end, time.monotonic() + END_S)
+    assert time.monotonic() < end, f"{client.name}: never answered: {sorted(waiting)[:5]}"
+    return end
+
+
+class Publisher(MortalClient):
+    """Publishes so many messages at most."""
+
+    pace_s = TURN_S
+    awaits_answers = False
 
     def __init__(self, broker: BrokerProcess, seed: int, queue: QueueHistory, name: str, count: int) -> None:
-        super().__init__(broker, seed)
+        super().__init__(broker, seed, name)
         self.queue = queue
-        self.name = name
+        self.queue_name = queue.name
         self.left = count
-        self.number = 0
-        self.in_flight: dict[Any, str] = {}
+        self._number = 0
 
-    def next_message(self) -> tuple[str, bool]:
-        """Name and persistence of the next message, which counts as published from now on."""
-        self.number += 1
+    def next_message(self, life: str) -> tuple[str, bool] | None:
+        if self.left == 0:
+            return None
+        self._number += 1
         self.left -= 1
-        name = f"{self.name}:{self.number}"
+        name = f"{life}:{self._number}"
         self.queue.publish(name)
         return name, is_persistent(name)
 
-    @property
-    def may_send(self) -> bool:
-        return self.left > 0 and len(self.in_flight) < IN_FLIGHT and not self.stopping.is_set()
+    def answered(self, name: str, *, accepted: bool) -> None:
+        if accepted:
+            self.queue.confirmed.add(name)
 
 
 class PikaPublisher(Publisher):
-    """Confirms, many of them outstanding."""
-
     def work(self) -> None:
-        connection = pika.SelectConnection(
-            parameters(self.broker),
-            on_open_callback=lambda connection: connection.channel(on_open_callback=self._opened),
-            on_open_error_callback=lambda connection, error: connection.ioloop.stop(),
-            on_close_callback=lambda connection, error: connection.ioloop.stop(),
-        )
-        try:
-            connection.ioloop.start()
-        finally:
-            connection.ioloop.close()
-
-    def _opened(self, channel: Any) -> None:
-        self._channel = channel
-        self._tag = 0
-        channel.confirm_delivery(self._confirmed, callback=lambda frame: self._fill())
-
-    def _fill(self) -> None:
-        if self.stopping.is_set():
-            self._channel.connection.close()
-            return
-        while self.may_send:
-            name, persistent = self.next_message()
-            self._tag += 1
-            self.in_flight[self._tag] = name
-            properties = pika.BasicProperties(delivery_mode=2 if persistent else 1)
-            self._channel.basic_publish("", self.queue.name, make_body(name), properties)
-        self._channel.connection.ioloop.call_later(0.02, self._fill)
-
-    def _confirmed(self, frame: Any) -> None:
-        method = frame.method
-        tags = [method.delivery_tag]
-        if method.multiple:
-            tags = [tag for tag in self.in_flight if tag <= method.delivery_tag]
-        for tag in tags:
-            name = self.in_flight.pop(tag)
-            if isinstance(method, pika.spec.Basic.Ack):
-                self.queue.confirmed.add(name)
+        publish_by_pika(self, self.broker, self.name)
 
 
 class ProtonPublisher(Publisher):
-    """Unsettled transfers, many of them outstanding."""
+    pace_s = 0.0
 
     def work(self) -> None:
-        client = ProtonClient(self.broker.port)
-        try:
-            sender = client.sender(f"/queues/{self.queue.name}")
-            while not self.stopping.is_set():
-                while self.may_send and sender.link.credit > 0:
-                    name, persistent = self.next_message()
-                    message = Message(body=make_body(name), durable=persistent, inferred=True)
-                    self.in_flight[sender.transfer_now(message)] = name
-                client.wait(_once(), "a turn")
-                for tag in [tag for tag in sender.outcomes if tag in self.in_flight]:
-                    name = self.in_flight.pop(tag)
-                    if sender.outcomes.pop(tag).state == Delivery.ACCEPTED:
-                        self.queue.confirmed.add(name)
-        finally:
-            client.close()
+        publish_by_proton(self, self.broker, self.name)
 
 
-class Consumer(Client):
+class Consumer(MortalClient):
     """What both kinds of consumer have: what becomes of a message."""
 
     def __init__(
@@ -257,7 +306,7 @@ class ProtonConsumer(Consumer):
         end = client.receiver(address, credit=HELD, rcv_settle_mode=Link.RCV_SECOND)
         waiting: list[tuple[Any, str]] = []
         while count > 0 and not self.stopping.is_set() and not end.closed:
-            client.wait(_once(), "a turn")
+            turn(client)
             for each in end.received[end.taken :]:
                 count -= 1
                 end.taken += 1
@@ -284,13 +333,12 @@ class ProtonConsumer(Consumer):
         return delivery_outcome in ("accept", "reject")
 
 
-class DeadWatch(Client):
+class DeadWatch(MortalClient):
     """Gets what was dead-lettered, and makes sure that it is safe: by a confirm of what comes behind it."""
 
     def __init__(self, broker: BrokerProcess, seed: int, queue: QueueHistory, name: str) -> None:
-        super().__init__(broker, seed)
+        super().__init__(broker, seed, name)
         self.queue = queue
-        self.name = name
 
     def work(self) -> None:
         number = 0
@@ -347,11 +395,10 @@ class Topology:
         self.doubtful = (self.doubtful - self.there) & (queues | exchanges)
 
 
-class Declarer(Client):
+class Declarer(MortalClient):
     def __init__(self, broker: BrokerProcess, seed: int, topology: Topology, name: str) -> None:
-        super().__init__(broker, seed)
+        super().__init__(broker, seed, name)
         self.topology = topology
-        self.name = name
 
     def work(self) -> None:
         with connected(self.broker) as connection:
@@ -420,7 +467,9 @@ def look_at_stream(broker: BrokerProcess, queue: QueueHistory, sentinel: str) ->
     return found
 
 
-def _once() -> Any:
-    """A condition that holds when the event loop has turned once."""
+def turn(client: ProtonClient, pace_s: float = 0.0) -> None:
+    """Let proton's event loop turn once, and then wait."""
     turns = iter((False, True))
-    return lambda: next(turns)
+    client.wait(lambda: next(turns), "a turn")
+    if pace_s:
+        time.sleep(pace_s)

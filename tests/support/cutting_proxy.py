@@ -16,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import Collection
 from contextlib import suppress
-from types import TracebackType
 from typing import Final, Self
 
 _POLLRDHUP: Final = getattr(select, "POLLRDHUP", 0x2000)
@@ -83,9 +82,7 @@ class CuttingProxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         """End it, and all connections; a second time does nothing."""
         if not self._closing:
             self._closing = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.connection import (
     FRAME_HEADER,
     HEADER_AMQP,
@@ -17,7 +18,7 @@ from amqp10broker.protocols.amqp10.connection import (
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError
 from amqp10broker.protocols.amqp10.link import FRAME_HEADER_BYTES, ConnectionEvent
 from amqp10broker.protocols.amqp10.performatives import Begin, Close, Open, SaslInit, decode_composite
-from amqp10broker.protocols.amqp10.types import Symbol
+from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 
 SASL_INIT = encode_frame(0, SaslInit(mechanism=Symbol("ANONYMOUS")).encode(), TYPE_SASL)
 OPEN = encode_frame(0, Open(container_id="client").encode())
@@ -28,6 +29,11 @@ EMPTY = encode_frame(0, b"")
 
 def frame(performative: Any, payload: bytes = b"", *, channel: int = 0) -> bytes:
     return encode_frame(channel, performative.encode() + payload)
+
+
+def section(code: int, value: Any) -> bytes:
+    """A section of a message."""
+    return encode(Described(ULong(code), value))
 
 
 def raw_frame(

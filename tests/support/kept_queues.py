@@ -212,9 +212,8 @@ class KeptQueue:
 
 def shorten_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let backlogs be paged out, and records be cut, after some messages instead of thousands."""
-    for module in (backlog, backlog, classic_store):
-        if hasattr(module, "PAGE_MESSAGES_MAX"):
-            monkeypatch.setattr(module, "PAGE_MESSAGES_MAX", 5)
+    for module in (backlog, classic_store):
+        monkeypatch.setattr(module, "PAGE_MESSAGES_MAX", 5)
     monkeypatch.setattr(backlog, "HEAD_MESSAGES_MAX", 7)
     monkeypatch.setattr(classic_store, "RECORD_MESSAGES_MAX", 11)
 

@@ -62,6 +62,7 @@ from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.sessions.credit import QueueCredit
 from tests.support.handles import IdleHandle
 from tests.support.selecting import selector
+from tests.support.sim_clients import shown
 
 GROUP = 7
 HEAD = make_head(None, None, "", "q")
@@ -477,7 +478,7 @@ class Node:
         for peer, told in effects.items():
             session = self.sessions.get(peer)
             if session is not None:
-                self.world.note(f"{peer} {[_shown(each) for each in told]}")
+                self.world.note(f"{peer} {[shown(each) for each in told]}")
                 session.on_effects(told)
 
     def session(self) -> None:
@@ -826,8 +827,3 @@ class World:
                 node.links.tick()
             if not moved and self.now_ms % 1500 == 0:
                 return
-
-
-def _shown(effect: Effect) -> str:
-    what = getattr(effect, "keys", None) or getattr(effect, "ids", None) or ""
-    return f"{type(effect).__name__}{list(what)}"

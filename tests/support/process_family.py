@@ -127,12 +127,6 @@ def command_line(pid: int) -> str:
     return _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace")
 
 
-def parent_of(pid: int) -> int:
-    """The id of its parent; 0 if the process is over."""
-    fields = _stat(pid)
-    return int(fields[1]) if fields else 0
-
-
 def _stat(pid: int) -> list[str]:
     """The fields behind the name, which may have blanks and brackets in it."""
     return _read(pid, "stat").rpartition(b")")[2].decode().split()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import struct
 from collections import deque
-from types import TracebackType
 from typing import Any, Self
 
 from amqp10broker.protocols.amqp10.performatives import SaslOutcome
@@ -27,9 +26,7 @@ class RawSocket:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -269,7 +269,7 @@ class SimClient:
         letters, self._letters = self._letters, []
         for letter in letters:
             for effect in letter:
-                self.trace.append(_shown(effect))
+                self.trace.append(shown(effect))
                 self._on(effect)
 
     def _on(self, effect: Any) -> None:
@@ -330,6 +330,6 @@ class SimClient:
         self._reply_registry.close(self.reply_to)
 
 
-def _shown(effect: Effect) -> str:
+def shown(effect: Effect) -> str:
     what = getattr(effect, "keys", None) or getattr(effect, "ids", None) or ""
     return f"{type(effect).__name__}{list(what)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from amqp10broker.storage.record import RECORD_BYTES, Record
 
@@ -67,6 +67,14 @@ class SmallJournal:
         file = min(self.files)
         assert self.live.pop(file) == 0
         del self.files[file]
+
+    def clean_oldest(self, relocate: Callable[[int], Iterable[object]]) -> None:
+        """Clean the oldest file, unless it is the last one; `relocate` is that of the only store."""
+        oldest = min(self.files)
+        if oldest < max(self.files):
+            for _ in relocate(oldest):
+                pass
+            self.drop_oldest()
 
     def again(self) -> SmallJournal:
         """The same files, as another life of the node finds them: nothing counts as live."""

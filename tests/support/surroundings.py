@@ -64,11 +64,25 @@ def make_context(
     )
 
 
-class ClientLog:
-    """As `runtime.log.ConnectionLog`; keeps level, event and fields of each entry."""
+class LogRecorder:
+    """What the tasks logged, whatever else in this process has set structlog up."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[str, str, dict[str, Any]]] = []
+
+    def __getattr__(self, level: str) -> Any:
+        def note(event: str, **fields: Any) -> None:
+            self.entries.append((level, event, fields))
+
+        return note
+
+    def of(self, level: str) -> list[tuple[str, dict[str, Any]]]:
+        """Event and fields of each entry of a level."""
+        return [(event, fields) for each, event, fields in self.entries if each == level]
+
+
+class ClientLog(LogRecorder):
+    """As `runtime.log.ConnectionLog`."""
 
     def warning(self, event: str, **details: Any) -> LastError:
         self.entries.append(("warning", event, details))
@@ -77,10 +91,3 @@ class ClientLog:
     def noted(self, event: str, **details: Any) -> LastError:
         self.entries.append(("noted", event, details))
         return LastError("2026-11-22T08:38:47Z", event, details)
-
-    def info(self, event: str, **details: Any) -> None:
-        self.entries.append(("info", event, details))
-
-    def of(self, level: str) -> list[tuple[str, dict[str, Any]]]:
-        """Event and fields of each entry of a level."""
-        return [(event, fields) for each, event, fields in self.entries if each == level]

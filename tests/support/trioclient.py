@@ -17,7 +17,7 @@ from amqp10broker.protocols.amqp10.performatives import SaslOutcome
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections.sockets import SocketTransport
 from amqp10broker.runtime.queues.queue_task import QueueTask
-from tests.support.rawframes import FrameCutter, Got, begin, frame, login, open_frame
+from tests.support.rawframes import FrameCutter, Got, begin, login, open_frame
 
 T = TypeVar("T")
 
@@ -331,19 +331,3 @@ class Brake:
         for commands in self.kept:
             self.handle.post_all(commands)
         self.kept = []
-
-
-__all__ = [
-    "BoundedPipe",
-    "Brake",
-    "Client",
-    "PipeTransport",
-    "connect",
-    "eventually",
-    "frame",
-    "pipe_pair",
-    "queue_counts",
-    "quiet_config",
-    "running_broker",
-    "settle_down",
-]

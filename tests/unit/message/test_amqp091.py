@@ -34,6 +34,7 @@ from amqp10broker.protocols.amqp10.codec import array_of, encode
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition
 from amqp10broker.protocols.amqp10.performatives import Header, Properties
 from amqp10broker.protocols.amqp10.types import Described, Symbol, Timestamp, UInt, ULong
+from tests.support.engine import section
 
 
 def read(properties: BasicProperties, *, impersonator: bool = False) -> tuple[bytes, tuple[str, ...]]:
@@ -213,10 +214,6 @@ def test_short_heads_are_remembered_and_long_ones_are_not() -> None:
 
 HEAD = b"head"
 DURABLE = Header(durable=True).encode()
-
-
-def section(code: int, value: Any) -> bytes:
-    return encode(Described(ULong(code), value))
 
 
 def data(body: bytes = b"body") -> bytes:

@@ -11,20 +11,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
+from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.observe.exposition import scrape
 from amqp10broker.observe.metrics import Form, MetricSource, NodeState, wanted
 from amqp10broker.operations.node import MemberState
 from amqp10broker.sessions.counters import ClientCounters
 from tests.support.declaring import declare
-from tests.support.handles import IdleHandle
-
-
-class Host:
-    """Runs queues that stay empty."""
-
-    def start_queue(self, queue: QueueSpec) -> IdleHandle:
-        return IdleHandle()
+from tests.support.kept_entries import Host
 
 
 class Source(MetricSource):

@@ -37,7 +37,7 @@ from tests.support.askers import new_asker
 from tests.support.channel_world import World
 from tests.support.dead_letters import deaths_of, held
 from tests.support.declaring import declare, remove
-from tests.unit.metadata.conftest import Host
+from tests.support.kept_entries import Host
 
 NOW = 1_700_000_000_000
 
