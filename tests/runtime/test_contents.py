@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -80,7 +79,7 @@ def test_members_of_several_nodes_are_whole() -> None:
 
 
 def damaged(records: Sequence[Any]) -> list[Any]:
-    return [replace(record, payload=record.payload[:9]) for record in records]
+    return [record._replace(payload=record.payload[:9]) for record in records]
 
 
 def test_records_that_cannot_be_understood_are_told() -> None:
