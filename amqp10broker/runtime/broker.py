@@ -35,8 +35,8 @@ from amqp10broker.queues.journal import ResumableLinksInJournal
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.routing.exchange import DIRECT_REPLY_TO
 from amqp10broker.runtime.admin.admin import serve_admin
-from amqp10broker.runtime.admin.node import Observed, RunningNode
-from amqp10broker.runtime.admin.serving_node import Accepting, ServingNode
+from amqp10broker.runtime.admin.node import NodeContext, RunningNode
+from amqp10broker.runtime.admin.serving_node import ServingContext, ServingNode
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.cluster.cluster import Cluster
 from amqp10broker.runtime.cluster.node_of_cluster import NodeOfCluster
@@ -77,7 +77,7 @@ their leaders later, and requests to them wait.
 _log = Log("amqp10broker.broker")
 
 
-class Broker(ListenerContext, QueueContext, Accepting, Observed):
+class Broker(ListenerContext, QueueContext, ServingContext, NodeContext):
     """A broker inside a Trio program: ``async with Broker(config) as broker:``. The addresses it listens on
     are then in `broker.addresses`; leaving the block stops it in order.
 

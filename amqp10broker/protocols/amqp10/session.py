@@ -161,7 +161,7 @@ SESSION_TRANSITIONS: Final[dict[tuple[SessionState, SessionInput], SessionState]
 }
 
 
-Act = Callable[[SessionEvent], object]
+OnEvent = Callable[[SessionEvent], object]
 OnFault = Callable[[SenderLink | ReceiverLink | None, AmqpError, bool], None]
 
 
@@ -260,21 +260,21 @@ class Session:
         self.receive_each(items, events.append)
         return events
 
-    def release(self, link: SenderLink | ReceiverLink, act: Act) -> None:
+    def release(self, link: SenderLink | ReceiverLink, on_event: OnEvent) -> None:
         """Handle the frames that were held for a link, as `receive_each` does."""
-        self._each(self.held.release(link), self._on_link_frame, act)
+        self._each(self.held.release(link), self._on_link_frame, on_event)
 
-    def receive_each(self, items: Sequence[object], act: Act) -> None:
-        """Handle frame bodies in order, and call `act` with each event at once.
+    def receive_each(self, items: Sequence[object], on_event: OnEvent) -> None:
+        """Handle frame bodies in order, and call `on_event` with each at once.
 
         So the owner's action (answer an attach, refuse a message) takes effect on the frames behind. A fault
         comes after the events of the frames before it, and only if the owner has not ended the link or the
         session by then. Raises `AmqpConnectionError`.
         """
-        self._each(items, self._handle, act)
+        self._each(items, self._handle, on_event)
 
     def _each(
-        self, items: Sequence[Any], handle: Callable[[Any, list[SessionEvent]], None], act: Act
+        self, items: Sequence[Any], handle: Callable[[Any, list[SessionEvent]], None], on_event: OnEvent
     ) -> None:
         for item in items:
             if self.state is not SessionState.MAPPED:
@@ -291,11 +291,11 @@ class Session:
             faulty, self._link_fault = self._link_fault, None
             rest, self._rest = self._rest, None
             for event in events:
-                act(event)
+                on_event(event)
             if rest is not None:
                 # One by one: how many can go together changes with each.
                 ones = [part_of_run(rest, at, at + 1) for at in range(len(rest.delivery_ids))]
-                self._each(ones, self._on_link_frame, act)
+                self._each(ones, self._on_link_frame, on_event)
             if faulty is not None and faulty[0].attached and not self.ended:
                 link, link_fault = faulty
                 if link.manages:
@@ -305,10 +305,10 @@ class Session:
                     session_fault = AmqpSessionError(link_fault.condition, text, link_fault.info)
                 else:
                     unsent = self.links.detach(link, link_fault)
-                    act(LinkDetached(link, True, None, link_fault, unsent))
+                    on_event(LinkDetached(link, True, None, link_fault, unsent))
             if session_fault is not None and not self.ended:
                 self.end(session_fault)
-                act(SessionEnded(to_error(session_fault), session_fault))
+                on_event(SessionEnded(to_error(session_fault), session_fault))
 
     def _handle(self, item: object, events: list[SessionEvent]) -> None:
         if self.output.tap is not None:

@@ -49,7 +49,7 @@ from amqp10broker.operations.snapshot import BrokerView, NodeView
 from amqp10broker.queues.commands import Answer, ReplyTo, RequestRef
 from amqp10broker.runtime.admin import path as adminpath
 from amqp10broker.runtime.connections import login
-from amqp10broker.runtime.connections.connections import Occupied
+from amqp10broker.runtime.connections.connections import ClientsContext
 from amqp10broker.runtime.connections.sockets import OUT_OF_FILES, OUT_OF_FILES_PAUSE_S, READ_BYTES
 from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.journal.data import Afterwards, Data
@@ -75,7 +75,7 @@ OWNER: Final = Actor(BY_ADMIN_SOCKET, types=True)
 """The machine's owner."""
 
 
-class Administered(ConnectionContext, Occupied):
+class AdminContext(ConnectionContext, ClientsContext):
     """The broker for operators: operations, the HTTP API, metrics, and its part in a cluster.
 
     Attributes:
@@ -107,7 +107,7 @@ class Administered(ConnectionContext, Occupied):
 
 
 async def run_operation(
-    broker: Administered, name: str, given: Mapping[str, Any], vhost: str | None, actor: Actor = OWNER
+    broker: AdminContext, name: str, given: Mapping[str, Any], vhost: str | None, actor: Actor = OWNER
 ) -> Any:
     """Run an operation of `operations.registry` to its end. Passwords become argon2 records in a thread
     before it runs, and a queue's answer is awaited in a mailbox of this one request, so that any number of
@@ -233,7 +233,7 @@ class _Replies:
             self._mailbox.close()
 
 
-def _vhost(broker: Administered, operation: str, name: str | None) -> VirtualHost:
+def _vhost(broker: AdminContext, operation: str, name: str | None) -> VirtualHost:
     name = broker.config.default_vhost if name is None else name
     found = broker.catalog.vhosts.get(name)
     if found is None:
@@ -256,7 +256,7 @@ SECRET_S: Final = 10.0
 
 
 async def serve_admin(
-    broker: Administered, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    broker: AdminContext, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Serve the admin socket until cancelled; return at once if it is switched off. Raises `AdminSocketError`
     if a configured path cannot be used.
@@ -296,7 +296,7 @@ async def serve_admin(
         adminpath.remove(path)
 
 
-async def _serve_client(broker: Administered, stream: trio.SocketStream, secret: bytes) -> None:
+async def _serve_client(broker: AdminContext, stream: trio.SocketStream, secret: bytes) -> None:
     async with stream:
         uid = adminpath.peer_uid(stream.socket)  # type: ignore[arg-type]
         if uid is not None and uid != portable.user_id():
@@ -322,7 +322,7 @@ async def _sends(stream: trio.SocketStream, secret: bytes) -> bool:
     return compare_digest(received, secret)
 
 
-async def serve_lines(broker: Administered, stream: trio.abc.Stream) -> None:
+async def serve_lines(broker: AdminContext, stream: trio.abc.Stream) -> None:
     """Answer the requests of one client until it disconnects or is idle for too long."""
     buffer = bytearray()
     with trio.CancelScope() as idle:
@@ -357,7 +357,7 @@ async def serve_lines(broker: Administered, stream: trio.abc.Stream) -> None:
             _log.debug("admin client lost", reason=str(error))
 
 
-async def answer(broker: Administered, line: bytes) -> dict[str, Any]:
+async def answer(broker: AdminContext, line: bytes) -> dict[str, Any]:
     """The response to one request line; its result may be `Lines`, which only a stream can be given."""
     request, name = _read(line)
     if name not in OPERATIONS:

@@ -32,7 +32,7 @@ from amqp10broker.operations.snapshot import (
     WaitingView,
     mount_of,
 )
-from amqp10broker.runtime.admin.admin import Administered
+from amqp10broker.runtime.admin.admin import AdminContext
 from amqp10broker.runtime.connections import login
 from amqp10broker.runtime.connections.connections import what_waits
 from amqp10broker.runtime.connections.sockets import Address, is_loopback, peer_text
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _log = Log("amqp10broker.admin")
 
 
-class Observed(Administered):
+class NodeContext(AdminContext):
     """The broker with what observes it, and what changes while it runs. `faults`: that it commits on request;
     None: it is not in test mode.
     """
@@ -77,7 +77,7 @@ class Observed(Administered):
 
 
 class RunningNode(Node):
-    def __init__(self, broker: Observed, by: str) -> None:
+    def __init__(self, broker: NodeContext, by: str) -> None:
         self._broker = broker
         self._by = by
         self.cluster = broker.as_member
@@ -188,7 +188,7 @@ _STATUS_AT: Final = 5
 """Where its field status is, in longs."""
 
 
-async def inspect(broker: Observed) -> Inspection:
+async def inspect(broker: NodeContext) -> Inspection:
     """All that a node finds; what reads files is done in a thread."""
     at_ms = broker.clock.now_ms()
     ahead_ms = _wall_ms() - at_ms
@@ -216,7 +216,7 @@ def _wall_ms() -> int:
     return int(time.time() * 1000)
 
 
-def _rules(broker: Observed) -> Rules:
+def _rules(broker: NodeContext) -> Rules:
     config = broker.config
     return Rules(
         passwords="internal" in config.auth_backends,
@@ -231,7 +231,7 @@ def _rules(broker: Observed) -> Rules:
     )
 
 
-def _listeners(broker: Observed) -> Iterator[ListenerSeen]:
+def _listeners(broker: NodeContext) -> Iterator[ListenerSeen]:
     config = broker.config
     between_nodes = [port for protocol, _, port in broker.as_member.listeners() if protocol == "clustering"]
     # Nodes come in where clients do, at a port of their own.
@@ -248,7 +248,7 @@ def _listeners(broker: Observed) -> Iterator[ListenerSeen]:
             yield ListenerSeen(purpose, peer_text(address), tls, is_loopback(address[0]))
 
 
-async def _guest(broker: Observed) -> bool | None:
+async def _guest(broker: NodeContext) -> bool | None:
     if broker.catalog.users.by_name.get(GUEST) is None:
         return None
     password = GUEST.encode()

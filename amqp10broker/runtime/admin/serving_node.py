@@ -13,29 +13,29 @@ from amqp10broker.operations.node import ClusterNode, MemberState
 from amqp10broker.queues.quorum.durability import QuorumInLog
 from amqp10broker.raft.groups import Member
 from amqp10broker.raft.messages import Role
-from amqp10broker.runtime.admin.admin import Administered
+from amqp10broker.runtime.admin.admin import AdminContext
 from amqp10broker.runtime.connections.listener import Listener
 from amqp10broker.runtime.queues.queue_task import QueueTask
 
 
-class Accepting(Administered):
+class ServingContext(AdminContext):
     """The broker as it accepts clients."""
 
     listener: Listener
 
 
 MAINTENANCE: Final = "Node was put into maintenance mode"
-"""What clients hear when the node is drained; RabbitMQ's words."""
+"""The reason that clients get when the node is drained; RabbitMQ's words."""
 
 
 class ServingNode(ClusterNode):
     """The running node; in no cluster, its quorum queues have one member, which is here and leads."""
 
-    def __init__(self, broker: Accepting) -> None:
+    def __init__(self, broker: ServingContext) -> None:
         self._broker = broker
 
     async def run(self) -> None:
-        """Nothing is to be seen to."""
+        """Do nothing: this node has no background work."""
 
     def alarms(self) -> Mapping[int, Collection[str]]:
         return {0: self._broker.alarms}

@@ -43,7 +43,7 @@ from amqp10broker.queues.machine_version import carried_out, why_not
 from amqp10broker.queues.quorum.durability import QuorumInLog
 from amqp10broker.queues.quorum.state_transfer import Snapshots
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
-from amqp10broker.runtime.admin.admin import Administered
+from amqp10broker.runtime.admin.admin import AdminContext
 from amqp10broker.runtime.cluster.forming import (
     FIRST,
     JOIN_S,
@@ -83,7 +83,7 @@ class Cluster:
     membership: ClusterIdentity
     peers: Peers
 
-    def __init__(self, node_context: Administered, data: Data, monitor: ResourceMonitor) -> None:
+    def __init__(self, node_context: AdminContext, data: Data, monitor: ResourceMonitor) -> None:
         config = node_context.config
         assert config.node_name is not None
         check_name(config.node_name)

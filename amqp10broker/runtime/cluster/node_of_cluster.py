@@ -50,7 +50,7 @@ from amqp10broker.raft.groups import Groups, Member
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
 from amqp10broker.raft.messages import Add, ChangeRefused, NotLeader, NotReady, Promote, Remove
 from amqp10broker.runtime.admin.admin import run_operation
-from amqp10broker.runtime.admin.serving_node import Accepting, ServingNode, state_of
+from amqp10broker.runtime.admin.serving_node import ServingContext, ServingNode, state_of
 from amqp10broker.runtime.cluster.cluster import Cluster
 from amqp10broker.runtime.cluster.system_node import now_ms
 from amqp10broker.runtime.journal.data import Afterwards
@@ -406,7 +406,7 @@ LEAVE_S: Final = 2.0
 
 
 class NodeOfCluster(ServingNode):
-    def __init__(self, broker: Accepting, cluster: Cluster) -> None:
+    def __init__(self, broker: ServingContext, cluster: Cluster) -> None:
         assert cluster.system is not None, "it has begun"
         self.number = cluster.membership.number
         config = broker.config

@@ -198,8 +198,8 @@ async def what_waits(
     return survey.summary(survey.queues(counted)), survey.waiting()
 
 
-class Occupied(BrokerContext):
-    """For what looks at connections from above."""
+class ClientsContext(BrokerContext):
+    """For code that looks at all connections."""
 
     connections: Connections
 

@@ -18,7 +18,7 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.connection import HEADER_BYTES, WireProtocol, answer
 from amqp10broker.runtime.connections.connection091 import ChannelsContext, ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10, SessionsContext
-from amqp10broker.runtime.connections.connections import Connection, Occupied
+from amqp10broker.runtime.connections.connections import ClientsContext, Connection
 from amqp10broker.runtime.connections.sockets import (
     READ_BYTES,
     Address,
@@ -51,7 +51,7 @@ class Greeted:
     origin: Peer
 
 
-class ListenerContext(SessionsContext, ChannelsContext, Occupied):
+class ListenerContext(SessionsContext, ChannelsContext, ClientsContext):
     """For what accepts connections.
 
     Attributes:

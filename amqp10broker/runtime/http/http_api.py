@@ -57,7 +57,7 @@ from amqp10broker.observe.exposition import CLIENT_VERSION, scrape
 from amqp10broker.observe.metrics import ScrapeRequest
 from amqp10broker.operations.snapshot import ConnectionView, view_of
 from amqp10broker.queues.commands import DeliveryOutcome, ReplyTo
-from amqp10broker.runtime.admin.admin import Administered, run_operation
+from amqp10broker.runtime.admin.admin import AdminContext, run_operation
 from amqp10broker.runtime.admin.node import certificates
 from amqp10broker.runtime.connections.connections import LoopYield
 from amqp10broker.runtime.connections.login import run_slow
@@ -322,7 +322,7 @@ def to_queue(command: QueueCommand) -> None:
     command[0].post(command[1])
 
 
-async def text_of(broker: Administered, wanted: ScrapeRequest) -> bytes:
+async def text_of(broker: AdminContext, wanted: ScrapeRequest) -> bytes:
     """Return the response to a scrape."""
     pieces: list[bytes] = []
     turn = Turn()
@@ -339,7 +339,7 @@ FORM_BYTES_MAX: Final = 16_384
 
 
 class HttpApi(BrokerApi):
-    def __init__(self, broker: Administered, start: Start, *, metrics: bool = False) -> None:
+    def __init__(self, broker: AdminContext, start: Start, *, metrics: bool = False) -> None:
         self._broker = broker
         self._start = start
         config, connections = broker.config, broker.connections

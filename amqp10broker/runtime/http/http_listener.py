@@ -17,7 +17,7 @@ from amqp10broker.auth.login import Peer
 from amqp10broker.auth.tls import CertificateUser, certificate_user
 from amqp10broker.config import Config
 from amqp10broker.errors import ConfigError
-from amqp10broker.runtime.admin.serving_node import Accepting
+from amqp10broker.runtime.admin.serving_node import ServingContext
 from amqp10broker.runtime.connections.sockets import (
     Address,
     SocketTransport,
@@ -89,7 +89,7 @@ class HttpListener:
                 import_module("amqp10broker.protocols.websocket")
         self.addresses = addresses_of(self._sockets)
 
-    async def run(self, broker: Accepting) -> None:
+    async def run(self, broker: ServingContext) -> None:
         def taken(sock: socket.socket, address: Address) -> None:
             turned_away = broker.logins.turns_away(turn_address(address[0]))
             if turned_away or self._open >= broker.config.http_connection_max:
@@ -133,7 +133,7 @@ class HttpListener:
         for sock in self._sockets:
             sock.close()
 
-    async def _serve(self, broker: Accepting, sock: socket.socket, address: Address) -> None:
+    async def _serve(self, broker: ServingContext, sock: socket.socket, address: Address) -> None:
         peer = peer_text(address)
         goes_on = False
         try:
@@ -159,7 +159,7 @@ class HttpListener:
             if not goes_on:
                 sock.close()
 
-    async def serve_stream(self, broker: Accepting, stream: Stream, peer: str, origin: Peer) -> bool:
+    async def serve_stream(self, broker: ServingContext, stream: Stream, peer: str, origin: Peer) -> bool:
         """Serve any stream as a client's HTTP connection. It is closed when this returns, unless it goes on
         as a connection of AMQP.
         """

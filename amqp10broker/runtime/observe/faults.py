@@ -15,7 +15,7 @@ from amqp10broker.metadata.queue import Owner
 from amqp10broker.observe.faults import Fault, Faults, FaultyChannel, FaultySession
 from amqp10broker.operations.running import FaultKind
 from amqp10broker.protocols.connection import HEADER_BYTES, WireProtocol
-from amqp10broker.runtime.connections.connections import Occupied
+from amqp10broker.runtime.connections.connections import ClientsContext
 from amqp10broker.runtime.connections.sockets import SocketTransport, Stream
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.session import BrokerSession
@@ -26,7 +26,7 @@ _HEADER: Final = b"AMQP"
 
 
 def faulty(
-    node_context: Occupied,
+    node_context: ClientsContext,
 ) -> tuple[Faults, Callable[..., BrokerSession], Callable[..., BrokerChannel], Callable[..., Stream]]:
     """Return the faults of a broker in test mode, and what makes its sessions, channels and streams."""
 

@@ -27,7 +27,7 @@ from amqp10broker.observe.flow import (
 from amqp10broker.observe.recording import LinkName
 from amqp10broker.runtime.connections.connection091 import ChannelTask, ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10, SessionTask
-from amqp10broker.runtime.connections.connections import Connection, Occupied
+from amqp10broker.runtime.connections.connections import ClientsContext, Connection
 from amqp10broker.runtime.observe.meters import rss_bytes
 
 PROBES_MAX: Final = 4
@@ -52,7 +52,7 @@ class FlowSampler:
 
     def __init__(
         self,
-        node_context: Occupied,
+        node_context: ClientsContext,
         emit: Emit,
         on_crash: Callable[[Exception], None],
         on_queue: Callable[[int, DeclaredQueue], None],

@@ -13,7 +13,7 @@ from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.observe.metrics import PROTOCOLS, MetricSource, NodeState
 from amqp10broker.operations.node import MemberState
 from amqp10broker.queues.quorum.durability import QuorumInLog
-from amqp10broker.runtime.admin.admin import Administered
+from amqp10broker.runtime.admin.admin import AdminContext
 from amqp10broker.runtime.admin.serving_node import state_of
 from amqp10broker.runtime.connections.connections import ClosedConnections, Connection
 from amqp10broker.runtime.queues.queue_task import QueueTask
@@ -35,7 +35,7 @@ class Turn:
             self._began = perf_counter()
 
 
-async def source_of(broker: Administered, client_version: str = "") -> MetricSource:
+async def source_of(broker: AdminContext, client_version: str = "") -> MetricSource:
     """Return the source of metrics of a broker. `client_version`: of the library that writes the text for
     Prometheus; empty: no text is written.
     """
@@ -49,7 +49,7 @@ async def source_of(broker: Administered, client_version: str = "") -> MetricSou
 class _Source(MetricSource):
     coordination: MemberState | None = None
 
-    def __init__(self, broker: Administered, client_version: str) -> None:
+    def __init__(self, broker: AdminContext, client_version: str) -> None:
         self._broker = broker
         self._client_version = client_version
         self.catalog = broker.catalog

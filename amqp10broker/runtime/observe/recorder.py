@@ -41,7 +41,7 @@ from amqp10broker.observe.recording import (
 from amqp10broker.operations.snapshot import RecordingFailed, RecordingView
 from amqp10broker.runtime.connections.connection091 import ChannelTask
 from amqp10broker.runtime.connections.connection10 import SessionTask
-from amqp10broker.runtime.connections.connections import Connection, Occupied
+from amqp10broker.runtime.connections.connections import ClientsContext, Connection
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe import recorder_child
 from amqp10broker.runtime.observe.flow_sampler import FlowSampler
@@ -66,7 +66,7 @@ class Recorder:
     until the helper has found a free one, some ms after it began. `failed`: None if it did not fail.
     """
 
-    def __init__(self, node_context: Occupied, folder: str, every_ms: int, run_id: str | None) -> None:
+    def __init__(self, node_context: ClientsContext, folder: str, every_ms: int, run_id: str | None) -> None:
         try:
             first = None if run_id is None else check_run_name(run_id)
         except ValueError as error:
@@ -467,7 +467,7 @@ class Recordings:
     begins; None if it did not.
     """
 
-    def __init__(self, node_context: Occupied) -> None:
+    def __init__(self, node_context: ClientsContext) -> None:
         self._node_context = node_context
         self._nursery: trio.Nursery | None = None
         self._starting = False

@@ -30,7 +30,7 @@ from amqp10broker.operations.running import (
     end_bytes,
 )
 from amqp10broker.operations.snapshot import DiskView, MemoryView, ResourcesView, ResourceView
-from amqp10broker.runtime.connections.connections import Occupied
+from amqp10broker.runtime.connections.connections import ClientsContext
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.meters import Meter
 from amqp10broker.sessions.messages import AlarmChanged
@@ -49,7 +49,7 @@ class ResourceMonitor:
     names of the alarms of other nodes of the cluster, which hold publishers back, too.
     """
 
-    def __init__(self, node_context: Occupied, meter: Meter, http_clients: Callable[[], int]) -> None:
+    def __init__(self, node_context: ClientsContext, meter: Meter, http_clients: Callable[[], int]) -> None:
         self.alarms = Alarms()
         self.elsewhere: dict[int, frozenset[str]] = {}
         self._node_context = node_context

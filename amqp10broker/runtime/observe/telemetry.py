@@ -31,7 +31,7 @@ from amqp10broker.observe.telemetry import (
     provider,
     resource,
 )
-from amqp10broker.runtime.admin.admin import Administered
+from amqp10broker.runtime.admin.admin import AdminContext
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.metrics_source import Turn, source_of
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
@@ -48,7 +48,7 @@ Traced = tuple[Callable[..., BrokerSession], Callable[..., BrokerChannel]]
 
 
 @asynccontextmanager
-async def telling(broker: Administered, endpoint: str) -> AsyncIterator[Traced | None]:
+async def telling(broker: AdminContext, endpoint: str) -> AsyncIterator[Traced | None]:
     """Send traces and metrics of a broker; gives what makes sessions and channels, None without traces.
     Raises `ConfigError` if the endpoint is none.
     """
@@ -96,7 +96,7 @@ def _tell_of_spans(why: str, lost: int) -> None:
 class QueueNames:
     """Names of queues, by what stands for them."""
 
-    def __init__(self, broker: Administered) -> None:
+    def __init__(self, broker: AdminContext) -> None:
         self._broker = broker
         self._known: dict[QueueHandle, str] = {}
 
@@ -117,7 +117,7 @@ class QueueNames:
 # --- metrics ----------------------------------------------------------------------------------------
 
 
-async def _send_metrics(broker: Administered, endpoint: str, told_by: object) -> None:
+async def _send_metrics(broker: AdminContext, endpoint: str, told_by: object) -> None:
     # Gather and send, again and again; a receiver that hangs delays the next time, and nothing else.
     exporter = OTLPMetricExporter(endpoint)
     one = trio.CapacityLimiter(1)
@@ -138,7 +138,7 @@ async def _send_metrics(broker: Administered, endpoint: str, told_by: object) ->
         failing = failed
 
 
-async def _gathered(broker: Administered, told_by: object) -> object:
+async def _gathered(broker: AdminContext, told_by: object) -> object:
     source = await source_of(broker)
     gathering = Gathering(source, wanted(Form.AGGREGATED))
     turn = Turn()
