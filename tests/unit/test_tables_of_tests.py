@@ -105,6 +105,18 @@ def test_every_clause_names_its_tests() -> None:
     assert [row for row in clauses if not PATH.search(row[-1]) and not NAMED.search(row[-1])] == []
 
 
+def test_a_row_of_the_map_names_a_file_once() -> None:
+    """Two files that became one leave its name twice."""
+    for row in rows(SPECIFICATION.read_text()):
+        for cell in row:
+            folder, named = "", []
+            for name in re.findall(r"`([^`]+\.py)`", cell):
+                # A name without a folder is in that of the one before.
+                folder = name.rpartition("/")[0] or folder
+                named.append(f"{folder}/{name.rpartition('/')[2]}")
+            assert len(named) == len(set(named)), cell
+
+
 def test_every_script_and_every_module_of_clauses_is_in_the_map() -> None:
     """A script is named for its rule; a conformance module is of a section, or has cases of RabbitMQ."""
     text = SPECIFICATION.read_text() + GENERATOR["render"]()
