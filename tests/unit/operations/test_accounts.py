@@ -22,17 +22,16 @@ def broker() -> Broker:
     return Broker()
 
 
-@pytest.fixture
 def owner(broker: Broker) -> Caller:
     return broker.caller(None, passwords=Passwords(broker.catalog.users, lambda count: bytes(count)))
 
 
-def test_a_user_is_added_with_a_password_that_is_not_kept(broker: Broker, owner: Caller) -> None:
-    added = broker.do("add-user", caller=owner, user="ann", password="secret", tags=["monitoring"])
+def test_a_user_is_added_with_a_password_that_is_not_kept(broker: Broker) -> None:
+    added = broker.do("add-user", caller=owner(broker), user="ann", password="secret", tags=["monitoring"])
     assert added == {"user": "ann", "tags": ["monitoring"]}
     record = broker.catalog.users.lookup("ann").password
     assert "secret" not in record.value
-    assert broker.do("list-permissions", caller=owner) == [
+    assert broker.do("list-permissions", caller=owner(broker)) == [
         {"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
     ]
 
@@ -93,18 +92,24 @@ def test_tags_are_a_list_of_texts(broker: Broker, tags: Any) -> None:
         broker.do("set-tags", user="guest", tags=tags)
 
 
+@pytest.mark.rabbitmq(
+    "per_user_connection_channel_limit_SUITE",
+    "single_node_multiple_users_clear_limits",
+    "single_node_single_user_clear_limits",
+)
 def test_limits_are_changed_one_by_one(broker: Broker) -> None:
-    """What is not given stays, a negative number lifts one."""
-    assert broker.do("set-vhost-limits", limits={"max-queues": 1, "max-connections": 5}) == {
-        "max-queues": 1,
-        "max-connections": 5,
-    }
-    assert broker.do("set-vhost-limits", limits={"max-connections": -1}) == {"max-queues": 1}
+    """A limit that is not given stays, zero is a limit, and a negative number removes a limit."""
+    limits = {"max-queues": 1, "max-connections": 0}
+    assert broker.do("set-vhost-limits", limits=limits) == limits
     broker.do("declare-queue", name="a")
     with pytest.raises(LimitExceeded):
         broker.do("declare-queue", name="b")
-    assert broker.do("set-user-limits", user="guest", limits={"max-channels": 3}) == {"max-channels": 3}
-    assert broker.do("list-users")[0]["limits"] == {"max-channels": 3}
+    left = {"max-connections": 0}
+    assert broker.do("set-vhost-limits", vhost="/", limits={"max-queues": -1}) == left
+    assert broker.do("list-vhosts")[0]["limits"] == left
+    assert broker.do("set-user-limits", user="guest", limits={"max-channels": 5}) == {"max-channels": 5}
+    broker.do("set-user-limits", user="guest", limits={"max-connections": 1, "max-channels": -1})
+    assert broker.do("list-users")[0]["limits"] == {"max-connections": 1}
 
 
 @pytest.fixture
@@ -144,28 +149,6 @@ def test_reading_bindings_of_an_exchange_needs_both(broker_access: Broker) -> No
     assert text == "write access to exchange 'y' in vhost '/' refused for user 'u'"
     user = broker_access.user("v", write="y", read="x")
     assert broker_access.request("GET", "/bindings?src=x&dste=y&key=k", user=user) == ("200", [])
-
-
-def test_limits_of_a_virtual_host_are_merged_and_lifted(broker: Broker) -> None:
-    """Those not given stay; a negative number is none."""
-    assert broker.do("set-vhost-limits", limits={"max-queues": 5}) == {"max-queues": 5}
-    assert broker.do("set-vhost-limits", vhost="/", limits={"max-connections": 0}) == {
-        "max-connections": 0,
-        "max-queues": 5,
-    }
-    assert broker.do("set-vhost-limits", limits={"max-queues": -1}) == {"max-connections": 0}
-    assert broker.do("list-vhosts")[0]["limits"] == {"max-connections": 0}
-
-
-@pytest.mark.rabbitmq(
-    "per_user_connection_channel_limit_SUITE",
-    "single_node_multiple_users_clear_limits",
-    "single_node_single_user_clear_limits",
-)
-def test_limits_of_a_user_are_merged_and_lifted(broker: Broker) -> None:
-    assert broker.do("set-user-limits", user="guest", limits={"max-channels": 5}) == {"max-channels": 5}
-    broker.do("set-user-limits", user="guest", limits={"max-connections": 1, "max-channels": -1})
-    assert broker.do("list-users")[0]["limits"] == {"max-connections": 1}
 
 
 @pytest.mark.parametrize(
@@ -291,21 +274,17 @@ def test_what_cannot_be_a_policy_changes_nothing(
     assert configured(broker_policy, "qc") == []
 
 
-def owner_file(broker: Broker) -> Caller:
-    return broker.caller(None, passwords=Passwords(broker.catalog.users, lambda count: bytes(count)))
-
-
 def test_what_is_exported_can_be_imported() -> None:
     """Into another broker, twice; it is JSON."""
     broker, other = Broker(), Broker()
-    broker.do("add-user", caller=owner_file(broker), user="ann", password="secret", tags=["monitoring"])
+    broker.do("add-user", caller=owner(broker), user="ann", password="secret", tags=["monitoring"])
     broker.do("declare-exchange", name="x", type="topic")
     broker.do("declare-queue", name="q", arguments={"x-queue-type": "quorum"})
     broker.do("bind", source="x", destination_queue="q", binding_key="a.#", arguments={"n": 1})
-    document = json.loads(json.dumps(broker.do("export-definitions", caller=owner_file(broker))))
+    document = json.loads(json.dumps(broker.do("export-definitions", caller=owner(broker))))
     assert "secret" not in json.dumps(document)
     for _ in range(2):
-        report = other.do("import-definitions", caller=owner_file(other), document=document)
+        report = other.do("import-definitions", caller=owner(other), document=document)
         assert (report["skipped"], report["unknown"]) == ([], [])
     assert other.do("list-queues") == broker.do("list-queues")
     assert other.do("list-bindings") == broker.do("list-bindings")
@@ -322,6 +301,6 @@ def test_the_importing_user_may_use_the_virtual_hosts_that_a_document_adds() -> 
     }
     for _ in range(2):
         broker.do("import-definitions", document=document)
-    broker.do("import-definitions", caller=owner_file(broker), document={"vhosts": [{"name": "of-nobody"}]})
+    broker.do("import-definitions", caller=owner(broker), document={"vhosts": [{"name": "of-nobody"}]})
     may = {vhost: permission for user, vhost, permission in broker.catalog.users.permissions()}
     assert may == {"/": Permission(), "new": Permission(), "named": Permission("", "", "x")}

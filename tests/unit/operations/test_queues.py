@@ -173,39 +173,32 @@ def with_replies(broker: Broker) -> None:
     broker.vhost.add_volatile(REPLIES, broker.connection, Box(spec))
 
 
-def declared_exchange(broker: Broker, name: str = "x", **body: Any) -> None:
-    assert broker.request("PUT", f"/exchanges/{name}", body) == ("204", None)
-
-
 @pytest.mark.rabbitmq("management_SUITE", "exchange_defaults")
-def test_a_new_exchange_has_the_defaults(broker: Broker) -> None:
-    declared_exchange(broker)
-    exchange = broker.vhost.topology.lookup_exchange("x")
-    assert (exchange.type, exchange.durable, exchange.auto_delete, exchange.internal) == (
-        "direct",
-        True,
-        False,
-        False,
-    )
-
-
-def test_properties_are_those_asked_for_exchange(broker: Broker) -> None:
-    declared_exchange(
-        broker,
-        type="fanout",
-        durable=False,
-        auto_delete=True,
-        internal=True,
-        arguments={"alternate-exchange": "amq.fanout"},
-    )
-    exchange = broker.vhost.topology.lookup_exchange("x")
-    assert (exchange.type, exchange.durable, exchange.auto_delete, exchange.internal, exchange.alternate) == (
-        "fanout",
-        False,
-        True,
-        True,
-        "amq.fanout",
-    )
+@pytest.mark.parametrize(
+    ("given", "kind", "durable", "auto_delete", "internal", "alternate"),
+    [
+        ({}, "direct", True, False, False, None),
+        ({"durable": False, "auto_delete": True}, "direct", False, True, False, None),
+        (
+            {"type": "fanout", "internal": True, "arguments": {"alternate-exchange": "amq.fanout"}},
+            *("fanout", True, False, True, "amq.fanout"),
+        ),
+    ],
+    ids=["defaults", "transient", "internal"],
+)
+def test_a_new_exchange_has_the_properties_of_the_request(
+    broker: Broker,
+    given: dict[str, Any],
+    kind: str,
+    durable: bool,
+    auto_delete: bool,
+    internal: bool,
+    alternate: str | None,
+) -> None:
+    assert broker.request("PUT", "/exchanges/x", given) == ("204", None)
+    found = broker.vhost.topology.lookup_exchange("x")
+    assert (found.type, found.durable, found.auto_delete) == (kind, durable, auto_delete)
+    assert (found.internal, found.alternate) == (internal, alternate)
 
 
 @pytest.fixture
