@@ -285,13 +285,15 @@ def knee(credit: int, window: int) -> float:
 
 
 def test_the_smallest_of_those_as_good_as_the_best_is_recommended() -> None:
-    """All beyond the knee are equal; the knee itself costs least."""
+    """All beyond the knee are equal; the knee itself costs least. One setting that is worse is a proof."""
     found = chosen(recommend("g", candidates(knee), Aim()))
     assert found.chosen.settings == (170, 400, 256)
     assert {one.settings[:2] for one in found.as_good} == {
         (credit, window) for credit in (170, 500, 1000) for window in (400, 2000)
     }
     assert found.weak == ()
+    assert found.unproven is None
+    assert "not proven" not in told(found)
 
 
 def test_what_is_four_percent_behind_is_recommended_with_the_difference_named() -> None:
@@ -319,13 +321,6 @@ def test_noise_that_hides_everything_proves_nothing() -> None:
     assert "no setting is further than that from the best" in found.unproven
     assert "not proven: repetitions scatter by 20%" in told(found)
     assert "leave the settings as they are" in told(found)
-
-
-def test_a_difference_that_was_shown_is_a_proof() -> None:
-    """One setting that is worse is enough: the choice is better than that."""
-    found = chosen(recommend("g", candidates(knee), Aim()))
-    assert found.unproven is None
-    assert "not proven" not in told(found)
 
 
 def test_the_lowest_latency_among_those_that_sustain_the_rate() -> None:
@@ -553,18 +548,12 @@ def test_an_interval_is_students() -> None:
 
 
 def test_what_the_scatter_hides_is_that_of_a_worked_example() -> None:
-    """Two settings that scatter by 14.1 % with two degrees of freedom: t is 4.303, sqrt(1/2 + 1/2) is 1."""
+    """Two settings scatter by 14.1 % of their means, with two degrees of freedom: t is 4.303, and
+    sqrt(1/2 + 1/2) is 1."""
     known = scatter([[90, 110], [900, 1100], [7]])
     assert (known.noise, known.freedom) == (pytest.approx(math.sqrt(0.02)), 2)
     assert known.visible(2, 2) == pytest.approx(4.3026527297 * math.sqrt(0.02))
     assert known.visible(4, 4) == pytest.approx(known.visible(2, 2) / math.sqrt(2))
-
-
-def test_noise_is_pooled_over_settings_as_a_share_of_each_mean() -> None:
-    """Two settings that scatter by 10 % around very different means."""
-    known = scatter([[90, 110], [900, 1100], [7]])
-    assert known.noise == pytest.approx(math.sqrt(2 * 0.01))
-    assert known.freedom == 2
     assert scatter([[0.0, 0.0], []]) is None
 
 

@@ -39,7 +39,7 @@ from amqp10broker.cluster.membership import (
 )
 from amqp10broker.metadata.queue import DeclaredQueue, NodeFacts, Placed, QueueSpec
 from amqp10broker.raft.ids import member_id, node_of
-from amqp10broker.raft.messages import Add, ChangeRefused, Configuration, NotReady, Promote, Remove
+from amqp10broker.raft.messages import Add, Configuration, Promote, Remove
 from tests.support.handles import IdleHandle
 from tests.support.raft_group import Group, Node
 from tests.support.raft_room import the_room
@@ -278,29 +278,6 @@ def _fresh(goal: Goal, queue: Queue) -> list[Step]:
     if isinstance(goal, Adding):
         return [DeclareMembers((*queue.declared, goal.member))]
     return [Remove(goal.member), *(Hand(member) for member in (B, C))]
-
-
-def test_a_second_change_waits_for_the_first(queue: Queue) -> None:
-    """G1: the group itself refuses it."""
-    leader = queue.leader
-    leader.raft.change(Remove(C), 0)
-    standing = queue.standing(leader)
-    assert not standing.settled
-    assert next_step(Adding(D), standing) is MembershipAction.WAIT
-    with pytest.raises(ChangeRefused):
-        leader.raft.change(Remove(B), 0)
-
-
-def test_a_leader_that_hands_over_takes_no_change(queue: Queue) -> None:
-    """It is tried again where the next one leads."""
-    leader = queue.leader
-    leader.transfer(B)
-    with pytest.raises(NotReady):
-        leader.raft.change(Remove(C), 0)
-    queue.settle()
-    assert next_step(Removing(C), queue.standing(leader)) == MembershipAction.MOVED
-    queue.change(Removing(C))
-    assert queue.declared == (A, B)
 
 
 # --- what a person decides --------------------------------------------------------------------------

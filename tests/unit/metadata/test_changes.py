@@ -522,16 +522,6 @@ def test_a_deleted_virtual_host_takes_its_permissions_and_parameters_along(catal
     assert catalog.parameters == {}
 
 
-def test_permissions_need_user_and_virtual_host(catalog: Catalog) -> None:
-    add_user(catalog, "a", None)
-    with pytest.raises(NotFound, match="vhost v not found"):
-        set_permission(catalog, "a", "v", Permission())
-    with pytest.raises(NotFound, match="no user 'b'"):
-        set_permission(catalog, "b", "/", Permission())
-    with pytest.raises(NotFound, match="vhost v not found"):
-        set_topic_permission(catalog, "a", "v", "x", TopicPermission())
-
-
 MINE, NOBODYS = Owner(1, 1, 1), Owner(1, 1, 2)
 
 

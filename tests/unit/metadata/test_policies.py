@@ -418,14 +418,9 @@ def test_every_argument_of_a_stream_acts() -> None:
 
 @pytest.mark.rabbitmq("policy_SUITE", "is_supported_operator_policy_expires")
 @pytest.mark.rabbitmq("policy_SUITE", "operator_policy_ttl", "policy_ttl")
-@pytest.mark.parametrize(
-    ("kind", "definition"),
-    [
-        ("classic", {"expires": 1, "message-ttl": 2, "max-length": 3, "max-length-bytes": 4}),
-        ("quorum", {"expires": 1, "message-ttl": 2, "max-length": 3, "max-length-bytes": 4}),
-    ],
-)
-def test_every_number_of_a_policy_acts_alone(kind: str, definition: dict[str, Any]) -> None:
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_every_number_of_a_policy_acts_alone(kind: str) -> None:
+    definition = {"expires": 1, "message-ttl": 2, "max-length": 3, "max-length-bytes": 4}
     assert settings(kind, definition) == QueueSettings(
         expires_ms=1, message_ttl_ms=2, max_length=3, max_length_bytes=4
     )
@@ -434,30 +429,30 @@ def test_every_number_of_a_policy_acts_alone(kind: str, definition: dict[str, An
 # --- policy and operator policy -------------------------------------------------------------------
 
 
+LIMITS = ("expires", "message-ttl", "max-length", "max-length-bytes", "max-in-memory-length")
+
+
+@pytest.mark.rabbitmq("policy_SUITE", "overflow_policies", "classic_queue_version_policies")
 @pytest.mark.rabbitmq("unit_operator_policy_SUITE", "merge_operator_policy_definitions")
 @pytest.mark.parametrize(
-    "key", ["expires", "message-ttl", "max-length", "max-length-bytes", "max-in-memory-length"]
+    ("kind", "key", "policy", "operator", "counts"),
+    [
+        *(("quorum", key, *both, 1) for key in LIMITS for both in ((1, 2), (2, 1))),
+        ("quorum", "delayed-retry-max", 5, 3, 3),
+        # The shortest delay is a promise and not a limit.
+        ("quorum", "delayed-retry-min", 5, 3, 5),
+        # An operator may ask for more members, and not for fewer.
+        ("quorum", "target-group-size", 5, 3, 5),
+        ("quorum", "target-group-size", 3, 5, 5),
+        # Neither of two words is the smaller one.
+        ("classic", "overflow", "drop-head", "reject-publish", "reject-publish"),
+        ("classic", "queue-version", 1, 2, 2),
+    ],
 )
-def test_of_policy_and_operator_policy_the_smaller_limit_counts(key: str) -> None:
-    for policy, operator in ((1, 2), (2, 1)):
-        assert effect("quorum", {key: policy}, {key: operator}).definition == {key: 1}
-
-
-@pytest.mark.rabbitmq("unit_operator_policy_SUITE", "merge_operator_policy_definitions")
-def test_the_smaller_longest_and_the_greater_shortest_delay_count() -> None:
-    """delayed-retry-max is a limit, delayed-retry-min a promise."""
-    key = "delayed-retry-max"
-    assert effect("quorum", {key: 5}, {key: 3}).definition[key] == 3
-    key = "delayed-retry-min"
-    assert effect("quorum", {key: 5}, {key: 3}).definition[key] == 5
-
-
-@pytest.mark.rabbitmq("unit_operator_policy_SUITE", "merge_operator_policy_definitions")
-def test_the_greater_group_size_counts() -> None:
-    """An operator may ask for more members, and not for fewer."""
-    key = "target-group-size"
-    assert effect("quorum", {key: 5}, {key: 3}).definition[key] == 5
-    assert effect("quorum", {key: 3}, {key: 5}).definition[key] == 5
+def test_the_smaller_limit_the_greater_promise_and_the_operators_word_count(
+    kind: str, key: str, policy: Any, operator: Any, counts: Any
+) -> None:
+    assert effect(kind, {key: policy}, {key: operator}).definition == {key: counts}
 
 
 @pytest.mark.rabbitmq("unit_operator_policy_SUITE", "merge_operator_policy_definitions")
@@ -470,21 +465,6 @@ def test_a_negative_delivery_limit_gives_way(one: int, other: int, counts: int) 
     assert effect("quorum", {key: one}, {key: other}).definition[key] == counts
     limit = settings("quorum", {key: one}, delivery_limit=other).delivery_limit
     assert limit == (None if counts < 0 else counts)
-
-
-@pytest.mark.rabbitmq("policy_SUITE", "overflow_policies")
-@pytest.mark.rabbitmq("policy_SUITE", "classic_queue_version_policies")
-@pytest.mark.rabbitmq("unit_operator_policy_SUITE", "merge_operator_policy_definitions")
-@pytest.mark.parametrize(
-    ("key", "policy", "operator"),
-    [
-        ("overflow", "drop-head", "reject-publish"),
-        ("queue-version", 1, 2),
-    ],
-)
-def test_of_words_the_operators_counts(key: str, policy: Any, operator: Any) -> None:
-    """There is no smaller one of two words."""
-    assert effect("classic", {key: policy}, {key: operator}).definition[key] == operator
 
 
 def test_each_of_two_policies_adds_what_the_other_does_not_say() -> None:

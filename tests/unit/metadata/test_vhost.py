@@ -306,17 +306,6 @@ def test_the_queue_limit_refuses_one_too_many(catalog: Catalog, vhost: VirtualHo
     assert declare(catalog, vhost, "q")[1]
 
 
-@pytest.mark.rabbitmq(
-    "per_vhost_queue_limit_SUITE",
-    "single_node_single_vhost_zero_limit",
-    "single_node_single_vhost_zero_limit_with_durable_named_queue",
-)
-def test_a_queue_limit_of_zero_allows_none(catalog: Catalog, vhost: VirtualHost) -> None:
-    """Zero is a limit; only negative ones are none."""
-    change_vhost(catalog, vhost, limits=VhostLimits(max_queues=0))
-    assert refusal(errors.LimitExceeded, catalog, vhost).endswith("queue limit in vhost '/' (0) is reached")
-
-
 def test_nothing_is_declared_in_a_deleted_virtual_host(catalog: Catalog) -> None:
     """A session that still holds it must not make queues that nobody finds."""
     vhost = add_vhost(catalog, "v")

@@ -104,7 +104,13 @@ def test_get_of_a_queue_that_goes_meanwhile_is_404(broker: Broker) -> None:
 
 
 @pytest.mark.rabbitmq("amqp_auth_SUITE", "declare_queue_vhost_queue_limit")
+@pytest.mark.rabbitmq(
+    "per_vhost_queue_limit_SUITE",
+    "single_node_single_vhost_zero_limit",
+    "single_node_single_vhost_zero_limit_with_durable_named_queue",
+)
 def test_the_limit_of_the_virtual_host_is_403(broker: Broker) -> None:
+    """Zero is a limit; a negative number is not."""
     change_vhost(broker.catalog, "/", limits=VhostLimits(max_queues=0))
     status, text = broker.request("PUT", "/queues/q", {})
     assert (status, text) == ("403", "cannot declare queue 'q': queue limit in vhost '/' (0) is reached")

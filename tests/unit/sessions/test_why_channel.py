@@ -291,28 +291,16 @@ def test_an_alarm_blocks_the_connection(channel: WorldChannel) -> None:
     assert why.startswith("the alarm of disk and memory is on")
 
 
-def test_a_method_that_a_queue_has_not_answered(world: World, channel: WorldChannel) -> None:
-    """Which method and queue, and what waits behind it."""
-    world.box("q").stalled = True
-    at(channel, LATER)
-    channel.say(QueueDeclare("q", passive=True), BasicQos(0, 1, False), BasicConsume("q", "c"))
-    assert waiting(status(channel)) == (
-        "method-in-flight",
-        "queue.declare of queue 'q' waits for an answer of the queue; 2 frames wait behind it",
-        12.0,
-    )
-
-
 def test_the_reader_waits_for_a_channel_that_waits_for_an_answer(world: World, channel: WorldChannel) -> None:
     """No queue's credit is used up: it is the method that holds the connection."""
     world.box("q").stalled = True
     at(channel, LATER)
-    channel.say(QueueDeclare("q", passive=True), BasicQos(0, 1, False))
+    channel.say(QueueDeclare("q", passive=True), BasicQos(0, 1, False), BasicConsume("q", "c"))
     assert waiting(status(channel, holds_reader=True, held_ms=NOW)) == (
         "method-in-flight",
         (
-            "queue.declare of queue 'q' waits for an answer of the queue; 1 frame waits behind it; the whole "
-            "connection is not read"
+            "queue.declare of queue 'q' waits for an answer of the queue; 2 frames wait behind it; the "
+            "whole connection is not read"
         ),
         12.0,
     )
