@@ -26,7 +26,6 @@ def tls_settings(certificates: Certificates, **others: Any) -> dict[str, Any]:
     return {
         "tls_certificate": certificates.server,
         "tls_key": certificates.server_key,
-        "tls_port": 0,
         **others,
     }
 
