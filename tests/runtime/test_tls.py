@@ -22,7 +22,7 @@ __all__ = ["certificates"]
 
 
 def tls_settings(certificates: Certificates, **others: Any) -> dict[str, Any]:
-    """A broker with our certificate on any free port."""
+    """A broker with our certificate."""
     return {
         "tls_certificate": certificates.server,
         "tls_key": certificates.server_key,
