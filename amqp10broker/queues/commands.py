@@ -62,9 +62,7 @@ class RequestRef(NamedTuple):
 
 
 class ReplyTo:
-    """The reply address of a client on this node. It makes references. `label`: ``connection 3, session
-    1``.
-    """
+    """The reply address of a client here, which makes references. `label`: ``connection 3, session 1``."""
 
     __slots__ = ("_handles", "id", "label")
 
@@ -357,9 +355,7 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Unconfirmed:
-    """The queue was deleted before it could take responsibility for published messages. `failed`: by a
-    fault.
-    """
+    """The queue was deleted before it was responsible for published messages. `failed`: by a fault."""
 
     publisher: PublisherRef
     ids: Sequence[int]

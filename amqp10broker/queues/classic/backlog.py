@@ -429,9 +429,7 @@ class Backlog:
         return range(self.next - len(self._tail), self.next)
 
     def window(self, position: int, most: int) -> Window | None:
-        """Return at most `most` messages from a position on, fewer at a part's end; None if there are
-        none.
-        """
+        """Return at most `most` messages from a position on, fewer at a part's end; None: there are none."""
         head = self._head_run()
         if head and position <= head[-1]:
             start = bisect_left(head, position)

@@ -151,9 +151,7 @@ class Disposal:
     def take_back(
         self, consumer: ClassicConsumer, keys: Sequence[int], messages: Sequence[Message], seen: int
     ) -> None:
-        """Requeue deliveries that never reached the client, unchanged. A browsing consumer gets them
-        again.
-        """
+        """Requeue deliveries that never reached the client, unchanged. A browser gets them again."""
         self._outbox.withdraw(consumer)
         if consumer.browses:
             self._show_again(consumer, keys, seen)

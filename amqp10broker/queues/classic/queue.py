@@ -122,7 +122,7 @@ class ClassicQueue(QueueMachine):
         )
         # Drains, each answered when the queue was looked through up to these positions.
         self._drains: dict[ClassicConsumer, list[int]] = {}
-        # Publishes that wait to be durable: the store's ticket, publisher, numbers, settled, since when in
+        # Publishes that are not durable yet: the store's ticket, publisher, numbers, settled, since when in
         # ms.
         self.unsafe: list[tuple[int, PublisherRef, Sequence[int], bool, int]] = []
         self._store_failed = False

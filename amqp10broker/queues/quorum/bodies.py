@@ -265,8 +265,7 @@ class JournalBodies(PagedBodies):
         self._abandoned = False
         # Messages put again during recovery that no record read so far contains.
         self._unplaced: set[int] = set()
-        # The index after the last added message. Extents join consecutive indexes; here, messages added in
-        # sequence.
+        # Extents join consecutive indexes: here those of messages that were put in sequence.
         self._end = 0
 
     def put(self, first: int, messages: Sequence[Message]) -> None:
@@ -374,16 +373,16 @@ class JournalBodies(PagedBodies):
         self._end += length
 
     def in_file(self, file: int) -> Iterator[tuple[int, int]]:
-        """Iterate over runs (first, end) of a file, until it has none. The caller must relocate each before
-        the next.
+        """Iterate over runs (first, end) of a file, until it has none; the caller relocates each before the
+        next.
         """
         while not self._abandoned and (extents := self._extents.of_file(file)):
             run = next(extents[0].live_runs())
             yield run.start, min(run.stop, run.start + RELOCATED_MAX)
 
     def unplaced(self) -> list[tuple[int, int]]:
-        """Return runs (first, end) of messages for which recovery found no record of their own: append
-        them.
+        """Return runs (first, end) of messages without a record of their own, which the caller must
+        append.
         """
         runs = ranges_of(sorted(index for index in self._unplaced if index in self))
         self._unplaced.clear()

@@ -252,7 +252,7 @@ class QuorumInLog(QuorumInMemory):
         self._failed = False
         self._leads = False
         self._late = self._hurries = False
-        """Whether committed entries are applied later; and whether they are applied soon because of their
+        """Whether committed entries are applied later; and whether they are applied soon, due to their
         size.
         """
         self._late_bytes = 0
@@ -452,8 +452,7 @@ class QuorumInLog(QuorumInMemory):
             self._on_ahead(self)
         self._on_lead(True)
         if self.queue.settings != self._settings:
-            # The settings were changed while no member led, or never set: a group of several begins without
-            # settings.
+            # They were changed while no member led, or never set: a group of several begins without settings.
             self._decide([Configure(self._settings)], now_ms)
         # Dead letters of the former leader are offered now, because the next entry may come much later.
         self._note()
@@ -569,9 +568,7 @@ class QuorumInLog(QuorumInMemory):
 
     @property
     def ahead(self) -> bool:
-        """Whether something was carried out that is not committed, so that its effects must not be sent
-        yet.
-        """
+        """Whether something was carried out that is not committed, so that no effect of it may be sent."""
         return self._early > self._committed and not self.queue.deleted
 
     def done(self, node: int, incarnation: int) -> int:

@@ -135,9 +135,7 @@ class EntryIndex:
 
 
 SNAPSHOT_AFTER_BYTES: Final = 32 * 1024 * 1024
-"""The bytes of log after which the state is written again; applying so much takes less than a second at
-start.
-"""
+"""The log after which the state is written again; a start applies so much in less than a second."""
 
 SNAPSHOT_GROWTH: Final = 4
 """The state is only written again when the log is so many times as long as the last snapshot."""
@@ -249,9 +247,7 @@ class QuorumStore:
         self._proposal: LogEntry | None = None
         self._failing: LogEntry | None = None
         self._before = self._again = 0
-        """The last index before the last state that was read, and the last index that was appended again
-        after it.
-        """
+        """The last index before the last state that was read, and the last one repeated after it."""
         self._snapshot: tuple[int, int] | None = None
         """The file and length of the last state."""
         self._since = 0
@@ -364,9 +360,7 @@ class QuorumStore:
         return self.point, encode_snapshot(queue), records, self.bodies.read_done
 
     def stage(self, transfer: int, messages: bytes) -> None:
-        """Store a record of messages. If it belongs to another transfer than before, drop the earlier
-        records.
-        """
+        """Store a record of messages. If its transfer is a new one, drop the records of the earlier one."""
         self._find(self._append_staged(transfer, messages), messages, 0, self._stage_of(transfer))
         self._write_soon()
 
@@ -525,8 +519,7 @@ class QuorumStore:
         if any(entry.file <= file for entry in self.tail):
             self._append_tail_again()
             yield
-        # Staged messages may become the queue's own at each pause. Then the queue's messages are collected
-        # again.
+        # Staged messages may become the queue's at each pause: then its messages are collected again.
         while True:
             for bodies in (self.bodies, self._staged):
                 if bodies is not None and (run := next(bodies.in_file(file), None)):

@@ -85,9 +85,7 @@ class Resumption:
 
 
 class NodeLinks:
-    """All remote nodes of one queue. `entry`: the index of the applied entry, under which effects are
-    stored.
-    """
+    """All remote nodes of one queue. `entry`: index of the applied entry; effects are stored under it."""
 
     __slots__ = ("by_node", "entry", "gone")
 
