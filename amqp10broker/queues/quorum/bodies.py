@@ -381,9 +381,7 @@ class JournalBodies(PagedBodies):
             yield run.start, min(run.stop, run.start + RELOCATED_MAX)
 
     def unplaced(self) -> list[tuple[int, int]]:
-        """Return runs (first, end) of messages without a record of their own, which the caller must
-        append.
-        """
+        """Return runs (first, end) of messages without a record of their own, for the caller to append."""
         runs = ranges_of(sorted(index for index in self._unplaced if index in self))
         self._unplaced.clear()
         return runs

@@ -252,9 +252,7 @@ class QuorumInLog(QuorumInMemory):
         self._failed = False
         self._leads = False
         self._late = self._hurries = False
-        """Whether committed entries are applied later; and whether they are applied soon, due to their
-        size.
-        """
+        """Whether committed entries are applied later, and whether they are applied soon for their size."""
         self._late_bytes = 0
         self._looked = 0
         """The last entry with a result for selecting consumers."""

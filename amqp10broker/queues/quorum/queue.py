@@ -104,15 +104,13 @@ class QuorumQueue(QueueMachine):
 
     @property
     def replaying(self) -> bool:
-        """Whether past commands, or those of another leader, are applied: no effects, no reading, no
-        counting.
-        """
+        """Whether past or another leader's commands are applied: no effects, no reading, no counting."""
         return self.messages.replaying
 
     def lead(self) -> None:
         """Begin to return effects, which only the leader does. A new queue leads. Dead messages that stay
-        until they have arrived are offered again, because confirms of another member's messages will not come
-        here.
+        until they have arrived are offered again, because this member gets no confirms of another member's
+        messages.
         """
         self.messages.replaying = False
         self.messages.pending.begin_anew()
@@ -296,8 +294,7 @@ class QuorumQueue(QueueMachine):
         if now_ms < self.messages.now_ms:
             now_ms = self.messages.now_ms
         self.messages.now_ms = self.messages.expired_at = now_ms
-        # Lost consumers do not let deliveries time out, and no client can use the queue while its node is
-        # unreachable.
+        # Lost consumers let no delivery time out, and no client uses the queue while its node is unreachable.
         late = type(command) in _LOSSES
         if not self.deleted and not late:
             self._pass_time()

@@ -168,8 +168,7 @@ class Selecting:
     def forget_passed(self) -> None:
         again = self.again
         if not self.by_ref:
-            # The number is that of a state without consumers that select, because its snapshot does not have
-            # it.
+            # As in a state without consumers that select: its snapshot does not have the number.
             again.first = 0
             again.places.clear()
             return

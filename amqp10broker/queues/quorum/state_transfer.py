@@ -209,7 +209,7 @@ class Snapshots:
         try:
             data = store.staged(incoming.transfer, b"".join(incoming.state))
         except NewerMachine:
-            # The leader would send it again at once if it got an answer. Without one it does so after
+            # With an answer, the leader would send it again at once; without one it does so after
             # `PATIENCE_MS`.
             store.unstage()
             return SnapshotOutcome.GOES_ON

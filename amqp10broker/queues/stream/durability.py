@@ -28,9 +28,7 @@ PART: Final = 1
 """A record with the messages of a commit. Its index is the commit's number."""
 
 WRITTEN: Final = 2
-"""The stream has all commits up to the record's index. The chunks with this information may be removed for
-age or size.
-"""
+"""The stream has all commits up to the record's index. The chunks that had this information may be gone."""
 
 
 class StreamCommits:

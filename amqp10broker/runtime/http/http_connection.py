@@ -1,9 +1,9 @@
-"""HTTP connections: requests in by an engine without I/O (h11), answers out, in their order.
+"""HTTP connections: requests are read by an engine without I/O (h11), and answered in their order.
 
-The head of a request says whether there is an answer without its body, which is read when it is asked for. A
-client that sends its head or body slowly, takes its answer slowly, or is silent, is let go. What is no HTTP
-is answered as the engine says, once, and then nothing more is read as a request: behind it may stand a
-request that another server in front has not seen (ADR 0064).
+The head of a request may be answered without its body, which is read when it is needed. A client is
+disconnected if it sends its head or body slowly, reads its answer slowly, or is silent. Bytes that are not
+HTTP are answered as the engine decides, once, and then nothing more is read as a request: behind them may be
+a request that another server in front has not seen (ADR 0064).
 """
 
 from __future__ import annotations
@@ -49,31 +49,35 @@ from amqp10broker.runtime.log import Log
 _log = Log("amqp10broker.http")
 
 HEAD_BYTES_MAX: Final = 16_384
-"""Of a request's line and headers; names of 255 characters need 2 kB of path."""
+"""The size of a request's line and headers; names of 255 characters need 2 kB of path."""
 PACKED_HERE_BYTES_MAX: Final = 65_536
-"""A larger body is packed in a thread: a millisecond of everybody's time is enough."""
+"""A larger body is compressed in a thread: a millisecond in the main loop is enough."""
 PIECE_BYTES: Final = 262_144
-"""Of an answer, that go out at a time."""
+"""The bytes of an answer that are sent at a time."""
 
 HEADERS_MAX: Final = 200
-"""Of a request; parsing a thousand takes some milliseconds."""
+"""The number of headers of a request; parsing a thousand takes some milliseconds."""
 _HEAD_PIECE_BYTES: Final = 2_048
-"""Handed to the engine at a time, of heads, and between the chunks of a body."""
+"""The bytes that the engine gets at a time, of heads, and between the chunks of a body."""
 BETWEEN_CHUNKS_BYTES_MAX: Final = 4_096
-"""Of a chunk's size, or of the fields behind the last chunk."""
+"""The bytes of a chunk's size, or of the fields after the last chunk."""
 _CHUNKS_FREE: Final = 1_000
 CHUNK_BYTES_MIN: Final = 256
-"""That the chunks beyond the first thousand have, taken together: each costs what such a piece costs."""
+"""The average size that chunks beyond the first thousand must have: a smaller chunk takes as long as one of
+this size.
+"""
 _CHUNKS_AT_A_TIME: Final = 100
 BODIES_BYTES_MAX: Final = 67_108_864
-"""Of all bodies that are in memory, unless one alone may have more."""
+"""The bytes of all bodies in memory, unless one alone may have more."""
 STRANGERS_BYTES_MAX: Final = 1_048_576
-"""Of those, of clients that are not logged in."""
+"""Of those, the bytes of clients that are not logged in."""
 
 RunRequest: TypeAlias = Callable[[HttpRequest, ReadBody], Awaitable[HttpResponse]]
-"""Is given the request without its body."""
+"""Called with a request without its body."""
 Switch: TypeAlias = Callable[[HttpRequest], Iterable[tuple[str, str]]]
-"""Gives the headers of the answer to a request for a WebSocket; raises `RequestRefused` if there is none."""
+"""Returns the headers of the answer to a request for a WebSocket; raises `RequestRefused` if there is
+none.
+"""
 
 
 class Bodies:
