@@ -268,9 +268,7 @@ class Cluster:
                 self.queues.frames(node, list(said.values()))
 
     def begin(self) -> System:
-        """Join the system group. The catalog, which has the folder's state, follows its decisions from now
-        on.
-        """
+        """Join the system group. The catalog, which has the folder's state, follows its decisions."""
         node_context = self._node_context
         self.system = SystemNode(
             self.membership.number,

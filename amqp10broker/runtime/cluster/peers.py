@@ -110,9 +110,7 @@ class _Peer:
 
 
 class Peers:
-    """All connections to other nodes. `identity`: this node's; `become` changes it when the node is a
-    member.
-    """
+    """All connections to other nodes. `identity`: this node's; `become` changes it to that of a member."""
 
     def __init__(
         self,

@@ -146,17 +146,13 @@ session may write of large messages in a step (`sessions.context`).
 """
 
 LARGE_FRAME_BYTES: Final = 8192
-"""The average size of a read's frames from which the next read is larger; it has at most about 128 frames
-then.
-"""
+"""The average size of a read's frames for the next read to be larger: it then has at most 128 frames."""
 
 _log = Log("amqp10broker.connection")
 
 
 class Engine(Protocol[Event, FaultIn]):
-    """The protocol's state machine. It takes bytes and returns events; it takes commands and returns
-    bytes.
-    """
+    """The protocol's state machine: bytes go in, events come out; commands go in, bytes come out."""
 
     @property
     def state(self) -> Enum: ...
@@ -329,9 +325,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
     @abstractmethod
     async def wait_out_alarm(self) -> None:
-        """Return when the client may send. Connections that have sent little during an alarm continue at
-        once.
-        """
+        """Return when the client may send. Connections that have sent little in an alarm continue at once."""
 
     @abstractmethod
     async def work(self, number: int, part: TaskT) -> None:
@@ -456,8 +450,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         inline = self._node_context.reply_registry.inline
         last, self._read_as = self._read_as, inline.reads + 1
         inline.reads += 1
-        # Handle them inline if few other connections got little since this one did: they would hardly make a
-        # batch.
+        # Handle them inline if few other connections got little meanwhile: they would hardly make a batch.
         self.run_inline = len(data) <= LITTLE_BYTES and inline.reads - last <= 1 + OTHERS_MAX
         engine = self.engine
         frames = engine.frames_read
@@ -507,8 +500,8 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
             self.give_up()
 
     def opened(self, frame_bytes_max: int, **said: object) -> None:
-        """Note that the client has the answer to its open. `frame_bytes_max`: of the largest frame that it
-        takes; 0: any.
+        """Note that the client has the answer to its open. `frame_bytes_max`: the most that it takes; 0:
+        any.
         """
         if frame_bytes_max and isinstance(self.stream, WebSocketTransport):
             self.stream.take_at_most(frame_bytes_max)
@@ -571,8 +564,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         return True
 
     async def _take_token(self, grants: TokenGrants, token: bytes) -> str | None:
-        # Return None if it was accepted, else the reason, for the log. The old token remains valid to its end
-        # then.
+        # Return None if it was accepted, else the reason, for the log. The old token then stays valid.
         authentication = self._node_context.authenticator.begin(self.origin)
         step = authentication.start(Mechanism.PLAIN.value, b"\0\0" + token)
         answer = await self._node_context.logins.settle(authentication, step, self.origin.address)
@@ -712,7 +704,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         self.log.warning("connection closed by the broker", **self.fault_fields(fault), **details)
 
     def crash(self, error: Exception) -> None:
-        """Handle an internal error in this connection's tasks: log it once, with its cause, and end only this
+        """Log an internal error in this connection's tasks once, with its cause, and end only the
         connection.
         """
         self.log.error("connection failed by a fault in the broker", exc_info=error)

@@ -337,8 +337,8 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
                 if now is not None:
                     batch.append(now)
                 if rest is not None:
-                    # The batch is more than the channel's credit: pass the part that fits, and then the
-                    # reader waits.
+                    # The batch exceeds the channel's credit: pass the part that fits, then let the reader
+                    # wait.
                     channel = await self._put(channel, batch)
                     batch = []
                     if channel is not None:

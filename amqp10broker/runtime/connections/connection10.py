@@ -121,8 +121,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
         self._of_jms = False
         self._names = LinkNames()
         self._numbers = TransactionNumbers(number)
-        # Sessions with transactions that have a running timeout. One task checks all of them, while there are
-        # any.
+        # Sessions with a running timeout of a transaction. One task checks all of them, while there are any.
         self._timed: dict[Mailbox[SessionMessage], Transactions] = {}
         self._times = False
         # A session counts until its task has ended, which is later than its channel is free again.
@@ -383,8 +382,8 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
                 if (due_ms := transactions.due_ms) is not None and due_ms > now_ms:
                     due.append(due_ms)
                     continue
-                # The session requests it again when it begins another, or has ended the overdue ones and has
-                # more.
+                # The session requests it again for its next transaction, or if more are left after the
+                # overdue ones.
                 del self._timed[inbox]
                 if due_ms is not None:
                     inbox.put(Notice.TRANSACTIONS_DUE)

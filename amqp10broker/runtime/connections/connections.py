@@ -167,9 +167,7 @@ class Connections(dict[int, Connection]):
         return vhosts
 
     async def views(self, after: int = 0, most: int | None = None) -> list[ConnectionView]:
-        """Return views of authenticated connections, by number, in portions. `most`: their number; None:
-        all.
-        """
+        """Return views of authenticated connections, by number, in portions. `most`: at most so many."""
         found: list[ConnectionView] = []
         turns = LoopYield()
         for number in sorted(number for number in self if number > after):

@@ -86,8 +86,7 @@ class Listener:
     def begin(self, sockets: BoundSockets, serving: trio.Nursery) -> None:
         """Serve these sockets from now on. `serving`: runs connections."""
         if self._node_context.config.websocket_on_port:
-            # It is imported now, and not for the first such client, when the limit of open files may be
-            # reached.
+            # It is imported now: at the first such client the limit of open files may be reached.
             import_module("amqp10broker.runtime.http.http_connection")
         self._sockets = sockets
         self._ports = [

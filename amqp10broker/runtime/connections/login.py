@@ -157,8 +157,7 @@ class Logins:
 
     def _tell_refused(self, turn: Turn[_Verification]) -> None:
         if turn.address not in self._refused:
-            # This is logged once until no client of the address waits: a storm of logins must not flood the
-            # log.
+            # Logged once until no client of the address waits: a storm must not flood the log.
             _log.warning("logins are refused unverified: too many wait", address=turn.address)
         self._refused[turn.address] = self._refused.get(turn.address, 0) + turn.waiting
         turn.work.over.set()

@@ -252,9 +252,7 @@ before the reader waits.
 """
 
 PORTION: Final = 256
-"""The work that is handed over before other tasks run, in units of the cheapest frame: some five
-milliseconds.
-"""
+"""The work handed over before other tasks run, in units of the cheapest frame: some five milliseconds."""
 
 HEAVY: Final = 16
 """A frame that begins or ends a session, a channel or a link: 16 of them in a portion."""

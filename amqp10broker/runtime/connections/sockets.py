@@ -36,16 +36,14 @@ OUT_OF_FILES_PAUSE_S: Final = 0.1
 FREE_PORT_ATTEMPTS: Final = 20
 _NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _IPV6_PREFIX_BITS: Final = 64
-"""The part of an IPv6 address that is fixed for one client. The client can vary the rest for each
-connection.
-"""
+"""The part of an IPv6 address that is fixed for one client, which can vary the rest."""
 
 Address: TypeAlias = tuple[str, int]
 
 
 class BoundSockets:
-    """The sockets of one broker, bound first, so that a wrong port is reported at once. `tls`: their context,
-    or None.
+    """The sockets of one broker, bound first, so that a wrong port is reported at once. `tls`: their
+    context.
     """
 
     def __init__(self) -> None:
