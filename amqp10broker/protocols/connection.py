@@ -66,7 +66,7 @@ class IdleTimer:
     __slots__ = ("_local", "_looked_at", "_received", "_remote", "_sent", "_sent_at", "_silence", "interval")
 
     def __init__(self, local_ms: int, remote_ms: int | None, now: float) -> None:
-        """Create a timer. `local_ms`: the longest accepted silence of the peer, 0 for any; `remote_ms`: its
+        """Create it. `local_ms`: the longest accepted silence, 0 for any; `remote_ms`: the peer's
         idle-time-out.
         """
         self._local = local_ms / 1000

@@ -363,8 +363,7 @@ class FrameReader:
     def _on_method(self, channel: int, payload: bytes, frame: bytes, batch: _Batch) -> None:
         pending = self._contents.get(channel)
         if pending is not None:
-            # A peer may leave a content incomplete after the broker closed its channel, and then send
-            # close-ok.
+            # A peer may leave a content incomplete after its channel was closed, and then send close-ok.
             if not pending.discarded and payload != _CLOSE_OK:
                 raise pending.unexpected()
             self.unfinished.give_back(pending.held)
@@ -526,7 +525,7 @@ class Connection091:
         unfinished_bytes_max: int = CONTENT_BYTES_MAX,
         frames_singly_max: int = sys.maxsize,
     ) -> None:
-        """Create the end. `unfinished_bytes_max`: of incomplete contents; twice `content_bytes_max` is always
+        """Create it. `unfinished_bytes_max`: of incomplete contents; twice `content_bytes_max` is always
         allowed.
         """
         self.state = ConnectionState.START

@@ -245,9 +245,7 @@ class IncomingWindow:
         return self.left if self.left > 0 else 0
 
     def allowance(self) -> int:
-        """The number of frames that may still come; -1: no limit, because only a window held closed can be
-        violated.
-        """
+        """The number of frames that may still come; -1: no limit, which only a closed window has."""
         return max(0, self.left + self._margin) if self.closed else -1
 
     def count(self, frames: int) -> int | None:
@@ -301,9 +299,7 @@ class IncomingWindow:
 
 @dataclass(eq=False, slots=True)
 class OutgoingWindow:
-    """The number of transfer frames that this end may send. `remote_outgoing_window`: the peer's, for display
-    only.
-    """
+    """The number of transfer frames that this end may send. `remote_outgoing_window`: only displayed."""
 
     next_outgoing_id: int = INITIAL_OUTGOING_ID
     initial_outgoing_id: int = field(init=False)

@@ -325,9 +325,7 @@ def _no_state(tag: bytes, reason: str) -> AmqpLinkError:
 
 
 def resume_as_sender(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bool = False) -> SenderPlan:
-    """Plan as the sender. Tags that only the receiver has are ignored: the sender's map shows that it lacks
-    them.
-    """
+    """Plan as the sender. Tags that only the receiver has are ignored, as the sender's map lacks them."""
     plan = SenderPlan()
     for tag, known in ours.items():
         decided = isinstance(known, _OUTCOMES)
@@ -345,8 +343,8 @@ def resume_as_sender(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bo
 
 
 def resume_as_receiver(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bool = False) -> ReceiverPlan:
-    """Plan as the receiver. Tags that only the sender has are not in its map: the sender sends them anew, or
-    drops them.
+    """Plan as the receiver. Tags that only the sender has are not in its map: they are sent anew, or
+    dropped.
     """
     plan = ReceiverPlan()
     for tag, known in ours.items():

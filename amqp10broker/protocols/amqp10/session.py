@@ -447,9 +447,7 @@ class Session:
         echo: bool = False,
         properties: Any = None,
     ) -> None:
-        """Send a flow of a link. `drain`: sender links repeat the receiver's last value; None takes it from
-        the link.
-        """
+        """Send a flow of a link. `drain`: sender links repeat the receiver's last value; None: the link's."""
         flow = self._flow()
         flow.handle = link.handle
         flow.delivery_count = link.credit.delivery_count

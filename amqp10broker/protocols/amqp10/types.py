@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Final, Self
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.serial import Binary32, EncodeError, Integer
 
-# The number of values that may enclose another one: hostile messages must not exhaust the stack of the
-# readers.
+# How many values may enclose another one: hostile messages must not exhaust the readers' stack.
 DEPTH_MAX: Final = 64
 
 # Items of width 0 (null, true, uint0, list0 ...) take no bytes, so an array of 2**32 - 1 of them would fit in
