@@ -1,7 +1,7 @@
-"""Why a link, a channel or a consumer waits: one closed set for both protocols.
+"""The reasons for which a link, a channel or a consumer waits: one closed set for both protocols.
 
-Each member's value is its code, as lists and the log write it; `docs/waiting.md` explains each. Metrics, flow
-events and the page are made from the rows.
+Each member's value is its code, which lists and the log contain; `docs/waiting.md` explains each. Metrics,
+flow events and the page are made from these rows.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.operations.snapshot import WaitView
 
 STUCK_MS: Final = 1_000
-"""Bytes that the socket has not taken for so long block the whole connection; a delivery without its next
-part for so long is unfinished.
+"""When the socket has taken no bytes for so long, the whole connection is blocked. A delivery whose next part
+has not come for so long is unfinished.
 """
 _IDLE: Final = True
 
 
 class Wait(StrEnum):
-    """The reasons to wait, a row each.
+    """The reasons to wait, one row each.
 
     Attributes:
-        to_do: what helps.
-        number: in flow events. It never changes.
-        general: the code of the reason that it is a case of, in sums of the analysis; its own by default.
-        idle: the part has nothing to do: it is counted apart and shown last.
+        to_do: the remedy.
+        number: the code in flow events. It never changes.
+        general: the code of the more general reason, for sums in the analysis; its own by default.
+        idle: the part has nothing to do: it is counted separately and listed last.
     """
 
     meaning: str
@@ -361,8 +361,8 @@ class Wait(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Why one part waits. `wait`: None: it can continue, or nothing is to be done. `why`: one sentence with
-    the evidence; with `wait` None the state: "its turn: 170 credits, window open". `for_ms`: None: unknown.
+    """Why one part waits. `wait`: None if it can continue, or has nothing to do. `why`: one sentence with the
+    evidence; with `wait` None, the state: "its turn: 170 credits, window open". `for_ms`: None: unknown.
     """
 
     wait: Wait | None
@@ -398,10 +398,10 @@ class WaitContext(NamedTuple):
 
     Attributes:
         writer_blocked: deliveries of the session or channel wait for the connection's writer.
-        writer_ms: since when the socket takes none of the writer's bytes; None: it is empty.
-        held_by: the connection is not read, because another part of it takes nothing: ``session 3``.
+        writer_ms: how long the socket has taken none of the writer's bytes; None: the writer is empty.
+        held_by: the connection is not read, because this part of it handles nothing: ``session 3``.
         blocked_ms: since when the connection is not read because it published during an alarm.
-        reader_credit: of a channel: contents that the connection's reader may give it before it waits.
+        reader_credit: for a channel: contents that the connection's reader may pass to it before it waits.
         holds_reader: the reader waits for this channel.
     """
 
@@ -418,7 +418,7 @@ class WaitContext(NamedTuple):
 
     @property
     def stuck(self) -> bool:
-        """Whether the client has not read for a while what was sent to it."""
+        """Whether the client has not read for some time what was sent to it."""
         return self.writer_ms is not None and self.now_ms - self.writer_ms >= STUCK_MS
 
     def ago(self, since_ms: int) -> str:
