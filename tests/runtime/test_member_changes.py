@@ -24,7 +24,7 @@ from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import declare
 from tests.support.declaring import remove as delete_queue
 from tests.support.managing import Host
-from tests.support.quorum_nodes import GROUP, Journal, Node, World
+from tests.support.quorum_harness import GROUP, Harness, Journal, Node
 
 PROMOTABLE, VOTER = MemberRole.PROMOTABLE, MemberRole.VOTER
 
@@ -38,7 +38,7 @@ class Scene:
     """
 
     def __init__(self) -> None:
-        self.world = World(1)
+        self.world = Harness(1)
         self.config = Config()
         self.absent: set[int] = set()
         self.decides = trio.Event()

@@ -28,13 +28,13 @@ from amqp10broker.protocols.amqp10.performatives import Properties, decode_compo
 from amqp10broker.protocols.amqp10.types import Described, ULong
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Answer, Command, Effect, PeerId, Publish, Subscribe
-from tests.support.askers import new_asker
 from tests.support.declaring import add_user, set_permission
-from tests.support.handles import MachineHandle
 from tests.support.notation import body_bytes, message
+from tests.support.queue_handles import MachineHandle
+from tests.support.reply_addresses import new_reply_to
 
 NODE = "node-1"
-ELSEWHERE = new_asker("elsewhere")
+ELSEWHERE = new_reply_to("elsewhere")
 _AMQP_VALUE = ULong(0x77)
 
 

@@ -27,10 +27,10 @@ from amqp10broker.protocols.serial import MASK, diff
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Command, Deliver, Effect
 from amqp10broker.sessions.amqp10.session import BrokerSession
-from tests.support.askers import new_asker
-from tests.support.handles import MachineHandle
+from tests.support.queue_handles import MachineHandle
 from tests.support.rawframes import FrameCutter, Got
-from tests.support.surroundings import make_catalog, make_context
+from tests.support.reply_addresses import new_reply_to
+from tests.support.session_context import make_catalog, make_context
 
 FRAME_BYTES = 512
 
@@ -140,7 +140,7 @@ class Pair:
         self.config = Config(flow=flow, container_id="broker")
         self.host = Host()
         self.catalog = make_catalog(self.host)
-        self.reply_to = new_asker("pair")
+        self.reply_to = new_reply_to("pair")
         self.batch_bytes = batch_bytes
         self.up = b""
         self.down = b""

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-from tests.support.raft_room import Room
+from tests.support.raft_modules import RaftModules
 from tests.support.raft_simulation import Simulation
 
 SOURCES: Final = Path(__file__).parent / "raft_rs"
@@ -102,7 +102,7 @@ class OtherMember:
     def __init__(
         self,
         process: Process,
-        room: Room,
+        room: RaftModules,
         size: int,
         me: int,
         stored: Any,
@@ -592,7 +592,7 @@ class MixedSimulation(Simulation):
     def __init__(
         self,
         seed: int,
-        room: Room,
+        room: RaftModules,
         process: Process,
         *,
         ours: int,
@@ -637,10 +637,10 @@ class MixedSimulation(Simulation):
         return not removed and super().can_do_without(me)
 
 
-class _Mixed(Room):
+class _Mixed(RaftModules):
     """Our room, in which members may be of the crate's."""
 
-    def __init__(self, room: Room, member: Callable[..., Any]) -> None:
+    def __init__(self, room: RaftModules, member: Callable[..., Any]) -> None:
         self.names = room.names | {"Raft": member, "new_group": self._new_group}
         self._room = room
 

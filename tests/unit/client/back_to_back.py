@@ -16,9 +16,9 @@ from amqp10broker.protocols.amqp10.performatives import Close, Open, SaslCode, S
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.sessions.amqp10.open import check_open, identity_of, open_properties, vhost_of
 from amqp10broker.sessions.amqp10.session import BrokerSession
-from tests.support.askers import new_asker
 from tests.support.pairing import Host, QueueBox
-from tests.support.surroundings import make_catalog, make_context
+from tests.support.reply_addresses import new_reply_to
+from tests.support.session_context import make_catalog, make_context
 
 
 class BrokerEnd:
@@ -63,7 +63,7 @@ class BrokerEnd:
                     properties=open_properties(event, "broker", "broker", identity_of(UNSET, "9.9", "test")),
                 )
             case BeginReceived():
-                self._reply_to[event.channel] = new_asker(str(event.channel))
+                self._reply_to[event.channel] = new_reply_to(str(event.channel))
                 reply_to = self._reply_to[event.channel]
                 context = make_context(self.catalog, self.config, reply_to, self)
                 self.sessions[event.channel] = BrokerSession(

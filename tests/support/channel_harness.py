@@ -1,6 +1,6 @@
 """Channels of AMQP 0-9-1 without tasks, sockets and time: clients' bytes in, every answer out.
 
-`World` holds real `BrokerChannel`, `VirtualHost`, `ClassicQueue` and `VolatileQueue` objects and carries
+`Harness` holds real `BrokerChannel`, `VirtualHost`, `ClassicQueue` and `VolatileQueue` objects and carries
 their letters as the tasks do (`runtime/connections/connection091.py`,
 `runtime/queues/queue_task.py`); a channel's turn is the one of its task (`sessions/context.py`).
 What may be under way in a running broker is a list here; the test says what
@@ -48,9 +48,9 @@ from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
 from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.messages import Frames, SessionMessage
-from tests.support.askers import new_asker
-from tests.support.handles import MachineHandle
-from tests.support.surroundings import ClientLog, make_catalog
+from tests.support.queue_handles import MachineHandle
+from tests.support.reply_addresses import new_reply_to
+from tests.support.session_context import ClientLog, make_catalog
 
 BUDGET_BYTES = 65_536
 ALL_CAPABILITIES = frozenset({"consumer_cancel_notify", "publisher_confirms", "basic.nack"})
@@ -60,7 +60,7 @@ Got = Method | Content
 """What a client receives: a method, or one with content."""
 
 
-CHANNELS: WeakValueDictionary[PeerId, WorldChannel] = WeakValueDictionary()
+CHANNELS: WeakValueDictionary[PeerId, ChannelEnds] = WeakValueDictionary()
 """Those that queues may answer; a channel that is over is not there, as a closed mailbox."""
 
 
@@ -72,10 +72,10 @@ def deliver(effects: dict[PeerId, list[Effect]]) -> None:
             channel.inbox.append(batch)
 
 
-class QueueBox(MachineHandle[ClassicQueue]):
-    """A queue and its letters that are not worked off; `World.rest` leaves those of a `stalled` one."""
+class FakeQueueTask(MachineHandle[ClassicQueue]):
+    """A queue and its letters that are not worked off; `Harness.rest` leaves those of a `stalled` one."""
 
-    def __init__(self, spec: QueueSpec, forget: Callable[[QueueBox], None]) -> None:
+    def __init__(self, spec: QueueSpec, forget: Callable[[FakeQueueTask], None]) -> None:
         super().__init__(
             ClassicQueue(
                 spec.name, durable=spec.durable, auto_delete=spec.auto_delete, settings=spec.settings
@@ -99,7 +99,7 @@ class QueueBox(MachineHandle[ClassicQueue]):
         deliver(self.queue.take_effects())
 
 
-class VolatileBox(MachineHandle[VolatileQueue]):
+class VolatileHandle(MachineHandle[VolatileQueue]):
     """A queue of direct reply-to: answers at once."""
 
     def post(self, command: Command) -> None:
@@ -107,7 +107,7 @@ class VolatileBox(MachineHandle[VolatileQueue]):
         deliver(self.queue.take_effects())
 
 
-class World:
+class Harness:
     """A broker's queues and channels.
 
     Attributes:
@@ -122,19 +122,19 @@ class World:
         self.config = config or Config()
         self.catalog = make_catalog(self)
         self.vhost = self.catalog.lookup_vhost(VHOST)
-        self.boxes: list[QueueBox] = []
-        self.connections: list[WorldConnection] = []
+        self.boxes: list[FakeQueueTask] = []
+        self.connections: list[ConnectionEnds] = []
         self.strict = strict
         self.ended = ClientCounters()
-        self.on_written: Callable[[WorldChannel], None] | None = None
+        self.on_written: Callable[[ChannelEnds], None] | None = None
         self._ids = count(1)
 
-    def start_queue(self, queue: QueueSpec) -> QueueBox:
-        box = QueueBox(queue, self._forget)
+    def start_queue(self, queue: QueueSpec) -> FakeQueueTask:
+        box = FakeQueueTask(queue, self._forget)
         self.boxes.append(box)
         return box
 
-    def _forget(self, box: QueueBox) -> None:
+    def _forget(self, box: FakeQueueTask) -> None:
         self.catalog.propose(QueueEnded(box.spec.vhost, box.spec.name, box))
 
     def make_volatile(
@@ -142,27 +142,27 @@ class World:
     ) -> DeclaredQueue:
         name = f"{DIRECT_REPLY_TO}.{self.new_id()}"
         allowed(name)
-        return vhost.add_volatile(name, connection, VolatileBox(VolatileQueue(name)))
+        return vhost.add_volatile(name, connection, VolatileHandle(VolatileQueue(name)))
 
     def new_id(self) -> str:
         return f"id-{next(self._ids)}"
 
-    def box(self, name: str) -> QueueBox:
+    def box(self, name: str) -> FakeQueueTask:
         """The queue of this name that can be found now."""
         handle = self.vhost.lookup(name).handle
-        assert isinstance(handle, QueueBox)
+        assert isinstance(handle, FakeQueueTask)
         return handle
 
     def counts(self, name: str) -> tuple[int, int]:
         queue = self.box(name).queue
         return queue.ready, queue.unsettled
 
-    def connect(self, **options: Any) -> WorldConnection:
-        connection = WorldConnection(self, **options)
+    def connect(self, **options: Any) -> ConnectionEnds:
+        connection = ConnectionEnds(self, **options)
         self.connections.append(connection)
         return connection
 
-    def channel(self, **options: Any) -> WorldChannel:
+    def channel(self, **options: Any) -> ChannelEnds:
         return self.connect(**options).channel(1)
 
     def rest(self) -> None:
@@ -190,7 +190,7 @@ class World:
         return moved
 
 
-class WorldConnection:
+class ConnectionEnds:
     """A client's connection: its reader, and its channels.
 
     Attributes:
@@ -202,7 +202,7 @@ class WorldConnection:
 
     def __init__(
         self,
-        world: World,
+        world: Harness,
         *,
         user: str = "guest",
         capabilities: Collection[str] = ALL_CAPABILITIES,
@@ -212,14 +212,14 @@ class WorldConnection:
         self.user = user
         self.capabilities = capabilities
         self.frame_max = frame_max
-        self.channels: dict[int, WorldChannel] = {}
+        self.channels: dict[int, ChannelEnds] = {}
         self.fault: AmqpHardError | None = None
         self.log = ClientLog()
         self.waiting: deque[Item] = deque()
         self.reader = FrameReader(frame_max, content_bytes_max=world.config.max_message_size_bytes)
 
-    def channel(self, number: int) -> WorldChannel:
-        channel = WorldChannel(self, number)
+    def channel(self, number: int) -> ChannelEnds:
+        channel = ChannelEnds(self, number)
         self.channels[number] = channel
         assert channel.call(methods.ChannelOpen()) == methods.ChannelOpenOk()
         return channel
@@ -256,7 +256,7 @@ class WorldConnection:
         self.world.catalog.propose(ConnectionEnded(self.world.vhost.name, self))
 
 
-class WorldChannel:
+class ChannelEnds:
     """A channel: the client's end and the broker's.
 
     Attributes:
@@ -268,7 +268,7 @@ class WorldChannel:
         room: bytes of deliveries that may be written in this turn.
     """
 
-    def __init__(self, connection: WorldConnection, number: int) -> None:
+    def __init__(self, connection: ConnectionEnds, number: int) -> None:
         self.connection = connection
         self.world = connection.world
         self.number = number
@@ -283,7 +283,7 @@ class WorldChannel:
         world = self.world
         connection = self.connection
         config = world.config
-        self.reply_to = new_asker(f"connection {id(connection)}, channel {self.number}")
+        self.reply_to = new_reply_to(f"connection {id(connection)}, channel {self.number}")
         CHANNELS[self.reply_to.id] = self
         context = ChannelContext(
             catalog=world.catalog,

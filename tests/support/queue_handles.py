@@ -11,7 +11,7 @@ from amqp10broker.queues.machine import QueueMachine
 M = TypeVar("M", bound=QueueMachine)
 
 
-class IdleHandle:
+class FakeHandle:
     """A queue that takes letters and does nothing; its counts are those that a test sets."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from amqp10broker.protocols.amqp091.content import Content
 from amqp10broker.protocols.amqp091.methods import Method
 from amqp10broker.queues.commands import Command, DeliveryOutcome, Publish, Purge, Settle
 from amqp10broker.sessions.counters import ClientCounters
-from tests.support.channel_world import Got, QueueBox, World, WorldChannel, WorldConnection
+from tests.support.channel_harness import ChannelEnds, ConnectionEnds, FakeQueueTask, Got, Harness
 from tests.support.queue_inside import consumers_of, fresh_of, returned_of
 
 Draw = Callable[[int], int]
@@ -33,7 +33,7 @@ BOTH = "both"
 ENDS = (DeliveryOutcome.ACCEPT, DeliveryOutcome.DISCARD, DeliveryOutcome.DISCARD_FAILED)
 
 
-class WatchedBox(QueueBox):
+class WatchedBox(FakeQueueTask):
     """A queue that notes what it takes and what is settled.
 
     Attributes:
@@ -42,7 +42,7 @@ class WatchedBox(QueueBox):
         purged: how many went by a purge.
     """
 
-    def __init__(self, spec: QueueSpec, forget: Callable[[QueueBox], None]) -> None:
+    def __init__(self, spec: QueueSpec, forget: Callable[[FakeQueueTask], None]) -> None:
         super().__init__(spec, forget)
         self.taken: list[int] = []
         self.done: Counter[int] = Counter()
@@ -81,10 +81,10 @@ class WatchedBox(QueueBox):
         ]
 
 
-class WatchedWorld(World):
+class WatchedWorld(Harness):
     """A world whose queues take notes."""
 
-    def start_queue(self, queue: QueueSpec) -> QueueBox:
+    def start_queue(self, queue: QueueSpec) -> FakeQueueTask:
         box = WatchedBox(queue, self._forget)
         self.boxes.append(box)
         return box
@@ -132,7 +132,7 @@ class Watch:
     """
 
     walk: Walk
-    channel: WorldChannel
+    channel: ChannelEnds
     open: bool = True
     mode: str = "plain"
     asked: deque[Asked] = field(default_factory=deque)
@@ -431,7 +431,7 @@ class Walk:
             setup.call(methods.QueueBind(name, "amq.fanout", ""))
         self.setup = setup
         self.world.on_written = self._on_written
-        self.slots: list[WorldConnection] = []
+        self.slots: list[ConnectionEnds] = []
         for _ in range(CONNECTIONS):
             self._connect()
 
@@ -470,7 +470,7 @@ class Walk:
         for connection in self.world.connections:
             assert connection.fault is None, connection.fault
 
-    def _on_written(self, channel: WorldChannel) -> None:
+    def _on_written(self, channel: ChannelEnds) -> None:
         for watch in self.watches:
             if watch.channel is channel:
                 watch.look(channel.take())
