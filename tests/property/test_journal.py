@@ -32,7 +32,7 @@ from tests.support.declaring import declare
 from tests.support.disks import PowerLoss, SimDisk
 from tests.support.examples import tried
 from tests.support.journal_harness import LONG, Harness, new_disk, walk
-from tests.support.pairing import Host
+from tests.support.queue_handles import QueueHost
 from tests.support.rawframes import FrameCutter, attach_sender, frame, transfer
 from tests.support.reply_addresses import new_reply_to
 from tests.support.session_context import make_catalog, make_context
@@ -230,7 +230,7 @@ def encoded(step: Step) -> bytes:
 
 def outcome(writes: Sequence[bytes]) -> dict[str, Any]:
     """What becomes of it: what queues were told of each link, and what the client was."""
-    catalog = make_catalog(Host())
+    catalog = make_catalog(QueueHost())
     declare(catalog, "/", "q")
     config = Config(max_message_size_bytes=MAX_BYTES)
     context = make_context(catalog, config, new_reply_to("client"), object())

@@ -52,7 +52,7 @@ class Mute(FakeHandle):
         self.broker = broker
 
     def reply(self, ready: int) -> None:
-        letter: Any = self.letters.pop(0)
+        letter: Any = self.commands.pop(0)
         request = letter.request
         self.broker.reply_registry.post({request.reply_to: [Answer(request, ready, 0)]})
 

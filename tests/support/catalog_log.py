@@ -87,7 +87,7 @@ class CheckedCatalog(Catalog):
 
     def _clocks(self) -> object:
         """What tells that something has changed, or that a queue was told something."""
-        letters = [len(queue.handle.letters) for queue in self]  # type: ignore[attr-defined]
+        letters = [len(queue.handle.commands) for queue in self]  # type: ignore[attr-defined]
         return self.users.version, {name: vhost.version for name, vhost in self.vhosts.items()}, letters
 
 

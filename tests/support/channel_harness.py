@@ -40,7 +40,6 @@ from amqp10broker.protocols.amqp091.content import (
 from amqp10broker.protocols.amqp091.errors import AmqpHardError, ReplyCode
 from amqp10broker.protocols.amqp091.methods import Method
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
-from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Command, Effect, PeerId
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.routing.exchange import DIRECT_REPLY_TO
@@ -48,7 +47,7 @@ from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
 from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.messages import Frames, SessionMessage
-from tests.support.queue_handles import MachineHandle
+from tests.support.queue_handles import MachineHandle, WaitingQueue
 from tests.support.reply_addresses import new_reply_to
 from tests.support.session_context import ClientLog, make_catalog
 
@@ -72,31 +71,14 @@ def deliver(effects: dict[PeerId, list[Effect]]) -> None:
             channel.inbox.append(batch)
 
 
-class FakeQueueTask(MachineHandle[ClassicQueue]):
-    """A queue and its letters that are not worked off; `Harness.rest` leaves those of a `stalled` one."""
+class FakeQueueTask(WaitingQueue):
+    """A queue that sends its effects to channels; `Harness.rest` leaves the commands of a `stalled` one."""
 
-    def __init__(self, spec: QueueSpec, forget: Callable[[FakeQueueTask], None]) -> None:
-        super().__init__(
-            ClassicQueue(
-                spec.name, durable=spec.durable, auto_delete=spec.auto_delete, settings=spec.settings
-            )
-        )
-        self.spec = spec
-        self.letters: deque[Command] = deque()
-        self.stalled = False
-        self._forget = forget
+    stalled = False
 
-    def post(self, command: Command) -> None:
-        self.letters.append(command)
-
-    def run(self, letters: int) -> None:
-        """Work on some letters, as one wake of the queue's task."""
-        before = self.queue.deleted
-        for _ in range(min(letters, len(self.letters))):
-            self.queue.apply(self.letters.popleft(), 0)
-        if self.queue.deleted and not before:
-            self._forget(self)
-        deliver(self.queue.take_effects())
+    def run(self, commands: int) -> None:
+        """Apply the first commands in one step, as the queue's task does."""
+        deliver(self.work(commands))
 
 
 class VolatileHandle(MachineHandle[VolatileQueue]):
@@ -184,7 +166,7 @@ class Harness:
                     channel.wake()
                 moved = channel.write_more() or moved
         for box in list(self.boxes):
-            if box.letters and not box.stalled:
+            if box.commands and not box.stalled:
                 moved = True
                 box.run(1000)
         return moved

@@ -20,6 +20,7 @@ from amqp10broker.protocols.amqp091.methods import Method
 from amqp10broker.queues.commands import Command, DeliveryOutcome, Publish, Purge, Settle
 from amqp10broker.sessions.counters import ClientCounters
 from tests.support.channel_harness import ChannelEnds, ConnectionEnds, FakeQueueTask, Got, Harness
+from tests.support.queue_handles import WaitingQueue
 from tests.support.queue_inside import consumers_of, fresh_of, returned_of
 
 Draw = Callable[[int], int]
@@ -42,14 +43,14 @@ class WatchedBox(FakeQueueTask):
         purged: how many went by a purge.
     """
 
-    def __init__(self, spec: QueueSpec, forget: Callable[[FakeQueueTask], None]) -> None:
-        super().__init__(spec, forget)
+    def __init__(self, spec: QueueSpec, on_deleted: Callable[[WaitingQueue], None]) -> None:
+        super().__init__(spec, on_deleted)
         self.taken: list[int] = []
         self.done: Counter[int] = Counter()
         self.purged = 0
 
-    def run(self, letters: int) -> None:
-        for command in list(self.letters)[:letters]:
+    def run(self, commands: int) -> None:
+        for command in list(self.commands)[:commands]:
             self._note(command)
             super().run(1)
 
@@ -508,7 +509,7 @@ class Walk:
             watch.channel.take_letters(1 + self.draw(4), answers_first=bool(self.draw(2)))
             watch.channel.wake([0, 1, 100, 65_536, 65_536][self.draw(5)])
         elif kind == 2:
-            boxes = [box for box in self.world.boxes if box.letters]
+            boxes = [box for box in self.world.boxes if box.commands]
             if boxes:
                 self._pick(boxes).run(1 + self.draw(8))
         else:

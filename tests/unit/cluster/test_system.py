@@ -99,7 +99,7 @@ def test_what_changes_nothing_is_answered_at_once_also_in_minority(world: Cluste
     node = follower(world)
     world.answer(node, DeclareQueue("/", "q", durable=False))
     world.cut_off(node)
-    touched = _handle(node, "q").letters
+    touched = _handle(node, "q").commands
     ref = node.ask(DeclareQueue("/", "q", durable=False))
     assert node.heard[ref].result() == QueueDeclaration("q", False)
     assert len(touched) == 1, "it counts as used"
@@ -272,7 +272,7 @@ def test_a_node_that_was_away_for_long_gets_a_state(world: Cluster, monkeypatch:
     assert now["stays"] is before["stays"]
     assert now["again"] is not before["again"]
     assert isinstance(before["again"].handle, FakeHandle)
-    assert before["again"].handle.letters == [DELETE]
+    assert before["again"].handle.commands == [DELETE]
     world.kill(node)
     world.restart(node)
     world.settle()
@@ -459,7 +459,7 @@ def test_without_a_leader_nothing_is_left_of_it(world: Cluster) -> None:
         node.heard[ref].result()
     world.settle()
     assert not any("q" in queues(each) for each in world.nodes)
-    assert all(handle.letters == [DELETE] for handle in handles)
+    assert all(handle.commands == [DELETE] for handle in handles)
 
 
 # --- and ------------------------------------------------------------------------------------------------
@@ -472,9 +472,9 @@ def test_a_queue_that_is_to_hear_of_its_end_from_who_asked_hears_of_it_in_any_ca
     handles = [_handle(each, "q") for each in world.nodes]
     world.answer(node, DeleteQueue("/", "q", farewell=False))
     world.settle()
-    assert all(handle.letters == [] for handle in handles)
+    assert all(handle.commands == [] for handle in handles)
     world.pass_time(10_000)
-    assert all(handle.letters == [DELETE] for handle in handles)
+    assert all(handle.commands == [DELETE] for handle in handles)
 
 
 def test_a_transaction_of_another_node_is_not_taken_from_this_one(world: Cluster) -> None:

@@ -514,7 +514,7 @@ def test_a_deleted_virtual_host_takes_its_permissions_and_parameters_along(catal
     catalog.parameters["v", "shovel", "s"] = {}
     gone = delete_vhost(catalog, "v")
     assert gone is vhost
-    assert queue.handle.letters == [DELETE]  # type: ignore[attr-defined]
+    assert queue.handle.commands == [DELETE]  # type: ignore[attr-defined]
     assert list(gone) == list(gone.topology.bindings()) == []
     assert gone.deleted
     assert [row[1] for row in catalog.users.permissions()] == ["/"]

@@ -40,7 +40,7 @@ def puppet(channel: ChannelEnds, name: str = "q", **arguments: Any) -> ScriptedQ
     world = channel.world
     declare(world.catalog, world.vhost, name, arguments=arguments)
     box = world.box(name)
-    return ScriptedQueue(name, box, box.letters)
+    return ScriptedQueue(name, box, box.commands)
 
 
 def happen(channel: ChannelEnds, *effects: commands.Effect) -> list[Got]:

@@ -28,7 +28,7 @@ def quiet_queue(world: Harness, name: str) -> DeclaredQueue:
 
 def letters(queue: DeclaredQueue) -> list[Any]:
     handle: Any = queue.handle
-    return handle.letters  # type: ignore[no-any-return]
+    return handle.commands  # type: ignore[no-any-return]
 
 
 def post(command: QueueCommand) -> None:

@@ -100,7 +100,7 @@ class Peer:
             moved = False
             for handle, command in self.service.take_commands():
                 handle.post(command)
-            for box in self.broker.host.boxes.values() if self.queues_work else ():
+            for box in self.broker.host.queues.values() if self.queues_work else ():
                 for reply_to, effects in box.work().items():
                     if reply_to == self.reply_to.id:
                         self.service.on_effects(effects)
