@@ -505,15 +505,13 @@ class LinkSimulation:
         self,
         seed: int,
         *,
-        nodes: int = 4,
-        members: int = 3,
         settings: QueueSettings,
         strict: bool = True,
         disks_fill: bool = False,
         selects: bool = False,
         browses: float = 0,
     ) -> None:
-        """Nodes that are all connected, with two sessions each."""
+        """Four nodes that are all connected, with two sessions each; three have a member of the queue."""
         self.selects = selects
         self.browses = browses
         self.strict = strict
@@ -521,7 +519,7 @@ class LinkSimulation:
         self._purged = seed % 4 == 3
         self.random = random.Random(seed)
         self.settings = settings
-        self.numbers = range(1, nodes + 1)
+        self.numbers = range(1, 5)
         self.now_ms = 0
         self.crowded = False
         self.ways: dict[tuple[int, int], deque[PeerFrame]] = {}
@@ -538,7 +536,7 @@ class LinkSimulation:
         self.nodes: dict[int, Node] = {}
         for number in self.numbers:
             self.nodes[number] = Node(self, number, 1)
-        for number in self.numbers[:members]:
+        for number in self.numbers[:3]:
             node = self.nodes[number]
             node.serve(Member(node, settings))
         for at in self.numbers:

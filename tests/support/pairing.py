@@ -31,6 +31,7 @@ from tests.support.reply_addresses import new_reply_to
 from tests.support.session_context import make_catalog, make_context
 
 FRAME_BYTES = 512
+BATCH_BYTES = 4_000
 
 
 class SenderWatch:
@@ -110,25 +111,22 @@ class SenderWatch:
 class Pair:
     """The two ends, what is between them, and watches on both directions."""
 
-    def __init__(
-        self, *, window: int, flow: FlowSettings, frame_bytes: int = FRAME_BYTES, batch_bytes: int = 4_000
-    ) -> None:
+    def __init__(self, *, window: int, flow: FlowSettings) -> None:
         self.config = Config(flow=flow, container_id="broker")
         self.host = QueueHost()
         self.catalog = make_catalog(self.host)
         self.reply_to = new_reply_to("pair")
-        self.batch_bytes = batch_bytes
         self.up = b""
         self.down = b""
         self.inbox: list[list[Effect]] = []
         self.broker_reader = FrameReader()
         self.client_reader = FrameReader()
-        self.client = Session(0, incoming_window=window, handle_max=255, frame_size_max=frame_bytes)
+        self.client = Session(0, incoming_window=window, handle_max=255, frame_size_max=FRAME_BYTES)
         self.client.begin()
         (begin,) = self.client.take_output()
         (got,) = FrameCutter().feed(begin)
         context = make_context(self.catalog, self.config, self.reply_to, self)
-        self.broker = BrokerSession(0, got.body, context, frame_size_max=frame_bytes, alarm=False)
+        self.broker = BrokerSession(0, got.body, context, frame_size_max=FRAME_BYTES, alarm=False)
         (answer,) = FrameCutter().feed(b"".join(self.broker.session.take_output()))
         assert type(answer.body) is amqp10.Begin
         self.client.receive_begin(0, answer.body)
@@ -144,7 +142,7 @@ class Pair:
     def write_up(self) -> None:
         """The client writes what it has, transfers as credit and window allow."""
         while True:
-            _, events = self.client.pump(self.batch_bytes)
+            _, events = self.client.pump(BATCH_BYTES)
             if not events:
                 break
         out = b"".join(self.client.take_output())

@@ -584,7 +584,7 @@ class MixedSimulation(Simulation):
     """One run of a group in which both cores are.
 
     Args:
-        seed, room, steps, trace: as of `Simulation`.
+        seed, room, trace: as of `Simulation`.
         ours: how many of the first members are ours.
         others: how many are not.
     """
@@ -597,7 +597,6 @@ class MixedSimulation(Simulation):
         *,
         ours: int,
         others: int,
-        steps: int = 600,
         trace: bool = False,
     ) -> None:
         self.ours = ours
@@ -609,7 +608,7 @@ class MixedSimulation(Simulation):
                 return room.Raft(me, stored, store, commit_wait_ms=commit_wait_ms, **rest)
             return OtherMember(process, room, bytes_of, me, stored, store, **rest)
 
-        super().__init__(seed, _Mixed(room, member), steps=steps, trace=trace)
+        super().__init__(seed, _Mixed(room, member), trace=trace)
 
     def _size(self) -> int:
         return self.size
