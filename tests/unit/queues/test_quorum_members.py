@@ -17,17 +17,17 @@ from amqp10broker.queues.settings import DEFAULTS
 from amqp10broker.raft import messages
 from amqp10broker.raft.groups import LATER_MS
 from amqp10broker.raft.ids import member_id
-from tests.support.quorum_alone import at_once
-from tests.support.quorum_nodes import GROUP, HEAD, Journal, Node, World
-from tests.support.small_journal import SmallJournal
+from tests.support.memory_journal import MemoryJournal
+from tests.support.quorum_harness import GROUP, HEAD, Harness, Journal, Node
+from tests.support.quorum_single import at_once
 
 
-def numbers(world: World, node: Node) -> list[int]:
+def numbers(world: Harness, node: Node) -> list[int]:
     return [int(body.rstrip(b".")) for body in world.bodies(node).values()]
 
 
 def test_what_nodes_have_published_and_is_not_committed_is_unconfirmed() -> None:
-    world = World(1)
+    world = Harness(1)
     leader = world.opened()
     peer = commands.PeerId(7, 1, 1)
     publish = commands.Publish(commands.PublisherRef(peer, 1), [1, 2], [(HEAD, b"x")] * 2, settled=False)
@@ -38,7 +38,7 @@ def test_what_nodes_have_published_and_is_not_committed_is_unconfirmed() -> None
 
 
 def test_followers_tell_nothing() -> None:
-    world = World(1)
+    world = Harness(1)
     leader = world.opened()
     told: list[int] = []
     for node in world.nodes.values():
@@ -51,7 +51,7 @@ def test_followers_tell_nothing() -> None:
 
 
 def test_a_leader_that_was_deposed_tells_nothing() -> None:
-    world = World(1)
+    world = Harness(1)
     old = world.opened()
     world.settle_down(world.even)
     world.part(old.number)
@@ -67,7 +67,7 @@ def test_a_leader_that_was_deposed_tells_nothing() -> None:
     assert set(told) == {leader.number}
 
 
-def behind(world: World, leader: Node) -> list[int]:
+def behind(world: Harness, leader: Node) -> list[int]:
     """How many entries each follower knows to be committed and has not carried out."""
     others = [node for node in world.nodes.values() if node is not leader]
     assert {node.member.raft.hard.commit for node in others} == {leader.store.last}
@@ -76,7 +76,7 @@ def behind(world: World, leader: Node) -> list[int]:
 
 def test_a_follower_carries_out_several_entries_with_one_wake() -> None:
     """Nobody waits for it: when there are enough of them, or after some time."""
-    world = World(1)
+    world = Harness(1)
     leader = world.opened()
     world.settle_down(world.even)
     world.pass_time(LATER_MS)
@@ -99,7 +99,7 @@ def test_a_follower_carries_out_several_entries_with_one_wake() -> None:
 @pytest.mark.parametrize("slow", [False, True], ids=["quick disk", "slow disk"])
 def test_a_follower_answers_before_it_carries_out(*, slow: bool) -> None:
     """The leader waits for that answer. A slow disk holds it up, and not what is committed already."""
-    world = World(1)
+    world = Harness(1)
     leader = world.opened()
     world.settle_down(world.even)
     world.work_off()
@@ -125,7 +125,7 @@ def test_a_follower_answers_before_it_carries_out(*, slow: bool) -> None:
 
 
 def test_who_leads_has_carried_out_what_it_left_for_later() -> None:
-    world = World(1)
+    world = Harness(1)
     old = world.opened()
     world.settle_down(world.even)
     world.publish(old, 3)
@@ -142,7 +142,7 @@ def test_who_leads_has_carried_out_what_it_left_for_later() -> None:
 
 def test_who_leads_has_applied_all_that_was_confirmed_before() -> None:
     """It has the entries when it is elected, but does not know that they are committed."""
-    world = World(1)
+    world = Harness(1)
     old = world.opened()
     world.settle_down(world.even)
     world.publish(old, 3)
@@ -164,7 +164,7 @@ def test_who_leads_has_applied_all_that_was_confirmed_before() -> None:
 def test_parts_of_another_state_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part of a state that was given up arrives between those of the next one."""
     monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
-    world = World(8)
+    world = Harness(8)
     leader = world.opened()
     world.publish(leader, 50)
     world.settle_down(world.even)
@@ -188,7 +188,7 @@ def test_parts_of_another_state_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_a_majority_nothing_is_confirmed_and_the_leader_stops() -> None:
-    world = World(2)
+    world = Harness(2)
     leader = world.opened()
     world.settle_down(world.even)
     others = [node for node in world.nodes.values() if node is not leader]
@@ -207,7 +207,7 @@ def test_without_a_majority_nothing_is_confirmed_and_the_leader_stops() -> None:
 
 def test_what_a_leader_without_majority_wrote_goes_for_what_the_others_agreed_on() -> None:
     """Its messages have had the indexes that the others' have now."""
-    world = World(3)
+    world = Harness(3)
     old = world.opened()
     world.publish(old)
     world.settle_down(world.even)
@@ -227,7 +227,7 @@ def test_what_a_leader_without_majority_wrote_goes_for_what_the_others_agreed_on
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "gh_12635")
 def test_a_member_that_was_away_takes_a_state_behind_what_was_held_and_purged() -> None:
     """It has a consumer with credit in the middle, which its node never heard of."""
-    world = World(9)
+    world = Harness(9)
     leader = world.opened()
     world.settle_down(world.even)
     away = next(node.number for node in world.nodes.values() if node is not leader)
@@ -260,7 +260,7 @@ def test_a_member_that_was_away_takes_a_state_behind_what_was_held_and_purged() 
 def test_a_new_member_begins_with_the_leaders_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """In parts: none is longer than a frame may be, and four are under way."""
     monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
-    world = World(6)
+    world = Harness(6)
     leader = world.opened()
     world.publish(leader, 50)
     world.settle_down(world.even)
@@ -287,7 +287,7 @@ def test_a_message_that_is_settled_while_the_state_is_sent_is_there_until_it_is_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
-    world = World(7)
+    world = Harness(7)
     leader = world.opened()
     world.publish(leader, 60)
     world.settle_down(world.even)
@@ -308,7 +308,7 @@ def test_a_message_that_is_settled_while_the_state_is_sent_is_there_until_it_is_
 @pytest.mark.parametrize("when", range(1, 12))
 def test_a_crash_while_the_state_comes_leaves_no_mixture(when: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
-    world = World(100 + when)
+    world = Harness(100 + when)
     leader = world.opened()
     world.publish(leader, 30)
     world.settle_down(world.even)
@@ -336,7 +336,7 @@ def test_a_crash_while_the_state_comes_leaves_no_mixture(when: int, monkeypatch:
 
 def test_a_queue_that_the_catalog_has_forgotten_ends_at_every_member_by_itself() -> None:
     """A member that is cut off waits for nobody; the leader tells consumers, and answers who waits."""
-    world = World(9)
+    world = Harness(9)
     leader = world.opened()
     world.settle_down(world.even)
     consumer = world.client.consumer()
@@ -371,7 +371,7 @@ def told_to(told: list[object]) -> Any:
 def test_a_member_whose_machine_fails_is_left_out_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World(10)
+    world = Harness(10)
     leader = world.opened()
     world.settle_down(world.even)
     world.publish(leader)
@@ -404,7 +404,7 @@ def test_a_member_whose_machine_fails_is_left_out_and_the_others_go_on(
 
 def test_the_member_that_is_to_lead_a_new_group_does_so_without_waiting() -> None:
     """Also if the others begin a moment later: their nodes say first that they have no such member."""
-    world = World(12)
+    world = Harness(12)
     start = world.now
     for _ in range(1000):
         if not world.deliver():
@@ -413,7 +413,7 @@ def test_the_member_that_is_to_lead_a_new_group_does_so_without_waiting() -> Non
                 node.work()
             world.pass_time(0)
     assert (world.opened().number, world.now) == (1, start)
-    world = World(13)
+    world = Harness(13)
     for number in (2, 3):
         world.part(number)
     for _ in range(100):
@@ -553,7 +553,7 @@ def start_of(journal: Journal, me: int) -> QuorumStore:
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_member_that_is_added_again_has_nothing_of_the_one_before(durable: bool) -> None:
     """Of the node's first member messages are cleaned away, the state stands; then the power goes."""
-    world = World(21)
+    world = Harness(21)
     leader = world.opened()
     first = world.join(4, 300)
     leader.member.change(messages.Add(first))
@@ -575,7 +575,7 @@ def test_a_member_that_is_added_again_has_nothing_of_the_one_before(durable: boo
 
 
 def test_a_member_that_was_added_is_there_when_the_file_with_its_beginning_is_cleaned() -> None:
-    world = World(22)
+    world = Harness(22)
     leader = world.opened()
     new = world.join(4, 600)
     leader.member.change(messages.Add(new))
@@ -596,7 +596,7 @@ def test_a_member_that_was_added_is_there_when_the_file_with_its_beginning_is_cl
     assert numbers(world, world.nodes[4]) == numbers(world, leader)
 
 
-def member_of_three(journal: SmallJournal) -> QuorumStore:
+def member_of_three(journal: MemoryJournal) -> QuorumStore:
     """The first of three, as a start finds it."""
     members = [member_id(each) for each in (1, 2, 3)]
     store = QuorumStore(GROUP, "q", journal, when_durable=at_once, me=members[0], members=members, node=1)
@@ -620,7 +620,7 @@ def written(
 
 def test_entries_that_stand_there_again_cut_nothing_off() -> None:
     """The power goes while a file is cleaned: of three entries one was appended again."""
-    journal = SmallJournal(10**6)
+    journal = MemoryJournal(10**6)
     store = member_of_three(journal)
     for number in (2, 3, 4):
         written(store, entry(store, number), term=1, first=number)
@@ -634,7 +634,7 @@ def test_entries_that_stand_there_again_cut_nothing_off() -> None:
 
 def test_what_is_said_to_be_committed_with_entries_is_not_taken_for_what_they_replace() -> None:
     """The term comes to the disk with the leader's commit index; the entry that this is about does not."""
-    journal = SmallJournal(10**6)
+    journal = MemoryJournal(10**6)
     store = member_of_three(journal)
     written(store, entry(store, 1), term=1, first=2)
     written(store, entry(store, 2), term=2, first=2, hard=messages.Hard(2, None, 2))
@@ -645,7 +645,7 @@ def test_what_is_said_to_be_committed_with_entries_is_not_taken_for_what_they_re
 
 def test_a_state_has_the_configuration_of_its_place() -> None:
     """The entries that changed it are cleaned away, and it is not that with which the group began."""
-    journal = SmallJournal(10**6)
+    journal = MemoryJournal(10**6)
     store = member_of_three(journal)
     config = messages.Configuration(tuple(member_id(each) for each in (1, 2, 3)), (member_id(4, 1),))
     run = messages.run_of(2, 1, messages.Kind.CONFIG, (messages.CONFIG.encode(config),))
@@ -661,7 +661,7 @@ def test_a_state_has_the_configuration_of_its_place() -> None:
 
 def test_the_task_of_a_queue_wakes_when_its_member_leads_or_leads_no_more_and_for_no_other_election() -> None:
     """With thousands of queues, a wake for each step of an election takes longer than the election."""
-    world = World(1)
+    world = Harness(1)
     leader = world.opened()
     world.settle_down(world.even)
     follower = next(node for node in world.nodes.values() if node is not leader)

@@ -39,8 +39,8 @@ from amqp10broker.sessions.diagnosis.survey import Selection, Survey
 from amqp10broker.sessions.diagnosis.wait_reasons import Wait
 from tests.support import streams
 from tests.support.declaring import bind, declare, declare_exchange
-from tests.support.handles import MachineHandle
 from tests.support.queue_bench import message
+from tests.support.queue_handles import MachineHandle
 from tests.support.topologies import NoHost
 
 

@@ -13,7 +13,7 @@ from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.record import HEADER_BYTES, RECORD_BYTES, Record
 from tests.support.disks import PowerLoss, SimDisk
 from tests.support.inventories import inventory_on
-from tests.support.journals import FOLDER, LONG, World, file_name, new_disk, walk
+from tests.support.journal_harness import FOLDER, LONG, Harness, file_name, new_disk, walk
 
 
 def _open(disk: SimDisk, file_bytes_max: int = 10_000) -> tuple[Journal, list[Record]]:
@@ -201,7 +201,7 @@ def test_a_record_that_was_changed_is_not_served(disk: SimDisk) -> None:
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "dont_leak_file_handles")
 def test_few_descriptors_stay_open_and_none_after_closing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "OPEN_FILES_MAX", 4)
-    world = World(new_disk(), 100)
+    world = Harness(new_disk(), 100)
     world.recover()
     for _ in range(30):
         world.append(60)
@@ -218,8 +218,8 @@ def test_few_descriptors_stay_open_and_none_after_closing(monkeypatch: pytest.Mo
 # --- cleaning -----------------------------------------------------------------------------------
 
 
-def _filled(files: int) -> World:
-    world = World(new_disk(), 1000)
+def _filled(files: int) -> Harness:
+    world = Harness(new_disk(), 1000)
     world.recover()
     while world.journal.files <= files:
         world.append(100)
@@ -411,7 +411,7 @@ def test_in_a_quiet_time_the_inventory_tells_damage_in_the_last_commit(disk: Sim
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_a_write_that_fails_keeps_everything_and_works_the_next_time(code: int) -> None:
-    world = World(new_disk())
+    world = Harness(new_disk())
     world.recover()
     world.append(100)
     world.commit()
@@ -436,7 +436,7 @@ def test_a_write_that_fails_keeps_everything_and_works_the_next_time(code: int) 
 def test_half_of_a_failed_write_does_not_come_back_under_the_next_one() -> None:
     # Found by the model: it looked like a record that was written whole and then damaged.
     for seed in range(2):
-        world = World(new_disk(seed))
+        world = Harness(new_disk(seed))
         world.recover()
         world.append(100)
         world.disk.fail = {len(world.disk.calls): errno.ENOSPC}
@@ -448,7 +448,7 @@ def test_half_of_a_failed_write_does_not_come_back_under_the_next_one() -> None:
 
 
 def test_a_cut_that_fails_is_tried_again_and_one_that_cannot_be_synced_is_final() -> None:
-    world = World(new_disk())
+    world = Harness(new_disk())
     world.recover()
     world.append(100)
     calls = len(world.disk.calls)
@@ -463,7 +463,7 @@ def test_a_cut_that_fails_is_tried_again_and_one_that_cannot_be_synced_is_final(
 
 
 def test_a_next_file_that_cannot_be_made_does_not_hold_up_the_last_one() -> None:
-    world = World(new_disk(), 100)
+    world = Harness(new_disk(), 100)
     world.recover()
     world.append(200)
     world.append(200)
@@ -487,9 +487,9 @@ def test_a_next_file_that_cannot_be_made_does_not_hold_up_the_last_one() -> None
     assert len(world.recover()) == 2
 
 
-def _failing(seed: int, at: int, code: int) -> tuple[World, bool]:
+def _failing(seed: int, at: int, code: int) -> tuple[Harness, bool]:
     """Walk with the call of that number failing; whether it was a sync, after which nothing goes on."""
-    world = World(new_disk(seed))
+    world = Harness(new_disk(seed))
     world.disk.fail = {at: code}
     rng = random.Random(seed)
     while True:
@@ -528,7 +528,7 @@ def test_whichever_call_fails_it_is_told_and_nothing_durable_is_lost(seed: int, 
 def test_what_was_removed_does_not_come_back_alone_and_what_is_there_has_no_hole() -> None:
     # Many files, few live: removals and creations of names in any order of durability.
     for seed in range(150 if LONG else 30):
-        world = World(new_disk(seed), 150)
+        world = Harness(new_disk(seed), 150)
         rng = random.Random(seed)
         world.recover()
         world.disk.lose_power_at = len(world.disk.calls) + rng.randrange(200)
@@ -537,7 +537,7 @@ def test_what_was_removed_does_not_come_back_alone_and_what_is_there_has_no_hole
         world.recover()
 
 
-def _until_power_loss(world: World, rng: random.Random) -> None:
+def _until_power_loss(world: Harness, rng: random.Random) -> None:
     try:
         while True:
             for _ in range(3):
