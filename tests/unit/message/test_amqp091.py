@@ -382,6 +382,7 @@ def test_a_users_id_is_checked_in_every_message() -> None:
 
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+BOTH_FIELDS = {"traceparent": PARENT, "tracestate": "a=1"}
 
 
 def amqp10(**sections: Any) -> Message:
@@ -394,28 +395,23 @@ def amqp091_(headers: dict[str, Any] | None = None, **properties: Any) -> Messag
     return amqp091.make_head("x", "k", encoded), b"body traceparent"
 
 
+def traced(**properties: Any) -> Message:
+    return amqp10(application_properties=properties)
+
+
 @pytest.mark.parametrize(
     ("message", "fields"),
     [
-        (amqp10(application_properties={"traceparent": PARENT}), {"traceparent": PARENT}),
-        (
-            amqp10(application_properties={"traceparent": PARENT, "tracestate": "a=1", "b": 2}),
-            {"traceparent": PARENT, "tracestate": "a=1"},
-        ),
-        (amqp10(application_properties={"traceparent": f"{PARENT[:-1]}0"}), None),
-        (
-            amqp10(application_properties={"traceparent": f"{PARENT[:-1]}3"}),
-            {"traceparent": f"{PARENT[:-1]}3"},
-        ),
+        (traced(traceparent=PARENT), {"traceparent": PARENT}),
+        (traced(**BOTH_FIELDS, b=2), BOTH_FIELDS),
+        (traced(traceparent=f"{PARENT[:-1]}0"), None),
+        (traced(traceparent=f"{PARENT[:-1]}3"), {"traceparent": f"{PARENT[:-1]}3"}),
         (amqp091_({"traceparent": f"{PARENT[:-1]}2"}), None),
-        (amqp10(application_properties={"tracestate": "a=1"}), {}),
-        (amqp10(application_properties={"traceparent": 7}), {}),
+        (traced(tracestate="a=1"), {}),
+        (traced(traceparent=7), {}),
         (amqp10(), {}),
-        (amqp10(application_properties={"a": "x" * LOOKED_THROUGH_BYTES, "traceparent": PARENT}), {}),
-        (
-            amqp091_({"traceparent": PARENT, "tracestate": "a=1"}),
-            {"traceparent": PARENT, "tracestate": "a=1"},
-        ),
+        (traced(a="x" * LOOKED_THROUGH_BYTES, traceparent=PARENT), {}),
+        (amqp091_(BOTH_FIELDS), BOTH_FIELDS),
         (amqp091_({"x": "y"}), {}),
         (amqp091_(), {}),
     ],
