@@ -146,8 +146,7 @@ def test_what_has_many_holes_is_read_once_at_start_once_when_consumed_and_once_w
     assert counting.reads == 1
     assert bodies_in(queue) == [b"%d" % number for number in range(1, 100, 2)]
     assert counting.reads == 2
-    for _ in store.relocate(1):
-        pass
+    list(store.relocate(1))
     assert counting.reads == 3
 
 
@@ -189,8 +188,7 @@ def test_what_is_cleaned_of_delayed_messages_stays_delayed() -> None:
     queue.apply(Publish(PUBLISHER, range(3), [later(b"%d" % due, due) for due in (10, 20, 30)], False), 0)
     publish(queue, b"x")
     queue.apply(TICK, 10)
-    for _ in store.relocate(1):
-        pass
+    list(store.relocate(1))
     log.drop_oldest()
     queue, store = opened(log.again())
     assert (queue.ready, queue.delayed.count) == (2, 2)

@@ -241,8 +241,7 @@ def test_messages_of_an_entry_that_was_replaced_are_nowhere_when_others_have_the
     monkeypatch.undo()
     journal = journal.again()
     alone = Alone(journal)
-    for _ in alone.store.relocate(1):
-        pass
+    list(alone.store.relocate(1))
     journal.drop_oldest()
     found = [record.kind for record in journal.records]
     assert found.count(STATE) == 1
@@ -307,8 +306,7 @@ def test_power_that_goes_between_a_state_and_what_stands_behind_it_again(file_by
     alone = Alone(journal)
     assert len(bodies(alone.queue, alone.store)) == 6
     for file in range(1, first):
-        for _ in alone.store.relocate(file):
-            pass
+        list(alone.store.relocate(file))
         journal.drop_oldest()
     assert bodies(*opened(journal.again())) == [b"%d" % number for number in range(6)]
 
@@ -559,8 +557,7 @@ def test_a_settled_delivery_that_comes_back_is_not_lost() -> None:
     queue, store = opened(torn)
     assert bodies(queue, store) == [b"1", b"2"]
     torn.files[2], torn.live[2] = [], 0
-    for _ in store.relocate(1):
-        pass
+    list(store.relocate(1))
     torn.drop_oldest()
     assert bodies(*opened(torn.again())) == [b"1", b"2"]
 

@@ -440,8 +440,7 @@ def test_term_and_vote_outlive_the_file_that_they_were_written_to() -> None:
     write(store, hard=messages.Hard(5, member_id(2), 0))
     assert len(journal.files) == 1
     fill(journal, 2)
-    for _ in store.relocate(1):
-        pass
+    list(store.relocate(1))
     journal.drop_oldest()
     hard = store_of(journal.again()).stored.hard
     assert (hard.term, hard.vote) == (5, member_id(2))
@@ -464,8 +463,7 @@ def test_a_state_that_is_taken_while_a_file_is_cleaned_has_nothing_in_that_file(
     cleaning = follower.relocate(1)
     next(cleaning)
     write(follower, snapshot=messages.Snapshot(point, data))
-    for _ in cleaning:
-        pass
+    list(cleaning)
     assert journal.live[1] == 0
     journal.drop_oldest()
     assert store_of(journal.again(), 2).point.index == point.index
@@ -477,8 +475,7 @@ def test_the_file_of_settled_messages_goes_when_it_is_known_that_they_are() -> N
     store = store_of(journal, 2)
 
     def clean(file: int) -> None:
-        for _ in store.relocate(file):
-            pass
+        list(store.relocate(file))
         assert journal.live[file] == 0
         journal.drop_oldest()
 
@@ -625,8 +622,7 @@ def test_a_state_has_the_configuration_of_its_place() -> None:
     write(store, messages.run_of(2, 1, messages.Kind.CONFIG, (messages.CONFIG.encode(config),)))
     assert store.apply(2) is not None
     journal.files[2], journal.live[2] = [], 0
-    for _ in store.relocate(1):
-        pass
+    list(store.relocate(1))
     journal.drop_oldest()
     found = store_of(journal.again())
     assert found.stored.point == messages.Point(2, 1, config)
