@@ -381,7 +381,7 @@ class Broker(ListenerContext, QueueContext, ServingContext, NodeContext):
 
     def _see_to_anonymous(self, users: Collection[str]) -> None:
         if self.config.anonymous_login_user not in users:
-            # A definitions file does not say that its guest may log in from everywhere.
+            # The user is not there, or has another password than the configuration names.
             self.authenticator.anonymous_user = ""
 
     # --- what others ask --------------------------------------------------------------------------

@@ -40,9 +40,9 @@ from amqp10broker.cluster.membership import (
 from amqp10broker.metadata.queue import DeclaredQueue, NodeFacts, Placed, QueueSpec
 from amqp10broker.raft.ids import member_id, node_of
 from amqp10broker.raft.messages import Add, Configuration, Promote, Remove
-from tests.support.handles import IdleHandle
+from tests.support.queue_handles import FakeHandle
 from tests.support.raft_group import Group, Node
-from tests.support.raft_room import the_room
+from tests.support.raft_modules import raft_modules
 
 A, B, C, D = (member_id(node, 1) for node in (1, 2, 3, 4))
 THREE = GroupState(A, True, (A, B, C), Configuration((A, B, C)), reached=(B, C))
@@ -128,7 +128,7 @@ class Queue:
     """A group with its entry in the catalog, and steps that are carried out as a node would."""
 
     def __init__(self, count: int, seed: int = 1) -> None:
-        self.room = the_room()
+        self.room = raft_modules()
         first = tuple(member_id(node, 1) for node in range(1, count + 1))
         self.group = Group(self.room, first, Random(seed).random)
         self.declared = first
@@ -383,7 +383,7 @@ class Cluster:
         number = len(self.queues) + 1
         self.queues.append(
             DeclaredQueue(
-                *(str(number), "/", kind, True, None, False, {}, IdleHandle()),
+                *(str(number), "/", kind, True, None, False, {}, FakeHandle()),
                 number=number,
                 home=placed.home,
                 members=placed.members,
