@@ -236,7 +236,7 @@ def test_definitions_go_out_and_in_again(start_broker: StartBroker, tmp_path: Pa
     one("binding", "add", "x", "q", "--key", "a.#", "--vhost", "v")
     file = tmp_path / "definitions.json"
     told = one("definitions", "export", str(file))
-    assert "hashes of passwords" in told
+    assert "password hashes" in told
     assert "warning: RabbitMQ gives no password to u: it does not read argon2id." in told
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     # But for guest's password, which stands in the configuration: it gets a new salt each time.
