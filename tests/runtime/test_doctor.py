@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 from pathlib import Path
@@ -13,18 +12,18 @@ import trio
 
 from amqp10broker import portable
 from amqp10broker.operations.doctor import CHECKS
-from amqp10broker.runtime.admin import admin, node
+from amqp10broker.runtime.admin import node
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe import meters
+from tests.support.admin_requests import ask
 from tests.support.certificates import Certificates
 from tests.support.declaring import declare
 from tests.support.trioclient import quiet_config
 
 
 async def doctor(broker: Broker) -> dict[str, tuple[str, str]]:
-    answer = await admin.answer(broker, json.dumps({"op": "doctor", "arguments": {}}).encode())
-    assert answer["ok"], answer
-    return {row["check"]: (row["state"], row["evidence"]) for row in answer["result"]["checks"]}
+    checks = (await ask(broker, "doctor"))["checks"]
+    return {row["check"]: (row["state"], row["evidence"]) for row in checks}
 
 
 async def found(**settings: Any) -> dict[str, tuple[str, str]]:
@@ -118,18 +117,17 @@ async def test_guest_with_another_password_or_none_at_all_is_no_default_user(
     """The password is verified as at a login."""
     async with Broker(quiet_config()) as broker:
         for op, given, said in (
-            ("change-password", {"user": "guest", "password": "another"}, "is not 'guest'"),
-            ("change-password", {"user": "guest", "password": "guest"}, "has the password 'guest'"),
-            ("delete-user", {"user": "guest"}, "there is no user 'guest'"),
+            ("change-password", {"password": "another"}, "is not 'guest'"),
+            ("change-password", {"password": "guest"}, "has the password 'guest'"),
+            ("delete-user", {}, "there is no user 'guest'"),
         ):
-            await admin.answer(broker, json.dumps({"op": op, "arguments": given}).encode())
+            await ask(broker, op, user="guest", **given)
             assert said in (await doctor(broker))["default-user"][1]
 
 
 async def test_traces_left_on_are_told(verify_passwords_at_once: None, tmp_path: Path) -> None:
     async with Broker(quiet_config()) as broker:
-        given = {"what": "guest", "on": True, "file": str(tmp_path / "frames")}
-        await admin.answer(broker, json.dumps({"op": "trace", "arguments": given}).encode())
+        await ask(broker, "trace", what="guest", on=True, file=str(tmp_path / "frames"))
         assert (await doctor(broker))["tracing"] == ("warn", "frames are traced: guest")
 
 
