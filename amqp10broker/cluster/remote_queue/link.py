@@ -86,9 +86,7 @@ BATCH_MAX: Final = 64
 
 @dataclass(slots=True, eq=False)
 class NumberedCommand:
-    """A stored command. `done`: it needs no answer any more. `epoch`: that of its consumer, for a
-    `Credit`.
-    """
+    """A stored command. `done`: it needs no answer any more. `epoch`: its consumer's, for a `Credit`."""
 
     number: int
     command: Command
@@ -309,9 +307,7 @@ class CatchUp:
 ASK_AGAIN_MS: Final = 1_000
 """The time after which an unanswered `ResumeRemote` is sent again."""
 NO_LEADER_MS: Final = 30_000
-"""How long a subscribe, fetch, purge or delete request waits for a leader (RabbitMQ: 65 s for each
-member).
-"""
+"""How long a subscribe, fetch, purge or delete waits for a leader (RabbitMQ: 65 s for each member)."""
 NO_COUNTS_MS: Final = 5_000
 """How long a request for counts waits; then they are 0. An election takes less time."""
 LAST_WORDS_MS: Final = 5_000

@@ -312,9 +312,7 @@ def refuse(
     why: Refusal,
     answered: Container[object] = (),
 ) -> None:
-    """Add the answers to commands that the queue does not execute. `answered`: requests with an answer
-    already.
-    """
+    """Add the answers to commands that the queue does not execute, except `answered` requests."""
     gone = why is Refusal.GONE
     for command in commands:
         match command:
