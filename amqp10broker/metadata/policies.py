@@ -228,7 +228,7 @@ def _settings(
                 found[setting.attribute] = setting.read(value)
     warnings: tuple[str, ...] = ()
     if kind == QueueType.QUORUM and found.get("overflow") is Overflow.REJECT_PUBLISH_DLX:
-        # As in RabbitMQ, such a queue has no target for rejected messages, and drops them instead of failing.
+        # As in RabbitMQ, it is not refused: a quorum queue drops from the head, with a warning.
         found["overflow"] = Overflow.DROP_HEAD
         text = (
             f"queue '{name}': quorum queues have no overflow reject-publish-dlx and drop from the head "

@@ -381,7 +381,7 @@ class Broker(ListenerContext, QueueContext, ServingContext, NodeContext):
 
     def _see_to_anonymous(self, users: Collection[str]) -> None:
         if self.config.anonymous_login_user not in users:
-            # A definitions file does not state that its guest may log in from everywhere.
+            # The user does not exist, or has another password than the configured one.
             self.authenticator.anonymous_user = ""
 
     # --- what others ask --------------------------------------------------------------------------

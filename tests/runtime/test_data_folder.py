@@ -212,6 +212,18 @@ async def test_a_password_that_was_changed_stays_changed(start: Start, data_log:
     assert not data_log.of("warning")
 
 
+@pytest.mark.parametrize("in_memory", [True, False], ids=["in memory", "in a folder"])
+async def test_anonymous_logs_in_as_a_guest_of_a_definitions_file_with_the_default_password(
+    start: Start, tmp_path: Path, in_memory: bool
+) -> None:
+    """ANONYMOUS is as in RabbitMQ, where `anonymous_login_pass` must be the password of guest."""
+    path = tmp_path / "definitions.json"
+    path.write_text(json.dumps({"users": [{"name": "guest", "password": "guest"}]}), encoding="utf-8")
+    for _ in range(2):
+        async with start(definitions=str(path), **({"data_dir": None} if in_memory else {})) as broker:
+            assert broker.authenticator.anonymous_user == "guest"
+
+
 async def test_anonymous_clients_are_not_let_in_as_a_guest_with_another_password(
     start: Start, tmp_path: Path
 ) -> None:

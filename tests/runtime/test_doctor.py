@@ -92,7 +92,7 @@ async def test_the_folder_and_its_file_system_are_looked_at(
 async def test_certificates_are_read_with_their_dates(tmp_path: Path, verify_passwords_at_once: None) -> None:
     """As files are now: one that was replaced after the start is in use no sooner than at the next."""
     made = Certificates.make(tmp_path)
-    settings = {"tls_certificate": made.server, "tls_key": made.server_key, "tls_port": 0}
+    settings = {"tls_certificate": made.server, "tls_key": made.server_key}
     async with Broker(quiet_config(**settings)) as broker:
         state, evidence = (await doctor(broker))["certificates"]
         assert state == "ok"

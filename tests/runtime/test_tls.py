@@ -22,11 +22,10 @@ __all__ = ["certificates"]
 
 
 def tls_settings(certificates: Certificates, **others: Any) -> dict[str, Any]:
-    """A broker with our certificate on any free port."""
+    """A broker with our certificate."""
     return {
         "tls_certificate": certificates.server,
         "tls_key": certificates.server_key,
-        "tls_port": 0,
         **others,
     }
 

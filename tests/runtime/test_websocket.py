@@ -370,7 +370,7 @@ async def test_guest_comes_from_this_machine_and_no_foreign_page_does(
 @pytest.mark.real_clock
 async def test_wss_is_the_tls_of_the_http_port(certificates: Certificates) -> None:
     """The socket goes from the HTTP listener to the connection, and is closed with that."""
-    tls = {"tls_certificate": certificates.server, "tls_key": certificates.server_key, "tls_port": 0}
+    tls = {"tls_certificate": certificates.server, "tls_key": certificates.server_key}
     verified = {"tls_ca": certificates.ca, "tls_verify": "required", "loopback_users": ()}
     async with running_broker(http_port=0, http_tls=True, **tls, **verified) as broker:
         context = certificates.client_context(certificates.client("guest"))

@@ -29,6 +29,7 @@ def quiet_config(**settings: Any) -> Config:
     """A broker that binds any port, has no admin socket and never times a client out."""
     given: dict[str, Any] = {
         "port": 0,
+        "tls_port": 0,
         "admin_socket": "",
         "idle_timeout_ms": 0,
         "handshake_timeout_ms": 10_000,

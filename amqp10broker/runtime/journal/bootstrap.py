@@ -296,7 +296,8 @@ def _bootstrap_users(
 ) -> frozenset[str]:
     again, default = given is not None, config.users == DEFAULT_USERS
     if default and not again and len(catalog.users):
-        return frozenset()
+        # A definitions file has brought users: guest is among them, or it is not there.
+        return configured_users(config, passwords)
     names: set[str] = set()
     for user in config.users:
         present = catalog.users.by_name.get(user.name)
