@@ -22,11 +22,11 @@ from amqp10broker.cluster.hello import (
     HEARTBEAT,
     NONCE_BYTES,
     START_BYTES,
-    Acquaintances,
     Hello,
     HelloRefused,
     Identity,
     Judge,
+    KnownPeers,
     Liveness,
     News,
     NodeHeartbeat,
@@ -131,7 +131,7 @@ class Peers:
         self._events = events
         self._random_source = random_source
         self._peers: dict[int, _Peer] = {}
-        self._acquaintances = Acquaintances()
+        self._acquaintances = KnownPeers()
         self._secret = secret
         self._start = secrets.token_bytes(START_BYTES)
         self._complaints = Complaints()
