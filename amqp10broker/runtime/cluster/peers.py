@@ -131,7 +131,7 @@ class Peers:
         self._events = events
         self._random_source = random_source
         self._peers: dict[int, _Peer] = {}
-        self._acquaintances = KnownPeers()
+        self._known_peers = KnownPeers()
         self._secret = secret
         self._start = secrets.token_bytes(START_BYTES)
         self._complaints = Complaints()
@@ -161,7 +161,7 @@ class Peers:
         """Add a member, or change its address. It is suspected until its first heartbeat."""
         if node == self.identity.node:
             return
-        self._acquaintances.know(node, name, incarnation)
+        self._known_peers.know(node, name, incarnation)
         peer = self._peers.get(node)
         if peer is not None:
             peer.name, peer.address = name, address
@@ -180,7 +180,7 @@ class Peers:
             self._drop(link, "the node was forgotten")
         del self._peers[node]
         peer.dialing.cancel()
-        self._acquaintances.forget(node)
+        self._known_peers.forget(node)
         self.liveness.forget(node)
 
     def connected(self, node: int, purpose: ConnectionPurpose) -> bool:
@@ -240,7 +240,7 @@ class Peers:
                 transport = await self._connect(address)
                 greeting = self._greeting(
                     ConnectionPurpose.QUESTION,
-                    lambda hello: self._acquaintances.judge(own, hello),
+                    lambda hello: self._known_peers.judge(own, hello),
                     transport,
                     dials=True,
                     identity=own,
@@ -307,7 +307,7 @@ class Peers:
         if peer is None or self._judge(hello) is not None:
             await close(transport.stream)
             return
-        if self._acquaintances.proved(hello):
+        if self._known_peers.proved(hello):
             for old in list(peer.links.values()):
                 self._drop(old, "the node has started anew")
         if hello.purpose in peer.links:
@@ -418,7 +418,7 @@ class Peers:
             nursery.cancel_scope.cancel()
 
     def _judge(self, hello: Hello) -> str | None:
-        return self._acquaintances.judge(self.identity, hello)
+        return self._known_peers.judge(self.identity, hello)
 
     async def _ask(
         self, transport: Transport, greeting: PeerGreeting, question: Document, timeout_s: float
