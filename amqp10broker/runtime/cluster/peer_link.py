@@ -198,7 +198,7 @@ KEPT_MAX: Final = 1_000
 """The number of remembered reasons. Beyond it nothing more is logged until some of them are older."""
 
 
-class Complaints:
+class PeerErrorLog:
     """Log entries about nodes that cannot connect: each once a minute, and few about one address, so that no
     host can fill the log.
     """
@@ -268,7 +268,7 @@ class ClusterListener:
 
     _sockets: Sequence[socket.socket]
     _wires: Wires
-    _complaints: Complaints
+    _complaints: PeerErrorLog
     _serve: Callable[[Transport, Callable[[], None]], Awaitable[None]]
     _strangers: Counter[str] = field(default_factory=Counter, init=False)
 

@@ -49,8 +49,8 @@ from amqp10broker.cluster.wire import (
 from amqp10broker.errors import BrokerError, LimitExceeded, PeerUnreachable, RefusedError
 from amqp10broker.runtime.cluster.peer_link import (
     ClusterListener,
-    Complaints,
     Dial,
+    PeerErrorLog,
     PeerEvents,
     PeerLink,
     Transport,
@@ -134,7 +134,7 @@ class Peers:
         self._known_peers = KnownPeers()
         self._secret = secret
         self._start = secrets.token_bytes(START_BYTES)
-        self._complaints = Complaints()
+        self._complaints = PeerErrorLog()
         wires = wires or Wires()
         self._connect = dial or wires.dial
         self._listener = ClusterListener(sockets, wires, self._complaints, self.serve)
