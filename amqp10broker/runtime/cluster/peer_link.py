@@ -268,7 +268,7 @@ class ClusterListener:
 
     _sockets: Sequence[socket.socket]
     _wires: Wires
-    _complaints: PeerErrorLog
+    _peer_errors: PeerErrorLog
     _serve: Callable[[Transport, Callable[[], None]], Awaitable[None]]
     _strangers: Counter[str] = field(default_factory=Counter, init=False)
 
@@ -314,7 +314,7 @@ class ClusterListener:
             transport = await self._wires.wrap(sock, address, dials=False)
             await self._serve(transport, proved)
         except (OSError, trio.BrokenResourceError, HelloRefused) as error:
-            self._complaints.warn("connection of a node refused", host, why(error))
+            self._peer_errors.warn("connection of a node refused", host, why(error))
         finally:
             proved()
 

@@ -134,10 +134,10 @@ class Peers:
         self._known_peers = KnownPeers()
         self._secret = secret
         self._start = secrets.token_bytes(START_BYTES)
-        self._complaints = PeerErrorLog()
+        self._peer_errors = PeerErrorLog()
         wires = wires or Wires()
         self._connect = dial or wires.dial
-        self._listener = ClusterListener(sockets, wires, self._complaints, self.serve)
+        self._listener = ClusterListener(sockets, wires, self._peer_errors, self.serve)
         self._nursery: trio.Nursery | None = None
         # Requests: the last number, those of this node, and the number of others' that are being answered.
         self._last = 0
@@ -371,7 +371,9 @@ class Peers:
             await greet(transport, greeting)
         except (HelloRefused, *LOST) as error:
             name = greeting.peer.name if greeting.peer is not None else None
-            self._complaints.warn("connection of a node refused", transport.host, why(error), says_it_is=name)
+            self._peer_errors.warn(
+                "connection of a node refused", transport.host, why(error), says_it_is=name
+            )
             return None
         proved()
         return greeting
@@ -397,9 +399,9 @@ class Peers:
             greeting = self._greeting(purpose, judge, transport, dials=True)
             await greet(transport, greeting)
         except (HelloRefused, *LOST) as error:
-            self._complaints.warn("cannot connect to a node", peer_name, why(error))
+            self._peer_errors.warn("cannot connect to a node", peer_name, why(error))
             return None
-        self._complaints.forget(peer_name)
+        self._peer_errors.forget(peer_name)
         return transport, greeting
 
     async def _serve_questions(self, transport: Transport, greeting: PeerGreeting) -> None:
