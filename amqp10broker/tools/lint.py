@@ -16,7 +16,7 @@ from amqp10broker.observe.frames.link_state import (
     AttachObserved,
     ChannelEnded,
     ChannelEvent,
-    ConsumerAsked,
+    ConsumeObserved,
     ConsumerEnded,
     DetachObserved,
     DispositionObserved,
@@ -564,7 +564,7 @@ class Client091:
 
     def _take(self, event: ChannelEvent, body: Any, record: RecordedFrame) -> None:
         match event:
-            case ConsumerAsked():
+            case ConsumeObserved():
                 self._consumers[event.consumer] = _LintedConsumer(evidence_of(record))
             case MessageDelivered():
                 self._deliver(event, record)

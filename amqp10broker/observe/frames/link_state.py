@@ -477,7 +477,7 @@ class ObservedChannel:
                     self.consumers[consumer.tag] = consumer
                 else:
                     self._asked.append(consumer)
-                yield ConsumerAsked(self, consumer)
+                yield ConsumeObserved(self, consumer)
             case methods.BasicCancel() if method.no_wait:
                 yield from self._end_consumer(method.consumer_tag, by_broker=False)
             case methods.BasicGet():
@@ -551,7 +551,7 @@ class ChannelEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerAsked:
+class ConsumeObserved:
     """The client begins to consume."""
 
     channel: ObservedChannel
@@ -599,7 +599,7 @@ class MessagesConfirmed:
 ChannelEvent = (
     ChannelOpened
     | ChannelEnded
-    | ConsumerAsked
+    | ConsumeObserved
     | ConsumerEnded
     | MessageDelivered
     | SettlementObserved
