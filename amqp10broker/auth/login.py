@@ -135,7 +135,7 @@ _Steps: TypeAlias = Generator[Challenge | Slow | Fetch, Any, Success | Failure]
 
 
 class Tokens(Protocol):
-    """A verifier of tokens: `runtime.connections.key_sets.LivingTokens`."""
+    """A verifier of tokens: `runtime.connections.key_sets.RefreshingTokens`."""
 
     def verify(self, token: bytes) -> TokenGrants:
         """Return the rights of a token now. Raises `UnknownKey` if no key of its id is known, and

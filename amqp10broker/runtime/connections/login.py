@@ -189,9 +189,9 @@ def authenticator(
     backends = config.auth_backends.split(",")
     tokens = None
     if "oauth2" in backends:
-        from amqp10broker.runtime.connections.key_sets import LivingTokens
+        from amqp10broker.runtime.connections.key_sets import RefreshingTokens
 
-        tokens = LivingTokens(config, now_s)
+        tokens = RefreshingTokens(config, now_s)
     return Authenticator(
         users,
         passwords,
