@@ -4,7 +4,7 @@ observed.
 A run of frames is one record, a plain tuple that begins with the time in nanoseconds by a monotonic clock and
 its kind, and is formatted only on a query.
 
-The state of a link after each frame is replayed on a query (`Standing`). So that the oldest records can be
+The state of a link after each frame is replayed on a query (`ReplayedState`). So that the oldest records can be
 dropped, the ring is cut into segments; each begins with the state of the link, taken from the engine between
 two steps of the session.
 
@@ -112,7 +112,7 @@ LINK_NAMES: Final = (
 """The names of the values: those of `LinkView`, `SessionView` and `ConnectionView`."""
 
 
-class Standing:
+class ReplayedState:
     """The state of one link and its session after the frames up to now."""
 
     def __init__(self, session: Session, link: SenderLink | ReceiverLink, mark: Mark) -> None:
@@ -275,7 +275,7 @@ class Segment:
     """Consecutive records, and the state of the link before the first of them."""
 
     first: int
-    standing: Standing
+    standing: ReplayedState
     records: list[Record] = field(default_factory=list)
     weight: int = 0
 
@@ -306,7 +306,7 @@ class FrameRing:
         self._changes = False
         self._mark = mark()
         self._old_weight = 0
-        self._segments = deque([Segment(0, Standing(session, link, self._mark))])
+        self._segments = deque([Segment(0, ReplayedState(session, link, self._mark))])
         self._records = self._segments[-1].records
         self._add = self._records.append
         self.ended: str | None = None
@@ -419,7 +419,7 @@ class FrameRing:
         segment.weight += len(segment.records)
         self._old_weight += segment.weight
         following = Segment(
-            segment.first + len(segment.records), Standing(self._session, self.link, self._mark)
+            segment.first + len(segment.records), ReplayedState(self._session, self.link, self._mark)
         )
         self._segments.append(following)
         self._records = following.records
@@ -456,7 +456,7 @@ class FrameRing:
     def shown(self, record: Record) -> dict[str, Any]:
         return shown(record, self._tell)
 
-    def _at(self, number: int) -> Standing:
+    def _at(self, number: int) -> ReplayedState:
         segment = next(each for each in reversed(self._segments) if each.first <= number)
         standing = segment.standing.copy()
         for record in segment.records[: number - segment.first]:
