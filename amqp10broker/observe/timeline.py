@@ -532,7 +532,7 @@ every run of frames.
 _BEFORE: Final = 6
 
 
-class _Nobody:
+class _WholeChannel:
     # Stands for the consumer where a whole channel is observed.
     unacked = 0
     terms = None
@@ -553,7 +553,7 @@ class ChannelRing:
         on_segment: Callable[[], None] = lambda: None,
     ) -> None:
         self._channel = channel
-        self._consumer: ChannelConsumer | _Nobody = _Nobody() if consumer is None else consumer
+        self._consumer: ChannelConsumer | _WholeChannel = _WholeChannel() if consumer is None else consumer
         self._look = mark
         self._now_ns = now_ns
         self._tell = tell
