@@ -251,7 +251,7 @@ _OF_FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data", 
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class RoutedRequest:
     """A request with its endpoint."""
 
     request: HttpRequest
@@ -266,7 +266,7 @@ class Front:
         self._cors = cors
         self._prefix = prefix
 
-    def enter(self, request: HttpRequest) -> Visit | HttpResponse:
+    def enter(self, request: HttpRequest) -> RoutedRequest | HttpResponse:
         """Find a request's endpoint; without one, return the whole answer."""
         below = len(self._prefix)
         known = request.segments[:below] == self._prefix
@@ -283,7 +283,7 @@ class Front:
         refusal = self._of_page(request, endpoint)
         if refusal is not None:
             return self.leave(request, route, refusal.answer)
-        return Visit(request, route, endpoint, values)
+        return RoutedRequest(request, route, endpoint, values)
 
     def _of_page(self, request: HttpRequest, endpoint: Endpoint) -> RequestRefused | None:
         headers = request.headers
@@ -307,7 +307,7 @@ class Front:
         """Return a request for a path below the API as one for the whole path."""
         return replace(request, segments=(*self._prefix, "api", *request.segments))
 
-    def admit(self, visit: Visit, tags: Collection[str]) -> None:
+    def admit(self, visit: RoutedRequest, tags: Collection[str]) -> None:
         """Check a visit before its endpoint runs; `tags` is empty without a login."""
         if visit.endpoint.tag is not None:
             check_tag(visit.endpoint.tag, tags)
