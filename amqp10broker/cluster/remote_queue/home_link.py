@@ -275,7 +275,7 @@ class HomeLink:
         return out
 
 
-class _Visitor(HomeUsers):
+class _RemoteUser(HomeUsers):
     __slots__ = ("done",)
     done: int
 
@@ -287,7 +287,7 @@ class HomeLinkServer:
     _group: int
     _post_all: Callable[[list[Command]], None]
     _port: LinkPort
-    _visitors: dict[int, _Visitor] = field(default_factory=dict, init=False)
+    _visitors: dict[int, _RemoteUser] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         for node in self._port.peers:
@@ -321,7 +321,7 @@ class HomeLinkServer:
     def received(self, node: int, batch: CommandBatch) -> None:
         visitor = self._visitors.get(node)
         if visitor is None:
-            visitor = self._visitors[node] = _Visitor()
+            visitor = self._visitors[node] = _RemoteUser()
         visitor.done = batch.last
         for command in batch.commands:
             visitor.note(command)
