@@ -1,4 +1,4 @@
-"""Looks into a classic queue, for tests that compare it with a model."""
+"""RecentUsers into a classic queue, for tests that compare it with a model."""
 
 from __future__ import annotations
 

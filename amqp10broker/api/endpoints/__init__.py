@@ -39,7 +39,7 @@ _BROKER: Final = User("", None, ("administrator",))
 """The broker itself, which sees everything."""
 
 
-class Looks:
+class RecentUsers:
     """The recent users of the API, and the sampling for them."""
 
     def __init__(self, broker_api: BrokerApi) -> None:

@@ -25,7 +25,7 @@ import trio
 
 from amqp10broker import portable
 from amqp10broker.api.calls import BrokerApi, EndpointCall, over_http
-from amqp10broker.api.endpoints import ROUTES, Looks
+from amqp10broker.api.endpoints import ROUTES, RecentUsers
 from amqp10broker.api.endpoints.page import FOLDERS, FOR_EVERYBODY, kind_of
 from amqp10broker.api.endpoints.page import METRIC_ROUTES as METRICS
 from amqp10broker.api.endpoints.page import ROUTES as PAGE
@@ -369,7 +369,7 @@ class HttpApi(BrokerApi):
         self.connections = connections.views
         self.connections_open = lambda: (connections.count, broker.config.connection_max)
         self.metrics = partial(text_of, broker)
-        self._looks = Looks(self)
+        self._looks = RecentUsers(self)
         self._front = Front(
             Router(FOR_EVERYBODY if metrics else (*ROUTES, *METRICS, *PAGE)),
             Cors(tuple(each.strip() for each in config.http_cors_origins.split(",") if each.strip())),
