@@ -45,7 +45,7 @@ OnLink = Callable[[int, int, int, int, str, str], None]
 """Called when a link is observed first: time, kind, channel, handle, name, address."""
 
 
-class Trail:
+class LinkObservation:
     """The last observation of one link (AMQP 0-9-1: channel or consumer). `limit`: of its credit and the
     number of its reason; None: it is not automatic. `turn`: number of the last observation that found it.
     """
@@ -287,7 +287,7 @@ class Observer:
         self._channel = channel
         self._emit = emit
         self._on_link = on_link
-        self._parts: dict[Any, Trail] = {}
+        self._parts: dict[Any, LinkObservation] = {}
         self._handles = CHANNEL_HANDLE
         self._turn = 0
         self._probe_left = 0
@@ -319,14 +319,14 @@ class Observer:
         self._turn += 1
         self._forget_gone(now_ns, ts_ns)
 
-    def _see_first(self, sample: Sample, now_ns: int, count: int) -> Trail:
+    def _see_first(self, sample: Sample, now_ns: int, count: int) -> LinkObservation:
         handle = sample.handle
         if handle is None:
             self._handles += 1
             handle = self._handles
         self._on_link(now_ns, sample.kind, self._channel, handle, sample.name, sample.address)
         where = self._connection, self._channel, handle
-        trail = self._parts[sample.part] = Trail(sample.kind, where, now_ns, count)
+        trail = self._parts[sample.part] = LinkObservation(sample.kind, where, now_ns, count)
         return trail
 
     def _forget_gone(self, now_ns: int, ts_ns: int) -> None:
