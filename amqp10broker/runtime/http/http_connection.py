@@ -113,7 +113,7 @@ class HttpLimits:
     bodies: Bodies = field(default_factory=lambda: Bodies())
 
 
-class _Gone(Exception):
+class _Disconnected(Exception):
     """The client has closed or lost its connection, or exceeded a time limit."""
 
 
@@ -155,7 +155,7 @@ class HttpConnection:
             with trio.move_on_after(CLOSE_WAIT_S):
                 while await self._stream.receive_some(READ_BYTES):
                     pass
-        except (_Gone, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+        except (_Disconnected, trio.BrokenResourceError, trio.ClosedResourceError) as error:
             _log.debug("HTTP connection over", peer=self._peer, reason=str(error))
         finally:
             if not self._switched:
@@ -202,7 +202,7 @@ class HttpConnection:
             with trio.move_on_after(self._limits.idle_s) as idle:
                 await self._read()
             if idle.cancelled_caught:
-                raise _Gone("idle")
+                raise _Disconnected("idle")
         lines = 0
         with trio.move_on_after(self._limits.head_s):
             while event is h11.NEED_DATA:
@@ -211,7 +211,7 @@ class HttpConnection:
                 lines += (await self._receive(_HEAD_PIECE_BYTES)).count(b"\n")
                 event = self._engine.next_event()
             if not isinstance(event, h11.Request):
-                raise _Gone("closed by the client")
+                raise _Disconnected("closed by the client")
             if len(event.headers) > HEADERS_MAX:
                 raise _too_many_headers()
             # The engine checks only heads that come in parts.
@@ -256,7 +256,7 @@ class HttpConnection:
                 elif isinstance(event, h11.EndOfMessage):
                     return bytes(body)
                 else:
-                    raise _Gone("closed by the client")
+                    raise _Disconnected("closed by the client")
         raise _too_slow("its body", self._limits.body_s)
 
     def _skip_body(self) -> None:
@@ -279,7 +279,7 @@ class HttpConnection:
         try:
             self._unread = memoryview(await self._stream.receive_some(READ_BYTES))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise _Gone(str(error)) from error
+            raise _Disconnected(str(error)) from error
 
     def _hand_over(self, most: int) -> bytes:
         piece, self._unread = bytes(self._unread[:most]), self._unread[most:]
@@ -291,7 +291,7 @@ class HttpConnection:
     async def _answer(self, request: HttpRequest) -> HttpResponse:
         try:
             answer = await self._run(request, self._body)
-        except (RequestRefused, h11.RemoteProtocolError, _Gone):
+        except (RequestRefused, h11.RemoteProtocolError, _Disconnected):
             raise
         except Exception as error:
             _log.error("request failed by a fault in the broker", peer=self._peer, exc_info=error)
@@ -347,7 +347,7 @@ class HttpConnection:
                 try:
                     await feed.run(send)
                     await self._write([engine.send(h11.EndOfMessage()) or b""])
-                except _Gone as error:
+                except _Disconnected as error:
                     _log.debug("HTTP stream over", peer=self._peer, reason=str(error))
                 nursery.cancel_scope.cancel()
         finally:
@@ -364,9 +364,9 @@ class HttpConnection:
                 for piece in pieces:
                     await self._stream.send_all(piece)
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                raise _Gone(str(error)) from error
+                raise _Disconnected(str(error)) from error
         if limit.cancelled_caught:
-            raise _Gone("the client does not take its answer")
+            raise _Disconnected("the client does not take its answer")
 
 
 def _too_many_headers() -> RequestRefused:
