@@ -50,7 +50,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.sessions.amqp10.link_owner import LinkOwner
 from amqp10broker.sessions.amqp10.resumable_links import ResumableConsumer
-from amqp10broker.sessions.amqp10.transactions import Aborted, Acquisition, ConflictError, Retired
+from amqp10broker.sessions.amqp10.transactions import Aborted, Acquisition, ConflictError, StagedDecision
 from amqp10broker.sessions.context import SessionContext
 from amqp10broker.sessions.counters import Moment
 from amqp10broker.sessions.credit import AutoLimit, QueueCredit
@@ -364,7 +364,7 @@ class LinkConsumer(LinkOwner):
             self.credit.post(Settle(self.credit.ref, (), DeliveryOutcome.ACCEPT))
         delivery_outcome, annotations = decision
         for key, number in zip(keys, ids, strict=True):
-            retired = Retired(self, number, delivery_outcome, outcome, event.settled, annotations)
+            retired = StagedDecision(self, number, delivery_outcome, outcome, event.settled, annotations)
             transactions.retire(transaction, key, retired)
 
     def _without_expired(self, keys: list[int], ids: list[int]) -> tuple[list[int], list[int], list[int]]:
