@@ -41,7 +41,7 @@ from amqp10broker.api.messages import (
 )
 from amqp10broker.api.samples import RateSamples, Span, Values, rated
 from amqp10broker.auth.authorise import Access, Grants
-from amqp10broker.auth.login import Tried
+from amqp10broker.auth.login import LoginAttempts
 from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import Catalog
@@ -329,7 +329,7 @@ class BrokerApi:
     node_name: str
     interval_ms: int
     samples: RateSamples
-    attempts: dict[str, Tried]
+    attempts: dict[str, LoginAttempts]
     node: Callable[[], NodeView]
     process: Callable[[], Mapping[str, int]]
     clients: Callable[[], Mapping[str, Mapping[str, int | None]]]

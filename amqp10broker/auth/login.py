@@ -377,7 +377,7 @@ def _as_bytes(value: object) -> bytes | None:
     return value if isinstance(value, bytes) else None
 
 
-class Tried(NamedTuple):
+class LoginAttempts(NamedTuple):
     """The number of login attempts of one protocol. An attempt without a verified password counts as neither.
     Over HTTP each request is one.
     """

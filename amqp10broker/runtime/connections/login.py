@@ -15,11 +15,11 @@ from amqp10broker.auth.login import (
     Challenge,
     Failure,
     Fetch,
+    LoginAttempts,
     LoginQueue,
     Slow,
     Step,
     Success,
-    Tried,
     Turn,
     Unverified,
 )
@@ -78,7 +78,7 @@ class Logins:
     """The logins of one broker. `run` is a separate task that serves the queue."""
 
     def __init__(self) -> None:
-        self.attempts: dict[str, Tried] = {}
+        self.attempts: dict[str, LoginAttempts] = {}
         self._turns: LoginQueue[_Verification] = LoginQueue()
         self._more = trio.Event()
         self._held: Counter[str] = Counter()
@@ -110,8 +110,10 @@ class Logins:
             self._tell_fault(error)
             return _FAULTY
         if protocol is not None and isinstance(step, Success | Failure):
-            before, succeeded = self.attempts.get(protocol, Tried()), isinstance(step, Success)
-            self.attempts[protocol] = Tried(before.succeeded + succeeded, before.failed + (not succeeded))
+            before, succeeded = self.attempts.get(protocol, LoginAttempts()), isinstance(step, Success)
+            self.attempts[protocol] = LoginAttempts(
+                before.succeeded + succeeded, before.failed + (not succeeded)
+            )
         return step
 
     async def hold(self, address: str, delay_s: float) -> None:
