@@ -481,7 +481,7 @@ class Entry:
     posted: bool = False
 
 
-TellLate = Callable[[Entry, int], None]
+SendLate = Callable[[Entry, int], None]
 """Sends the outcome of a delivery that came before the link was suspended."""
 
 
@@ -497,7 +497,7 @@ class ResumablePublisher(ResumableLink):
         super().__init__(key, host)
         self.terminus: Target = target
         self.entries: dict[bytes, Entry] = {}
-        self.tell_late: TellLate | None = None
+        self.tell_late: SendLate | None = None
         self._most = 0
         # For each end that it had: deliveries that queues have not answered, by delivery-id.
         self._flights: dict[PublisherRef, tuple[Tally, dict[int, Entry]]] = {}
@@ -533,7 +533,7 @@ class ResumablePublisher(ResumableLink):
 
     # --- attaching and suspending -----------------------------------------------------------------
 
-    def attached(self, tell_late: TellLate, ref: PublisherRef, tally: Tally) -> None:
+    def attached(self, tell_late: SendLate, ref: PublisherRef, tally: Tally) -> None:
         self.tell_late = tell_late
         self._flights[ref] = tally, {}
 
