@@ -205,7 +205,7 @@ class LinkPublisher(LinkOwner):
         self._permitted_at = self._context.access.changes.version
         self.times = PublisherTimes(self._context.moment)
         if self.resumable is not None:
-            self.resumable.attached(self.tell_late, self.ref, self._tally)
+            self.resumable.attached(self.send_late, self.ref, self._tally)
         self._renew_readers()
         if self.queue is not None:
             self._to_queue((self.queue.handle, AttachPublisher(self.ref)))
@@ -687,9 +687,9 @@ class LinkPublisher(LinkOwner):
         if entry.outcome is None:
             entry.number = event.delivery_id  # queues have its content by now, and will answer
         else:
-            self.tell_late(entry, event.delivery_id)
+            self.send_late(entry, event.delivery_id)
 
-    def tell_late(self, entry: Entry, number: int) -> None:
+    def send_late(self, entry: Entry, number: int) -> None:
         assert entry.outcome is not None
         self._session.settling.settle_received([number], entry.outcome, settled=not self._second)
         if self._second and self.resumable is not None:
