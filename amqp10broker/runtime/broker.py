@@ -49,7 +49,7 @@ from amqp10broker.runtime.journal.bootstrap import (
     bootstrap,
     bootstrap_folder,
     configured_users,
-    tell_idle_patterns,
+    log_idle_patterns,
 )
 from amqp10broker.runtime.journal.data import opened_data, pid_file
 from amqp10broker.runtime.journal.journal_task import opened_journal
@@ -376,7 +376,7 @@ class Broker(ListenerContext, QueueContext, ServingContext, NodeContext):
             if self.journal_task is not None:
                 streams = (queue.number for queue in self.catalog if queue.kind.own_files)
                 self.journal_task.remove_deleted_streams(streams)
-        tell_idle_patterns(self.catalog)
+        log_idle_patterns(self.catalog)
         self._see_to_anonymous(users)
 
     def _see_to_anonymous(self, users: Collection[str]) -> None:

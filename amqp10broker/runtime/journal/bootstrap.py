@@ -263,7 +263,7 @@ def default_records(catalog: Catalog, config: Config, names: Iterable[str]) -> d
     }
 
 
-def tell_idle_patterns(catalog: Catalog) -> None:
+def log_idle_patterns(catalog: Catalog) -> None:
     """Log the old patterns of permissions and policies that match nothing."""
     for owner, pattern in _patterns(catalog):
         fault = fault_of(pattern)
