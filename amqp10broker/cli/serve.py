@@ -180,7 +180,7 @@ READY: Final = b"READY=1"
 VARIABLE: Final = "NOTIFY_SOCKET"
 
 
-def tell_ready(environ: Mapping[str, str]) -> None:
+def report_ready(environ: Mapping[str, str]) -> None:
     """Notify systemd; failures are ignored."""
     address = environ.get(VARIABLE, "")
     if portable.UNIX is None or not address.startswith(("/", "@")):
@@ -273,7 +273,7 @@ async def _serve(config: Config, progress: _Progress, announce: Announce) -> Non
             print(line, flush=True)
         if config.ready_file is not None:
             write_ready_file(config.ready_file, broker)
-        tell_ready(os.environ)
+        report_ready(os.environ)
 
     await run_broker(config, on_up)
 
