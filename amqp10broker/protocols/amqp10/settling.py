@@ -298,7 +298,7 @@ class Settling:
             pop(delivery_id, None)
         self.add(Role.SENDER, delivery_ids, state, settled=True)
 
-    def tell_sent(self, link: SenderLink, keys: Collection[int], state: Outcome) -> list[int]:
+    def send_state(self, link: SenderLink, keys: Collection[int], state: Outcome) -> list[int]:
         """Send the state of unsettled deliveries that this end sent; the peer still has to settle."""
         ids = [number for number, (owner, key) in self._sent.items() if owner is link and key in keys]
         self.add(Role.SENDER, ids, state, settled=False)

@@ -478,7 +478,7 @@ class LinkConsumer(LinkOwner):
             deliveries=len(expired),
             text="released",
         )
-        told = self._session.settling.tell_sent(self.link, expired, RELEASED)
+        told = self._session.settling.send_state(self.link, expired, RELEASED)
         self._expired = {*(self._expired or ()), *told}
         if self._context.transactions.taken_back(self.ref, keys, self._taken_back):
             # The client has decided on some of them, and sends nothing more about those that it has settled.
