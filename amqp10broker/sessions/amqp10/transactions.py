@@ -114,7 +114,7 @@ class Transaction:
         ]
         return parts
 
-    def tell_holders(self) -> None:
+    def notify_holders(self) -> None:
         for retired in self._retired.values():
             ids = [] if retired.settled else [retired.delivery_id]
             retired.holder.decided(retired.delivery_outcome, ids, retired.outcome)
