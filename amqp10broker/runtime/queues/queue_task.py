@@ -283,7 +283,7 @@ class QueueTask(OwnQueue):
         return self._fault is not None
 
     def decide_within(self, commands: list[Command]) -> None:
-        """Execute and store a part of a commit; `tell_decided` publishes the effects."""
+        """Execute and store a part of a commit; `publish_decided` publishes the effects."""
         self._at_work = commands
         self._queue_status = None
         try:
@@ -295,7 +295,7 @@ class QueueTask(OwnQueue):
         # The task must be woken when something is due now.
         self._wake()
 
-    def tell_decided(self) -> None:
+    def publish_decided(self) -> None:
         if self._fault is None:
             self._tell()
         if self.queue.deleted:
@@ -568,7 +568,7 @@ class SessionCommits:
             if also is not None and journal is not None:
                 also()
         for task, _ in there.values():
-            task.tell_decided()
+            task.publish_decided()
         self.safe = journal is None
         if ref is not None and journal is not None and self._journal_task is not None:
             self._journal_task.when_durable(journal.ticket, partial(self._inbox.put, Committed(ref)))
