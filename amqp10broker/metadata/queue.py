@@ -67,7 +67,7 @@ class QueueKind:
     answers_settlements: bool = False
     keeps_annotations: bool = False
     counts_lost_as_failed: bool = False
-    tells_active: bool = False
+    reports_active: bool = False
     exclusive_consumers: bool = True
     global_prefetch: bool = True
     conditional_delete: bool = True
@@ -84,7 +84,7 @@ QUORUM: Final = QueueKind(
     answers_settlements=True,
     keeps_annotations=True,
     counts_lost_as_failed=True,
-    tells_active=True,
+    reports_active=True,
     exclusive_consumers=False,
     global_prefetch=False,
     conditional_delete=False,

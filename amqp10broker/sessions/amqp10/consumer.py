@@ -213,7 +213,7 @@ class LinkConsumer(LinkOwner):
     # Created when a flow names a transaction.
     _acquisition: Acquisition | None = None
     # Whether the client gets the link state property `ACTIVE`, and its value when it was last sent.
-    tells_active: bool = field(init=False)
+    reports_active: bool = field(init=False)
     _active_told: bool | None = None
     # Whether a flow came since the last request to the queue; the number of flows to be answered that the
     # last request covers; the number of later ones.
@@ -227,7 +227,7 @@ class LinkConsumer(LinkOwner):
         self._since = self.credit.epoch
         self.times = ConsumerTimes(self._context.moment)
         single = queue.effective.settings.single_active_consumer and not self.browse
-        self.tells_active = queue.kind.tells_active and single
+        self.reports_active = queue.kind.reports_active and single
 
     @property
     def ref(self) -> ConsumerRef:
@@ -461,7 +461,7 @@ class LinkConsumer(LinkOwner):
             case ActiveChanged():
                 if self.resumable is not None:
                     self.resumable.active = effect.active
-                if self.tells_active:
+                if self.reports_active:
                     self._in_turn(effect)
             case TimedOut():
                 self._on_timed_out(effect.keys)
@@ -615,7 +615,7 @@ class LinkConsumer(LinkOwner):
         if back:
             resumable.forget(back)
             self.credit.post(Settle(self.ref, back, DeliveryOutcome.REQUEUE))
-        if self.tells_active and resumable.active is not None:
+        if self.reports_active and resumable.active is not None:
             self._in_turn(ActiveChanged(self.ref, resumable.active))
         if resumed:
             self._session.outbound.queue_resumed(self.link, resumed)

@@ -235,7 +235,7 @@ class ClientLinks:
         if before is not None:
             consumer.resume(resume_as_sender(dict.fromkeys(keys), theirs, incomplete=incomplete), keys)
             return
-        if consumer.tells_active or plan.exclusive:
+        if consumer.reports_active or plan.exclusive:
             # The queue answers a `Subscribe` with the state, or refuses an exclusive consumer. So the client
             # has the state as soon as it is attached.
             self._accept[ref] = accept
