@@ -146,7 +146,7 @@ class Logins:
     async def _wait(self, slow: Slow, address: str) -> Turn[_Verification]:
         turn, refused = self._turns.join(_Verification(slow), address=address, name=slow.name, key=slow.key)
         if refused is not None:
-            self._tell_refused(refused)
+            self._log_refused(refused)
         self._more.set()
         try:
             await turn.work.over.wait()
@@ -157,7 +157,7 @@ class Logins:
                 _log.info("logins are verified again", address=address, refused=count)
         return turn
 
-    def _tell_refused(self, turn: Turn[_Verification]) -> None:
+    def _log_refused(self, turn: Turn[_Verification]) -> None:
         if turn.address not in self._refused:
             # Logged once until no client of the address waits: a storm must not flood the log.
             _log.warning("logins are refused unverified: too many wait", address=turn.address)
