@@ -107,7 +107,7 @@ class Logins:
                     raise turn.work.fault
                 step = authentication.resume(turn.work.result)
         except Exception as error:
-            self._tell_fault(error)
+            self._log_login_fault(error)
             return _FAULTY
         if protocol is not None and isinstance(step, Success | Failure):
             before, succeeded = self.attempts.get(protocol, LoginAttempts()), isinstance(step, Success)
@@ -164,7 +164,7 @@ class Logins:
         self._refused[turn.address] = self._refused.get(turn.address, 0) + turn.waiting
         turn.work.over.set()
 
-    def _tell_fault(self, fault: Exception) -> None:
+    def _log_login_fault(self, fault: Exception) -> None:
         if trio.current_time() >= self._fault_due:
             self._fault_due = trio.current_time() + FAULT_TOLD_S
             _log.error("a login was not verified by a fault in the broker", exc_info=fault)
