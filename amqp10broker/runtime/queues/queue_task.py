@@ -142,7 +142,7 @@ class QueueTask(OwnQueue):
                 self._queue_status = None
                 self.begun.set()
                 if self.awaiting:
-                    self._tell_awaiting()
+                    self._notify_awaiting()
             await self._work()
         finally:
             self.backend.close()
@@ -233,7 +233,7 @@ class QueueTask(OwnQueue):
     def _tell(self) -> None:
         self.backend.publish()
         if self.awaiting:
-            self._tell_awaiting()
+            self._notify_awaiting()
         self._queue_status = None
         self._at_work = []
 
@@ -271,7 +271,7 @@ class QueueTask(OwnQueue):
             return False
         return not self.begun.is_set() or self.backend.starting
 
-    def _tell_awaiting(self) -> None:
+    def _notify_awaiting(self) -> None:
         if not self.starting:
             awaiting, self.awaiting = self.awaiting, []
             for then in awaiting:
@@ -370,7 +370,7 @@ class QueueTask(OwnQueue):
         for each in self.backend.admission.take():
             refused = Unconfirmed(each.publisher, each.ids, each.settled, failed=True, queue=self.queue.name)
             self._reply_registry.post({each.publisher.reply_to: [refused]})
-        self._tell_awaiting()
+        self._notify_awaiting()
 
     def finish(self) -> None:
         """Decide and store all waiting commands, after the task has ended because the broker stops."""
@@ -414,7 +414,7 @@ class QueueTask(OwnQueue):
         waiting: list[Command] = [*self.backend.admission.take()]
         for commands in (waiting, *self._mailbox.close()):
             self.post_all(commands)
-        self._tell_awaiting()
+        self._notify_awaiting()
 
 
 def _joined(batches: list[list[Command]]) -> list[Command]:
