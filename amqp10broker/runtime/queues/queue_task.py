@@ -119,7 +119,7 @@ class QueueTask(OwnQueue):
                 if type(command) is Delete:
                     # If it had failed, its records were left for the next start.
                     self._forget()
-            self._tell_at_once()
+            self._publish_at_once()
 
     def queue_status(self) -> QueueStatus:
         if self._queue_status is None:
@@ -356,7 +356,7 @@ class QueueTask(OwnQueue):
         elif batch.effects:
             self._reply_registry.post(batch.effects)
 
-    def _tell_at_once(self) -> None:
+    def _publish_at_once(self) -> None:
         self._publish(EffectBatch(self.queue.take_effects(), self.queue.take_dead_letters()))
 
     # --- the end ----------------------------------------------------------------------------------
@@ -390,7 +390,7 @@ class QueueTask(OwnQueue):
 
     def restart(self) -> None:
         self.queue.break_down(self._at_work)
-        self._tell_at_once()
+        self._publish_at_once()
         self._at_work = []
         self.backend.restart()
 
@@ -405,7 +405,7 @@ class QueueTask(OwnQueue):
             return
         at_work = [*self.backend.abandon(), *self._at_work, *self.backend.admission.take()]
         self.queue.break_down(at_work)
-        self._tell_at_once()
+        self._publish_at_once()
         self._end()
 
     def _end(self) -> None:
