@@ -262,10 +262,10 @@ class Launch:
             time.sleep(_POLL_S)
         _say("")
         _say(f"The cluster is up: {len(self._plans)} nodes after {time.monotonic() - started:.1f} s.")
-        self._say_how_to_look()
+        self._print_status_hint()
         return True
 
-    def _say_how_to_look(self) -> None:
+    def _print_status_hint(self) -> None:
         typed = _own_name()
         first, last = self._plans[0], self._plans[-1]
         _say("Look at it:")
