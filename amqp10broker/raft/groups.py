@@ -316,7 +316,7 @@ class Groups:
     def _tell(self, node: int, notifications: Callable[[Member, int], None]) -> None:
         self._notifications.append(self._telling(node, notifications))
         if len(self._notifications) == 1:
-            self._go_on_telling()
+            self._continue_notifying()
             if self._notifications:
                 self.on_deadline()
 
@@ -330,7 +330,7 @@ class Groups:
             member.advance()
             yield
 
-    def _go_on_telling(self) -> None:
+    def _continue_notifying(self) -> None:
         left = MEMBERS_A_TURN
         while self._notifications and left > 0:
             left -= sum(1 for _ in islice(self._notifications[0], left))
@@ -355,7 +355,7 @@ class Groups:
     def tick(self) -> None:
         """Handle what is due at `deadline`; it may be due again at once (`MEMBERS_A_TURN`)."""
         now_ms = self.now_ms()
-        self._go_on_telling()
+        self._continue_notifying()
         if self._later and self._later_due <= now_ms:
             later, self._later = self._later, []
             for callback in later:
