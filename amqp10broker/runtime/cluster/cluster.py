@@ -410,7 +410,7 @@ class Cluster:
         at = self._listed.get(member.name, member.address)
         self.peers.know(member.number, member.name, (at.host, at.port), incarnation)
 
-    def stand_back(self) -> None:
+    def step_down_all(self) -> None:
         """Let no member of this node lead any more, because it is about to stop."""
         self._stands_back = True
         self._nodes_changed()

@@ -526,7 +526,7 @@ class NodeOfCluster(ServingNode):
 
     async def leave(self) -> None:
         """Transfer this node's leaderships before a stop, so that clients need not wait for elections."""
-        self._cluster.stand_back()
+        self._cluster.step_down_all()
         kept = await hand_all_over(self.number, self._catalog, self._groups, LEAVE_S)
         _node_log.info("leaderships were handed over", kept=len(kept))
         for line in kept:
