@@ -134,7 +134,7 @@ class Cluster:
         sockets = await bind_cluster(config, port)
         self.address = self._listed.get(self.name, Address(host, sockets[0].getsockname()[1]))
         known = data.membership
-        self._stands_back = False
+        self._stepped_down = False
         self._used = used_version(data.catalog_log)
         self._check_version()
         # The start is durable before the first hello: others refuse a start that is not above the last one.
@@ -412,7 +412,7 @@ class Cluster:
 
     def step_down_all(self) -> None:
         """Let no member of this node lead any more, because it is about to stop."""
-        self._stands_back = True
+        self._stepped_down = True
         self._nodes_changed()
 
     def _nodes_changed(self) -> None:
@@ -421,7 +421,7 @@ class Cluster:
         if not nodes:
             return
         here = nodes.get(self.name)
-        self.raft.groups.backward = self._stands_back or (here is not None and here.draining)
+        self.raft.groups.backward = self._stepped_down or (here is not None and here.draining)
         members = tuple(
             MemberAt(node.number, node.name, Address(node.host, node.port)) for node in nodes.values()
         )

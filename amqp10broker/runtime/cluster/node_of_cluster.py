@@ -197,13 +197,13 @@ class MemberChanges:
             for queue in queues[begin:end]:
                 member = self._groups.get(queue.number) if queue.members else None
                 if member is not None and member.machine.newer:
-                    self._stands_back(queue, member)
+                    self._stepped_down(queue, member)
                 if member is None or not member.leads or queue.number in self._under_way:
                     continue
                 if not nothing_to_repair(member.raft.config, queue.members):
                     await self._repaired(queue, member)
 
-    def _stands_back(self, queue: DeclaredQueue, member: Member) -> None:
+    def _stepped_down(self, queue: DeclaredQueue, member: Member) -> None:
         member.raft.backward = True
         if queue.number not in self._behind:
             self._behind.add(queue.number)
