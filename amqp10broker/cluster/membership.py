@@ -86,7 +86,7 @@ class GroupState:
     reached: Collection[int] = ()
 
 
-def standing_of(member: Member, declared: tuple[int, ...], suspected: Collection[int]) -> GroupState:
+def group_state_of(member: Member, declared: tuple[int, ...], suspected: Collection[int]) -> GroupState:
     """Return the state of a group. Every declared member counts as existing: a node without its member
     reports that to the leader, which suspects the member until it exists.
     """

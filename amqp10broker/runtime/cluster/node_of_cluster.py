@@ -28,13 +28,13 @@ from amqp10broker.cluster.membership import (
     Removing,
     Schedule,
     Step,
+    group_state_of,
     is_promotable,
     new_member,
     next_change,
     next_step,
     nothing_to_repair,
     repair,
-    standing_of,
     target_size,
 )
 from amqp10broker.cluster.wire import Document
@@ -150,7 +150,7 @@ class MemberChanges:
                 member = self._groups.get(queue.number)
                 if member is None:
                     raise LeaderMoved
-                step = next_step(goal, standing_of(member, queue.members, self._groups.suspected))
+                step = next_step(goal, group_state_of(member, queue.members, self._groups.suspected))
                 if step is MembershipAction.DONE:
                     return
                 if step is MembershipAction.LAST_NODE:
@@ -215,7 +215,7 @@ class MemberChanges:
             )
 
     async def _repaired(self, queue: DeclaredQueue, member: Member) -> None:
-        step = repair(standing_of(member, queue.members, self._groups.suspected))
+        step = repair(group_state_of(member, queue.members, self._groups.suspected))
         if isinstance(step, MembershipAction):
             return
         _log.info("members of a queue are put right", queue=queue.name, vhost=queue.vhost, step=str(step))
