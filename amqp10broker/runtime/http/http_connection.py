@@ -69,7 +69,7 @@ this size.
 _CHUNKS_AT_A_TIME: Final = 100
 BODIES_BYTES_MAX: Final = 67_108_864
 """The bytes of all bodies in memory, unless one alone may have more."""
-STRANGERS_BYTES_MAX: Final = 1_048_576
+ANONYMOUS_BYTES_MAX: Final = 1_048_576
 """Of those, the bytes of clients that are not logged in."""
 
 RunRequest: TypeAlias = Callable[[HttpRequest, ReadBody], Awaitable[HttpResponse]]
@@ -95,7 +95,7 @@ class Bodies:
         if stranger:
             self._strangers += size
         if size > 0 and (
-            self._all > max(BODIES_BYTES_MAX, one_max) or (stranger and self._strangers > STRANGERS_BYTES_MAX)
+            self._all > max(BODIES_BYTES_MAX, one_max) or (stranger and self._strangers > ANONYMOUS_BYTES_MAX)
         ):
             reason = "the bodies of other requests fill the room that there is: try again later"
             raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", reason)
