@@ -224,9 +224,9 @@ class HttpConnection:
             return event
         raise _too_slow("its line and headers", self._limits.head_s)
 
-    async def _body(self, stranger_bytes: int | None) -> bytes:
-        stranger = stranger_bytes is not None
-        most = self._limits.body_bytes if stranger_bytes is None else stranger_bytes
+    async def _body(self, anonymous_bytes: int | None) -> bytes:
+        stranger = anonymous_bytes is not None
+        most = self._limits.body_bytes if anonymous_bytes is None else anonymous_bytes
         self._stranger = stranger
         body = bytearray()
         chunks = between = 0
