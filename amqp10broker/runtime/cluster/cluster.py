@@ -69,7 +69,7 @@ _log = Log("amqp10broker.cluster")
 
 SWEEP_EACH_S: Final = 30.0
 """The interval at which links to deleted queues are removed."""
-FOR_STRANGERS: Final = ("look", "join")
+FOR_NON_MEMBERS: Final = ("look", "join")
 """The requests that a node may send which is not a member."""
 Answer = Callable[[int, Document], Awaitable[Document]]
 """Answers a request of a node. The node is 0 if it is not a member yet."""
@@ -462,7 +462,7 @@ class Cluster:
     async def asked(self, node: int, question: Document) -> Document:
         what = question.get("what")
         answer = self.answers.get(what) if isinstance(what, str) else None
-        if answer is None or (node == 0 and what not in FOR_STRANGERS):
+        if answer is None or (node == 0 and what not in FOR_NON_MEMBERS):
             raise BadRequest("node", f"node '{self.name}' does not answer a question about {what!r}")
         return await answer(node, question)
 
