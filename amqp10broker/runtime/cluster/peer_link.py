@@ -229,7 +229,7 @@ class PeerErrorLog:
 PORT_ABOVE: Final = 20_000
 """The distance of the cluster's port from that of AMQP, unless it is configured."""
 STRANGERS_MAX: Final = 256
-STRANGERS_OF_ONE_MAX: Final = 64
+UNPROVED_OF_ONE_MAX: Final = 64
 """The most connections that have not proved the secret: in all, and for one address."""
 
 
@@ -282,7 +282,7 @@ class ClusterListener:
         def taken(sock: socket.socket, address: Address) -> None:
             host = address[0]
             full = self._strangers.total() >= STRANGERS_MAX
-            if full or self._strangers[host] >= STRANGERS_OF_ONE_MAX:
+            if full or self._strangers[host] >= UNPROVED_OF_ONE_MAX:
                 sock.close()
                 return
             self._strangers[host] += 1
