@@ -109,7 +109,7 @@ Q4). Otherwise they are busy, and have the time of any request.
 """
 LOST_AFTER_MS: Final = 1_500
 """How long a node must be suspected before its transient queues end: it may be slow, or only cut off."""
-FAREWELL_AFTER_MS: Final = 10_000
+DELETE_AFTER_MS: Final = 10_000
 """The time after which a removed queue gets its `Delete` if the caller has not sent it."""
 OF_A_LINK: Final = "amq.dyn"
 """The prefix of the names of queues that are made for one link of AMQP 1.0."""
@@ -401,7 +401,7 @@ class System:
 
     def _change(self, puts: Sequence[tuple[Key, Value]], transaction: CatalogTransaction) -> None:
         if not transaction.farewell:
-            due_ms = self._now_ms() + FAREWELL_AFTER_MS
+            due_ms = self._now_ms() + DELETE_AFTER_MS
             for key in transaction.forgets:
                 if key[0] == "queue":
                     self._farewells.append((due_ms, self._catalog.vhosts[key[1]].queues[key[2]].handle))
