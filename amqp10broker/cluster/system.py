@@ -156,7 +156,7 @@ class System:
         self._said = False
         self._at_once = False
         self._without_leader: dict[int, tuple[PendingProposal, int]] = {}
-        self._farewells: deque[tuple[int, QueueHandle]] = deque()
+        self._pending_deletes: deque[tuple[int, QueueHandle]] = deque()
         self._down: dict[int, int] = {}
         self._conceal = conceal
         self._tell = tell
@@ -404,7 +404,7 @@ class System:
             due_ms = self._now_ms() + DELETE_AFTER_MS
             for key in transaction.forgets:
                 if key[0] == "queue":
-                    self._farewells.append((due_ms, self._catalog.vhosts[key[1]].queues[key[2]].handle))
+                    self._pending_deletes.append((due_ms, self._catalog.vhosts[key[1]].queues[key[2]].handle))
         self._catalog.apply(
             [Put(key, decoded(key, value)) for key, value in puts],
             transaction.forgets,
@@ -504,8 +504,8 @@ class System:
             if self._leader_due_ms(pending, since_ms) <= now_ms:
                 del self._without_leader[number]
                 self._give_up(number, pending, since_ms)
-        while self._farewells and self._farewells[0][0] <= now_ms:
-            self._farewells.popleft()[1].post(DELETE)
+        while self._pending_deletes and self._pending_deletes[0][0] <= now_ms:
+            self._pending_deletes.popleft()[1].post(DELETE)
         if self.member.leads:
             self._end_lost(now_ms)
         to_compact = self._store.to_compact
@@ -526,8 +526,8 @@ class System:
         if self._at_once:
             return 0
         times = [self._leader_due_ms(*waiting) for waiting in self._without_leader.values()]
-        if self._farewells:
-            times.append(self._farewells[0][0])
+        if self._pending_deletes:
+            times.append(self._pending_deletes[0][0])
         if self.member.leads:
             times += self._down.values()
         if self._retry_ms is not None:
