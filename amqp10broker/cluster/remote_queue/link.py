@@ -310,7 +310,7 @@ NO_LEADER_MS: Final = 30_000
 """How long a subscribe, fetch, purge or delete waits for a leader (RabbitMQ: 65 s for each member)."""
 NO_COUNTS_MS: Final = 5_000
 """How long a request for counts waits; then they are 0. An election takes less time."""
-LAST_WORDS_MS: Final = 5_000
+LAST_EFFECTS_MS: Final = 5_000
 """How long a link to a deleted queue waits for the queue's last effects."""
 
 
@@ -742,7 +742,7 @@ class QueueLink:
         if self.lost_ms is not None or not (self._commands or attached):
             self.end()
         else:
-            self._end_ms = self._port.now_ms() + LAST_WORDS_MS
+            self._end_ms = self._port.now_ms() + LAST_EFFECTS_MS
             self._port.stir(self.group)
 
     def end(self) -> None:
