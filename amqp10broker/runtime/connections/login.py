@@ -127,7 +127,7 @@ class Logins:
                 del self._held[address]
                 self._turned_away.discard(address)
 
-    def turns_away(self, address: str) -> bool:
+    def refuses_logins_of(self, address: str) -> bool:
         """Return whether an address has had too many failed logins recently to accept more. A handshake takes
         more time of the broker than of the client, and a storm of them would delay all other clients.
         """
