@@ -83,7 +83,7 @@ class Logins:
         self._more = trio.Event()
         self._held: Counter[str] = Counter()
         # Addresses for which the log already has an entry that they are refused.
-        self._turned_away: set[str] = set()
+        self._refused_addresses: set[str] = set()
         # Address -> the number of refusals since the last log entry about it.
         self._refused: dict[str, int] = {}
         self._fault_due = float("-inf")
@@ -125,7 +125,7 @@ class Logins:
             self._held[address] -= 1
             if not self._held[address]:
                 del self._held[address]
-                self._turned_away.discard(address)
+                self._refused_addresses.discard(address)
 
     def refuses_logins_of(self, address: str) -> bool:
         """Return whether an address has had too many failed logins recently to accept more. A handshake takes
@@ -133,8 +133,8 @@ class Logins:
         """
         if self._held[address] < HELD_MAX:
             return False
-        if address not in self._turned_away:
-            self._turned_away.add(address)
+        if address not in self._refused_addresses:
+            self._refused_addresses.add(address)
             _log.warning("connections are closed: too many failed logins", address=address)
         return True
 
