@@ -137,9 +137,9 @@ class Connections(dict[int, Connection]):
     def stop(self, reason: str) -> None:
         """Accept no new connection, and end the present ones in order."""
         self.stopping = True
-        self.turn_out(reason)
+        self.end_all(reason)
 
-    def turn_out(self, reason: str) -> None:
+    def end_all(self, reason: str) -> None:
         """End the present connections in order."""
         for scope in (*self.greetings, *self.lingering):
             scope.cancel()
