@@ -576,7 +576,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         self._renewed.set()
         return None
 
-    async def go_on_with_login(self, response: bytes) -> None:
+    async def continue_login(self, response: bytes) -> None:
         assert self._authentication is not None
         await self.log_in(self._authentication.resume(response))
 

@@ -202,7 +202,7 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
                     self._mechanism = event.mechanism
                     await self.log_in(self._authentication.start(event.mechanism, event.response))
                 case ConnectionSecureOk():
-                    await self.go_on_with_login(event.response)
+                    await self.continue_login(event.response)
                 case ConnectionTuneOk():
                     if event.heartbeat:
                         # The connection ends after two intervals of silence; the broker sends after half of

@@ -226,7 +226,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
                     self._authentication = self._node_context.authenticator.begin(self.origin)
                     await self.log_in(self._authentication.start(event.mechanism, event.initial_response))
                 case SaslResponse():
-                    await self.go_on_with_login(event.response)
+                    await self.continue_login(event.response)
                 case Open():
                     self._open(event)
                 case Close():
