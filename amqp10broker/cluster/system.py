@@ -194,7 +194,7 @@ class System:
                 self._due_by(self._now_ms() + RETRY_AFTER_MS)
         return answer
 
-    def see_to(self, request: CatalogRequest[Any]) -> None:
+    def submit_request(self, request: CatalogRequest[Any]) -> None:
         """Repeat a request without a receiver until it is decided."""
         if self._ask(request, None, None) is LATER:
             self._soon()
@@ -213,7 +213,7 @@ class System:
         # A node that does not support the cluster's version is about to end.
         if started.name in self._catalog.nodes and started.fits(self._catalog):
             self._said = True
-            self.see_to(started)
+            self.submit_request(started)
 
     def _ask(self, request: CatalogRequest[Any], ref: RequestRef | None, due_ms: int | None) -> Any:
         """Return the answer of a plan that changes nothing; else propose it and return `LATER`. Raises
@@ -416,13 +416,13 @@ class System:
             if key[0] == "queue" and "owner" in value:
                 owner = Owner(*value["owner"])
                 if not self.is_open(owner):
-                    self.see_to(ConnectionEnded(key[1], owner))
+                    self.submit_request(ConnectionEnded(key[1], owner))
 
     def _end_unwanted(self, pending: PendingProposal | None, puts: Sequence[tuple[Key, Value]]) -> None:
         wanted = pending is not None and (pending.ref is None or self.is_asking(pending.ref.reply_to))
         for key, value in puts:
             if key[0] == "queue" and "owner" in value and key[2].startswith(OF_A_LINK) and not wanted:
-                self.see_to(DeleteQueue(key[1], key[2]))
+                self.submit_request(DeleteQueue(key[1], key[2]))
 
     # --- a state instead of entries -------------------------------------------------------------------
 
@@ -477,7 +477,7 @@ class System:
             f"on node '{leader}': no leader was elected within {waited_s} s; {to_do}",
         )
         self._answer(pending, refusal=refusal)
-        self.see_to(QueueEnded(spec.vhost, spec.name, number, farewell=True))
+        self.submit_request(QueueEnded(spec.vhost, spec.name, number, farewell=True))
 
     # --- nodes ------------------------------------------------------------------------------------------
 
@@ -493,7 +493,7 @@ class System:
                 self._down[number] = now_ms + LOST_AFTER_MS  # it may remain undecided
                 node = self._catalog.node_of(number)
                 if node is not None:
-                    self.see_to(NodeLost(number, node.incarnation))
+                    self.submit_request(NodeLost(number, node.incarnation))
 
     # --- time -------------------------------------------------------------------------------------------
 

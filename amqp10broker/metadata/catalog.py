@@ -313,7 +313,7 @@ class Catalog:
         self.changes.forget(plan.forgets)
         return plan.answer
 
-    def see_to(self, request: CatalogRequest[Any]) -> None:
+    def submit_request(self, request: CatalogRequest[Any]) -> None:
         """Request a decision, here or by the nodes of the cluster, without waiting for the answer."""
         if self.decide is None:
             self.propose(request)

@@ -128,7 +128,7 @@ class VhostSlot:
         usage.close_connection(self.vhost.name, self._grants.user)
         if self._container is not None:
             usage.close_container(self.vhost.name, self._container)
-        self._catalog.see_to(ConnectionEnded(self.vhost.name, self._owner))
+        self._catalog.submit_request(ConnectionEnded(self.vhost.name, self._owner))
 
 
 Event = TypeVar("Event")

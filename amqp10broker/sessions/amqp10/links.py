@@ -644,7 +644,7 @@ class ClientLinks:
         elif consumer.closed and consumer.exclusive:
             queue.ended = True
             gone = QueueEnded(queue.vhost, queue.name, queue.handle, farewell=True)
-            self._context.catalog.see_to(gone)
+            self._context.catalog.submit_request(gone)
         elif consumer.closed and subscription is not None and subscription.durable:
             # The queue is not deleted if other links share it. The answer is not needed.
             self._to_queue((queue.handle, Delete(self._context.reply_to.request(), if_unused=True)))
@@ -677,7 +677,7 @@ class ClientLinks:
         if queue.kind.volatile:
             self._context.vhost.remove_volatile(queue)
         else:
-            self._context.catalog.see_to(QueueEnded(queue.vhost, queue.name, queue.handle))
+            self._context.catalog.submit_request(QueueEnded(queue.vhost, queue.name, queue.handle))
         self._to_queue((queue.handle, DELETE))
 
 

@@ -288,7 +288,7 @@ def test_a_connections_queues_end_at_all_nodes(world: World) -> None:
     world.settle()
     assert all("mine" in queues(each) for each in world.nodes)
     node.open.remove(owner)
-    node.system.see_to(ConnectionEnded("/", owner))
+    node.system.submit_request(ConnectionEnded("/", owner))
     world.settle()
     assert not any("mine" in queues(each) for each in world.nodes)
 
@@ -300,7 +300,7 @@ def test_a_queue_that_comes_after_its_connection_went_goes_again(world: World) -
     node.open.add(owner)
     node.ask(DeclareQueue("/", "mine", owner=owner))
     node.open.remove(owner)
-    node.system.see_to(ConnectionEnded("/", owner))
+    node.system.submit_request(ConnectionEnded("/", owner))
     world.settle()
     assert not any("mine" in queues(each) for each in world.nodes)
 
