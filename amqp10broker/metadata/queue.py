@@ -52,7 +52,7 @@ class QueueKind:
         replicated: it has members on several nodes, which agree on all of its changes.
         unsent_max: unwritten deliveries of it that a session or channel may have, in place of its own limits;
             None: those apply.
-        asked_times: factor on the limit of a session or channel for the credit of one consumer, because each
+        request_factor: factor on the limit of a session or channel for the credit of one consumer, because each
             answer waits for a sync.
         held_max: deliveries that a consumer of AMQP 0-9-1 may hold without a prefetch; None: no limit.
     """
@@ -74,7 +74,7 @@ class QueueKind:
     own_files: bool = False
     replicated: bool = False
     unsent_max: int | None = None
-    asked_times: int = 1
+    request_factor: int = 1
     held_max: int | None = None
 
 
@@ -89,7 +89,7 @@ QUORUM: Final = QueueKind(
     global_prefetch=False,
     conditional_delete=False,
     replicated=True,
-    asked_times=ASKED_TIMES_BY_LOG,
+    request_factor=ASKED_TIMES_BY_LOG,
     held_max=QUORUM_PREFETCH_MAX,
 )
 STREAM: Final = QueueKind(

@@ -476,7 +476,7 @@ class ClientLinks:
         if settings.max_queue_credit != AUTO:
             consumer.auto_limit = None
         elif consumer.auto_limit is None:
-            most = self._context.config.auto_credit_max // consumer.queue.kind.asked_times
+            most = self._context.config.auto_credit_max // consumer.queue.kind.request_factor
             consumer.auto_limit = self._new_limit(settings.queue_credit, most)
         consumer.queue_credit = (
             settings.queue_credit if consumer.auto_limit is None else consumer.auto_limit.limit
