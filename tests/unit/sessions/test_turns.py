@@ -219,8 +219,8 @@ def test_queues_get_the_same_as_one_frame_after_the_other(seed: int, monkeypatch
         sent.append((rng.randrange(LINKS), b"\xff" if bad else content(f"m{number}", to="/queues/a")))
     again = rng.randrange(1, 40) if rng.random() < 0.5 else None
     found = []
-    for least in (sessions.IN_TURNS_MIN, 10**9):
-        monkeypatch.setattr(sessions, "IN_TURNS_MIN", least)
+    for least in (sessions.INTERLEAVED_MIN, 10**9):
+        monkeypatch.setattr(sessions, "INTERLEAVED_MIN", least)
         scene = _scene(*targets, settled=settled)
         puppets = _puppets(scene)
         came = _in_one_read(scene, sent, settled=settled, again=again)
