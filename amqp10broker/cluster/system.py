@@ -400,7 +400,7 @@ class System:
             self._answer(pending, pending.plan.answer)
 
     def _change(self, puts: Sequence[tuple[Key, Value]], transaction: CatalogTransaction) -> None:
-        if not transaction.farewell:
+        if not transaction.send_delete:
             due_ms = self._now_ms() + DELETE_AFTER_MS
             for key in transaction.forgets:
                 if key[0] == "queue":
@@ -408,7 +408,7 @@ class System:
         self._catalog.apply(
             [Put(key, decoded(key, value)) for key, value in puts],
             transaction.forgets,
-            farewell=transaction.farewell,
+            send_delete=transaction.send_delete,
         )
 
     def _end_orphans(self, puts: Sequence[tuple[Key, Value]]) -> None:
@@ -477,7 +477,7 @@ class System:
             f"on node '{leader}': no leader was elected within {waited_s} s; {to_do}",
         )
         self._answer(pending, refusal=refusal)
-        self.submit_request(QueueEnded(spec.vhost, spec.name, number, farewell=True))
+        self.submit_request(QueueEnded(spec.vhost, spec.name, number, send_delete=True))
 
     # --- nodes ------------------------------------------------------------------------------------------
 

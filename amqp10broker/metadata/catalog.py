@@ -303,7 +303,7 @@ class Catalog:
         if puts:
             self.changes.keep(puts)
         try:
-            self.apply(puts, plan.forgets, farewell=plan.farewell, used=plan.used)
+            self.apply(puts, plan.forgets, send_delete=plan.send_delete, used=plan.used)
         except BaseException:
             # This is an internal error, or one of the caller that runs queues. Objects that have begun stay,
             # on the disk too: they may have existed before, and others need them. The rest must not exist at
@@ -325,14 +325,14 @@ class Catalog:
         puts: Sequence[Put] = (),
         forgets: Sequence[Key] = (),
         *,
-        farewell: bool = True,
+        send_delete: bool = True,
         used: Key | None = None,
     ) -> None:
         """Apply a plan: rules are not checked, and queues start and end."""
         for put in puts:
             self._put(put.key, put.record)
         for key in forgets:
-            self._drop(key, farewell)
+            self._drop(key, send_delete)
         if used is not None:
             self.vhosts[used[1]].queues[used[2]].handle.post(TOUCH)
 
@@ -403,10 +403,10 @@ class Catalog:
     def _find_reply_queue(self, vhost: VirtualHost, name: str) -> DeclaredQueue | None:
         return None if self.node_directory is None else self.node_directory.reply_queue(vhost, name)
 
-    def _drop(self, key: Key, farewell: bool) -> None:
+    def _drop(self, key: Key, send_delete: bool) -> None:
         match key[0]:
             case "queue":
-                self.vhosts[key[1]].drop_queue(key[2], farewell=farewell)
+                self.vhosts[key[1]].drop_queue(key[2], send_delete=send_delete)
                 self.queues_deleted += 1
             case "binding":
                 _, vhost, *names = key

@@ -110,7 +110,7 @@ class Plan(Generic[T_co]):
         puts: each needs only existing entries, or earlier ones.
         forgets: no later one needs an earlier one.
         used: key of a queue that counts as used, which delays its expiry.
-        farewell: deleted queues get a `Delete`. False: they have ended, or the caller sends `Delete` after
+        send_delete: deleted queues get a `Delete`. False: they have ended, or the caller sends `Delete` after
             its earlier commands, because it needs the answer.
     """
 
@@ -118,7 +118,7 @@ class Plan(Generic[T_co]):
     puts: Sequence[Put] = ()
     forgets: Sequence[Key] = ()
     used: Key | None = None
-    farewell: bool = True
+    send_delete: bool = True
 
 
 @dataclass(frozen=True, slots=True)

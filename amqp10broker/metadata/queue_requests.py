@@ -158,18 +158,18 @@ class DeclareQueue:
 
 @dataclass(frozen=True, slots=True)
 class DeleteQueue:
-    """Delete a queue with its bindings; the answer is whether it existed. `farewell`: see `Plan`."""
+    """Delete a queue with its bindings; the answer is whether it existed. `send_delete`: see `Plan`."""
 
     vhost: str
     name: str
-    farewell: bool = True
+    send_delete: bool = True
 
     def plan(self, catalog: Catalog) -> Plan[bool]:
         vhost = catalog.lookup_vhost(self.vhost)
         queue = vhost.find(self.name)
         if queue is None or queue.type == VOLATILE:
             return Plan(False)
-        return Plan(True, forgets=keys_of_queues(vhost, [self.name]), farewell=self.farewell)
+        return Plan(True, forgets=keys_of_queues(vhost, [self.name]), send_delete=self.send_delete)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class QueueEnded:
     vhost: str
     name: str
     handle: QueueHandle | int
-    farewell: bool = False
+    send_delete: bool = False
 
     def plan(self, catalog: Catalog) -> Plan[None]:
         vhost = catalog.vhosts.get(self.vhost)
@@ -191,7 +191,7 @@ class QueueEnded:
         it = queue.number if isinstance(self.handle, int) else queue.handle
         if it != self.handle:
             return Plan(None)
-        return Plan(None, forgets=keys_of_queues(vhost, [self.name]), farewell=self.farewell)
+        return Plan(None, forgets=keys_of_queues(vhost, [self.name]), send_delete=self.send_delete)
 
 
 @dataclass(frozen=True, slots=True)

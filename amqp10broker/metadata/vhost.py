@@ -188,8 +188,8 @@ class VirtualHost:
         self._queue_changes += 1
         return True
 
-    def drop_queue(self, name: str, *, farewell: bool) -> None:
-        """Remove a queue without bindings. `farewell`: it gets a `Delete`."""
+    def drop_queue(self, name: str, *, send_delete: bool) -> None:
+        """Remove a queue without bindings. `send_delete`: it gets a `Delete`."""
         queue = self.queues.pop(name)
         self._gone.add(queue.type, queue.handle.counters, queue.consumption)
         if queue.owner is not None:
@@ -198,7 +198,7 @@ class VirtualHost:
             if not owned:
                 del self.owned[queue.owner]
         self._queue_changes += 1
-        if farewell:
+        if send_delete:
             queue.handle.post(DELETE)
 
     def _apply_policies(self, concerns: Changed) -> None:

@@ -151,7 +151,7 @@ def delete_queue(
     if not (if_unused or if_empty):
         # The queue is removed first, so that a declaration after this request makes another one. With a
         # condition the queue decides, and is removed when it has ended (`QueueEnded`).
-        yield from caller.change(DeleteQueue(vhost.named(), name, farewell=False))
+        yield from caller.change(DeleteQueue(vhost.named(), name, send_delete=False))
     answer = yield from caller.ask(queue.handle, partial(Delete, if_unused=if_unused, if_empty=if_empty))
     if answer.refused in (Refusal.IN_USE, Refusal.NOT_EMPTY):
         why = "in use" if answer.refused is Refusal.IN_USE else "not empty"

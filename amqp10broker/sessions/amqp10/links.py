@@ -643,7 +643,7 @@ class ClientLinks:
             self._delete(queue)
         elif consumer.closed and consumer.exclusive:
             queue.ended = True
-            gone = QueueEnded(queue.vhost, queue.name, queue.handle, farewell=True)
+            gone = QueueEnded(queue.vhost, queue.name, queue.handle, send_delete=True)
             self._context.catalog.submit_request(gone)
         elif consumer.closed and subscription is not None and subscription.durable:
             # The queue is not deleted if other links share it. The answer is not needed.

@@ -468,7 +468,7 @@ def test_a_queue_that_is_to_hear_of_its_end_from_who_asked_hears_of_it_in_any_ca
     world.answer(node, DeclareQueue("/", "q"))
     world.settle()
     handles = [_handle(each, "q") for each in world.nodes]
-    world.answer(node, DeleteQueue("/", "q", farewell=False))
+    world.answer(node, DeleteQueue("/", "q", send_delete=False))
     world.settle()
     assert all(handle.letters == [] for handle in handles)
     world.pass_time(10_000)
