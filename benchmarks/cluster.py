@@ -368,7 +368,7 @@ class Pause:
 
 
 class _Watch:
-    """RecentUsers at what a load process has had confirmed, and keeps the longest time without news."""
+    """Looks at what a load process has had confirmed, and keeps the longest time without news."""
 
     def __init__(self, process: LoadProcess) -> None:
         self._process = process

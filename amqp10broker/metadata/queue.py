@@ -52,8 +52,8 @@ class QueueKind:
         replicated: it has members on several nodes, which agree on all of its changes.
         unsent_max: unwritten deliveries of it that a session or channel may have, in place of its own limits;
             None: those apply.
-        request_factor: factor on the limit of a session or channel for the credit of one consumer, because each
-            answer waits for a sync.
+        request_factor: factor on the limit of a session or channel for the credit of one consumer, because
+            each answer waits for a sync.
         held_max: deliveries that a consumer of AMQP 0-9-1 may hold without a prefetch; None: no limit.
     """
 

@@ -4,9 +4,9 @@ observed.
 A run of frames is one record, a plain tuple that begins with the time in nanoseconds by a monotonic clock and
 its kind, and is formatted only on a query.
 
-The state of a link after each frame is replayed on a query (`ReplayedState`). So that the oldest records can be
-dropped, the ring is cut into segments; each begins with the state of the link, taken from the engine between
-two steps of the session.
+The state of a link after each frame is replayed on a query (`ReplayedState`). So that the oldest records can
+be dropped, the ring is cut into segments; each begins with the state of the link, taken from the engine
+between two steps of the session.
 
 A frame of a channel has the state of the channel before it. State that changes without frames (the queue's
 credit, the reader's, the writer) is read after the channel's step, and belongs to the step's last frame. A

@@ -30,7 +30,7 @@ LOOKED_AT = tuple(name for name in CHANNEL_NAMES if name not in COUNTED)
 
 
 class Witness:
-    """RecentUsers at everything behind every frame, and after every turn asks the ring for the same."""
+    """Looks at everything behind every frame, and after every turn asks the ring for the same."""
 
     def __init__(self, channel: channel_world.WorldChannel, consumer: ChannelConsumer | None) -> None:
         service = channel.service

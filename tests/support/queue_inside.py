@@ -1,4 +1,4 @@
-"""RecentUsers into a classic queue, for tests that compare it with a model."""
+"""Looks into a classic queue, for tests that compare it with a model."""
 
 from __future__ import annotations
 

@@ -305,7 +305,7 @@ class MemoryReclaimer:
 
     Ended connections leave cycles of tasks, scopes and frames. The garbage collector has high thresholds so
     that it does not visit messages in flight (`cli.serve.GC_THRESHOLDS`), and never collects the oldest
-    generation. And the C library keeps freed memory. MemoryReclaimer delays all clients: 10 ms for a thousand ended
+    generation. And the C library keeps freed memory. It delays all clients: 10 ms for a thousand ended
     connections, 40 to 80 ms for a gigabyte.
     """
 
