@@ -150,7 +150,7 @@ class Usage:
             for kind, each in limits.items()
         }
 
-    def hear(self, node: int, told: Mapping[str, Any]) -> None:
+    def update_from(self, node: int, told: Mapping[str, Any]) -> None:
         """Replace the counts of another node by its `limited`; empty if the node is lost."""
         counts = {
             kind: Counter({str(name): int(count) for name, count in dict(each).items()})

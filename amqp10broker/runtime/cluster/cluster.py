@@ -597,8 +597,8 @@ class Cluster:
         # Facts of a node that cannot be reached are dropped.
         alarms, usage = facts.get("alarms"), facts.get("usage")
         known = [each for each in alarms if isinstance(each, str)] if isinstance(alarms, list) else []
-        self.monitor.hear(node, frozenset(known))
-        self._catalog.usage.hear(node, usage if isinstance(usage, dict) else {})
+        self.monitor.set_remote_alarms(node, frozenset(known))
+        self._catalog.usage.update_from(node, usage if isinstance(usage, dict) else {})
 
     def unsynced_ms(self) -> int:
         journal = self._node_context.journal_task

@@ -316,7 +316,7 @@ async def run_job(reply_registry: ReplyRegistry, label: str, begin: Callable[[Re
                         f"a queue has not answered for {ANSWER_S:g} s: it is overloaded; try again"
                     )
                 for effect in chain.from_iterable(each for each in messages if isinstance(each, list)):
-                    job.hear(effect)
+                    job.on_effect(effect)
         finally:
             job.end()
     finally:

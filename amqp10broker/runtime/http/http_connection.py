@@ -332,7 +332,7 @@ class HttpConnection:
         async def send(piece: bytes) -> None:
             await self._write([engine.send(h11.Data(data=piece)) or b""])
 
-        async def hear(scope: trio.CancelScope) -> None:
+        async def drop_input(scope: trio.CancelScope) -> None:
             try:
                 while await self._stream.receive_some(READ_BYTES):
                     pass
@@ -343,7 +343,7 @@ class HttpConnection:
         try:
             await self._write([engine.send(h11.Response(status_code=answer.status, headers=headers)) or b""])
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(hear, nursery.cancel_scope)
+                nursery.start_soon(drop_input, nursery.cancel_scope)
                 try:
                     await feed.run(send)
                     await self._write([engine.send(h11.EndOfMessage()) or b""])

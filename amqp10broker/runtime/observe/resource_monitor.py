@@ -247,7 +247,7 @@ class ResourceMonitor:
         )
         self._hold_back()
 
-    def hear(self, node: int, names: frozenset[str]) -> None:
+    def set_remote_alarms(self, node: int, names: frozenset[str]) -> None:
         """Note the alarms of another node; an empty set if it is lost."""
         known = self.elsewhere.pop(node, frozenset())
         if names:
