@@ -220,7 +220,7 @@ left out.
 
 
 async def described(call: EndpointCall, things: Sequence[T], describe: Callable[[T], Item]) -> list[Item]:
-    """Make an item of each thing, in portions; things may end meanwhile."""
+    """Make an item of each object, in portions; objects may be deleted meanwhile."""
     made: list[Item] = []
     for portion in _portions(things):
         made += map(describe, portion)

@@ -39,10 +39,10 @@ from amqp10broker.dataclass import dataclass
 NOT_LOGGED_IN: Final = HttpResponse(
     HTTPStatus.UNAUTHORIZED, (("www-authenticate", 'Basic realm="RabbitMQ Management"'),)
 )
-"""Makes a browser prompt for a password."""
+"""The answer that makes a browser prompt for a password."""
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 _FIELDS_MAX: Final = 10
-"""Of a login form."""
+"""The number of fields of a login form."""
 
 
 class Tag(Enum):
@@ -136,9 +136,9 @@ ReadLogin: TypeAlias = Callable[[HttpRequest], Credentials | HttpResponse]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One method of a path. `tag`: that the user must have; None: no login. `types`: of its answers; a client
-    must accept one of them. `onward`: the member of its answers, and parameter of its query, that continues
-    behind an answer; None: each answer is complete.
+    """One method of a path. `tag`: the one that the user must have; None: no login. `types`: those of its
+    answers; a client must accept one of them. `onward`: the member of its answers, and parameter of its
+    query, that continues after an answer; None: each answer is complete.
     """
 
     tag: Tag | None
@@ -164,7 +164,7 @@ class HttpRoute:
 
     @property
     def parts(self) -> tuple[str | None, ...]:
-        """The segments of the pattern, None for a pair of braces."""
+        """The segments of the pattern; None for a pair of braces."""
         return tuple(
             None if part.startswith("{") else part for part in self.pattern.removesuffix("/").split("/")[1:]
         )
@@ -332,8 +332,8 @@ def too_large(limit: int) -> RequestRefused:
 
 def check_framing(headers: Iterable[tuple[bytes, bytes]], version: bytes, limit: int) -> bool:
     """Check how a body is announced, before any of it is received; return whether it comes in chunks.
-    `limit`: bytes of a body. Raises `RequestRefused` (400): it is too long, or its length is ambiguous: a
-    proxy may use the other length, and take for a request what is a body here (RFC 9112, section 6.1).
+    `limit`: bytes of a body. Raises `RequestRefused` (400): it is too long, or its length is ambiguous. A
+    proxy may use the other length, and treat a part of this body as a request (RFC 9112, section 6.1).
     """
     told = {name: value for name, value in headers if name in (b"content-length", b"transfer-encoding")}
     chunked = b"transfer-encoding" in told
@@ -346,7 +346,7 @@ def check_framing(headers: Iterable[tuple[bytes, bytes]], version: bytes, limit:
 
 
 def takes(accept: str | None, types: Collection[str] = JSON_TYPES) -> bool:
-    """Return whether a client accepts one of these types by its header ``Accept``; without it all are."""
+    """Return whether a client accepts one of these types by the header ``Accept``; without it, any."""
     return accept is None or _best(accept, types) > 0
 
 
@@ -368,7 +368,7 @@ def compressed(answer: HttpResponse) -> HttpResponse:
 
 
 def _best(header: str, wanted: Collection[str]) -> float:
-    # Quality values as of RFC 9110, 12.4.2.
+    # Quality values are those of RFC 9110, 12.4.2.
     qualities: dict[str, float] = {}
     for item in header.split(","):
         name, *parameters = (part.strip().lower() for part in item.split(";"))
@@ -397,7 +397,7 @@ _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 @dataclass(frozen=True, slots=True)
 class AcceptedUpgrade:
-    """A WebSocket that may be opened. `foreign`: the page is of another machine, and not in the configured
+    """A WebSocket that may be opened. `foreign`: the page is from another machine, and not in the configured
     origins; its connection does not count as one from this machine.
     """
 
@@ -406,7 +406,7 @@ class AcceptedUpgrade:
 
 
 def asks_for_websocket(headers: Collection[tuple[bytes, bytes]], version: bytes) -> bool:
-    """Return whether a request wants a WebSocket, which HTTP/1.0 cannot have (RFC 9110, 7.8)."""
+    """Return whether a request asks for a WebSocket, which HTTP/1.0 cannot have (RFC 9110, 7.8)."""
     wanted = b",".join(value for name, value in headers if name == b"upgrade")
     return version >= b"1.1" and "websocket" in _tokens(wanted.decode("latin-1").lower())
 

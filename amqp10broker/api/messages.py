@@ -47,8 +47,9 @@ _JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=
 Send: TypeAlias = Callable[[bytes], Awaitable[None]]
 """Sends a piece of a body to the client; returns when it is written."""
 ReadBody: TypeAlias = Callable[[int | None], Awaitable[bytes]]
-"""Reads the request's body, which counts until the request is answered. It is given how many bytes that of a
-client that is not logged in may have; None for others."""
+"""Reads the request's body, which counts until the request is answered. The argument is the limit of bytes
+for a client that is not logged in; None for others.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +211,8 @@ def read_object(body: bytes) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(body.decode())
-        # Refuses what could be stored but never shown again: a half of a surrogate pair has no UTF-8 form,
-        # and NaN, Infinity and 1e999 are no numbers of JSON.
+        # Values that could be stored but never shown again are refused: half of a surrogate pair has no UTF-8
+        # form, and NaN, Infinity and 1e999 are not numbers of JSON.
         _JSON.encode(value).encode()
     except (ValueError, RecursionError):
         raise bad_request("not_json") from None

@@ -1,8 +1,8 @@
 """Samples of sessions, channels and their links and consumers, and events from two of them.
 
-The state that `status` shows, by the same rules, without the sentences: samples are taken twenty times a
-second, and the sentences cost many times as much. Observers compare them, time some deliveries, and watch a
-connection's bytes, a queue's depth, the process.
+They have the state that `status` shows, by the same rules, without the sentences: samples are taken twenty
+times a second, and the sentences take many times as long. Observers compare them, time some deliveries, and
+watch a connection's bytes, a queue's depth, the process.
 
 `now_ns` is the present by a monotonic clock, `ts_ns` by the wall clock, and `whole` emits the elapsed time
 even without changes.
@@ -30,7 +30,7 @@ from amqp10broker.sessions.diagnosis.why_link import consumer_wait, publisher_wa
 
 UINT_MAX: Final = 0xFFFF_FFFF
 QUIET_NS: Final = 1_000_000_000
-"""An unchanged link has an event so often, not at each observation."""
+"""The interval of events of an unchanged link, which are not emitted at each observation."""
 
 State = tuple[int, int, int, int, int]
 """Number of the reason of a wait (`REASONS`); link_credit, incoming_window, queue_credit, queue_depth."""
@@ -62,7 +62,7 @@ class LinkObservation:
         self._state = NOTHING
 
     def see_limit(self, emit: Emit, ts_ns: int, limit: tuple[int, int] | None) -> None:
-        """Record a new limit of its credit; None: it is fixed, as the run's metadata state."""
+        """Record a new limit of its credit. None: it is fixed, as in the run's metadata."""
         self.limit = limit
         if limit is not None:
             emit(ts_ns, EventKind.LIMIT, limit[1], *self.where, limit[0], *[0] * 6)
@@ -70,7 +70,7 @@ class LinkObservation:
     def see(
         self, emit: Emit, now_ns: int, ts_ns: int, count: int, state: State, *, whole: bool = False
     ) -> None:
-        """Emit an event with the state until now if something moved, or `whole`."""
+        """Emit an event with the state until now if it has changed, or `whole`."""
         n = (count - self._count) & UINT_MAX
         elapsed = now_ns - self._since_ns
         if n == 0 and state == self._state and elapsed < QUIET_NS and not (whole and elapsed):
@@ -146,7 +146,7 @@ def _limit(end: LinkPublisher | LinkConsumer) -> tuple[int, int] | None:
 
 
 def _handle(handle: int | None) -> int:
-    # Handles of 2**31 and above would be mistaken for AMQP 0-9-1; no session has so many links.
+    # Handles of 2**31 and above would be mistaken for AMQP 0-9-1; a session never has so many links.
     return (handle or 0) % CHANNEL_HANDLE
 
 
@@ -155,7 +155,7 @@ def channel_samples(channel: BrokerChannel, around: WaitContext) -> Iterator[Sam
     publishing = channel.publishing
     published = publishing.published
     if published or publishing.confirming or around.holds_reader or around.blocked_ms is not None:
-        # Without confirmation: of the client, or if it wants none, of the queues.
+        # These have no confirmation of the client's or, if the client wants none, of the queues.
         unconfirmed = publishing.tracker.waiting if publishing.confirming else publishing.unconfirmed
         reason = NUMBERS[channel_wait(channel, around)]
         state = reason, max(0, around.reader_credit), 0, unconfirmed, 0
@@ -172,7 +172,7 @@ def channel_samples(channel: BrokerChannel, around: WaitContext) -> Iterator[Sam
 
 
 def progress(part: object) -> tuple[int, int]:
-    """Return the numbers of deliveries that have come (or went), and that are done, modulo 2**32."""
+    """Return the numbers of deliveries that were received (or sent), and that are done, modulo 2**32."""
     return _PROGRESS[type(part)](part)
 
 
@@ -213,7 +213,7 @@ _IS_ANSWERED: Final[dict[type, Callable[[Any], bool]]] = {
 """Whether there is a latency: deliveries that are sent settled are done at once."""
 
 
-# In place of a time: these came before the first observation.
+# Used in place of a time: these came before the first observation.
 _UNKNOWN: Final = -1
 
 

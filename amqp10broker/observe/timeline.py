@@ -259,12 +259,12 @@ def _spans(spans: Any) -> str:
 
 
 RECORDS_MAX: Final = 32_768
-"""Of 300 bytes each; beyond, the oldest segment is dropped."""
+"""The records, of 300 bytes each, beyond which the oldest segment is dropped."""
 SEGMENT_RECORDS: Final = 512
 TEXT_CHARACTERS_MAX: Final = 400
 """The most characters of a frame with fields of any length, which is stored as text."""
 SPANS_A_RECORD: Final = 4
-"""Dispositions out of order have a weight: so many of their ranges count as one record."""
+"""The weight of dispositions out of order: so many of their ranges count as one record."""
 
 _DESCRIPTOR_AT: Final = 10
 _OFTEN: Final = (Flow.DESCRIPTOR, Disposition.DESCRIPTOR)
@@ -281,7 +281,7 @@ class Segment:
 
 
 class FrameRing:
-    """A tap of one session, for one link; `ended` is why it records nothing more."""
+    """A tap of one session, for one link. `ended`: why it records nothing more."""
 
     names = LINK_NAMES
 
@@ -409,7 +409,7 @@ class FrameRing:
     def _end_of_segment(self) -> None:
         segment = self._segments[-1]
         if len(segment.records) + segment.weight >= SEGMENT_RECORDS:
-            # Taking the state of the link visits all that is unsettled in the session.
+            # Reading the state of the link visits all unsettled deliveries of the session.
             due = self._session.unsettled // 8
             if len(segment.records) + segment.weight >= due:
                 self._next_segment(segment)
@@ -503,7 +503,7 @@ _CONFIRMS: Final = frozenset({methods.BasicAck, methods.BasicNack})
 # The offset in a method's frame, after type, channel and size.
 _METHOD_AT: Final = 7
 LOOK_AFTER: Final = 512
-"""After so many records the ring checks whether it is still observed."""
+"""The number of records after which the ring checks whether it is still observed."""
 
 
 class ChannelRecordKind(IntEnum):
@@ -520,7 +520,7 @@ class ChannelRecordKind(IntEnum):
     DELIVERED = auto()
     """The consumer's `Terms`, the first delivery tag."""
     SENT = auto()
-    """As `RECEIVED`."""
+    """A sent method, as `RECEIVED`."""
 
 
 ChannelRecord = tuple[Any, ...]
@@ -539,7 +539,7 @@ class _WholeChannel:
 
 
 class ChannelRing:
-    """A tap of one channel; `ended` is why it records nothing more."""
+    """A tap of one channel. `ended`: why it records nothing more."""
 
     names = CHANNEL_NAMES
 
@@ -576,13 +576,13 @@ class ChannelRing:
         self._last: Values = ()
 
     def _now(self) -> Values:
-        # The second part of a `ChannelRecord`.
+        # Return the second part of a `ChannelRecord`.
         held, publishing = self._held.outstanding, self._publishing
         of_publishing = publishing.next_seq, publishing.confirming, self._told
         return (held, self._consumer.unacked, *of_publishing, self._global_prefetch, self._mark)
 
     def _drawn(self, before: Values) -> Values:
-        # The values in the order of `CHANNEL_NAMES`.
+        # Return the values in the order of `CHANNEL_NAMES`.
         held, unacked, next_seq, confirming, told, global_prefetch, mark = before
         untold = next_seq - 1 - told if confirming else None
         reader_credit, waiting_bytes, blocked, granted, waiting, _ = mark
@@ -635,7 +635,7 @@ class ChannelRing:
                 )
             )
         elif type(item) is ContentOpened:
-            # It comes again when it is complete, unless it is refused.
+            # The content is received again when it is complete, unless it is refused.
             self._opened = item.method
         else:
             method = item.method if type(item) is MethodFrame else getattr(item, "method", None)
@@ -722,7 +722,7 @@ class ChannelRing:
             self._seldom()
 
     def _seldom(self) -> None:
-        # Checks that are not needed in every step.
+        # These checks are not needed in every step.
         self._global_prefetch = self._consuming.global_prefetch
         if self._channel.state is not ChannelState.OPEN or self._consuming.held is not self._held:
             self.end("the channel is closed")
@@ -811,10 +811,10 @@ def _tag(tag: int, multiple: bool) -> str:
 def timeline(
     ring: FrameRing | ChannelRing, since: int | None, limit: int, *, frames: bool = True
 ) -> dict[str, Any]:
-    """Return steps of a ring from a number on; None, or one that is gone: from the oldest.
+    """Return steps of a ring from a number on. None, or a number that was dropped, means the oldest.
 
     A later call takes ``next`` as `since`. Each of ``steps`` is a frame or a run of frames, with the
-    ``values`` that changed since the step before, or ``start``. Times are of the ring's clock.
+    ``values`` that changed since the step before, or ``start``. Times are those of the ring's clock.
     """
     if ring.ended is None:
         ring.turn_over()
