@@ -125,9 +125,8 @@ OWN: Final[Mapping[str, tuple[str, str, str]]] = {
 
 @cache
 def homes() -> Mapping[str, tuple[str, str, str]]:
-    from amqp10broker.operations.registry import (
-        OPERATIONS,
-    )  # this import takes longer than everything else that commands do
+    # This import takes longer than all other work of a command.
+    from amqp10broker.operations.registry import OPERATIONS
 
     found = {}
     for each in OPERATIONS.values():

@@ -448,9 +448,7 @@ def _admin_words(given: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         login = word.startswith("-") and name in _LOGIN and not words
         if not equals and waiting and not waiting[0].startswith("-") and name != "quiet":
             value = waiting.pop(0)
-        if (
-            login
-        ):  # for publish and get; the broker's own socket, which all other commands use, needs no login
+        if login:  # for publish and get; the broker's own socket, which all others use, needs none
             fields.setdefault("login", {})[name] = value
         else:
             fields[name] = value == "true" if name in _FLAGS else value

@@ -1,4 +1,4 @@
-"""The broker: start and stop of its parts, in order; and as a process until a signal. README.md lists
+"""The broker: start and stop of its parts, in order, and as a process until a signal. README.md has the
 nurseries.
 """
 
@@ -70,19 +70,19 @@ from amqp10broker.sessions.diagnosis.survey import EVERYTHING, Selection, overvi
 from amqp10broker.sessions.messages import SessionMessage
 
 QUEUES_WITHIN_S: Final = 2
-"""How long a node of a cluster waits for its quorum queues before it serves clients. If there are thousands,
-most elect their leaders later, and requests to them wait.
+"""How long a node of a cluster waits for its quorum queues before it serves clients. Of thousands most elect
+their leaders later, and requests to them wait.
 """
 
 _log = Log("amqp10broker.broker")
 
 
 class Broker(ListenerContext, QueueContext, ServingContext, NodeContext):
-    """A broker inside a Trio program: ``async with Broker(config) as broker:``.
+    """A broker inside a Trio program: ``async with Broker(config) as broker:``. The addresses it listens on
+    are then in `broker.addresses`; leaving the block stops it in order.
 
-    The addresses on which it listens are then in `broker.addresses`; leaving the block stops it in order.
-    `cluster`: this node as a member of a cluster; None if it has no name, and before the broker runs.
-    `suspended`: links of AMQP 1.0 that survive their sessions, and their timers.
+    `cluster`: this node as one of a cluster; None if it has no name, and before the broker runs. `suspended`:
+    links of AMQP 1.0 that outlive their sessions, and their time.
     """
 
     def __init__(self, config: Config | None = None, *, meter: Meter | None = None) -> None:
@@ -185,7 +185,7 @@ class Broker(ListenerContext, QueueContext, ServingContext, NodeContext):
                         listen()
                     yield
                 except Exception as error:
-                    # Leaving the block at once would cancel the connections: they are stopped first.
+                    # Out of the block at once it would cancel the connections: they are stopped first.
                     failure = error
         if failure is not None:
             raise failure
@@ -212,7 +212,7 @@ class Broker(ListenerContext, QueueContext, ServingContext, NodeContext):
 
     @asynccontextmanager
     async def _in_cluster(self) -> AsyncIterator[None]:
-        # A node with a name finds its cluster before it reads its folder.
+        # With a name, a node finds its cluster before it looks at what its folder has.
         if self.config.node_name is None:
             yield
             return
@@ -318,7 +318,7 @@ class Broker(ListenerContext, QueueContext, ServingContext, NodeContext):
         nursery.start_soon(self.prometheus.run, self)
 
     async def _recovered(self) -> None:
-        # Wait until the folder is read and queues have their former messages, or until the broker must stop.
+        # Wait until the folder is read and queues have what they had, or until the broker is to stop.
         assert self._queues is not None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_when_over, nursery.cancel_scope)
@@ -342,7 +342,7 @@ class Broker(ListenerContext, QueueContext, ServingContext, NodeContext):
         scope.cancel()
 
     def stop(self) -> None:
-        """Request the end of the broker, even before it has started."""
+        """Request the end of the broker; allowed before it is up."""
         self.over.set()
 
     def _on_storage_failed(self, error: BrokerError) -> None:
@@ -365,7 +365,7 @@ class Broker(ListenerContext, QueueContext, ServingContext, NodeContext):
             if self.cluster is None:
                 users = bootstrap_folder(self.catalog, self.config, self.passwords, self.data)
             else:
-                # The catalog has the founder's configuration; that of other nodes does not count.
+                # The founder's configuration is in it, and no other node's counts.
                 assert self._queues is not None
                 self.cluster.prepare()
                 self.catalog.on_members = partial(self.cluster.members_changed, queues=self._queues)
@@ -464,9 +464,9 @@ class Broker(ListenerContext, QueueContext, ServingContext, NodeContext):
 
 
 async def run_broker(config: Config, on_up: Callable[[Broker], None]) -> None:
-    """Run a broker until SIGTERM or SIGINT, then stop it in order. A broker that joins a cluster starts
-    again. `on_up`: called each time that it accepts connections. Raises `OSError` if the address cannot be
-    used, `AdminSocketError` if the place of the admin socket is unsafe, and `StorageError` if the data folder
+    """Run a broker until SIGTERM or SIGINT, then stop it in order. One that joins a cluster begins again.
+    `on_up`: called each time that it accepts connections. Raises `OSError` if the address cannot be used,
+    `AdminSocketError` if the place of the admin socket is unsafe, and `StorageError` if the data folder
     cannot be used.
     """
     ask_for_short_slices()
@@ -510,13 +510,13 @@ _ATTRIBUTES: Final = struct.Struct("=IIQiIQQQ")
 def ask_for_short_slices() -> None:
     """Request short slices for this thread and its children, where supported (Linux 6.12).
 
-    A confirm waits until the helper that syncs has run, and then the broker again. Each waits for the end of
-    another process's slice, some milliseconds. A policy that an operator has set stays.
+    A confirm waits until the helper that syncs has run, and then the broker again, and each until the slice
+    of another process is over, some milliseconds. A policy that an operator has set stays.
     """
     if sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER:
         number = _SCHED_SETATTR.get(platform.machine())
         if number is not None:
-            import ctypes  # this import takes ms of the start of an embedded broker, which does not use it
+            import ctypes  # milliseconds of the start of an embedded broker, which does not ask
 
             nice = os.getpriority(os.PRIO_PROCESS, 0)
             attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, 0, nice, 0, SLICE_NS, 0, 0)
