@@ -173,9 +173,7 @@ def listen_at(path: str) -> socket.socket:
 
 
 def secret_at(path: str) -> bytes:
-    """Return the bytes that clients of a listener of `listen_at` send first; empty where the system checks
-    them.
-    """
+    """Return the bytes that clients of `listen_at` send first; empty where the system checks them."""
     return b"" if UNIX is not None else _named(path)[1]
 
 

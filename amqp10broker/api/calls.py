@@ -214,9 +214,7 @@ PORTION: Final = 50
 """Items that are made, or encoded, in one go: some milliseconds."""
 
 Make: TypeAlias = Callable[[Sequence[Item], Collection[str] | None], Awaitable[Sequence[Item]]]
-"""Completes items, in their order: with at least these keys, None for all. An item that has been deleted is
-left out.
-"""
+"""Completes items in order, with at least these keys, None for all. Deleted items are left out."""
 
 
 async def described(call: EndpointCall, things: Sequence[T], describe: Callable[[T], Item]) -> list[Item]:

@@ -82,9 +82,7 @@ class Credentials:
 
 
 def credentials(header: str | None) -> Credentials | HttpResponse:
-    """Parse the header ``Authorization``. Returns the credentials, or an answer without such that can be
-    verified.
-    """
+    """Parse the header ``Authorization``. Returns credentials, or an answer without verifiable ones."""
     if header is None:
         return NOT_LOGGED_IN
     scheme, _, encoded = header.strip().partition(" ")
@@ -119,9 +117,7 @@ def wrong_login() -> RequestRefused:
 
 
 def check_tag(wanted: Tag, tags: Collection[str]) -> None:
-    """Refuse a user without sufficient tags (401). The lack of all four is reported first, at any
-    endpoint.
-    """
+    """Refuse a user without sufficient tags (401). The lack of all four tags is reported first."""
     for tag in (Tag.MANAGEMENT, wanted):
         if not SUFFICIENT[tag] & frozenset(tags):
             raise not_authorised(_REASONS[tag])

@@ -85,9 +85,7 @@ class HttpRequest:
     def read(
         cls, method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes = b""
     ) -> Self:
-        """Make a request of an engine's parsed parts. `target`: as received; a scheme and a host are left
-        out.
-        """
+        """Make a request of an engine's parsed parts. `target`: as received, without scheme and host."""
         path, _, query = target.partition(b"?")
         if not path.startswith(b"/"):
             scheme, found, rest = path.partition(b"://")
@@ -115,9 +113,7 @@ class HttpResponse:
 
     @classmethod
     def of_json(cls, value: Any, *, status: int = HTTPStatus.OK) -> Self:
-        """Make an answer with a JSON body. Raises `ValueError` or `TypeError` if the value has no
-        JSON form.
-        """
+        """Make an answer with a JSON body. Raises `ValueError` or `TypeError` if there is no JSON form."""
         return cls.of_json_bytes(json_bytes(value), status=status)
 
     @classmethod
@@ -150,9 +146,7 @@ def not_authorised(reason: str) -> RequestRefused:
 
 
 def json_text(value: Any) -> str:
-    """Encode a value as JSON, a number that is not finite as text. Raises `TypeError` if the value has no
-    JSON form.
-    """
+    """Encode a value as JSON, a number that is not finite as text. Raises `TypeError` for other types."""
     try:
         return _JSON.encode(value)
     except ValueError:

@@ -73,9 +73,7 @@ class Series:
         return found if span is None else found | self._history(name, span)
 
     def unchanged_since(self, values: Values) -> int | None:
-        """Return the time in ms since which all values were equal to these; None: less than two
-        samples are.
-        """
+        """Return the time in ms since which all values were equal to these; None: too few samples."""
         alike: list[int] = []
         for when, told in reversed(self._samples):
             if told != values:

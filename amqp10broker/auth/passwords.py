@@ -219,9 +219,7 @@ class Passwords:
     # --- verifying --------------------------------------------------------------------------------
 
     def quick(self, name: str, password: bytes) -> bool:
-        """Return whether a password is known to be right without slow work. False is not final: call
-        `slow`.
-        """
+        """Return whether a password is known to be right. False is not final: call `slow`."""
         record = self.record(name)
         if record is None or not password:
             return False
@@ -327,9 +325,7 @@ def rabbit_record(password: str, salt: bytes) -> PasswordRecord:
 
 
 def check_password(password: str) -> None:
-    """Refuse a password that SASL PLAIN could not carry. Raises `InvalidArgument` if it is empty or contains
-    a NUL.
-    """
+    """Check that SASL PLAIN can send a password: not empty, and no NUL. Raises `InvalidArgument`."""
     if not password or "\0" in password:
         raise InvalidArgument("password", "the password is empty or holds a NUL; give another")
 

@@ -264,9 +264,7 @@ class TokenKeys:
         self.fetched: dict[str, Key] = {}
 
     def learn(self, document: Any) -> None:
-        """Replace the authority's key set by a parsed document. Raises `ValueError` if it is not a
-        key set.
-        """
+        """Replace the authority's key set by a parsed document. Raises `ValueError` if it is invalid."""
         from joserfc.errors import JoseError
         from joserfc.jwk import JWKRegistry
 

@@ -215,9 +215,7 @@ class BrokerUrl:
 
 
 def parse_url(text: str) -> BrokerUrl:
-    """Parse an ``amqp://`` or ``amqps://`` URL. Raises `UrlError`, which shows no part that can hold a
-    password.
-    """
+    """Parse an ``amqp://`` or ``amqps://`` URL. Raises `UrlError`, which never shows a password."""
     written = text.strip()
     if _CONTROL.search(written):
         raise UrlError("has a line break or another control character in it")

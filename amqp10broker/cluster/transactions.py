@@ -55,9 +55,7 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CatalogTransaction:
-    """A proposed change of the catalog. `settled`: the node has the outcomes of its transactions before this
-    serial.
-    """
+    """A proposed change. `settled`: the node has the outcomes of its transactions before this serial."""
 
     origin: Origin
     reads: Sequence[tuple[Key, int]]

@@ -209,9 +209,7 @@ def encode_refusal(error: BrokerError) -> bytes:
 
 
 def read_answer(body: bytes) -> Document:
-    """Read the response of another node. Raises `RefusedError`, of the class that was raised there, and
-    `BadBytes`.
-    """
+    """Read the response of another node. Raises `BadBytes`, and `RefusedError` in its original class."""
     document = read_document(body)
     answer, refused = document.get("answer"), document.get("refused")
     if isinstance(answer, dict):

@@ -238,8 +238,7 @@ def delivery_time_ms(annotations: bytes) -> int | None:
 
 def _items(annotations: bytes) -> dict[Any, Any]:
     value, _ = decode(annotations)
-    # A map with a key that Python cannot hash merges nothing: such a key is not a symbol, and was refused
-    # before.
+    # A map with a key that Python cannot hash merges nothing: its key was refused before.
     return {} if isinstance(value, Map) else value
 
 

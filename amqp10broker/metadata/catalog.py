@@ -74,9 +74,7 @@ class Usage:
         self._sole: set[tuple[str, str]] = set()
 
     def open_connection(self, vhost: VirtualHost, user: User) -> None:
-        """Count a connection of a user. Raises `NotAllowed` if the virtual host's or the user's limit is
-        reached.
-        """
+        """Count a connection of a user. Raises `NotAllowed` at a limit of the virtual host or the user."""
         limit = vhost.facts.limits.max_connections
         if self._is_reached(limit, VHOSTS, vhost.name):
             raise NotAllowed(
@@ -526,9 +524,7 @@ class Changes:
         self.conceal: Conceal = lambda record: record
 
     def keep(self, puts: Sequence[Put]) -> None:
-        """Store the durable entries of a plan, all or none. Raises `RefusedError`: the plan must not be
-        applied.
-        """
+        """Store the durable entries of a plan, all or none. After `RefusedError` it must not be applied."""
         if self.recorder is None:
             return
         kept = [(put.key, encoded(put.key, put.record, self.conceal)) for put in puts if put.kept]

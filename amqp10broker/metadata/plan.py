@@ -93,9 +93,7 @@ CLUSTER_TAGS: Final = "cluster_tags"
 
 
 class Put(NamedTuple):
-    """A new or changed entry. `kept`: it survives the process; a transient exchange and an exclusive queue do
-    not.
-    """
+    """A new or changed entry. `kept`: it survives the process; a transient exchange does not."""
 
     key: Key
     record: Record

@@ -262,9 +262,7 @@ class DeclareExchange:
 
 @dataclass(frozen=True, slots=True)
 class DeleteExchange:
-    """Delete an exchange, its bindings, and exchanges that then auto-delete; the answer is whether it
-    existed.
-    """
+    """Delete an exchange, its bindings, and exchanges that then auto-delete; answers if it existed."""
 
     vhost: str
     name: str

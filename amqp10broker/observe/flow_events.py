@@ -79,9 +79,7 @@ class EventKind(IntEnum):
     CLIENT_RECEIVED = 12
     """A load generator: n messages (bytes of payload) received in the elapsed value_ns. channel likewise."""
     PROCESS = 13
-    """The broker's process. bytes: resident memory at the end of the elapsed value_ns. n: ns of processor
-    time in it.
-    """
+    """The broker's process. bytes: resident memory at the end. n: ns of processor time in value_ns."""
     LIMIT = 14
     """The automatic limit of a link's credit is link_credit from now on; for a receiving client, the messages
     requested from its queue at a time. reason: a `LimitReason`.

@@ -519,9 +519,7 @@ class MetricSource:
 
 @dataclass(frozen=True, slots=True)
 class MetricSamples:
-    """Samples of one metric. `samples`: suffix of the name, values of the labels, and the value; to be used
-    once.
-    """
+    """Samples of one metric. `samples`: suffix of the name, values of labels, value; to be used once."""
 
     family: Family
     labels: tuple[str, ...]

@@ -154,9 +154,7 @@ def event_schema() -> Any:
 
 
 def event_table(events: bytes | bytearray | memoryview) -> Any:
-    """Return packed events as an Arrow table. Raises `ValueError` if the length is not a multiple of the
-    event size.
-    """
+    """Return packed events as an Arrow table. Raises `ValueError` for a part of an event."""
     count, rest = divmod(len(events), PACK.size)
     if rest:
         raise ValueError(f"{len(events)} bytes are no whole number of events of {PACK.size} bytes")
@@ -577,9 +575,7 @@ def read_run(recording: str | os.PathLike[str], run_id: str) -> RunRecord:
 
 
 def new_run_id(benchmark: str, *, now: float | None = None) -> str:
-    """Return a unique run id: ``broker-20260102T030405-1f2e3d``. `now`: seconds since 1970; None: the
-    present.
-    """
+    """Return a unique run id: ``broker-20260102T030405-1f2e3d``. `now`: seconds since 1970."""
     at = time.strftime("%Y%m%dT%H%M%S", time.gmtime(time.time() if now is None else now))
     return check_run_id(f"{benchmark}-{at}-{secrets.token_hex(3)}")
 

@@ -65,9 +65,7 @@ class PeerSeen:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSeen:
-    """The cluster as one node sees it. `down`: nodes that do not run. `leaderless`: queues here without a
-    leader.
-    """
+    """The cluster as one node sees it. `down`: stopped nodes. `leaderless`: queues here without a leader."""
 
     me: str
     nodes: tuple[str, ...]

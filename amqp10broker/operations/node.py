@@ -193,9 +193,7 @@ class ClusterNode(ABC):
         raise _alone()
 
     async def run_at(self, node: int, operation: str, given: Mapping[str, Any], vhost: str | None) -> Any:
-        """Execute an operation on another node. Raises `RefusedError`, or `Unavailable` after 5 s without an
-        answer.
-        """
+        """Execute an operation on another node. Raises `RefusedError`, or `Unavailable` after 5 s."""
         raise _alone()
 
     async def run_at_each(

@@ -70,9 +70,7 @@ EMPTY: Final[dict[str, Any]] = {}
 
 
 def checked(noun: str, arguments: tuple[Argument, ...], given: Mapping[str, object]) -> dict[str, Any]:
-    """Return the arguments with defaults. Raises `BadRequest` if one is unknown, missing, or of a wrong
-    type.
-    """
+    """Return the arguments with defaults. Raises `BadRequest` for unknown, missing or mistyped ones."""
     known = {argument.name: argument for argument in arguments}
     for name, value in given.items():
         if name not in known:

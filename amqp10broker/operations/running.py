@@ -117,9 +117,7 @@ class Alarms:
         return True
 
     def judge(self, resource: Resource, reading: Measurement, now_ms: int) -> Change | None:
-        """Raise or clear the measured cause: without a limit it is cleared, without a measurement it
-        stays.
-        """
+        """Raise or clear the measured cause. No limit clears it; without a measurement it stays."""
         state = self._states[resource]
         if resource is Resource.MEMORY:
             self.is_memory_tight = _is_tight(reading)

@@ -71,9 +71,7 @@ class LinkView:
 
 @dataclass(frozen=True, slots=True)
 class TransactionView:
-    """An open transaction of AMQP 1.0. `failed`: why it can only be rolled back; None: it can be
-    committed.
-    """
+    """An open transaction of AMQP 1.0. `failed`: why it can only be rolled back, or None."""
 
     id: str
     link: str
@@ -374,9 +372,7 @@ class FollowedView:
 
 @dataclass(frozen=True, slots=True)
 class SuspendedLinkView:
-    """A durable link of AMQP 1.0 that is not attached. `left_s`: until it ends; None: its timer has not
-    started.
-    """
+    """A durable link of AMQP 1.0 that is not attached. `left_s`: None: its timer has not started."""
 
     link: int
     name: str

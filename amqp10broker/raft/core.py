@@ -312,8 +312,7 @@ class Raft(MemberState):
         if self.leader == sender:
             return
         if sender in self.suspected:
-            # The message may be old. Its sender is followed when its node is heard again; time runs on until
-            # then.
+            # The message may be old. Its sender is followed when its node is heard again.
             if self._role is not Role.FOLLOWER:
                 self._follow(self.term, None, now_ms)
             return

@@ -188,9 +188,7 @@ class LogView:
         return terms[bisect_right(terms, index, key=_FIRST) - 1][1]
 
     def up_to_date(self, last_index: int, last_term: int) -> bool:
-        """Return whether a log that ends so has all that this one may have to keep (the paper, section
-        5.4.1).
-        """
+        """Return whether such a log has all that this one may have to keep (the paper, section 5.4.1)."""
         return (last_term, last_index) >= (self.last_term, self.last)
 
     def agreement(self, index: int, term: int) -> int:

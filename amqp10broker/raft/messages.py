@@ -87,9 +87,7 @@ Change = Add | Promote | Remove
 
 
 def changed(config: Configuration, change: Change) -> Configuration:
-    """Return the configuration after a change. Raises `ChangeRefused` if it changes nothing or leaves no
-    voter.
-    """
+    """Return the changed configuration. Raises `ChangeRefused` without a change, or without voters."""
     member = change.member
     voters, learners = set(config.voters), set(config.learners)
     match change:
@@ -334,9 +332,7 @@ class Status:
     term: int
     leader: int | None
     open: bool
-    """It leads and has committed an entry of its own term: it accepts proposals, and later effects are
-    sent.
-    """
+    """It leads and has committed an entry of its term: it accepts proposals and sends effects."""
 
 
 class Ready(NamedTuple):
@@ -346,9 +342,7 @@ class Ready(NamedTuple):
     """
 
     ticket: int | None
-    """That of the records `hard`, `snapshot` and `entries`, all or nothing, after earlier tickets; or
-    None.
-    """
+    """That of `hard`, `snapshot` and `entries`, all or nothing, after earlier tickets; or None."""
     hard: Hard | None
     snapshot: Snapshot | None
     """Replaces the whole log. The machine takes the state when it is durable."""

@@ -66,8 +66,7 @@ def parse(address: str, *, bare: bool = True) -> Address:
         if not address:
             raise BadAddress("the address is empty: name a queue, as in /queues/my-queue")
         if "\n" in address or "\r" in address:
-            # A declaration drops line ends: it would make another queue than the permissions were checked
-            # for.
+            # A declaration drops line ends: permissions would be checked for another queue's name.
             raise BadAddress(f"address {address!r} has a line end in it, which no bare name may")
         _check_length(address, address)
         if not bare:

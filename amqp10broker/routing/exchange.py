@@ -75,9 +75,7 @@ def canonical_table(arguments: Mapping[str, object]) -> tuple[tuple[str, object]
 
 
 def table_hash(arguments: Mapping[str, object], size_bytes: int) -> str:
-    """Return a hash of a table in base64url without padding, the same everywhere; empty for an empty
-    table.
-    """
+    """Return a table's hash in base64url without padding, the same everywhere; empty without entries."""
     if not arguments:
         return ""
     parts: list[bytes] = []

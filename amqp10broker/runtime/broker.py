@@ -1,6 +1,4 @@
-"""The broker: start and stop of its parts, in order, and as a process until a signal. README.md has the
-nurseries.
-"""
+"""The broker: start and stop of its parts, in order, and as a process. README.md has the nurseries."""
 
 from __future__ import annotations
 

@@ -122,9 +122,7 @@ class EntryLog:
         self.when_written()
 
     def forget(self, keys: Sequence[Key]) -> None:
-        """Remove entries atomically. If that cannot be written now, it is written with the next change, or by
-        `flush`.
-        """
+        """Remove entries atomically: now, or else with the next change, or by `flush`."""
         gone = [key for key in dict.fromkeys(keys) if key in self._live]
         if not gone:
             return
@@ -134,8 +132,7 @@ class EntryLog:
         try:
             self.flush()
         except StorageError:
-            # `trouble` has the error, which the broker checks. Deletions must continue: they make room on a
-            # full disk.
+            # The broker checks `trouble`. Deletions must continue: they make room on a full disk.
             return
         self.when_written()
 

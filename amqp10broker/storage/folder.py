@@ -275,8 +275,7 @@ def _take_locks(disk: Disk, path: str, holder: str | None) -> list[int]:
         try:
             _lock(disk, path, locks[0])
         except OSError:
-            # NFS only locks files that are open for writing, which a folder never is: the file's lock
-            # remains.
+            # NFS only locks files that are open for writing, never a folder: the file's lock remains.
             _let_go(disk, locks)
         if _LOCK_NAME not in disk.list_folder(path):
             if holder is None:

@@ -278,8 +278,7 @@ class FileReader:
         header = decode_header(data) if len(data) == HEADER_BYTES else None
         if header is None:
             if known is None and self._last and self.size <= HEADER_BYTES:
-                # The file was made, and the power went before its first sync: no record was ever behind the
-                # header.
+                # The power was lost before the file's first sync: no record was ever after the header.
                 self.torn = Torn(0, self.size)
                 return None
             problem = "the header of the file is damaged"

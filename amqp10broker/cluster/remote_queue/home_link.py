@@ -48,8 +48,7 @@ from amqp10broker.queues.commands import (
 )
 
 OPENING_MS: Final = 5_000
-"""How long commands wait for the announcement of a queue that was just declared, or whose home has just
-started."""
+"""How long commands wait for the announcement of a queue that is new, or has a restarted home."""
 
 
 class _State(Enum):

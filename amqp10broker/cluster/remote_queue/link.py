@@ -178,9 +178,7 @@ class NumberedCommands:
 
 @dataclass(eq=False)
 class CatchUp:
-    """The effects of one answer to `ResumeRemote`. `available`: messages that wait in the queue; None: not
-    known.
-    """
+    """The effects of one answer to `ResumeRemote`. `available`: waiting messages; None: unknown."""
 
     _queue: str
     _resumed: RemoteResumed

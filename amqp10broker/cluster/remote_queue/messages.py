@@ -57,9 +57,7 @@ class CommandBatch:
 
 @dataclass(slots=True, eq=False)
 class Browse:
-    """Requests of browsers of a quorum queue, at least one; not in a log, so neither numbered nor
-    repeated.
-    """
+    """Requests of browsers of a quorum queue, at least one; in no log, neither numbered nor repeated."""
 
     token: int
     commands: Sequence[Command]

@@ -48,9 +48,7 @@ class TokenKind(Enum):
 class Token:
     kind: TokenKind
     value: str | int | float | bytes | bool | tuple[str | None, str]
-    """The text of a keyword or symbol; the value of a literal; of an identifier, the part before the dot and
-    the name.
-    """
+    """The text of a keyword or symbol; a literal's value; an identifier's part before the dot, and name."""
     position: int
 
 

@@ -40,9 +40,7 @@ OTHER: Final[dict[Direction, Direction]] = {"in": "out", "out": "in"}
 
 @dataclass(eq=False, slots=True)
 class ObservedWindow:
-    """The transfers of one direction of a session. `left`: how many the receiver's window allows; None:
-    unknown.
-    """
+    """The transfers of one direction of a session. `left`: of the receiver's window; None: unknown."""
 
     next_id: int = 0
     left: int | None = None

@@ -236,8 +236,7 @@ class Settling:
         for key, ids in sorted(self.waiting.items(), key=lambda entry: (not entry[0][0], entry[0][1])):
             role, _, settled, state = key
             first, last = ids[0], ids[-1]
-            # A cheap test for the usual case. A client may have used an id again before its outcome was
-            # written.
+            # A cheap test for the usual case. A client may reuse an id before its outcome was written.
             in_order = last - first == len(ids) - 1 and ids == list(range(first, last + 1))
             for start, end in [(first, last)] if in_order else ranges(ids):
                 fields = (

@@ -200,8 +200,7 @@ class Selecting:
         ends = self.ends()
         looks: list[SearchResult] = []
         for _, group in sorted(waiting.items(), reverse=True):
-            # If budget is left for those of lower priority, the others have seen all messages or have no
-            # credit.
+            # If budget is left for a lower priority, the others have seen all or have no credit.
             budget = _look_in_turns(group, ends, budget)
             looks += [each.found for each in group if each.had_turn]
         # The first group may have used up the budget: next time it is the last.

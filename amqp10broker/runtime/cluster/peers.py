@@ -508,9 +508,7 @@ class Peers:
                 waiting.over.set()
 
     def _asked(self, link: PeerLink, frame: PeerFrame, nursery: trio.Nursery) -> None:
-        """Answer a request in a task of the nursery. Raises `BadBytes` and, if answers are not read,
-        `BadFrame`.
-        """
+        """Answer a request in a task. Raises `BadBytes` and, if answers are not read, `BadFrame`."""
         question = read_document(frame.body)
         if link.backlog_bytes > UNREAD_BYTES_MAX:
             raise BadFrame(f"questions, while {UNREAD_BYTES_MAX} bytes wait to be read")

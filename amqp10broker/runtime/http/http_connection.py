@@ -63,9 +63,7 @@ BETWEEN_CHUNKS_BYTES_MAX: Final = 4_096
 """The bytes of a chunk's size, or of the fields after the last chunk."""
 _CHUNKS_FREE: Final = 1_000
 CHUNK_BYTES_MIN: Final = 256
-"""The average size that chunks beyond the first thousand must have: a smaller chunk takes as long as one of
-this size.
-"""
+"""The least average size of chunks beyond the first thousand: smaller ones take as long."""
 _CHUNKS_AT_A_TIME: Final = 100
 BODIES_BYTES_MAX: Final = 67_108_864
 """The bytes of all bodies in memory, unless one alone may have more."""
@@ -75,9 +73,7 @@ ANONYMOUS_BYTES_MAX: Final = 1_048_576
 RunRequest: TypeAlias = Callable[[HttpRequest, ReadBody], Awaitable[HttpResponse]]
 """Called with a request without its body."""
 Switch: TypeAlias = Callable[[HttpRequest], Iterable[tuple[str, str]]]
-"""Returns the headers of the answer to a request for a WebSocket; raises `RequestRefused` if there is
-none.
-"""
+"""Returns the headers of the answer to a request for a WebSocket; raises `RequestRefused`."""
 
 
 class Bodies:

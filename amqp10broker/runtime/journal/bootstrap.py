@@ -372,9 +372,7 @@ def naming_the_file(path: str | None) -> Iterator[None]:
 
 
 def due_now(config: Config, catalog: Catalog) -> ImportDefinitions:
-    """Return queues and bindings due later that do not exist. Raises `ConfigError` if the file cannot be
-    read.
-    """
+    """Return queues and bindings due later. Raises `ConfigError` if the file cannot be read."""
     document = {} if config.definitions is None else _document(config.definitions)
     vhost = catalog.lookup_vhost(config.default_vhost) if config.queues else None
     queues = [

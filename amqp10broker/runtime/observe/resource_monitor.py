@@ -125,9 +125,7 @@ class ResourceMonitor:
     # --- changes from outside ---------------------------------------------------------------------
 
     def set_alarm(self, name: str, *, on: bool, cause: AlarmCause = AlarmCause.BY_HAND) -> None:
-        """Add or remove a cause of an alarm, which is on while it has any. Raises `ValueError` without that
-        alarm.
-        """
+        """Add or remove a cause of an alarm. Raises `ValueError` if the alarm does not exist."""
         if name not in set(Resource):
             raise ValueError(f"no alarm '{name}': there are {' and '.join(sorted(Resource))}")
         resource = Resource(name)

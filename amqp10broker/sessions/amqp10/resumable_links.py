@@ -471,9 +471,7 @@ def refusal_of(effect: Unconfirmed | PublishRejected) -> AmqpDeliveryError | Non
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """One delivery. `number`: its delivery-id in the present session, if the client waits for the outcome
-    there.
-    """
+    """One delivery. `number`: its present delivery-id, if the client waits for the outcome there."""
 
     tag: bytes
     outcome: Outcome | None = None

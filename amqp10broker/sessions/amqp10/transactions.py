@@ -34,9 +34,7 @@ class Holder(Protocol):
     def ref(self) -> ConsumerRef: ...
 
     def decided(self, delivery_outcome: DeliveryOutcome, ids: Sequence[int], outcome: Outcome | None) -> None:
-        """Handle a decision that a commit has applied. `ids`: empty if the client has settled the
-        delivery.
-        """
+        """Handle a decision that a commit has applied. `ids`: empty if the client has settled."""
 
 
 class StagedDecision(NamedTuple):
