@@ -362,7 +362,7 @@ class Node:
             seat.leave()
         elif deed < 87:
             seat.history.deleting = True
-            catalog.propose(DeleteQueue("/", name, farewell=False))
+            catalog.propose(DeleteQueue("/", name, send_delete=False))
             seat.history.promised = set()
             seats.pop(name).end()
 
