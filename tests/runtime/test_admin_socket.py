@@ -24,6 +24,7 @@ from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections import login
 from amqp10broker.runtime.mailbox import Mailbox
 from tests.runtime.conftest import LogRecorder
+from tests.support.admin_requests import ask, asked
 from tests.support.declaring import declare, declare_exchange
 from tests.support.deferred_decisions import DeferredDecisions
 from tests.support.queue_handles import FakeHandle
@@ -31,17 +32,6 @@ from tests.support.rawframes import attach_receiver, attach_sender, credit, fram
 from tests.support.rawframes import login as sasl
 from tests.support.trioclient import Client, connect, running_broker, settle_down
 from tests.support.trioclient091 import Client091, connect091
-
-
-async def ask(broker: Broker, op: str, vhost: str | None = None, /, **given: Any) -> Any:
-    response = await asked(broker, op, vhost, **given)
-    assert response["ok"], response
-    return response["result"]
-
-
-async def asked(broker: Broker, op: str, vhost: str | None = None, /, **given: Any) -> dict[str, Any]:
-    request = {"op": op, "vhost": vhost, "arguments": given}
-    return await admin.answer(broker, json.dumps(request).encode())
 
 
 class Mute(FakeHandle):

@@ -22,7 +22,7 @@ from amqp10broker.runtime.connections.session_task import READS_MAX, Bound, Outp
 from amqp10broker.runtime.mailbox import BatchHandle, Mailbox, send_commands
 from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, flow, transfer
 from tests.support.reply_addresses import new_reply_to
-from tests.support.trioclient import Client, connect, pipe_pair, queue_counts, settle_down
+from tests.support.trioclient import Client, alongside, connect, pipe_pair, queue_counts, settle_down
 
 FLOW = FlowSettings()
 
@@ -197,12 +197,10 @@ async def test_cancelled_take_loses_no_letter() -> None:
         async def take(mailbox: Mailbox[int] = mailbox, taken: list[int] = taken) -> None:
             taken += await mailbox.take_all()
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(take)
+        async with alongside(take):
             for _ in range(steps):
                 await trio.lowlevel.checkpoint()
             mailbox.put(1)
-            nursery.cancel_scope.cancel()
         assert taken + mailbox.close() == [1]
 
 

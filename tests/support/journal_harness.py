@@ -119,6 +119,12 @@ class Harness:
         self.next_message += 1
         self._append(message, size, pieces)
 
+    def put(self, size: int, count: int = 1) -> None:
+        """Append so many messages and commit each."""
+        for _ in range(count):
+            self.append(size)
+            self.commit()
+
     def write(self) -> int | None:
         return self.journal.write()
 
@@ -160,6 +166,15 @@ class Harness:
         copy = self.copies[self.live.pop(message)]
         self.promised.discard(message)
         self.journal.add_dead(copy.file, copy.length)
+
+    def consume_all(self) -> None:
+        for message in list(self.live):
+            self.consume(message)
+
+    def restart(self) -> list[Record]:
+        """Go on from what a kill leaves."""
+        self.disk = self.disk.after_kill()
+        return self.recover()
 
     def clean(self) -> bool:
         file = self.journal.to_clean()

@@ -194,6 +194,13 @@ class Bench:
         return letters
 
 
+def holding(*bodies: str, **settings: Any) -> tuple[Bench, commands.ConsumerRef]:
+    """A quorum queue, and a consumer that holds all its messages."""
+    bench = Bench(**settings)
+    bench.publish(*bodies)
+    return bench, bench.consumer(len(bodies))
+
+
 def only(told: Iterable[object], kind: type[E]) -> list[E]:
     return [each for each in told if isinstance(each, kind)]
 

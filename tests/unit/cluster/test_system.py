@@ -69,6 +69,12 @@ def follower(world: Cluster) -> Node:
     return next(node for node in world.nodes if node is not leader)
 
 
+@pytest.fixture
+def node(world: Cluster) -> Node:
+    """A follower."""
+    return follower(world)
+
+
 def queues(node: Node) -> set[str]:
     return set(node.catalog.vhosts["/"].queues)
 
@@ -84,9 +90,8 @@ def test_what_is_declared_at_one_node_is_there_at_all(world: Cluster) -> None:
     assert all(queues(node) == {"q0", "q1", "q2"} for node in world.nodes)
 
 
-def test_it_is_answered_when_the_own_copy_has_it(world: Cluster) -> None:
+def test_it_is_answered_when_the_own_copy_has_it(world: Cluster, node: Node) -> None:
     """Not before: what is asked behind it finds it."""
-    node = follower(world)
     ref = node.ask(DeclareQueue("/", "q"))
     while ref not in node.heard:
         assert "q" not in queues(node)
@@ -95,8 +100,7 @@ def test_it_is_answered_when_the_own_copy_has_it(world: Cluster) -> None:
     world.answer(node, Bind("/", TO_Q))
 
 
-def test_what_changes_nothing_is_answered_at_once_also_in_minority(world: Cluster) -> None:
-    node = follower(world)
+def test_what_changes_nothing_is_answered_at_once_also_in_minority(world: Cluster, node: Node) -> None:
     world.answer(node, DeclareQueue("/", "q", durable=False))
     world.cut_off(node)
     touched = _handle(node, "q").commands
@@ -129,9 +133,8 @@ def test_of_two_that_declare_one_name_one_finds_what_the_other_made(world: Clust
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "delete_immediately_by_resource", "start_queue", "stop_queue")
-def test_a_new_queue_of_a_deleted_ones_name_is_another_group(world: Cluster) -> None:
+def test_a_new_queue_of_a_deleted_ones_name_is_another_group(world: Cluster, node: Node) -> None:
     """Or a member of the old one, that has not heard of its end, would vote in the new one."""
-    node = follower(world)
     given: list[int] = []
     for _ in range(3):
         world.answer(node, DeclareQueue("/", "q"))
@@ -215,8 +218,7 @@ def test_a_majority_goes_on_without_the_leader_and_nobody_asks_twice(world: Clus
 # --- S1, S2, S5: starting ----------------------------------------------------------------------------
 
 
-def test_a_node_that_starts_has_what_it_missed_before_it_says_so(world: Cluster) -> None:
-    node = follower(world)
+def test_a_node_that_starts_has_what_it_missed_before_it_says_so(world: Cluster, node: Node) -> None:
     world.kill(node)
     other = next(each for each in world.nodes if each.up)
     for number in range(20):
@@ -282,8 +284,7 @@ def test_a_node_that_was_away_for_long_gets_a_state(world: Cluster, monkeypatch:
 # --- K7, K8, M8: what ends with a connection or a node --------------------------------------------------
 
 
-def test_a_connections_queues_end_at_all_nodes(world: Cluster) -> None:
-    node = follower(world)
+def test_a_connections_queues_end_at_all_nodes(world: Cluster, node: Node) -> None:
     owner = Owner(node.number, node.incarnation, 1)
     node.open.add(owner)
     world.answer(node, DeclareQueue("/", "mine", owner=owner))
@@ -295,9 +296,8 @@ def test_a_connections_queues_end_at_all_nodes(world: Cluster) -> None:
     assert not any("mine" in queues(each) for each in world.nodes)
 
 
-def test_a_queue_that_comes_after_its_connection_went_goes_again(world: Cluster) -> None:
+def test_a_queue_that_comes_after_its_connection_went_goes_again(world: Cluster, node: Node) -> None:
     """Its declaration was under way, and may have been refused for want of time."""
-    node = follower(world)
     owner = Owner(node.number, node.incarnation, 1)
     node.open.add(owner)
     node.ask(DeclareQueue("/", "mine", owner=owner))
@@ -333,8 +333,9 @@ def test_a_queue_that_comes_after_its_link_went_or_was_refused_goes(world: Clust
     assert "amq.dyn-wanted" in queues(node)
 
 
-def test_what_ends_with_a_node_is_ended_by_the_others_and_its_name_is_free(world: Cluster) -> None:
-    node = follower(world)
+def test_what_ends_with_a_node_is_ended_by_the_others_and_its_name_is_free(
+    world: Cluster, node: Node
+) -> None:
     other = next(each for each in world.nodes if each is not node)
     owner = Owner(node.number, node.incarnation, 1)
     node.open.add(owner)
@@ -428,8 +429,7 @@ def test_of_an_older_node_and_a_newer_version_at_once_one_is_refused(
 QUORUM = {"x-queue-type": "quorum"}
 
 
-def test_a_quorum_queue_is_declared_when_it_has_a_leader(world: Cluster) -> None:
-    node = follower(world)
+def test_a_quorum_queue_is_declared_when_it_has_a_leader(world: Cluster, node: Node) -> None:
     node.leaders_known = False
     ref = node.ask(DeclareQueue("/", "q", arguments=QUORUM))
     world.pass_time(1_000)
@@ -441,9 +441,8 @@ def test_a_quorum_queue_is_declared_when_it_has_a_leader(world: Cluster) -> None
     assert "q" in queues(node)
 
 
-def test_without_a_leader_nothing_is_left_of_it(world: Cluster) -> None:
+def test_without_a_leader_nothing_is_left_of_it(world: Cluster, node: Node) -> None:
     """Most of its nodes are not there: that is said after a few seconds."""
-    node = follower(world)
     node.leaders_known = False
     ref = node.ask(DeclareQueue("/", "q", arguments=QUORUM))
     node.system.node_down(node.number)
@@ -757,23 +756,23 @@ def test_after_a_loss_of_power_it_is_as_it_was_at_one_moment_since_the_last_sync
 A, B, C = (member_id(number) for number in (1, 2, 3))
 
 
-def node(number: int, incarnation: int = 1) -> NodeFacts:
+def facts(number: int, incarnation: int = 1) -> NodeFacts:
     return NodeFacts("abcdefghij"[number - 1], number, "h", number, incarnation)
 
 
 def test_a_new_node_is_a_learner_first() -> None:
-    assert next_member_change(messages.Configuration((A,)), [node(1), node(2, 0)], {}, 5) == messages.Add(B)
+    assert next_member_change(messages.Configuration((A,)), [facts(1), facts(2, 0)], {}, 5) == messages.Add(B)
 
 
 def test_it_votes_when_it_has_caught_up_and_told_of_its_start() -> None:
     config = messages.Configuration((A,), (B,))
-    assert next_member_change(config, [node(1), node(2)], {B: 900}, 1000) is None
-    assert next_member_change(config, [node(1), node(2, 0)], {B: 1000}, 1000) is None
-    assert next_member_change(config, [node(1), node(2)], {B: 990}, 1000) == messages.Promote(B)
+    assert next_member_change(config, [facts(1), facts(2)], {B: 900}, 1000) is None
+    assert next_member_change(config, [facts(1), facts(2, 0)], {B: 1000}, 1000) is None
+    assert next_member_change(config, [facts(1), facts(2)], {B: 990}, 1000) == messages.Promote(B)
 
 
 def test_a_node_that_was_forgotten_goes_even_if_it_leads() -> None:
     assert next_member_change(
-        messages.Configuration((A, B, C)), [node(1), node(3)], {}, 5
+        messages.Configuration((A, B, C)), [facts(1), facts(3)], {}, 5
     ) == messages.Remove(B)
-    assert next_member_change(messages.Configuration((A, B)), [node(2)], {}, 5) == messages.Remove(A)
+    assert next_member_change(messages.Configuration((A, B)), [facts(2)], {}, 5) == messages.Remove(A)

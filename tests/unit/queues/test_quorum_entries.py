@@ -68,7 +68,7 @@ from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encod
 from amqp10broker.queues.settings import DEFAULTS, DeadLetterStrategy, Overflow, QueueSettings, RetryType
 from amqp10broker.raft.messages import Kind, Ready, run_of
 from tests.support.memory_journal import MemoryJournal
-from tests.support.queue_bench import Bench, message
+from tests.support.queue_bench import Bench, E, message, only
 from tests.support.quorum_single import Alone, store_on
 from tests.support.reply_addresses import new_reply_to
 
@@ -91,8 +91,18 @@ def kinds(journal: MemoryJournal) -> list[int]:
     return [record.kind for record in journal.records if record.kind not in (HARD, EMPTY)]
 
 
-def publish(*numbers: int) -> Publish:
-    return Publish(PUBLISHER, numbers, [(HEAD, b"%d" % number) for number in numbers], False)
+def publish(*numbers: int, publisher: PublisherRef = PUBLISHER, settled: bool = False) -> Publish:
+    return Publish(publisher, numbers, [(HEAD, b"%d" % number) for number in numbers], settled)
+
+
+def fail(*_: object) -> None:
+    raise RuntimeError("a fault of ours")
+
+
+def received(queue: QuorumQueue, kind: type[E]) -> list[E]:
+    """The effects of one kind that the only session gets."""
+    (told,) = queue.take_effects().values()
+    return only(told, kind)
 
 
 def write(store: QuorumStore, payload: bytes, *, first: int | None = None, term: int = 1) -> None:
@@ -123,8 +133,7 @@ def test_an_entry_is_in_the_journal_before_it_is_carried_out() -> None:
     assert store.apply(store.last - 1) is None, "the last is not committed"
     assert store.apply(store.last) is not None
     assert bodies(queue, store) == [b"0", b"1", b"2"]
-    (told,) = queue.take_effects().values()
-    assert [each.ids for each in told if isinstance(each, Confirmed)] == [(0,), (1,), (2,)]
+    assert [each.ids for each in received(queue, Confirmed)] == [(0,), (1,), (2,)]
 
 
 def test_another_member_needs_only_the_bytes() -> None:
@@ -171,8 +180,7 @@ def test_messages_that_are_not_taken_use_up_their_indexes() -> None:
     full = QueueSettings(max_length=2, overflow=Overflow.REJECT_PUBLISH)
     alone = Alone(journal, full)
     alone.carry_out([publish(1, 2, 3), publish(4)], NOW_MS)
-    (told,) = alone.queue.take_effects().values()
-    assert [each.ids for each in told if isinstance(each, PublishRejected)] == [(3,), (4,)]
+    assert [each.ids for each in received(alone.queue, PublishRejected)] == [(3,), (4,)]
     assert alone.store.propose([publish(5)], NOW_MS).places[0].first == 4
     queue, store = opened(journal.again(), full)
     assert bodies(queue, store) == [b"1", b"2"]
@@ -190,8 +198,7 @@ def test_a_return_to_the_tail_keeps_its_index_and_needs_no_record() -> None:
     alone = Alone(journal.again(), unlimited)
     consumer = HERE.consumer()
     alone.carry_out([Subscribe(consumer, False), Credit(consumer, 0, 9, False, 0)], NOW_MS)
-    (told,) = alone.queue.take_effects().values()
-    (delivery,) = [each for each in told if isinstance(each, Deliver)]
+    (delivery,) = received(alone.queue, Deliver)
     assert list(delivery.keys) == [1, 2, 0, 3]
     assert [body for _, body in delivery.messages] == [b"2", b"3", b"1", b"4"]
 
@@ -202,10 +209,6 @@ def test_an_entry_that_the_queue_fails_at_is_not_carried_out_by_the_next_start(
     journal = MemoryJournal()
     alone = Alone(journal)
     alone.carry_out([publish(1)], NOW_MS)
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("a fault of ours")
-
     for number in (2, 3):
         append(alone.store, [publish(number)])
     monkeypatch.setattr(QuorumQueue, "_publish", fail)
@@ -230,10 +233,6 @@ def test_messages_of_an_entry_that_was_replaced_are_nowhere_when_others_have_the
     while len(journal.files) == 1:
         alone.carry_out([publish(1)], NOW_MS)
     before = alone.store.next_index
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("a fault of ours")
-
     monkeypatch.setattr(QuorumQueue, "_publish", fail)
     with pytest.raises(RuntimeError):
         alone.carry_out([publish(*range(100, 110))], NOW_MS)
@@ -241,8 +240,7 @@ def test_messages_of_an_entry_that_was_replaced_are_nowhere_when_others_have_the
     monkeypatch.undo()
     journal = journal.again()
     alone = Alone(journal)
-    for _ in alone.store.relocate(1):
-        pass
+    list(alone.store.relocate(1))
     journal.drop_oldest()
     found = [record.kind for record in journal.records]
     assert found.count(STATE) == 1
@@ -307,8 +305,7 @@ def test_power_that_goes_between_a_state_and_what_stands_behind_it_again(file_by
     alone = Alone(journal)
     assert len(bodies(alone.queue, alone.store)) == 6
     for file in range(1, first):
-        for _ in alone.store.relocate(file):
-            pass
+        list(alone.store.relocate(file))
         journal.drop_oldest()
     assert bodies(*opened(journal.again())) == [b"%d" % number for number in range(6)]
 
@@ -501,11 +498,7 @@ def test_a_cut_snapshot_is_refused() -> None:
             decode_snapshot("q", data[:length])
 
 
-ONE, TWO = SESSION.publisher(), SESSION.publisher()
-
-
-def publish_run(publisher: PublisherRef, *numbers: int, settled: bool = False) -> Publish:
-    return Publish(publisher, numbers, [message(str(number)) for number in numbers], settled)
+TWO = SESSION.publisher()
 
 
 def plain_run(commands: list[QuorumCommand]) -> list[object]:
@@ -518,28 +511,28 @@ def plain_run(commands: list[QuorumCommand]) -> list[object]:
 
 
 def test_neighbours_of_one_publisher_are_one() -> None:
-    first = publish_run(ONE, 1)
-    found = joined([first, publish_run(ONE, 2, 3), publish_run(ONE, 4)])
-    assert plain_run(found) == [(ONE, [1, 2, 3, 4], ["1", "2", "3", "4"], False)]
+    first = publish(1)
+    found = joined([first, publish(2, 3), publish(4)])
+    assert plain_run(found) == [(PUBLISHER, [1, 2, 3, 4], ["1", "2", "3", "4"], False)]
     assert list(first.ids) == [1], "what others gave is not changed"
 
 
 def test_others_stay_apart_and_in_order() -> None:
     tick = Tick()
     commands: list[QuorumCommand] = [
-        publish_run(ONE, 1),
-        publish_run(TWO, 1),
-        publish_run(ONE, 2),
+        publish(1),
+        publish(1, publisher=TWO),
+        publish(2),
         tick,
-        publish_run(ONE, 3),
-        publish_run(ONE, 4, settled=True),
+        publish(3),
+        publish(4, settled=True),
     ]
     assert plain_run(joined(commands)) == plain_run(commands)
 
 
 def test_a_run_ends_when_it_is_long_enough() -> None:
-    many = publish_run(ONE, *range(JOINED_MAX))
-    assert joined([many, publish_run(ONE, 1)])[0] is many
+    many = publish(*range(JOINED_MAX))
+    assert joined([many, publish(1)])[0] is many
 
 
 def test_a_settled_delivery_that_comes_back_is_not_lost() -> None:
@@ -559,8 +552,7 @@ def test_a_settled_delivery_that_comes_back_is_not_lost() -> None:
     queue, store = opened(torn)
     assert bodies(queue, store) == [b"1", b"2"]
     torn.files[2], torn.live[2] = [], 0
-    for _ in store.relocate(1):
-        pass
+    list(store.relocate(1))
     torn.drop_oldest()
     assert bodies(*opened(torn.again())) == [b"1", b"2"]
 
@@ -635,7 +627,7 @@ def test_what_would_differ_is_found(line: str) -> None:
     assert len(faults_of(line, "quorum.py")) == 1
 
 
-def messages(indexes: range | list[int]) -> list[Message]:
+def messages(indexes: Sequence[int]) -> list[Message]:
     return [(HEAD, b"%d" % index) for index in indexes]
 
 

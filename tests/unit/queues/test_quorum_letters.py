@@ -193,8 +193,7 @@ def next_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 def opened(world: Harness, used: int) -> Node:
     """The leader of a group in a cluster that uses this version."""
     use(world, used)
-    world.settle_down(lambda: world.leader() is not None and world.even())
-    return world.opened()
+    return world.even_leader()
 
 
 def use(world: Harness, version: int) -> None:
@@ -223,16 +222,14 @@ def test_entries_are_written_by_the_version_in_force_where_they_stand(
     next_version.become(monkeypatch.setattr)
     world = Harness(1)
     leader = opened(world, 1)
-    world.publish(leader, 2)
-    world.settle_down(world.even)
+    world.spread(leader, 2)
     assert {node.backend.version for node in world.nodes.values()} == {1}
     use(world, NEXT)
     leader.work()
     world.publish(leader, 2)
     assert leader.backend.version == 1, "nobody has decided on it yet"
     world.settle_down(world.even)
-    world.publish(leader)
-    world.settle_down(world.even)
+    world.spread(leader)
     for node in world.nodes.values():
         assert node.backend.version == NEXT
         assert marks(node) == [1, 0, 2, 2]
@@ -274,8 +271,7 @@ def test_it_is_kept_in_the_journal_and_in_states(next_broker: None) -> None:
     world = Harness(4)
     leader = opened(world, NEXT)
     world.settle_down(lambda: leader.backend.version == NEXT and world.even())
-    world.publish(leader, 3)
-    world.settle_down(world.even)
+    world.spread(leader, 3)
     follower = next(number for number, node in world.nodes.items() if node is not leader)
     world.crash(follower)
     world.start(follower)
@@ -283,8 +279,7 @@ def test_it_is_kept_in_the_journal_and_in_states(next_broker: None) -> None:
     world.settle_down(lambda: world.nodes[follower].backend.version == NEXT and world.even())
     world.crash(follower)
     for _ in range(200):  # its log is cleaned away, so it comes back with a state
-        world.publish(leader, 3, size=200)
-        world.settle_down(world.even)
+        world.spread(leader, 3, size=200)
         leader.journal.clean(leader.store, lambda: None)
     world.start(follower)
     use(world, NEXT)

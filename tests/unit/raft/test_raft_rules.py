@@ -378,17 +378,6 @@ def test_entries_are_handed_out_once_and_durable_by_ticket() -> None:
     assert view.entries(4, 100) == (run(4, 1),)
 
 
-def test_what_was_not_cut_off_counts() -> None:
-    """A truncation lowers older tickets to what it left."""
-    view = log()
-    view.append(run(1, 1, 3))
-    view.hand_out()
-    ticket = view.issue()
-    view.truncate(3)
-    view.persist(ticket)
-    assert view.stable == 2
-
-
 def test_entries_are_cut_to_a_size_and_one_comes_always() -> None:
     """Bytes of payloads; an entry is never cut."""
     view = log()
