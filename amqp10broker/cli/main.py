@@ -25,8 +25,8 @@ from amqp10broker.errors import BrokerError, ConfigError, closest
 _EPILOG: Final = (
     "RabbitMQ's tools are commands too: 'amqp10broker rabbitmqctl list_queues', rabbitmq-diagnostics, "
     "rabbitmq-queues, rabbitmq-plugins, rabbitmqadmin. "
-    "Exit codes: 0 in order; 1 refused or failed; 2 used or configured wrongly; 3 no broker answers "
-    "(ping: 1); 130 interrupted. Commands of a cluster: 64 used wrongly, 67 no such thing, 69 a check fails, "
+    "Exit codes: 0 success; 1 refused or failed; 2 wrong usage or configuration; 3 no broker answers "
+    "(ping: 1); 130 interrupted. Commands of a cluster: 64 wrong usage, 67 not found, 69 a check failed, "
     "70 refused, 75 try again."
 )
 
@@ -136,7 +136,7 @@ def _run(command: Callable[[], int], written: Sequence[str], wrong: int) -> int:
         # Python makes surrogates of command-line bytes that are not text, and no frame can carry them.
         if all(each.isascii() or each.encode(errors="ignore").decode() == each for each in written):
             raise
-        _complain(f"an argument has bytes in it that are no UTF-8; write it in UTF-8 ({error})")
+        _complain(f"an argument is not UTF-8; write it in UTF-8 ({error})")
         return wrong
     except BrokenPipeError:
         # The reader of a pipe (head, less) has closed it; without this, flushing at exit complains.
@@ -155,8 +155,9 @@ def build_parser(written: Sequence[str] = (), *, whole: bool = True) -> Parser:
     """
     parser = Parser(
         prog="amqp10broker",
-        description="A message broker for AMQP 1.0 and 0-9-1 with flow control that you can see and tune. "
-        "Without a command it serves, everything in memory.",
+        description="A message broker for AMQP 1.0 and 0-9-1 with flow control that you can see and "
+        "tune. Without "
+        "a command it runs the broker, with everything in memory.",
         epilog=_EPILOG,
         allow_abbrev=False,
     )

@@ -129,7 +129,9 @@ def welcome(broker: Broker) -> Iterator[str]:
     url = _url("amqp", broker.addresses, login)
     yield f"amqp10broker {amqp10broker.__version__}, AMQP 1.0 and 0-9-1: {url}"
     yield f"page and HTTP API: {page}"
-    users = "guest with the password guest, from this machine" if known else "the users of the configuration"
+    users = (
+        "guest with the password guest, from this machine only" if known else "the users of the configuration"
+    )
     yield f"login: {users}"
     if config.data_dir is None:
         yield "everything is in memory; 'amqp10broker serve --data-dir DIR' stores what is durable"
@@ -288,7 +290,7 @@ def _report(
     sentences = [plain_sentence(each, config, up=progress.up) for each in failures]
     sentence = "; ".join(dict.fromkeys(filter(None, sentences)))
     if None in sentences or not sentence:
-        log.critical("failed by a fault in the broker; please report it", exc_info=error)
+        log.critical("the broker failed because of a fault in it; please report it", exc_info=error)
     elif progress.up or config.log_format == "json":
         log.critical("failed" if progress.up else "cannot start", reason=sentence)
     else:
@@ -304,13 +306,15 @@ def plain_sentence(error: BaseException, config: Config, *, up: bool) -> str | N
     address = address_text(config.host, config.port)
     if error.errno == errno.EADDRINUSE:
         return (
-            f"another program listens on {address}; stop it ('ss -ltnp' names it), "
-            "or choose another port with --port, 0 for any free one"
+            f"another program listens on {address}; stop it ('ss -ltnp' shows it), or choose another port "
+            "with --port (0: any free port)"
         )
     if error.errno == errno.EACCES:
         return f"this user may not listen on {address}; choose a port from 1024 on with --port"
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"this machine has no address {config.host}; choose another with --host, 0.0.0.0 for all"
+        return (
+            f"this machine has no address {config.host}; choose another with --host (0.0.0.0: all addresses)"
+        )
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "too many files are open; raise the limit with 'ulimit -n'"
     return f"cannot listen on {address}: {error.strerror or error}; choose with --host and --port"

@@ -72,7 +72,7 @@ def is_there(disk: Disk, folder: DataFolder, part: FolderInventory) -> bool:
         names = disk.list_folder(folder.catalog) if disk.is_folder(folder.catalog) else []
     except OSError as error:
         raise StorageError(
-            folder.catalog, f"cannot be used: {error.strerror}", "check whose the folder is (mode and owner)"
+            folder.catalog, f"cannot be used: {error.strerror}", "check the folder's owner and mode"
         ) from error
     if NAME in names:
         return True

@@ -166,7 +166,7 @@ def streams_in(disk: Disk, folder: DataFolder) -> list[int]:
             names.update(disk.list_folder(folder.streams))
     except OSError as error:
         raise StorageError(
-            folder.streams, f"cannot be read: {error.strerror}", "check whose the folder is"
+            folder.streams, f"cannot be read: {error.strerror}", "check the folder's owner and mode"
         ) from error
     return sorted(int(name) for name in names if name.isdecimal())
 
@@ -219,7 +219,7 @@ def _accept(
         reader.close()
         if reader.header is None:
             raise StorageError(
-                member.path, "there is nothing in it", "remove the file, and give the same command again"
+                member.path, "the file is empty", "remove the file, and give the same command again"
             )
         gap = shorter or any(before is not None and before < each < member.number for each in missing)
         shorter = known is not None and known.synced > reader.size

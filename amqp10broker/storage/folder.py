@@ -116,7 +116,7 @@ def is_there(disk: Disk, folder: str) -> bool:
     try:
         return NAME in disk.list_folder(folder)
     except OSError as error:
-        raise StorageError(folder, f"cannot be read: {error.strerror}", "check whose it is") from error
+        raise StorageError(folder, f"cannot be read: {error.strerror}", "check its owner and mode") from error
 
 
 FORMAT: Final = 1
@@ -164,7 +164,7 @@ def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: b
     """
     with _told(path, "the data folder cannot be used"):
         _make_folder(disk, path)
-        _check_contents(disk, path)
+        _check_contents(disk, path, "give an empty folder, or the path of a new one")
         locks = _take_locks(disk, path, holder)
         files: Inventory | None = None
         try:
@@ -196,12 +196,14 @@ def inspect_data_folder(disk: Disk, path: str, *, without_inventory: bool = Fals
     """
     with _told(path, "the data folder cannot be read"):
         if not disk.is_folder(path):
-            raise StorageError(path, "there is no such folder", "give the one that serve --data-dir has")
-        _check_contents(disk, path)
+            raise StorageError(path, "the folder does not exist", "give the folder of serve --data-dir")
+        _check_contents(disk, path, "give the folder of serve --data-dir")
         locks = _take_locks(disk, path, None)
         try:
             if not _has_format(disk, path):
-                raise StorageError(path, "is no data folder", "give the one that serve --data-dir has")
+                raise StorageError(
+                    path, "is not a data folder of amqp10broker", "give the folder of serve --data-dir"
+                )
             files = Inventory(disk, path)
             if not without_inventory or is_there(disk, path):
                 _check_inventory(disk, path)
@@ -245,7 +247,7 @@ def _make_folder(disk: Disk, path: str) -> None:
         sync_folder(disk, parent)
 
 
-def _check_contents(disk: Disk, path: str) -> None:
+def _check_contents(disk: Disk, path: str, to_do: str) -> None:
     names = disk.list_folder(path)
     if _FORMAT_NAME in names:
         return
@@ -254,8 +256,8 @@ def _check_contents(disk: Disk, path: str) -> None:
     if foreign:
         raise StorageError(
             path,
-            f"is no data folder, and there is something in it ({foreign[0]!r})",
-            "give an empty folder, or one that is not there yet",
+            f"is not a data folder of amqp10broker, and is not empty: it contains {foreign[0]!r}",
+            to_do,
         )
     parts = [name for name in names if name in _FOLDERS]
     if parts:
@@ -297,7 +299,7 @@ def _lock(disk: Disk, path: str, fd: int) -> None:
         raise FolderInUse(
             path,
             f"is in use by {_holder(disk, path) or 'another process'}",
-            "stop that broker, or give another folder",
+            "stop that broker, or give another folder with --data-dir",
         )
 
 
@@ -348,14 +350,15 @@ def _has_format(disk: Disk, path: str) -> bool:
     if found is None:
         raise StorageError(
             name,
-            "does not say which format the data folder has",
+            "does not contain the format of the data folder",
             f"if this is a data folder of amqp10broker, its text should be {_FORMAT_LINE.decode().strip()!r}",
         )
     if int(found[1]) != FORMAT:
         raise StorageError(
             path,
             f"has format {int(found[1])}, and this broker reads format {FORMAT}",
-            "nothing was changed; start the version of the broker that made it, or give another folder",
+            "nothing was changed; start the version of the broker that made it, or give another folder "
+            "with --data-dir",
         )
     return True
 
@@ -382,12 +385,12 @@ def _told(path: str, problem: str) -> Iterator[None]:
     except (FileExistsError, NotADirectoryError) as error:
         where = error.filename if isinstance(error.filename, str) else path
         raise StorageError(
-            where, "the data folder cannot be here: this is a file", "name a folder, or a new name for one"
+            where, "is a file, not a folder", "give a folder, or the path of a new one"
         ) from error
     except OSError as error:
         where = error.filename if isinstance(error.filename, str) else path
         if error.errno in FULL:
-            raise DiskFull(where, f"{problem}: {error.strerror}", "make room on that file system") from error
+            raise DiskFull(where, f"{problem}: {error.strerror}", "free space on that file system") from error
         raise StorageError(
-            where, f"{problem}: {error.strerror}", "check that it is there, and that it is yours to write"
+            where, f"{problem}: {error.strerror}", "check that it exists and that this user may write to it"
         ) from error

@@ -285,7 +285,7 @@ class LogFile:
 
     def _failed(self, problem: str, error: OSError) -> StorageError:
         if error.errno in FULL:
-            return DiskFull(self.path, f"{problem}: {error.strerror}", "make room on that file system")
+            return DiskFull(self.path, f"{problem}: {error.strerror}", "free space on that file system")
         return StorageError(
             self.path, f"{problem}: {error.strerror}", "look at the disk, the mode and the owner"
         )
@@ -422,7 +422,7 @@ def _numbers(disk: Disk, folder: str, naming: Naming) -> list[int]:
         names = disk.list_folder(folder) if disk.is_folder(folder) else []
     except OSError as error:
         raise StorageError(
-            folder, f"cannot be read: {error.strerror}", "check whose the folder is"
+            folder, f"cannot be read: {error.strerror}", "check the folder's owner and mode"
         ) from error
     numbers = []
     for name in names:

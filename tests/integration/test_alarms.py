@@ -77,7 +77,7 @@ def test_memory_is_filled_by_amqp_10_and_emptied_by_consuming_on_a_session_that_
     entry = broker.wait_for_log("alarm", name="memory", cause="measured")
     assert entry["used_bytes"] > entry["limit_bytes"] == shown["limit_bytes"]
     text = broker.run_command("status").stdout
-    assert "ALARM: memory (publishers are held)" in text
+    assert "ALARM: memory (publishers are blocked)" in text
     assert "waits: blocked-by-alarm" in text
 
     session = client.session()

@@ -129,7 +129,7 @@ def test_trace_shows_frames_while_the_broker_runs(broker: BrokerProcess, tmp_pat
         text=True,
     )
     try:
-        assert process.stderr.readline() == "tracing user guest until ctrl-C\n"
+        assert process.stderr.readline() == "tracing user guest until Ctrl-C\n"
         file = tmp_path / "trace.txt"
         assert run(broker, "frames", "trace", "127.0.0.1", "on", "--file", str(file)).startswith(
             "tracing peer 127.0.0.1"
@@ -138,7 +138,7 @@ def test_trace_shows_frames_while_the_broker_runs(broker: BrokerProcess, tmp_pat
         with connect("127.0.0.1", broker.port, user="guest", password="guest") as client:
             client.sender(client.receiver(None, credit=1).address).send(data_message(b"m"))
         ended = run(broker, "frames", "trace", "127.0.0.1", "off")
-        assert re.fullmatch(rf"peer 127\.0\.0\.1 was traced into {file}: \d+ lines\n", ended)
+        assert re.fullmatch(rf"peer 127\.0\.0\.1 was traced to {file}: \d+ lines\n", ended)
         run(broker, "frames", "trace", "guest", "off")
         shown, complaint = process.communicate(timeout=60)
     finally:
@@ -165,7 +165,7 @@ def test_lint_looks_at_frames_while_the_broker_runs(broker: BrokerProcess) -> No
         text=True,
     )
     try:
-        assert process.stderr.readline() == "looking at peer 127.0.0.1 for 600 s\n"
+        assert process.stderr.readline() == "checking peer 127.0.0.1 for 600 s\n"
         with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port, heartbeat=0)):
             pass
         run(broker, "frames", "trace", "127.0.0.1", "off")

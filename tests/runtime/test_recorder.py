@@ -544,7 +544,7 @@ async def test_a_helper_that_fails_ends_the_recording_only(
     assert failed.events_lost == failed.events - failed.events_written > 0
     assert failed.events_written == (2 if how == "it says so" else 0)
     assert broker.status()["broker"]["recording_failed"] == document(failed)
-    with pytest.raises(BrokerError, match=f"does not record.*failed: .*{failed.reason}"):
+    with pytest.raises(BrokerError, match=f"is not recording.*failed: .*{failed.reason}"):
         await broker.recordings.stop()
     helper.error = None
     helper.says, helper._answers = trio.open_memory_channel[dict[str, Any]](10)

@@ -517,7 +517,7 @@ class Recordings:
         if recorder is None:
             before = "" if self.failed is None else f". The last recording failed: {self.failed.reason}"
             raise BrokerError(
-                f"the broker does not record; 'amqp10broker record start DIR' begins to{before}"
+                f"the broker is not recording; start with 'amqp10broker record start DIR'{before}"
             )
         recorder.stop()
         await recorder.ended.wait()
