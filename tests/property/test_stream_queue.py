@@ -432,7 +432,7 @@ def small_amounts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_with_an_end_exactly_what_matches_below_it_comes(
     published: list[int], start: int, end: int, wants: str, credits: list[int]
 ) -> None:
-    """However large chunks and grants are; and the drain that finds nothing more says so at once."""
+    """However large chunks and grants are, and never more; a drain that finds nothing more says so at once."""
     bench = Bench()
     count = 0
     for size in published:
@@ -447,6 +447,7 @@ def test_with_an_end_exactly_what_matches_below_it_comes(
     while True:
         wanted = credits[turn % len(credits)]
         some = reader.read(wanted, drain=True)
+        assert len(some) <= wanted
         found += some
         turn += 1
         if len(some) < wanted:
