@@ -432,7 +432,7 @@ def small_amounts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_with_an_end_exactly_what_matches_below_it_comes(
     published: list[int], start: int, end: int, wants: str, credits: list[int]
 ) -> None:
-    """However large chunks and grants are, and never more; a drain that finds nothing more says so at once."""
+    """However large chunks and grants are, never more; a drain that finds nothing more says so at once."""
     bench = Bench()
     count = 0
     for size in published:
