@@ -24,9 +24,9 @@ from amqp10broker.queues.commands import Answer, Refusal
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.runtime.admin import admin
 from tests.support import declaring
-from tests.support.channel_world import World, WorldChannel
+from tests.support.channel_harness import ChannelEnds, Harness
 from tests.support.managing import Broker, arguments_of
-from tests.support.scene import Scene
+from tests.support.scenario import Scenario
 from tests.support.trioclient import running_broker
 
 USER: Final = "u"
@@ -242,7 +242,7 @@ class Methods091:
     needs: Mapping[str, tuple[Need, ...]] = field(default_factory=dict)
 
     def ask(self, operation: str, given: Mapping[str, Any], allowed: Mapping[str, str]) -> str | None:
-        world = World()
+        world = Harness()
         furnish(world.catalog)
         allow(world.catalog, allowed)
         channel = world.channel(user=USER)
@@ -264,7 +264,7 @@ class Attach:
     offers: frozenset[str] = frozenset({"declare-queue"})
 
     def ask(self, operation: str, given: Mapping[str, Any], allowed: Mapping[str, str]) -> str | None:
-        scene = Scene("q")
+        scene = Scenario("q")
         scene.allow(**allowed)
         (line, *_) = scene.do(f"C> ATTACH h=0 {self.end}={given['name']}")
         if line.startswith("B> ATTACH"):
@@ -449,9 +449,9 @@ def broker() -> Broker:
 
 
 @pytest.fixture
-def channel() -> WorldChannel:
+def channel() -> ChannelEnds:
     """A channel of AMQP 0-9-1 of a user without permissions."""
-    world = World()
+    world = Harness()
     furnish(world.catalog)
     return world.channel(user=USER)
 
@@ -492,13 +492,13 @@ def test_a_queue_that_ends_while_it_is_declared_again_is_not_found(broker: Broke
     ],
 )
 def test_what_nobody_may_is_told_before_any_permission(
-    channel: WorldChannel, method: methods.Method, text: str
+    channel: ChannelEnds, method: methods.Method, text: str
 ) -> None:
     """AMQP 0-9-1, as in RabbitMQ and as the management node has it."""
     assert channel.refused(method) == (403, text)
 
 
-def test_who_has_a_queue_for_itself_is_told_only_to_who_may_bind_it(channel: WorldChannel) -> None:
+def test_who_has_a_queue_for_itself_is_told_only_to_who_may_bind_it(channel: ChannelEnds) -> None:
     """AMQP 0-9-1: permissions on both ends come first, as in RabbitMQ."""
     catalog = channel.world.catalog
     declaring.declare(catalog, "/", "mine", exclusive_owner="another", durable=False)
@@ -526,14 +526,14 @@ def test_who_has_a_queue_for_itself_is_told_only_to_who_may_bind_it(channel: Wor
     ids=lambda method: f"{method.NAME}{'-passive' if getattr(method, 'passive', False) else ''}",
 )
 def test_line_ends_are_dropped_from_names_in_all_methods(
-    channel: WorldChannel, method: methods.Method
+    channel: ChannelEnds, method: methods.Method
 ) -> None:
     """AMQP 0-9-1: not in declarations alone, whose names could not be used as they were given."""
     allow(channel.world.catalog, dict.fromkeys(("configure", "write", "read", "topic"), "^[axyk]$"))
     assert f"{method.NAME}-ok" == channel.call(method).NAME
 
 
-def test_a_deleted_queue_is_not_there_any_more_for_what_comes_behind(channel: WorldChannel) -> None:
+def test_a_deleted_queue_is_not_there_any_more_for_what_comes_behind(channel: ChannelEnds) -> None:
     """AMQP 0-9-1, as over management: whoever declares it behind the request gets another one."""
     allow(channel.world.catalog, {"configure": "^a$"})
     channel.world.box("a").stalled = True

@@ -14,7 +14,7 @@ from amqp10broker.runtime.journal.journal_task import Committer
 from amqp10broker.storage.journal import Journal
 from tests.support.disks import SimDisk
 from tests.support.inventories import inventory_on
-from tests.support.journals import FOLDER, file_name, new_disk
+from tests.support.journal_harness import FOLDER, file_name, new_disk
 
 
 class Scene:

@@ -23,10 +23,10 @@ from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues import queues
 from tests.runtime.test_queue_faults import break_at_publish
-from tests.support.askers import asker_at
 from tests.support.declaring import declare, remove
-from tests.support.journals import files_of
+from tests.support.journal_harness import files_of
 from tests.support.rawframes import attach_receiver, begin, credit
+from tests.support.reply_addresses import reply_to_at
 from tests.support.trioclient import connect, eventually
 
 pytestmark = pytest.mark.real_clock
@@ -43,7 +43,7 @@ class Client:
 
     def __init__(self, queue: DeclaredQueue) -> None:
         self.mailbox: Mailbox[list[commands.Effect]] = Mailbox()
-        self.reply_to = reply_to = asker_at(queue, self.mailbox)
+        self.reply_to = reply_to = reply_to_at(queue, self.mailbox)
         self.queue = queue
         self.publisher = reply_to.publisher()
         self.consumer = reply_to.consumer()

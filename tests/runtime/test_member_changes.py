@@ -23,8 +23,8 @@ from amqp10broker.runtime.cluster.node_of_cluster import MemberChanges, MovedAwa
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import declare
 from tests.support.declaring import remove as delete_queue
-from tests.support.managing import Host
-from tests.support.quorum_nodes import GROUP, Journal, Node, World
+from tests.support.queue_handles import QueueHost
+from tests.support.quorum_harness import GROUP, Harness, Journal, Node
 from tests.support.trioclient import alongside
 
 PROMOTABLE, VOTER = MemberRole.PROMOTABLE, MemberRole.VOTER
@@ -39,12 +39,12 @@ class Scene:
     """
 
     def __init__(self) -> None:
-        self.world = World(1)
+        self.world = Harness(1)
         self.config = Config()
         self.absent: set[int] = set()
         self.decides = trio.Event()
         self.decides.set()
-        self.catalog = Catalog(Host().start_queue)
+        self.catalog = Catalog(QueueHost().start_queue)
         self.catalog.placement = self.place
         self.catalog.highest_number = GROUP - 1
         self.queue: DeclaredQueue = declare(self.catalog, "/", "q", arguments={"x-queue-type": "quorum"})[0]

@@ -29,13 +29,17 @@ from tests.support.rawframes import (
 from tests.support.tape import Tape
 
 MANY = lint.OFTEN + 5
+Client = Callable[[bool], Tape]
+"""Records a client that breaks a rule, or comes close to it."""
 
 
-def session(tape: Tape, *, window: int = 1000) -> None:
+def session(*, window: int = 1000) -> Tape:
     """A connection with heartbeats, and a session on channel 0."""
+    tape = Tape()
     tape.came(open_frame(container_id="c", idle_time_out=10_000), begin(incoming_window=window))
     begun = amqp10.Begin(remote_channel=0, next_outgoing_id=0, incoming_window=1000, outgoing_window=1000)
     tape.went(frame(0, begun))
+    return tape
 
 
 def receiver(tape: Tape, handle: int = 0, **given: Any) -> None:
@@ -67,16 +71,14 @@ def outcome(first: int, state: Any = None, last: int | None = None) -> bytes:
 
 def consuming(granted: int, *, window: int = 1000) -> Tape:
     """A client with a receiver that has granted so much."""
-    tape = Tape()
-    session(tape, window=window)
+    tape = session(window=window)
     receiver(tape)
     tape.came(credit(0, granted))
     return tape
 
 
 def publishing() -> Tape:
-    tape = Tape()
-    session(tape)
+    tape = session()
     sender(tape)
     return tape
 
@@ -85,8 +87,7 @@ def publishing() -> Tape:
 
 
 def flow_before_attach(breaks: bool) -> Tape:
-    tape = Tape()
-    session(tape)
+    tape = session()
     tape.came(attach_receiver(0, "/queues/q"))
     tape.came(credit(0, 10) if breaks else flow(handle=0, link_credit=10))
     return tape
@@ -207,76 +208,26 @@ def no_heartbeat(breaks: bool) -> Tape:
     return tape
 
 
-CASES: dict[lint.Rule, Callable[[bool], Tape]] = {
-    lint.NO_HEARTBEAT: no_heartbeat,
-    lint.FLOW_BEFORE_ATTACH: flow_before_attach,
-    lint.CREDIT_NEVER_RENEWED: credit_never_renewed,
-    lint.SETTLES_NOTHING: settles_nothing,
-    lint.UNSETTLED_GROWS: unsettled_grows,
-    lint.WINDOW_NOT_REOPENED: window_not_reopened,
-    lint.RETURNS_EVERYTHING: returns_everything,
-    lint.BEYOND_CREDIT: beyond_credit,
-    lint.BEYOND_WINDOW: beyond_window,
-    lint.ENDED_BY_ERROR: ended_by_error,
-    lint.TAG_REUSED: tag_reused,
-    lint.SENDS_SETTLED: sends_settled,
-    lint.SENDS_REFUSED: sends_refused,
-}
-
-
-@pytest.mark.parametrize("rule", CASES, ids=lambda rule: rule.id)
-def test_a_client_that_breaks_a_rule_is_told_of_that_one(rule: lint.Rule) -> None:
-    """And of no other, with what shows it."""
-    (finding,) = CASES[rule](True).findings()
-    assert finding.rule is rule
-    assert finding.said
-    assert finding.connection == 1
-    assert finding.evidence
-
-
-@pytest.mark.parametrize("rule", CASES, ids=lambda rule: rule.id)
-def test_a_client_that_comes_close_is_clean(rule: lint.Rule) -> None:
-    assert CASES[rule](False).rules() == set()
-
-
-def test_of_a_link_that_was_there_before_nothing_is_guessed() -> None:
-    """Its credit and its attach are not known."""
-    known = [
-        KnownLink(0, 1, 0, "receiver", "in", "/queues/q", 0, 0),
-        KnownLink(0, 1, 0, "sender", "out", "/queues/q", 1, 1),
-    ]
-    tape = Tape(known=known)
-    tape.went(transfer(0, 0, b"x"))
-    tape.came(disposition(0, state=amqp10.Accepted()), credit(0, 1, delivery_count=1))
-    tape.later(60)
-    tape.came(transfer(1, 0, b"x"))
-    tape.came(frame(0, amqp10.Detach(handle=1, closed=True)), frame(0, amqp10.Detach(handle=0, closed=True)))
-    assert tape.rules() == set()
-
-
 PERSISTENT = encode_properties(BasicProperties(delivery_mode=2))
 TRANSIENT = encode_properties(BasicProperties())
 
 
-def opened(*, heartbeat: int = 60, told: bool = True) -> Tape:
+def opened(*, heartbeat: int = 60) -> Tape:
+    """A connection of AMQP 0-9-1 with channel 1."""
     tape = Tape(WireProtocol.AMQP_091)
-    properties = {"capabilities": {"consumer_cancel_notify": told}}
+    properties = {"capabilities": {"consumer_cancel_notify": True}}
     tape.came(
         method_frame(0, methods.ConnectionStartOk(properties, "PLAIN", b"\0guest\0guest", "en_US")),
         method_frame(0, methods.ConnectionTuneOk(2047, 131_072, heartbeat)),
+        method_frame(1, methods.ChannelOpen()),
     )
+    tape.went(method_frame(1, methods.ChannelOpenOk()))
     return tape
 
 
-def channel(tape: Tape, *, number: int = 1) -> None:
-    tape.came(method_frame(number, methods.ChannelOpen()))
-    tape.went(method_frame(number, methods.ChannelOpenOk()))
-
-
-def publish(key: str = "q", properties: bytes = TRANSIENT, number: int = 1) -> bytes:
-    return content_frames(
-        number, methods.BasicPublish(exchange="", routing_key=key), properties, b"x", 131_072
-    )
+def publish(key: str = "q", properties: bytes = TRANSIENT) -> bytes:
+    method = methods.BasicPublish(exchange="", routing_key=key)
+    return content_frames(1, method, properties, b"x", 131_072)
 
 
 def delivery(tag: int, properties: bytes = TRANSIENT) -> bytes:
@@ -288,12 +239,10 @@ def ack(tag: int, *, multiple: bool = False) -> bytes:
     return method_frame(1, methods.BasicAck(tag, multiple))
 
 
-def consuming_091(*, prefetch: int = 100, no_ack: bool = False, told: bool = True) -> Tape:
-    tape = opened(told=told)
-    channel(tape)
-    if prefetch:
-        tape.came(method_frame(1, methods.BasicQos(prefetch_count=prefetch)))
-        tape.went(method_frame(1, methods.BasicQosOk()))
+def consuming_091(*, no_ack: bool = False) -> Tape:
+    tape = opened()
+    tape.came(method_frame(1, methods.BasicQos(prefetch_count=100)))
+    tape.went(method_frame(1, methods.BasicQosOk()))
     tape.came(method_frame(1, methods.BasicConsume(queue="q", consumer_tag="t", no_ack=no_ack)))
     tape.went(method_frame(1, methods.BasicConsumeOk("t")))
     return tape
@@ -301,7 +250,6 @@ def consuming_091(*, prefetch: int = 100, no_ack: bool = False, told: bool = Tru
 
 def unconfirmed(breaks: bool) -> Tape:
     tape = opened()
-    channel(tape)
     if not breaks:
         tape.came(method_frame(1, methods.ConfirmSelect()))
     tape.came(*(publish(properties=PERSISTENT) for _ in range(lint.FEW)))
@@ -310,7 +258,6 @@ def unconfirmed(breaks: bool) -> Tape:
 
 def returns_ignored(breaks: bool) -> Tape:
     tape = opened()
-    channel(tape)
     returned = methods.BasicReturn(312, "NO_ROUTE", "", "nobody")
     for _ in range(lint.FEW):
         tape.came(publish("nobody"))
@@ -345,7 +292,6 @@ def returns_everything_091(breaks: bool) -> Tape:
 
 def ended_by_error_091(breaks: bool) -> Tape:
     tape = opened()
-    channel(tape)
     if breaks:
         tape.went(method_frame(1, methods.ChannelClose(404, "NOT_FOUND - no queue 'q'", 60, 40)))
         tape.came(method_frame(1, methods.ChannelCloseOk()))
@@ -359,26 +305,56 @@ def no_heartbeat_091(breaks: bool) -> Tape:
     return opened(heartbeat=0 if breaks else 60)
 
 
-CASES_091: dict[lint.Rule, Callable[[bool], Tape]] = {
-    lint.NO_HEARTBEAT: no_heartbeat_091,
-    lint.UNCONFIRMED: unconfirmed,
-    lint.RETURNS_IGNORED: returns_ignored,
-    lint.AUTO_ACK: auto_ack,
-    lint.SETTLES_NOTHING: settles_nothing_091,
-    lint.RETURNS_EVERYTHING: returns_everything_091,
-    lint.ENDED_BY_ERROR: ended_by_error_091,
-}
+CASES = [
+    (lint.NO_HEARTBEAT, no_heartbeat),
+    (lint.FLOW_BEFORE_ATTACH, flow_before_attach),
+    (lint.CREDIT_NEVER_RENEWED, credit_never_renewed),
+    (lint.SETTLES_NOTHING, settles_nothing),
+    (lint.UNSETTLED_GROWS, unsettled_grows),
+    (lint.WINDOW_NOT_REOPENED, window_not_reopened),
+    (lint.RETURNS_EVERYTHING, returns_everything),
+    (lint.BEYOND_CREDIT, beyond_credit),
+    (lint.BEYOND_WINDOW, beyond_window),
+    (lint.ENDED_BY_ERROR, ended_by_error),
+    (lint.TAG_REUSED, tag_reused),
+    (lint.SENDS_SETTLED, sends_settled),
+    (lint.SENDS_REFUSED, sends_refused),
+    (lint.NO_HEARTBEAT, no_heartbeat_091),
+    (lint.UNCONFIRMED, unconfirmed),
+    (lint.RETURNS_IGNORED, returns_ignored),
+    (lint.AUTO_ACK, auto_ack),
+    (lint.SETTLES_NOTHING, settles_nothing_091),
+    (lint.RETURNS_EVERYTHING, returns_everything_091),
+    (lint.ENDED_BY_ERROR, ended_by_error_091),
+]
+EACH = pytest.mark.parametrize(("rule", "client"), CASES, ids=[client.__name__ for _, client in CASES])
 
 
-@pytest.mark.parametrize("rule", CASES_091, ids=lambda rule: rule.id)
-def test_a_client_that_breaks_a_rule_is_told_of_that_one_091(rule: lint.Rule) -> None:
-    """And of no other, with what shows it."""
-    (finding,) = CASES_091[rule](True).findings()
+@EACH
+def test_a_client_that_breaks_a_rule_is_reported_for_that_rule(rule: lint.Rule, client: Client) -> None:
+    """And for no other; the finding names the connection and the frames that show it."""
+    (finding,) = client(True).findings()
     assert finding.rule is rule
     assert finding.said
+    assert finding.connection == 1
     assert finding.evidence
 
 
-@pytest.mark.parametrize("rule", CASES_091, ids=lambda rule: rule.id)
-def test_a_client_that_comes_close_is_clean_091(rule: lint.Rule) -> None:
-    assert CASES_091[rule](False).rules() == set()
+@EACH
+def test_a_client_that_comes_close_is_clean(rule: lint.Rule, client: Client) -> None:
+    assert client(False).rules() == set()
+
+
+def test_of_a_link_that_was_there_before_nothing_is_guessed() -> None:
+    """Its credit and its attach are not known."""
+    known = [
+        KnownLink(0, 1, 0, "receiver", "in", "/queues/q", 0, 0),
+        KnownLink(0, 1, 0, "sender", "out", "/queues/q", 1, 1),
+    ]
+    tape = Tape(known=known)
+    tape.went(transfer(0, 0, b"x"))
+    tape.came(disposition(0, state=amqp10.Accepted()), credit(0, 1, delivery_count=1))
+    tape.later(60)
+    tape.came(transfer(1, 0, b"x"))
+    tape.came(frame(0, amqp10.Detach(handle=1, closed=True)), frame(0, amqp10.Detach(handle=0, closed=True)))
+    assert tape.rules() == set()

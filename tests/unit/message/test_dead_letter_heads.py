@@ -69,18 +69,14 @@ BOTH = pytest.mark.parametrize("head", [head091(), head10()], ids=["0-9-1", "1.0
 
 
 @BOTH
-def test_exchange_and_routing_key_are_rewritten(head: bytes) -> None:
-    """To the dead-letter exchange and the dead-letter routing key, by which the message is routed."""
-    dead = dead_lettered(head, WITH_KEY)
-    assert names_of(dead.head) == ("dlx", "key")
-    assert dead.routing_keys == ("key",)
-
-
-@BOTH
-def test_without_a_dead_letter_routing_key_the_message_keeps_its_own(head: bytes) -> None:
-    dead = dead_lettered(head, EXPIRED)
-    assert names_of(dead.head) == ("dlx", "k")
-    assert dead.routing_keys == ("k",)
+@pytest.mark.parametrize(("cause", "key"), [(WITH_KEY, "key"), (EXPIRED, "k")], ids=["with a key", "without"])
+def test_a_dead_letter_has_the_exchange_and_the_key_that_its_queue_gives_it(
+    head: bytes, cause: Cause, key: str
+) -> None:
+    """It is routed by that key; without a dead-letter routing key it keeps its own."""
+    dead = dead_lettered(head, cause)
+    assert names_of(dead.head) == ("dlx", key)
+    assert dead.routing_keys == (key,)
 
 
 TIMED = pytest.mark.parametrize(
@@ -192,8 +188,7 @@ def test_x_death_of_amqp091(reason: str) -> None:
         "routing-keys": ["k"],
         "original-expiration": "60",
     }
-    assert type(table["count"]) is t091.Int64
-    assert type(table["time"]) is t091.Timestamp
+    assert (type(table["count"]), type(table["time"])) == (t091.Int64, t091.Timestamp)
     assert headers["mine"] == 1
 
 
@@ -467,10 +462,7 @@ def test_times_come_back_to_the_millisecond() -> None:
     deaths = (replace(FIRST, first_time_ms=1_234, last_time_ms=5_678), replace(FIRST, queue="b"))
     rounded = tuple(replace(death, first_time_ms=1_000, last_time_ms=1_000) for death in deaths)
     assert with_times(rounded, times_of(deaths)) == deaths
-
-
-def test_records_without_times_stay_as_they_are() -> None:
-    assert with_times((FIRST,), b"") == (FIRST,)
+    assert with_times(rounded, b"") == rounded
 
 
 def test_counts_are_annotations_of_amqp_10() -> None:
@@ -491,66 +483,48 @@ def message091(headers: dict[str, object] | None) -> Message:
     return amqp091.make_head("e", "k", encode_properties(properties)), b"body"
 
 
-@pytest.mark.rabbitmq("quorum_queue_SUITE", "subscribe_redelivery_count")
-@pytest.mark.rabbitmq("quorum_queue_SUITE", "consume_redelivery_count")
-def test_counts_are_headers_of_amqp_091() -> None:
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "subscribe_redelivery_count", "consume_redelivery_count")
+@pytest.mark.parametrize("given", [{"mine": "y"}, None])
+@pytest.mark.parametrize("failures", [0, 1])
+def test_counts_are_headers_of_amqp_091(given: dict[str, object] | None, failures: int) -> None:
     """Both are there on each redelivery, x-delivery-count also when it is 0."""
-    head, content = redelivered(message091({"mine": "y"}), 3, 0)
-    names, given, again = amqp091.split_head(head)
-    properties = decode_properties(given)
-    assert properties.headers == {"mine": "y", "x-acquired-count": 3, "x-delivery-count": 0}
+    head, content = redelivered(message091(given), 3, failures)
+    names, encoded, again = amqp091.split_head(head)
+    properties = decode_properties(encoded)
+    assert properties.headers == (given or {}) | {"x-acquired-count": 3, "x-delivery-count": failures}
     assert type(properties.headers["x-acquired-count"]) is Int64
-    assert (again, amqp091.delivery_count(head), properties.delivery_mode) == (True, 0, 2)
-    assert names == b"\x01e\x01k"
-    assert content == b"body"
-
-
-def test_a_message_without_headers_gets_some() -> None:
-    head, _ = redelivered(message091(None), 1, 1)
-    assert decode_properties(amqp091.split_head(head)[1]).headers == {
-        "x-acquired-count": 1,
-        "x-delivery-count": 1,
-    }
-    assert amqp091.delivery_count(head) == 1
+    assert (again, amqp091.delivery_count(head), properties.delivery_mode) == (True, failures, 2)
+    assert (names, content) == (b"\x01e\x01k", b"body")
 
 
 def test_merged_annotations_reach_either_protocol() -> None:
-    annotations = encode({Symbol("x-why"): "busy"})
-    head091, _ = redelivered(message091(None), 1, 0, annotations)
-    headers = decode_properties(amqp091.split_head(head091)[1]).headers
-    assert headers["x-why"] == "busy"
-    head10, _ = redelivered((make_head(None, None, "", "q"), b""), 1, 0, annotations)
-    assert decode_head(head10)[1]["x-why"] == "busy"
-
-
-def test_an_annotation_that_has_no_encoding_as_a_header_is_left_out() -> None:
-    annotations = encode({Symbol("x-" + "y" * 300): 1, Symbol("x-ok"): 1})
-    headers = decode_properties(
-        amqp091.split_head(redelivered(message091({"a": 1}), 1, 0, annotations)[0])[1]
-    )
-    assert set(headers.headers) == {"a", "x-ok", "x-acquired-count", "x-delivery-count"}
+    """What has no encoding as a header of AMQP 0-9-1 is left out there."""
+    annotations = encode({Symbol("x-why"): "busy", Symbol("x-" + "y" * 300): 1})
+    head, _ = redelivered(message091({"a": 1}), 1, 0, annotations)
+    assert headers_of(head) == {"a": 1, "x-why": "busy", "x-acquired-count": 1, "x-delivery-count": 0}
+    head, _ = redelivered((make_head(None, None, "", "q"), b""), 1, 0, annotations)
+    assert decode_head(head)[1]["x-why"] == "busy"
 
 
 def test_counts_survive_the_change_of_protocol() -> None:
     annotations = decode_head(to_amqp10(redelivered(message091(None), 2, 1))[0])[1]
     assert (annotations["x-acquired-count"], annotations["x-delivery-count"]) == (2, 1)
     back = to_amqp091(redelivered((make_head(None, None, "", "q"), b"\x00\x53\x75\xa0\x00"), 2, 1))
-    headers = decode_properties(amqp091.split_head(back[0])[1]).headers
+    headers = headers_of(back[0])
     assert (headers["x-acquired-count"], headers["x-delivery-count"]) == (2, 1)
 
 
-@pytest.mark.parametrize("as_type", [Timestamp, Long, ULong, UInt])
-def test_the_delivery_time_is_a_number_of_any_type(as_type: type[int]) -> None:
-    assert delivery_time_ms(encode({Symbol("x-opt-delivery-time"): as_type(77)})) == 77
-
-
-def test_a_delivery_time_beyond_all_timestamps_is_the_last_of_them() -> None:
-    assert delivery_time_ms(encode({Symbol("x-opt-delivery-time"): ULong(2**64 - 1)})) == 2**63 - 1
-
-
-@pytest.mark.parametrize("value", ["soon", True, None, 1.5])
-def test_a_delivery_time_that_is_no_number_is_none(value: object) -> None:
-    assert delivery_time_ms(encode({Symbol("x-opt-delivery-time"): value})) is None
+@pytest.mark.parametrize(
+    ("value", "time_ms"),
+    [
+        *((as_type(77), 77) for as_type in (Timestamp, Long, ULong, UInt)),
+        (ULong(2**64 - 1), 2**63 - 1),
+        *((value, None) for value in ("soon", True, None, 1.5)),
+    ],
+)
+def test_the_delivery_time_is_a_number_of_any_type(value: object, time_ms: int | None) -> None:
+    """Up to the last timestamp that there is; what is not a number is none."""
+    assert delivery_time_ms(encode({Symbol("x-opt-delivery-time"): value})) == time_ms
 
 
 def test_what_only_the_broker_knows_is_not_overwritten() -> None:
@@ -566,10 +540,7 @@ def test_what_only_the_broker_knows_is_not_overwritten() -> None:
     again, _ = redelivered((head, b""), 1, 1, forged)
     assert amqp091.hidden_keys_of(again) == keys
     assert amqp091.death_times(again) == bytes(16)
-    assert decode_properties(amqp091.split_head(again)[1]).headers == {
-        "x-acquired-count": 1,
-        "x-delivery-count": 1,
-    }
+    assert headers_of(again) == {"x-acquired-count": 1, "x-delivery-count": 1}
 
 
 NOW_DELAY = 1_800_000_000_000

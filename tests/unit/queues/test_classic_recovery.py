@@ -41,16 +41,16 @@ from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, JournalBodies, Pag
 from amqp10broker.queues.quorum.log_store import EntryIndex
 from amqp10broker.raft.messages import Kind
 from amqp10broker.storage.record import Record
-from tests.support.askers import new_asker
-from tests.support.small_journal import MemoryScratch, SmallJournal
+from tests.support.memory_journal import MemoryJournal, MemoryScratch
+from tests.support.reply_addresses import new_reply_to
 
 GROUP = 7
 SAFE = make_head(Header(durable=True), None, "", "q")
-HERE = new_asker("1.1")
+HERE = new_reply_to("1.1")
 PUBLISHER = HERE.publisher()
 
 
-def opened(log: SmallJournal) -> tuple[ClassicQueue, ClassicStore]:
+def opened(log: MemoryJournal) -> tuple[ClassicQueue, ClassicStore]:
     store = ClassicStore(GROUP, log, Spool(MemoryScratch))
     store.restore(log.records)
     queue = ClassicQueue("q", durable=True, store=store)
@@ -89,7 +89,7 @@ def bodies_in(queue: ClassicQueue) -> list[bytes]:
 
 
 def test_what_is_published_behind_a_hole_is_forgotten_under_its_own_position() -> None:
-    log = SmallJournal(records_max=8)
+    log = MemoryJournal(records_max=8)
     queue, store = opened(log)
     publish(queue, b"0", b"1", b"2")
     consumer = consumer_of(queue)
@@ -112,25 +112,11 @@ def test_what_is_published_behind_a_hole_is_forgotten_under_its_own_position() -
     assert bodies_in(queue) == [b"0", b"1", b"3"]
 
 
-class CountingLog:
-    """Counts how often it is read."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.reads = 0
-        sound = SmallJournal.read_run
-
-        def read_run(log: SmallJournal, file: int, offset: int, length: int) -> Sequence[Record]:
-            self.reads += 1
-            return sound(log, file, offset, length)
-
-        patch.setattr(SmallJournal, "read_run", read_run)
-
-
 def test_what_has_many_holes_is_read_once_at_start_once_when_consumed_and_once_when_cleaned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each hole makes a page of its own; reading the whole extent for each took minutes."""
-    log = SmallJournal(records_max=8)
+    log = MemoryJournal(records_max=8)
     queue, store = opened(log)
     publish(queue, *[b"%d" % number for number in range(100)])
     consumer = consumer_of(queue)
@@ -140,19 +126,23 @@ def test_what_has_many_holes_is_read_once_at_start_once_when_consumed_and_once_w
     )
     store.flush()
 
-    counting = CountingLog(monkeypatch)
-    log = log.again()
-    queue, store = opened(log)
-    assert counting.reads == 1
+    reads, sound = [], MemoryJournal.read_run
+
+    def read_run(log: MemoryJournal, *place: int) -> Sequence[Record]:
+        reads.append(place)
+        return sound(log, *place)
+
+    monkeypatch.setattr(MemoryJournal, "read_run", read_run)
+    queue, store = opened(log.again())
+    assert len(reads) == 1
     assert bodies_in(queue) == [b"%d" % number for number in range(1, 100, 2)]
-    assert counting.reads == 2
-    for _ in store.relocate(1):
-        pass
-    assert counting.reads == 3
+    assert len(reads) == 2
+    list(store.relocate(1))
+    assert len(reads) == 3
 
 
 def test_nothing_is_appended_again_of_a_queue_that_is_deleted_while_it_is_cleaned() -> None:
-    log = SmallJournal(records_max=8)
+    log = MemoryJournal(records_max=8)
     queue, store = opened(log)
     for number in range(3):
         publish(queue, b"%d" % number)
@@ -165,7 +155,7 @@ def test_nothing_is_appended_again_of_a_queue_that_is_deleted_while_it_is_cleane
 
 
 def test_a_delayed_message_comes_back_delayed_and_one_whose_time_has_come_in_its_level() -> None:
-    log = SmallJournal(records_max=8)
+    log = MemoryJournal(records_max=8)
     queue, store = opened(log)
     queue.apply(Publish(PUBLISHER, range(3), [later(b"a", 20), later(b"b", 10), (SAFE, b"c")], False), 0)
     assert not store.flush()
@@ -184,13 +174,12 @@ def test_a_delayed_message_comes_back_delayed_and_one_whose_time_has_come_in_its
 
 def test_what_is_cleaned_of_delayed_messages_stays_delayed() -> None:
     """Of a record of which a part is gone, too."""
-    log = SmallJournal(records_max=2)
+    log = MemoryJournal(records_max=2)
     queue, store = opened(log)
     queue.apply(Publish(PUBLISHER, range(3), [later(b"%d" % due, due) for due in (10, 20, 30)], False), 0)
     publish(queue, b"x")
     queue.apply(TICK, 10)
-    for _ in store.relocate(1):
-        pass
+    list(store.relocate(1))
     log.drop_oldest()
     queue, store = opened(log.again())
     assert (queue.ready, queue.delayed.count) == (2, 2)
@@ -200,7 +189,7 @@ def test_what_is_cleaned_of_delayed_messages_stays_delayed() -> None:
 
 
 def test_purged_delayed_messages_do_not_come_back() -> None:
-    log = SmallJournal(records_max=8)
+    log = MemoryJournal(records_max=8)
     queue, store = opened(log)
     queue.apply(Publish(PUBLISHER, range(2), [later(b"a", 20), (SAFE, b"c")], False), 0)
     queue.apply(Purge(HERE.request()), 0)
@@ -210,7 +199,6 @@ def test_purged_delayed_messages_do_not_come_back() -> None:
 
 
 HEAD = make_head(None, None, "", "q")
-PAGES = 20
 
 
 class _CountedPacks(Spool):
@@ -221,39 +209,6 @@ class _CountedPacks(Spool):
     def read(self, page: Page) -> bytes:
         self.read_packs += 1
         return super().read(page)
-
-
-class _NoAccounts:
-    def add_live(self, file: int, length: int) -> None:
-        pass
-
-    def add_dead(self, file: int, length: int) -> None:
-        pass
-
-
-def bodies_of(packs: _CountedPacks, indexes: range) -> JournalBodies:
-    bodies = JournalBodies(_NoAccounts(), packs)
-    bodies.recovering = True
-    messages: Sequence[Message] = [(HEAD, b"%d" % index) for index in indexes]
-    bodies.put(indexes[0], messages)
-    packs.read_packs = 0
-    return bodies
-
-
-def test_a_start_reads_no_message_again_to_know_that_it_is_there() -> None:
-    packs = _CountedPacks()
-    indexes = range(PAGES * 4096)
-    bodies = bodies_of(packs, indexes)
-    assert bodies.keep_only(indexes) == []
-    assert packs.read_packs == 0
-    assert len(bodies) == len(indexes)
-
-
-def test_what_nobody_needs_goes_and_what_is_missing_is_told() -> None:
-    bodies = bodies_of(_CountedPacks(), range(10, 20))
-    assert bodies.keep_only([15, 11, 30, 25, 15]) == [25, 30]
-    assert len(bodies) == 2
-    assert [body for _, body in bodies.fetch([11, 15])] == [b"11", b"15"]
 
 
 class Accounts:
@@ -270,27 +225,36 @@ class Accounts:
         assert self.live[file] >= 0
 
 
-@pytest.fixture
-def accounts() -> Accounts:
-    return Accounts()
+def bodies_of(packs: _CountedPacks, indexes: range) -> JournalBodies:
+    bodies = JournalBodies(Accounts(), packs)
+    bodies.recovering = True
+    messages: Sequence[Message] = [(HEAD, b"%d" % index) for index in indexes]
+    bodies.put(indexes[0], messages)
+    packs.read_packs = 0
+    return bodies
 
 
-@pytest.fixture
-def extents(accounts: Accounts) -> Extents:
-    return Extents(accounts)
+def test_a_start_reads_no_message_again_to_know_that_it_is_there() -> None:
+    packs, indexes = _CountedPacks(), range(20 * 4096)
+    bodies = bodies_of(packs, indexes)
+    assert bodies.keep_only(indexes) == []
+    assert (packs.read_packs, len(bodies)) == (0, len(indexes))
 
 
-def spans(extents: Extents) -> list[tuple[int, int, int, int]]:
-    return [(each.first, each.count, each.offset, each.length) for each in extents]
+def test_what_nobody_needs_goes_and_what_is_missing_is_told() -> None:
+    bodies = bodies_of(_CountedPacks(), range(10, 20))
+    assert bodies.keep_only([15, 11, 30, 25, 15]) == [25, 30]
+    assert len(bodies) == 2
+    assert [body for _, body in bodies.fetch([11, 15])] == [b"11", b"15"]
 
 
-def test_a_marker_or_a_few_records_of_others_between_do_not_matter(
-    extents: Extents, accounts: Accounts
-) -> None:
-    """Else each message of a publisher that waits for every confirm would be an extent."""
+def test_a_marker_or_a_few_records_of_others_between_do_not_matter() -> None:
+    """Otherwise each message of a publisher that waits for every confirm would be an extent."""
+    accounts = Accounts()
+    extents = Extents(accounts)
     for number in range(1000):
         extents.add(number, 1, 1, 100 + 166 * number, 129, 100)
-    assert len(spans(extents)) == 1
+    assert len(list(extents)) == 1
     assert accounts.live == {1: 129 * 1000}
     extents.remove(0, 1000)
     assert accounts.live == {1: 0}
@@ -421,27 +385,26 @@ class CountingStore(Store):
         return messages, expiries
 
 
-def fill(store: CountingStore) -> Backlog:
+def filled() -> tuple[CountingStore, Backlog]:
     """A backlog of many messages, which never holds more than it may."""
+    store = CountingStore()
     backlog = Backlog(0, store)
     for first in range(0, MANY, BATCH):
         backlog.extend([(HEAD, b"%d" % number) for number in range(first, first + BATCH)], None)
         assert backlog.count - store.paged <= MOST
-    return backlog
+    return store, backlog
 
 
 def test_what_is_far_from_the_head_is_in_pages() -> None:
     """However long the backlog: no more than the head and a page are messages in memory."""
-    store = CountingStore()
-    backlog = fill(store)
+    store, backlog = filled()
     assert backlog.count == MANY
     assert store.paged >= MANY - MOST
 
 
 def test_pages_come_back_in_order_and_one_at_a_time() -> None:
     """Who consumes a long backlog gets it in order, and the rest stays where it is."""
-    store = CountingStore()
-    backlog = fill(store)
+    store, backlog = filled()
     taken: list[bytes] = []
     while len(taken) < MANY:
         _, messages, _, _ = backlog.take(3000)
@@ -454,8 +417,7 @@ def test_pages_come_back_in_order_and_one_at_a_time() -> None:
 
 def test_a_page_is_read_once_while_it_is_looked_through() -> None:
     """Who looks for something goes through windows; a page stays where it is, and is unpacked once."""
-    store = CountingStore()
-    backlog = fill(store)
+    store, backlog = filled()
     position = seen = 0
     while (window := backlog.window(position, 100)) is not None:
         assert window.positions == range(position, position + len(window.messages))
@@ -468,8 +430,7 @@ def test_a_page_is_read_once_while_it_is_looked_through() -> None:
 
 def test_what_is_taken_from_the_middle_leaves_room() -> None:
     """A page of which little is left is packed anew, and what is left is in order."""
-    store = CountingStore()
-    backlog = fill(store)
+    _, backlog = filled()
     kept = range(0, MANY, 50)
     position = 0
     while (window := backlog.window(position, 100)) is not None:
@@ -497,17 +458,6 @@ def test_where_pages_are_in_memory_too_a_backlog_is_longer_before_it_is_packed()
     assert most < backlog.count <= most + 2 * len(batch)
 
 
-class Files:
-    """Makes scratch files, and remembers them."""
-
-    def __init__(self) -> None:
-        self.made: list[MemoryScratch] = []
-
-    def __call__(self) -> MemoryScratch:
-        self.made.append(MemoryScratch())
-        return self.made[-1]
-
-
 class FullScratch(MemoryScratch):
     def write(self, pieces: object) -> int:
         raise OSError(28, "No space left on device")
@@ -515,22 +465,27 @@ class FullScratch(MemoryScratch):
 
 def test_a_file_goes_with_its_last_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool_module, "FILE_BYTES_MAX", 10)
-    files = Files()
-    spool = Spool(files)
+    made: list[MemoryScratch] = []
+
+    def make() -> MemoryScratch:
+        made.append(MemoryScratch())
+        return made[-1]
+
+    spool = Spool(make)
     places = [spool.keep([b"12345", b"6789"]) for _ in range(5)]
     assert spool.bytes_used == 45
     assert [spool.read(place) for place in places] == [b"123456789"] * 5
     spool.drop(places[0])
     spool.drop(places[1])
-    assert [each.closed for each in files.made] == [True, False, False]
+    assert [each.closed for each in made] == [True, False, False]
     for place in places[2:]:
         spool.drop(place)
-    assert [each.closed for each in files.made] == [True, True, False], "the one that is filled stays"
+    assert [each.closed for each in made] == [True, True, False], "the one that is filled stays"
     assert spool.bytes_used == 0
 
 
 def test_a_long_backlog_of_a_quorum_queue_is_out_of_memory_and_comes_back() -> None:
-    spool = Spool(Files())
+    spool = Spool(MemoryScratch)
     bodies = PagedBodies(spool)
     count = 4096 * (OPEN_PAGES_MAX + 4)
     bodies.put(0, [(HEAD, b"%d" % number) for number in range(count)])

@@ -41,17 +41,17 @@ from amqp10broker.queues.stream.durability import RETRY_MS, StreamBackend, Strea
 from amqp10broker.queues.stream.log import MemoryShelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.raft.groups import Groups, Member
-from tests.support import quorum_nodes
-from tests.support.askers import new_asker
-from tests.support.small_journal import MemoryScratch
+from tests.support import quorum_harness
+from tests.support.memory_journal import MemoryScratch
+from tests.support.reply_addresses import new_reply_to
 
 NOW_MS = 1_000
-ASKER = new_asker("1.1")
+ASKER = new_reply_to("1.1")
 PUBLISHER = ASKER.publisher()
 MESSAGE = (make_head(None, None, "", "q"), b"a")
 
 
-class Journal(quorum_nodes.Journal):
+class Journal(quorum_harness.Journal):
     """Notes what else is asked of it."""
 
     def __init__(self) -> None:
@@ -104,8 +104,21 @@ class Bench:
         self.backend.flush(now_ms)
         self.backend.publish()
 
+    def wake_after_sync(self, journal: Journal) -> None:
+        journal.sync_all()
+        self.wake()
+
     def publish(self, number: int, now_ms: int = NOW_MS) -> None:
-        self.wake(Publish(PUBLISHER, [number], [MESSAGE], False), now_ms=now_ms)
+        self.wake(publish(number), now_ms=now_ms)
+
+
+def publish(number: int) -> Publish:
+    return Publish(PUBLISHER, [number], [MESSAGE], False)
+
+
+def batch(number: int, command: Command | None = None) -> Any:
+    """What a link sends: one command under its number."""
+    return NodeBatch(*ASKER.id[:2], number, number, 0, [command or publish(number)])
 
 
 class States:
@@ -141,8 +154,7 @@ def quorum(settings: QueueSettings = DEFAULTS, states: States | None = None) -> 
 def opened(settings: QueueSettings = DEFAULTS, states: States | None = None) -> tuple[Bench, Journal]:
     """A quorum queue whose group of one takes proposals."""
     bench, journal = quorum(settings, states)
-    journal.sync_all()
-    bench.wake()
+    bench.wake_after_sync(journal)
     assert not bench.backend.busy
     return bench, journal
 
@@ -157,7 +169,7 @@ def test_a_settlement_during_a_sync_is_synced_soon_though_a_publish_waits_for_th
             *(wake, publish, journal, store),  # type: ignore[arg-type]
         )
     )
-    consumer = new_asker("1.2").consumer()
+    consumer = new_reply_to("1.2").consumer()
     bench.wake(Subscribe(consumer, False), Credit(consumer, 0, 10, False, 0))
     durable = (make_head(Header(durable=True), None, "", "q"), b"a")
     for number in (1, 2):
@@ -181,10 +193,8 @@ def test_a_quorum_queue_tells_what_is_durable_and_in_the_order_in_which_it_was_a
         tickets.append(journal.ticket)
     assert bench.backend.queue.ready == 0, "carried out when it is committed"
     assert bench.told == []
-    assert (bench.backend.queue_status().unconfirmed, bench.backend.queue_status().unconfirmed_ms) == (
-        3,
-        NOW_MS,
-    )
+    status = bench.backend.queue_status()
+    assert (status.unconfirmed, status.unconfirmed_ms) == (3, NOW_MS)
     assert bench.backend.busy
     wakes = bench.wakes
     journal.sync(tickets[1])
@@ -206,18 +216,15 @@ def test_what_is_asked_before_the_group_has_begun_waits_for_it() -> None:
     assert (bench.told, journal.entries) == ([], [])
     assert bench.backend.busy
     assert bench.backend.deadline() is None
-    journal.sync_all()
-    bench.wake()
-    journal.sync_all()
-    bench.wake()
+    bench.wake_after_sync(journal)
+    bench.wake_after_sync(journal)
     assert bench.told == [("Confirmed", [1]), ("Answer", [1])]
 
 
 def test_time_that_is_on_its_way_through_the_log_is_not_sent_again() -> None:
     bench, journal = opened(replace(DEFAULTS, message_ttl_ms=100))
     bench.publish(1)
-    journal.sync_all()
-    bench.wake()
+    bench.wake_after_sync(journal)
     assert bench.backend.deadline() == NOW_MS + 100
     bench.wake(Tick(), now_ms=NOW_MS + 99)
     assert bench.backend.deadline() == NOW_MS + 100, "that was too early"
@@ -234,8 +241,7 @@ def test_what_was_asked_behind_the_end_of_a_queue_is_answered_as_too_late() -> N
     bench.wake(Delete(ASKER.request()))
     bench.publish(1)
     assert not bench.backend.queue.deleted, "not before it is committed"
-    journal.sync_all()
-    bench.wake()
+    bench.wake_after_sync(journal)
     assert bench.backend.queue.deleted
     assert bench.told == [("Answer", [0]), ("Unconfirmed", [1])]
     bench.backend.delete()
@@ -248,8 +254,7 @@ def test_a_question_to_a_quorum_queue_is_answered_in_its_place_and_is_not_in_the
     at_rest = journal.ticket
     bench.wake(Inspect(ASKER.request()), Touch())
     assert bench.told == [("Answer", [0])], "nothing waits for the disk"
-    publishes = [Publish(PUBLISHER, [number], [MESSAGE], False) for number in (1, 2)]
-    bench.wake(publishes[0], Inspect(ASKER.request()), publishes[1], Inspect(ASKER.request()))
+    bench.wake(publish(1), Inspect(ASKER.request()), publish(2), Inspect(ASKER.request()))
     bench.wake(Inspect(ASKER.request()))
     assert journal.ticket == at_rest + 1
     assert len(bench.told) == 1, "messages that may get lost are not counted for anybody"
@@ -266,17 +271,14 @@ def test_a_question_to_a_quorum_queue_is_answered_in_its_place_and_is_not_in_the
 def test_what_came_of_several_entries_is_told_as_of_the_last() -> None:
     """A link is told how far its letters were carried out with all that came of them, or may forget some."""
     bench, journal = opened()
-    queue, key = bench.backend.queue, ASKER.id[:2]
+    queue = bench.backend.queue
     for number in (1, 2):
-        publish = Publish(PUBLISHER, [number], [MESSAGE], False)
-        bench.wake(NodeBatch(*key, number, number, 0, [publish]))  # type: ignore[arg-type]
-    journal.sync_all()
-    bench.wake()
+        bench.wake(batch(number))
+    bench.wake_after_sync(journal)
     assert bench.told == [("Confirmed", [1]), ("Confirmed", [2])]
     assert bench.indexes == [queue.node_links.entry]
-    bench.wake(NodeBatch(*key, 3, 3, 0, [AttachPublisher(PUBLISHER)]))  # type: ignore[arg-type]
-    journal.sync_all()
-    bench.wake()
+    bench.wake(batch(3, AttachPublisher(PUBLISHER)))
+    bench.wake_after_sync(journal)
     assert bench.indexes[1:] == [queue.node_links.entry], "that it was carried out is told, too"
 
 
@@ -287,13 +289,9 @@ def test_a_part_of_a_commit_is_told_to_links_and_sent_to_members_when_it_is_comm
     backend, key = bench.backend, ASKER.id[:2]
     assert isinstance(backend, QuorumInLog)
     assert backend.transacts
-    letters: list[Any] = [
-        NodeBatch(*key, number, number, 0, [Publish(PUBLISHER, [number], [MESSAGE], False)])
-        for number in (1, 2)
-    ]
-    bench.wake(letters[0])
+    bench.wake(batch(1))
     before = journal.ticket
-    backend.apply_part(letters[1:], NOW_MS)
+    backend.apply_part([batch(2)], NOW_MS)
     backend.publish()
     backend.snapshot_for(5)
     assert (backend.queue.link_last(*key), backend.ahead, backend.done(*key)) == (2, True, 0)
@@ -364,8 +362,7 @@ def test_what_is_committed_after_storage_has_failed_is_not_carried_out() -> None
     bench.publish(1)
     applied = bench.backend.applied
     bench.backend.storage_failed()
-    journal.sync_all()
-    bench.wake()
+    bench.wake_after_sync(journal)
     assert bench.backend.applied == applied
     assert bench.told == [("Unconfirmed", [1])]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.types import Symbol, Timestamp
-from amqp10broker.queues.commands import TICK, Credit, DeliveryOutcome, Purge, Subscribe
+from amqp10broker.queues.commands import TICK, DeliveryOutcome, Purge
 from amqp10broker.queues.quorum import ordered_entries, ready
 from amqp10broker.queues.quorum.commands import INSTALLED, RaiseVersion
 from amqp10broker.queues.quorum.durability import AHEAD_MS_MAX, Clocks, LogTime
@@ -21,7 +21,7 @@ from amqp10broker.queues.quorum.queue import decode_snapshot, encode_snapshot
 from amqp10broker.queues.quorum.ready import Numbers
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.queue_bench import Bench, message
-from tests.support.quorum_nodes import Node, World
+from tests.support.quorum_harness import Harness
 from tests.support.selecting import selector
 
 
@@ -198,23 +198,11 @@ def test_memory_is_some_bytes_of_each(spread: int) -> None:
     assert used < 8192 * 220 + count * 30
 
 
-def the_leader(world: World) -> Node:
-    """When all have heard of it."""
-    world.settle_down(lambda: world.leader() is not None and world.even())
-    return world.opened()
-
-
-def waits(world: World, node: Node) -> None:
-    ref = world.client.consumer()
-    node.work(Subscribe(ref, False), Credit(ref, 0, 100, False, 0))
-    world.settle_down(world.even)
-
-
 def test_another_leader_delivers_at_the_time_and_not_before() -> None:
     """The leader's clock says when, by an entry: members that follow do nothing of their own."""
-    world = World(1)
-    leader = the_leader(world)
-    waits(world, leader)
+    world = Harness(1)
+    leader = world.even_leader()
+    world.consume(leader, 100)
     world.publish(leader, 3, delay_ms=30_000)
     world.publish(leader, 1, delay_ms=60_000)
     due_ms = world.now + 30_000
@@ -235,32 +223,29 @@ def test_another_leader_delivers_at_the_time_and_not_before() -> None:
 
 
 def test_what_is_due_while_nobody_leads_is_delivered_then() -> None:
-    world = World(2)
-    leader = the_leader(world)
-    world.publish(leader, 2, delay_ms=1_000)
-    world.settle_down(lambda: len(world.confirmed) == 2 and world.even())
+    world = Harness(2)
+    leader = world.even_leader()
+    world.spread(leader, 2, delay_ms=1_000)
     for number in list(world.nodes):
         world.crash(number)
     world.pass_time(5_000)
     for number in list(world.down):
         world.start(number)
-    leader = the_leader(world)
+    leader = world.even_leader()
     world.settle_down(lambda: leader.backend.queue.ready == 2)
-    waits(world, leader)
+    world.consume(leader, 100)
     world.settle_down(lambda: len(world.keys) == 2)
 
 
 def test_a_member_that_comes_back_with_a_state_has_them() -> None:
     """Its log was cleaned away at the others; their states are compared when it carries on."""
-    world = World(3)
-    leader = the_leader(world)
-    world.publish(leader, 5, delay_ms=600_000)
-    world.settle_down(world.even)
+    world = Harness(3)
+    leader = world.even_leader()
+    world.spread(leader, 5, delay_ms=600_000)
     follower = next(number for number, node in world.nodes.items() if node is not leader)
     world.crash(follower)
     for _ in range(200):
-        world.publish(leader, 3, size=200)
-        world.settle_down(world.even)
+        world.spread(leader, 3, size=200)
         leader.journal.clean(leader.store, lambda: None)
     world.start(follower)
     world.settle_down(world.even)
@@ -319,7 +304,7 @@ def test_it_never_runs_back_and_what_is_due_is_due_when_it_says_so(
     assert time.at(max(when, clock_ms)) >= due
 
 
-def waiting(world: World) -> int:
+def waiting(world: Harness) -> int:
     leader = world.leader()
     return leader.backend.queue.ready
 
@@ -327,20 +312,18 @@ def waiting(world: World) -> int:
 @pytest.mark.parametrize("after", ["wrong", "right"])
 def test_messages_expire_when_a_leader_whose_clock_was_hours_ahead_is_gone(after: str) -> None:
     """Time goes on, and what expires after ten seconds does so after eleven; also at the wrong one again."""
-    world = World(3, settings=QueueSettings(message_ttl_ms=TTL_MS))
-    first = the_leader(world).number
+    world = Harness(3, settings=QueueSettings(message_ttl_ms=TTL_MS))
+    first = world.even_leader().number
     world.skew_ms[first] = HOURS_2
-    world.publish(world.nodes[first])
-    world.settle_down(lambda: len(world.confirmed) == 1 and world.even())
+    world.spread(world.nodes[first])
     world.crash(first)
-    second = the_leader(world).number
+    second = world.even_leader().number
     assert second != first
     if after == "wrong":
         world.start(first)
         world.settle_down(world.even)
     assert world.nodes[second].backend.ahead_ms(world.now) > HOURS_2 - 60_000
-    world.publish(world.nodes[second])
-    world.settle_down(lambda: len(world.confirmed) == 2 and world.even())
+    world.spread(world.nodes[second])
     begun = world.now
     assert waiting(world) > 0
     world.settle_down(lambda: waiting(world) == 0)
@@ -349,10 +332,9 @@ def test_messages_expire_when_a_leader_whose_clock_was_hours_ahead_is_gone(after
 
 def test_a_leader_is_not_further_ahead_of_the_others_than_the_bound() -> None:
     """What was published before with ten seconds to live has them when a node leads that is hours ahead."""
-    world = World(4, settings=QueueSettings(message_ttl_ms=TTL_MS))
-    first = the_leader(world).number
-    world.publish(world.nodes[first])
-    world.settle_down(lambda: len(world.confirmed) == 1 and world.even())
+    world = Harness(4, settings=QueueSettings(message_ttl_ms=TTL_MS))
+    first = world.even_leader().number
+    world.spread(world.nodes[first])
     others = [number for number in world.nodes if number != first]
     for number in others:
         world.skew_ms[number] = HOURS_2

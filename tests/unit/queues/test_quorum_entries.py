@@ -67,32 +67,42 @@ from amqp10broker.queues.quorum.ordered_entries import BLOCK_MAX, NEVER, Ordered
 from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DEFAULTS, DeadLetterStrategy, Overflow, QueueSettings, RetryType
 from amqp10broker.raft.messages import Kind, Ready, run_of
-from tests.support.askers import new_asker
-from tests.support.queue_bench import Bench, message
-from tests.support.quorum_alone import Alone, store_on
-from tests.support.small_journal import SmallJournal
+from tests.support.memory_journal import MemoryJournal
+from tests.support.queue_bench import Bench, E, message, only
+from tests.support.quorum_single import Alone, store_on
+from tests.support.reply_addresses import new_reply_to
 
 HEAD = make_head(None, None, "", "q")
-HERE = new_asker()
+HERE = new_reply_to()
 PUBLISHER = HERE.publisher()
 NOW_MS = 1000
 
 
 def opened(
-    journal: SmallJournal, settings: QueueSettings = DEFAULTS, now_ms: int = NOW_MS
+    journal: MemoryJournal, settings: QueueSettings = DEFAULTS, now_ms: int = NOW_MS
 ) -> tuple[QuorumQueue, QuorumStore]:
     store = store_on(journal)
     store.restore(journal.records)
     return store.recovered(settings, now_ms), store
 
 
-def kinds(journal: SmallJournal) -> list[int]:
+def kinds(journal: MemoryJournal) -> list[int]:
     """Of the records, without those with which a group of one begins."""
     return [record.kind for record in journal.records if record.kind not in (HARD, EMPTY)]
 
 
-def publish(*numbers: int) -> Publish:
-    return Publish(PUBLISHER, numbers, [(HEAD, b"%d" % number) for number in numbers], False)
+def publish(*numbers: int, publisher: PublisherRef = PUBLISHER, settled: bool = False) -> Publish:
+    return Publish(publisher, numbers, [(HEAD, b"%d" % number) for number in numbers], settled)
+
+
+def fail(*_: object) -> None:
+    raise RuntimeError("a fault of ours")
+
+
+def received(queue: QuorumQueue, kind: type[E]) -> list[E]:
+    """The effects of one kind that the only session gets."""
+    (told,) = queue.take_effects().values()
+    return only(told, kind)
 
 
 def write(store: QuorumStore, payload: bytes, *, first: int | None = None, term: int = 1) -> None:
@@ -114,7 +124,7 @@ def bodies(queue: QuorumQueue, store: QuorumStore) -> list[bytes]:
 
 def test_an_entry_is_in_the_journal_before_it_is_carried_out() -> None:
     """Several may be under way, as in a log whose entries wait until others have them."""
-    queue, store = opened(SmallJournal())
+    queue, store = opened(MemoryJournal())
     firsts = [append(store, [publish(number)]) for number in range(3)]
     assert queue.ready == 0
     assert firsts == [0, 1, 2]
@@ -123,14 +133,13 @@ def test_an_entry_is_in_the_journal_before_it_is_carried_out() -> None:
     assert store.apply(store.last - 1) is None, "the last is not committed"
     assert store.apply(store.last) is not None
     assert bodies(queue, store) == [b"0", b"1", b"2"]
-    (told,) = queue.take_effects().values()
-    assert [each.ids for each in told if isinstance(each, Confirmed)] == [(0,), (1,), (2,)]
+    assert [each.ids for each in received(queue, Confirmed)] == [(0,), (1,), (2,)]
 
 
 def test_another_member_needs_only_the_bytes() -> None:
     """It has them before the first one has carried them out, and ends in the same state."""
-    queue, store = opened(SmallJournal())
-    other, follower = opened(SmallJournal())
+    queue, store = opened(MemoryJournal())
+    other, follower = opened(MemoryJournal())
     other.follow()
     consumer = HERE.consumer()
     for commands in (
@@ -155,7 +164,7 @@ def test_another_member_needs_only_the_bytes() -> None:
 
 def test_entries_are_never_of_an_earlier_time() -> None:
     """Over a restart, too, with a clock that was set back."""
-    journal = SmallJournal()
+    journal = MemoryJournal()
     alone = Alone(journal)
     alone.carry_out([publish(1)], NOW_MS + 500)
     assert alone.store.propose([Tick()], NOW_MS).now_ms == NOW_MS + 500
@@ -167,12 +176,11 @@ def test_entries_are_never_of_an_earlier_time() -> None:
 
 def test_messages_that_are_not_taken_use_up_their_indexes() -> None:
     """So all know the index of each message before anybody knows what becomes of it."""
-    journal = SmallJournal()
+    journal = MemoryJournal()
     full = QueueSettings(max_length=2, overflow=Overflow.REJECT_PUBLISH)
     alone = Alone(journal, full)
     alone.carry_out([publish(1, 2, 3), publish(4)], NOW_MS)
-    (told,) = alone.queue.take_effects().values()
-    assert [each.ids for each in told if isinstance(each, PublishRejected)] == [(3,), (4,)]
+    assert [each.ids for each in received(alone.queue, PublishRejected)] == [(3,), (4,)]
     assert alone.store.propose([publish(5)], NOW_MS).places[0].first == 4
     queue, store = opened(journal.again(), full)
     assert bodies(queue, store) == [b"1", b"2"]
@@ -180,7 +188,7 @@ def test_messages_that_are_not_taken_use_up_their_indexes() -> None:
 
 
 def test_a_return_to_the_tail_keeps_its_index_and_needs_no_record() -> None:
-    journal = SmallJournal()
+    journal = MemoryJournal()
     unlimited = QueueSettings(delivery_limit=None)
     alone = Alone(journal, unlimited)
     consumer = HERE.consumer()
@@ -190,8 +198,7 @@ def test_a_return_to_the_tail_keeps_its_index_and_needs_no_record() -> None:
     alone = Alone(journal.again(), unlimited)
     consumer = HERE.consumer()
     alone.carry_out([Subscribe(consumer, False), Credit(consumer, 0, 9, False, 0)], NOW_MS)
-    (told,) = alone.queue.take_effects().values()
-    (delivery,) = [each for each in told if isinstance(each, Deliver)]
+    (delivery,) = received(alone.queue, Deliver)
     assert list(delivery.keys) == [1, 2, 0, 3]
     assert [body for _, body in delivery.messages] == [b"2", b"3", b"1", b"4"]
 
@@ -199,13 +206,9 @@ def test_a_return_to_the_tail_keeps_its_index_and_needs_no_record() -> None:
 def test_an_entry_that_the_queue_fails_at_is_not_carried_out_by_the_next_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    journal = SmallJournal()
+    journal = MemoryJournal()
     alone = Alone(journal)
     alone.carry_out([publish(1)], NOW_MS)
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("a fault of ours")
-
     for number in (2, 3):
         append(alone.store, [publish(number)])
     monkeypatch.setattr(QuorumQueue, "_publish", fail)
@@ -225,15 +228,11 @@ def test_messages_of_an_entry_that_was_replaced_are_nowhere_when_others_have_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also when its record is read before any state, because the one before it has been cleaned away."""
-    journal = SmallJournal(600)
+    journal = MemoryJournal(600)
     alone = Alone(journal)
     while len(journal.files) == 1:
         alone.carry_out([publish(1)], NOW_MS)
     before = alone.store.next_index
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("a fault of ours")
-
     monkeypatch.setattr(QuorumQueue, "_publish", fail)
     with pytest.raises(RuntimeError):
         alone.carry_out([publish(*range(100, 110))], NOW_MS)
@@ -241,8 +240,7 @@ def test_messages_of_an_entry_that_was_replaced_are_nowhere_when_others_have_the
     monkeypatch.undo()
     journal = journal.again()
     alone = Alone(journal)
-    for _ in alone.store.relocate(1):
-        pass
+    list(alone.store.relocate(1))
     journal.drop_oldest()
     found = [record.kind for record in journal.records]
     assert found.count(STATE) == 1
@@ -260,7 +258,7 @@ def test_messages_of_an_entry_that_was_replaced_are_nowhere_when_others_have_the
 
 def test_what_stands_behind_a_lost_file_that_was_given_up_is_there() -> None:
     """Each message has the index that its entry says, whatever is missing before it."""
-    journal = SmallJournal(10**6)
+    journal = MemoryJournal(10**6)
     alone = Alone(journal)
     for number in range(3):
         alone.carry_out([publish(number)], NOW_MS)
@@ -273,7 +271,7 @@ def test_what_stands_behind_a_lost_file_that_was_given_up_is_there() -> None:
 
 
 def test_entries_out_of_order_are_damage() -> None:
-    journal = SmallJournal(10**6)
+    journal = MemoryJournal(10**6)
     alone = Alone(journal)
     for number in range(3):
         alone.carry_out([publish(number)], NOW_MS)
@@ -289,7 +287,7 @@ def test_power_that_goes_between_a_state_and_what_stands_behind_it_again(file_by
 
     The file that has the torn state may begin with entries that a later state includes: their messages count.
     """
-    journal = SmallJournal(file_bytes)
+    journal = MemoryJournal(file_bytes)
     queue, store = opened(journal)
     last = None
     for number in range(6):
@@ -307,14 +305,13 @@ def test_power_that_goes_between_a_state_and_what_stands_behind_it_again(file_by
     alone = Alone(journal)
     assert len(bodies(alone.queue, alone.store)) == 6
     for file in range(1, first):
-        for _ in alone.store.relocate(file):
-            pass
+        list(alone.store.relocate(file))
         journal.drop_oldest()
     assert bodies(*opened(journal.again())) == [b"%d" % number for number in range(6)]
 
 
 BIG = 2**64 - 1
-SESSION = new_asker("s")
+SESSION = new_reply_to("s")
 CONSUMER = SESSION.consumer()
 SETTLING = SESSION.consumer()
 PUBLISHER_LOG = SESSION.publisher()
@@ -501,11 +498,7 @@ def test_a_cut_snapshot_is_refused() -> None:
             decode_snapshot("q", data[:length])
 
 
-ONE, TWO = SESSION.publisher(), SESSION.publisher()
-
-
-def publish_run(publisher: PublisherRef, *numbers: int, settled: bool = False) -> Publish:
-    return Publish(publisher, numbers, [message(str(number)) for number in numbers], settled)
+TWO = SESSION.publisher()
 
 
 def plain_run(commands: list[QuorumCommand]) -> list[object]:
@@ -518,33 +511,33 @@ def plain_run(commands: list[QuorumCommand]) -> list[object]:
 
 
 def test_neighbours_of_one_publisher_are_one() -> None:
-    first = publish_run(ONE, 1)
-    found = joined([first, publish_run(ONE, 2, 3), publish_run(ONE, 4)])
-    assert plain_run(found) == [(ONE, [1, 2, 3, 4], ["1", "2", "3", "4"], False)]
+    first = publish(1)
+    found = joined([first, publish(2, 3), publish(4)])
+    assert plain_run(found) == [(PUBLISHER, [1, 2, 3, 4], ["1", "2", "3", "4"], False)]
     assert list(first.ids) == [1], "what others gave is not changed"
 
 
 def test_others_stay_apart_and_in_order() -> None:
     tick = Tick()
     commands: list[QuorumCommand] = [
-        publish_run(ONE, 1),
-        publish_run(TWO, 1),
-        publish_run(ONE, 2),
+        publish(1),
+        publish(1, publisher=TWO),
+        publish(2),
         tick,
-        publish_run(ONE, 3),
-        publish_run(ONE, 4, settled=True),
+        publish(3),
+        publish(4, settled=True),
     ]
     assert plain_run(joined(commands)) == plain_run(commands)
 
 
 def test_a_run_ends_when_it_is_long_enough() -> None:
-    many = publish_run(ONE, *range(JOINED_MAX))
-    assert joined([many, publish_run(ONE, 1)])[0] is many
+    many = publish(*range(JOINED_MAX))
+    assert joined([many, publish(1)])[0] is many
 
 
 def test_a_settled_delivery_that_comes_back_is_not_lost() -> None:
     """The queue had let it go: the session's copy is all there is, and what stands behind it is torn off."""
-    journal, consumer = SmallJournal(10**6), HERE.consumer()
+    journal, consumer = MemoryJournal(10**6), HERE.consumer()
     alone = Alone(journal, DEFAULTS, NOW_MS)
     commands: list[list[QuorumCommand]] = [
         [publish(1, 2)],
@@ -559,8 +552,7 @@ def test_a_settled_delivery_that_comes_back_is_not_lost() -> None:
     queue, store = opened(torn)
     assert bodies(queue, store) == [b"1", b"2"]
     torn.files[2], torn.live[2] = [], 0
-    for _ in store.relocate(1):
-        pass
+    list(store.relocate(1))
     torn.drop_oldest()
     assert bodies(*opened(torn.again())) == [b"1", b"2"]
 
@@ -635,7 +627,7 @@ def test_what_would_differ_is_found(line: str) -> None:
     assert len(faults_of(line, "quorum.py")) == 1
 
 
-def messages(indexes: range | list[int]) -> list[Message]:
+def messages(indexes: Sequence[int]) -> list[Message]:
     return [(HEAD, b"%d" % index) for index in indexes]
 
 

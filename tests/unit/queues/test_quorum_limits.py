@@ -8,7 +8,7 @@ from amqp10broker.queues import commands
 from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone
 from amqp10broker.queues.quorum.queue import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow
-from tests.support.queue_bench import Bench, confirmed, message, only, rejected
+from tests.support.queue_bench import Bench, confirmed, holding, message, only, rejected
 
 AT_LEAST_ONCE = {
     "dead_letter_exchange": "dlx",
@@ -21,9 +21,8 @@ AT_LEAST_ONCE = {
 
 
 def test_drop_head_takes_returns_first_then_low_priority() -> None:
-    bench = Bench(max_length=3, dead_letter_exchange="dlx")
-    bench.publish("r")
-    bench.settle(bench.consumer(1), commands.DeliveryOutcome.REQUEUE)
+    bench, consumer = holding("r", max_length=3, dead_letter_exchange="dlx")
+    bench.settle(consumer, commands.DeliveryOutcome.REQUEUE)
     bench.publish("h", priority=9)
     bench.publish("n")
     assert bench.dead() == []
@@ -33,9 +32,7 @@ def test_drop_head_takes_returns_first_then_low_priority() -> None:
 
 @pytest.mark.rabbitmq("queue_length_limits_SUITE", "max_length_drop_publish_requeue")
 def test_what_comes_back_to_a_full_queue_stays() -> None:
-    bench = Bench(max_length=1, dead_letter_exchange="dlx")
-    bench.publish("a")
-    consumer = bench.consumer(1)
+    bench, consumer = holding("a", max_length=1, dead_letter_exchange="dlx")
     bench.publish("b")
     bench.settle(consumer, commands.DeliveryOutcome.REQUEUE)
     assert bench.queue.ready == 2
@@ -172,9 +169,7 @@ def test_a_purge_leaves_what_consumers_hold() -> None:
     "server_closes_link_stream",
 )
 def test_a_deleted_queue_tells_all_and_takes_nothing() -> None:
-    bench = Bench(dead_letter_exchange="dlx")
-    bench.publish("a")
-    consumer = bench.consumer(1)
+    bench, consumer = holding("a", dead_letter_exchange="dlx")
     told = bench.do(commands.Delete(bench.request))
     assert [each.ref for each in only(told, commands.QueueDeleted)] == [consumer]
     assert bench.dead() == [], "messages of a deleted queue are not dead letters"
@@ -203,9 +198,8 @@ def test_conditions_of_a_deletion(condition: str, refused: commands.Refusal) -> 
 
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "stats", note="counted as messages of the queue")
 def test_dead_messages_stay_until_they_arrived() -> None:
-    bench = Bench(**AT_LEAST_ONCE)
-    bench.publish("a")
-    bench.settle(bench.consumer(1), commands.DeliveryOutcome.DISCARD_FAILED)
+    bench, consumer = holding("a", **AT_LEAST_ONCE)
+    bench.settle(consumer, commands.DeliveryOutcome.DISCARD_FAILED)
     assert bench.dead() == []
     assert bench.queue.dlx == 1
     dead = bench.queue.take_dlx()
@@ -234,9 +228,8 @@ def test_the_internal_consumer_has_at_most_32() -> None:
     "reject_publish_source_queue_max_length_bytes",
 )
 def test_dead_messages_count_against_the_limits() -> None:
-    bench = Bench(**AT_LEAST_ONCE, max_length=1)
-    bench.publish("a")
-    bench.settle(bench.consumer(1), commands.DeliveryOutcome.DISCARD)
+    bench, consumer = holding("a", **AT_LEAST_ONCE, max_length=1)
+    bench.settle(consumer, commands.DeliveryOutcome.DISCARD)
     assert rejected(bench.publish("b")) == [0]
     bench.do(DlxSettle([each.key for each in bench.queue.take_dlx()]))
     assert confirmed(bench.publish("b")) == [0]
@@ -262,9 +255,8 @@ def test_dead_messages_are_purged() -> None:
     ],
 )
 def test_switching_away_deletes_what_has_not_arrived(settings: dict[str, object]) -> None:
-    bench = Bench(**AT_LEAST_ONCE)
-    bench.publish("a")
-    bench.settle(bench.consumer(1), commands.DeliveryOutcome.DISCARD)
+    bench, consumer = holding("a", **AT_LEAST_ONCE)
+    bench.settle(consumer, commands.DeliveryOutcome.DISCARD)
     bench.configure(**settings)
     assert bench.queue.dlx == 0
     assert bench.dead() == []
@@ -275,9 +267,7 @@ def test_switching_away_deletes_what_has_not_arrived(settings: dict[str, object]
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_SUITE", "switch_strategies")
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "switch_strategy")
 def test_switching_to_at_least_once_keeps_what_dies_from_then_on() -> None:
-    bench = Bench(dead_letter_exchange="dlx")
-    bench.publish("a", "b")
-    consumer = bench.consumer(2)
+    bench, consumer = holding("a", "b", dead_letter_exchange="dlx")
     first, second = bench.held(consumer)
     bench.settle(consumer, commands.DeliveryOutcome.DISCARD, [first])
     bench.configure(**AT_LEAST_ONCE)
@@ -288,18 +278,18 @@ def test_switching_to_at_least_once_keeps_what_dies_from_then_on() -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "drop_head_falls_back_to_at_most_once")
 def test_drop_head_falls_back_to_at_most_once() -> None:
-    bench = Bench(dead_letter_exchange="dlx", dead_letter_strategy=DeadLetterStrategy.AT_LEAST_ONCE)
-    bench.publish("a")
-    bench.settle(bench.consumer(1), commands.DeliveryOutcome.DISCARD)
+    bench, consumer = holding(
+        "a", dead_letter_exchange="dlx", dead_letter_strategy=DeadLetterStrategy.AT_LEAST_ONCE
+    )
+    bench.settle(consumer, commands.DeliveryOutcome.DISCARD)
     assert (bench.queue.dlx, bench.dead()) == (0, [("rejected", ["a"])])
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_SUITE", "discard_dlx_consumer", "last_consumer_wins")
 def test_a_new_internal_consumer_gets_everything_again() -> None:
     """The one of another member, which has the same state; it is nobody's session."""
-    bench = Bench(**AT_LEAST_ONCE)
-    bench.publish("a")
-    bench.settle(bench.consumer(1), commands.DeliveryOutcome.DISCARD)
+    bench, consumer = holding("a", **AT_LEAST_ONCE)
+    bench.settle(consumer, commands.DeliveryOutcome.DISCARD)
     assert len(bench.queue.take_dlx()) == 1
     bench.do(NodeGone(0, 0))
     assert bench.queue.take_dlx() == []

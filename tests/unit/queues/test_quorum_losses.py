@@ -59,6 +59,7 @@ class Group:
     def __init__(self, **settings: Any) -> None:
         self.now = 1_000_000
         self.index = 0
+        self.told: list[Effect] = []
         self.settings = QueueSettings(**settings)
         self.leader = QuorumQueue("q", settings=self.settings, now_ms=self.now)
         self.follower = QuorumQueue("q", settings=self.settings, now_ms=self.now)
@@ -66,7 +67,7 @@ class Group:
         self.sent: dict[tuple[int, int], int] = {}
 
     def entry(self, *commands: Any, back: int = 0) -> list[Effect]:
-        """An entry for both, `back` ms before now; what the leader tells."""
+        """An entry for both, `back` ms before now; `told`: the leader's effects."""
         self.index += 1
         encoded = encode_commands(commands, self.now - back, self.leader.messages.next_index)
         for queue, inner in (
@@ -79,7 +80,8 @@ class Group:
         assert not self.follower.take_effects()
         assert not self.follower.take_dead_letters()
         assert encode_snapshot(self.follower) == encode_snapshot(self.leader)
-        return [each for told in self.leader.take_effects().values() for each in told]
+        self.told = [each for told in self.leader.take_effects().values() for each in told]
+        return self.told
 
     def says(self, reply_to: ReplyTo, *commands: Command, heard: int = 0) -> list[Effect]:
         key = reply_to.id[:2]
@@ -97,6 +99,21 @@ class Group:
         self.leader, self.follower = restored, self.leader
         restored.lead()
 
+    def reads(self, reply_to: ReplyTo, credit: int, *bodies: str, **options: Any) -> ConsumerRef:
+        """A consumer subscribes and grants credit, and its session publishes in the same entry."""
+        ref = reply_to.consumer()
+        settled = options.pop("settled", False)
+        published = [publish(reply_to, *bodies)] if bodies else []
+        self.says(reply_to, Subscribe(ref, settled, **options), Credit(ref, 0, credit, False, 0), *published)
+        return ref
+
+    def suspect(self, *lost: ReplyTo) -> list[Effect]:
+        """The nodes of these sessions are not heard of."""
+        return self.entry(*(NodeSuspect(*each.id[:2]) for each in lost))
+
+    def back(self, found: ReplyTo) -> list[Effect]:
+        return self.entry(NodeBack(*found.id[:2]))
+
     def wait(self, ms: int) -> list[Effect]:
         self.now += ms
         return self.entry(TICK)
@@ -109,16 +126,13 @@ def publish(reply_to: ReplyTo, *bodies: str) -> Publish:
     return Publish(reply_to.publisher(), range(len(bodies)), [message(each) for each in bodies], False)
 
 
-def reader(reply_to: ReplyTo, credit: int, **options: Any) -> tuple[ConsumerRef, tuple[Command, ...]]:
-    """A consumer, and the letters with which it comes."""
-    ref = reply_to.consumer()
-    settled = options.pop("settled", False)
-    return ref, (Subscribe(ref, settled, **options), Credit(ref, 0, credit, False, 0))
-
-
 def bodies(told: list[Effect], ref: ConsumerRef | None = None) -> list[str]:
     found = [each for each in told if isinstance(each, Deliver) and ref in (None, each.consumer)]
     return [body.decode() for each in found for _, body in each.messages]
+
+
+def active(told: list[Effect]) -> list[tuple[ConsumerRef, bool]]:
+    return [(each.consumer, each.active) for each in told if isinstance(each, ActiveChanged)]
 
 
 def counts(told: list[Effect]) -> list[tuple[int, int]]:
@@ -163,8 +177,7 @@ def test_letters_behind_a_gap_do_nothing(group: Group) -> None:
 
 
 def test_a_node_speaks_for_itself(group: Group) -> None:
-    ref, letters = reader(TWO, 5)
-    group.says(TWO, *letters, publish(TWO, "a"))
+    ref = group.reads(TWO, 5, "a")
     group.says(ONE, Settle(ref, [0], DeliveryOutcome.ACCEPT), Cancel(ref), publish(TWO, "b"))
     assert (group.leader.unsettled, group.leader.consumers, group.leader.ready) == (1, 1, 0)
 
@@ -172,8 +185,7 @@ def test_a_node_speaks_for_itself(group: Group) -> None:
 @pytest.mark.rabbitmq("amqp_client_SUITE", "lost_deliveries_quorum_queue")
 @pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "detects_lost_delivery", "lost_delivery")
 def test_what_was_seen_is_not_sent_again(group: Group) -> None:
-    ref, letters = reader(ONE, 5)
-    group.says(ONE, *letters, publish(ONE, "a", "b"))
+    ref = group.reads(ONE, 5, "a", "b")
     group.says(ONE, publish(ONE, "c"))
     group.fail_over()
     (deliver,) = group.resume(ONE, {ref: 2}).deliveries
@@ -183,8 +195,7 @@ def test_what_was_seen_is_not_sent_again(group: Group) -> None:
 
 
 def test_what_went_out_settled_is_sent_again(group: Group) -> None:
-    ref, letters = reader(ONE, 5, settled=True)
-    group.says(ONE, *letters, publish(ONE, "a", "b", "c"))
+    ref = group.reads(ONE, 5, "a", "b", "c", settled=True)
     group.fail_over()
     assert bodies(group.resume(ONE, {ref: 1}).deliveries) == ["b", "c"]
     group.says(ONE, Credit(ref, 1, 5, False, 1))
@@ -199,8 +210,7 @@ def test_what_went_out_settled_is_sent_again(group: Group) -> None:
 
 
 def test_what_is_sent_again_is_marked_as_it_was(group: Group) -> None:
-    ref, letters = reader(ONE, 2)
-    group.says(ONE, *letters, publish(ONE, "a", "b"))
+    ref = group.reads(ONE, 2, "a", "b")
     told = group.says(
         ONE,
         Settle(ref, [0], DeliveryOutcome.REQUEUE_FAILED),
@@ -221,8 +231,7 @@ def test_what_is_sent_again_is_marked_as_it_was(group: Group) -> None:
 
 def test_counts_survive() -> None:
     group = Group(delivery_limit=2)
-    ref, letters = reader(ONE, 1)
-    group.says(ONE, *letters, publish(ONE, "a"))
+    ref = group.reads(ONE, 1, "a")
     for attempt in (1, 2):
         group.says(ONE, Settle(ref, [0], DeliveryOutcome.REQUEUE_FAILED))
         group.fail_over()
@@ -232,17 +241,16 @@ def test_counts_survive() -> None:
     assert (group.leader.ready, group.leader.unsettled) == (0, 0)
 
 
-def test_what_comes_back_has_one_order() -> None:
-    """Of consumers that got messages in turns: from a node that is gone, or was away for long."""
-    for lost in (NodeGone(*ONE.id[:2]), NodeSuspect(*ONE.id[:2])):
-        group = Group()
-        for _ in range(3):
-            group.says(ONE, *reader(ONE, 2)[1])
-        group.says(TWO, publish(TWO, "a", "b", "c", "d", "e", "f"))
-        group.entry(lost)
-        group.wait(T12)
-        ref, letters = reader(TWO, 10)
-        assert bodies(group.says(TWO, *letters), ref) == ["a", "b", "c", "d", "e", "f"]
+@pytest.mark.parametrize("lost", [NodeGone, NodeSuspect])
+def test_what_comes_back_has_one_order(lost: type[NodeGone | NodeSuspect], group: Group) -> None:
+    """Of consumers that got messages in turn, on a node that has restarted or was away for long."""
+    for _ in range(3):
+        group.reads(ONE, 2)
+    group.says(TWO, publish(TWO, "a", "b", "c", "d", "e", "f"))
+    group.entry(lost(*ONE.id[:2]))
+    group.wait(T12)
+    ref = group.reads(TWO, 10)
+    assert bodies(group.told, ref) == ["a", "b", "c", "d", "e", "f"]
 
 
 def test_time_never_runs_back() -> None:
@@ -275,13 +283,11 @@ def test_time_passes_by_the_log_alone() -> None:
 )
 def test_a_node_that_is_not_heard_of_keeps_what_it_holds(group: Group) -> None:
     """For T12. Then it comes back, and that was no failure."""
-    ref, letters = reader(ONE, 1)
-    group.says(ONE, *letters, publish(ONE, "a"))
-    other, others = reader(TWO, 10)
-    group.says(TWO, *others)
-    assert not bodies(group.entry(NodeSuspect(*ONE.id[:2])))
+    ref = group.reads(ONE, 1, "a")
+    other = group.reads(TWO, 10)
+    assert not bodies(group.suspect(ONE))
     group.wait(1000)
-    assert not bodies(group.entry(NodeSuspect(*ONE.id[:2])))
+    assert not bodies(group.suspect(ONE))
     assert group.leader.deadline() == group.now - 1000 + T12
     group.fail_over()
     assert not bodies(group.wait(T12 - 1001))
@@ -296,7 +302,7 @@ def test_a_node_that_is_not_heard_of_keeps_what_it_holds(group: Group) -> None:
     group.says(ONE, Settle(ref, [0], DeliveryOutcome.ACCEPT))
     assert (group.leader.unsettled, group.resume(ONE, {ref: 1}).consumers[ref].missed) == (1, 0)
     assert group.resume(ONE, {ref: 0}).consumers[ref].missed == 1
-    group.entry(NodeBack(*ONE.id[:2]))
+    group.back(ONE)
     group.says(TWO, Settle(other, [0], DeliveryOutcome.ACCEPT), Cancel(other))
     assert bodies(group.says(ONE, Credit(ref, 1, 1, False, 1), publish(ONE, "b")), ref) == ["b"]
 
@@ -308,10 +314,9 @@ def test_a_node_that_is_not_heard_of_keeps_what_it_holds(group: Group) -> None:
     note="who is suspected gets nothing; `queue_status` says so",
 )
 def test_a_node_that_is_back_goes_on(group: Group) -> None:
-    ref, letters = reader(ONE, 5)
-    group.says(ONE, *letters, publish(ONE, "a"))
-    group.entry(NodeSuspect(*ONE.id[:2]))
-    late, _ = reader(ONE, 5)
+    ref = group.reads(ONE, 5, "a")
+    group.suspect(ONE)
+    late = ONE.consumer()
     told = group.says(ONE, publish(ONE, "b"), Credit(ref, 1, 5, False, 1), Subscribe(late, False))
     assert not bodies(told)
     assert [each.credit for each in told if isinstance(each, CreditReply)] == [5]
@@ -319,36 +324,34 @@ def test_a_node_that_is_back_goes_on(group: Group) -> None:
     assert not bodies(told)
     group.fail_over()
     group.wait(T12 - 1)
-    told = group.entry(NodeBack(*ONE.id[:2]))
+    told = group.back(ONE)
     assert (bodies(told), counts(told)) == (["b"], [(0, 0)])
     assert not bodies(group.wait(T12))
     assert not group.leader.suspects
-    told = group.entry(NodeBack(*ONE.id[:2]))
+    told = group.back(ONE)
     assert not told
 
 
 def test_the_wait_for_a_node_is_the_queues_own() -> None:
     group = Group(consumer_disconnected_timeout_ms=500)
-    _, letters = reader(ONE, 1)
-    group.says(ONE, *letters, publish(ONE, "a"))
-    group.entry(NodeSuspect(*ONE.id[:2]))
+    group.reads(ONE, 1, "a")
+    group.suspect(ONE)
     group.wait(499)
     assert group.leader.unsettled == 1
     group.entry(Configure(QueueSettings(consumer_disconnected_timeout_ms=499)))
     assert group.leader.unsettled == 0
     group = Group(consumer_disconnected_timeout_ms=0)
-    group.says(ONE, *letters, publish(ONE, "a"))
-    group.entry(NodeSuspect(*ONE.id[:2]))
+    group.reads(ONE, 1, "a")
+    group.suspect(ONE)
     assert (group.leader.unsettled, group.leader.ready) == (0, 1)
 
 
 def test_what_a_suspect_got_settled_stays_its_own(group: Group) -> None:
-    ref, letters = reader(ONE, 5, settled=True)
-    group.says(ONE, *letters, publish(ONE, "a"))
-    group.entry(NodeSuspect(*ONE.id[:2]))
+    ref = group.reads(ONE, 5, "a", settled=True)
+    group.suspect(ONE)
     group.wait(T12)
     assert group.leader.ready == 0
-    group.entry(NodeBack(*ONE.id[:2]))
+    group.back(ONE)
     assert bodies(group.resume(ONE, {ref: 0}).deliveries) == ["a"]
 
 
@@ -361,22 +364,17 @@ def test_what_a_suspect_got_settled_stays_its_own(group: Group) -> None:
 )
 def test_the_active_consumer_stays_until_it_is_given_up() -> None:
     group = Group(single_active_consumer=True)
-    ref, letters = reader(ONE, 5)
-    group.says(ONE, *letters)
-    other, others = reader(TWO, 5)
-    group.says(TWO, *others)
-    group.entry(NodeSuspect(*ONE.id[:2]))
+    ref = group.reads(ONE, 5)
+    other = group.reads(TWO, 5)
+    group.suspect(ONE)
     assert not bodies(group.says(TWO, publish(TWO, "a")))
     assert not any(isinstance(each, ActiveChanged) for each in group.wait(T12 - 1))
     assert group.resume(ONE, {ref: 0}).consumers[ref].active is True
     group.fail_over()
     told = group.wait(1)
-    assert [(each.consumer, each.active) for each in told if isinstance(each, ActiveChanged)] == [
-        (ref, False),
-        (other, True),
-    ]
+    assert active(told) == [(ref, False), (other, True)]
     assert bodies(told, other) == ["a"]
-    group.entry(NodeBack(*ONE.id[:2]))
+    group.back(ONE)
     assert group.resume(ONE, {ref: 0}).consumers[ref].active is False
     group.says(
         TWO, Settle(other, [0], DeliveryOutcome.ACCEPT), GiveBack(other, [], [], 1, 1, 1), Cancel(other)
@@ -387,42 +385,29 @@ def test_the_active_consumer_stays_until_it_is_given_up() -> None:
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "single_active_consumer_higher_waiting_disconnected_test")
 def test_one_that_is_not_heard_of_does_not_become_the_active_one() -> None:
     group = Group(single_active_consumer=True)
-    ref, letters = reader(ONE, 5)
-    group.says(ONE, *letters)
-    best, others = reader(TWO, 5, priority=3)
-    group.entry(NodeSuspect(*TWO.id[:2]))
-    told = group.says(TWO, *others)
-    assert [(each.consumer, each.active) for each in told if isinstance(each, ActiveChanged)] == [
-        (best, False)
-    ]
+    ref = group.reads(ONE, 5)
+    group.suspect(TWO)
+    best = group.reads(TWO, 5, priority=3)
+    assert active(group.told) == [(best, False)]
     assert bodies(group.says(ONE, publish(ONE, "a")), ref) == ["a"]
     group.says(ONE, Settle(ref, [0], DeliveryOutcome.ACCEPT))
-    told = group.entry(NodeBack(*TWO.id[:2]))
-    assert [(each.consumer, each.active) for each in told if isinstance(each, ActiveChanged)] == [
-        (ref, False),
-        (best, True),
-    ]
+    told = group.back(TWO)
+    assert active(told) == [(ref, False), (best, True)]
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "single_active_consumer_all_disconnected_test")
 def test_one_of_many_that_are_away_is_active_when_back() -> None:
     group = Group(single_active_consumer=True)
-    ref, letters = reader(ONE, 5)
-    other, others = reader(TWO, 5)
-    group.says(ONE, *letters)
-    group.says(TWO, *others, publish(TWO, "a"))
-    group.entry(NodeSuspect(*ONE.id[:2]), NodeSuspect(*TWO.id[:2]))
+    ref = group.reads(ONE, 5)
+    other = group.reads(TWO, 5, "a")
+    group.suspect(ONE, TWO)
     told = group.wait(T12)
-    assert [(each.consumer, each.active) for each in told if isinstance(each, ActiveChanged)] == [
-        (ref, False)
-    ]
+    assert active(told) == [(ref, False)]
     assert (group.leader.ready, group.leader.consumers) == (1, 2)
-    told = group.entry(NodeBack(*TWO.id[:2]))
-    assert [(each.consumer, each.active) for each in told if isinstance(each, ActiveChanged)] == [
-        (other, True)
-    ]
+    told = group.back(TWO)
+    assert active(told) == [(other, True)]
     assert (bodies(told, other), counts(told)) == (["a"], [(1, 0)])
-    assert not group.entry(NodeBack(*ONE.id[:2]))
+    assert not group.back(ONE)
 
 
 @pytest.mark.rabbitmq(
@@ -431,45 +416,42 @@ def test_one_of_many_that_are_away_is_active_when_back() -> None:
     "cancelled_down_with_noconnection_comes_back_test",
     "single_active_consumer_cancelled_with_pending_disconnected_test",
 )
-def test_a_cancelled_consumer_that_is_away_settles_when_back() -> None:
-    for single in (False, True):
-        group = Group(single_active_consumer=single)
-        ref, letters = reader(ONE, 5)
-        group.says(ONE, *letters, publish(ONE, "a", "b"))
-        group.says(ONE, GiveBack(ref, [], [], 2, 2, 1), Cancel(ref))
-        group.entry(NodeSuspect(*ONE.id[:2]))
-        other, others = reader(TWO, 5)
-        assert not bodies(group.says(TWO, *others))
-        group.entry(NodeBack(*ONE.id[:2]))
-        group.says(ONE, Settle(ref, [0], DeliveryOutcome.ACCEPT))
-        assert group.leader.unsettled == 1
-        group.entry(NodeSuspect(*ONE.id[:2]))
-        told = group.wait(T12)
-        assert (bodies(told, other), counts(told)) == (["b"], [(1, 0)])
-        assert group.resume(ONE, {ref: 2}).unknown == [ref], "it holds nothing and gets nothing"
+@pytest.mark.parametrize("single", [False, True], ids=["all consumers", "single active consumer"])
+def test_a_cancelled_consumer_that_is_away_settles_when_back(single: bool) -> None:
+    group = Group(single_active_consumer=single)
+    ref = group.reads(ONE, 5, "a", "b")
+    group.says(ONE, GiveBack(ref, [], [], 2, 2, 1), Cancel(ref))
+    group.suspect(ONE)
+    other = group.reads(TWO, 5)
+    assert not bodies(group.told)
+    group.back(ONE)
+    group.says(ONE, Settle(ref, [0], DeliveryOutcome.ACCEPT))
+    assert group.leader.unsettled == 1
+    group.suspect(ONE)
+    told = group.wait(T12)
+    assert (bodies(told, other), counts(told)) == (["b"], [(1, 0)])
+    assert group.resume(ONE, {ref: 2}).unknown == [ref], "it holds nothing and gets nothing"
 
 
 @pytest.mark.rabbitmq(
     "rabbit_fifo_SUITE", "consumer_timeout_disconnected_test", "sac_consumer_timeout_noconnection_test"
 )
-def test_a_delivery_times_out_though_its_node_is_away() -> None:
-    for single in (False, True):
-        group = Group(single_active_consumer=single, consumer_timeout_ms=1000)
-        ref, letters = reader(ONE, 1)
-        group.says(ONE, *letters, publish(ONE, "a"))
-        other, others = reader(TWO, 5)
-        group.says(TWO, *others)
-        group.entry(NodeSuspect(*ONE.id[:2]))
-        told = group.wait(1000)
-        assert (bodies(told, other), counts(told)) == (["a"], [(1, 0)])
-        group.says(TWO, Settle(other, [0], DeliveryOutcome.ACCEPT), publish(TWO, "b"))
-        group.entry(NodeBack(*ONE.id[:2]))
-        assert [type(each) for _, _, each in group.resume(ONE).kept] == [TimedOut]
-        group.says(
-            TWO, Settle(other, [1], DeliveryOutcome.ACCEPT), GiveBack(other, [], [], 2, 2, 1), Cancel(other)
-        )
-        assert not bodies(group.says(TWO, publish(TWO, "c"))), "it is not heard of, though its node is"
-        assert bodies(group.says(ONE, Credit(ref, 1, 1, False, 1)), ref) == ["c"]
+@pytest.mark.parametrize("single", [False, True], ids=["all consumers", "single active consumer"])
+def test_a_delivery_times_out_though_its_node_is_away(single: bool) -> None:
+    group = Group(single_active_consumer=single, consumer_timeout_ms=1000)
+    ref = group.reads(ONE, 1, "a")
+    other = group.reads(TWO, 5)
+    group.suspect(ONE)
+    told = group.wait(1000)
+    assert (bodies(told, other), counts(told)) == (["a"], [(1, 0)])
+    group.says(TWO, Settle(other, [0], DeliveryOutcome.ACCEPT), publish(TWO, "b"))
+    group.back(ONE)
+    assert [type(each) for _, _, each in group.resume(ONE).kept] == [TimedOut]
+    group.says(
+        TWO, Settle(other, [1], DeliveryOutcome.ACCEPT), GiveBack(other, [], [], 2, 2, 1), Cancel(other)
+    )
+    assert not bodies(group.says(TWO, publish(TWO, "c"))), "it is not heard of, though its node is"
+    assert bodies(group.says(ONE, Credit(ref, 1, 1, False, 1)), ref) == ["c"]
 
 
 @pytest.mark.rabbitmq(
@@ -477,24 +459,25 @@ def test_a_delivery_times_out_though_its_node_is_away() -> None:
     "delayed_retry_consumer_disconnect_all_mode_test",
     "delayed_retry_consumer_disconnect_timeout_test",
 )
-def test_what_comes_back_after_long_waits_as_returns_do() -> None:
-    for kind, waits in ((RetryType.ALL, True), (RetryType.RETURNED, True), (RetryType.FAILED, False)):
-        group = Group(retry_type=kind, retry_min_ms=5000)
-        group.says(ONE, *reader(ONE, 1)[1], publish(ONE, "a"))
-        group.entry(NodeSuspect(*ONE.id[:2]))
-        group.wait(T12)
-        assert (group.leader.delayed, group.leader.ready) == ((1, 0) if waits else (0, 1))
-        group.wait(5000)
-        assert group.leader.ready == 1
+@pytest.mark.parametrize(
+    ("kind", "waits"), [(RetryType.ALL, True), (RetryType.RETURNED, True), (RetryType.FAILED, False)]
+)
+def test_what_comes_back_after_long_waits_as_returns_do(kind: RetryType, waits: bool) -> None:
+    group = Group(retry_type=kind, retry_min_ms=5000)
+    group.reads(ONE, 1, "a")
+    group.suspect(ONE)
+    group.wait(T12)
+    assert (group.leader.delayed, group.leader.ready) == ((1, 0) if waits else (0, 1))
+    group.wait(5000)
+    assert group.leader.ready == 1
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "purge_nodes_test")
 def test_an_older_start_takes_nothing_from_a_newer_one(group: Group) -> None:
-    ref, letters = reader(ONE, 1)
-    new, fresh = reader(NEW, 1)
-    group.says(ONE, AttachPublisher(ONE.publisher()), *letters, publish(ONE, "a"))
-    group.says(NEW, AttachPublisher(NEW.publisher()), *fresh, publish(NEW, "b"))
-    group.entry(NodeSuspect(*ONE.id[:2]), NodeSuspect(*NEW.id[:2]))
+    ref, new = (group.reads(each, 1, body) for each, body in ((ONE, "a"), (NEW, "b")))
+    for each in (ONE, NEW):
+        group.says(each, AttachPublisher(each.publisher()))
+    group.suspect(ONE, NEW)
     told = group.entry(NodeGone(*ONE.id[:2]))
     assert not bodies(told)
     assert list(group.leader.node_links.by_node) == [NEW.id[:2]]
@@ -509,15 +492,14 @@ def test_who_is_gone_comes_no_more(group: Group) -> None:
     """A subscription that is committed late must not leave a consumer that is nobody's."""
     group.entry(NodeGone(*ONE.id[:2]))
     group.fail_over()
-    group.says(ONE, *reader(ONE, 5)[1])
+    group.reads(ONE, 5)
     assert (group.leader.consumers, len(group.leader.node_links.by_node)) == (0, 0)
-    group.says(NEW, *reader(NEW, 5)[1])
+    group.reads(NEW, 5)
     assert group.leader.consumers == 1
 
 
 def test_what_was_given_back_before_is_of_another_epoch(group: Group) -> None:
-    ref, letters = reader(ONE, 2)
-    group.says(ONE, *letters, publish(ONE, "a", "b", "c"))
+    ref = group.reads(ONE, 2, "a", "b", "c")
     group.says(ONE, GiveBack(ref, [], [], 1, 1, 6))
     group.fail_over()
     told = group.says(ONE, Credit(ref, 1, 1, False, 1))
@@ -534,8 +516,7 @@ def test_what_was_given_back_before_is_of_another_epoch(group: Group) -> None:
     "leader_transfer_quorum_queue_credit_single",
 )
 def test_credit_counts_once(group: Group) -> None:
-    ref, letters = reader(ONE, 3)
-    group.says(ONE, *letters, publish(ONE, "a", "b"))
+    ref = group.reads(ONE, 3, "a", "b")
     group.fail_over()
     facts = group.resume(ONE, {ref: 2}).consumers[ref]
     assert (facts.delivery_count, facts.credit, facts.available) == (2, 1, 0)
@@ -572,8 +553,7 @@ def test_an_answer_is_kept(group: Group) -> None:
 
 def test_a_time_out_is_kept() -> None:
     group = Group(consumer_timeout_ms=1000)
-    ref, letters = reader(ONE, 2)
-    group.says(ONE, *letters, publish(ONE, "a", "b"))
+    ref = group.reads(ONE, 2, "a", "b")
     group.wait(1000)
     group.fail_over()
     found = group.resume(ONE, {ref: 1})
@@ -594,8 +574,7 @@ def test_dead_letters_are_offered_anew() -> None:
         dead_letter_strategy=DeadLetterStrategy.AT_LEAST_ONCE,
         overflow=Overflow.REJECT_PUBLISH,
     )
-    ref, letters = reader(ONE, 9)
-    group.says(ONE, *letters, publish(ONE, "a", "b", "c"))
+    ref = group.reads(ONE, 9, "a", "b", "c")
     group.says(ONE, Settle(ref, [0, 1, 2], DeliveryOutcome.DISCARD))
     assert not group.follower.take_dlx()
     first = group.leader
@@ -611,8 +590,7 @@ def test_dead_letters_are_offered_anew() -> None:
 
 def test_dead_letters_at_most_once_are_the_leaders() -> None:
     group = Group(dead_letter_exchange="dlx")
-    ref, letters = reader(ONE, 9)
-    group.says(ONE, *letters, publish(ONE, "a"))
+    ref = group.reads(ONE, 9, "a")
     group.says(ONE, Settle(ref, [0], DeliveryOutcome.DISCARD))
     assert len(group.leader.take_dead_letters()) == 1
     group.fail_over()

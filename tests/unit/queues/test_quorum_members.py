@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,17 +16,55 @@ from amqp10broker.queues.settings import DEFAULTS
 from amqp10broker.raft import messages
 from amqp10broker.raft.groups import LATER_MS
 from amqp10broker.raft.ids import member_id
-from tests.support.quorum_alone import at_once
-from tests.support.quorum_nodes import GROUP, HEAD, Journal, Node, World
-from tests.support.small_journal import SmallJournal
+from tests.support.memory_journal import MemoryJournal
+from tests.support.quorum_harness import GROUP, HEAD, Harness, Journal, Node
+from tests.support.quorum_single import at_once
 
 
-def numbers(world: World, node: Node) -> list[int]:
+def numbers(world: Harness, node: Node) -> list[int]:
     return [int(body.rstrip(b".")) for body in world.bodies(node).values()]
 
 
+def followers(world: Harness, leader: Node) -> list[Node]:
+    return [node for node in world.nodes.values() if node is not leader]
+
+
+def change(leader: Node, what: messages.Change) -> None:
+    leader.member.change(what)
+    leader.member.advance()
+
+
+def added(world: Harness, leader: Node, file_bytes: int = 3000) -> int:
+    """A fourth node begins a member, and the leader adds it."""
+    member = world.join(4, file_bytes)
+    change(leader, messages.Add(member))
+    return member
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state is sent in many parts."""
+    monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
+
+
+def leaders_heard(world: Harness) -> list[int]:
+    """The numbers of the nodes that send effects, from now on."""
+    told: list[int] = []
+    for node in world.nodes.values():
+        node.publish = lambda _, node=node: told.append(node.number)  # type: ignore[method-assign, misc]
+    return told
+
+
+def found_by_leaders(world: Harness) -> list[list[int]]:
+    """The messages of each node at the moment when it begins to lead, from now on."""
+    found: list[list[int]] = []
+    for node in world.nodes.values():
+        node.on_lead = lambda leads, node=node: found.append(numbers(world, node))  # type: ignore[method-assign, misc]
+    return found
+
+
 def test_what_nodes_have_published_and_is_not_committed_is_unconfirmed() -> None:
-    world = World(1)
+    world = Harness(1)
     leader = world.opened()
     peer = commands.PeerId(7, 1, 1)
     publish = commands.Publish(commands.PublisherRef(peer, 1), [1, 2], [(HEAD, b"x")] * 2, settled=False)
@@ -38,47 +75,38 @@ def test_what_nodes_have_published_and_is_not_committed_is_unconfirmed() -> None
 
 
 def test_followers_tell_nothing() -> None:
-    world = World(1)
+    world = Harness(1)
     leader = world.opened()
-    told: list[int] = []
-    for node in world.nodes.values():
-        node.publish = lambda _, node=node: told.append(node.number)  # type: ignore[method-assign, misc]
-    consumer = world.client.consumer()
-    leader.work(commands.Subscribe(consumer, False), commands.Credit(consumer, 0, 10, False, 0))
-    world.publish(leader)
-    world.settle_down(world.even)
+    told = leaders_heard(world)
+    world.consume(leader, 10)
+    world.spread(leader)
     assert set(told) == {leader.number}
 
 
 def test_a_leader_that_was_deposed_tells_nothing() -> None:
-    world = World(1)
-    old = world.opened()
-    world.settle_down(world.even)
+    world = Harness(1)
+    old = world.even_leader()
     world.part(old.number)
     world.settle_down(lambda: not old.leads and world.leader() is not None)
     world.heal(old.number)
     leader = world.opened()
     assert leader is not old
-    told: list[int] = []
-    for node in world.nodes.values():
-        node.publish = lambda _, node=node: told.append(node.number)  # type: ignore[method-assign, misc]
-    world.publish(leader, 3)
-    world.settle_down(world.even)
+    told = leaders_heard(world)
+    world.spread(leader, 3)
     assert set(told) == {leader.number}
 
 
-def behind(world: World, leader: Node) -> list[int]:
+def behind(world: Harness, leader: Node) -> list[int]:
     """How many entries each follower knows to be committed and has not carried out."""
-    others = [node for node in world.nodes.values() if node is not leader]
+    others = followers(world, leader)
     assert {node.member.raft.hard.commit for node in others} == {leader.store.last}
     return [leader.store.last - node.store.point.index for node in others]
 
 
 def test_a_follower_carries_out_several_entries_with_one_wake() -> None:
     """Nobody waits for it: when there are enough of them, or after some time."""
-    world = World(1)
-    leader = world.opened()
-    world.settle_down(world.even)
+    world = Harness(1)
+    leader = world.even_leader()
     world.pass_time(LATER_MS)
     for number in range(1, LATE_ENTRIES):
         world.publish(leader)
@@ -99,11 +127,10 @@ def test_a_follower_carries_out_several_entries_with_one_wake() -> None:
 @pytest.mark.parametrize("slow", [False, True], ids=["quick disk", "slow disk"])
 def test_a_follower_answers_before_it_carries_out(*, slow: bool) -> None:
     """The leader waits for that answer. A slow disk holds it up, and not what is committed already."""
-    world = World(1)
-    leader = world.opened()
-    world.settle_down(world.even)
+    world = Harness(1)
+    leader = world.even_leader()
     world.work_off()
-    follower = next(node for node in world.nodes.values() if node is not leader)
+    follower = followers(world, leader)[0]
     world.publish(leader, size=LATE_BYTES)
     leader.journal.sync()
     while world.deliver():
@@ -125,16 +152,13 @@ def test_a_follower_answers_before_it_carries_out(*, slow: bool) -> None:
 
 
 def test_who_leads_has_carried_out_what_it_left_for_later() -> None:
-    world = World(1)
-    old = world.opened()
-    world.settle_down(world.even)
+    world = Harness(1)
+    old = world.even_leader()
     world.publish(old, 3)
     world.work_off()
     assert world.confirmed == {0, 1, 2}
     assert behind(world, old) == [1, 1]
-    found: list[list[int]] = []
-    for node in world.nodes.values():
-        node.on_lead = lambda leads, node=node: found.append(numbers(world, node))  # type: ignore[method-assign, misc]
+    found = found_by_leaders(world)
     world.crash(old.number)
     world.settle_down(lambda: bool(found))
     assert found == [[0, 1, 2]]
@@ -142,34 +166,28 @@ def test_who_leads_has_carried_out_what_it_left_for_later() -> None:
 
 def test_who_leads_has_applied_all_that_was_confirmed_before() -> None:
     """It has the entries when it is elected, but does not know that they are committed."""
-    world = World(1)
-    old = world.opened()
-    world.settle_down(world.even)
+    world = Harness(1)
+    old = world.even_leader()
     world.publish(old, 3)
     while world.confirmed != {0, 1, 2}:
         world.deliver()
         for node in world.nodes.values():
             node.journal.sync()
         old.work()
-    others = [node for node in world.nodes.values() if node is not old]
-    assert {numbers(world, node) == [] for node in others} == {True}, "they do not know it yet"
-    found: list[list[int]] = []
-    for node in others:
-        node.on_lead = lambda leads, node=node: found.append(numbers(world, node))  # type: ignore[method-assign, misc]
+    assert [numbers(world, node) for node in followers(world, old)] == [[], []], "they do not know it yet"
+    found = found_by_leaders(world)
     world.crash(old.number)
     world.settle_down(lambda: bool(found))
     assert found == [[0, 1, 2]]
 
 
-def test_parts_of_another_state_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("small_parts")
+def test_parts_of_another_state_are_refused() -> None:
     """A part of a state that was given up arrives between those of the next one."""
-    monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
-    world = World(8)
+    world = Harness(8)
     leader = world.opened()
-    world.publish(leader, 50)
-    world.settle_down(world.even)
-    leader.member.change(messages.Add(world.join(4)))
-    leader.member.advance()
+    world.spread(leader, 50)
+    added(world, leader)
     late: list[Any] = []
     new = world.nodes[4]
     received = new.snapshots.received
@@ -188,10 +206,9 @@ def test_parts_of_another_state_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_a_majority_nothing_is_confirmed_and_the_leader_stops() -> None:
-    world = World(2)
-    leader = world.opened()
-    world.settle_down(world.even)
-    others = [node for node in world.nodes.values() if node is not leader]
+    world = Harness(2)
+    leader = world.even_leader()
+    others = followers(world, leader)
     for node in others:
         world.part(node.number)
     world.publish(leader)
@@ -207,10 +224,9 @@ def test_without_a_majority_nothing_is_confirmed_and_the_leader_stops() -> None:
 
 def test_what_a_leader_without_majority_wrote_goes_for_what_the_others_agreed_on() -> None:
     """Its messages have had the indexes that the others' have now."""
-    world = World(3)
+    world = Harness(3)
     old = world.opened()
-    world.publish(old)
-    world.settle_down(world.even)
+    world.spread(old)
     world.part(old.number)
     world.publish(old, 5)
     old.journal.sync()
@@ -227,17 +243,14 @@ def test_what_a_leader_without_majority_wrote_goes_for_what_the_others_agreed_on
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "gh_12635")
 def test_a_member_that_was_away_takes_a_state_behind_what_was_held_and_purged() -> None:
     """It has a consumer with credit in the middle, which its node never heard of."""
-    world = World(9)
-    leader = world.opened()
-    world.settle_down(world.even)
-    away = next(node.number for node in world.nodes.values() if node is not leader)
+    world = Harness(9)
+    leader = world.even_leader()
+    away = followers(world, leader)[0].number
     world.crash(away)
     world.publish(leader, 2)
     world.settle_down(lambda: world.confirmed == {0, 1})
-    consumer = world.client.consumer()
-    leader.work(commands.Subscribe(consumer, False), commands.Credit(consumer, 0, 100, False, 0))
-    world.publish(leader)
-    world.settle_down(world.even)
+    consumer = world.consume(leader, 100)
+    world.spread(leader)
     assert leader.backend.queue.figures().messages_unsettled == 3
     leader.work(commands.Unsubscribe(consumer, [], [], 3, commands.DeliveryOutcome.REQUEUE))
     for _ in range(30):
@@ -257,23 +270,18 @@ def test_a_member_that_was_away_takes_a_state_behind_what_was_held_and_purged() 
     assert numbers(world, world.nodes[away]) == [last]
 
 
-def test_a_new_member_begins_with_the_leaders_state(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("small_parts")
+def test_a_new_member_begins_with_the_leaders_state() -> None:
     """In parts: none is longer than a frame may be, and four are under way."""
-    monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
-    world = World(6)
+    world = Harness(6)
     leader = world.opened()
-    world.publish(leader, 50)
-    world.settle_down(world.even)
-    consumer = world.client.consumer()
-    leader.work(commands.Subscribe(consumer, False), commands.Credit(consumer, 0, 5, False, 0))
+    world.spread(leader, 50)
+    consumer = world.consume(leader, 5)
     leader.work(commands.Settle(consumer, [0, 1, 2], commands.DeliveryOutcome.ACCEPT))
-    member = world.join(4)
-    leader.member.change(messages.Add(member))
-    leader.member.advance()
+    member = added(world, leader)
     world.settle_down(world.even)
     assert numbers(world, world.nodes[4]) == numbers(world, leader) == list(range(3, 50))
-    leader.member.change(messages.Promote(member))
-    leader.member.advance()
+    change(leader, messages.Promote(member))
     world.settle_down(world.even)
     # It has it for good, and counts.
     world.crash(4)
@@ -283,38 +291,29 @@ def test_a_new_member_begins_with_the_leaders_state(monkeypatch: pytest.MonkeyPa
     world.settle_down(lambda: 50 in world.confirmed and world.even())
 
 
-def test_a_message_that_is_settled_while_the_state_is_sent_is_there_until_it_is_sent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
-    world = World(7)
+@pytest.mark.usefixtures("small_parts")
+def test_a_message_that_is_settled_while_the_state_is_sent_is_there_until_it_is_sent() -> None:
+    world = Harness(7)
     leader = world.opened()
-    world.publish(leader, 60)
-    world.settle_down(world.even)
-    member = world.join(4)
-    leader.member.change(messages.Add(member))
-    leader.member.advance()
+    world.spread(leader, 60)
+    added(world, leader)
     while not any(4 in key for key in world.bulk):
         world.deliver()
         leader.journal.sync()
-    consumer = world.client.consumer()
-    leader.work(commands.Subscribe(consumer, False), commands.Credit(consumer, 0, 60, False, 0))
+    consumer = world.consume(leader, 60)
     leader.work(commands.Settle(consumer, list(range(60)), commands.DeliveryOutcome.ACCEPT))
     world.settle_down(world.even)
     assert numbers(world, leader) == numbers(world, world.nodes[4]) == []
     assert len(leader.store.bodies) == 0, "what was kept for the transfer is gone"
 
 
+@pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("when", range(1, 12))
-def test_a_crash_while_the_state_comes_leaves_no_mixture(when: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
-    world = World(100 + when)
+def test_a_crash_while_the_state_comes_leaves_no_mixture(when: int) -> None:
+    world = Harness(100 + when)
     leader = world.opened()
-    world.publish(leader, 30)
-    world.settle_down(world.even)
-    member = world.join(4)
-    leader.member.change(messages.Add(member))
-    leader.member.advance()
+    world.spread(leader, 30)
+    added(world, leader)
     count = 0
     while count < when:
         count += any(key[1] == 4 and waiting for key, waiting in world.bulk.items())
@@ -326,8 +325,7 @@ def test_a_crash_while_the_state_comes_leaves_no_mixture(when: int, monkeypatch:
             world.nodes[4].journal.sync()
     world.crash(4)
     # Another state comes after the start: what has come of the first is nobody's.
-    consumer = world.client.consumer()
-    leader.work(commands.Subscribe(consumer, False), commands.Credit(consumer, 0, 10, False, 0))
+    consumer = world.consume(leader, 10)
     leader.work(commands.Settle(consumer, list(range(10)), commands.DeliveryOutcome.ACCEPT))
     world.start(4)
     world.settle_down(world.even)
@@ -336,9 +334,8 @@ def test_a_crash_while_the_state_comes_leaves_no_mixture(when: int, monkeypatch:
 
 def test_a_queue_that_the_catalog_has_forgotten_ends_at_every_member_by_itself() -> None:
     """A member that is cut off waits for nobody; the leader tells consumers, and answers who waits."""
-    world = World(9)
-    leader = world.opened()
-    world.settle_down(world.even)
+    world = Harness(9)
+    leader = world.even_leader()
     consumer = world.client.consumer()
     leader.work(commands.Subscribe(consumer, False))
     world.settle_down(world.even)
@@ -371,11 +368,9 @@ def told_to(told: list[object]) -> Any:
 def test_a_member_whose_machine_fails_is_left_out_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World(10)
-    leader = world.opened()
-    world.settle_down(world.even)
-    world.publish(leader)
-    world.settle_down(world.even)
+    world = Harness(10)
+    leader = world.even_leader()
+    world.spread(leader)
 
     def fail(*_: object) -> None:
         raise RuntimeError("a fault of ours")
@@ -404,7 +399,7 @@ def test_a_member_whose_machine_fails_is_left_out_and_the_others_go_on(
 
 def test_the_member_that_is_to_lead_a_new_group_does_so_without_waiting() -> None:
     """Also if the others begin a moment later: their nodes say first that they have no such member."""
-    world = World(12)
+    world = Harness(12)
     start = world.now
     for _ in range(1000):
         if not world.deliver():
@@ -413,7 +408,7 @@ def test_the_member_that_is_to_lead_a_new_group_does_so_without_waiting() -> Non
                 node.work()
             world.pass_time(0)
     assert (world.opened().number, world.now) == (1, start)
-    world = World(13)
+    world = Harness(13)
     for number in (2, 3):
         world.part(number)
     for _ in range(100):
@@ -431,10 +426,7 @@ def test_a_node_that_became_one_of_a_cluster_knows_its_sessions_of_before_are_go
     store = QuorumStore(GROUP, "q", journal, when_durable=at_once)
     queue = store.recovered(DEFAULTS, 1000)
     here = commands.ReplyTo(commands.PeerId(0, 4, 1), "s")
-    payload = store.propose([commands.Subscribe(here.consumer(), False)], 1000).payload
-    run = messages.run_of(store.last + 1, 1, messages.Kind.COMMAND, (payload,))
-    store.write(messages.Ready(1, None, None, (run,), [], None, (), None), lambda: None)
-    store.apply(store.last)
+    carry_out(store, commands.Subscribe(here.consumer(), False))
     assert queue.consumers == 1
     store = QuorumStore(GROUP, "q", journal.again(), when_durable=at_once, me=store.me, node=1, incarnation=5)
     store.restore(journal.records)
@@ -444,22 +436,14 @@ def test_a_node_that_became_one_of_a_cluster_knows_its_sessions_of_before_are_go
 def test_term_and_vote_outlive_the_file_that_they_were_written_to() -> None:
     """Or a member could vote twice in a term."""
     journal = Journal(2000)
-    members = (1 << 32, 2 << 32, 3 << 32)
-    store = QuorumStore(GROUP, "q", journal, when_durable=at_once, members=members)
-    store.recovered(DEFAULTS, 1000)
-    store.write(
-        messages.Ready(1, messages.Hard(5, members[1], 0), None, (), [], None, (), None), lambda: None
-    )
+    store = store_of(journal)
+    write(store, hard=messages.Hard(5, member_id(2), 0))
     assert len(journal.files) == 1
-    while len(journal.files) < 2:
-        journal.append(GROUP + 1, 1, 0, [b"x" * 100])
-    for _ in store.relocate(1):
-        pass
+    fill(journal, 2)
+    list(store.relocate(1))
     journal.drop_oldest()
-    store = QuorumStore(GROUP, "q", journal.again(), when_durable=at_once, members=members)
-    store.restore([record for record in journal.records if record.group == GROUP])
-    store.recovered(DEFAULTS, 1000)
-    assert (store.stored.hard.term, store.stored.hard.vote) == (5, members[1])
+    hard = store_of(journal.again()).stored.hard
+    assert (hard.term, hard.vote) == (5, member_id(2))
 
 
 def test_a_state_that_is_taken_while_a_file_is_cleaned_has_nothing_in_that_file() -> None:
@@ -475,19 +459,14 @@ def test_a_state_that_is_taken_while_a_file_is_cleaned_has_nothing_in_that_file(
     done()
     data = follower.staged(9, state)
     assert list(journal.files) == [1]
-    while len(journal.files) < 2:
-        journal.append(GROUP + 1, 1, 0, [b"x" * 100])
+    fill(journal, 2)
     cleaning = follower.relocate(1)
     next(cleaning)
-    follower.write(
-        messages.Ready(1, None, messages.Snapshot(point, data), (), [], None, (), None), lambda: None
-    )
-    for _ in cleaning:
-        pass
+    write(follower, snapshot=messages.Snapshot(point, data))
+    list(cleaning)
     assert journal.live[1] == 0
     journal.drop_oldest()
-    again = store_of(journal.again(), 2, [record for record in journal.records if record.group == GROUP])
-    assert again.point.index == point.index
+    assert store_of(journal.again(), 2).point.index == point.index
 
 
 def test_the_file_of_settled_messages_goes_when_it_is_known_that_they_are() -> None:
@@ -495,35 +474,43 @@ def test_the_file_of_settled_messages_goes_when_it_is_known_that_they_are() -> N
     journal = Journal(4000)
     store = store_of(journal, 2)
 
-    def fill(files: int) -> None:
-        while len(journal.files) < files:
-            journal.append(GROUP + 1, 1, 0, [b"x" * 100])
-
     def clean(file: int) -> None:
-        for _ in store.relocate(file):
-            pass
+        list(store.relocate(file))
         assert journal.live[file] == 0
         journal.drop_oldest()
 
-    fill(2)
+    fill(journal, 2)
     give(store, 2)
-    fill(3)
+    fill(journal, 3)
     clean(1)
     carry_out(store, commands.Purge(commands.RequestRef(commands.PeerId(1, 1, 1), 7)))
     clean(2)
-    again = store_of(journal.again(), 2, [record for record in journal.records if record.group == GROUP])
-    assert again.point.index == store.point.index
+    assert store_of(journal.again(), 2).point.index == store.point.index
 
 
-def store_of(journal: Journal, node: int, records: Sequence[Any] = ()) -> QuorumStore:
-    """A member of three, as it is when it has started."""
-    members = (1 << 32, 2 << 32, 3 << 32)
-    store = QuorumStore(
-        GROUP, "q", journal, when_durable=at_once, members=members, me=members[node - 1], node=node
-    )
-    store.restore(records)
-    store.recovered(DEFAULTS, 1000)
+def store_of(journal: MemoryJournal, node: int = 1) -> QuorumStore:
+    """A member of three, as a start finds it."""
+    members = [member_id(each) for each in (1, 2, 3)]
+    me = members[node - 1]
+    store = QuorumStore(GROUP, "q", journal, when_durable=at_once, members=members, me=me, node=node)
+    store.restore([record for record in journal.records if record.group == GROUP])
+    store.recovered(DEFAULTS, 0)
     return store
+
+
+def fill(journal: MemoryJournal, files: int) -> None:
+    """Other groups write until the journal has so many files."""
+    while len(journal.files) < files:
+        journal.append(GROUP + 1, 1, 0, [b"x" * 100])
+
+
+def write(
+    store: QuorumStore,
+    *runs: messages.Run,
+    hard: messages.Hard | None = None,
+    snapshot: messages.Snapshot | None = None,
+) -> None:
+    store.write(messages.Ready(1, hard, snapshot, runs, [], None, (), None), lambda: None)
 
 
 def give(store: QuorumStore, count: int) -> None:
@@ -536,8 +523,7 @@ def give(store: QuorumStore, count: int) -> None:
 
 def carry_out(store: QuorumStore, command: QuorumCommand) -> None:
     payload = store.propose([command], 1000).payload
-    run = messages.run_of(store.last + 1, 1, messages.Kind.COMMAND, (payload,))
-    store.write(messages.Ready(1, None, None, (run,), [], None, (), None), lambda: None)
+    write(store, messages.run_of(store.last + 1, 1, messages.Kind.COMMAND, (payload,)))
     store.apply(store.last)
 
 
@@ -553,14 +539,11 @@ def start_of(journal: Journal, me: int) -> QuorumStore:
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_member_that_is_added_again_has_nothing_of_the_one_before(durable: bool) -> None:
     """Of the node's first member messages are cleaned away, the state stands; then the power goes."""
-    world = World(21)
+    world = Harness(21)
     leader = world.opened()
-    first = world.join(4, 300)
-    leader.member.change(messages.Add(first))
-    leader.member.advance()
+    first = added(world, leader, 300)
     for _ in range(4):
-        world.publish(leader, 4)
-        world.settle_down(world.even)
+        world.spread(leader, 4)
     journal, store = world.nodes[4].journal, world.nodes[4].store
     assert store.stored is not None
     assert store.point.index > 1
@@ -575,34 +558,21 @@ def test_a_member_that_is_added_again_has_nothing_of_the_one_before(durable: boo
 
 
 def test_a_member_that_was_added_is_there_when_the_file_with_its_beginning_is_cleaned() -> None:
-    world = World(22)
+    world = Harness(22)
     leader = world.opened()
-    new = world.join(4, 600)
-    leader.member.change(messages.Add(new))
-    leader.member.advance()
+    added(world, leader, 600)
     for _ in range(4):
-        world.publish(leader, 4)
-        world.settle_down(world.even)
+        world.spread(leader, 4)
     node = world.nodes[4]
     began = min(node.journal.files)
     while min(node.journal.files) == began:
         node.journal.clean(node.store, lambda: None)
-        world.publish(leader)
-        world.settle_down(world.even)
+        world.spread(leader)
     world.crash(4)
     world.start(4)
     assert world.nodes[4].store.point.index > 1, "it has what it had"
     world.settle_down(world.even)
     assert numbers(world, world.nodes[4]) == numbers(world, leader)
-
-
-def member_of_three(journal: SmallJournal) -> QuorumStore:
-    """The first of three, as a start finds it."""
-    members = [member_id(each) for each in (1, 2, 3)]
-    store = QuorumStore(GROUP, "q", journal, when_durable=at_once, me=members[0], members=members, node=1)
-    store.restore(journal.records)
-    store.recovered(DEFAULTS, 0)
-    return store
 
 
 def entry(store: QuorumStore, number: int) -> bytes:
@@ -612,59 +582,57 @@ def entry(store: QuorumStore, number: int) -> bytes:
 
 
 def written(
-    store: QuorumStore, *payloads: bytes, term: int, first: int, hard: messages.Hard | None = None
+    store: QuorumStore, number: int, *, term: int, first: int, hard: messages.Hard | None = None
 ) -> None:
-    run = messages.run_of(first, term, messages.Kind.COMMAND, payloads)
-    store.write(messages.Ready(1, hard, None, (run,), [], None, (), None), lambda: None)
+    """An entry with one message."""
+    run = messages.run_of(first, term, messages.Kind.COMMAND, (entry(store, number),))
+    write(store, run, hard=hard)
 
 
 def test_entries_that_stand_there_again_cut_nothing_off() -> None:
     """The power goes while a file is cleaned: of three entries one was appended again."""
-    journal = SmallJournal(10**6)
-    store = member_of_three(journal)
+    journal = MemoryJournal(10**6)
+    store = store_of(journal)
     for number in (2, 3, 4):
-        written(store, entry(store, number), term=1, first=number)
+        written(store, number, term=1, first=number)
     journal.files[2], journal.live[2] = [], 0
     next(store.relocate(1))
     del journal.files[2][1:]
     assert journal.files[2][0].index == 2
-    found = member_of_three(journal.again())
+    found = store_of(journal.again())
     assert (found.last, found.point.index) == (4, 1)
 
 
 def test_what_is_said_to_be_committed_with_entries_is_not_taken_for_what_they_replace() -> None:
     """The term comes to the disk with the leader's commit index; the entry that this is about does not."""
-    journal = SmallJournal(10**6)
-    store = member_of_three(journal)
-    written(store, entry(store, 1), term=1, first=2)
-    written(store, entry(store, 2), term=2, first=2, hard=messages.Hard(2, None, 2))
+    journal = MemoryJournal(10**6)
+    store = store_of(journal)
+    written(store, 1, term=1, first=2)
+    written(store, 2, term=2, first=2, hard=messages.Hard(2, None, 2))
     assert journal.files[1].pop().index == 2
-    found = member_of_three(journal.again())
+    found = store_of(journal.again())
     assert (found.point.index, found.last, found.stored.hard.commit) == (1, 2, 1)
 
 
 def test_a_state_has_the_configuration_of_its_place() -> None:
     """The entries that changed it are cleaned away, and it is not that with which the group began."""
-    journal = SmallJournal(10**6)
-    store = member_of_three(journal)
+    journal = MemoryJournal(10**6)
+    store = store_of(journal)
     config = messages.Configuration(tuple(member_id(each) for each in (1, 2, 3)), (member_id(4, 1),))
-    run = messages.run_of(2, 1, messages.Kind.CONFIG, (messages.CONFIG.encode(config),))
-    store.write(messages.Ready(1, None, None, (run,), [], None, (), None), lambda: None)
+    write(store, messages.run_of(2, 1, messages.Kind.CONFIG, (messages.CONFIG.encode(config),)))
     assert store.apply(2) is not None
     journal.files[2], journal.live[2] = [], 0
-    for _ in store.relocate(1):
-        pass
+    list(store.relocate(1))
     journal.drop_oldest()
-    found = member_of_three(journal.again())
+    found = store_of(journal.again())
     assert found.stored.point == messages.Point(2, 1, config)
 
 
 def test_the_task_of_a_queue_wakes_when_its_member_leads_or_leads_no_more_and_for_no_other_election() -> None:
     """With thousands of queues, a wake for each step of an election takes longer than the election."""
-    world = World(1)
-    leader = world.opened()
-    world.settle_down(world.even)
-    follower = next(node for node in world.nodes.values() if node is not leader)
+    world = Harness(1)
+    leader = world.even_leader()
+    follower = followers(world, leader)[0]
     for node in (follower, leader):
         node.woken = False
         for role in (messages.Role.PRE_CANDIDATE, messages.Role.CANDIDATE, messages.Role.FOLLOWER):

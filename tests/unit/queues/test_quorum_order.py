@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.queues import commands
-from tests.support.queue_bench import Bench, message, only
+from tests.support.queue_bench import Bench, holding, message, only
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "priority_queue_fifo", note="in each level")
@@ -43,9 +43,7 @@ def test_one_batch_with_both_priorities_is_lined_up_by_them() -> None:
 
 
 def test_a_high_message_that_is_older_than_a_return_to_the_tail_goes_before_it_in_its_turn() -> None:
-    bench = Bench(delivery_limit=None)
-    bench.publish("n")
-    consumer = bench.consumer(1)
+    bench, consumer = holding("n", delivery_limit=None)
     bench.publish("h1", "h2", "h3", priority=9)
     bench.settle(consumer, commands.DeliveryOutcome.REQUEUE)
     bench.publish("h4", priority=9)

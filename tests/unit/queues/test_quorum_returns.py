@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from amqp10broker.message.amqp10 import decode_head
@@ -11,7 +13,9 @@ from amqp10broker.protocols.amqp10.types import Symbol, Timestamp
 from amqp10broker.queues import commands
 from amqp10broker.queues.quorum.commands import NodeGone, SessionGone
 from amqp10broker.queues.settings import RetryType
-from tests.support.queue_bench import Bench, message, only
+from tests.support.queue_bench import Bench, holding, message, only
+
+RETRIES: dict[str, Any] = {"retry_type": RetryType.ALL, "retry_min_ms": 1000}
 
 
 def counts_of(message: Message) -> tuple[int | None, int | None, int | None, bool | None]:
@@ -93,9 +97,7 @@ def test_a_lost_connection_counts_against_the_limit() -> None:
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "subscribe_redelivery_limit_disable")
 def test_without_a_limit_a_message_comes_back_for_ever() -> None:
-    bench = Bench(delivery_limit=None)
-    bench.publish("a")
-    consumer = bench.consumer(1)
+    bench, consumer = holding("a", delivery_limit=None)
     for times in range(1, 40):
         bench.settle(consumer, commands.DeliveryOutcome.REQUEUE_FAILED)
         found = bench.delivered(bench.credit(consumer, 1))[0]
@@ -105,9 +107,7 @@ def test_without_a_limit_a_message_comes_back_for_ever() -> None:
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "delivery_limit_policy_update")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "update_config_delivery_limit_test")
 def test_another_limit_acts_at_the_next_return() -> None:
-    bench = Bench(delivery_limit=5, dead_letter_exchange="dlx")
-    bench.publish("a")
-    consumer = bench.consumer(1)
+    bench, consumer = holding("a", delivery_limit=5, dead_letter_exchange="dlx")
     bench.settle(consumer, commands.DeliveryOutcome.REQUEUE)
     bench.credit(consumer, 1)
     bench.configure(delivery_limit=1, dead_letter_exchange="dlx")
@@ -117,9 +117,8 @@ def test_another_limit_acts_at_the_next_return() -> None:
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "modify_test")
-def test_annotations_of_modified_are_merged_and_stay(bench: Bench) -> None:
-    bench.publish("a")
-    consumer = bench.consumer(1)
+def test_annotations_of_modified_are_merged_and_stay() -> None:
+    bench, consumer = holding("a")
     bench.settle(
         consumer,
         commands.DeliveryOutcome.REQUEUE,
@@ -136,9 +135,7 @@ def test_annotations_of_modified_are_merged_and_stay(bench: Bench) -> None:
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_SUITE", "handler_at_most_once")
 @pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "discard")
 def test_a_rejected_message_dies_with_annotations_and_counts() -> None:
-    bench = Bench(dead_letter_exchange="dlx", dead_letter_routing_key="k")
-    bench.publish("a", "b")
-    consumer = bench.consumer(2)
+    bench, consumer = holding("a", "b", dead_letter_exchange="dlx", dead_letter_routing_key="k")
     bench.settle(
         consumer, commands.DeliveryOutcome.DISCARD_FAILED, annotations=encode({Symbol("x-why"): "bad"})
     )
@@ -151,9 +148,7 @@ def test_a_rejected_message_dies_with_annotations_and_counts() -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "discard_after_cancel_test")
 def test_a_cancelled_consumer_may_still_reject() -> None:
-    bench = Bench(dead_letter_exchange="dlx")
-    bench.publish("a")
-    consumer = bench.consumer(1)
+    bench, consumer = holding("a", dead_letter_exchange="dlx")
     bench.cancel(consumer)
     bench.settle(consumer, commands.DeliveryOutcome.DISCARD)
     assert bench.dead() == [("rejected", ["a"])]
@@ -198,9 +193,7 @@ def test_a_cancelled_consumer_may_still_reject() -> None:
 def test_which_returns_wait(
     lost: bool, kind: RetryType, delivery_outcome: commands.DeliveryOutcome, waits: bool
 ) -> None:
-    bench = Bench(retry_type=kind, retry_min_ms=1000)
-    bench.publish("a")
-    consumer = bench.consumer(1)
+    bench, consumer = holding("a", retry_type=kind, retry_min_ms=1000)
     (bench.leave if lost else bench.settle)(consumer, delivery_outcome)
     assert (bench.queue.delayed, bench.queue.ready) == ((1, 0) if waits else (0, 1))
     if waits:
@@ -214,9 +207,7 @@ def test_which_returns_wait(
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "delayed_retry_backoff")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "delayed_retry_backoff_test")
 def test_the_wait_grows_with_failures_up_to_the_longest() -> None:
-    bench = Bench(retry_type=RetryType.ALL, retry_min_ms=1000, retry_max_ms=2500)
-    bench.publish("a")
-    consumer = bench.consumer(1)
+    bench, consumer = holding("a", **RETRIES, retry_max_ms=2500)
     for wait in (1000, 2000, 2500, 2500):
         bench.settle(consumer, commands.DeliveryOutcome.REQUEUE_FAILED)
         assert bench.queue.deadline() == bench.now + wait
@@ -231,9 +222,8 @@ def test_the_wait_grows_with_failures_up_to_the_longest() -> None:
     "delayed_retry_explicit_delivery_time_test",
     "delayed_retry_explicit_overrides_config_test",
 )
-def test_a_delivery_time_in_annotations_goes_before_the_settings(bench: Bench) -> None:
-    bench.publish("a")
-    consumer = bench.consumer(1)
+def test_a_delivery_time_in_annotations_goes_before_the_settings() -> None:
+    bench, consumer = holding("a")
     later = encode({Symbol("x-opt-delivery-time"): Timestamp(bench.now + 5000)})
     bench.settle(consumer, commands.DeliveryOutcome.REQUEUE, annotations=later)
     assert bench.queue.deadline() == bench.now + 5000
@@ -243,9 +233,7 @@ def test_a_delivery_time_in_annotations_goes_before_the_settings(bench: Bench) -
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "delayed_retry_explicit_delivery_time_past_test")
 def test_a_delivery_time_of_the_past_is_now() -> None:
-    bench = Bench(retry_type=RetryType.ALL, retry_min_ms=1000)
-    bench.publish("a")
-    consumer = bench.consumer(1)
+    bench, consumer = holding("a", **RETRIES)
     past = encode({Symbol("x-opt-delivery-time"): Timestamp(5)})
     bench.settle(consumer, commands.DeliveryOutcome.REQUEUE, annotations=past)
     assert bench.get(consumer) == ["a"]
@@ -256,9 +244,8 @@ def test_a_delivery_time_of_the_past_is_now() -> None:
     "rabbit_fifo_SUITE", "delayed_retry_counts_towards_limit_test", "delayed_retry_purge_test"
 )
 def test_delayed_messages_are_purged_and_counted() -> None:
-    bench = Bench(retry_type=RetryType.ALL, retry_min_ms=1000, max_length=1, consumer_timeout_ms=None)
-    bench.publish("a")
-    bench.settle(bench.consumer(1), commands.DeliveryOutcome.REQUEUE)
+    bench, consumer = holding("a", **RETRIES, max_length=1, consumer_timeout_ms=None)
+    bench.settle(consumer, commands.DeliveryOutcome.REQUEUE)
     bench.publish("b")
     assert (bench.queue.ready, bench.queue.delayed) == (0, 1)
     told = bench.do(commands.Purge(bench.request))
@@ -269,7 +256,7 @@ def test_delayed_messages_are_purged_and_counted() -> None:
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "delayed_retry_monotonic_timestamp_test")
 def test_the_clock_set_back_delays_and_loses_nothing() -> None:
     """The queue's time stands still until the clock is there again."""
-    bench = Bench(retry_type=RetryType.ALL, retry_min_ms=1000)
+    bench = Bench(**RETRIES)
     bench.publish("a", "b")
     consumer = bench.consumer(1)
     bench.settle(consumer, commands.DeliveryOutcome.REQUEUE)
@@ -287,9 +274,10 @@ def test_the_clock_set_back_delays_and_loses_nothing() -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "delayed_retry_delivery_limit_takes_precedence_test")
 def test_the_delivery_limit_goes_before_the_delay() -> None:
-    bench = Bench(retry_type=RetryType.ALL, retry_min_ms=9, delivery_limit=0, dead_letter_exchange="dlx")
-    bench.publish("a")
-    bench.settle(bench.consumer(1), commands.DeliveryOutcome.REQUEUE)
+    bench, consumer = holding(
+        "a", retry_type=RetryType.ALL, retry_min_ms=9, delivery_limit=0, dead_letter_exchange="dlx"
+    )
+    bench.settle(consumer, commands.DeliveryOutcome.REQUEUE)
     assert bench.dead() == [("delivery_limit", ["a"])]
     assert bench.queue.delayed == 0
 
@@ -299,9 +287,7 @@ def test_the_delivery_limit_goes_before_the_delay() -> None:
 
 def test_what_the_consumers_of_a_node_held_comes_back_once_however_long_it_was_away() -> None:
     """As from a lost connection, and not because of a time-out that nobody let happen."""
-    bench = Bench(consumer_timeout_ms=1000)
-    bench.publish("a", "b")
-    consumer = bench.consumer(2)
+    bench, consumer = holding("a", "b", consumer_timeout_ms=1000)
     bench.now += 5000
     assert bench.do(NodeGone(0, 0)) == []
     assert bench.held(consumer) == []
@@ -364,9 +350,7 @@ def test_a_consumers_own_time_goes_before_the_queues(own: int | None, at: int) -
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "consumer_timeout_cancelled_test")
 def test_a_cancelled_consumer_times_out_too_and_is_forgotten() -> None:
-    bench = Bench(consumer_timeout_ms=1000)
-    bench.publish("a")
-    consumer = bench.consumer(1)
+    bench, consumer = holding("a", consumer_timeout_ms=1000)
     bench.cancel(consumer)
     bench.wait(1000)
     assert bench.queue.ready == 1

@@ -75,6 +75,11 @@ class Node:
     def _wake(self) -> None:
         self.woken += 1
 
+    def all_await_election(self) -> None:
+        for member in self.members:
+            member.awaits_election()
+        self.run()
+
     def run(self) -> list[int]:
         """Give it its turns until nothing is due; how many members each told."""
         turns = []
@@ -109,9 +114,7 @@ def test_thousands_that_are_due_have_their_time_some_a_turn() -> None:
 def test_a_few_members_ask_for_votes_at_a_time() -> None:
     """With thousands at once a round takes longer than its time-out. Others begin when some have a leader."""
     node = Node(1_000)
-    for member in node.members:
-        member.awaits_election()
-    node.run()
+    node.all_await_election()
     assert len(node.asked) == node.groups.elections == ELECTIONS_MAX
     for count in (1, 10, ELECTIONS_MAX):
         before = len(node.asked)
@@ -125,9 +128,7 @@ def test_a_few_members_ask_for_votes_at_a_time() -> None:
 def test_a_member_that_asks_in_vain_makes_room_for_others() -> None:
     """Its group may have no majority: it asks again behind all others that are due."""
     node = Node(3 * ELECTIONS_MAX)
-    for member in node.members:
-        member.awaits_election()
-    node.run()
+    node.all_await_election()
     for _ in range(3):
         node.now_ms += 1_000
         node.run()
@@ -140,9 +141,7 @@ def test_members_of_queues_ask_for_votes_when_the_node_has_begun_them() -> None:
     """Before that it has other work, and the members of the other nodes may not be there."""
     node = Node(10)
     node.groups.elects = False
-    for member in node.members:
-        member.awaits_election()
-    node.run()
+    node.all_await_election()
     assert node.asked == []
     node.groups.elects = True
     node.groups.on_deadline()
@@ -154,9 +153,7 @@ def test_the_first_member_of_a_new_group_asks_before_those_that_were_there() -> 
     """Also while those begin: a client waits for it, which has declared a queue."""
     node = Node(10)
     node.groups.elects = False
-    for member in node.members:
-        member.awaits_election()
-    node.run()
+    node.all_await_election()
     new = Told(node, 11, (ME, OTHER, THIRD))
     new.new = True
     node.groups.add(cast(Member, new))

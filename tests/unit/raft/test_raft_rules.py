@@ -13,7 +13,7 @@ from amqp10broker.layout import BadBytes
 from amqp10broker.raft import leader, messages
 from amqp10broker.raft.core import ELECTION_MS, ELECTION_SPREAD_MS, YIELD_MS
 from amqp10broker.raft.leader import LogView
-from tests.support.raft_room import the_room
+from tests.support.raft_modules import raft_modules
 from tests.support.raft_script import ScriptRunner
 
 LEADING = """
@@ -27,7 +27,7 @@ class Stage(ScriptRunner):
     """A group in some state."""
 
     def __init__(self, text: str = "") -> None:
-        super().__init__(the_room())
+        super().__init__(raft_modules())
         self.play(text)
 
     def play(self, text: str) -> list[str]:
@@ -376,17 +376,6 @@ def test_entries_are_handed_out_once_and_durable_by_ticket() -> None:
     view.persist(ticket)
     assert view.stable == 3
     assert view.entries(4, 100) == (run(4, 1),)
-
-
-def test_what_was_not_cut_off_counts() -> None:
-    """A truncation lowers older tickets to what it left."""
-    view = log()
-    view.append(run(1, 1, 3))
-    view.hand_out()
-    ticket = view.issue()
-    view.truncate(3)
-    view.persist(ticket)
-    assert view.stable == 2
 
 
 def test_entries_are_cut_to_a_size_and_one_comes_always() -> None:

@@ -150,11 +150,9 @@ def test_the_command_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 BUSY_CONSUMING = ConsumerModel(0.0, 0.0, 0.5, 2.0, False, (100,))
-
 """It is done with a message at once, and grants anew at half of its credit."""
 
 EACH = ConsumerModel(0.0, 0.0, 1.0, 1.0, True, (100,))
-
 """It grants anew with each message."""
 
 
@@ -162,12 +160,6 @@ def one_consuming(
     habits: ConsumerModel = BUSY_CONSUMING, *, credit: int = 50, trip_s: float = 0.1, messages: int = 4000
 ) -> SimulationResult:
     return Delivering(habits, credit, trip_s / 2).run(messages)
-
-
-def forecast_consuming(tape: Tape, asked: Settings) -> Forecast:
-    (found,), _ = forecasts(read_script(tape.records), asked)
-    assert found.receives
-    return found
 
 
 def test_who_works_is_the_limit_and_what_waits_then_is_told() -> None:
@@ -225,8 +217,8 @@ def test_a_forecast_from_a_recording_is_the_run_of_who_was_recorded_consuming(
 ) -> None:
     """Whatever the credit and round trip of the recording were, and whenever the client grants."""
     tape = taped_consumer(habits, credit=credit, trip_s=trip_ms / 1000, messages=600, settled=settled)
-    found = forecast_consuming(tape, Settings(client_credit=asked, round_trip_ms=asked_ms))
-    assert (found.credit, found.window, found.messages) == (credit, None, 600)
+    found = forecast(tape, Settings(client_credit=asked, round_trip_ms=asked_ms))
+    assert (found.receives, found.credit, found.window, found.messages) == (True, credit, None, 600)
     assert found.round_trip_s == pytest.approx(trip_ms / 1000, rel=0.01)
     truth = one_consuming(habits, credit=asked, trip_s=asked_ms / 1000, messages=40 * asked + 1000)
     assert found.run.rate == pytest.approx(truth.rate, rel=0.15)

@@ -160,9 +160,8 @@ def test_the_journal_is_held_until_what_goes_ahead_of_it_is_durable(log: Catalog
 
 
 @pytest.mark.usefixtures("small_spare")
-def test_the_file_does_not_grow_with_changes_that_are_undone(disk: SimDisk) -> None:
+def test_the_file_does_not_grow_with_changes_that_are_undone(log: CatalogLog, disk: SimDisk) -> None:
     """It is written anew when it is much longer than its entries."""
-    log = opened(disk)
     log.put([(("kept",), "x" * 50)])
     for number in range(200):
         log.put([(("a",), number)])
@@ -175,9 +174,8 @@ def test_the_file_does_not_grow_with_changes_that_are_undone(disk: SimDisk) -> N
 
 
 @pytest.mark.usefixtures("small_spare")
-def test_the_file_is_written_anew_without_a_sync_of_its_own(disk: SimDisk) -> None:
+def test_the_file_is_written_anew_without_a_sync_of_its_own(log: CatalogLog, disk: SimDisk) -> None:
     """Whoever commits syncs it, with what others wait for, and what was changed meanwhile is in it."""
-    log = opened(disk)
     while disk.names("/data/catalog") == ["catalog.log"]:
         log.put([(("a",), log.size_bytes)])
         sync(disk, log)
@@ -200,9 +198,8 @@ def test_the_file_is_written_anew_without_a_sync_of_its_own(disk: SimDisk) -> No
 
 
 @pytest.mark.usefixtures("small_spare")
-def test_a_file_that_is_too_long_at_the_start_is_written_anew(disk: SimDisk) -> None:
+def test_a_file_that_is_too_long_at_the_start_is_written_anew(log: CatalogLog, disk: SimDisk) -> None:
     """As it is after many changes between two chances to do it."""
-    log = opened(disk)
     for number in range(100):
         log.put([(("a",), number)])
     size = log.size_bytes
@@ -232,9 +229,8 @@ def test_many_entries_are_written_anew_in_several_records(
 
 
 @pytest.mark.usefixtures("small_spare")
-def test_without_room_to_write_it_anew_the_old_file_goes_on(disk: SimDisk) -> None:
+def test_without_room_to_write_it_anew_the_old_file_goes_on(log: CatalogLog, disk: SimDisk) -> None:
     """It is tried again when the file has grown."""
-    log = opened(disk)
     while log.size_bytes < 400:
         log.put([(("a",), log.size_bytes)])
     disk.fail[len(disk.calls) + 1] = errno.ENOSPC
@@ -341,9 +337,8 @@ def test_requests_while_the_disk_is_full_take_no_memory() -> None:
     assert log.size_bytes < 3000
 
 
-def test_a_failed_sync_is_final(disk: SimDisk) -> None:
+def test_a_failed_sync_is_final(log: CatalogLog, disk: SimDisk) -> None:
     """Nobody knows what is on the disk: nothing is written any more, whatever is asked."""
-    log = opened(disk)
     log.put([(("a",), 1)])
     disk.fail[len(disk.calls)] = errno.EIO
     with pytest.raises(StorageFailed, match="catalog.log: cannot be synced: Input/output error; look at"):
@@ -509,9 +504,8 @@ def test_a_flipped_bit_in_a_file_that_was_written_anew_is_found(disk: SimDisk, s
 
 
 @pytest.mark.usefixtures("small_spare")
-def test_an_empty_sector_in_a_file_that_was_written_anew_is_damage(disk: SimDisk) -> None:
+def test_an_empty_sector_in_a_file_that_was_written_anew_is_damage(log: CatalogLog, disk: SimDisk) -> None:
     """It would pass for what a loss of power leaves of a write, but all before the marker was synced."""
-    log = opened(disk)
     log.put([(("a",), "x" * 4000)])
     log.put([(("a",), "y" * 4000)])
     log.put([(("a",), "z" * 4000)])

@@ -13,7 +13,7 @@ from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.record import HEADER_BYTES, RECORD_BYTES, Record
 from tests.support.disks import PowerLoss, SimDisk
 from tests.support.inventories import inventory_on
-from tests.support.journals import FOLDER, LONG, World, file_name, new_disk, walk
+from tests.support.journal_harness import FOLDER, LONG, Harness, file_name, new_disk, walk
 
 
 def _open(disk: SimDisk, file_bytes_max: int = 10_000) -> tuple[Journal, list[Record]]:
@@ -201,11 +201,8 @@ def test_a_record_that_was_changed_is_not_served(disk: SimDisk) -> None:
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "dont_leak_file_handles")
 def test_few_descriptors_stay_open_and_none_after_closing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "OPEN_FILES_MAX", 4)
-    world = World(new_disk(), 100)
-    world.recover()
-    for _ in range(30):
-        world.append(60)
-    world.commit()
+    world = _world(file_bytes_max=100)
+    world.put(60, 30)
     world.read_all()
     # Four full files, the one that is written to, the folder; the inventory, as made and as read.
     assert world.disk.open_count <= 8
@@ -218,12 +215,16 @@ def test_few_descriptors_stay_open_and_none_after_closing(monkeypatch: pytest.Mo
 # --- cleaning -----------------------------------------------------------------------------------
 
 
-def _filled(files: int) -> World:
-    world = World(new_disk(), 1000)
+def _world(seed: int = 0, file_bytes_max: int = 600) -> Harness:
+    world = Harness(new_disk(seed), file_bytes_max)
     world.recover()
+    return world
+
+
+def _filled(files: int) -> Harness:
+    world = _world(file_bytes_max=1000)
     while world.journal.files <= files:
-        world.append(100)
-    world.commit()
+        world.put(100)
     return world
 
 
@@ -272,8 +273,7 @@ def test_a_dropped_file_goes_when_what_was_appended_before_is_durable() -> None:
 
 def test_a_change_of_the_inventory_under_way_does_not_cover_a_removal_after_it() -> None:
     world = _filled(4)
-    for message in list(world.live):
-        world.consume(message)
+    world.consume_all()
     world.journal.drop(1)
     world.journal.drop(2)
     fds = world.inventory.fds_to_sync()
@@ -289,8 +289,7 @@ def test_a_change_of_the_inventory_under_way_does_not_cover_a_removal_after_it()
 
 def test_a_file_that_was_dropped_and_comes_back_goes_again_unread() -> None:
     world = _filled(3)
-    for message in list(world.live):
-        world.consume(message)
+    world.consume_all()
     assert _names(world.disk) == [1, 2, 3, 4]
     world.journal.drop(1)
     before = world.disk.contents(f"{FOLDER}/{file_name(1)}")
@@ -304,8 +303,7 @@ def test_a_file_that_was_dropped_and_comes_back_goes_again_unread() -> None:
 
 def test_a_removal_before_a_crash_is_durable_before_the_next_one_after_it() -> None:
     world = _filled(4)
-    for message in list(world.live):
-        world.consume(message)
+    world.consume_all()
     world.journal.drop(1)
     disk = world.disk.after_kill()
     journal, _ = _open(disk)
@@ -411,10 +409,8 @@ def test_in_a_quiet_time_the_inventory_tells_damage_in_the_last_commit(disk: Sim
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_a_write_that_fails_keeps_everything_and_works_the_next_time(code: int) -> None:
-    world = World(new_disk())
-    world.recover()
-    world.append(100)
-    world.commit()
+    world = _world()
+    world.put(100)
     before = len(world.disk.contents(f"{FOLDER}/{file_name(1)}"))
     for _ in range(3):
         world.append(300)
@@ -427,17 +423,14 @@ def test_a_write_that_fails_keeps_everything_and_works_the_next_time(code: int) 
         assert world.journal.collected_bytes == collected
         assert len(world.disk.contents(f"{FOLDER}/{file_name(1)}")) == before
         world.read_all()
-    world.append(10)
-    world.commit()
-    world.disk = world.disk.after_kill()
-    assert len(world.recover()) == 5
+    world.put(10)
+    assert len(world.restart()) == 5
 
 
 def test_half_of_a_failed_write_does_not_come_back_under_the_next_one() -> None:
     # Found by the model: it looked like a record that was written whole and then damaged.
     for seed in range(2):
-        world = World(new_disk(seed))
-        world.recover()
+        world = _world(seed)
         world.append(100)
         world.disk.fail = {len(world.disk.calls): errno.ENOSPC}
         with pytest.raises(DiskFull):
@@ -448,8 +441,7 @@ def test_half_of_a_failed_write_does_not_come_back_under_the_next_one() -> None:
 
 
 def test_a_cut_that_fails_is_tried_again_and_one_that_cannot_be_synced_is_final() -> None:
-    world = World(new_disk())
-    world.recover()
+    world = _world()
     world.append(100)
     calls = len(world.disk.calls)
     # The write, its cut; the cut at the next try; then the sync of it.
@@ -463,8 +455,7 @@ def test_a_cut_that_fails_is_tried_again_and_one_that_cannot_be_synced_is_final(
 
 
 def test_a_next_file_that_cannot_be_made_does_not_hold_up_the_last_one() -> None:
-    world = World(new_disk(), 100)
-    world.recover()
+    world = _world(file_bytes_max=100)
     world.append(200)
     world.append(200)
     calls = len(world.disk.calls)
@@ -483,13 +474,12 @@ def test_a_next_file_that_cannot_be_made_does_not_hold_up_the_last_one() -> None
     with pytest.raises(DiskFull, match="cannot be made"):
         world.write()
     world.commit()
-    world.disk = world.disk.after_kill()
-    assert len(world.recover()) == 2
+    assert len(world.restart()) == 2
 
 
-def _failing(seed: int, at: int, code: int) -> tuple[World, bool]:
+def _failing(seed: int, at: int, code: int) -> tuple[Harness, bool]:
     """Walk with the call of that number failing; whether it was a sync, after which nothing goes on."""
-    world = World(new_disk(seed))
+    world = Harness(new_disk(seed))
     world.disk.fail = {at: code}
     rng = random.Random(seed)
     while True:
@@ -517,8 +507,7 @@ def test_whichever_call_fails_it_is_told_and_nothing_durable_is_lost(seed: int, 
         if not stopped:
             # Whatever failed, it goes on.
             world.read_all()
-            world.append(100)
-            world.commit()
+            world.put(100)
             world.read_all()
         world.disk = world.disk.after_power_loss(at) if at % 2 else world.disk.after_kill()
         world.recover()
@@ -528,7 +517,7 @@ def test_whichever_call_fails_it_is_told_and_nothing_durable_is_lost(seed: int, 
 def test_what_was_removed_does_not_come_back_alone_and_what_is_there_has_no_hole() -> None:
     # Many files, few live: removals and creations of names in any order of durability.
     for seed in range(150 if LONG else 30):
-        world = World(new_disk(seed), 150)
+        world = Harness(new_disk(seed), 150)
         rng = random.Random(seed)
         world.recover()
         world.disk.lose_power_at = len(world.disk.calls) + rng.randrange(200)
@@ -537,7 +526,7 @@ def test_what_was_removed_does_not_come_back_alone_and_what_is_there_has_no_hole
         world.recover()
 
 
-def _until_power_loss(world: World, rng: random.Random) -> None:
+def _until_power_loss(world: Harness, rng: random.Random) -> None:
     try:
         while True:
             for _ in range(3):

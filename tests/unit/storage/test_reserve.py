@@ -14,14 +14,14 @@ from amqp10broker.storage import journal as journal_module
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.record import RECORD_BYTES
 from tests.support.disks import SECTOR_BYTES, Inode, SimDisk
-from tests.support.journals import FOLDER, World, file_name, new_disk
+from tests.support.journal_harness import FOLDER, Harness, file_name, new_disk
 
 FILE = 8000
 RESERVE = 12_000
 
 
-def _world() -> World:
-    world = World(new_disk(), FILE, RESERVE)
+def _world() -> Harness:
+    world = Harness(new_disk(), FILE, RESERVE)
     world.recover()
     world.commit()
     return world
@@ -85,8 +85,7 @@ def test_the_reserve_is_written_to_the_last_byte_and_then_nothing_is_lost() -> N
     world = _world()
     _fill(world.disk)
     while world.journal.room_bytes > 2 * RECORD_BYTES + 200:
-        world.append(100)
-        world.commit()
+        world.put(100)
     assert world.journal.shortage is not None
     for _ in range(SECTOR_BYTES):
         world.append(100)
@@ -95,24 +94,20 @@ def test_the_reserve_is_written_to_the_last_byte_and_then_nothing_is_lost() -> N
     world.disk.capacity = None
     world.commit()
     assert world.journal.shortage is None
-    world.disk = world.disk.after_kill()
-    world.recover()
+    world.restart()
 
 
 def test_a_file_in_which_nothing_lives_goes_and_makes_the_reserve_whole() -> None:
     """Though there is no room to make another: the next file was made in advance."""
     world = _world()
     while world.journal.size_bytes < FILE // 2:
-        world.append(100)
-    world.commit()
+        world.put(100)
     _fill(world.disk)
     while world.journal.shortage is None:
-        world.append(10)
-    world.commit()
+        world.put(10)
     used = world.disk.used()
     world.append(10)
-    for message in list(world.live):
-        world.consume(message)
+    world.consume_all()
     world.commit()
     while world.clean():
         world.commit()
@@ -126,16 +121,14 @@ def test_a_file_in_which_nothing_lives_goes_and_makes_the_reserve_whole() -> Non
 def test_a_file_with_more_alive_than_there_is_room_for_is_not_cleaned() -> None:
     world = _world()
     while world.journal.files < 4:
-        world.append(100)
-        world.commit()
+        world.put(100)
     live = sorted(world.live)
     for message in live[len(live) // 4 :]:
         world.consume(message)
     assert world.journal.to_clean() is not None
     _fill(world.disk)
     while world.journal.room_bytes > 1000:
-        world.append(100)
-        world.commit()
+        world.put(100)
     for message in [message for message in world.live if message > live[-1]]:
         world.consume(message)
     assert world.journal.to_clean() is None
@@ -146,29 +139,22 @@ def test_a_file_with_more_alive_than_there_is_room_for_is_not_cleaned() -> None:
 
 def test_a_start_on_a_full_disk_has_what_was_reserved_before() -> None:
     world = _world()
-    for _ in range(10):
-        world.append(100)
-    world.commit()
+    world.put(100, 10)
     _fill(world.disk)
     while world.journal.shortage is None:
-        world.append(100)
-    world.commit()
+        world.put(100)
     room = world.journal.room_bytes
-    world.disk = world.disk.after_kill()
-    world.recover()
+    world.restart()
     assert world.journal.shortage is not None
     assert world.journal.room_bytes >= room // 2
-    for _ in range(20):
-        world.append(10)
-    world.commit()
+    world.put(10, 20)
     assert world.disk.used() <= (world.disk.capacity or 0)
 
 
 def test_a_full_file_keeps_no_room_behind_its_end() -> None:
     world = _world()
     while world.journal.files < 4:
-        world.append(100)
-        world.commit()
+        world.put(100)
     full = world.disk.paths(FOLDER)[:-2]
     assert len(full) == 3
     for path in full:
@@ -180,11 +166,9 @@ def test_a_full_file_keeps_no_room_behind_its_end() -> None:
 def test_a_system_that_cannot_allocate_has_no_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = new_disk()
     monkeypatch.setattr(disk, "allocate", lambda fd, end: False)
-    world = World(disk, FILE, RESERVE)
+    world = Harness(disk, FILE, RESERVE)
     world.recover()
-    for _ in range(300):
-        world.append(100)
-    world.commit()
+    world.put(100, 300)
     assert (world.journal.shortage, world.journal.room_bytes) == (None, 0)
     assert not world.journal.reserve
     world.read_all()
@@ -211,10 +195,9 @@ def test_a_full_file_whose_room_cannot_be_given_back_stops_nothing_for_want_of_r
     world.recover()
 
 
-def _go_on_to_file(world: World, number: int) -> None:
+def _go_on_to_file(world: Harness, number: int) -> None:
     while world.journal.files < number:
-        world.append(100)
-        world.commit()
+        world.put(100)
 
 
 def test_a_signal_does_not_keep_the_system_from_giving_room(monkeypatch: pytest.MonkeyPatch) -> None:

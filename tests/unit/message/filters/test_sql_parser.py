@@ -255,20 +255,8 @@ def test_a_delimited_name_has_an_end_and_no_control_characters(text: str) -> Non
 @pytest.mark.parametrize(
     "word",
     [
-        "and",
-        "Or",
-        "not",
-        "like",
-        "escape",
-        "in",
-        "is",
-        "null",
-        "true",
-        "False",
-        "utc",
-        "date",
-        "upper",
-        "EXISTS",
+        *("and", "Or", "not", "like", "escape", "in", "is", "null", "true", "False"),
+        *("utc", "date", "upper", "EXISTS"),
     ],
 )
 def test_reserved_words_are_no_names(word: str) -> None:

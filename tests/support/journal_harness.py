@@ -55,7 +55,7 @@ class Copy:
 
 
 @dataclass
-class World:
+class Harness:
     """What was done with a journal, and what must come of it."""
 
     disk: SimDisk
@@ -119,6 +119,12 @@ class World:
         self.next_message += 1
         self._append(message, size, pieces)
 
+    def put(self, size: int, count: int = 1) -> None:
+        """Append so many messages and commit each."""
+        for _ in range(count):
+            self.append(size)
+            self.commit()
+
     def write(self) -> int | None:
         return self.journal.write()
 
@@ -160,6 +166,15 @@ class World:
         copy = self.copies[self.live.pop(message)]
         self.promised.discard(message)
         self.journal.add_dead(copy.file, copy.length)
+
+    def consume_all(self) -> None:
+        for message in list(self.live):
+            self.consume(message)
+
+    def restart(self) -> list[Record]:
+        """Go on from what a kill leaves."""
+        self.disk = self.disk.after_kill()
+        return self.recover()
 
     def clean(self) -> bool:
         file = self.journal.to_clean()
@@ -250,7 +265,7 @@ def decode(record: Record) -> tuple[int, int]:
     return int(record.payload.split(b":", 1)[0]), len(record.payload)
 
 
-def walk(world: World, rng: random.Random, steps: int) -> None:
+def walk(world: Harness, rng: random.Random, steps: int) -> None:
     for _ in range(steps):
         deed = rng.randrange(10)
         if deed < 4:

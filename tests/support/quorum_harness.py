@@ -15,7 +15,19 @@ from amqp10broker.message.amqp10 import make_head
 from amqp10broker.message.traits import X_OPT_DELIVERY_DELAY
 from amqp10broker.protocols.amqp10.types import Long
 from amqp10broker.queues import machine_version
-from amqp10broker.queues.commands import TICK, Command, Confirmed, Deliver, Effect, PeerId, Publish, ReplyTo
+from amqp10broker.queues.commands import (
+    TICK,
+    Command,
+    Confirmed,
+    ConsumerRef,
+    Credit,
+    Deliver,
+    Effect,
+    PeerId,
+    Publish,
+    ReplyTo,
+    Subscribe,
+)
 from amqp10broker.queues.durability import EffectBatch
 from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.queues.quorum.durability import Clocks, QuorumInLog
@@ -26,13 +38,13 @@ from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.raft.groups import Groups, Member
 from amqp10broker.raft.ids import is_first, member_id, node_of
 from amqp10broker.raft.messages import Message
-from tests.support.small_journal import SmallJournal
+from tests.support.memory_journal import MemoryJournal
 
 GROUP = 7
 HEAD = make_head(None, None, "", "q")
 
 
-class Journal(SmallJournal):
+class Journal(MemoryJournal):
     """Only what was synced survives a loss of power, and perhaps some of the rest.
 
     Attributes:
@@ -114,7 +126,7 @@ class Journal(SmallJournal):
 class Node:
     """One node with its member; `leads` is the keeper's, `usable` the cluster's machine version."""
 
-    def __init__(self, world: World, me: int, journal: Journal) -> None:
+    def __init__(self, world: Harness, me: int, journal: Journal) -> None:
         self.world = world
         self.number = node_of(me)
         self.me = me
@@ -197,7 +209,7 @@ class Node:
         self.world.compare(self)
 
 
-class World:
+class Harness:
     """All nodes, and the network between them.
 
     Attributes:
@@ -326,6 +338,22 @@ class World:
         leader = self.leader()
         assert leader is not None
         return leader
+
+    def even_leader(self) -> Node:
+        """The leader, when all members have applied all that there is."""
+        self.settle_down(lambda: self.leader() is not None and self.even())
+        return self.opened()
+
+    def spread(self, node: Node, count: int = 1, size: int = 30, delay_ms: int = 0) -> None:
+        """A client publishes, and all members apply it."""
+        self.publish(node, count, size, delay_ms)
+        self.settle_down(self.even)
+
+    def consume(self, node: Node, credit: int) -> ConsumerRef:
+        """A client subscribes by a node and grants credit."""
+        consumer = self.client.consumer()
+        node.work(Subscribe(consumer, False), Credit(consumer, 0, credit, False, 0))
+        return consumer
 
     def publish(self, node: Node, count: int = 1, size: int = 30, delay_ms: int = 0) -> None:
         """A client publishes by a node; to be delivered later, if a delay is given."""
