@@ -66,6 +66,7 @@ class Browsing(RuleBasedStateMachine):
         self.watchers: list[Watcher] = []
         self.do(commands.Subscribe(self.taker, False))
         self.browse("rgb")
+        self._grant(self.watchers[0], 3, drain=False)
 
     @rule(
         messages=st.lists(
