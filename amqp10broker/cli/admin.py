@@ -45,15 +45,17 @@ def is_here(url: BrokerUrl) -> bool:
 
 
 TIMEOUT_S: Final = 10.0
-"""After so long without an answer a broker is reported as stuck."""
+"""The time without an answer after which a broker is reported as stuck."""
 DECIDED_S: Final = 45.0
-"""The same for operations that change declarations: a cluster gives up after 30 s."""
+"""The time for operations that change declarations: a cluster gives up after 30 s."""
+SHOWN_MAX: Final = 3
+"""The ports of other brokers that an error names; more would hide the sentence."""
 
 
 # Remedies for refusals, by their kind; for a missing object, by the kind of object.
 _ADVICE: Final[Mapping[str, str]] = {
-    "Inequivalent": "declare it as it is, or delete it first",
-    "InUse": "wait, or leave out --if-unused and --if-empty",
+    "Inequivalent": "declare it with the same properties, or delete it first",
+    "InUse": "wait until it is unused or empty, or leave out --if-unused and --if-empty",
     "ResourceLocked": "it belongs to one connection, see 'amqp10broker connection list'",
     "NotFound queue": "see 'amqp10broker queue list'",
     "NotFound exchange": "see 'amqp10broker exchange list'",
@@ -80,10 +82,10 @@ def place_of(port: str | None, path: str | None, environ: Mapping[str, str]) -> 
             if not is_here(url):
                 raise ConfigError(
                     SOURCE,
-                    f"names {url.host}, and this command talks to a broker on the machine it runs on",
-                    "run it there, or say which broker of this machine with --port or --admin-socket",
+                    f"names the host {url.host}, but this command works with brokers on this machine only",
+                    "run it on that host, or select a broker on this machine with --port or --admin-socket",
                 )
-            # A broker with TLS has a plain port besides, which names the socket.
+            # A broker with TLS also has a plain port, which names the socket.
             return Place(PORT if url.tls else url.port, None)
         port = environ.get(setting.variable)
         source = f"variable {setting.variable}"
@@ -139,19 +141,27 @@ def _connected(place: Place, timeout_s: float) -> Iterator[tuple[str, socket.soc
             f"the broker at {path} has not answered for {timeout_s:g} s; it may be stuck or overloaded"
         ) from error
     except OSError as error:
-        raise AdminSocketError(f"cannot talk to the broker at {path}: {error.strerror or error}") from error
+        raise AdminSocketError(
+            f"cannot connect to the broker at {path}: {error.strerror or error}; check that it runs, "
+            "and that "
+            "this user may connect to it"
+        ) from error
 
 
 def _result(path: str, line: bytes) -> Any:
     if not line.endswith(b"\n"):
-        raise AdminSocketError(f"the broker at {path} hung up before it had answered; see its log")
+        raise AdminSocketError(f"the broker at {path} closed the connection before it answered; see its log")
     try:
         answer = json.loads(line)
         if answer["ok"]:
             return answer["result"]
         reason = str(answer["error"])
     except (ValueError, KeyError, TypeError) as error:
-        raise AdminSocketError(f"what answers at {path} is no amqp10broker of this version") from error
+        raise AdminSocketError(
+            f"the program that answers at {path} is not an amqp10broker of this version; restart it "
+            "with this "
+            "version, or use the command of its version"
+        ) from error
     kind = answer.get("kind")
     raise RefusedByBroker(
         f"the broker refuses: {reason}{_advice(answer)}", kind if isinstance(kind, str) else ""
@@ -168,13 +178,14 @@ def _advice(answer: Mapping[str, Any]) -> str:
 def _nobody(place: Place) -> str:
     if place.path:
         return (
-            f"no broker serves {place.path}; start one with 'amqp10broker serve --admin-socket {place.path}'"
+            f"no broker serves {place.path}; start a broker with 'amqp10broker serve --admin-socket "
+            f"{place.path}'"
         )
     others = [port for port in adminpath.found_ports() if port != place.port]
     if others:
-        hint = " or ".join(f"--port {port}" for port in others)
-        return f"no broker of yours runs on port {place.port}; there are signs of others, try {hint}"
+        hint = " or ".join(f"--port {port}" for port in others[:SHOWN_MAX])
+        return f"no broker of this user runs on port {place.port}; other brokers may run, try {hint}"
     return (
-        f"no broker of yours runs on port {place.port}; start one with 'amqp10broker serve', "
-        "or say where it is with --port or --admin-socket"
+        f"no broker of this user runs on port {place.port}; start one with 'amqp10broker serve', or select "
+        "another with --port or --admin-socket"
     )

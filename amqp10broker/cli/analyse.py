@@ -15,33 +15,37 @@ from amqp10broker.errors import ConfigError
 
 _MEMORY: Final = re.compile(r"[1-9]\d*[mg]")
 _MEMORY_LEAST_MB: Final = 512
-"""Spark itself needs 450 MB of the memory that Java reports."""
+"""The least memory: Spark itself needs 450 MB of the memory that Java reports."""
 _AIM: Final = "throughput"
 _MASTER: Final = re.compile(r"local(\[(\*|[1-9]\d*)\])?|spark://(127\.0\.0\.1|localhost):\d+")
 
 
 def _arguments(parser: Parser) -> None:
-    parser.add_argument("folder", metavar="DIR", type=Path, help="the recording, as given to serve --record")
     parser.add_argument(
-        "--output", metavar="DIR", type=Path, help="for report and tables (default: DIR/analysis)"
+        "folder", metavar="DIR", type=Path, help="folder of the recording, as given to serve --record"
     )
-    aim = parser.add_argument_group("what settings are recommended for")
+    parser.add_argument(
+        "--output", metavar="DIR", type=Path, help="folder for the report and tables (default: DIR/analysis)"
+    )
+    aim = parser.add_argument_group("goal of the recommended settings:")
     aim.add_argument(
         "--aim", choices=("throughput", "latency", "memory"),
         help="most messages; lowest p99 at --rate; least memory with --keep of it (default: throughput)",
     )  # fmt: skip
-    aim.add_argument("--rate", metavar="N", type=float, help="messages a second, with --aim latency")
+    aim.add_argument("--rate", metavar="N", type=float, help="rate in messages per second, for --aim latency")
     aim.add_argument(
         "--keep",
         metavar="SHARE",
         type=float,
-        help="of the best throughput, with --aim memory (default: 0.95)",
+        help="share of the best throughput that must remain, for --aim memory (default: 0.95)",
     )
-    follow = parser.add_argument_group("while it is being recorded")
-    follow.add_argument("--follow", action="store_true", help="a line a second and run, until ctrl-C")
+    follow = parser.add_argument_group("analyse the recording while it is being written")
+    follow.add_argument(
+        "--follow", action="store_true", help="print a line for each second and run, until Ctrl-C"
+    )
     follow.add_argument(
         "--late", metavar="SECONDS", type=int,
-        help="with --follow: how long to wait for late files, and so for each window (default: 15)",
+        help="how long to wait for late files before a second is printed, with --follow (default: 15)",
     )  # fmt: skip
     spark = parser.add_argument_group("Spark")
     spark.add_argument(
@@ -50,9 +54,9 @@ def _arguments(parser: Parser) -> None:
         help="local[N], local[*] or spark://127.0.0.1:PORT (default: local[*])",
     )
     spark.add_argument(
-        "--memory", default="2g", metavar="SIZE", help="of the JVM, such as 512m or 4g (default: 2g)"
+        "--memory", default="2g", metavar="SIZE", help="memory of the JVM, such as 512m or 4g (default: 2g)"
     )
-    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    parser.add_argument("--quiet", action="store_true", help="do not show progress")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -70,13 +74,13 @@ def _run(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     aim, rate, keep = arguments.aim or _AIM, arguments.rate, arguments.keep
     if arguments.follow and arguments.aim is not None:
-        raise ConfigError("--aim", "is given with --follow", "leave one of them out")
+        raise ConfigError("--aim", "cannot be used with --follow", "leave out one of them")
     if aim == "latency" and (rate is None or not 0 < rate < float("inf")):
-        raise ConfigError("--aim latency", "has no --rate above 0", "say at how many messages a second")
+        raise ConfigError("--aim latency", "needs --rate", "give the rate in messages per second, above 0")
     if aim != "latency" and rate is not None:
-        raise ConfigError("--rate", f"is given with --aim {aim}", "it belongs to --aim latency")
+        raise ConfigError("--rate", f"cannot be used with --aim {aim}", "it belongs to --aim latency")
     if aim != "memory" and keep is not None:
-        raise ConfigError("--keep", f"is given with --aim {aim}", "it belongs to --aim memory")
+        raise ConfigError("--keep", f"cannot be used with --aim {aim}", "it belongs to --aim memory")
     if keep is not None and not 0 < keep <= 1:
         raise ConfigError("--keep", f"is {keep:g}", "must be above 0, and 1 at most")
     if not _MASTER.fullmatch(arguments.master):
@@ -84,7 +88,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError("--master", f"is {arguments.master!r}", allowed)
     _check_memory(arguments.memory)
     if arguments.late is not None and not arguments.follow:
-        raise ConfigError("--late", "is given without --follow", "it belongs to --follow")
+        raise ConfigError("--late", "cannot be used without --follow", "give --follow, too")
     if arguments.late is not None and arguments.late < 0:
         raise ConfigError("--late", f"is {arguments.late}", "must be 0 or more seconds")
 
@@ -95,9 +99,11 @@ def _check_memory(text: str) -> None:
     asked = int(text[:-1]) << {"m": 20, "g": 30}[text[-1]]
     there = portable.machine_memory()
     if asked < _MEMORY_LEAST_MB << 20:
-        raise ConfigError("--memory", f"is {text}", f"Spark needs {_MEMORY_LEAST_MB}m at least")
+        raise ConfigError("--memory", f"is {text}", f"give at least {_MEMORY_LEAST_MB}m, which Spark needs")
     if there is not None and asked > there:
-        raise ConfigError("--memory", f"is {text}", f"this machine has {there >> 20}m")
+        raise ConfigError(
+            "--memory", f"is {text}", f"give at most {there >> 20}m, the memory of this machine"
+        )
 
 
 def _batch(arguments: argparse.Namespace) -> int:
@@ -107,7 +113,7 @@ def _batch(arguments: argparse.Namespace) -> int:
 
     progress = ProgressLines(None if arguments.quiet else sys.stderr)
     output = arguments.output or arguments.folder / "analysis"
-    # Before Java is started, which takes seconds.
+    # This comes before Java is started, which takes seconds.
     find_recording(arguments.folder)
     make_folder(output)
     aim = Aim(arguments.aim or _AIM, arguments.rate, 0.95 if arguments.keep is None else arguments.keep)
@@ -129,8 +135,8 @@ def _follow(arguments: argparse.Namespace) -> int:
     late_s = LATE_S if arguments.late is None else arguments.late
     if not check_folder(arguments.folder):
         progress.warn(
-            f"nothing is recorded in {arguments.folder} so far: waiting for `serve --record`; if "
-            "the name is wrong, press ctrl-C"
+            f"{arguments.folder} has no recording yet: waiting for `serve --record`; if the name is wrong, "
+            "press Ctrl-C"
         )
     progress.say("starting Spark")
     with command_session(arguments.master, arguments.memory) as spark:
@@ -152,7 +158,7 @@ COMMANDS: Final = (
         _run,
         "Recommend max_link_credit, max_incoming_window and max_queue_credit from a recording of flow "
         "events. Writes a report (one HTML file) and tables (CSV, Parquet). Needs the extra spark and Java "
-        "17 or newer. Exit codes: 1 nothing to analyse, 2 used wrongly, 3 Java or a package is missing, or "
-        "Java does not start, 130 ctrl-C.",
+        "17 or newer. Exit codes: 1 nothing to analyse, 2 wrong usage, 3 Java or a package is missing or "
+        "Java does not start, 130 Ctrl-C.",
     ),
 )

@@ -1,7 +1,7 @@
-"""``run-cluster``: nodes on this machine, each a process of its own; and files of a stopped node.
+"""``run-cluster``: nodes on this machine, each in its own process; and files of a stopped node.
 
-Nodes find each other, and a killed node ends neither the others nor the command. Each runs in a session of
-its own, so that ctrl-C reaches this command alone, which then stops the nodes in order.
+Nodes find each other, and a killed node ends neither the others nor the command. Each runs in its own
+session, so that Ctrl-C reaches only this command, which then stops the nodes in order.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from amqp10broker.storage.folder import inspect_data_folder
 
 
 def write_secret(path: str) -> None:
-    """Write a random secret to a new file that its owner alone can read."""
+    """Write a random secret to a new file that only its owner can read."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
         raise ConfigError(
             path,
-            "is there already",
+            "exists already",
             "give another name; all nodes must have one secret",
         ) from error
     except OSError as error:
@@ -50,19 +50,21 @@ def write_secret(path: str) -> None:
 
 
 def _secret_arguments(parser: Parser) -> None:
-    parser.add_argument("path", metavar="FILE", help="a new file, for --cluster-secret-file of every node")
+    parser.add_argument(
+        "path", metavar="FILE", help="new file for the secret, for --cluster-secret-file of every node"
+    )
 
 
 def _standalone_arguments(parser: Parser) -> None:
-    parser.add_argument("path", metavar="DIR", help="the data folder of the stopped node")
-    parser.add_argument("--yes", action="store_true", help="do not ask (default: ask)")
+    parser.add_argument("path", metavar="DIR", help="data folder of the stopped node")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation (default: ask)")
 
 
 def force_standalone(path: str, confirmed: Callable[[str], bool]) -> str | None:
     """Make a cluster of one of a stopped node's data. Returns the result for people; None: not confirmed.
     Raises `StorageError` if the folder is in use, no data folder, or unusable, and `NotInACluster`.
     """
-    # They need the broker, which the command line does without.
+    # These modules import the broker, which other commands do not need.
     from amqp10broker.runtime.journal.data import Data, standalone
 
     disk, path = Disk(), os.path.abspath(path)
@@ -72,10 +74,10 @@ def force_standalone(path: str, confirmed: Callable[[str], bool]) -> str | None:
         found = standalone(data, lambda: secrets.token_hex(16))
         me = found.membership.name
         lines = [
-            f"node '{me}' becomes a cluster of one; lost for good: {', '.join(found.lost) or 'none'}",
-            "what was confirmed and only the lost nodes had is gone",
+            f"node '{me}' becomes a cluster of one node; lost nodes: {', '.join(found.lost) or 'none'}",
+            "confirmed messages and metadata that only the lost nodes had are lost",
             *(
-                f"gone: queue '{name}' in vhost '{vhost}', which was not at this node"
+                f"lost: queue '{name}' in vhost '{vhost}', which had no member on this node"
                 for vhost, name in found.gone
             ),
         ]
@@ -85,16 +87,16 @@ def force_standalone(path: str, confirmed: Callable[[str], bool]) -> str | None:
     finally:
         data.close()
     return (
-        f"node '{me}' is a cluster of one, with {found.kept} queues: start it; a lost node needs an empty "
-        "folder to join it again"
+        f"node '{me}' is a cluster of one node, with {found.kept} queues: start it; a lost node needs an "
+        "empty folder to join it again"
     )
 
 
 def _ask(told: str) -> bool:
     print(told, file=sys.stderr)
     if not sys.stdin.isatty():
-        raise Failed("nothing was changed: give --yes to do it")
-    print("go on? (yes/no) ", end="", file=sys.stderr, flush=True)
+        raise Failed("nothing was changed: give --yes to confirm")
+    print("continue? (yes/no) ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip() == "yes"
 
 
@@ -105,7 +107,10 @@ def _tell(told: str) -> bool:
 
 def _new_secret(arguments: argparse.Namespace) -> int:
     write_secret(arguments.path)
-    print(f"copy {arguments.path} to every node, readable by its owner only, for --cluster-secret-file")
+    print(
+        f"copy {arguments.path} to every node, readable by its owner only, and give it there with "
+        "--cluster-secret-file"
+    )
     return EXIT_OK
 
 
@@ -129,7 +134,7 @@ SECRET: Final = "secret"
 _POLL_S: Final = 0.05
 _TOLD_EACH_S: Final = 10.0
 _STOP_S: Final = 20.0
-"""For one node's orderly end: twice its `shutdown_timeout_ms`."""
+"""The time limit for one node's orderly stop: twice its `shutdown_timeout_ms`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +215,7 @@ class Launch:
                 raise Failed(
                     f"node '{plan.name}' runs already (process {running}): stop it, or give another --data"
                 )
-            # Another listener would be taken for the node when its port is probed.
+            # Otherwise another listener would be mistaken for the node when its port is probed.
             _check_free(plan)
         for plan in self._plans:
             try:
@@ -241,7 +246,7 @@ class Launch:
             _say("(other nodes on the AMQP port less 20000: above it would be no port)")
 
     def _wait_until_up(self) -> bool:
-        # A node serves clients once it has the cluster's metadata. False: this process was signalled before.
+        # A node serves clients when it has the cluster's metadata. False: this process was signalled before.
         started = told = time.monotonic()
         waiting = list(self._plans)
         while waiting:
@@ -262,22 +267,22 @@ class Launch:
             time.sleep(_POLL_S)
         _say("")
         _say(f"The cluster is up: {len(self._plans)} nodes after {time.monotonic() - started:.1f} s.")
-        self._say_how_to_look()
+        self._print_status_hint()
         return True
 
-    def _say_how_to_look(self) -> None:
+    def _print_status_hint(self) -> None:
         typed = _own_name()
         first, last = self._plans[0], self._plans[-1]
         _say("Look at it:")
         _say(f"  {typed} cluster status --port {first.port}")
         _say(f"  {typed} status --port {last.port}")
-        _say("Use it, at any node:")
+        _say("Use it, on any node:")
         _say(f"  {typed} queue declare orders --type quorum --port {first.port}")
         _say(f"  {typed} publish --queue orders hello --port {last.port}")
         _say(f"  {typed} get orders --port {first.port}")
         _say(f"Lose a node:    kill -9 $(cat {shlex.quote(os.path.join(last.folder, PID))})")
         _say(f"Start it again: sh {shlex.quote(os.path.join(last.folder, COMMAND))}")
-        _say("ctrl-C ends all nodes in order.")
+        _say("Press Ctrl-C to stop all nodes cleanly.")
 
     # --- running, and the end ---------------------------------------------------------------------
 
@@ -334,7 +339,7 @@ def running_pid(plan: NodePlan) -> int | None:
             words = file.read().split(b"\0")
     except (OSError, ValueError):
         return None
-    # The number may be another process's by now.
+    # The number may belong to another process by now.
     return pid if os.fsencode(plan.folder) in words else None
 
 
@@ -355,8 +360,8 @@ def _check_free(plan: NodePlan) -> None:
             probe.bind((HOST, plan.port))
         except OSError as error:
             raise Failed(
-                f"port {plan.port} on {HOST} for node '{plan.name}' cannot be used: {error.strerror}; end "
-                "what listens there, or give another --first-port"
+                f"port {plan.port} on {HOST} for node '{plan.name}' cannot be used: {error.strerror}; stop "
+                "the program that listens there, or give another --first-port"
             ) from error
 
 
@@ -374,7 +379,7 @@ def _last_line(plan: NodePlan) -> str:
             lines = file.read().splitlines()
     except OSError:
         lines = []
-    return lines[-1].removeprefix("amqp10broker: ") if lines else "it has said nothing"
+    return lines[-1].removeprefix("amqp10broker: ") if lines else "it wrote no log"
 
 
 def _how(code: int) -> str:
@@ -389,7 +394,7 @@ def _own_name() -> str:
 
 
 def _say(text: str) -> None:
-    # The reader of a pipe may have gone; nodes must be ended all the same.
+    # The reader of a pipe may have ended; nodes must be stopped all the same.
     with suppress(OSError):
         print(text, flush=True)
 
@@ -398,23 +403,23 @@ def _say(text: str) -> None:
 
 
 def _arguments(parser: Parser) -> None:
-    parser.add_argument("--nodes", type=int, default=3, metavar="N", help="how many (default 3)")
+    parser.add_argument("--nodes", type=int, default=3, metavar="N", help="number of nodes (default: 3)")
     parser.add_argument(
         "--first-port",
         type=int,
         default=5672,
         metavar="PORT",
-        help="AMQP port of the first; the others have the next ones (default 5672), and for each other ports "
-        "20000 above",
+        help="AMQP port of the first node; the others use the next ports (default: 5672). The ports between "
+        "nodes are 20000 above",
     )
     parser.add_argument(
         "--data",
         default="cluster",
         metavar="DIR",
-        help="folder of their folders, DIR/a, DIR/b, ... (default: cluster)",
+        help="folder for the nodes' data folders DIR/a, DIR/b, ... (default: cluster)",
     )
     parser.add_argument(
-        "serve_options", nargs="*", metavar="-- OPTION", help="options of serve, for each of them"
+        "serve_options", nargs="*", metavar="-- OPTION", help="options of serve, for every node"
     )
 
 
@@ -428,21 +433,23 @@ COMMANDS: Final = (
         "run-cluster",
         _arguments,
         _run_cluster,
-        "Run a cluster on this machine until ctrl-C, each node a process. A node may be killed; the file "
-        "command in its folder starts it again.",
+        "Run a cluster on this machine until Ctrl-C, each node in its own process. You can kill a node; "
+        "the script 'command' in its folder starts it again.",
     ),
     Command(
         "cluster new-secret",
         _secret_arguments,
         _new_secret,
-        "Draw the secret that the nodes of a cluster share, into a new file, readable by its owner only.",
+        "Generate the secret that the nodes of a cluster share, and write it to a new file that only its "
+        "owner can read.",
     ),
     Command(
         "cluster force-standalone",
         _standalone_arguments,
         _force_standalone,
-        "When most nodes of a cluster are lost for good, make a cluster of one of a stopped node's data "
-        "folder: its metadata, and every quorum queue that has a member there. Other nodes can join it then. "
-        "It says what is lost, and asks before it changes anything.",
+        "When most nodes of a cluster are lost permanently, make a cluster of one node from a stopped "
+        "node's data folder: its metadata, and every quorum queue that has a member there. Other nodes can "
+        "join it then. The command prints what is lost, and asks for confirmation before it changes "
+        "anything.",
     ),
 )

@@ -30,7 +30,7 @@ class Help(argparse.HelpFormatter):
         super().__init__(prog, width=min(shutil.get_terminal_size().columns - 2, WIDTH_MAX))
 
     def _get_help_string(self, action: argparse.Action) -> str:
-        # As Python 3.11 and 3.12 add it to options that can be turned off.
+        # Python 3.11 and 3.12 add this text to options that can be turned off.
         help = (action.help or "").replace(" (default: %(default)s)", "")
         if not action.option_strings or action.required or "default" in help:
             return help
@@ -75,12 +75,12 @@ OWN: Final[Mapping[str, tuple[str, str, str]]] = {
     ),
     "status": (
         "status",
-        "show connections and queues, and why a link waits",
+        "show connections and queues, and why links wait",
         "--queue 'orders*' --longer 60",
     ),
     "timeline": ("status", "print the frames of one link as JSON", "7 orders --for 30 > orders.json"),
-    "ping": ("publishing", "log in as a client does, and say how long it took", "--queue --timeout 2"),
-    "upgrade-check": ("frames", "say what another version of RabbitMQ refuses or does otherwise", "--to 4.3"),
+    "ping": ("publishing", "log in as a client does, and print how long it took", "--queue --timeout 2"),
+    "upgrade-check": ("frames", "print what another version of RabbitMQ refuses or changes", "--to 4.3"),
     "publish": (
         "publishing",
         "send messages to a queue or an exchange",
@@ -90,42 +90,47 @@ OWN: Final[Mapping[str, tuple[str, str, str]]] = {
     "connection list": ("listing", "list connections", "id user peer state"),
     "session list": ("listing", "list sessions of AMQP 1.0", ""),
     "link list": ("listing", "list links of AMQP 1.0", "connection name role credit waits"),
-    "transaction list": ("listing", "list transactions of AMQP 1.0 that are open", ""),
+    "transaction list": ("listing", "list open transactions of AMQP 1.0", ""),
     "channel list": ("listing", "list channels of AMQP 0-9-1", ""),
     "consumer list": ("listing", "list consumers of both protocols", ""),
     "alarm memory-limit": ("operating", "change how much memory a running broker may use", "absolute 2GiB"),
     "alarm disk-limit": ("operating", "change how much disk a running broker leaves free", "5GB"),
-    "user explain-token": ("tokens", "say what an OAuth 2 token allows", "--config broker.toml < token"),
+    "user explain-token": ("tokens", "print what an OAuth 2 token permits", "--config broker.toml < token"),
     "frames trace": ("frames", "show the frames of a connection, user or address", "/queues/orders on"),
     "frames print": ("frames", "print a recording of frames", "frames.jsonl --connection 3"),
-    "frames lint": ("frames", "look for habits of clients that hurt them or others", "3 --for 30"),
+    "frames lint": ("frames", "find habits of clients that cause problems", "3 --for 30"),
     "frames replay": (
         "replaying",
-        "play recorded clients again, and say what came otherwise",
+        "replay recorded clients, and print what differs",
         "frames.jsonl --url amqp://guest:guest@localhost --fast",
     ),
     "frames what-if": (
         "replaying",
-        "forecast recorded clients with other credits, windows or round trips",
+        "forecast recorded clients with other credit, windows or round trips",
         "frames.jsonl --max-link-credit 1000 --round-trip-ms 20",
     ),
-    "record analyse": ("analyse", "recommend credits and windows", "recording --aim latency --rate 1000"),
-    "cluster new-secret": ("cluster_launch", "draw the secret of a cluster into a new file", "secret"),
-    "cluster force-standalone": ("cluster_launch", "go on with one node when the others are lost", "data"),
-    "storage check": ("storage", "read the files of a data folder, and report damage", "data"),
-    "storage accept": ("storage", "give up for good what is missing in a data folder", "data"),
+    "record analyse": (
+        "analyse",
+        "recommend credit and windows from a recording",
+        "recording --aim latency --rate 1000",
+    ),
+    "cluster new-secret": ("cluster_launch", "generate the secret of a cluster", "secret"),
+    "cluster force-standalone": ("cluster_launch", "continue with one node when the others are lost", "data"),
+    "storage check": ("storage", "check the files of a data folder for damage", "data"),
+    "storage accept": ("storage", "accept that files of a data folder are lost", "data"),
     "completion": (
         "completion",
         "print a shell's completion script",
         'eval "$(amqp10broker completion bash)"',
     ),
 }
-"""The file of each command that is not an operation's, its line in the help, and its example."""
+"""The file of each command that does not belong to an operation, its line in the help, and its example."""
 
 
 @cache
 def homes() -> Mapping[str, tuple[str, str, str]]:
-    from amqp10broker.operations.registry import OPERATIONS  # takes longer than all that other commands do
+    # This import takes longer than all other work of a command.
+    from amqp10broker.operations.registry import OPERATIONS
 
     found = {}
     for each in OPERATIONS.values():
@@ -157,7 +162,7 @@ class Parser(argparse.ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         known = [str(each) for each in action.choices]
-        raise argparse.ArgumentError(action, f"{str(value)!r} is none; {hint(str(value), known)}")
+        raise argparse.ArgumentError(action, f"{str(value)!r} is unknown; {hint(str(value), known)}")
 
     def check_options(self, written: Sequence[str]) -> None:
         """Exit with an error for an option that neither this parser nor a subparser has.
@@ -216,11 +221,12 @@ class Command:
 
 def add_where(parser: Parser) -> None:
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--port", help="the port on which the broker listens (default 5672)")
+    where.add_argument("--port", help="port on which the broker listens (default: 5672)")
     where.add_argument(
         "--admin-socket",
         metavar="PATH",
-        help="the broker's socket, if started with that option (default: that of its port)",
+        help="the broker's administration socket, if it was started with that option (default: the one of "
+        "its port)",
     )
 
 
@@ -243,7 +249,7 @@ def add_arguments_option(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help='an argument, repeatable; VALUE is JSON if it can be read so (10, true, "10"), else text',
+        help='an argument, repeatable; VALUE is JSON (10, true, "10"), otherwise text',
     )
 
 
@@ -272,7 +278,7 @@ def pairs(option: str, written: Iterable[str]) -> dict[str, Any]:
         if not key or not equals:
             raise ConfigError(option, f"is {each!r}", "must be KEY=VALUE")
         if key in values:
-            raise ConfigError(option, f"gives {key!r} twice", "give it once")
+            raise ConfigError(option, f"gives {key!r} twice", "give each name once")
         values[key] = typed(value)
     return values
 
@@ -286,7 +292,7 @@ def typed(value: str) -> Any:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(constant)  # NaN and Infinity are not JSON; Python reads them all the same
+    raise ValueError(constant)  # NaN and Infinity are not JSON, but Python reads them
 
 
 def seconds(smallest: float, largest: float) -> Callable[[str], float]:

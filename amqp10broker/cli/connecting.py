@@ -1,7 +1,7 @@
-"""Options and login of commands that are clients, as ``publish`` and ``get``, and passwords.
+"""Options and login of commands that are clients, such as ``publish`` and ``get``, and passwords.
 
 They use AMQP 1.0 and not the administration socket, so that permissions, credit and outcomes are those of an
-application. Passwords do not come from the command line, which other users of the machine can read.
+application. Passwords are not read from the command line, which other users of the machine can read.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def add_password_file(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--password-file",
         metavar="FILE",
-        help="a file whose first line is the password, - for standard input (default: the terminal, else "
-        "standard input)",
+        help="file whose first line is the password, - for standard input (default: asked for at the "
+        "terminal, otherwise standard input)",
     )
 
 
@@ -34,7 +34,7 @@ def add_password(parser: argparse.ArgumentParser) -> None:
     """Add the options of a user's new password, or of none."""
     password = parser.add_mutually_exclusive_group()
     add_password_file(password)
-    password.add_argument("--no-password", action="store_true", help="no login with a password")
+    password.add_argument("--no-password", action="store_true", help="the user cannot log in with a password")
 
 
 def new_password(arguments: argparse.Namespace) -> str | None:
@@ -50,8 +50,8 @@ def read_password(file: str | None, user: str, *, confirm: bool) -> str:
         import getpass
 
         password = getpass.getpass(f"Password of user '{user}': ")
-        if confirm and getpass.getpass("The same again: ") != password:
-            raise ConfigError("the password", "was typed differently the second time", "try again")
+        if confirm and getpass.getpass("Repeat the password: ") != password:
+            raise ConfigError("the password", "differs from its repetition", "try again")
     else:
         password = first_line(file or STANDARD)
     if not password:
@@ -81,24 +81,26 @@ def add_client(parser: Parser) -> None:
     password = client.add_mutually_exclusive_group()
     password.add_argument(
         "--password",
-        help="default: guest. Others on this machine can see it in the process list",
+        help="password (default: guest); others on this machine can see it in the process list",
     )
-    password.add_argument("--password-file", metavar="FILE", help="a file whose first line is the password")
+    password.add_argument("--password-file", metavar="FILE", help="file whose first line is the password")
     client.add_argument(
         "--timeout",
         type=seconds(_TIMEOUT_S_MIN, _TIMEOUT_S_MAX),
         default=TIMEOUT_S,
         metavar="SECONDS",
-        help=f"how long to wait for each answer of the broker (default {TIMEOUT_S:g})",
+        help=f"how long to wait for each response of the broker (default: {TIMEOUT_S:g})",
     )
 
 
 def add_address(parser: Parser | argparse._ArgumentGroup) -> None:
     """Add the options of address and user, for `login_of`."""
-    parser.add_argument("--host", help="default: that of AMQP10BROKER_URL, or 127.0.0.1")
-    parser.add_argument("--port", help="default: that of AMQP10BROKER_URL, AMQP10BROKER_PORT, or 5672")
+    parser.add_argument("--host", help="host of the broker (default: that of AMQP10BROKER_URL, or 127.0.0.1)")
     parser.add_argument(
-        "--user", help="default: that of AMQP10BROKER_URL, or guest; empty logs in as anonymous"
+        "--port", help=("port of the broker (default: that of AMQP10BROKER_URL, AMQP10BROKER_PORT, or 5672)")
+    )
+    parser.add_argument(
+        "--user", help="user (default: that of AMQP10BROKER_URL, or guest); empty: log in with SASL ANONYMOUS"
     )
 
 
@@ -172,7 +174,7 @@ def connect(arguments: argparse.Namespace) -> Client:
 
 
 def positive(written: str) -> int:
-    # As many digits as the largest credit has: Python refuses to read thousands of them.
+    # The number has at most as many digits as the largest credit: Python refuses to read thousands of them.
     number = int(written) if written.isdecimal() and len(written) <= len(str(_COUNT_MAX)) else 0
     if not 1 <= number <= _COUNT_MAX:
         raise argparse.ArgumentTypeError(f"{written[:40]!r} must be an integer from 1 to {_COUNT_MAX}")

@@ -50,9 +50,9 @@ def time_text(at_ns: int) -> str:
 
 
 def _print_arguments(parser: Parser) -> None:
-    parser.add_argument("file", metavar="FILE", help="the recording; - reads it from standard input")
+    parser.add_argument("file", metavar="FILE", help="file of the recording; - for standard input")
     parser.add_argument(
-        "--connection", type=int, metavar="NUMBER", help="show this connection alone (default: all)"
+        "--connection", type=int, metavar="NUMBER", help="show only this connection (default: all)"
     )
 
 
@@ -66,7 +66,7 @@ def _print(arguments: argparse.Namespace) -> int:
 
 def _text(record: Record) -> str:
     if isinstance(record, Listening):
-        begins = "begins" if record.begins else "is listened to from here on"
+        begins = "begins" if record.begins else "is traced from here on"
         return f"({record.peer}) {begins}"
     if isinstance(record, KnownLink):
         return f"has a {record.role} '{record.name}' on channel {record.channel}, {record.address}"
@@ -82,18 +82,16 @@ def _trace_arguments(parser: Parser) -> None:
         help="a connection's number ('connection list'), a user, a client's address (127.0.0.1, or with its "
         "port), or the address of links (/queues/orders, /exchanges/shop/*)",
     )
-    parser.add_argument(
-        "switch", choices=("on", "off"), metavar="on|off", help="begin, or end what was begun"
-    )
+    parser.add_argument("switch", choices=("on", "off"), metavar="on|off", help="begin a trace, or end it")
     parser.add_argument(
         "--file",
         metavar="FILE",
-        help="have the broker write a file, until off, or 1 GiB (default: this terminal, until ctrl-C)",
+        help="file that the broker writes, until 'off' or 1 GiB (default: this terminal, until Ctrl-C)",
     )
     parser.add_argument(
         "--frames",
         action="store_true",
-        help="for 'frames' and 'lint': a JSON object a line, without contents of messages",
+        help="write one JSON object per line, without message contents, for the other 'frames' commands",
     )
     add_where(parser)
 
@@ -105,14 +103,14 @@ def _trace(arguments: argparse.Namespace) -> int:
     if not given["on"]:
         if arguments.file is not None or arguments.frames:
             flag = "--frames" if arguments.file is None else "--file"
-            raise ConfigError(f"flag {flag}", "is given with off", "leave it out")
+            raise ConfigError(f"flag {flag}", "cannot be used with off", "leave it out")
         ended = ask(arguments, "trace", **given)
-        print(f"{ended['target']} was traced into {ended['into']}: {counted(ended['lines'], 'line')}")
+        print(f"{ended['target']} was traced to {ended['into']}: {counted(ended['lines'], 'line')}")
         return EXIT_OK
     if arguments.file is not None:
         # The broker may run in another folder.
         begun = ask(arguments, "trace", **given, file=os.path.abspath(arguments.file))
-        print(f"tracing {begun['target']} into {begun['into']}")
+        print(f"tracing {begun['target']} to {begun['into']}")
         return EXIT_OK
     return _trace_here(arguments, given)
 
@@ -124,18 +122,18 @@ def _trace_here(arguments: argparse.Namespace, given: dict[str, Any]) -> int:
 
     answers = admin.ask_stream(place_of(arguments), {"op": "trace", "arguments": given})
     try:
-        print(f"tracing {next(answers)['target']} until ctrl-C", file=sys.stderr, flush=True)
+        print(f"tracing {next(answers)['target']} until Ctrl-C", file=sys.stderr, flush=True)
         for answer in answers:
             print("".join(f"{line}\n" for line in answer["lines"]), end="", flush=True)
             if answer["left_out"]:
                 left_out = counted(answer["left_out"], "line")
-                print(f"... {left_out} left out: too many for this terminal, use --file", flush=True)
+                print(f"... {left_out} frames not shown: too many for this terminal, use --file", flush=True)
             if answer["ended"] is not None:
                 print(f"the trace has ended: {answer['ended']}", file=sys.stderr)
                 return EXIT_OK
     except KeyboardInterrupt:
         return EXIT_OK
-    print("the broker has ended", file=sys.stderr)
+    print("the broker has stopped", file=sys.stderr)
     return EXIT_FAILED
 
 
@@ -147,16 +145,18 @@ def _lint_arguments(parser: Parser) -> None:
         "what",
         nargs="?",
         metavar="CONNECTION|USER|ADDRESS",
-        help="as for trace (default: everything)",
+        help="what to check, as for trace (default: everything)",
     )
     parser.add_argument(
         "--for",
         dest="for_s",
         type=seconds(0, 86_400),
         metavar="SECONDS",
-        help="look on for so long, or until ctrl-C (default: 10)",
+        help="how long to check, or until Ctrl-C (default: 10)",
     )
-    parser.add_argument("--file", metavar="FILE", help="look at a recording of frames instead; - is stdin")
+    parser.add_argument(
+        "--file", metavar="FILE", help="check a recording of frames instead; - for standard input"
+    )
     add_format(parser)
     add_where(parser)
 
@@ -190,14 +190,14 @@ def _look_on(arguments: argparse.Namespace, lint: Lint) -> list[Finding]:
     what = arguments.what or "everything"
     for_s = 10.0 if arguments.for_s is None else arguments.for_s
     stream = _stream(arguments, what)
-    print(f"looking at {next(stream)} for {for_s:g} s", file=sys.stderr, flush=True)
+    print(f"checking {next(stream)} for {for_s:g} s", file=sys.stderr, flush=True)
     timer = threading.Timer(for_s, _end, (arguments, what))
     timer.start()
     try:
         for record in read_lines(stream):
             lint.take(record)
     except KeyboardInterrupt:
-        print("what came until now:", file=sys.stderr)
+        print("findings so far:", file=sys.stderr)
     finally:
         timer.cancel()
     return lint.finish(time.time_ns())
@@ -212,7 +212,8 @@ def _stream(arguments: argparse.Namespace, what: str) -> Iterator[str]:
     for answer in answers:
         if answer["left_out"]:
             raise Failed(
-                f"{counted(answer['left_out'], 'frame')} came too fast: have the broker write them with "
+                f"{counted(answer['left_out'], 'frame')} were not checked, since they came too fast: let "
+                "the broker write them with "
                 f"'amqp10broker frames trace {what} on --frames --file FILE', and then give --file FILE"
             )
         yield from answer["lines"]
@@ -222,7 +223,7 @@ def _end(arguments: argparse.Namespace, what: str) -> None:
     try:
         ask(arguments, "trace", what=what, on=False)
     except BrokerError as error:
-        # The connection has ended by itself, or the broker has: the stream has a line about it.
+        # The connection or the broker has ended: the stream has a line about it.
         print(error, file=sys.stderr)
 
 
@@ -272,7 +273,7 @@ def _upgrade_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--file",
         metavar="FILE",
-        help="look at a recording of frames instead of a running broker; - is stdin",
+        help="check a recording of frames instead of a running broker; - for standard input",
     )
     add_formatter(parser)
     add_where(parser)
@@ -313,8 +314,8 @@ COMMANDS: Final = (
         "frames print",
         _print_arguments,
         _print,
-        "Print a recording of 'trace WHAT on --frames --file FILE' or 'serve --record-frames DIR'. It has "
-        "the sizes of messages, not their contents.",
+        "Print a recording of 'trace WHAT on --frames --file FILE' or 'serve --record-frames DIR'. It "
+        "contains the sizes of messages, not their contents.",
     ),
     Command(
         "frames trace",
@@ -322,23 +323,24 @@ COMMANDS: Final = (
         _trace,
         "Show every frame of a connection, of a user's connections, of a client's address, or of the links "
         "to an address, of both protocols, from now on. Passwords, tokens and other secrets are left out; "
-        "properties of messages and the first 32 bytes of each body are shown. What is not traced costs "
-        "nothing. 'serve --trace-frames' traces everything into the log.",
+        "properties of messages and the first 32 bytes of each body are shown. Frames that are not traced "
+        "cost nothing. 'serve --trace-frames' writes every frame to the log.",
     ),
     Command(
         "frames lint",
         _lint_arguments,
         _lint,
-        "Look at frames of clients, or at a recording of them, for habits that break the protocol, risk "
-        "messages, or cost too much: each finding has its frames, why it hurts and what to do. Exits with 1 "
-        "if there is one. docs/frames.md lists the rules.",
+        "Check frames of clients, or a recording of them, for habits that break the protocol, risk "
+        "messages, or cost too much. Each finding has its frames, the harm and the remedy. The exit code "
+        "is 1 if there is a finding. docs/frames.md lists the rules.",
     ),
     Command(
         "upgrade-check",
         _upgrade_arguments,
         _upgrade_check,
-        "Say which connected clients (with --file: recorded ones), queues and policies use what a version of "
-        "RabbitMQ refuses or does otherwise, the worst first: its state (denied, changed, deprecated), who "
-        "and what, and what to do. The exit code is 1 if something is denied.",
+        "Print which connected clients (with --file: recorded clients), queues and policies use a feature "
+        "that a version of RabbitMQ refuses or changes, the worst first: the state of the feature (denied, "
+        "changed, deprecated), the client, queue or policy, and the remedy. The exit code is 1 if "
+        "something is denied.",
     ),
 )

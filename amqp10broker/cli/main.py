@@ -25,8 +25,8 @@ from amqp10broker.errors import BrokerError, ConfigError, closest
 _EPILOG: Final = (
     "RabbitMQ's tools are commands too: 'amqp10broker rabbitmqctl list_queues', rabbitmq-diagnostics, "
     "rabbitmq-queues, rabbitmq-plugins, rabbitmqadmin. "
-    "Exit codes: 0 in order; 1 refused or failed; 2 used or configured wrongly; 3 no broker answers "
-    "(ping: 1); 130 interrupted. Commands of a cluster: 64 used wrongly, 67 no such thing, 69 a check fails, "
+    "Exit codes: 0 success; 1 refused or failed; 2 wrong usage or configuration; 3 no broker answers "
+    "(ping: 1); 130 interrupted. Commands of a cluster: 64 wrong usage, 67 not found, 69 a check failed, "
     "70 refused, 75 try again."
 )
 
@@ -42,9 +42,7 @@ HEADINGS: Final[Mapping[str, str]] = {
     "cluster": "cluster member check",
     "other": "definitions storage completion",
 }
-"""Commands and groups in the help. The group ``fault``, for brokers in test mode, stands in that of `serve`
-alone.
-"""
+"""Commands and groups in the help. The group ``fault``, for test mode, is only in that of `serve`."""
 TOOLS: Final = (
     *("rabbitmqctl", "rabbitmq-diagnostics", "rabbitmq-queues", "rabbitmq-streams", "rabbitmq-upgrade"),
     *("rabbitmq-plugins", "rabbitmqadmin", "rabbitmq-server"),
@@ -57,7 +55,7 @@ def _typed(written: Sequence[str]) -> tuple[str | None, Mapping[str, tuple[str, 
     words = [each for each in written if not each.startswith("-")]  # no option before it has a value
     begun = {" ".join(words[:1]), " ".join(words[:2])}
     commands = OWN if OWN.keys() & begun else homes()
-    for typed in commands.keys() & begun:  # at most one, since a group is not a command
+    for typed in commands.keys() & begun:  # at most one, because a group is not a command
         return typed, {typed: commands[typed]}
     group = {name: each for name, each in commands.items() if words and name.startswith(f"{words[0]} ")}
     return (words[0] if words else None), group or commands
@@ -90,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _wrong_usage(found: Mapping[str, tuple[str, str, str]]) -> int:
-    # The commands of a cluster have the exit code of RabbitMQ's tools.
+    # The commands of a cluster have the exit codes of RabbitMQ's tools.
     if OWN.keys() & found.keys():
         return EXIT_USAGE
     from amqp10broker.operations.registry import OPERATIONS
@@ -136,7 +134,7 @@ def _run(command: Callable[[], int], written: Sequence[str], wrong: int) -> int:
         # Python makes surrogates of command-line bytes that are not text, and no frame can carry them.
         if all(each.isascii() or each.encode(errors="ignore").decode() == each for each in written):
             raise
-        _complain(f"an argument has bytes in it that are no UTF-8; write it in UTF-8 ({error})")
+        _complain(f"an argument is not UTF-8; write it in UTF-8 ({error})")
         return wrong
     except BrokenPipeError:
         # The reader of a pipe (head, less) has closed it; without this, flushing at exit complains.
@@ -155,8 +153,9 @@ def build_parser(written: Sequence[str] = (), *, whole: bool = True) -> Parser:
     """
     parser = Parser(
         prog="amqp10broker",
-        description="A message broker for AMQP 1.0 and 0-9-1 with flow control that you can see and tune. "
-        "Without a command it serves, everything in memory.",
+        description="A message broker for AMQP 1.0 and 0-9-1 with flow control that you can see and "
+        "tune. Without "
+        "a command it runs the broker, with everything in memory.",
         epilog=_EPILOG,
         allow_abbrev=False,
     )
@@ -194,5 +193,5 @@ def command_of(home: str, words: str) -> Command:
 
 
 def _complain(error: Exception | str) -> None:
-    # One line, whatever the broker or a client has put into it.
+    # It is one line, whatever text the broker or a client has sent.
     print(f"amqp10broker: {' '.join(str(error).splitlines())}", file=sys.stderr)

@@ -42,12 +42,15 @@ def _limit(
         limit, written = result["limit_bytes"], " ".join(arguments.value)
         if limit is None:
             return (
-                f"{name} is now {written}, without effect: the system does not say how much memory there is; "
-                "give an amount"
+                f"{name} is now {written}, without effect: the operating system does not report the size of "
+                "the memory; give an amount"
             )
         return f"{name} is now {written}: {meaning.format(f'{limit} bytes')}"
 
-    told = f"{description} Until its next start; for good, set {name} in its configuration."
+    told = (
+        f"{description} The change lasts until the broker restarts; to make it permanent, set {name} in the "
+        "configuration."
+    )
     call = CommandCall(
         "set-limit", said, without=("name", "value"), more=more, prepare=prepare, description=told
     )
@@ -58,19 +61,19 @@ _LIMITS: Final = (
     _limit(
         "alarm memory-limit",
         "vm_memory_high_watermark",
-        "Change how much memory a running broker may use before publishers are held back.",
-        "publishers are held back above {} of memory",
-        "a share of the memory that the broker may use, 0 to 1 (0 holds publishers back at once), or an "
+        "Change the memory use above which a running broker blocks publishers.",
+        "publishers are blocked above {} of memory",
+        "a share of the memory that the broker may use, 0 to 1 (0 blocks publishers at once), or an "
         "amount: absolute 512MB, absolute 1GiB",
         ("absolute", "relative"),
     ),
     _limit(
         "alarm disk-limit",
         "disk_free_limit",
-        "Change below how much free disk a running broker holds publishers back.",
-        "publishers are held back below {} of free disk",
-        "an amount (1GB, 500MiB; without a unit bytes), or a multiple of the memory that the broker may use: "
-        "mem_relative 1.5",
+        "Change the free disk space below which a running broker blocks publishers.",
+        "publishers are blocked below {} of free disk space",
+        "an amount (1GB, 500MiB; bytes without a unit), or a multiple of the memory that the broker may "
+        "use: mem_relative 1.5",
         ("absolute", "mem_relative"),
     ),
 )
@@ -91,18 +94,18 @@ def _with_type(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
 
 
 def _declared(kind: str, arguments: argparse.Namespace, result: Any) -> str:
-    what = "declared" if result["created"] else "is there already, as asked for"
+    what = "declared" if result["created"] else "exists already, with these properties"
     return f"{kind} '{arguments.name}' {what}"
 
 
 def _queue_is_there(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
-    # To clients, deleting a missing object is not an error. At a terminal it is worth an error.
+    # For clients, deleting a missing object is not an error. For a person at a terminal, it is.
     ask(arguments, "get-queue", name=arguments.name)
 
 
 def _exchange_is_there(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
     if all(each["name"] != arguments.name for each in ask(arguments, "list-exchanges")):
-        raise Failed(f"no exchange '{arguments.name}': see what there is with 'amqp10broker exchange list'")
+        raise Failed(f"no exchange '{arguments.name}': see 'amqp10broker exchange list'")
 
 
 _DECLARING: Final = (
@@ -130,7 +133,7 @@ _DECLARING: Final = (
 
 
 def _add_target(parser: Parser) -> None:
-    parser.add_argument("file", metavar="FILE", help="where to; - for standard output")
+    parser.add_argument("file", metavar="FILE", help="file to write; - for standard output")
 
 
 def _exported(arguments: argparse.Namespace, document: Any) -> str | None:
@@ -139,12 +142,12 @@ def _exported(arguments: argparse.Namespace, document: Any) -> str | None:
         sys.stdout.write(text)
         return None
     write_private(arguments.file, text)
-    told = f"definitions written to {arguments.file}; there are hashes of passwords in it"
+    told = f"definitions written to {arguments.file}; it contains password hashes"
     return f"{told}\nwarning: {document['explanation']}" if "explanation" in document else told
 
 
 def write_private(path: str, text: str) -> None:
-    """Write a file that only its owner can read, as a whole or not at all."""
+    """Write a file that only its owner can read, completely or not at all."""
     temporary = ""
     try:
         # In the same directory, so that it can replace the old one atomically; mode 0600.
@@ -155,12 +158,16 @@ def write_private(path: str, text: str) -> None:
     except OSError as error:
         if temporary:
             os.unlink(temporary)
-        raise Failed(f"cannot write {path}: {error.strerror}; give another file, or - ") from error
+        raise Failed(
+            f"cannot write {path}: {error.strerror}; give another file, or - for standard output"
+        ) from error
 
 
 def _add_source(parser: Parser) -> None:
     parser.add_argument(
-        "file", metavar="FILE", help="what RabbitMQ or this broker exports; - for standard input"
+        "file",
+        metavar="FILE",
+        help="file of definitions that RabbitMQ or this broker exported; - for standard input",
     )
     add_vhost(parser)
 
@@ -179,9 +186,9 @@ def _with_document(arguments: argparse.Namespace, given: dict[str, Any]) -> None
 
 def _imported(arguments: argparse.Namespace, report: Any) -> str:
     loaded = ", ".join(f"{name} {count}" for name, count in report["loaded"].items() if count)
-    lines = [f"imported: {loaded or 'nothing'}", *(f"left out: {reason}" for reason in report["skipped"])]
+    lines = [f"imported: {loaded or 'nothing'}", *(f"not imported: {reason}" for reason in report["skipped"])]
     if report["unknown"]:
-        lines.append(f"kept without use: {', '.join(report['unknown'])}")
+        lines.append(f"stored without effect: {', '.join(report['unknown'])}")
     return "\n".join(lines)
 
 
@@ -193,8 +200,10 @@ _DEFINITIONS: Final = (
         without=("document",),
         more=_add_source,
         prepare=_with_document,
-        description="Declare what a file has. Refused exchanges, queues, bindings and policies are left out "
-        "and named; nothing is declared if anything else is refused. --vhost is for a file that names none.",
+        description="Declare the contents of a definitions file. Exchanges, queues, bindings and "
+        "policies that are "
+        "refused are listed and not imported; if anything else is refused, nothing is imported. Use "
+        "--vhost for a file that does not name a virtual host.",
     ),
 )
 
@@ -232,10 +241,12 @@ _DOCTOR: Final = (
         code=lambda found: (
             EXIT_UNAVAILABLE if any(row["state"] == "bad" for row in found["checks"]) else EXIT_OK
         ),
-        description="Say what of this node is not as it should be in production, the worst first: the state "
-        "of a check (bad, warn, unknown), what shows it, and what to do; then the checks that are ok, "
-        "without those that do not apply. As csv, plain and json each check has a row. The exit code is 0 if "
-        "nothing is bad, else 69. docs/operating.md has the checks. In a cluster, ask each node.",
+        description="Check whether this node is fit for production. Prints findings, the worst "
+        "first, each with "
+        "its state (bad, warn, unknown), the evidence and the remedy, and then the checks that are ok; "
+        "checks that do not apply are left out. The formats csv, plain and json have a row for each "
+        "check. The exit code is 0 if nothing is bad, otherwise 69. docs/operating.md lists the "
+        "checks. In a cluster, run it on each node.",
     ),
 )
 
@@ -272,11 +283,11 @@ def _recording_shown(arguments: argparse.Namespace, answer: Any) -> str:
         return f"recording {_sentence(recording)}"
     if failed:
         return (
-            f"the broker does not record: the recording to {failed['folder']}, run {failed['run_id']}, "
+            f"the broker is not recording: the recording to {failed['folder']}, run {failed['run_id']}, "
             f"failed; of {counted(failed['events'], 'event')} {failed['events_lost']} are lost: "
             f"{failed['reason']}"
         )
-    return "the broker does not record; 'amqp10broker record start DIR' begins to"
+    return "the broker is not recording; start with 'amqp10broker record start DIR'"
 
 
 def _sentence(recording: Mapping[str, Any]) -> str:
@@ -296,9 +307,10 @@ _RECORDING: Final = (
         without=("every",),
         more=_add_every,
         prepare=_as_seen_from_here,
-        description="Record what the broker's links do, and why they wait, into Parquet files for "
-        "'amqp10broker record analyse DIR'. Observing takes 2 % of a processor at most; 'record stop' and "
-        "'record status' say how much. With 'serve --record DIR' it begins with the broker.",
+        description="Record the activity of the broker's links, and why they wait, to Parquet files for "
+        "'amqp10broker record analyse DIR'. Sampling uses at most 2 % of a processor; 'record stop' "
+        "and 'record status' print how much it used. 'serve --record DIR' records from the start of "
+        "the broker.",
     ),
     CommandCall("record-stop", lambda a, recording: f"recorded {_sentence(recording)}"),
     CommandCall(
@@ -306,8 +318,9 @@ _RECORDING: Final = (
         _recording_shown,
         more=add_format,
         code=lambda answer: EXIT_FAILED if answer["recording"] is None else EXIT_OK,
-        description="Say whether the broker records, what that has cost, or why it failed. The exit code is "
-        "1 if it does not record.",
+        description="Print whether the broker is recording, the cost of the recording, or why it "
+        "failed. The exit "
+        "code is 1 if the broker is not recording.",
     ),
 )
 
@@ -349,8 +362,10 @@ def _cluster_status(arguments: argparse.Namespace, status: Any) -> str:
 
 
 def _add_ends(parser: Parser) -> None:
-    parser.add_argument("destination", metavar="DESTINATION", help="the queue that gets them")
-    parser.add_argument("--to-exchange", action="store_true", help="DESTINATION is an exchange, not a queue")
+    parser.add_argument("destination", metavar="DESTINATION", help="queue or exchange that gets the messages")
+    parser.add_argument(
+        "--to-exchange", action="store_true", help="DESTINATION is the name of an exchange, not of a queue"
+    )
     parser.add_argument("--key", default="", help="routing key or pattern (default: empty)")
 
 
@@ -366,7 +381,7 @@ def _is_bound(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
     _with_ends(arguments, given)
     ends = {name: value for name, value in given.items() if name != "arguments"}
     if all(each["arguments"] != given["arguments"] for each in ask(arguments, "get-bindings", **ends)):
-        raise Failed(f"{_bound(arguments)} is not bound so, see 'amqp10broker binding list'")
+        raise Failed(f"{_bound(arguments)} has no such binding, see 'amqp10broker binding list'")
 
 
 def _bound(arguments: argparse.Namespace) -> str:
@@ -379,12 +394,13 @@ def _policy_set(what: str, arguments: argparse.Namespace, found: Any) -> str:
         print(f"warning: {warning}", file=sys.stderr)
     if found["ineffective"]:
         print(
-            f"warning: {', '.join(found['ineffective'])}: without effect on some of the queues, see "
+            f"warning: {', '.join(found['ineffective'])}: these settings have no effect on some of the "
+            "queues, see "
             "'amqp10broker queue list name policy ineffective_policy_keys'",
             file=sys.stderr,
         )
     contents = f"{counted(found['queues'], 'queue')} and {counted(found['exchanges'], 'exchange')}"
-    return f"{what} '{arguments.name}' set; it counts for {contents}"
+    return f"{what} '{arguments.name}' set; it applies to {contents}"
 
 
 def _waits(arguments: argparse.Namespace, found: Any) -> str:
@@ -411,8 +427,9 @@ COMMANDS: Final = (
             "waiting",
             _waits,
             more=partial(add_format, plain="table"),
-            description="Show every link, channel and consumer that waits, the longest first: why, what "
-            "shows it, for how long, and what to do. docs/waiting.md has the codes.",
+            description="Show every link, channel and consumer that waits, the longest first: the "
+            "reason, the "
+            "evidence, for how long it has waited, and the remedy. docs/waiting.md explains the codes.",
         ),
         *_DOCTOR,
         CommandCall("cluster-status", _cluster_status),

@@ -39,13 +39,15 @@ _UINT_MAX: Final = 2**32 - 1
 
 def _publish_arguments(parser: Parser) -> None:
     target = parser.add_mutually_exclusive_group(required=True)
-    target.add_argument("--queue", metavar="NAME", help="to this queue")
-    target.add_argument("--exchange", metavar="NAME", help="to this exchange, with --key")
+    target.add_argument("--queue", metavar="NAME", help="queue to publish to")
+    target.add_argument("--exchange", metavar="NAME", help="exchange to publish to, with --key")
     parser.add_argument("--key", default="", help="routing key (default: empty)")
-    parser.add_argument("body", nargs="?", metavar="BODY", help="text; without it standard input is read")
-    parser.add_argument("--file", metavar="FILE", help="the body is in a file; - for standard input")
     parser.add_argument(
-        "--count", type=positive, default=1, metavar="N", help="send it so many times (default 1)"
+        "body", nargs="?", metavar="BODY", help="text of the message (default: standard input)"
+    )
+    parser.add_argument("--file", metavar="FILE", help="file with the body; - for standard input")
+    parser.add_argument(
+        "--count", type=positive, default=1, metavar="N", help="number of times to send it (default: 1)"
     )
     message = parser.add_argument_group("message")
     name = message.add_argument(
@@ -72,13 +74,15 @@ def _publish_arguments(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a message annotation, repeatable; KEY begins with x-",
+        help="a message annotation, repeatable; KEY must begin with x-",
     )
     message.add_argument(
-        "--transient", action="store_true", help="it is lost at a restart (default: it is not)"
+        "--transient",
+        action="store_true",
+        help="the message does not survive a restart (default: it is durable)",
     )
     message.add_argument("--priority", type=int, metavar="N", help=f"0 to {_PRIORITY_MAX}")
-    message.add_argument("--ttl", type=int, metavar="MS", help="its time to live, in milliseconds")
+    message.add_argument("--ttl", type=int, metavar="MS", help="time to live in milliseconds")
     add_client(parser)
 
 
@@ -86,7 +90,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     message = message_of(arguments).encode()
     if arguments.queue is not None:
         if arguments.key:
-            raise ConfigError("option --key", "is given with --queue", "is for --exchange: leave one out")
+            raise ConfigError("option --key", "cannot be used with --queue", "use it with --exchange")
         address = queue_address(arguments.queue)
         where = f"queue '{arguments.queue}'"
     else:
@@ -197,11 +201,11 @@ def _number(name: str, value: str) -> int:
 def _body(arguments: argparse.Namespace) -> bytes:
     if arguments.body is not None:
         if arguments.file is not None:
-            raise ConfigError("BODY", "is given beside --file", "give one of them")
+            raise ConfigError("BODY", "cannot be used with --file", "give one of them")
         # As the shell gave it, whatever its encoding.
         return str(arguments.body).encode(errors="surrogateescape")
     if arguments.file is None and sys.stdin.isatty():
-        raise ConfigError("BODY", "is missing", "give it, or --file, or send it to standard input")
+        raise ConfigError("BODY", "is missing", "give it as an argument, with --file, or on standard input")
     return read_file(arguments.file or "-")
 
 
@@ -211,25 +215,27 @@ _SECTIONS: Final = ("header", "message_annotations", "properties", "application_
 
 def _get_arguments(parser: Parser) -> None:
     parser.add_argument("queue", metavar="QUEUE", help="its name")
-    parser.add_argument("-n", "--count", type=positive, default=1, metavar="N", help="so many (default 1)")
+    parser.add_argument(
+        "-n", "--count", type=positive, default=1, metavar="N", help="number of messages (default: 1)"
+    )
     parser.add_argument(
         "--ack-mode",
         choices=("requeue", "ack"),
         default="requeue",
-        help="return them to their places, or remove them (default: requeue)",
+        help="whether to return the messages to the queue or remove them (default: requeue)",
     )
     parser.add_argument(
         "--wait",
         type=seconds(0, _WAIT_S_MAX),
         default=0.0,
         metavar="SECONDS",
-        help="wait so long for messages (default 0)",
+        help="how long to wait for messages (default: 0)",
     )
     parser.add_argument(
         "--format",
         choices=("text", "json", "body"),
         default="text",
-        help="body: only the bodies, as they are (default: text)",
+        help="output format; body: only the bodies, unchanged (default: text)",
     )
     add_client(parser)
 
@@ -326,9 +332,9 @@ def _plain(value: Any) -> Any:
 
 _BATCH: Final = 100
 _TTL_MS: Final = 60_000
-"""A message that could not be taken out again must not stay for ever."""
+"""A message that could not be removed again must not stay forever."""
 _OTHERS_MAX: Final = 1000
-"""The most other messages that are read, and released, in search of the own one."""
+"""The most other messages that are read, and released, while searching for the own one."""
 
 
 def _ping_arguments(parser: Parser) -> None:
@@ -342,15 +348,15 @@ def _ping_arguments(parser: Parser) -> None:
         type=seconds(0.01, 3_600),
         default=5.0,
         metavar="SECONDS",
-        help="how long to wait for each answer (default 5)",
+        help="how long to wait for each response (default: 5)",
     )
     parser.add_argument(
         "--queue",
         nargs="?",
         const="",
         metavar="NAME",
-        help="also send a message and take it out again: through a queue that exists and has no other "
-        "consumers; without NAME through a temporary one",
+        help="also send a message and receive it: through this queue, which must have no other consumers; "
+        "without NAME through a temporary queue",
     )
 
 
@@ -361,8 +367,8 @@ def _ping(arguments: argparse.Namespace) -> int:
         opened = client.core.remote_open
         assert opened is not None
         properties = opened.properties or {}
-        product = f"{properties.get('product', 'no product named')} {properties.get('version', '')}".rstrip()
-        # This broker announces itself as RabbitMQ for the sake of clients, and has its real name here.
+        product = f"{properties.get('product', 'no product name')} {properties.get('version', '')}".rstrip()
+        # This broker announces itself as RabbitMQ for clients, and has its real name here.
         product = str(properties.get("information", product))
         print(f"{opened.container_id} answered in {took} ({product})")
         if arguments.queue is not None:
@@ -377,7 +383,7 @@ def _pass_message(client: Client, queue: str) -> str:
     from amqp10broker.client.message import Header, Message, Properties
     from amqp10broker.client.options import queue_address
 
-    # By its address and not as a bare name, which would declare a missing queue.
+    # This uses the address and not a bare name, which would declare a missing queue.
     receiver = client.receiver(queue_address(queue) if queue else None, credit=0)
     through = f"queue '{queue}'" if queue else "a temporary queue"
     sender = client.sender(receiver.address)
@@ -385,7 +391,7 @@ def _pass_message(client: Client, queue: str) -> str:
     sender.send(Header(ttl=_TTL_MS).encode() + bare)
     others = 0
     while others < _OTHERS_MAX:
-        # The message was accepted, so it is in the queue: no need to wait.
+        # The message was accepted, so it is in the queue, and there is no need to wait.
         batch = receiver.fetch(_BATCH, timeout_s=0)
         for delivery in batch:
             if delivery.payload.endswith(bare):
@@ -394,11 +400,11 @@ def _pass_message(client: Client, queue: str) -> str:
         others += len(batch)
         if len(batch) < _BATCH:
             raise ClientError(
-                f"the message was accepted by {through} and another consumer took it: ping a queue that has "
-                "no other consumers, or give --queue without a name"
+                f"{through} accepted the message, but another consumer received it: give a queue without "
+                "other consumers, or --queue without a name"
             )
     raise ClientError(
-        f"{through} has {others} or more messages before the one sent: ping an emptier queue, or give "
+        f"{through} has {others} or more messages before the one sent: give a queue with fewer messages, or "
         "--queue without a name"
     )
 
@@ -412,21 +418,21 @@ COMMANDS: Final = (
         "publish",
         _publish_arguments,
         _publish,
-        "Send messages by AMQP 1.0, and wait for their outcomes. Exit code 1 if not all are accepted, as "
-        "when an exchange has no queue for them.",
+        "Send messages over AMQP 1.0, and wait for their outcomes. The exit code is 1 if a message is not "
+        "accepted, for example because the exchange routes it to no queue.",
     ),
     Command(
         "get",
         _get_arguments,
         _get,
-        "Get messages by AMQP 1.0, and show them with their properties. By default they return to their "
+        "Get messages over AMQP 1.0, and show them with their properties. By default they return to their "
         "places in the queue.",
     ),
     Command(
         "ping",
         _ping_arguments,
         _ping,
-        "Log in to a broker, open a connection and a session, and say how long it took. Exit code 1 and one "
-        "sentence if that fails: for health checks.",
+        "Log in to a broker, open a connection and a session, and print how long it took, for health "
+        "checks. If that fails, the exit code is 1 and one sentence gives the reason.",
     ),
 )

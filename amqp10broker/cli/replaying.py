@@ -37,7 +37,7 @@ _PATIENCE_S: Final = 10.0
 
 
 def _replay_arguments(parser: Parser) -> None:
-    parser.add_argument("file", metavar="FILE", help="the recording; - reads it from standard input")
+    parser.add_argument("file", metavar="FILE", help="file of the recording; - for standard input")
     parser.add_argument(
         "--url",
         metavar="URL",
@@ -45,12 +45,12 @@ def _replay_arguments(parser: Parser) -> None:
         "virtual host of the recording)",
     )
     parser.add_argument(
-        "--connection", type=int, metavar="NUMBER", help="play this connection alone (default: all)"
+        "--connection", type=int, metavar="NUMBER", help="replay only this connection (default: all)"
     )
     parser.add_argument(
         "--fast",
         action="store_true",
-        help="as fast as credit allows",
+        help="send as fast as credit permits",
     )
     parser.add_argument(
         "--patience",
@@ -70,9 +70,10 @@ def _replay(arguments: argparse.Namespace) -> int:
     with recording(arguments.file) as records:
         script = read_script(records, arguments.connection)
     if not script.parts:
-        why = "; ".join(script.left_out) or "there is no such connection in it"
+        why = "; ".join(script.left_out) or "it does not contain this connection"
         raise Failed(
-            f"nothing of {arguments.file} can be played: {why}. Begin the recording before the client "
+            f"no connection of {arguments.file} can be replayed: {why}. Begin the recording before the "
+            "client "
             "connects: 'trace USER on --frames --file FILE', or 'serve --record-frames DIR'"
         )
     user = "guest" if url.user is None else url.user
@@ -93,7 +94,7 @@ def _replay(arguments: argparse.Namespace) -> int:
 
 def _what_helps(url: BrokerUrl) -> str:
     helps = "start the broker, or correct --url"
-    return f"{helps}; SSL_CERT_FILE names a file of authorities that are trusted" if url.tls else helps
+    return f"{helps}; set SSL_CERT_FILE to a file of trusted certificate authorities" if url.tls else helps
 
 
 def _url(written: str | None) -> BrokerUrl:
@@ -152,7 +153,7 @@ def _tell(replay: Replay, script: Script, took_s: float, *, as_json: bool) -> in
 # --- sockets: one thread ----------------------------------------------------------------------------
 
 _LOOK_AGAIN_S: Final = 0.25
-"""The longest wait of the selector, so that ctrl-C works on every system."""
+"""The longest wait of the selector, so that Ctrl-C works on every system."""
 
 
 def drive(replay: Replay, url: BrokerUrl, timeout_s: float) -> None:
@@ -238,7 +239,7 @@ def _read(replay: Replay, player: Player, sock: socket.socket) -> None:
     if data:
         replay.receive(player, data, time.monotonic())
     else:
-        replay.lost(player, "the broker closed the socket without a word")
+        replay.lost(player, "the broker closed the socket without a close frame")
 
 
 # --- what if ----------------------------------------------------------------------------------------
@@ -298,7 +299,7 @@ def _what_if_arguments(parser: Parser) -> None:
         help="of clients that receive (default: as recorded)",
     )
     parser.add_argument(
-        "--connection", type=int, metavar="NUMBER", help="look at this connection alone (default: all)"
+        "--connection", type=int, metavar="NUMBER", help="forecast only this connection (default: all)"
     )
     parser.add_argument(
         "--format", choices=("text", "json", "csv"), default="text", help="csv: a table (default: text)"
@@ -336,7 +337,7 @@ def _answers(arguments: argparse.Namespace, settings: list[Settings]) -> list[Fo
 
     if STANDARD in arguments.recordings:
         if arguments.recordings != [STANDARD]:
-            raise ConfigError("-", "is given beside files", "give one or the other")
+            raise ConfigError("-", "is given beside files", "give either files or --file")
         with recording(STANDARD) as records:
             return [answer(STANDARD, records, settings, arguments.connection)]
     return [answer_of_file(path, settings, arguments.connection) for path in files_of(arguments.recordings)]
@@ -349,7 +350,7 @@ def _judged(found: list[Forecasts]) -> int:
         raise Failed("; ".join(bad) + others)
     if not any(one.forecasts for one in found):
         names = found[0].recording if len(found) == 1 else f"{len(found)} recordings"
-        raise Failed(f"there is no link of AMQP 1.0 in {names} of which something can be said")
+        raise Failed(f"{names} has no link of AMQP 1.0 that can be forecast")
     return EXIT_OK
 
 
@@ -446,16 +447,16 @@ COMMANDS: Final = (
         "frames replay",
         _replay_arguments,
         _replay,
-        "Play the client's side of recorded connections again, against any broker, and say what came "
-        "otherwise. Messages have the recorded length, and zeros in them. Exits with 1 if there is a "
-        "difference. docs/frames.md says what is compared.",
+        "Replay the client's side of recorded connections against any broker, and print what differs from "
+        "the recording. Messages have the recorded length and contain zeros. The exit code is 1 if there "
+        "is a difference. docs/frames.md describes the comparison.",
     ),
     Command(
         "frames what-if",
         _what_if_arguments,
         _forecast,
-        "Forecast the publishers and consumers of recordings of frames with another credit, incoming-window "
-        "or round trip: their rate, what they would wait for, memory, and what cannot be known. Many "
-        "recordings and settings make one table. docs/analysis.md says how.",
+        "Forecast the publishers and consumers in recordings of frames with another credit, "
+        "incoming-window or round trip: their rate, their waits, their memory, and what cannot be known. "
+        "Several recordings and settings make one table. docs/analysis.md describes the method.",
     ),
 )

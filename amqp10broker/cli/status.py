@@ -1,8 +1,8 @@
-"""``status`` and ``timeline``: what a running broker does, and why it waits, as text.
+"""``status`` and ``timeline``: the activity of a running broker, and why it waits, as text.
 
 The document is that of the operation `status`, with `summary` and `waiting` of `sessions.diagnosis.survey`;
-text fits the terminal. Roles are the client's: on a *sender* the client sends. ``-`` stands for a number
-without a meaning for a link, such as the queue credit of a publisher.
+text fits the terminal. Roles are the client's: on a *sender* the client sends. ``-`` replaces a number that
+has no meaning for a link, such as the queue credit of a publisher.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def page(found: Document, width: int) -> list[str]:
     lines = summary(found["summary"], width)
     if found.get("unreached"):
         silent = ", ".join(map(clean, found["unreached"]))
-        lines += wrapped(f"not known of clients of {silent}: not reached", width, "", "  ")
+        lines += wrapped(f"unknown for clients of {silent}, which cannot be reached", width, "", "  ")
     for note in found.get("notes", ()):
         lines += wrapped(f"note: {clean(note)}", width, "", "  ")
     if lacking := found.get("queues_without_leader"):
@@ -165,7 +165,7 @@ def render(document: Document, *, width: int = WIDTH) -> list[str]:
     counts = document.get("summary", {})
     lines.append("")
     if not connections:
-        lines.append("No connections of what was chosen." if counts.get("chosen") else "No connections.")
+        lines.append("No connections match the selection." if counts.get("chosen") else "No connections.")
     for at, connection in enumerate(connections):
         if at:
             lines.append("")
@@ -178,7 +178,7 @@ def render(document: Document, *, width: int = WIDTH) -> list[str]:
         lines += _more(counts.get("queues", 0) - len(queues), "queue", width)
         lines += _dead_lettered(queues, width)
     else:
-        lines.append("No queues of what was chosen." if counts.get("chosen") else "No queues.")
+        lines.append("No queues match the selection." if counts.get("chosen") else "No queues.")
     return [line.rstrip() for line in lines]
 
 
@@ -197,7 +197,9 @@ def _more(count: int, noun: str, width: int) -> list[str]:
     if count <= 0:
         return []
     what = f"{count} more {noun if count == 1 or noun == 'wait' else noun + 's'}"
-    return wrapped(f"... {what}: choose with --reason, --queue, --user, ..., or --all", width, "", "  ")
+    return wrapped(
+        f"... {what}: select with --reason, --queue, --user, ..., or show all with --all", width, "", "  "
+    )
 
 
 def _queues(queues: Sequence[Document], width: int) -> list[str]:
@@ -289,7 +291,9 @@ def _broker(broker: Document, width: int) -> list[str]:
         lines.append(fit(f"... more links are suspended; {clean(broker.get('kept_links'))} are kept", width))
     alarms = broker.get("alarms", [])
     if alarms:
-        lines.append(fit(f"ALARM: {', '.join(clean(each) for each in alarms)} (publishers are held)", width))
+        lines.append(
+            fit(f"ALARM: {', '.join(clean(each) for each in alarms)} (publishers are blocked)", width)
+        )
         for name in alarms:
             if name in resources:
                 lines += wrapped(_alarm(clean(name), resources[name]), width, "  ", "    ")
@@ -312,7 +316,7 @@ def _journal(journal: Document | None) -> list[str]:
     if not journal:
         return []
     if not journal.get("recovered"):
-        return ["journal is being read, durable queues wait"]
+        return ["the journal is being read; durable queues wait for it"]
     facts = [
         f"journal {size(journal.get('bytes'))} in {clean(journal.get('files'))} files",
         f"{size(journal.get('live_bytes'))} needed",
@@ -322,7 +326,7 @@ def _journal(journal: Document | None) -> list[str]:
         facts.append(f"paged out {size(journal.get('spool_bytes'))}")
     if journal.get("disk_full"):
         left = size(journal.get("reserve_bytes"))
-        facts.append(f"THE DISK IS FULL: no publish is confirmed, consumers have {left} in reserve")
+        facts.append(f"THE DISK IS FULL: no publish is confirmed; {left} in reserve for consumers")
     return facts
 
 
@@ -382,12 +386,17 @@ def _alarm(name: str, resource: Document) -> str:
     for cause in resource.get("causes", []):
         if cause == "measured" and name == "memory":
             used = size(resource.get("used_bytes"))
-            reasons.append(f"{used} used, {ends}: consume, or 'amqp10broker alarm memory-limit'")
+            reasons.append(
+                f"{used} used, {ends}: consume messages, or raise the limit with 'amqp10broker alarm "
+                "memory-limit'"
+            )
         elif cause == "measured":
             free = size(resource.get("free_bytes"))
-            reasons.append(f"{free} free, {ends}: make room, or 'amqp10broker alarm disk-limit'")
+            reasons.append(
+                f"{free} free, {ends}: free space, or lower the limit with 'amqp10broker alarm disk-limit'"
+            )
         elif cause == "by hand":
-            reasons.append(f"raised by hand, 'amqp10broker alarm set {name} off' ends it")
+            reasons.append(f"raised by an operator; 'amqp10broker alarm set {name} off' ends it")
         else:
             reasons.append(clean(cause))
     return f"{name} for {duration(resource.get('on_for_s'))}: {'; '.join(reasons)}"
@@ -554,7 +563,7 @@ def _wrapped(facts: Iterable[str], width: int, indent: str, *, hanging: str | No
 
 
 SHOWN_MAX: Final = 20
-"""Connections and waits by default: the first lines must not scroll away."""
+"""The connections and waits that are shown by default: the first lines must not scroll away."""
 
 # The alternate screen preserves the user's scrollback; the cursor would flicker.
 WIDTH_MIN: Final = 40
@@ -572,20 +581,31 @@ def _status_arguments(parser: Parser) -> None:
         type=seconds(0.1, 3_600),
         const=1.0,
         metavar="SECONDS",
-        help="show again every so many seconds (default 1) until ctrl-C",
+        help="update every SECONDS seconds (default: 1) until Ctrl-C",
     )
     add_format(parser, plain="table")
-    chosen = parser.add_argument_group("what of it")
-    chosen.add_argument("--connection", type=int, metavar="ID", help="one connection, by its number")
-    chosen.add_argument("--user", metavar="NAME", help="connections of a user")
-    chosen.add_argument("--queue", metavar="NAME", help="links and consumers of a queue; * and ? mean any")
-    chosen.add_argument("--link", metavar="NAME", help="links and consumer tags of that name; likewise")
-    chosen.add_argument("--reason", metavar="CODE", help="what waits so: a code, or no-credit for all such")
+    chosen = parser.add_argument_group("the part to show")
+    chosen.add_argument("--connection", type=int, metavar="ID", help="only the connection with this number")
+    chosen.add_argument("--user", metavar="NAME", help="only connections of this user")
     chosen.add_argument(
-        "--longer", type=seconds(0, 31_536_000), metavar="SECONDS", help="what has waited so long"
+        "--queue", metavar="NAME", help="only links and consumers of this queue; * and ? are wildcards"
     )
     chosen.add_argument(
-        "--all", action="store_true", help="all connections, as of JSON always; else the worst 20"
+        "--link", metavar="NAME", help="only links and consumer tags of this name; * and ? are wildcards"
+    )
+    chosen.add_argument(
+        "--reason",
+        metavar="CODE",
+        help="only links that wait for this reason: a code, or no-credit for all codes that begin so",
+    )
+    chosen.add_argument(
+        "--longer",
+        type=seconds(0, 31_536_000),
+        metavar="SECONDS",
+        help="only links that have waited for at least this time",
+    )
+    chosen.add_argument(
+        "--all", action="store_true", help="show all connections, not only the worst 20; JSON always has all"
     )
     add_where(parser)
 
@@ -687,7 +707,10 @@ def frame(lines: list[str], rows: int, columns: int | None = None) -> str:
     """
     if len(lines) > rows:
         hidden = len(lines) - rows + 1
-        lines = [*lines[: rows - 1], f"... {hidden} more lines; a higher window, or --reason, --queue, ..."]
+        lines = [
+            *lines[: rows - 1],
+            f"... {hidden} more lines; enlarge the window, or select with --reason, --queue, ...",
+        ]
     if columns is not None:
         lines = [fit(line, columns) for line in lines]
     return _HOME + "\n".join(line + _CLEAR_LINE for line in lines) + _CLEAR_BELOW
@@ -707,7 +730,7 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 ASK_EVERY_S: Final = 0.5
-"""Far below the time-out of a watch, and the time that fills the ring of a busy link."""
+"""The interval is far below the time-out of a watch, and the time that fills the ring of a busy link."""
 STEPS_MAX: Final = 5000
 
 
@@ -717,17 +740,17 @@ def _timeline_arguments(parser: Parser) -> None:
         "link",
         nargs="?",
         metavar="LINK",
-        help="name of the link; of AMQP 0-9-1 a consumer's tag, or none: all of --channel",
+        help="name of the link; for AMQP 0-9-1 a consumer tag, or nothing for the whole --channel",
     )
     parser.add_argument(
         "--channel",
         type=int,
-        help="of its session, if the connection has several; or the channel of AMQP 0-9-1",
+        help="channel number of its session, if the connection has several; or the channel of AMQP 0-9-1",
     )
     parser.add_argument(
         "--role",
         choices=("sender", "receiver"),
-        help="of the client, if it has two links of that name",
+        help="the client's role, if it has two links of that name",
     )
     parser.add_argument(
         "--for",
@@ -735,7 +758,7 @@ def _timeline_arguments(parser: Parser) -> None:
         type=seconds(0, 86_400),
         default=10.0,
         metavar="SECONDS",
-        help="watch it for so long, or until ctrl-C (default: 10)",
+        help="how long to watch it, or until Ctrl-C (default: 10)",
     )
     add_where(parser)
 
@@ -752,7 +775,7 @@ def _timeline(arguments: argparse.Namespace) -> int:
         while _ask_on(arguments, watch["watch"], found) is None and (left := until - time.monotonic()) > 0:
             time.sleep(min(ASK_EVERY_S, left))
     except KeyboardInterrupt:
-        print("what came until now:", file=sys.stderr)
+        print("frames so far:", file=sys.stderr)
     _ask_on(arguments, watch["watch"], found)
     ask(arguments, "unwatch-link", watch=watch["watch"])
     print(json.dumps({"link": watch, **found}, indent=2))
@@ -762,7 +785,7 @@ def _timeline(arguments: argparse.Namespace) -> int:
 def _ask_on(arguments: argparse.Namespace, watch: int, found: dict[str, Any]) -> Any:
     while True:
         part = ask(arguments, "timeline", watch=watch, since=found.get("next"), limit=STEPS_MAX)
-        if not found or part["lost"]:  # the part behind a gap begins with a state of its own
+        if not found or part["lost"]:  # the part after a gap begins with a separate state
             found |= {name: part[name] for name in ("since", "start")} | {"steps": []}
         found["steps"] += part["steps"]
         found |= {name: part[name] for name in ("next", "ended")}

@@ -15,7 +15,7 @@ from amqp10broker.storage.folder import inspect_data_folder, open_data_folder
 
 
 def _arguments(parser: Parser) -> None:
-    parser.add_argument("folder", metavar="DIR", help="the data folder, as given to serve --data-dir")
+    parser.add_argument("folder", metavar="DIR", help="data folder, as given to serve --data-dir")
     add_format(parser)
 
 
@@ -31,7 +31,7 @@ def _accept(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         print(json.dumps({"given_up": given_up}, indent=2))
     else:
-        print("\n".join(f"given up: {each}" for each in given_up) or "nothing is missing")
+        print("\n".join(f"accepted as lost: {each}" for each in given_up) or "nothing is missing")
     return EXIT_OK
 
 
@@ -65,16 +65,14 @@ def _line(checked: Checked) -> str:
     if checked.torn is not None:
         return (
             f"{text}; torn end of {checked.torn.bytes} bytes at offset {checked.torn.offset}: it was never "
-            "confirmed, and the next start cuts it off"
+            "confirmed, and the next start removes it"
         )
     return f"{text}; whole"
 
 
 def _summary(files: list[Checked], faults: int) -> str:
     records, size = sum(each.records for each in files), sum(each.bytes for each in files)
-    delivery_outcome = (
-        f"{faults} bad; a broker would refuse to start with this folder" if faults else "no damage"
-    )
+    delivery_outcome = f"{faults} bad; the broker does not start with this folder" if faults else "no damage"
     return f"{len(files)} files, {records} records, {size} bytes: {delivery_outcome}"
 
 
@@ -93,15 +91,15 @@ COMMANDS: Final = (
         "storage check",
         _arguments,
         _check,
-        "Read all files of a data folder, and say of each how many records it has and whether it is whole. "
-        "The exit code is 1 if one is damaged or missing, so that no broker starts. Refused while a broker "
-        "uses the folder.",
+        "Read all files of a data folder, and print for each the number of records and whether it is "
+        "complete. The exit code is 1 if a file is damaged or missing, so that the broker would not start. "
+        "The command is refused while a broker uses the folder.",
     ),
     Command(
         "storage accept",
         _arguments,
         _accept,
-        "Give up for good what is missing in a data folder, so that a broker starts with the rest. Refused "
-        "while a broker uses the folder.",
+        "Accept that missing files of a data folder are lost permanently, so that the broker starts with "
+        "the rest. The command is refused while a broker uses the folder.",
     ),
 )

@@ -17,16 +17,16 @@ from amqp10broker.config.settings import Config
 
 def _arguments(parser: Parser) -> None:
     parser.add_argument(
-        "--config", metavar="FILE", help="the broker's configuration, besides environment variables"
+        "--config", metavar="FILE", help="configuration file of the broker; environment variables apply, too"
     )
     parser.add_argument(
         "--token-file",
         metavar="FILE",
         default=STANDARD,
-        help="a file whose first line is the token (default: standard input)",
+        help="file whose first line is the token (default: standard input)",
     )
     parser.add_argument(
-        "--formatter", choices=("text", "json"), default="text", help="how to print it (default: text)"
+        "--formatter", choices=("text", "json"), default="text", help="output format (default: text)"
     )
 
 
@@ -50,7 +50,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
         lines += [f"user:    {found['user']}", f"expires: {_when(found['expires_at'])}"]
         lines += [f"tags:    {', '.join(found['tags']) or 'none'}"]
         lines += [f"allows:  {scope}" for scope in found["scopes"]] or ["allows:  nothing"]
-        lines += [f"dropped: {each['scope']}: {each['reason']}" for each in found["dropped"]]
+        lines += [f"ignored: {each['scope']}: {each['reason']}" for each in found["dropped"]]
     return lines
 
 
@@ -65,8 +65,8 @@ COMMANDS: Final = (
         "user explain-token",
         _arguments,
         _run,
-        "Say what a token allows, and why scopes of it allow nothing, with the settings oauth2_... of a "
-        "configuration. No broker is needed; a configured key set is fetched. Exit code 1 if a broker would "
-        "refuse it now.",
+        "Print what a token permits, and why some of its scopes permit nothing, with the settings "
+        "oauth2_... of a configuration. The command needs no broker; it downloads a configured key set. "
+        "The exit code is 1 if a broker would refuse the token now.",
     ),
 )

@@ -74,7 +74,7 @@ class Inventory(EntryLog):
 
 @dataclass(slots=True, eq=False)
 class FolderInventory:
-    """The inventory's entries of one folder. `known`: files that must exist, by name."""
+    """The inventory's entries of one folder. `known`: the files that must exist, by name."""
 
     _inventory: Inventory
     _folder: str
@@ -94,7 +94,7 @@ class FolderInventory:
             self.known.update(new)
 
     def forget(self, names: Iterable[str]) -> int:
-        """Remove the entries of files, which may go when the returned change `is_durable`."""
+        """Remove the entries of files, which may be removed when the returned change `is_durable`."""
         gone = [name for name in names if self.known.pop(name, None) is not None]
         self._inventory.forget([(self._folder, name) for name in gone])
         return self._inventory.changes
@@ -116,7 +116,7 @@ def is_there(disk: Disk, folder: str) -> bool:
     try:
         return NAME in disk.list_folder(folder)
     except OSError as error:
-        raise StorageError(folder, f"cannot be read: {error.strerror}", "check whose it is") from error
+        raise StorageError(folder, f"cannot be read: {error.strerror}", "check its owner and mode") from error
 
 
 FORMAT: Final = 1
@@ -158,13 +158,15 @@ class DataFolder:
 
 
 def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: bool = False) -> DataFolder:
-    """Open a data folder for this process, and make it if there is none, in an existing folder. `holder`:
-    this process for others: "process 123". Raises `FolderInUse`; `DamagedFile` if its format or inventory is
-    missing or damaged; `StorageError` if it cannot be opened, is something else, or has another format.
+    """Open a data folder for this process. Make it if it does not exist, in an existing folder.
+
+    `holder`: the name of this process for others: "process 123". Raises `FolderInUse`; `DamagedFile` if its
+    format or inventory is missing or damaged; `StorageError` if it cannot be opened, is something else, or
+    has another format.
     """
     with _told(path, "the data folder cannot be used"):
         _make_folder(disk, path)
-        _check_contents(disk, path)
+        _check_contents(disk, path, "give an empty folder, or the path of a new one")
         locks = _take_locks(disk, path, holder)
         files: Inventory | None = None
         try:
@@ -172,7 +174,7 @@ def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: b
             lost = complete and without_inventory and not is_there(disk, path)
             if complete and not lost:
                 _check_inventory(disk, path)
-            # Durable before the format that refers to it.
+            # The inventory is durable before the format that refers to it.
             files = Inventory(disk, path)
             if lost or not complete:
                 files.make()
@@ -196,12 +198,14 @@ def inspect_data_folder(disk: Disk, path: str, *, without_inventory: bool = Fals
     """
     with _told(path, "the data folder cannot be read"):
         if not disk.is_folder(path):
-            raise StorageError(path, "there is no such folder", "give the one that serve --data-dir has")
-        _check_contents(disk, path)
+            raise StorageError(path, "the folder does not exist", "give the folder of serve --data-dir")
+        _check_contents(disk, path, "give the folder of serve --data-dir")
         locks = _take_locks(disk, path, None)
         try:
             if not _has_format(disk, path):
-                raise StorageError(path, "is no data folder", "give the one that serve --data-dir has")
+                raise StorageError(
+                    path, "is not a data folder of amqp10broker", "give the folder of serve --data-dir"
+                )
             files = Inventory(disk, path)
             if not without_inventory or is_there(disk, path):
                 _check_inventory(disk, path)
@@ -245,17 +249,17 @@ def _make_folder(disk: Disk, path: str) -> None:
         sync_folder(disk, parent)
 
 
-def _check_contents(disk: Disk, path: str) -> None:
+def _check_contents(disk: Disk, path: str, to_do: str) -> None:
     names = disk.list_folder(path)
     if _FORMAT_NAME in names:
         return
-    # "lost+found" is at the top of a new file system.
+    # A new file system has "lost+found" at its top.
     foreign = [name for name in names if name not in _OURS and name != "lost+found"]
     if foreign:
         raise StorageError(
             path,
-            f"is no data folder, and there is something in it ({foreign[0]!r})",
-            "give an empty folder, or one that is not there yet",
+            f"is not a data folder of amqp10broker, and is not empty: it contains {foreign[0]!r}",
+            to_do,
         )
     parts = [name for name in names if name in _FOLDERS]
     if parts:
@@ -273,7 +277,7 @@ def _take_locks(disk: Disk, path: str, holder: str | None) -> list[int]:
         try:
             _lock(disk, path, locks[0])
         except OSError:
-            # NFS locks only what is open to write, which a folder never is: the file's lock is all there is.
+            # NFS only locks files that are open for writing, never a folder: the file's lock remains.
             _let_go(disk, locks)
         if _LOCK_NAME not in disk.list_folder(path):
             if holder is None:
@@ -281,7 +285,7 @@ def _take_locks(disk: Disk, path: str, holder: str | None) -> list[int]:
             try:
                 disk.close(disk.create(name))
             except FileExistsError:
-                pass  # another broker was faster; the lock says which has it
+                pass  # another broker was faster; the lock file names it
         locks.append(disk.open(name, write=holder is not None))
         _lock(disk, path, locks[-1])
         if holder is not None:
@@ -297,7 +301,7 @@ def _lock(disk: Disk, path: str, fd: int) -> None:
         raise FolderInUse(
             path,
             f"is in use by {_holder(disk, path) or 'another process'}",
-            "stop that broker, or give another folder",
+            "stop that broker, or give another folder with --data-dir",
         )
 
 
@@ -321,8 +325,8 @@ def _sign(disk: Disk, fd: int, holder: str) -> None:
         disk.truncate(fd, 0)
         disk.write(fd, 0, [f"{holder}\n".encode()])
     except OSError:
-        # A full disk must not keep a broker from starting, which may free some of it. The lock holds all the
-        # same; it only lacks the holder's name.
+        # A full disk must not prevent a start, which may free some of it. The lock is valid, and only lacks
+        # the holder's name.
         pass
 
 
@@ -348,20 +352,21 @@ def _has_format(disk: Disk, path: str) -> bool:
     if found is None:
         raise StorageError(
             name,
-            "does not say which format the data folder has",
+            "does not contain the format of the data folder",
             f"if this is a data folder of amqp10broker, its text should be {_FORMAT_LINE.decode().strip()!r}",
         )
     if int(found[1]) != FORMAT:
         raise StorageError(
             path,
             f"has format {int(found[1])}, and this broker reads format {FORMAT}",
-            "nothing was changed; start the version of the broker that made it, or give another folder",
+            "nothing was changed; start the version of the broker that made it, or give another folder "
+            "with --data-dir",
         )
     return True
 
 
 def _write_format(disk: Disk, path: str) -> None:
-    # Written aside and renamed, so that there is never half of it.
+    # It is written under another name and renamed, so that half of it never exists.
     aside = os.path.join(path, _FORMAT_NEW)
     if _FORMAT_NEW in disk.list_folder(path):
         disk.unlink(aside)
@@ -382,12 +387,12 @@ def _told(path: str, problem: str) -> Iterator[None]:
     except (FileExistsError, NotADirectoryError) as error:
         where = error.filename if isinstance(error.filename, str) else path
         raise StorageError(
-            where, "the data folder cannot be here: this is a file", "name a folder, or a new name for one"
+            where, "is a file, not a folder", "give a folder, or the path of a new one"
         ) from error
     except OSError as error:
         where = error.filename if isinstance(error.filename, str) else path
         if error.errno in FULL:
-            raise DiskFull(where, f"{problem}: {error.strerror}", "make room on that file system") from error
+            raise DiskFull(where, f"{problem}: {error.strerror}", "free space on that file system") from error
         raise StorageError(
-            where, f"{problem}: {error.strerror}", "check that it is there, and that it is yours to write"
+            where, f"{problem}: {error.strerror}", "check that it exists and that this user may write to it"
         ) from error

@@ -56,13 +56,13 @@ def test_a_queue_is_declared_with_its_arguments_and_found_as_such(run: CommandLi
         "x-overflow=drop-head",
     )
     assert run(*declare) == f"queue '{queue}' declared\n"
-    assert run(*declare) == f"queue '{queue}' is there already, as asked for\n"
+    assert run(*declare) == f"queue '{queue}' exists already, with these properties\n"
     (row,) = [each for each in run.json("queue", "list", "name", "arguments") if each["name"] == queue]
     assert row["arguments"]["x-max-length"] == 10
     assert row["arguments"]["x-overflow"] == "drop-head"
     complaint = run.fails(1, "queue", "declare", queue)
     assert "inequivalent arg" in complaint
-    assert complaint.endswith("(declare it as it is, or delete it first)")
+    assert complaint.endswith("(declare it with the same properties, or delete it first)")
     complaint = run.fails(1, "queue", "declare", f"{queue}2", "--argument", 'x-max-length="ten"')
     assert "x-max-length" in complaint
     assert "reserved prefix" in run.fails(1, "queue", "declare", "amq.mine")
@@ -102,7 +102,7 @@ def test_exchanges_and_bindings(run: CommandLine, queue: str) -> None:
     run("publish", "--exchange", one, "--key", "b", "--header", "n=1", "m")
     run.broker.wait_for_counts(queue, ready=1)
 
-    assert "is not bound so" in run.fails(1, "binding", "delete", two, queue)
+    assert "has no such binding" in run.fails(1, "binding", "delete", two, queue)
     run("binding", "delete", two, queue, *arguments)
     assert "in use" in run.fails(1, "exchange", "delete", one, "--if-unused")
     run("binding", "delete", one, two, "--to-exchange", "--key", "#")
@@ -236,7 +236,7 @@ def test_definitions_go_out_and_in_again(start_broker: StartBroker, tmp_path: Pa
     one("binding", "add", "x", "q", "--key", "a.#", "--vhost", "v")
     file = tmp_path / "definitions.json"
     told = one("definitions", "export", str(file))
-    assert "hashes of passwords" in told
+    assert "password hashes" in told
     assert "warning: RabbitMQ gives no password to u: it does not read argon2id." in told
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     # But for guest's password, which stands in the configuration: it gets a new salt each time.

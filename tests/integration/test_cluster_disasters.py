@@ -55,7 +55,7 @@ def test_what_is_left_of_a_cluster_goes_on_alone_and_lets_others_join(tmp_path: 
         assert "--yes" in unsure.stderr
         done = force_standalone(a, "--yes")
         assert done.returncode == 0, done.stderr
-        assert "lost for good: b, c" in done.stderr
+        assert "lost nodes: b, c" in done.stderr
         assert "queue 'elsewhere' in vhost '/'" in done.stderr
         a.start()
         cluster.wait_until_up(a)

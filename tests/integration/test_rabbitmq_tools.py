@@ -118,7 +118,7 @@ def test_a_tool_waits_for_a_broker_that_starts_and_gives_up_in_time(
 ) -> None:
     monkeypatch.setenv("AMQP10BROKER_PORT", str(free_ports(1)))
     assert main(["rabbitmqctl", "await_startup", "--timeout", "0.1"]) == 3
-    assert "no broker of yours runs" in capfd.readouterr().err
+    assert "no broker of this user runs" in capfd.readouterr().err
 
 
 @pytest.fixture

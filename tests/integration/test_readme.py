@@ -82,7 +82,7 @@ def listening_port(broker: subprocess.Popen[str]) -> int:
         found = re.search(r'"addresses": "127\.0\.0\.1:(\d+)', line)
         if found:
             return int(found[1])
-    raise AssertionError("the broker has ended")
+    raise AssertionError("the broker has stopped")
 
 
 def test_every_option_and_command_that_the_readme_names_exists() -> None:

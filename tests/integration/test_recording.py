@@ -101,7 +101,7 @@ def test_a_recording_begins_and_ends_while_the_broker_runs(
     client = clients(broker)
     sender = client.sender("q")
     sender.send(*["before"] * 7)
-    assert "does not record" in (before := broker.run_command("record", "status")).stdout
+    assert "is not recording" in (before := broker.run_command("record", "status")).stdout
     assert before.returncode == 1
     started = broker.run_command("record", "start", str(recording), "--every", "10", "--run", "r")
     assert (started.returncode, started.stdout) == (0, f"recording to {recording}, run r\n")
@@ -116,7 +116,7 @@ def test_a_recording_begins_and_ends_while_the_broker_runs(
     sender.send(*["after"] * 3)
     assert total(recording, "r", EventKind.LINK_IN) == 5
     stopped = broker.run_command("record", "stop")
-    assert (stopped.returncode, "does not record" in stopped.stderr) == (1, True)
+    assert (stopped.returncode, "is not recording" in stopped.stderr) == (1, True)
     assert broker.ask("record-status") == {"recording": None, "failed": None}
 
 

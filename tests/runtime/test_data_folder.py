@@ -439,7 +439,7 @@ async def test_an_entry_that_cannot_be_restored_stops_the_start(start: Start, tm
 async def test_something_else_is_no_data_folder(start: Start, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "letter.txt").write_text("dear all")
-    with pytest.raises(StorageError, match="is no data folder, and there is something in it"):
+    with pytest.raises(StorageError, match="is not a data folder of amqp10broker, and is not empty"):
         async with start():
             pytest.fail("the broker came up")
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["letter.txt"]

@@ -198,7 +198,7 @@ def test_a_first_start_on_a_full_disk_says_what_to_do_and_the_next_one_works(nod
         node.disk.capacity = None
         node.live(random.Random(0), 0)
         assert node.refused is None
-    assert {error.remedy for error in refused} == {"make room on that file system"}
+    assert {error.remedy for error in refused} == {"free space on that file system"}
     assert any(error.path.endswith("catalog.log") for error in refused)
 
 

@@ -81,7 +81,7 @@ async def read(replay: Replay, player: Player, stream: Any) -> None:
         except trio.ClosedResourceError:
             return
         if not data:
-            replay.lost(player, "the broker closed the socket without a word")
+            replay.lost(player, "the broker closed the socket without a close frame")
             return
         replay.receive(player, bytes(data), trio.current_time())
 

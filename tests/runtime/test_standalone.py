@@ -96,8 +96,8 @@ def test_all_that_the_folder_has_is_a_group_of_one_in_another_cluster(tmp_path: 
         return True
 
     done = force_standalone(str(path), confirmed)
-    assert "cluster of one, with 1 queues" in done
-    assert "lost for good: a, c" in told[0]
+    assert "cluster of one node, with 1 queues" in done
+    assert "lost nodes: a, c" in told[0]
     assert "queue 'theirs' in vhost '/'" in told[0]
     with opened(path) as data:
         membership = data.membership
@@ -117,7 +117,7 @@ def test_all_that_the_folder_has_is_a_group_of_one_in_another_cluster(tmp_path: 
         assert store.machine.last_of(1) is None, "a lost node has no say"
     # Once more, as after a doubt whether it was done.
     assert force_standalone(str(path), confirmed) is not None
-    assert "lost for good: none" in told[1]
+    assert "lost nodes: none" in told[1]
 
 
 def test_nothing_is_changed_unless_it_is_wanted(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_folder_that_cannot_be_made_standalone_is_refused(tmp_path: Path) -> N
     def confirmed(told: str) -> bool:
         pytest.fail("it is not asked")
 
-    with pytest.raises(StorageError, match="no such folder"):
+    with pytest.raises(StorageError, match="the folder does not exist"):
         force_standalone(str(tmp_path / "none"), confirmed)
     assert not (tmp_path / "none").exists()
     with opened(tmp_path / "alone") as data:

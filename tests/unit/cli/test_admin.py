@@ -65,11 +65,11 @@ def ask(answer: bytes | None, timeout_s: float = 5.0) -> object:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (b"", "hung up before it had answered"),
-        (b'{"ok": true, "res', "hung up before it had answered"),
-        (b"HTTP/1.1 400\n", "no amqp10broker of this version"),
-        (b"[]\n", "no amqp10broker of this version"),
-        (b'{"ok": true}\n', "no amqp10broker of this version"),
+        (b"", "closed the connection before it answered"),
+        (b'{"ok": true, "res', "closed the connection before it answered"),
+        (b"HTTP/1.1 400\n", "not an amqp10broker of this version"),
+        (b"[]\n", "not an amqp10broker of this version"),
+        (b'{"ok": true}\n', "not an amqp10broker of this version"),
     ],
 )
 def test_a_bad_answer_is_told_in_words(answer: bytes, message: str) -> None:
@@ -87,7 +87,7 @@ def test_a_bad_answer_is_told_in_words(answer: bytes, message: str) -> None:
         ),
         (
             b'{"ok": false, "error": "differs", "kind": "Inequivalent", "resource": "queue \'q\'"}\n',
-            "the broker refuses: differs (declare it as it is, or delete it first)",
+            "the broker refuses: differs (declare it with the same properties, or delete it first)",
         ),
         (
             b'{"ok": false, "error": "odd", "kind": "NotFound", "resource": "thing"}\n',
@@ -105,7 +105,7 @@ def test_a_refusal_is_told_with_what_to_do(answer: bytes, message: str) -> None:
 def test_a_socket_without_a_broker_is_as_good_as_none(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     adminpath.listen(path).close()
-    with pytest.raises(AdminSocketError, match="no broker serves .*; start one with"):
+    with pytest.raises(AdminSocketError, match="no broker serves .*; start a broker with"):
         admin.ask(admin.Place(5672, path), {})
 
 

@@ -34,4 +34,4 @@ def test_file_that_is_there_stays_as_it_is(tmp_path: Path, capsys: pytest.Captur
     link.symlink_to(tmp_path / "elsewhere")
     assert main(["cluster", "new-secret", str(link)]) == EXIT_USAGE
     assert not (tmp_path / "elsewhere").exists()
-    assert capsys.readouterr().err.count("is there already") == 2
+    assert capsys.readouterr().err.count("exists already") == 2

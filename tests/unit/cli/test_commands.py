@@ -176,7 +176,7 @@ ANYWHERE = {"vhost_pattern": ".*", "queue_pattern": ".*"}
                 priority=123,
                 apply_to="quorum_queues",
             ),
-            "policy 'qq' set; it counts for 2 queues and 1 exchange\n",
+            "policy 'qq' set; it applies to 2 queues and 1 exchange\n",
         ),
         ("policy clear -p v p", asks("clear-policy", "v", name="p"), "policy 'p' cleared\n"),
         (
@@ -238,7 +238,8 @@ def test_what_does_not_act_is_said(answering: Broker, capsys: pytest.CaptureFixt
     assert main.main(["policy", "set", "p", ".*", '{"max-age": "1D"}']) == 0
     complaint = capsys.readouterr().err
     assert complaint.startswith(
-        "warning: this acts otherwise\nwarning: max-age: without effect on some of the queues, see "
+        "warning: this acts otherwise\nwarning: max-age: these settings have no effect on some of the "
+        "queues, see "
     )
 
 
@@ -247,8 +248,8 @@ def test_what_does_not_act_is_said(answering: Broker, capsys: pytest.CaptureFixt
     [
         ("queue declare q --type quorum --argument x-queue-type=classic", 2, "give one of them"),
         ("queue declare q --argument x", 2, "must be KEY=VALUE"),
-        ("exchange delete nothing", 1, "no exchange 'nothing': see what there is"),
-        ("binding delete x q --argument n=2", 1, "is not bound so"),
+        ("exchange delete nothing", 1, "no exchange 'nothing': see 'amqp10broker exchange list'"),
+        ("binding delete x q --argument n=2", 1, "has no such binding"),
         ("user set-limits u", 2, "give --max-connections or --max-channels"),
         ("definitions import no-such-file.json", 2, "cannot be read"),
         ("definitions import -", 2, "standard input is not JSON"),
@@ -309,7 +310,7 @@ def test_at_a_terminal_it_is_typed_twice(typed: list[str], monkeypatch: pytest.M
     if typed[0] == typed[1]:
         assert connecting.read_password(None, "u", confirm=True) == "a"
     else:
-        with pytest.raises(ConfigError, match="typed differently the second time"):
+        with pytest.raises(ConfigError, match="differs from its repetition"):
             connecting.read_password(None, "u", confirm=True)
     assert answers == []
 

@@ -367,7 +367,7 @@ def test_the_body_is_an_argument_a_file_or_standard_input(
         (("x", "--property", "content-type=tëxt"), "is not ASCII"),
         (("x", "--header", "l=[1]"), "option --header l is a list or a map"),
         (("x", "--annotation", "a=1"), "must begin with x-"),
-        (("x", "--file", "f"), "BODY is given beside --file"),
+        (("x", "--file", "f"), "BODY cannot be used with --file"),
         (("--file", "no-such-file"), "file no-such-file cannot be read"),
     ],
 )
@@ -381,7 +381,7 @@ def test_what_is_no_message_is_refused(argv: tuple[str, ...], message: str) -> N
 def test_a_routing_key_without_an_exchange_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     """It would be ignored, which nobody means."""
     assert main.main(["publish", "--queue", "q", "--key", "k", "x"]) == 2
-    assert "leave one out" in capsys.readouterr().err
+    assert "use it with --exchange" in capsys.readouterr().err
 
 
 FULL = Message(
@@ -478,7 +478,7 @@ def test_what_a_token_allows_is_said(config: Path, capsys: pytest.CaptureFixture
         "tags:    monitoring",
         "allows:  read:v/q",
         "allows:  tag:monitoring",
-        f"dropped: rabbitmq.read:v: {dropped}",
+        f"ignored: rabbitmq.read:v: {dropped}",
     ]
 
 

@@ -97,8 +97,13 @@ def test_bad_usage_exits_with_2(argv: list[str]) -> None:
             "absolute 512MB",
             "above 7 bytes of memory",
         ),
-        ("disk-limit 1GB", "disk_free_limit", "1GB", "below 7 bytes of free disk"),
-        ("disk-limit mem_relative 1.5", "disk_free_limit", "mem_relative 1.5", "below 7 bytes of free disk"),
+        ("disk-limit 1GB", "disk_free_limit", "1GB", "below 7 bytes of free disk space"),
+        (
+            "disk-limit mem_relative 1.5",
+            "disk_free_limit",
+            "mem_relative 1.5",
+            "below 7 bytes of free disk space",
+        ),
     ],
 )
 def test_limits_of_alarms(
@@ -107,7 +112,7 @@ def test_limits_of_alarms(
     broker.answers = {None: {"limit_bytes": 7, "alarms": []}}
     assert main.main(["alarm", *argv.split(), "--port", "1"]) == 0
     assert broker.requests == [{"op": "set-limit", "arguments": {"name": name, "value": value}}]
-    assert capsys.readouterr().out == f"{name} is now {value}: publishers are held back {meaning}\n"
+    assert capsys.readouterr().out == f"{name} is now {value}: publishers are blocked {meaning}\n"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +152,7 @@ def test_without_a_broker_exits_with_3_and_says_how_to_start_one(
 ) -> None:
     assert main.main(argv) == 3
     complaint = capsys.readouterr().err
-    assert "no broker of yours runs on port 5672; start one with 'amqp10broker serve'" in complaint
+    assert "no broker of this user runs on port 5672; start one with 'amqp10broker serve'" in complaint
 
 
 def test_the_table_of_commands_is_what_the_files_have() -> None:

@@ -29,6 +29,6 @@ def test_status(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     assert "run r, every 50 ms: 1 event" in capsys.readouterr().out
     broker.answers = {None: {"recording": None}}
     assert main.main(["record", "status"]) == 1
-    assert "does not record" in capsys.readouterr().out
+    assert "is not recording" in capsys.readouterr().out
     assert main.main(["record", "status", "--format", "json"]) == 1
     assert json.loads(capsys.readouterr().out) is None

@@ -96,4 +96,4 @@ def test_it_is_played_over_tls(
     assert main(["frames", "replay", path, "--url", f"amqps://localhost:{port}"]) == 3
     said = capsys.readouterr().err
     assert f"the certificate of localhost:{port} is not trusted: unable to get local issuer" in said
-    assert "SSL_CERT_FILE names a file of authorities that are trusted" in said
+    assert "set SSL_CERT_FILE to a file of trusted certificate authorities" in said

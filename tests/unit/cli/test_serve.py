@@ -118,7 +118,7 @@ NOISE: dict[str, Callable[[], object]] = {
         ({"after": AdminSocketError("lost\nor so")}, "failed"),
         (
             {"after": ExceptionGroup("both", [ValueError("one"), KeyError("two\nlines")])},
-            "failed by a fault in the broker; please report it",
+            "the broker failed because of a fault in it; please report it",
         ),
     ],
     ids=["stopped", "refused", "failed", "fault"],

@@ -46,11 +46,12 @@ def shown_of(alarms: list[str], width: int = 100, **changes: dict[str, Any]) -> 
 def test_alarms_say_since_when_why_and_what_ends_them() -> None:
     assert shown_of(["disk", "memory"]) == [
         "memory alarm above 572.2 MiB (0.6)  disk alarm below 47.7 MiB (50MB), free 28.6 MiB",
-        "ALARM: disk, memory (publishers are held)",
-        "  disk for 3 s: raised by hand, 'amqp10broker alarm set disk off' ends it; 28.6 MiB free, ends at",
-        "    50.1 MiB: make room, or 'amqp10broker alarm disk-limit'; storage cannot write",
-        "  memory for 1 min 15 s: 667.6 MiB used, ends at 543.6 MiB: consume, or 'amqp10broker alarm",
-        "    memory-limit'",
+        "ALARM: disk, memory (publishers are blocked)",
+        "  disk for 3 s: raised by an operator; 'amqp10broker alarm set disk off' ends it; 28.6 MiB free,",
+        "    ends at 50.1 MiB: free space, or lower the limit with 'amqp10broker alarm disk-limit'; storage",
+        "    cannot write",
+        "  memory for 1 min 15 s: 667.6 MiB used, ends at 543.6 MiB: consume messages, or raise the limit",
+        "    with 'amqp10broker alarm memory-limit'",
     ]
     assert max(map(len, shown_of(["disk", "memory"], width=60))) <= 60
 

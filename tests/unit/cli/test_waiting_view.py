@@ -50,7 +50,7 @@ def test_in_a_cluster_it_says_of_which_node_a_connection_is_and_of_which_it_know
     """Numbers of connections are those of one node."""
     rows = [wait(to_do="do it", node=node) for node in ("a", "b")]
     shown = status.page({"summary": summary(), "waiting": rows, "nodes": 3, "unreached": ["c"]}, 200)
-    assert "not known of clients of c: not reached" in shown
+    assert "unknown for clients of c, which cannot be reached" in shown
     for node in ("a", "b"):
         assert any(f"connection 7 session 0 of node {node}, user ann" in line for line in shown)
 

@@ -267,7 +267,9 @@ def test_what_cannot_be_written_is_refused_and_not_kept() -> None:
     log.put([(("a",), 1)])
     disk.full = True
     for _ in range(3):
-        with pytest.raises(LimitExceeded, match=r"catalog.log: cannot be written: No space left .*make room"):
+        with pytest.raises(
+            LimitExceeded, match=r"catalog.log: cannot be written: No space left .*free space"
+        ):
             log.put([(("a",), 2), (("b",), 2)])
         assert entries(log) == {("a",): 1}
     assert log.trouble is not None

@@ -62,7 +62,7 @@ def test_a_second_broker_is_told_who_has_the_folder(tmp_path: Path) -> None:
 
 def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(StorageError, match=r"something in it \('thesis.tex'\); give an empty folder"):
+    with pytest.raises(StorageError, match=r"contains 'thesis.tex'; give an empty folder"):
         open_data_folder(DISK, str(tmp_path), "us")
     assert [each.name for each in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -105,7 +105,7 @@ def test_a_garbled_format_is_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "data")
     open_data_folder(DISK, path, "us").close()
     (tmp_path / "data" / "format").write_text("nonsense\n")
-    with pytest.raises(StorageError, match="does not say which format"):
+    with pytest.raises(StorageError, match="does not contain the format"):
         open_data_folder(DISK, path, "us")
     # The refusals have let go of the lock.
     (tmp_path / "data" / "format").write_text("amqp10broker data folder, format 1\n")
@@ -126,14 +126,18 @@ def test_what_the_system_refuses_is_told_with_the_path(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"missing/data: the data folder cannot be used: No such file"):
         open_data_folder(DISK, str(tmp_path / "missing" / "data"), "us")
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"file: the data folder cannot be here: this is a file; name a"):
+    with pytest.raises(StorageError, match=r"file: is a file, not a folder; give a"):
         open_data_folder(DISK, str(tmp_path / "file"), "us")
 
 
 def test_looking_changes_nothing_and_needs_a_data_folder(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="there is no such folder"):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(StorageError, match="contains 'thesis.tex'; give the folder of serve --data-dir"):
+        inspect_data_folder(DISK, str(tmp_path))
+    (tmp_path / "thesis.tex").unlink()
+    with pytest.raises(StorageError, match="the folder does not exist"):
         inspect_data_folder(DISK, str(tmp_path / "none"))
-    with pytest.raises(StorageError, match="is no data folder"):
+    with pytest.raises(StorageError, match="is not a data folder of amqp10broker"):
         inspect_data_folder(DISK, str(tmp_path))
     assert list(tmp_path.iterdir()) == []
     path = tmp_path / "data"
@@ -412,7 +416,7 @@ def test_the_command_ends_with_1_when_something_is_damaged(
     assert f"journal/{file_name(1)}: 0 records" in out
     assert "BAD at offset 32: the record is damaged (the file was synced up to" in out
     assert "truncate -s 32" in out
-    assert out.splitlines()[-1].endswith("1 bad; a broker would refuse to start with this folder")
+    assert out.splitlines()[-1].endswith("1 bad; the broker does not start with this folder")
     assert main.main(["storage", "check", str(data), "--format", "json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["damaged"] == 1
@@ -440,8 +444,8 @@ def test_what_is_missing_is_told_and_can_be_given_up(data: Path, capsys: pytest.
     assert "2 bad" in out.splitlines()[-1]
     assert main.main(["storage", "accept", str(data)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"given up: {first}: missing",
-        f"given up: {segment}: 7 bytes at its end",
+        f"accepted as lost: {first}: missing",
+        f"accepted as lost: {segment}: 7 bytes at its end",
     ]
     assert main.main(["storage", "check", str(data)]) == 0
     assert "torn end" in capsys.readouterr().out
@@ -455,7 +459,7 @@ def test_the_command_refuses_what_is_no_data_folder_or_in_use(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.main(["storage", "check", str(tmp_path / "none")]) == 1
-    assert "there is no such folder" in capsys.readouterr().err
+    assert "the folder does not exist" in capsys.readouterr().err
     folder = open_data_folder(DISK, str(data), "process 42")
     assert main.main(["storage", "check", str(data)]) == 1
     assert "in use by process 42; stop that broker" in capsys.readouterr().err
