@@ -18,7 +18,7 @@ _ROOT: Final = str(Path(__file__).resolve().parent.parent)
 
 
 def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Variables with which it finds this package, also if that is not installed, as in a checkout."""
+    """Return variables with which the process finds this package, even if it is not installed."""
     paths = environ.get("PYTHONPATH", "").split(os.pathsep)
     if _ROOT in paths or _ROOT in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         return dict(environ)

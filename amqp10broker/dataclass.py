@@ -1,12 +1,12 @@
-"""A dataclass whose methods are compiled when they are first used.
+"""A dataclass with methods that are compiled when they are first used.
 
 `dataclasses.dataclass` generates up to six methods for a class and compiles them while the module is
-imported: 0.8 ms a class on CPython 3.11, 0.45 s of the 1.2 s that a start of the broker took, for 500
-classes most of which a given process does not use. Here a class gets its fields from `dataclasses` at once,
-and each method, from `dataclasses` too, when the method is first looked up. From then on the same function
-stands in the same place, so later uses cost the same.
+imported: 0.8 ms a class on CPython 3.11, 0.45 s of the 1.2 s that a start of the broker took, for 500 classes
+most of which a given process does not use. Here a class gets its fields from `dataclasses` at once, and each
+method, also from `dataclasses`, when the method is first looked up. From then on the same function is in the
+same place, so later uses take the same time.
 
-`fields`, `replace`, `asdict` and `field` are those of `dataclasses`. Type checkers see
+`fields`, `replace`, `asdict` and `field` are those of `dataclasses`. Type checkers use
 `dataclasses.dataclass` itself.
 """
 
@@ -31,11 +31,13 @@ else:
         eq: bool = True,
         unsafe_hash: bool = False,
     ) -> Callable[[type], type]:
-        """Do as `dataclasses.dataclass`, with the options that are used here; methods of the class stay."""
+        """Make a dataclass as `dataclasses.dataclass` does, with the options that are used here; methods of
+        the class stay.
+        """
 
         def make(cls: type) -> type:
             if cls.__doc__ is None:
-                cls.__doc__ = cls.__name__  # else `dataclasses` asks for the signature of __init__
+                cls.__doc__ = cls.__name__  # otherwise `dataclasses` requests the signature of __init__
             own = {name for name, value in vars(cls).items() if value is not None}
             cls = compiled(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
             later = ["__init__", "__repr__"]
@@ -57,7 +59,7 @@ else:
 
 
 class _Later:
-    """The place of a method: the first lookup compiles the method and puts it here."""
+    """The placeholder of a method: the first lookup compiles the method and replaces it."""
 
     __slots__ = ("_cls", "_frozen", "_name", "_slots")
 

@@ -510,9 +510,7 @@ def little_endian(numbers: array[int]) -> bytes:
 
 
 def from_little_endian(typecode: str, data: bytes) -> array[int]:
-    """Decode an array of little-endian items. Raises `ValueError` if the length is not a multiple of the item
-    size.
-    """
+    """Decode an array of little-endian items. Raises `ValueError` for a length with a part of an item."""
     numbers: array[int] = array(typecode)
     numbers.frombytes(data)
     if byteorder == "big":

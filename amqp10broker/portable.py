@@ -1,8 +1,9 @@
-"""What operating systems differ in: what POSIX has and Windows has not, each with its portable form.
-
-No other module asks for the system, but for what only tunes Linux, and `syncing`, which is also a program of
-its own. A form is chosen by whether Python has the call, so that a test can hide the call and run the
+"""The differences between operating systems: the calls that POSIX has and Windows lacks, each with its
 portable form.
+
+No other module checks the system, except for code that only tunes Linux, and `syncing`, which is also a
+separate program. A form is chosen by whether Python has the call, so that a test can hide the call and run
+the portable form.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ _fcntl, _msvcrt, _resource = map(_module, ("fcntl", "msvcrt", "resource"))
 # --- files ----------------------------------------------------------------------------------------
 
 BINARY: Final[int] = getattr(os, "O_BINARY", 0)
-"""Flag of `os.open`, without which Windows changes line ends."""
+"""The flag of `os.open` without which Windows changes line ends."""
 _DIRECTORY: Final[int | None] = getattr(os, "O_DIRECTORY", None)
 _LOCKED_AT: Final = 1 << 30
-"""Byte that Windows locks, which nobody can read then: behind the end of any file with a lock."""
+"""The byte that Windows locks and makes unreadable: after the end of any file with a lock."""
 _moving = threading.Lock()
-"""Held between a seek and the read or write that belongs to it."""
+"""Held between a seek and its read or write."""
 
 
 def _pread(fd: int, length: int, offset: int) -> bytes:
@@ -61,8 +62,8 @@ pwritev: Final[Callable[[int, Sequence[bytes], int], int]] = getattr(os, "pwrite
 
 
 def open_folder(path: str) -> int:
-    """Open a folder, to lock or to sync it. Windows opens none: the null device stands for it, which `lock`
-    refuses and `syncing` skips, for NTFS logs changes of names by itself.
+    """Open a folder, to lock or to sync it. Windows cannot: the null device replaces it, which `lock` refuses
+    and `syncing` skips, because NTFS logs changes of names by itself.
     """
     if _DIRECTORY is not None:
         return os.open(path, os.O_RDONLY | _DIRECTORY)
@@ -72,7 +73,7 @@ def open_folder(path: str) -> int:
 
 
 def lock(fd: int) -> bool:
-    """Take a file or folder for this process alone until it is closed; False: another has it. Raises
+    """Lock a file or folder for this process until it is closed; return False if another has it. Raises
     `OSError` if it cannot be locked.
     """
     try:
@@ -99,12 +100,12 @@ def user_id() -> int:
 
 
 def is_ours(found: os.stat_result) -> bool:
-    """Return whether a file is this user's; also where owners cannot be told."""
+    """Return whether a file is this user's; true where owners are unknown."""
     return _getuid is None or found.st_uid == _getuid()
 
 
 def open_to_others(found: os.stat_result) -> bool:
-    """Return whether its mode lets other users use a file; False where modes say nothing about users."""
+    """Return whether its mode lets other users use a file; False where modes do not describe users."""
     return _getuid is not None and bool(found.st_mode & 0o077)
 
 
@@ -112,12 +113,13 @@ def open_to_others(found: os.stat_result) -> bool:
 
 UNIX: Final[int | None] = getattr(socket, "AF_UNIX", None)
 """The family of Unix sockets."""
-# sun_path holds 108 bytes on Linux and 104 on macOS and the BSDs, the last one a NUL.
+# sun_path has 108 bytes on Linux and 104 on macOS and the BSDs, the last one a NUL.
 ENDPOINT_BYTES_MAX: Final = 103 if UNIX is not None else 32_000
 ENDPOINT_MODE: Final = 0o600
 REUSE_ADDRESS: Final[int] = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
-"""Option to listen at a port that a process has just left; SO_REUSEADDR of Windows takes it from one that
-still listens."""
+"""The option to listen at a port that another process has just left; SO_REUSEADDR of Windows would take it
+from a process that still listens.
+"""
 send_fds: Final[Any] = getattr(socket, "send_fds", None)
 """None where a socket cannot carry descriptors."""
 _BACKLOG: Final = 8
@@ -127,7 +129,7 @@ _JOINED_BYTES_MAX: Final = 262_144
 
 
 def _send_joined(sock: socket.socket, pieces: Sequence[bytes | memoryview]) -> int:
-    # More than the socket takes would be copied for nothing.
+    # Buffers beyond the socket's room would be copied without use.
     size, count = 0, 0
     for piece in pieces:
         if size and size + len(piece) > _JOINED_BYTES_MAX:
@@ -143,13 +145,13 @@ send_pieces: Final[Callable[[Any, Sequence[bytes | memoryview]], int]] = getattr
 
 
 def listen_at(path: str) -> socket.socket:
-    """Listen, without blocking, where only this user can connect: at a Unix socket or, without those, at a
-    port of loopback that a file names together with a secret, which each client sends first.
+    """Listen, without blocking, where only this user can connect. This is a Unix socket or, without those, a
+    loopback port that a file names together with a secret, which each client sends first.
     """
     listener = socket.socket(socket.AF_INET if UNIX is None else UNIX, socket.SOCK_STREAM)
     try:
         if UNIX is not None:
-            # The mask, not a chmod afterwards: there is no moment at which others could connect.
+            # It uses the mask, not a later chmod: there is no moment at which others could connect.
             before = os.umask(0o777 & ~ENDPOINT_MODE)
             try:
                 listener.bind(path)
@@ -171,13 +173,13 @@ def listen_at(path: str) -> socket.socket:
 
 
 def secret_at(path: str) -> bytes:
-    """Return what clients of a listener of `listen_at` send first; nothing where the system checks them."""
+    """Return the bytes that clients of `listen_at` send first; empty where the system checks them."""
     return b"" if UNIX is not None else _named(path)[1]
 
 
 def connect_to(path: str, *, timeout_s: float) -> socket.socket:
-    """Connect to a listener of `listen_at`. Raises `OSError` if nothing listens; `timeout_s`: of each later
-    call as well, 0: none may wait.
+    """Connect to a listener of `listen_at`. Raises `OSError` if there is none. `timeout_s`: also that of each
+    later call; 0: calls do not wait.
     """
     if UNIX is not None:
         return _connected(socket.socket(UNIX, socket.SOCK_STREAM), path, b"", timeout_s)
@@ -198,7 +200,7 @@ def _connected(stream: socket.socket, address: Any, secret: bytes, timeout_s: fl
 
 
 def is_endpoint(path: str) -> bool:
-    """Return whether a path may be one of `listen_at`; other files must be left alone. Raises `OSError`."""
+    """Return whether a path may be one of `listen_at`; other files must not be changed. Raises `OSError`."""
     mode = os.lstat(path).st_mode
     if UNIX is not None:
         return stat.S_ISSOCK(mode)
@@ -209,7 +211,7 @@ def is_endpoint(path: str) -> bool:
 
 
 def _named(path: str) -> tuple[int, bytes]:
-    # Raises `ValueError` for a file that `listen_at` has not written.
+    # Raise `ValueError` for a file that `listen_at` has not written.
     with open(path, "rb") as file:
         port, secret = file.read(100).split()
     return int(port), secret
@@ -218,7 +220,7 @@ def _named(path: str) -> tuple[int, bytes]:
 # --- processes and signals ------------------------------------------------------------------------
 
 STOP: Final[int] = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGTERM)
-"""What asks a process of `OWN_SESSION` to stop in order."""
+"""The signal that requests a process of `OWN_SESSION` to stop in order."""
 KILL: Final[int] = getattr(signal, "SIGKILL", signal.SIGTERM)
 STOP_SIGNALS: Final = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGBREAK") if hasattr(signal, name)
@@ -230,9 +232,9 @@ _NEW_PROCESS_GROUP: Final = 0x200  # CREATE_NEW_PROCESS_GROUP of Windows
 OWN_SESSION: Final[Mapping[str, Any]] = (
     {"creationflags": _NEW_PROCESS_GROUP} if STOP != signal.SIGTERM else {"start_new_session": True}
 )
-"""Options of a process that ctrl-C at the terminal does not reach."""
+"""Options of a process that Ctrl-C at the terminal must not reach."""
 nice: Final[Callable[[int], object]] = getattr(os, "nice", int)
-"""Give way to other processes; does nothing where priorities are others."""
+"""Lowers the priority of this process; does nothing where priorities are different."""
 
 
 def inherited(sock: socket.socket) -> dict[str, Any]:
@@ -247,8 +249,8 @@ def inherited(sock: socket.socket) -> dict[str, Any]:
 
 
 def libc() -> Any:
-    """Return the C library by `ctypes`; None where a process has no symbols of its own to look up."""
-    import ctypes  # milliseconds of the start, and most brokers never need it
+    """Return the C library by `ctypes`; None where a process has no symbol table of its own."""
+    import ctypes  # this import takes milliseconds of the start, and most brokers never need it
 
     try:
         return ctypes.CDLL(None)
@@ -288,7 +290,7 @@ def open_files() -> int | None:
     """Return the number of open files and sockets; None if the system has no figure."""
     for folder in ("/proc/self/fd", "/dev/fd"):
         try:
-            return len(os.listdir(folder)) - 1  # the one that lists them is closed again
+            return len(os.listdir(folder)) - 1  # that of the listing is closed again
         except OSError:
             continue
     return None
@@ -321,8 +323,8 @@ def _resident_by_mach() -> int | None:
 
 
 def _windows(call: str, size: int, at: int) -> int | None:
-    # A function of kernel32 that fills a structure which begins with its own size, and the number in it at an
-    # offset: MEMORYSTATUSEX.ullTotalPhys, PROCESS_MEMORY_COUNTERS.WorkingSetSize (64 bits).
+    # Call a function of kernel32 that fills a structure which begins with its own size, and return the number
+    # in it at an offset: MEMORYSTATUSEX.ullTotalPhys, PROCESS_MEMORY_COUNTERS.WorkingSetSize (64 bits).
     import ctypes
 
     if not hasattr(ctypes, "windll") or ctypes.sizeof(ctypes.c_void_p) != 8:

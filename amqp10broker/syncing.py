@@ -1,9 +1,9 @@
 """Making files durable, and the helper process that does it: ``python -I -S syncing.py FD``.
 
 FD is one end of a Unix stream socket. A request is one byte with up to `FDS_MAX` descriptors attached
-(SCM_RIGHTS); each is synced and closed, and the answer is four bytes: 0, or the error number. It ends
-when the socket is closed, which the system does if the broker dies, and for no signal: a service manager
-that stops all processes at once must not take it from a broker that still has to write.
+(SCM_RIGHTS). Each is synced and closed, and the answer is four bytes: 0, or the error number. The helper ends
+when the socket is closed, which the system does if the broker dies, and for no signal: a service manager that
+stops all processes at once must not end it while the broker still has to write.
 
 The helper loads this file and a few modules of the standard library: the broker's first sync waits for it.
 """
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 if sys.platform == "darwin":
     import fcntl
 
-# Linux takes 253 with one message.
+# Linux accepts 253 with one message.
 FDS_MAX = 200
 ANSWER = struct.Struct(">i")
 
@@ -33,8 +33,8 @@ def sync_file(fd: int) -> None:
     """Make the content of a file durable, or the names in a folder. Raises `OSError`."""
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):
-        # A folder needs fsync: a new name changes no size, and fdatasync may leave it for later. The null
-        # device stands for a folder that cannot be opened (`portable.open_folder`).
+        # A folder needs fsync: a new name does not change a size, and fdatasync may delay it. The null device
+        # replaces a folder that cannot be opened (`portable.open_folder`).
         if not stat.S_ISCHR(mode):
             os.fsync(fd)
     elif sys.platform == "darwin":
@@ -78,7 +78,7 @@ if sys.platform != "win32":
             try:
                 serve(channel)
             except (BrokenPipeError, ConnectionResetError):
-                pass  # the broker is gone between a request and its answer
+                pass  # the broker ended between a request and its answer
 
     if __name__ == "__main__":
         main()

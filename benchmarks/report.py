@@ -78,32 +78,32 @@ def _unlike(rows: Sequence[Row]) -> float | None:
 
 TARGETS: Final = (
     Target("versus", "<= 1.1 times at worst", _highest("ratio_before")).named(
-        "transient messages in memory: not dearer than before",
-        "who asks for no durability must not pay for it; a tenth is what this machine's noise hides",
+        "transient messages in memory: no more expensive than before",
+        "a client without durability must not pay for it; the noise of this machine hides a tenth",
     ),
     Target("durability", "<= 8 µs", _figure("publish: classic, persistent", "cpu_us")).named(
         "publish, persistent, classic: at most 8 µs of broker CPU a message",
-        "publishing in memory costs 2; a record, its checksum and the write are the rest",
+        "publishing in memory costs 2 µs; the record, its checksum and the write take the rest",
     ),
     Target("durability", ">= 50000 messages/s", _figure("publish: quorum", "rate_per_s")).named(
         "publish, quorum: at least 50 000 confirmed messages/s at 2 000 in flight",
-        "2 000 in flight and a commit of 4 ms allow 250 000; the processor is to be the limit, not the disk",
+        "2 000 in flight and a commit of 4 ms allow 250 000; the processor should be the limit, not the disk",
     ),
     Target("durability", "<= 3 fdatasyncs", _figure("publish: quorum", "confirm_syncs")).named(
         "publish, quorum, 2 000 in flight: confirms within 3 fdatasyncs (p50)",
-        "a message waits for the sync under way, then for its own; one more is for the work",
+        "a message waits for the sync under way, then for its own; one more allows for the work",
     ),
     Target("durability", "<= 3 fdatasyncs", _figure("publish, 1 in flight: quorum", "confirm_syncs")).named(
         "publish, quorum, one in flight: confirm within 3 fdatasyncs (p50)",
-        "a lone message waits for its own sync alone",
+        "a lone message waits only for its own sync",
     ),
     Target("publish", "<= 5 µs", _figure("publish unsettled", "cpu_us")).named(
         "publish, unsettled: at most 5 µs of broker CPU a message",
-        "a prototype needs 1.2 to 1.8 µs for the skeleton; the rest is routing, sections and confirms",
+        "a prototype needs 1.2 to 1.8 µs for the basic work; routing, sections and confirms take the rest",
     ),
     Target("publish", "<= 5 µs", _figure("publish settled", "cpu_us")).named(
         "publish, settled: at most 5 µs of broker CPU a message",
-        "it does less than unsettled publishing and must not cost more",
+        "it is less work than unsettled publishing and must not cost more",
     ),
     Target("both", "<= 8 µs", _figure("unsettled, settle range", "cpu_us")).named(
         "publish + deliver + settle: at most 8 µs of broker CPU a message",
@@ -111,18 +111,18 @@ TARGETS: Final = (
     ),
     Target("two_senders", ">= 0.95", _lowest("isolation", _of_10)).named(
         "isolation at least 0.95",
-        "link credit stops the slow link alone; the rest is the processor both links share",
+        "link credit stops only the slow link; the rest is the processor time that both links share",
     ),
     Target("two_senders", "<= 10 % apart at worst", _unlike).named(
-        "AMQP 0-9-1: both queues get the same, within 10 %",
+        "AMQP 0-9-1: both queues get the same number of messages, within 10 %",
         "a slow queue blocks the reader of the whole connection, as in RabbitMQ",
     ),
     Target("one_sender_one_receiver", ">= 0.95", _lowest("isolation", _of_10)).named(
-        "isolation at least 0.95", "dispositions are read while the sender has no credit"
+        "isolation at least 0.95", "the broker reads dispositions while the sender has no credit"
     ),
     Target("sync_publisher", ">= 10000 messages/s", _figure("one message in flight", "rate_per_s")).named(
         "a lone synchronous publisher: at least 10 000 messages/s",
-        "a wave through reader, session, queue and back takes 40 to 65 µs; RabbitMQ does 12 to 18 thousand",
+        "reader, session, queue and the way back take 40 to 65 µs; RabbitMQ reaches 12 000 to 18 000",
     ),
 )
 
@@ -250,12 +250,13 @@ def render(documents: Sequence[Document]) -> str:
     lines = [
         "# Results",
         "",
-        "`python -m benchmarks report` made this page from result files; do not edit it. It shows the",
-        "medians of the latest result of each question (label, revision). `NOTES.md` describes the machine.",
+        "`python -m benchmarks report` writes this page from result files; do not edit it. It shows the",
+        "medians of the latest result of each question, with label and revision. `NOTES.md` describes the",
+        "machine.",
         "",
         "## Targets",
         "",
-        *_markdown_table(("target", "measured", "met", "why this figure"), target_lines(documents), left=4),
+        *_markdown_table(("target", "measured", "met", "reason"), target_lines(documents), left=4),
         *_loads(loads),
         *_compared(compared),
     ]

@@ -1,1 +1,1 @@
-"""The HTTP API without its socket: requests in, answers out."""
+"""The HTTP API without its socket: it takes requests and returns answers."""

@@ -41,7 +41,7 @@ from amqp10broker.api.messages import (
 )
 from amqp10broker.api.samples import RateSamples, Span, Values, rated
 from amqp10broker.auth.authorise import Access, Grants
-from amqp10broker.auth.login import Tried
+from amqp10broker.auth.login import LoginAttempts
 from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import Catalog
@@ -214,13 +214,11 @@ PORTION: Final = 50
 """Items that are made, or encoded, in one go: some milliseconds."""
 
 Make: TypeAlias = Callable[[Sequence[Item], Collection[str] | None], Awaitable[Sequence[Item]]]
-"""Completes items, in their order: with at least these keys, None for all. An item that has been deleted is
-left out.
-"""
+"""Completes items in order, with at least these keys, None for all. Deleted items are left out."""
 
 
 async def described(call: EndpointCall, things: Sequence[T], describe: Callable[[T], Item]) -> list[Item]:
-    """Make an item of each thing, in portions; things may end meanwhile."""
+    """Make an item of each object, in portions; objects may be deleted meanwhile."""
     made: list[Item] = []
     for portion in _portions(things):
         made += map(describe, portion)
@@ -329,7 +327,7 @@ class BrokerApi:
     node_name: str
     interval_ms: int
     samples: RateSamples
-    attempts: dict[str, Tried]
+    attempts: dict[str, LoginAttempts]
     node: Callable[[], NodeView]
     process: Callable[[], Mapping[str, int]]
     clients: Callable[[], Mapping[str, Mapping[str, int | None]]]

@@ -39,10 +39,10 @@ from amqp10broker.dataclass import dataclass
 NOT_LOGGED_IN: Final = HttpResponse(
     HTTPStatus.UNAUTHORIZED, (("www-authenticate", 'Basic realm="RabbitMQ Management"'),)
 )
-"""Makes a browser prompt for a password."""
+"""The answer that makes a browser prompt for a password."""
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 _FIELDS_MAX: Final = 10
-"""Of a login form."""
+"""The number of fields of a login form."""
 
 
 class Tag(Enum):
@@ -82,9 +82,7 @@ class Credentials:
 
 
 def credentials(header: str | None) -> Credentials | HttpResponse:
-    """Parse the header ``Authorization``. Returns the credentials, or an answer without such that can be
-    verified.
-    """
+    """Parse the header ``Authorization``. Returns credentials, or an answer without verifiable ones."""
     if header is None:
         return NOT_LOGGED_IN
     scheme, _, encoded = header.strip().partition(" ")
@@ -119,9 +117,7 @@ def wrong_login() -> RequestRefused:
 
 
 def check_tag(wanted: Tag, tags: Collection[str]) -> None:
-    """Refuse a user without sufficient tags (401). The lack of all four is reported first, at any
-    endpoint.
-    """
+    """Refuse a user without sufficient tags (401). The lack of all four tags is reported first."""
     for tag in (Tag.MANAGEMENT, wanted):
         if not SUFFICIENT[tag] & frozenset(tags):
             raise not_authorised(_REASONS[tag])
@@ -136,9 +132,9 @@ ReadLogin: TypeAlias = Callable[[HttpRequest], Credentials | HttpResponse]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One method of a path. `tag`: that the user must have; None: no login. `types`: of its answers; a client
-    must accept one of them. `onward`: the member of its answers, and parameter of its query, that continues
-    behind an answer; None: each answer is complete.
+    """One method of a path. `tag`: the one that the user must have; None: no login. `types`: those of its
+    answers; a client must accept one of them. `onward`: the member of its answers, and parameter of its
+    query, that continues after an answer; None: each answer is complete.
     """
 
     tag: Tag | None
@@ -164,7 +160,7 @@ class HttpRoute:
 
     @property
     def parts(self) -> tuple[str | None, ...]:
-        """The segments of the pattern, None for a pair of braces."""
+        """The segments of the pattern; None for a pair of braces."""
         return tuple(
             None if part.startswith("{") else part for part in self.pattern.removesuffix("/").split("/")[1:]
         )
@@ -251,7 +247,7 @@ _OF_FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data", 
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class RoutedRequest:
     """A request with its endpoint."""
 
     request: HttpRequest
@@ -266,7 +262,7 @@ class Front:
         self._cors = cors
         self._prefix = prefix
 
-    def enter(self, request: HttpRequest) -> Visit | HttpResponse:
+    def enter(self, request: HttpRequest) -> RoutedRequest | HttpResponse:
         """Find a request's endpoint; without one, return the whole answer."""
         below = len(self._prefix)
         known = request.segments[:below] == self._prefix
@@ -283,7 +279,7 @@ class Front:
         refusal = self._of_page(request, endpoint)
         if refusal is not None:
             return self.leave(request, route, refusal.answer)
-        return Visit(request, route, endpoint, values)
+        return RoutedRequest(request, route, endpoint, values)
 
     def _of_page(self, request: HttpRequest, endpoint: Endpoint) -> RequestRefused | None:
         headers = request.headers
@@ -307,7 +303,7 @@ class Front:
         """Return a request for a path below the API as one for the whole path."""
         return replace(request, segments=(*self._prefix, "api", *request.segments))
 
-    def admit(self, visit: Visit, tags: Collection[str]) -> None:
+    def admit(self, visit: RoutedRequest, tags: Collection[str]) -> None:
         """Check a visit before its endpoint runs; `tags` is empty without a login."""
         if visit.endpoint.tag is not None:
             check_tag(visit.endpoint.tag, tags)
@@ -332,8 +328,8 @@ def too_large(limit: int) -> RequestRefused:
 
 def check_framing(headers: Iterable[tuple[bytes, bytes]], version: bytes, limit: int) -> bool:
     """Check how a body is announced, before any of it is received; return whether it comes in chunks.
-    `limit`: bytes of a body. Raises `RequestRefused` (400): it is too long, or its length is ambiguous: a
-    proxy may use the other length, and take for a request what is a body here (RFC 9112, section 6.1).
+    `limit`: bytes of a body. Raises `RequestRefused` (400): it is too long, or its length is ambiguous. A
+    proxy may use the other length, and treat a part of this body as a request (RFC 9112, section 6.1).
     """
     told = {name: value for name, value in headers if name in (b"content-length", b"transfer-encoding")}
     chunked = b"transfer-encoding" in told
@@ -346,7 +342,7 @@ def check_framing(headers: Iterable[tuple[bytes, bytes]], version: bytes, limit:
 
 
 def takes(accept: str | None, types: Collection[str] = JSON_TYPES) -> bool:
-    """Return whether a client accepts one of these types by its header ``Accept``; without it all are."""
+    """Return whether a client accepts one of these types by the header ``Accept``; without it, any."""
     return accept is None or _best(accept, types) > 0
 
 
@@ -368,7 +364,7 @@ def compressed(answer: HttpResponse) -> HttpResponse:
 
 
 def _best(header: str, wanted: Collection[str]) -> float:
-    # Quality values as of RFC 9110, 12.4.2.
+    # Quality values are those of RFC 9110, 12.4.2.
     qualities: dict[str, float] = {}
     for item in header.split(","):
         name, *parameters = (part.strip().lower() for part in item.split(";"))
@@ -397,7 +393,7 @@ _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 @dataclass(frozen=True, slots=True)
 class AcceptedUpgrade:
-    """A WebSocket that may be opened. `foreign`: the page is of another machine, and not in the configured
+    """A WebSocket that may be opened. `foreign`: the page is from another machine, and not in the configured
     origins; its connection does not count as one from this machine.
     """
 
@@ -406,7 +402,7 @@ class AcceptedUpgrade:
 
 
 def asks_for_websocket(headers: Collection[tuple[bytes, bytes]], version: bytes) -> bool:
-    """Return whether a request wants a WebSocket, which HTTP/1.0 cannot have (RFC 9110, 7.8)."""
+    """Return whether a request asks for a WebSocket, which HTTP/1.0 cannot have (RFC 9110, 7.8)."""
     wanted = b",".join(value for name, value in headers if name == b"upgrade")
     return version >= b"1.1" and "websocket" in _tokens(wanted.decode("latin-1").lower())
 

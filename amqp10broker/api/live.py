@@ -32,7 +32,7 @@ _NAMES: Final = (
     ("Node Name",),
     ("watch",),
 )
-"""Members that together name a row. The first tuple counts that all rows have, each with other values."""
+"""The members that together name a row. The first tuple counts that all rows have, each with other values."""
 _DEPTH_MAX: Final = 12
 """Deeper values, in arguments of clients, are compared as a whole."""
 
@@ -45,7 +45,7 @@ def difference(before: Any, after: Any) -> Difference | None:
 def _difference(before: Any, after: Any, depth: int) -> Difference | None:
     if before is after:
         return None
-    # A truth value is equal to a number in Python, but not in JSON.
+    # In Python a truth value is equal to a number, but not in JSON.
     if type(before) is not type(after):
         return {"to": after}
     if isinstance(after, dict | list):
@@ -117,7 +117,7 @@ PATHS_MAX: Final = 8
 INTERVAL_MS_MIN: Final = 100
 INTERVAL_MS_MAX: Final = 600_000
 BODY_BYTES_MAX: Final = 1_048_576
-"""The size limit of an answer: it is parsed in one go, some milliseconds."""
+"""The size limit of an answer, which is parsed at once in some milliseconds."""
 HEARTBEAT: Final = ": \n\n"
 """A comment, which clients ignore: it keeps the connection alive."""
 
@@ -146,8 +146,8 @@ class Following:
 
 @dataclass(eq=False, slots=True)
 class Latest:
-    """The present answer of a path, shared by all its followers. `value`: of the last answer that differed;
-    each is a new object. `refusal`: why there is none now; None: there is.
+    """The present answer of a path, shared by all its followers. `value`: that of the last answer that
+    differed; each is a new object. `refusal`: why there is no value now, or None.
     """
 
     value: Any = None
@@ -163,7 +163,7 @@ class Latest:
         if refusal is not None:
             if refusal == self.refusal:
                 return False
-            # A value that may not be seen any more is not stored, either.
+            # A value that may not be seen any more must not be stored, either.
             self.value, self.known, self.refusal, self._body, self._before = None, False, refusal, b"", None
             return True
         if self.known and answer.body == self._body:

@@ -47,8 +47,9 @@ _JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=
 Send: TypeAlias = Callable[[bytes], Awaitable[None]]
 """Sends a piece of a body to the client; returns when it is written."""
 ReadBody: TypeAlias = Callable[[int | None], Awaitable[bytes]]
-"""Reads the request's body, which counts until the request is answered. It is given how many bytes that of a
-client that is not logged in may have; None for others."""
+"""Reads the request's body, which counts until the request is answered. The argument is the limit of bytes
+for a client that is not logged in; None for others.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +85,7 @@ class HttpRequest:
     def read(
         cls, method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes = b""
     ) -> Self:
-        """Make a request of an engine's parsed parts. `target`: as received; a scheme and a host are left
-        out.
-        """
+        """Make a request of an engine's parsed parts. `target`: as received, without scheme and host."""
         path, _, query = target.partition(b"?")
         if not path.startswith(b"/"):
             scheme, found, rest = path.partition(b"://")
@@ -114,9 +113,7 @@ class HttpResponse:
 
     @classmethod
     def of_json(cls, value: Any, *, status: int = HTTPStatus.OK) -> Self:
-        """Make an answer with a JSON body. Raises `ValueError` or `TypeError` if the value has no
-        JSON form.
-        """
+        """Make an answer with a JSON body. Raises `ValueError` or `TypeError` if there is no JSON form."""
         return cls.of_json_bytes(json_bytes(value), status=status)
 
     @classmethod
@@ -149,9 +146,7 @@ def not_authorised(reason: str) -> RequestRefused:
 
 
 def json_text(value: Any) -> str:
-    """Encode a value as JSON, a number that is not finite as text. Raises `TypeError` if the value has no
-    JSON form.
-    """
+    """Encode a value as JSON, a number that is not finite as text. Raises `TypeError` for other types."""
     try:
         return _JSON.encode(value)
     except ValueError:
@@ -210,8 +205,8 @@ def read_object(body: bytes) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(body.decode())
-        # Refuses what could be stored but never shown again: a half of a surrogate pair has no UTF-8 form,
-        # and NaN, Infinity and 1e999 are no numbers of JSON.
+        # Values that could be stored but never shown again are refused: half of a surrogate pair has no UTF-8
+        # form, and NaN, Infinity and 1e999 are not numbers of JSON.
         _JSON.encode(value).encode()
     except (ValueError, RecursionError):
         raise bad_request("not_json") from None

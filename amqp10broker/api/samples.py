@@ -22,11 +22,11 @@ SLACK_MS: Final = 10
 """Tolerance of the interval between two samples: requests are not exact to the millisecond."""
 KEPT_MS: Final = 3_600_000
 SAMPLES_MAX: Final = 240
-"""Of one object. Beyond, those of its older half are thinned out."""
+"""The samples of one object. If there are more, those of its older half are thinned out."""
 OBJECTS_MAX: Final = 20_000
-"""Beyond, the least recently requested objects are forgotten."""
+"""Beyond this number the least recently requested objects are dropped."""
 MANY: Final = 1_000
-"""With more objects than these, each has only the samples that a rate needs."""
+"""If there are more objects, each has only the samples that a rate needs."""
 POINTS_MAX: Final = 1_000
 
 Values: TypeAlias = Mapping[str, int]
@@ -73,9 +73,7 @@ class Series:
         return found if span is None else found | self._history(name, span)
 
     def unchanged_since(self, values: Values) -> int | None:
-        """Return the time in ms since which all values were equal to these; None: less than two
-        samples are.
-        """
+        """Return the time in ms since which all values were equal to these; None: too few samples."""
         alike: list[int] = []
         for when, told in reversed(self._samples):
             if told != values:
@@ -129,7 +127,7 @@ class RateSamples:
         series = self._series.pop(key, None)
         if series is None:
             series = Series()
-        self._series[key] = series  # now the most recently requested one
+        self._series[key] = series  # now it is the most recently requested one
         if len(self._series) > OBJECTS_MAX:
             del self._series[next(iter(self._series))]
         series.look(

@@ -17,7 +17,7 @@ TopicOperation = Literal["write", "read"]
 
 
 class Changing(Protocol):
-    """An object with a version that every change raises."""
+    """An object with a version that changes with every change of it."""
 
     version: int
 
@@ -80,7 +80,7 @@ class CatalogGrants:
         permission = self._users.granted_topics.get((self.user, vhost, exchange))
         if permission is None:
             return True
-        # Escaped, unlike in RabbitMQ: a user called ".*" must not match everything.
+        # The name is escaped, unlike in RabbitMQ: a user called ".*" must not match everything.
         pattern = getattr(permission, operation).replace("{username}", re.escape(self.user))
         return patterns.matches(pattern.replace("{vhost}", re.escape(vhost)), key)
 
@@ -99,7 +99,7 @@ def check_vhost_access(grants: Grants, vhost: str) -> None:
     """Refuse a user without any permission in a virtual host.
 
     Raises:
-        NotAllowed: with the text that AMQP 0-9-1 closes the connection with.
+        NotAllowed: with the text with which AMQP 0-9-1 closes the connection.
     """
     if grants.entry(vhost) is None:
         raise NotAllowed(f"vhost '{vhost}'", f"access to vhost '{vhost}' refused for user '{grants.user}'")
@@ -118,7 +118,7 @@ class Access:
         self.user = grants.user
         self.vhost = vhost
         self._grants = grants
-        # Read for every message, so it is an attribute and not a call.
+        # It is read for every message, so it is an attribute and not a call.
         self.changes = grants.changes
         self._version = self.changes.version
         self._allowed: dict[tuple[str, ...], bool] = {}

@@ -36,7 +36,7 @@ from amqp10broker.metadata.users import Users
 _NONCE_BYTES: Final = 18
 
 UNKNOWN_USER: Final = "unknown user (the name is not shown, it may be a password)"
-"""Logged instead of a name that no user has."""
+"""The text that is logged instead of a name that no user has."""
 
 
 class Mechanism(Enum):
@@ -115,7 +115,7 @@ class Slow:
 class Fetch:
     """Keys must be fetched from the tokens' authority: await it, then call `Authentication.resume`.
 
-    It does not occupy a turn of the password verifications: a server may need seconds for its answer.
+    It does not occupy a turn of the password verifications: a server may need seconds to answer.
     """
 
     fetch: Callable[[], Awaitable[None]] = field(repr=False)
@@ -135,7 +135,7 @@ _Steps: TypeAlias = Generator[Challenge | Slow | Fetch, Any, Success | Failure]
 
 
 class Tokens(Protocol):
-    """A verifier of tokens: `runtime.connections.key_sets.LivingTokens`."""
+    """A verifier of tokens: `runtime.connections.key_sets.RefreshingTokens`."""
 
     def verify(self, token: bytes) -> TokenGrants:
         """Return the rights of a token now. Raises `UnknownKey` if no key of its id is known, and
@@ -178,7 +178,7 @@ class Authenticator:
         return Authentication(self, peer, data_with_outcome=data_with_outcome)
 
     def why_not(self, mechanism: str, peer: Peer) -> str | None:
-        """Return the reason why a client may not choose a mechanism, for the log; None if it may."""
+        """Return why a client may not choose a mechanism, for the log; None if it may."""
         known = next((each for each in self.mechanisms if each.value == mechanism), None)
         if known is None:
             return f"mechanism '{mechanism}' is not offered"
@@ -301,7 +301,7 @@ class Authentication:
             lambda right: right and passwords.remember(name, password, record),
             name,
             (passwords.digest(name, password), record),
-            # Another login of this user may have verified the password while this one waited for its turn.
+            # Another login of this user may have verified the password while this one waited.
             lambda: passwords.quick(name, password) or None,
         )
         if right:
@@ -377,9 +377,9 @@ def _as_bytes(value: object) -> bytes | None:
     return value if isinstance(value, bytes) else None
 
 
-class Tried(NamedTuple):
-    """Login attempts of one protocol; one without a verified password counts as neither. Over HTTP each
-    request is one.
+class LoginAttempts(NamedTuple):
+    """The number of login attempts of one protocol. An attempt without a verified password counts as neither.
+    Over HTTP each request is one.
     """
 
     succeeded: int = 0
@@ -389,7 +389,7 @@ class Tried(NamedTuple):
 Work = TypeVar("Work")
 
 WAITING_PER_ADDRESS_MAX: Final = 256
-"""Verifications that may wait for one address: five seconds of them, half of the time of a handshake."""
+"""The verifications that may wait for one address: five seconds of them, half of the time of a handshake."""
 
 WAITING_MAX: Final = 4096
 """The limit of waiting verifications in all."""
@@ -416,16 +416,16 @@ class LoginQueue(Generic[Work]):
     """The queue of waiting verifications.
 
     A verification takes some twenty milliseconds on purpose, so many wrong passwords build a queue. It must
-    not delay other clients: turns go round the client addresses and, every other time, round the claimed user
-    names; within an address round its names, within a name round its addresses. A storm from one address,
+    not delay other clients. Turns rotate over the client addresses and, every other time, over the claimed
+    user names; within an address over its names, within a name over its addresses. A storm from one address,
     under any names, and a storm on one name, from any addresses, each take at most every other turn from
     unrelated clients. An address has one verification at a time, so that a storm leaves a processor to
     others.
 
     Clients with equal credentials (a restarting fleet, a program that retries an old password) share one
-    verification. The number that wait is bounded for an address and in all. The excess is taken from the
-    address or name with most waiting, and refused at once, without a verification. None of this depends on
-    whether a user exists.
+    verification. The number of waiting ones is limited for an address and in all. The excess is taken from
+    the address or name with most waiting, and refused at once, without a verification. None of this depends
+    on whether a user exists.
     """
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ from amqp10broker.errors import BrokerError, InvalidArgument
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, ScramRecord, Users
 
 # Stolen records are attacked by the cheaper of SCRAM's verifier and argon2's hash, so this is well above the
-# 4096 of RFC 7677; every client computes it once a login.
+# 4096 of RFC 7677. Every client computes it once for each login.
 ITERATIONS: Final = 32_768
 SALT_BYTES: Final = 16
 
@@ -77,7 +77,7 @@ class ScramServer:
             raise ScramError("client-first-message is not gs2-header, n=user, r=nonce")
         if found["binding"].startswith("p="):
             # "If the flag is set to "p" and the server does not support [it], the server MUST fail
-            # authentication" (RFC 5802, section 6). With "y" the client supports it but has seen no offer.
+            # authentication" (RFC 5802, section 6). With "y" the client supports it but has got no offer.
             raise ScramError("channel binding is not offered here")
         self._header = found["header"]
         self.authzid = _unescaped(found["authzid"]) if found["authzid"] else ""
@@ -86,7 +86,7 @@ class ScramServer:
         self._nonce = found["nonce"] + self._nonce
 
     def challenge(self, record: ScramRecord) -> bytes:
-        """Return the server's first message; for an unknown user `record` is one that no proof meets."""
+        """Return the server's first message. For an unknown user `record` is one that no proof matches."""
         self._record = record
         salt = base64.b64encode(record.salt).decode()
         self._server_first = f"r={self._nonce},s={salt},i={record.iterations}"
@@ -184,7 +184,7 @@ class Passwords:
         self._users = users
         self._token = token
         self._key = token(32)
-        # Name -> (the record that the password was right for, keyed digest of name and password).
+        # Name -> (the record for which the password was right, keyed digest of name and password).
         self._known: dict[str, tuple[PasswordRecord, bytes]] = {}
         self._known_version = users.version
         self._decoy: PasswordRecord | None = None
@@ -219,9 +219,7 @@ class Passwords:
     # --- verifying --------------------------------------------------------------------------------
 
     def quick(self, name: str, password: bytes) -> bool:
-        """Return whether a password is known to be right without slow work. False is not final: call
-        `slow`.
-        """
+        """Return whether a password is known to be right. False is not final: call `slow`."""
         record = self.record(name)
         if record is None or not password:
             return False
@@ -244,7 +242,7 @@ class Passwords:
         def verify() -> bool:
             if record is not None and record.algorithm is PasswordAlgorithm.ARGON2ID and password:
                 return _verify_argon2(record.value, password)
-            # Takes as long as a real one.
+            # This takes as long as a real verification.
             _verify_argon2(decoy.value, password or b"-")
             return record is not None and bool(password) and _verify_fast(record, password)
 
@@ -268,8 +266,8 @@ class Passwords:
     def scram_record(self, name: str) -> Callable[[], tuple[ScramRecord, bool]]:
         """Return a function for a thread that returns a user's SCRAM verifier, and whether it is a real one.
 
-        For an unknown user, or one without a password ever known in plain, it makes up a verifier that no
-        proof meets and that stays the same. All cases take the time of one derivation.
+        For an unknown user, or a user without a password ever known in plain, it makes a verifier that no
+        proof matches and that stays the same. All cases take the time of one derivation.
         """
         record = self.record(name)
         salt = hmac.new(self._key, b"scram\0" + name.encode(), hashlib.sha256).digest()[:SALT_BYTES]
@@ -295,7 +293,7 @@ class Passwords:
 
     def digest(self, name: str, password: bytes) -> bytes:
         """Return a digest of a name and a password, keyed by a secret of this process."""
-        # The name's length goes first, so that no other pair gives the same bytes.
+        # The name's length comes first, so that no other pair gives the same bytes.
         encoded = name.encode()
         return hmac.new(
             self._key, len(encoded).to_bytes(4, "big") + encoded + password, hashlib.sha256
@@ -303,7 +301,7 @@ class Passwords:
 
     def _decoy_record(self) -> PasswordRecord:
         if self._decoy is None:
-            # Not a real hash: argon2 has done all its work before it compares.
+            # It is not a real hash: argon2 has done all its work before it compares.
             salt = _argon2_base64(self._token(_ARGON2_SALT_BYTES))
             digest = _argon2_base64(self._token(32))
             value = f"$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={LANES}${salt}${digest}"
@@ -327,9 +325,7 @@ def rabbit_record(password: str, salt: bytes) -> PasswordRecord:
 
 
 def check_password(password: str) -> None:
-    """Refuse a password that SASL PLAIN could not carry. Raises `InvalidArgument` if it is empty or contains
-    a NUL.
-    """
+    """Check that SASL PLAIN can send a password: not empty, and no NUL. Raises `InvalidArgument`."""
     if not password or "\0" in password:
         raise InvalidArgument("password", "the password is empty or holds a NUL; give another")
 
@@ -366,7 +362,7 @@ def _argon2_base64(data: bytes) -> str:
 
 
 class ReadyRecords:
-    """Gives records that were made before; one for each time that a password occurs, with its own salt."""
+    """Returns records that were made before; one for each time that a password occurs, with its own salt."""
 
     def __init__(self, passwords: Passwords, records: Mapping[str, list[PasswordRecord]]) -> None:
         self._passwords = passwords

@@ -66,7 +66,7 @@ class MutualTls:
     """TLS between nodes: each presents a certificate and requires one of the other.
 
     Names in certificates are not checked: the cluster's secret over both certificates proves that the other
-    side is a node, and that no attacker is between.
+    side is a node, and that no attacker is between them.
     """
 
     server: SSLContext
@@ -98,7 +98,7 @@ def mutual_tls(config: Config) -> MutualTls | None:
 def _context(
     protocol: int, config: Config, names: tuple[str, str, str], password: str | None = None
 ) -> SSLContext:
-    """`names`: the settings with the certificate, its key and the authorities of the other side."""
+    """Make a context. `names`: the settings with certificate, key and authorities of the other side."""
     files = [getattr(config, name) for name in names]
     for name, file in zip(names, files, strict=True):
         if file is not None:
@@ -211,7 +211,7 @@ def _end_ms(der: bytes) -> int:
     _, not_after = _value(validity)
     written, _ = _value(not_after)
     if not_after[0] == _UTC_TIME:
-        # Two digits of the year: 50 to 99 are of the last century.
+        # The year has two digits: 50 to 99 belong to the last century.
         written = (b"19" if written[:2] >= b"50" else b"20") + written
     elif not_after[0] != _GENERALIZED_TIME:
         raise ValueError("no time")

@@ -43,13 +43,13 @@ class BadScope(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Wildcard:
-    """A text with stars. `parts`: the texts between the stars; ``{vhost}`` by itself is the virtual host."""
+    """A text with stars. `parts`: the texts between the stars; ``{vhost}`` alone is the virtual host."""
 
     parts: tuple[tuple[str, ...], ...]
 
     @classmethod
     def read(cls, text: str, variables: Mapping[str, str] | None = None) -> Wildcard:
-        """Parse one part of a scope. `variables`: values by name, for braces; None: braces mean themselves.
+        """Parse one part of a scope. `variables`: values by name, for braces; None: braces are plain text.
         Raises `BadScope` if the decoded text is not UTF-8.
         """
         return cls(tuple(tuple(_pieces(part, variables)) for part in text.split("*")))
@@ -159,8 +159,8 @@ class _Changes:
 
 
 class TokenGrants:
-    """The rights of a token's user (protocol `grants.Grants`). `expires_at`: end of the token, seconds since
-    the epoch; None: it has none.
+    """The rights of a token's user (`auth.authorise.Grants`). `expires_at`: end of the token, seconds since
+    the epoch; None: it does not end.
     """
 
     __slots__ = ("_account", "_scopes", "changes", "expires_at", "user")
@@ -250,7 +250,7 @@ class TokenKeys:
         Raises `ConfigError` if one cannot be read, or the package is not installed.
         """
         try:
-            # Imported here, because at the first token the limit of open files may be reached.
+            # They are imported here, because at the first token the limit of open files may be reached.
             from joserfc import jws, jwt  # noqa: F401
         except ImportError:
             raise ConfigError(
@@ -264,9 +264,7 @@ class TokenKeys:
         self.fetched: dict[str, Key] = {}
 
     def learn(self, document: Any) -> None:
-        """Replace the authority's key set by a parsed document. Raises `ValueError` if it is not a
-        key set.
-        """
+        """Replace the authority's key set by a parsed document. Raises `ValueError` if it is invalid."""
         from joserfc.errors import JoseError
         from joserfc.jwk import JWKRegistry
 

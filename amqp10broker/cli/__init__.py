@@ -1,1 +1,1 @@
-"""The command line: one file a noun, each with its `COMMANDS`; `main` finds them."""
+"""The command line: one file for each noun, with its `COMMANDS`; `main` finds them."""

@@ -45,11 +45,11 @@ def is_here(url: BrokerUrl) -> bool:
 
 
 TIMEOUT_S: Final = 10.0
-"""After so long without an answer a broker is reported as stuck."""
+"""The time without an answer after which a broker is reported as stuck."""
 DECIDED_S: Final = 45.0
-"""The same for operations that change declarations: a cluster gives up after 30 s."""
+"""The time for operations that change declarations: a cluster gives up after 30 s."""
 SHOWN_MAX: Final = 3
-"""Ports of other brokers that an error names; more would hide the sentence."""
+"""The ports of other brokers that an error names; more would hide the sentence."""
 
 
 # Remedies for refusals, by their kind; for a missing object, by the kind of object.
@@ -85,7 +85,7 @@ def place_of(port: str | None, path: str | None, environ: Mapping[str, str]) -> 
                     f"names the host {url.host}, but this command works with brokers on this machine only",
                     "run it on that host, or select a broker on this machine with --port or --admin-socket",
                 )
-            # A broker with TLS has a plain port besides, which names the socket.
+            # A broker with TLS also has a plain port, which names the socket.
             return Place(PORT if url.tls else url.port, None)
         port = environ.get(setting.variable)
         source = f"variable {setting.variable}"

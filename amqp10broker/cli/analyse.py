@@ -15,7 +15,7 @@ from amqp10broker.errors import ConfigError
 
 _MEMORY: Final = re.compile(r"[1-9]\d*[mg]")
 _MEMORY_LEAST_MB: Final = 512
-"""Spark itself needs 450 MB of the memory that Java reports."""
+"""The least memory: Spark itself needs 450 MB of the memory that Java reports."""
 _AIM: Final = "throughput"
 _MASTER: Final = re.compile(r"local(\[(\*|[1-9]\d*)\])?|spark://(127\.0\.0\.1|localhost):\d+")
 
@@ -113,7 +113,7 @@ def _batch(arguments: argparse.Namespace) -> int:
 
     progress = ProgressLines(None if arguments.quiet else sys.stderr)
     output = arguments.output or arguments.folder / "analysis"
-    # Before Java is started, which takes seconds.
+    # This comes before Java is started, which takes seconds.
     find_recording(arguments.folder)
     make_folder(output)
     aim = Aim(arguments.aim or _AIM, arguments.rate, 0.95 if arguments.keep is None else arguments.keep)

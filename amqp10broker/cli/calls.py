@@ -96,7 +96,7 @@ class CommandCall:
 
 
 def _code(result: Any) -> int:
-    # Checks, and operations on many queues, say so themselves.
+    # Checks, and operations on many queues, print their own result.
     if isinstance(result, list):
         return EXIT_OK if all(row.get("result", "ok") == "ok" for row in result) else EXIT_SOFTWARE
     failed = isinstance(result, dict) and result.get("result", "ok") != "ok"

@@ -1,7 +1,7 @@
-"""``run-cluster``: nodes on this machine, each a process of its own; and files of a stopped node.
+"""``run-cluster``: nodes on this machine, each in its own process; and files of a stopped node.
 
-Nodes find each other, and a killed node ends neither the others nor the command. Each runs in a session of
-its own, so that ctrl-C reaches this command alone, which then stops the nodes in order.
+Nodes find each other, and a killed node ends neither the others nor the command. Each runs in its own
+session, so that Ctrl-C reaches only this command, which then stops the nodes in order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from amqp10broker.storage.folder import inspect_data_folder
 
 
 def write_secret(path: str) -> None:
-    """Write a random secret to a new file that its owner alone can read."""
+    """Write a random secret to a new file that only its owner can read."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
@@ -64,7 +64,7 @@ def force_standalone(path: str, confirmed: Callable[[str], bool]) -> str | None:
     """Make a cluster of one of a stopped node's data. Returns the result for people; None: not confirmed.
     Raises `StorageError` if the folder is in use, no data folder, or unusable, and `NotInACluster`.
     """
-    # They need the broker, which the command line does without.
+    # These modules import the broker, which other commands do not need.
     from amqp10broker.runtime.journal.data import Data, standalone
 
     disk, path = Disk(), os.path.abspath(path)
@@ -134,7 +134,7 @@ SECRET: Final = "secret"
 _POLL_S: Final = 0.05
 _TOLD_EACH_S: Final = 10.0
 _STOP_S: Final = 20.0
-"""For one node's orderly end: twice its `shutdown_timeout_ms`."""
+"""The time limit for one node's orderly stop: twice its `shutdown_timeout_ms`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class Launch:
                 raise Failed(
                     f"node '{plan.name}' runs already (process {running}): stop it, or give another --data"
                 )
-            # Another listener would be taken for the node when its port is probed.
+            # Otherwise another listener would be mistaken for the node when its port is probed.
             _check_free(plan)
         for plan in self._plans:
             try:
@@ -246,7 +246,7 @@ class Launch:
             _say("(other nodes on the AMQP port less 20000: above it would be no port)")
 
     def _wait_until_up(self) -> bool:
-        # A node serves clients once it has the cluster's metadata. False: this process was signalled before.
+        # A node serves clients when it has the cluster's metadata. False: this process was signalled before.
         started = told = time.monotonic()
         waiting = list(self._plans)
         while waiting:
@@ -267,10 +267,10 @@ class Launch:
             time.sleep(_POLL_S)
         _say("")
         _say(f"The cluster is up: {len(self._plans)} nodes after {time.monotonic() - started:.1f} s.")
-        self._say_how_to_look()
+        self._print_status_hint()
         return True
 
-    def _say_how_to_look(self) -> None:
+    def _print_status_hint(self) -> None:
         typed = _own_name()
         first, last = self._plans[0], self._plans[-1]
         _say("Look at it:")
@@ -339,7 +339,7 @@ def running_pid(plan: NodePlan) -> int | None:
             words = file.read().split(b"\0")
     except (OSError, ValueError):
         return None
-    # The number may be another process's by now.
+    # The number may belong to another process by now.
     return pid if os.fsencode(plan.folder) in words else None
 
 
@@ -394,7 +394,7 @@ def _own_name() -> str:
 
 
 def _say(text: str) -> None:
-    # The reader of a pipe may have gone; nodes must be ended all the same.
+    # The reader of a pipe may have ended; nodes must be stopped all the same.
     with suppress(OSError):
         print(text, flush=True)
 

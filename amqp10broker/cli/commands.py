@@ -30,7 +30,7 @@ class Help(argparse.HelpFormatter):
         super().__init__(prog, width=min(shutil.get_terminal_size().columns - 2, WIDTH_MAX))
 
     def _get_help_string(self, action: argparse.Action) -> str:
-        # As Python 3.11 and 3.12 add it to options that can be turned off.
+        # Python 3.11 and 3.12 add this text to options that can be turned off.
         help = (action.help or "").replace(" (default: %(default)s)", "")
         if not action.option_strings or action.required or "default" in help:
             return help
@@ -124,12 +124,13 @@ OWN: Final[Mapping[str, tuple[str, str, str]]] = {
         'eval "$(amqp10broker completion bash)"',
     ),
 }
-"""The file of each command that is not an operation's, its line in the help, and its example."""
+"""The file of each command that does not belong to an operation, its line in the help, and its example."""
 
 
 @cache
 def homes() -> Mapping[str, tuple[str, str, str]]:
-    from amqp10broker.operations.registry import OPERATIONS  # takes longer than all that other commands do
+    # This import takes longer than all other work of a command.
+    from amqp10broker.operations.registry import OPERATIONS
 
     found = {}
     for each in OPERATIONS.values():
@@ -291,7 +292,7 @@ def typed(value: str) -> Any:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(constant)  # NaN and Infinity are not JSON; Python reads them all the same
+    raise ValueError(constant)  # NaN and Infinity are not JSON, but Python reads them
 
 
 def seconds(smallest: float, largest: float) -> Callable[[str], float]:

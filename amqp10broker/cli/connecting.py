@@ -1,7 +1,7 @@
-"""Options and login of commands that are clients, as ``publish`` and ``get``, and passwords.
+"""Options and login of commands that are clients, such as ``publish`` and ``get``, and passwords.
 
 They use AMQP 1.0 and not the administration socket, so that permissions, credit and outcomes are those of an
-application. Passwords do not come from the command line, which other users of the machine can read.
+application. Passwords are not read from the command line, which other users of the machine can read.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def connect(arguments: argparse.Namespace) -> Client:
 
 
 def positive(written: str) -> int:
-    # As many digits as the largest credit has: Python refuses to read thousands of them.
+    # The number has at most as many digits as the largest credit: Python refuses to read thousands of them.
     number = int(written) if written.isdecimal() and len(written) <= len(str(_COUNT_MAX)) else 0
     if not 1 <= number <= _COUNT_MAX:
         raise argparse.ArgumentTypeError(f"{written[:40]!r} must be an integer from 1 to {_COUNT_MAX}")

@@ -9,9 +9,9 @@ from amqp10broker.errors import AdminSocketError, BrokerError
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
-"""The broker refused, or it failed on the way."""
+"""The broker refused the command, or it failed during execution."""
 EXIT_USAGE: Final = 2
-"""Used or configured wrongly; nothing was sent."""
+"""The command or configuration is wrong; nothing was sent."""
 EXIT_UNREACHABLE: Final = 3
 """No broker answers; nothing was done."""
 EXIT_INTERRUPTED: Final = 130
@@ -31,8 +31,8 @@ _OF_CLUSTER: Final[Mapping[str, int]] = {
 
 
 class RefusedByBroker(AdminSocketError):
-    """The broker refuses. `kind`: class of the refusal, or empty. `of_cluster`: of a command of the cluster,
-    which has exit codes of its own.
+    """The broker refuses a command. `kind`: class of the refusal, or empty. `of_cluster`: it is a command of
+    the cluster, which has other exit codes.
     """
 
     def __init__(self, text: str, kind: str = "") -> None:

@@ -223,7 +223,7 @@ def _end(arguments: argparse.Namespace, what: str) -> None:
     try:
         ask(arguments, "trace", what=what, on=False)
     except BrokerError as error:
-        # The connection has ended by itself, or the broker has: the stream has a line about it.
+        # The connection or the broker has ended: the stream has a line about it.
         print(error, file=sys.stderr)
 
 

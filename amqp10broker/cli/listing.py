@@ -1,4 +1,4 @@
-"""Commands that list objects of the broker, as ``queue list``, in columns that the user chooses.
+"""Commands that list objects of the broker, such as ``queue list``, in columns that the user selects.
 
 Columns have RabbitMQ's names where it has an equivalent; a row has at least a value for each.
 """
@@ -142,7 +142,7 @@ class Column(NamedTuple):
     fields: tuple[str, ...]
 
     def value(self, row: Mapping[str, Any]) -> Any:
-        """Return what stands in the column; None: a field is unknown."""
+        """Return the value in the column; None: a field is unknown."""
         values = [_field(row, each) for each in self.fields]
         return values[0] if len(values) == 1 else None if None in values else sum(values)
 
@@ -189,7 +189,7 @@ class Listing:
 
     @property
     def operation(self) -> Operation | None:
-        """None: rows are made of the connections."""
+        """Return the operation; None: rows are made of the connections."""
         return OPERATIONS.get(f"list-{self.noun}")
 
     @property

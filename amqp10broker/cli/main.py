@@ -42,9 +42,7 @@ HEADINGS: Final[Mapping[str, str]] = {
     "cluster": "cluster member check",
     "other": "definitions storage completion",
 }
-"""Commands and groups in the help. The group ``fault``, for brokers in test mode, stands in that of `serve`
-alone.
-"""
+"""Commands and groups in the help. The group ``fault``, for test mode, is only in that of `serve`."""
 TOOLS: Final = (
     *("rabbitmqctl", "rabbitmq-diagnostics", "rabbitmq-queues", "rabbitmq-streams", "rabbitmq-upgrade"),
     *("rabbitmq-plugins", "rabbitmqadmin", "rabbitmq-server"),
@@ -57,7 +55,7 @@ def _typed(written: Sequence[str]) -> tuple[str | None, Mapping[str, tuple[str, 
     words = [each for each in written if not each.startswith("-")]  # no option before it has a value
     begun = {" ".join(words[:1]), " ".join(words[:2])}
     commands = OWN if OWN.keys() & begun else homes()
-    for typed in commands.keys() & begun:  # at most one, since a group is not a command
+    for typed in commands.keys() & begun:  # at most one, because a group is not a command
         return typed, {typed: commands[typed]}
     group = {name: each for name, each in commands.items() if words and name.startswith(f"{words[0]} ")}
     return (words[0] if words else None), group or commands
@@ -90,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _wrong_usage(found: Mapping[str, tuple[str, str, str]]) -> int:
-    # The commands of a cluster have the exit code of RabbitMQ's tools.
+    # The commands of a cluster have the exit codes of RabbitMQ's tools.
     if OWN.keys() & found.keys():
         return EXIT_USAGE
     from amqp10broker.operations.registry import OPERATIONS
@@ -195,5 +193,5 @@ def command_of(home: str, words: str) -> Command:
 
 
 def _complain(error: Exception | str) -> None:
-    # One line, whatever the broker or a client has put into it.
+    # It is one line, whatever text the broker or a client has sent.
     print(f"amqp10broker: {' '.join(str(error).splitlines())}", file=sys.stderr)

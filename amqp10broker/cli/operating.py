@@ -99,7 +99,7 @@ def _declared(kind: str, arguments: argparse.Namespace, result: Any) -> str:
 
 
 def _queue_is_there(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
-    # To clients, deleting a missing object is not an error. At a terminal it is worth an error.
+    # For clients, deleting a missing object is not an error. For a person at a terminal, it is.
     ask(arguments, "get-queue", name=arguments.name)
 
 
@@ -147,7 +147,7 @@ def _exported(arguments: argparse.Namespace, document: Any) -> str | None:
 
 
 def write_private(path: str, text: str) -> None:
-    """Write a file that only its owner can read, as a whole or not at all."""
+    """Write a file that only its owner can read, completely or not at all."""
     temporary = ""
     try:
         # In the same directory, so that it can replace the old one atomically; mode 0600.

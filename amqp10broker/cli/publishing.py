@@ -332,9 +332,9 @@ def _plain(value: Any) -> Any:
 
 _BATCH: Final = 100
 _TTL_MS: Final = 60_000
-"""A message that could not be taken out again must not stay for ever."""
+"""A message that could not be removed again must not stay forever."""
 _OTHERS_MAX: Final = 1000
-"""The most other messages that are read, and released, in search of the own one."""
+"""The most other messages that are read, and released, while searching for the own one."""
 
 
 def _ping_arguments(parser: Parser) -> None:
@@ -368,7 +368,7 @@ def _ping(arguments: argparse.Namespace) -> int:
         assert opened is not None
         properties = opened.properties or {}
         product = f"{properties.get('product', 'no product name')} {properties.get('version', '')}".rstrip()
-        # This broker announces itself as RabbitMQ for the sake of clients, and has its real name here.
+        # This broker announces itself as RabbitMQ for clients, and has its real name here.
         product = str(properties.get("information", product))
         print(f"{opened.container_id} answered in {took} ({product})")
         if arguments.queue is not None:
@@ -383,7 +383,7 @@ def _pass_message(client: Client, queue: str) -> str:
     from amqp10broker.client.message import Header, Message, Properties
     from amqp10broker.client.options import queue_address
 
-    # By its address and not as a bare name, which would declare a missing queue.
+    # This uses the address and not a bare name, which would declare a missing queue.
     receiver = client.receiver(queue_address(queue) if queue else None, credit=0)
     through = f"queue '{queue}'" if queue else "a temporary queue"
     sender = client.sender(receiver.address)
@@ -391,7 +391,7 @@ def _pass_message(client: Client, queue: str) -> str:
     sender.send(Header(ttl=_TTL_MS).encode() + bare)
     others = 0
     while others < _OTHERS_MAX:
-        # The message was accepted, so it is in the queue: no need to wait.
+        # The message was accepted, so it is in the queue, and there is no need to wait.
         batch = receiver.fetch(_BATCH, timeout_s=0)
         for delivery in batch:
             if delivery.payload.endswith(bare):

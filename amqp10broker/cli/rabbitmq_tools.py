@@ -43,7 +43,7 @@ BAD_LOGIN: Final = 65
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The words of one call. `options`: by name, True for one without a value; `words`: all others."""
+    """The words of one call. `options`: by name; True for an option without a value. `words`: all others."""
 
     command: str
     words: tuple[str, ...]
@@ -150,7 +150,7 @@ def _main(*words: str) -> int:
 
 
 def _ours(words: str, call: Written) -> int:
-    # Its text is left out if the call is quiet.
+    # The text is left out if the call is quiet.
     with contextlib.redirect_stdout(io.StringIO() if call.quiet else sys.stdout):
         return _main(*words.split(), *call.in_vhost, *call.words)
 
@@ -162,7 +162,7 @@ def _command(call: Written) -> str:
 
 
 def _result(call: Written) -> int:
-    # A command of a cluster, whose text is its result.
+    # The text of a command of a cluster is its result.
     form = call.options.get("formatter")
     return _main(*_command(call).split(), *call.words, *call.in_vhost, *(("--format", form) if form else ()))
 
@@ -394,7 +394,7 @@ NOT_HERE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("add_replica", "delete_replica", "restart_stream"), _NO_STREAM),
     "disable": "--no-http and --no-prometheus turn services off",
 }
-"""Commands of RabbitMQ that are not available: the reason, or what to do."""
+"""Commands of RabbitMQ that are not available: the reason, or the alternative."""
 
 
 # --- rabbitmqadmin --------------------------------------------------------------------------------
@@ -448,7 +448,7 @@ def _admin_words(given: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         login = word.startswith("-") and name in _LOGIN and not words
         if not equals and waiting and not waiting[0].startswith("-") and name != "quiet":
             value = waiting.pop(0)
-        if login:  # for publish and get; the broker's own socket, which all else uses, needs none
+        if login:  # for publish and get; the broker's own socket, which all others use, needs none
             fields.setdefault("login", {})[name] = value
         else:
             fields[name] = value == "true" if name in _FLAGS else value

@@ -153,7 +153,7 @@ def _tell(replay: Replay, script: Script, took_s: float, *, as_json: bool) -> in
 # --- sockets: one thread ----------------------------------------------------------------------------
 
 _LOOK_AGAIN_S: Final = 0.25
-"""The longest wait of the selector, so that ctrl-C works on every system."""
+"""The longest wait of the selector, so that Ctrl-C works on every system."""
 
 
 def drive(replay: Replay, url: BrokerUrl, timeout_s: float) -> None:

@@ -1,8 +1,8 @@
 """Runs the broker as a process: garbage collector, log, ready file, exit code.
 
-The log is structlog on standard error, for people or a JSON object a line; an entry below the level costs one
-call of an empty method. Texts that clients choose are escaped, so that they can neither forge a line nor move
-a terminal's cursor. `amqp10broker.runtime.broker` handles signals.
+The log is structlog on standard error, for people or as a JSON object for each line. An entry below the level
+costs one call of an empty method. Texts from clients are escaped, so that they can neither forge a line nor
+move a terminal's cursor. `amqp10broker.runtime.broker` handles signals.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def messages_of_python() -> Iterator[None]:
 
 
 class _OfLibraries(logging.Handler):
-    """OpenTelemetry logs each attempt, which is for debugging only."""
+    """Passes on log records of libraries. OpenTelemetry logs each attempt, which is for debugging only."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger("amqp10broker")
@@ -182,13 +182,13 @@ READY: Final = b"READY=1"
 VARIABLE: Final = "NOTIFY_SOCKET"
 
 
-def tell_ready(environ: Mapping[str, str]) -> None:
+def report_ready(environ: Mapping[str, str]) -> None:
     """Notify systemd; failures are ignored."""
     address = environ.get(VARIABLE, "")
     if portable.UNIX is None or not address.startswith(("/", "@")):
         return
     if address.startswith("@"):
-        address = f"\0{address[1:]}"  # of the abstract namespace
+        address = f"\0{address[1:]}"  # an address in the abstract namespace
     with socket.socket(portable.UNIX, socket.SOCK_DGRAM) as manager:
         manager.setblocking(False)
         try:
@@ -198,7 +198,7 @@ def tell_ready(environ: Mapping[str, str]) -> None:
 
 
 # Messages in flight are many, live briefly and form no cycles. With the default thresholds (700, 10, 10) the
-# collector walks them again and again: 0.3 to 0.6 µs a message.
+# collector visits them again and again: 0.3 to 0.6 µs for each message.
 GC_THRESHOLDS: Final = (50_000, 50, 1_000)
 
 COUNTS_REFERENCES: Final = sys.implementation.name == "cpython"
@@ -209,7 +209,7 @@ Announce = Callable[[Broker], Iterable[str]]
 
 
 class _Progress:
-    """An error before the broker is up is one of the environment, not of the program."""
+    """The progress of the start: until the broker is up an error is one of the environment."""
 
     up = False
 
@@ -218,11 +218,11 @@ def run(config: Config, *, announce: Announce = lambda broker: (), warnings: Ite
     """Run the broker until a signal stops it.
 
     Args:
-        announce: gives the lines to print when clients can connect.
-        warnings: about the configuration, for the log.
+        announce: returns the lines to print when clients can connect.
+        warnings: those about the configuration, for the log.
 
     Returns the exit code: 0 after an orderly shutdown, 1 after a failure, which has been logged, 130 after
-    ctrl-C before it was up; afterwards ctrl-C is an orderly shutdown.
+    Ctrl-C before the broker was up. Later Ctrl-C is an orderly shutdown.
     """
     configure_log(config.log_level, config.log_format)
     if COUNTS_REFERENCES:
@@ -262,7 +262,7 @@ async def _serve(config: Config, progress: _Progress, announce: Announce) -> Non
     def on_up(broker: Broker) -> None:
         progress.up = True
         if COUNTS_REFERENCES:
-            # The imported objects stay for good; the collector need not walk them again.
+            # The imported objects stay permanently, so the collector need not visit them again.
             gc.freeze()
         shown = {"addresses": broker.addresses}
         if broker.tls_addresses:
@@ -275,7 +275,7 @@ async def _serve(config: Config, progress: _Progress, announce: Announce) -> Non
             print(line, flush=True)
         if config.ready_file is not None:
             write_ready_file(config.ready_file, broker)
-        tell_ready(os.environ)
+        report_ready(os.environ)
 
     await run_broker(config, on_up)
 

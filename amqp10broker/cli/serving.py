@@ -1,4 +1,4 @@
-"""``serve``: its options, from the table of settings, and the configuration that they make."""
+"""``serve``: its options, from the table of settings, and the resulting configuration."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _GROUPS: Final = {
 HTTP_PORT_ABOVE: Final = 10_000
 """Default distance of the HTTP port from that of AMQP, as of RabbitMQ's 15672 from 5672."""
 PROMETHEUS_PORT_ABOVE: Final = 10_020
-"""The same of the port of metrics, RabbitMQ's 15692."""
+"""The same for the port of metrics, RabbitMQ's 15692."""
 # Descriptions of defaults that read badly: an empty or missing value with a meaning.
 _DEFAULTS_IN_WORDS: Final = {
     "container_id": "amqp10broker@HOSTNAME",
@@ -109,7 +109,7 @@ _SWITCHED: Final[Mapping[object, str]] = {True: " (default: on)", False: " (defa
 def _add_setting(
     parser: argparse.ArgumentParser | argparse._ArgumentGroup, setting: Setting, default: object
 ) -> None:
-    # The text is parsed with the other sources, so that its errors read like theirs.
+    # The text is parsed with the other sources, so that its errors have the same form.
     if setting.kind is bool:
         parser.add_argument(
             setting.flag,
@@ -154,9 +154,10 @@ def _serve(arguments: argparse.Namespace) -> int:
     if arguments.bare and SETTINGS["log_level"].variable not in os.environ:
         arguments.log_level = "warning"
     config = config_of(arguments)
-    # Imports make no garbage, and their objects stay: the collector need not walk them, a tenth of a start.
+    # Imports make no garbage, and their objects stay. So the collector need not visit them, which saves a
+    # tenth of a start.
     gc.disable()
-    from amqp10broker.cli import serve  # Trio and structlog: for this command only
+    from amqp10broker.cli import serve  # Trio and structlog, for this command only
 
     if serve.COUNTS_REFERENCES:
         gc.freeze()

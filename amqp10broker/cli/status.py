@@ -1,8 +1,8 @@
-"""``status`` and ``timeline``: what a running broker does, and why it waits, as text.
+"""``status`` and ``timeline``: the activity of a running broker, and why it waits, as text.
 
 The document is that of the operation `status`, with `summary` and `waiting` of `sessions.diagnosis.survey`;
-text fits the terminal. Roles are the client's: on a *sender* the client sends. ``-`` stands for a number
-without a meaning for a link, such as the queue credit of a publisher.
+text fits the terminal. Roles are the client's: on a *sender* the client sends. ``-`` replaces a number that
+has no meaning for a link, such as the queue credit of a publisher.
 """
 
 from __future__ import annotations
@@ -563,7 +563,7 @@ def _wrapped(facts: Iterable[str], width: int, indent: str, *, hanging: str | No
 
 
 SHOWN_MAX: Final = 20
-"""Connections and waits by default: the first lines must not scroll away."""
+"""The connections and waits that are shown by default: the first lines must not scroll away."""
 
 # The alternate screen preserves the user's scrollback; the cursor would flicker.
 WIDTH_MIN: Final = 40
@@ -730,7 +730,7 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 ASK_EVERY_S: Final = 0.5
-"""Far below the time-out of a watch, and the time that fills the ring of a busy link."""
+"""The interval is far below the time-out of a watch, and the time that fills the ring of a busy link."""
 STEPS_MAX: Final = 5000
 
 
@@ -785,7 +785,7 @@ def _timeline(arguments: argparse.Namespace) -> int:
 def _ask_on(arguments: argparse.Namespace, watch: int, found: dict[str, Any]) -> Any:
     while True:
         part = ask(arguments, "timeline", watch=watch, since=found.get("next"), limit=STEPS_MAX)
-        if not found or part["lost"]:  # the part behind a gap begins with a state of its own
+        if not found or part["lost"]:  # the part after a gap begins with a separate state
             found |= {name: part[name] for name in ("since", "start")} | {"steps": []}
         found["steps"] += part["steps"]
         found |= {name: part[name] for name in ("next", "ended")}

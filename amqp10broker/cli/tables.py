@@ -1,7 +1,6 @@
 """Formats rows as the box table of RabbitMQ's `pretty_table`, JSON, CSV, or plain lines; and texts.
 
-Names come from clients: control characters are escaped in every form, and in CSV formulas of a spreadsheet
-too.
+Names come from clients, so control characters are escaped in every form, and in CSV formulas, too.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _ASCII: Final = "-|+++++++++"
 _FORMULA: Final = ("=", "+", "-", "@")
 _MARKS: Final = " .-_/:,"
 CELL_MIN: Final = 8
-"""A text is not broken into less; the box is too wide rather."""
+"""The least width of a cell: a text is not broken into less, even if the box is too wide."""
 _WIDE: Final = frozenset("WF")
 
 
@@ -97,7 +96,7 @@ def _is_number(text: str) -> bool:
 
 
 def _in_pieces(text: str, width: int) -> list[str]:
-    # Breaks a line behind a separator in the name within reach, else anywhere.
+    # A line breaks after a separator in the name that is near, else anywhere.
     pieces = []
     while _width(text) > width:
         end = min(width, len(text))
@@ -137,7 +136,7 @@ def _csv(columns: Sequence[str], rows: Sequence[Row], header: bool) -> str:
 
 
 def _csv_cell(value: object) -> str:
-    # A text that a spreadsheet would take for a formula begins with an apostrophe.
+    # A text that a spreadsheet would interpret as a formula begins with an apostrophe.
     text = cell(value)
     is_text = isinstance(value, str | list)
     return f"'{text}" if is_text and text.startswith(_FORMULA) else text

@@ -377,7 +377,7 @@ class BulkReceiver:
         return self.end.drained and self.end.received < self._goal
 
     def grant(self, credit: int, *, drain: bool = False) -> None:
-        """As `ReceiverBase.grant`. `drain`: unusable credit is given back; `exhausted` becomes true."""
+        """Grant as `ReceiverBase.grant`. `drain`: unusable credit is given back; `exhausted` becomes true."""
         self.end.grant(credit, drain=drain)
         self._goal = self.end.received + credit
 

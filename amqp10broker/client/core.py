@@ -85,7 +85,7 @@ class ClientCore:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more can come from the broker."""
+        """Whether the broker can send nothing more."""
         return self._connection.state is ConnectionState.END or self.failure is not None
 
     @property

@@ -163,7 +163,7 @@ def place_of(host: str, port: int) -> str:
 
 
 def cannot_connect(host: str, port: int, error: OSError | ValueError) -> ConnectError:
-    """`error`: a ValueError: host or port is not one."""
+    """Make the error. `error`: a ValueError means that host or port is invalid."""
     if isinstance(error, OSError):
         why = f"{error.strerror or error}; start the broker, or correct host and port"
     elif 0 < port <= PORT_MAX:

@@ -49,9 +49,7 @@ class Message:
     """A decoded message. A section that is absent is None."""
 
     body: Any = b""
-    """bytes for data and a list for amqp-sequence (several sections joined), None for none, else any
-    value.
-    """
+    """bytes for data, a list for amqp-sequence (sections joined), None for none, else any value."""
     properties: Properties | None = None
     application_properties: Mapping[str, Any] | None = None
     header: Header | None = None

@@ -80,7 +80,7 @@ def check_outcome(outcome: Any) -> None:
 TIMEOUT_S: Final = 30.0
 """Default of every wait for the broker."""
 CLOSE_TIMEOUT_S: Final = 5.0
-"""The socket is closed after it in any case."""
+"""The time after which the socket is closed in any case."""
 IN_FLIGHT_MAX: Final = 1024
 """Default of messages without outcome; more than the broker's default credit."""
 CREDIT: Final = 100
@@ -131,7 +131,7 @@ WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteErr
 
 
 def check_port(port: int) -> None:
-    """Sockets accept a number above 65535, too, and use its lower 16 bits."""
+    """Check a port. Sockets also accept a number above 65535, and use its lower 16 bits."""
     if not 0 < port <= PORT_MAX:
         raise ValueError(f"port is {port}")
 
@@ -166,7 +166,7 @@ def tls_failed(host: str, port: int, error: OSError) -> TlsError:
 
 
 def receive_some(sock: socket.socket) -> bytes:
-    """Raises one of `WOULD_BLOCK` if nothing has arrived; returns nothing at the end of the stream."""
+    """Read. Raises one of `WOULD_BLOCK` if nothing has arrived; returns nothing at the end of the stream."""
     data = sock.recv(READ_BYTES)
     if not isinstance(sock, ssl.SSLSocket) or not data:
         return data
@@ -215,9 +215,7 @@ class BrokerUrl:
 
 
 def parse_url(text: str) -> BrokerUrl:
-    """Parse an ``amqp://`` or ``amqps://`` URL. Raises `UrlError`, which shows no part that can hold a
-    password.
-    """
+    """Parse an ``amqp://`` or ``amqps://`` URL. Raises `UrlError`, which never shows a password."""
     written = text.strip()
     if _CONTROL.search(written):
         raise UrlError("has a line break or another control character in it")

@@ -62,7 +62,7 @@ _SECTION: Final = b"\x00"
 
 @dataclass(eq=False, slots=True)
 class Delivery:
-    """A message that arrived."""
+    """A received message."""
 
     delivery_id: int
     tag: bytes
@@ -268,7 +268,7 @@ class ReceiverEnd(LinkEnd):
         return taken
 
     def grant(self, credit: int, *, drain: bool = False) -> None:
-        """`drain`: unusable credit is given back; `drained` becomes true."""
+        """Set the credit. `drain`: unusable credit is given back; `drained` becomes true."""
         check_integer("credit", credit, 0, UINT_MAX)
         self.check()
         self._engine.grant(self.link, credit, drain=drain)
@@ -279,7 +279,7 @@ class ReceiverEnd(LinkEnd):
         self.grant(credit)
 
     def begin_drain(self) -> None:
-        """No credit is topped up until `end_drain`. `drained` becomes true."""
+        """Top up no credit until `end_drain`. `drained` becomes true."""
         self.link.credit.limit = 0
         self.grant(self.credit, drain=True)
 
@@ -310,7 +310,7 @@ class ReceiverEnd(LinkEnd):
         )
 
     def on_flowed(self, flow: Flow) -> None:
-        """Credit and `available` have been updated by the engine already."""
+        """Handle a flow; the engine has updated credit and `available` already."""
 
     def on_detached(self, event: LinkDetached) -> None:
         super().on_detached(event)
@@ -328,7 +328,7 @@ class ClientSession:
         connection_failure: Callable[[], ClientError | None],
         next_number: Callable[[], int],
     ) -> None:
-        """`connection_failure`: returns why the connection has ended, or None."""
+        """Create the session. `connection_failure`: returns why the connection has ended, or None."""
         self.engine = engine
         self._connection_failure = connection_failure
         self._next_number = next_number
@@ -348,7 +348,7 @@ class ClientSession:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more can come."""
+        """Whether the broker can send nothing more on it."""
         return self.engine.state is SessionState.UNMAPPED or self.failure is not None
 
     def end(self) -> None:

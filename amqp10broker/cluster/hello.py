@@ -321,7 +321,7 @@ class _KnownPeer:
     start: bytes
 
 
-class Acquaintances:
+class KnownPeers:
     """The members, and the last start seen of each."""
 
     def __init__(self) -> None:

@@ -1,12 +1,10 @@
-"""The members of queues: on which nodes a new queue has them, and how they change, in small steps from the
-present state.
+"""The members of queues: where a new queue has them, and how they change, in small steps.
 
 A change has two places, the catalog and the group's log, and a node may fail between any two steps. So no
 step relies on an earlier one: `next_step` derives the next action from both, and `repair` resolves a
 difference without a change under way.
 
-- A member is added to the catalog first: its node makes it, empty, only because the catalog's entry requires
-it.
+- A member is added to the catalog first: its node makes it, empty, only when the catalog has its entry.
   Then it becomes a learner of the group, and a voter when it has caught up.
 - A member leaves the log first, and the catalog when that is committed: then its node destroys it.
 - A leader that must leave hands over first, and the change continues where the next one leads.
@@ -88,7 +86,7 @@ class GroupState:
     reached: Collection[int] = ()
 
 
-def standing_of(member: Member, declared: tuple[int, ...], suspected: Collection[int]) -> GroupState:
+def group_state_of(member: Member, declared: tuple[int, ...], suspected: Collection[int]) -> GroupState:
     """Return the state of a group. Every declared member counts as existing: a node without its member
     reports that to the leader, which suspects the member until it exists.
     """

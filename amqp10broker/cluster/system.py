@@ -109,7 +109,7 @@ Q4). Otherwise they are busy, and have the time of any request.
 """
 LOST_AFTER_MS: Final = 1_500
 """How long a node must be suspected before its transient queues end: it may be slow, or only cut off."""
-FAREWELL_AFTER_MS: Final = 10_000
+DELETE_AFTER_MS: Final = 10_000
 """The time after which a removed queue gets its `Delete` if the caller has not sent it."""
 OF_A_LINK: Final = "amq.dyn"
 """The prefix of the names of queues that are made for one link of AMQP 1.0."""
@@ -156,7 +156,7 @@ class System:
         self._said = False
         self._at_once = False
         self._without_leader: dict[int, tuple[PendingProposal, int]] = {}
-        self._farewells: deque[tuple[int, QueueHandle]] = deque()
+        self._pending_deletes: deque[tuple[int, QueueHandle]] = deque()
         self._down: dict[int, int] = {}
         self._conceal = conceal
         self._tell = tell
@@ -194,7 +194,7 @@ class System:
                 self._due_by(self._now_ms() + RETRY_AFTER_MS)
         return answer
 
-    def see_to(self, request: CatalogRequest[Any]) -> None:
+    def submit_request(self, request: CatalogRequest[Any]) -> None:
         """Repeat a request without a receiver until it is decided."""
         if self._ask(request, None, None) is LATER:
             self._soon()
@@ -213,7 +213,7 @@ class System:
         # A node that does not support the cluster's version is about to end.
         if started.name in self._catalog.nodes and started.fits(self._catalog):
             self._said = True
-            self.see_to(started)
+            self.submit_request(started)
 
     def _ask(self, request: CatalogRequest[Any], ref: RequestRef | None, due_ms: int | None) -> Any:
         """Return the answer of a plan that changes nothing; else propose it and return `LATER`. Raises
@@ -400,15 +400,15 @@ class System:
             self._answer(pending, pending.plan.answer)
 
     def _change(self, puts: Sequence[tuple[Key, Value]], transaction: CatalogTransaction) -> None:
-        if not transaction.farewell:
-            due_ms = self._now_ms() + FAREWELL_AFTER_MS
+        if not transaction.send_delete:
+            due_ms = self._now_ms() + DELETE_AFTER_MS
             for key in transaction.forgets:
                 if key[0] == "queue":
-                    self._farewells.append((due_ms, self._catalog.vhosts[key[1]].queues[key[2]].handle))
+                    self._pending_deletes.append((due_ms, self._catalog.vhosts[key[1]].queues[key[2]].handle))
         self._catalog.apply(
             [Put(key, decoded(key, value)) for key, value in puts],
             transaction.forgets,
-            farewell=transaction.farewell,
+            send_delete=transaction.send_delete,
         )
 
     def _end_orphans(self, puts: Sequence[tuple[Key, Value]]) -> None:
@@ -416,13 +416,13 @@ class System:
             if key[0] == "queue" and "owner" in value:
                 owner = Owner(*value["owner"])
                 if not self.is_open(owner):
-                    self.see_to(ConnectionEnded(key[1], owner))
+                    self.submit_request(ConnectionEnded(key[1], owner))
 
     def _end_unwanted(self, pending: PendingProposal | None, puts: Sequence[tuple[Key, Value]]) -> None:
         wanted = pending is not None and (pending.ref is None or self.is_asking(pending.ref.reply_to))
         for key, value in puts:
             if key[0] == "queue" and "owner" in value and key[2].startswith(OF_A_LINK) and not wanted:
-                self.see_to(DeleteQueue(key[1], key[2]))
+                self.submit_request(DeleteQueue(key[1], key[2]))
 
     # --- a state instead of entries -------------------------------------------------------------------
 
@@ -477,7 +477,7 @@ class System:
             f"on node '{leader}': no leader was elected within {waited_s} s; {to_do}",
         )
         self._answer(pending, refusal=refusal)
-        self.see_to(QueueEnded(spec.vhost, spec.name, number, farewell=True))
+        self.submit_request(QueueEnded(spec.vhost, spec.name, number, send_delete=True))
 
     # --- nodes ------------------------------------------------------------------------------------------
 
@@ -493,7 +493,7 @@ class System:
                 self._down[number] = now_ms + LOST_AFTER_MS  # it may remain undecided
                 node = self._catalog.node_of(number)
                 if node is not None:
-                    self.see_to(NodeLost(number, node.incarnation))
+                    self.submit_request(NodeLost(number, node.incarnation))
 
     # --- time -------------------------------------------------------------------------------------------
 
@@ -504,8 +504,8 @@ class System:
             if self._leader_due_ms(pending, since_ms) <= now_ms:
                 del self._without_leader[number]
                 self._give_up(number, pending, since_ms)
-        while self._farewells and self._farewells[0][0] <= now_ms:
-            self._farewells.popleft()[1].post(DELETE)
+        while self._pending_deletes and self._pending_deletes[0][0] <= now_ms:
+            self._pending_deletes.popleft()[1].post(DELETE)
         if self.member.leads:
             self._end_lost(now_ms)
         to_compact = self._store.to_compact
@@ -526,8 +526,8 @@ class System:
         if self._at_once:
             return 0
         times = [self._leader_due_ms(*waiting) for waiting in self._without_leader.values()]
-        if self._farewells:
-            times.append(self._farewells[0][0])
+        if self._pending_deletes:
+            times.append(self._pending_deletes[0][0])
         if self.member.leads:
             times += self._down.values()
         if self._retry_ms is not None:

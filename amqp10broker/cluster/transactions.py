@@ -55,32 +55,30 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CatalogTransaction:
-    """A proposed change of the catalog. `settled`: the node has the outcomes of its transactions before this
-    serial.
-    """
+    """A proposed change. `settled`: the node has the outcomes of its transactions before this serial."""
 
     origin: Origin
     reads: Sequence[tuple[Key, int]]
     puts: Sequence[tuple[Key, Value]] = ()
     forgets: Sequence[Key] = ()
-    farewell: bool = True
+    send_delete: bool = True
     settled: int = 1
 
     def encode(self) -> bytes:
-        fields = [self.origin, self.settled, self.reads, self.puts, self.forgets, self.farewell]
+        fields = [self.origin, self.settled, self.reads, self.puts, self.forgets, self.send_delete]
         return _json(fields).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> CatalogTransaction:
         """The inverse of `encode`. Raises `ValueError`."""
         try:
-            origin, settled, reads, puts, forgets, farewell = json.loads(data)
+            origin, settled, reads, puts, forgets, send_delete = json.loads(data)
             return cls(
                 Origin(*map(int, origin)),
                 [(_key(key), int(revision)) for key, revision in reads],
                 [(_key(key), value) for key, value in puts],
                 [_key(key) for key in forgets],
-                bool(farewell),
+                bool(send_delete),
                 int(settled),
             )
         except (TypeError, ValueError) as error:
@@ -107,7 +105,7 @@ def transaction_of(
         [(key, revision(key)) for key in reads_of(catalog, plan.puts, plan.forgets)],
         [(put.key, encoded(put.key, put.record, conceal)) for put in plan.puts],
         list(plan.forgets),
-        plan.farewell,
+        plan.send_delete,
         settled,
     )
 

@@ -74,9 +74,7 @@ class PeerFrame(NamedTuple):
 BODY_BYTES_MAX: Final = 80 * 1024 * 1024
 
 JOINED_BYTES_MAX: Final = 65_536
-"""A frame of this size takes no further message: a node counts as silent while a frame of it is
-incomplete.
-"""
+"""A frame of this size takes no further message: a node is silent while its frame is incomplete."""
 
 _HEAD: Final = struct.Struct("<IBI")
 _CHECKED: Final = struct.Struct("<BI")
@@ -142,9 +140,7 @@ class Decoder:
         self._wanted = FRAME_BYTES_MIN
 
     def feed(self, data: bytes) -> list[PeerFrame]:
-        """Take bytes, and return the complete frames. Raises `BadFrame`: frames before it are lost with the
-        connection.
-        """
+        """Take bytes, and return the complete frames. Raises `BadFrame`: frames before it are lost, too."""
         if self._kept:
             self._kept += data
             if len(self._kept) < self._wanted:
@@ -213,9 +209,7 @@ def encode_refusal(error: BrokerError) -> bytes:
 
 
 def read_answer(body: bytes) -> Document:
-    """Read the response of another node. Raises `RefusedError`, of the class that was raised there, and
-    `BadBytes`.
-    """
+    """Read the response of another node. Raises `BadBytes`, and `RefusedError` in its original class."""
     document = read_document(body)
     answer, refused = document.get("answer"), document.get("refused")
     if isinstance(answer, dict):

@@ -39,7 +39,7 @@ CONFIG_VARIABLE: Final = "AMQP10BROKER_CONFIG"
 URL_VARIABLE: Final = "AMQP10BROKER_URL"
 """The broker's URL for clients, commands and examples; a starting broker ignores it."""
 _LISTED_MAX: Final = 20
-"""So many known names an error lists."""
+"""The most known names that an error lists."""
 _LINE: Final = re.compile(r"\s*\(at line (\d+), column (\d+)\)")
 
 
@@ -69,7 +69,7 @@ def build(given: Mapping[str, Given]) -> Config:
 
     users = values.get("users", DEFAULT_USERS)
     if "anonymous_login_user" not in given:
-        # The default names guest, which does not exist once other users are listed.
+        # The default names guest, which does not exist if other users are listed.
         values["anonymous_login_user"] = "guest" if "guest" in [user.name for user in users] else ""
     try:
         return Config(**values)
@@ -377,11 +377,11 @@ _IN_FORM: Final = (
     *("ssl_options.verify", "ssl_options.fail_if_no_peer_cert", "default_user", "default_pass"),
     *("default_permissions", "loopback_users", "auth_backends", "log.console"),
 )
-"""How keys begin that `_special` reads, or that say what is so here."""
+"""The prefixes of keys that `_special` reads, or that describe the broker's fixed behaviour."""
 
 
 def _rabbitmq_equal(name: str) -> str | None:
-    """Return what to write in place of RabbitMQ's name of a setting, as a sentence; None if it is not one."""
+    """Return the replacement for RabbitMQ's name of a setting, as a sentence; None if it is not one."""
     row = _row(name.removeprefix("rabbit."))
     if row is None:
         return None
@@ -451,7 +451,7 @@ def _lines(name: str, text: str) -> Iterator[tuple[str, Given]]:
 
 
 def _special(keys: Mapping[str, Given]) -> dict[str, Given]:
-    """Read the keys that make up a setting together: the user, who may log in from where, the backends."""
+    """Read the keys that make up a setting together: the user, the places of logins, the backends."""
     given: dict[str, Any] = {}
     user, password = keys.get("default_user"), keys.get("default_pass")
     if user is not None or password is not None:

@@ -737,7 +737,7 @@ class Config:
     )
 
     rules: Rules = field(init=False, repr=False, compare=False)
-    """What the broker does where versions of RabbitMQ differ: of `emulate` and the permits."""
+    """The broker's behaviour where versions of RabbitMQ differ, by `emulate` and the permits."""
 
     test_mode: bool = switch(False, "allow fault injection; never in production")
     fault_injection: FaultInjection = field(default_factory=FaultInjection)

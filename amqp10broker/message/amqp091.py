@@ -1,7 +1,7 @@
 """Messages published with AMQP 0-9-1: making and reading heads.
 
 Exchange and routing key are stored as basic.deliver writes them, and the properties as a content header does,
-so that a delivery slices both and decodes nothing.
+so that a delivery copies both parts and decodes nothing.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def split_head(head: bytes) -> tuple[bytes, bytes, bool]:
 
 
 def death_times(head: bytes) -> bytes:
-    """The first and last time in ms, 8 bytes each, of every record in x-death; empty if a client wrote it."""
+    """Return first and last time in ms, 8 bytes each, of each record in x-death; empty for a client's."""
     if not head[1] & DEAD_LETTERED:
         return b""
     count = int.from_bytes(head[-_COUNT_BYTES:], "big")
@@ -141,14 +141,14 @@ def read_content(
     exchange: str, routing_key: str, properties: bytes, *, user: str, impersonator: bool
 ) -> tuple[bytes, tuple[str, ...]]:
     """Check the properties of a published content. Returns the head of its message, without BCC, and the
-    routing keys that the headers CC and BCC add. `user`: a user-id must equal it. Raises `DecodeError` (ends
-    the connection) and `PreconditionFailed` (ends the channel).
+    routing keys that the headers CC and BCC add. `user`: a user-id must equal it. Raises `DecodeError`
+    (closes the connection) and `PreconditionFailed` (closes the channel).
     """
     keys = _NO_KEYS
     hidden = b""
     expiration: bytes | None = None
     user_id: bytes | None = None
-    # One walk over the values, which are skipped where nothing is to be checked.
+    # This passes over the values once, and skips those that need no check.
     try:
         flags, pos = read_flags(properties)
         kept = properties

@@ -135,13 +135,13 @@ LENGTH_MAX: Final = 512
 LAYOUTS_MAX: Final = 64
 """The most that one reader remembers: with the other limits, below 100 kB."""
 ALIKE_MAX: Final = 8
-"""The most layouts with an equal beginning, which are tried one after the other."""
+"""The most layouts with an equal beginning, which are compared one after the other."""
 PAUSE_MAX: Final = 64
 """The most unmatched messages that are skipped before one of them is learned."""
 
 _KEY_BYTES: Final = 7
-"""Beginning of the section after the header, up to the constructor of its first item. It must consist of
-fixed bytes, which only the first four are if the section is the body.
+"""The beginning of the section after the header, up to the constructor of its first item. It must consist of
+fixed bytes; if the section is the body, only the first four bytes are.
 """
 _KEY_BYTES_OF_BODY: Final = 4
 _HEADER_LIST0: Final = b"\x00\x53\x70\x45"
@@ -222,7 +222,7 @@ class MessageLayouts:
         return self._count
 
     def find(self, payload: bytes, at: int) -> MessageLayout | None:
-        """Return the layout of a message; None: it is not known to be well-formed."""
+        """Return the layout of a message; None if the message is not known to be well-formed."""
         if not at and payload.startswith(_HEADER_LIST0):
             at = 4
         alike = self._by_start.get(payload[at : at + _KEY_BYTES])
@@ -234,8 +234,8 @@ class MessageLayouts:
         for layout in alike:
             length = layout.length
             if (
-                # Below its length the size field does not fit, above its maximum the sum below would run over
-                # from the size field into the constructor.
+                # With a size below its length the size field does not fit; with one above its maximum the sum
+                # below would overflow from the size field into the constructor.
                 length <= size <= layout.size_max
                 # Rejects most layouts with an equal beginning without a big number.
                 and payload[length - 1] == (size - length) & 0xFF
@@ -263,7 +263,7 @@ class MessageLayouts:
             return
         if not at and payload.startswith(_HEADER_LIST0):
             at = 4
-        # Reinserted at the end: the layouts that were extended last are forgotten last.
+        # It is inserted again at the end: the layouts that were extended last are dropped last.
         width = _KEY_BYTES if at + _KEY_BYTES <= layout.size_at else _KEY_BYTES_OF_BODY
         key = payload[at : at + width]
         alike = self._by_start.pop(key, [])
@@ -359,7 +359,7 @@ def _properties(payload: bytes, pos: int, free: list[tuple[int, int, int]]) -> t
 
 
 def _application_properties(payload: bytes, pos: int, free: list[tuple[int, int, int]]) -> int:
-    # The keys stay, since they must differ.
+    # The keys stay fixed, because they must differ.
     pos, count = _items(payload, pos)
     for _ in range(count // 2):
         pos = skip(payload, pos)
@@ -374,7 +374,7 @@ def _application_properties(payload: bytes, pos: int, free: list[tuple[int, int,
 
 def _items(payload: bytes, pos: int) -> tuple[int, int]:
     layout = _LIST_STARTS.get(payload[pos])
-    if layout is None:  # the list without items has a constructor of its own
+    if layout is None:  # the list without items has a separate constructor
         return pos + 1, 0
     start, width = pos + layout[0], layout[1]
     return start, _number(payload[start - width : start], "big")
@@ -403,7 +403,7 @@ X_OPT_DEATHS: Final = Symbol("x-opt-deaths")
 _MESSAGE_ANNOTATIONS: Final = ULong(0x72)
 _CACHE_ENTRIES: Final = 4096
 HEAD_BYTES_MAX: Final = 1024
-"""Longer heads are made and read each time."""
+"""Longer heads are not cached."""
 
 _HEADER8: Final = b"\x00\x53\x70\xc0"
 _DATA8: Final = b"\x00\x53\x75\xa0"
@@ -411,9 +411,9 @@ _DATA32: Final = b"\x00\x53\x75\xb0"
 
 
 class MessageReader:
-    """Turns payloads into messages for one exchange and routing key, with caches for heads and layouts: a
-    publisher writes the same header and annotations over and over. `has_extra_keys`: some message so far had
-    an x-cc annotation: call `extra_keys` for each.
+    """Converts payloads to messages for one exchange and routing key, with caches for heads and layouts: a
+    publisher writes the same header and annotations again and again. `has_extra_keys`: some message so far
+    had an x-cc annotation: call `extra_keys` for each.
     """
 
     __slots__ = (
@@ -439,7 +439,7 @@ class MessageReader:
 
     def read(self, payload: bytes) -> Message:
         """Check a payload and return its message. Raises `AmqpLinkError`."""
-        # The commonest: a header seen before (or none) and one data section.
+        # The most frequent form: a header seen before (or none) and one data section.
         start = payload[:4]
         size = len(payload)
         if start == _DATA8 and size > 4 and payload[4] + 5 == size:
@@ -524,7 +524,7 @@ class MessageReader:
 
 
 def to_at_start(payload: bytes) -> Any:
-    """Return the `to` of a message's beginning, if it is there."""
+    """Return the `to` from the beginning of a message, if it has been received."""
     found = Sections()
     with suppress(DecodeError):  # it is cut off
         locate(payload, found)
@@ -574,14 +574,14 @@ def has_own_deaths(annotations: dict[Any, Any]) -> bool:
 
 
 def remembering(compute: Callable[[bytes], T]) -> Callable[[bytes], T]:
-    """Cache what is computed of a head, unless it is long."""
+    """Cache the result of a function of a head, unless the head is long."""
     remembered = lru_cache(maxsize=_CACHE_ENTRIES)(compute)
     return lambda head: remembered(head) if len(head) <= HEAD_BYTES_MAX else compute(head)
 
 
 @remembering
 def header_of(head: bytes) -> Header:
-    """The header in a message's head. It is shared: do not change it."""
+    """Return the header in a message's head. It is shared, and must not be changed."""
     header, _ = decode_composite(head)
     assert isinstance(header, Header)
     return header

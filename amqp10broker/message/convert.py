@@ -1,7 +1,7 @@
 """Conversion of messages between the encodings of AMQP 0-9-1 and AMQP 1.0, and to plain values.
 
-Converting never raises for an accepted message: a value without a counterpart (`DROPPED`) is left out, or
-stored in an annotation or header where there is a custom for it. Results are cached by head.
+Converting never raises for an accepted message. A value without a counterpart (`DROPPED`) is left out, or
+stored in an annotation or header where there is a convention for it. Results are cached by head.
 `docs/conversion.md` has the tables.
 """
 
@@ -68,15 +68,15 @@ from amqp10broker.protocols.amqp10.types import Array, Described, Map, Symbol, U
 from amqp10broker.protocols.serial import EncodeError
 
 DROPPED: Final = object()
-"""Stands for a value that has no counterpart."""
+"""The marker of a value without a counterpart."""
 
 TEXT_BYTES_MAX: Final = 4096
-"""A longer text of AMQP 0-9-1 becomes binary: its long strings are as often data as text."""
+"""A longer text of AMQP 0-9-1 becomes binary, because its long strings are as often data as text."""
 
 NAME_BYTES_MAX: Final = 255
 """The limit of a short string: names in tables, and most properties."""
 
-# Only the spelling that comes back: a requester compares its correlation-id with that of the reply.
+# Only this spelling converts back unchanged: a requester compares its correlation-id with that of the reply.
 _URN_UUID: Final = re.compile("urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 _INT64_MAX: Final = 2**63 - 1
@@ -188,7 +188,7 @@ def _decimal(bits: int, width: int, exponent_bits: int, bias: int) -> Any:
     sign = bits >> (width - 1)
     coefficient_bits = width - 1 - exponent_bits
     if bits >> (width - 3) & 3 == 3:
-        # The long form: the exponent is two bits further down, and the coefficient begins with 100.
+        # This is the long form: the exponent is two bits lower, and the coefficient begins with 100.
         if bits >> (width - 5) & 3 == 3:
             return DROPPED
         coefficient_bits -= 2
@@ -327,7 +327,7 @@ def routing_headers(message: Message) -> dict[str, object]:
 # --- messages ------------------------------------------------------------------------------------
 
 ENCODED_BODY: Final = "amqp-1.0"
-"""The type of an AMQP 0-9-1 message whose body is the encoded one of an AMQP 1.0 message."""
+"""The type of an AMQP 0-9-1 message that contains the encoded body of an AMQP 1.0 message."""
 
 X_BASIC_TYPE: Final = Symbol("x-basic-type")
 X_STREAM_OFFSET: Final = Symbol("x-stream-offset")
@@ -352,7 +352,7 @@ _TWOS: Final = b"\x02" * OFFSET_BYTES
 
 
 def all_to_amqp10(messages: Sequence[Message]) -> Sequence[Message]:
-    # Messages share heads: checking the different ones costs half of checking each message's.
+    # Messages share heads: checking the different ones takes half as long as checking each message's.
     if all(head[0] != amqp091.MARK for head in set(map(_HEAD, messages))):
         return messages
     return [to_amqp10(message) for message in messages]
@@ -375,7 +375,7 @@ def to_amqp10(message: Message) -> Message:
     with suppress(DecodeError):
         if body and locate(body).bare == 0 and DATA <= _section(body, 0)[0] < FOOTER:
             return head10, prefix + body
-    # The type claims an encoded body wrongly: it stays as an annotation.
+    # The type declares an encoded body wrongly, and stays as an annotation.
     head10, prefix, _ = converted(head, False)
     return head10, prefix + data_section(body)
 
@@ -402,7 +402,7 @@ def to_amqp091(message: Message) -> Message:
 
 
 def _head_to_amqp10(head: bytes, trust_type: bool = True) -> tuple[bytes, bytes, bool]:
-    # Returns the head, the bytes before the body, and whether the type declares the body as encoded.
+    # Return the head, the bytes before the body, and whether the type declares the body as encoded.
     names, given, redelivered = amqp091.split_head(head)
     exchange, pos = decode_shortstr(names, 0)
     routing_key, _ = decode_shortstr(names, pos)
@@ -426,7 +426,7 @@ def _head_to_amqp10(head: bytes, trust_type: bool = True) -> tuple[bytes, bytes,
         durable=properties.delivery_mode == PERSISTENT,
         priority=properties.priority,
         ttl=None if properties.expiration is None else min(int(properties.expiration), _TTL_MAX),
-        # Left out, which means false: dead-lettered and not acquired since (`dead_lettering`).
+        # Left out, which means false: dead-lettered and not acquired since (`dead_letter_heads`).
         first_acquirer=None if times and not redelivered else not (redelivered or count),
         delivery_count=count,
     )
@@ -553,8 +553,7 @@ _cached_to_amqp091 = lru_cache(maxsize=_CACHE_ENTRIES)(_head_to_amqp091)
 
 @lru_cache(maxsize=_CACHE_ENTRIES)
 def _around_offset(start: bytes, prefix: bytes, encoded: bool) -> tuple[bytes, bytes]:
-    # Returns the parts of the head for AMQP 0-9-1 before and behind a stream's offset, where two conversions
-    # differ.
+    # Return the parts of the head before and after a stream's offset, where two conversions differ.
     ones = _head_to_amqp091(start + _ONES, prefix, encoded)
     twos = _head_to_amqp091(start + _TWOS, prefix, encoded)
     at = next(place for place, (one, two) in enumerate(zip(ones, twos, strict=True)) if one != two)

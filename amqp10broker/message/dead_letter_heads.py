@@ -66,7 +66,7 @@ _LAST: Final = ("x-last-death-reason", "x-last-death-queue", "x-last-death-excha
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why messages leave a queue, and where to. `routing_key`: None: they retain theirs."""
+    """Why messages leave a queue, and where they are sent. `routing_key`: None: they keep theirs."""
 
     queue: str
     reason: str
@@ -95,7 +95,7 @@ class DeadLetterHeads:
         self._histories: dict[tuple[bytes, ...], _History] = {}
 
     def of(self, head: bytes) -> DeadLettered:
-        """`head`: as it was in the queue, with a failed delivery counted already."""
+        """Make a message's dead letter. `head`: as in the queue, with a failed delivery counted already."""
         return self._of_091(head) if head[0] == amqp091.MARK else self._of_10(head)
 
     def _of_10(self, head: bytes) -> DeadLettered:
@@ -160,7 +160,7 @@ class DeadLetterHeads:
         headers.update(_summary(deaths[0], exchange, first=not before))
         headers[X_DEATH] = [death.to_table() for death in deaths]
         if cause.routing_key is None:
-            # The record does not contain these: they are hidden from the client that reads it.
+            # The record does not contain these keys, because they are hidden from the client that reads it.
             keys += amqp091.decode_hidden_keys(hidden)
         else:
             keys = (cause.routing_key,)
@@ -216,7 +216,7 @@ def redelivered(
     message: Message, acquired: int, failures: int, annotations: bytes = b"", *, shows_0: bool = True
 ) -> Message:
     """Return the message for the next consumer. `annotations`: an encoded map of `modified` outcomes.
-    `shows_0`: ``x-delivery-count`` is there without failures, too.
+    `shows_0`: ``x-delivery-count`` is set without failures, too.
     """
     head, content = message
     if len(head) + len(annotations) <= HEAD_BYTES_MAX:
@@ -232,14 +232,13 @@ def merged(annotations: bytes, more: bytes) -> bytes:
 
 
 def delivery_time_ms(annotations: bytes) -> int | None:
-    """The earliest time of the next delivery, as requested by a `modified` outcome."""
+    """Return the earliest time of the next delivery, as requested by a `modified` outcome."""
     return milliseconds_in(_items(annotations).get(X_OPT_DELIVERY_TIME))
 
 
 def _items(annotations: bytes) -> dict[Any, Any]:
     value, _ = decode(annotations)
-    # A map with a key that Python cannot hash merges nothing: such a key is not a symbol, and was refused
-    # before.
+    # A map with a key that Python cannot hash merges nothing: its key was refused before.
     return {} if isinstance(value, Map) else value
 
 

@@ -19,7 +19,7 @@ from amqp10broker.protocols.amqp10.types import Timestamp as Milliseconds
 
 X_DEATH: Final = "x-death"
 REJECTED: Final = "rejected"
-"""The reason that a client gives, which makes a cycle an intended one."""
+"""The reason for a client's rejection, which makes a cycle intended."""
 
 _UINT_MAX: Final = 2**32 - 1
 _INT64_MAX: Final = 2**63 - 1
@@ -34,13 +34,13 @@ class Death:
     first_time_ms: int
     last_time_ms: int
     exchange: str
-    """That the message had been published to before it came into the queue."""
+    """The exchange to which the message was published before it came into the queue."""
     routing_keys: tuple[str, ...]
     ttl_ms: int | None = None
-    """Of the message, which dead-lettering removed."""
+    """The message's time to live, which dead-lettering removed."""
 
     def to_table(self) -> dict[str, Any]:
-        """An item of x-death, which has one time: the first."""
+        """Return an item of x-death, which has one time: the first."""
         table: dict[str, Any] = {
             "count": Int64(self.count),
             "reason": self.reason,
@@ -80,8 +80,8 @@ def recorded(
     routing_keys: tuple[str, ...],
     ttl_ms: int | None,
 ) -> tuple[Death, ...]:
-    """Return the records with one more event, newest first. One of a recorded queue and reason changes only
-    count and last time, as in RabbitMQ.
+    """Return the records with one more event, newest first. A repeated event of one queue and reason changes
+    only count and last time, as in RabbitMQ.
     """
     others = tuple(each for each in deaths if (each.queue, each.reason) != (queue, reason))
     for each in deaths:
@@ -91,7 +91,7 @@ def recorded(
 
 
 def is_cycle(deaths: Sequence[Death], queue: str) -> bool:
-    """Whether a message died in a queue, and neither then nor since because a client rejected it."""
+    """Return whether a message died in a queue before, and no client has rejected it then or since."""
     for death in deaths:
         if death.reason == REJECTED:
             return False

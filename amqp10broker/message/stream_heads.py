@@ -79,7 +79,7 @@ def _timed_start(head: bytes) -> bytes:
 
 
 def filter_value(message: Message) -> str | None:
-    """None for none, one that is not a string, or an empty one, as in RabbitMQ."""
+    """Return the filter value; None if it is missing, empty, or not a string, as in RabbitMQ."""
     head = message[0]
     if _NAME not in head:
         return None

@@ -1,5 +1,5 @@
-"""What traces show of a message: its W3C Trace Context, in application-properties or headers, where it was
-published to, and its identifiers.
+"""The fields of a message for traces: its W3C Trace Context, in application-properties or headers, the
+address to which it was published, and its identifiers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def is_amqp091(message: Message) -> bool:
 
 
 def trace_fields(message: Message) -> dict[str, str] | None:
-    """Return the fields by name; None: the trace is not sampled, which is known before they are read."""
+    """Return the fields by name. None: the trace is not sampled, which is checked before they are read."""
     head, content = message
     where = head if is_amqp091(message) else content
     at = where.find(_MARK, 0, len(head) if where is head else LOOKED_THROUGH_BYTES)

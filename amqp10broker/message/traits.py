@@ -1,5 +1,5 @@
-"""What a queue reads of a message's head: durability, priority, time to live, delay; and the head of a
-message that a classic queue delivers again.
+"""The parts of a message's head that a queue reads: durability, priority, time to live, delay; and the head
+of a message that a classic queue delivers again.
 
 The earliest delivery time is an annotation of AMQP 1.0 or a header of AMQP 0-9-1: `x-opt-delivery-time`, in
 ms since 1970, which JMS clients write, or `x-opt-delivery-delay`, in ms from the arrival at the queue, as in
@@ -39,12 +39,12 @@ X_OPT_DELIVERY_DELAY: Final = Symbol("x-opt-delivery-delay")
 TIME_MAX_MS: Final = 2**63 - 1
 
 _IN_BOTH: Final = b"x-opt-delivery-"
-"""Heads and properties without it need not be decoded for a delay."""
+"""Heads and properties without this text need not be decoded for a delay."""
 
 
 class Delay(NamedTuple):
     ms: int
-    """Since 1970, or from its arrival on."""
+    """The time since 1970, or from the message's arrival."""
     from_arrival: bool
 
     def due_ms(self, now_ms: int) -> int:
@@ -52,7 +52,7 @@ class Delay(NamedTuple):
 
 
 def milliseconds_in(value: Any) -> int | None:
-    """Read a time or a duration that a client wrote, as a long or a timestamp; None if it is not a number."""
+    """Return a time or a duration from a client, a long or a timestamp; None if it is not a number."""
     if not isinstance(value, int) or isinstance(value, bool):
         return None
     return min(int(value) * (1000 if isinstance(value, Timestamp091) else 1), TIME_MAX_MS)

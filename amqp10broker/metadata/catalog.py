@@ -1,8 +1,8 @@
 """The metadata of this broker: virtual hosts with their queues and exchanges, and users.
 
-The catalog is plain state, read synchronously by any task. It changes in one way only: a request is planned
-(see `plan`), the durable part of the plan is stored, and the plan is applied (`propose`). On one node the
-answer exists when the call returns; in a cluster it arrives later as a `Decided` message, and a front end
+The catalog is plain state, which any task reads synchronously. It changes in one way only: a request is
+planned (see `plan`), the durable part of the plan is stored, and the plan is applied (`propose`). On one node
+the answer exists when the call returns. In a cluster it arrives later as a `Decided` message, and a front end
 that waits handles no later input of its client.
 """
 
@@ -53,7 +53,7 @@ T = TypeVar("T")
 VHOSTS: Final = "vhosts"
 USERS: Final = "users"
 CHANNELS: Final = "channels"
-"""What is counted: connections of virtual hosts and of users, and channels of users."""
+"""The counted objects: connections of virtual hosts and of users, and channels of users."""
 
 
 class Usage:
@@ -61,22 +61,20 @@ class Usage:
     the counts of the others, so simultaneous requests at several nodes may exceed a limit.
 
     Attributes:
-        counts: at this node, by what is counted and whose.
-        queues_declared: how often clients have declared queues at this node, existing ones too.
+        counts: those at this node, by kind and owner.
+        queues_declared: how often clients have declared queues at this node, including existing ones.
     """
 
     def __init__(self) -> None:
         self.queues_declared = 0
         self.counts: dict[str, Counter[str]] = {kind: Counter() for kind in (VHOSTS, USERS, CHANNELS)}
         self._elsewhere: dict[int, dict[str, Counter[str]]] = {}
-        # By virtual host and container-id: its connections, and whether there may be no other.
+        # For each virtual host and container-id: its connections, and whether another one is refused.
         self._containers: Counter[tuple[str, str]] = Counter()
         self._sole: set[tuple[str, str]] = set()
 
     def open_connection(self, vhost: VirtualHost, user: User) -> None:
-        """Count a connection of a user. Raises `NotAllowed` if the virtual host's or the user's limit is
-        reached.
-        """
+        """Count a connection of a user. Raises `NotAllowed` at a limit of the virtual host or the user."""
         limit = vhost.facts.limits.max_connections
         if self._is_reached(limit, VHOSTS, vhost.name):
             raise NotAllowed(
@@ -98,7 +96,7 @@ class Usage:
         _count_down(self.counts[USERS], user)
 
     def open_container(self, vhost: str, container: str, *, sole: bool) -> None:
-        """Count a connection of AMQP 1.0 by its container-id, at this node. `sole`: there may be no other.
+        """Count a connection of AMQP 1.0 by its container-id, at this node. `sole`: no other is allowed.
         Raises `ResourceLocked`.
         """
         key = (vhost, container)
@@ -150,7 +148,7 @@ class Usage:
             for kind, each in limits.items()
         }
 
-    def hear(self, node: int, told: Mapping[str, Any]) -> None:
+    def update_from(self, node: int, told: Mapping[str, Any]) -> None:
         """Replace the counts of another node by its `limited`; empty if the node is lost."""
         counts = {
             kind: Counter({str(name): int(count) for name, count in dict(each).items()})
@@ -172,12 +170,12 @@ def _count_down(counter: Counter[T], name: T) -> None:
     assert counter[name] > 0, f"{name!r} was never counted"
     counter[name] -= 1
     if counter[name] == 0:
-        # Names come from clients and administrators: a name that is gone takes no memory.
+        # Names come from clients and administrators: a removed name must not take memory.
         del counter[name]
 
 
 VHOST: Final = "/"
-"""The virtual host of a new broker, and of clients that name none."""
+"""The virtual host of a new broker, and of clients that do not name one."""
 
 
 class CatalogRequest(Protocol[T_co]):
@@ -193,17 +191,18 @@ class Catalog:
     Attributes:
         parameters: runtime parameters of plugins by (virtual host, component, name).
         unknown: other parts of an imported definitions file, for the next export.
-        cluster, placement, node_directory, decide: None in no cluster.
+        cluster, placement, node_directory, decide: None without a cluster.
         placement: chooses nodes for new queues.
         node_directory: leaders of queues and running nodes.
         decide: submits a request without waiting for its answer.
-        on_members: called when a queue has other members; no such function may raise.
+        on_members: called when a queue has other members; these functions must not raise.
         on_nodes: called when nodes or the cluster change.
-        on_sizes: called when queues may want other numbers of members: one is new, or a policy changes.
-        on_left: called with the key of a user or a virtual host that is gone.
-        queues_created, queues_deleted: counts since the start, with the queues that were there before it.
+        on_sizes: called when queues may need other numbers of members: one is new, or a policy changes.
+        on_left: called with the key of a removed user or virtual host.
+        queues_created, queues_deleted: counts since the start, including the queues that existed at the
+            start.
         choose: the random source of routing and of the ids of streams; None takes turns.
-        default_queue_type: of queues declared without one in a virtual host without a default.
+        default_queue_type: that of queues declared without one in a virtual host without a default.
     """
 
     def __init__(
@@ -239,7 +238,7 @@ class Catalog:
         self.relaxed_quorum_checks = relaxed_quorum_checks
         self.rules = rules
         self._start_queue = start_queue
-        # By queues of virtual hosts that were deleted.
+        # Those dropped by queues of virtual hosts that were deleted.
         self._given_up: Counter[tuple[str, str, str]] = Counter()
         self.default_queue_type = queue_type_of(default_queue_type, "the broker")
         self.choose = choose
@@ -250,7 +249,7 @@ class Catalog:
             yield from list(vhost)
 
     def node_of(self, number: int) -> NodeFacts | None:
-        """The node of this number, or None if it is in the cluster no more."""
+        """Return the node of this number; None if it is not in the cluster any more."""
         return next((node for node in self.nodes.values() if node.number == number), None)
 
     def node_name(self, number: int) -> str:
@@ -258,7 +257,7 @@ class Catalog:
         return f"number {number}" if node is None else node.name
 
     def leader_of(self, queue: DeclaredQueue) -> NodeFacts | None:
-        """The node that leads a queue, or has it; None: none is known."""
+        """Return the node that leads a queue, or has it; None if it is unknown."""
         leader = queue.home or None
         if queue.members and self.node_directory is not None:
             leader = self.node_directory.leader(queue)
@@ -268,7 +267,7 @@ class Catalog:
         return self.node_directory is not None and self.node_directory.runs(node)
 
     def cluster_name(self, alone: str) -> str:
-        """The name of the cluster; `alone`, if this node is in none and was given none."""
+        """Return the name of the cluster; `alone` if this node is not in one and has no name for it."""
         if self.cluster is not None:
             return self.cluster.name
         given = self.global_parameters.get(CLUSTER_NAME)
@@ -294,25 +293,26 @@ class Catalog:
     # --- changing ---------------------------------------------------------------------------------
 
     def propose(self, request: CatalogRequest[T]) -> T:
-        """Plan a request, store what outlives the process, and apply the plan. Raises `RefusedError` if the
-        rules are against it, or it cannot be stored.
+        """Plan a request, store its durable part, and apply the plan. Raises `RefusedError` if it breaks a
+        rule, or cannot be stored.
         """
         plan = request.plan(self)
         puts = plan.puts
         if puts:
             self.changes.keep(puts)
         try:
-            self.apply(puts, plan.forgets, farewell=plan.farewell, used=plan.used)
+            self.apply(puts, plan.forgets, send_delete=plan.send_delete, used=plan.used)
         except BaseException:
-            # A fault of ours, or of whoever runs queues. What has begun stays, on the disk too: it may have
-            # been there before, and other things need it. The rest must not come at the next start.
+            # This is an internal error, or one of the caller that runs queues. Objects that have begun stay,
+            # on the disk too: they may have existed before, and others need them. The rest must not exist at
+            # the next start.
             self.changes.forget([put.key for put in puts if not self._is_there(put.key)])
             raise
         self.changes.forget(plan.forgets)
         return plan.answer
 
-    def see_to(self, request: CatalogRequest[Any]) -> None:
-        """Have a request decided, here or by the nodes of the cluster; its answer is not waited for."""
+    def submit_request(self, request: CatalogRequest[Any]) -> None:
+        """Request a decision, here or by the nodes of the cluster, without waiting for the answer."""
         if self.decide is None:
             self.propose(request)
         else:
@@ -323,21 +323,21 @@ class Catalog:
         puts: Sequence[Put] = (),
         forgets: Sequence[Key] = (),
         *,
-        farewell: bool = True,
+        send_delete: bool = True,
         used: Key | None = None,
     ) -> None:
-        """Apply a plan: no rule is checked, and queues start and end."""
+        """Apply a plan: rules are not checked, and queues start and end."""
         for put in puts:
             self._put(put.key, put.record)
         for key in forgets:
-            self._drop(key, farewell)
+            self._drop(key, send_delete)
         if used is not None:
             self.vhosts[used[1]].queues[used[2]].handle.post(TOUCH)
 
     def _put(self, key: Key, record: Record) -> None:
         match key[0]:
             case "queue":
-                # First: were it not run, by a fault, another one could have its number.
+                # The number comes first: after a fault of the queue's start another queue could get it.
                 self.highest_number = max(self.highest_number, record.number)
                 if self.vhosts[key[1]].put_queue(record):
                     self.queues_created += 1
@@ -375,7 +375,7 @@ class Catalog:
                 raise AssertionError(f"no entry is of kind {kind!r}")
 
     def _is_there(self, key: Key) -> bool:
-        # Whether what was to be put is there, after the fault of a queue: what is before queues is.
+        # Return whether the entry exists, after the fault of a queue; entries before queues do.
         match key[0]:
             case "queue":
                 return key[2] in self.vhosts[key[1]].queues
@@ -401,10 +401,10 @@ class Catalog:
     def _find_reply_queue(self, vhost: VirtualHost, name: str) -> DeclaredQueue | None:
         return None if self.node_directory is None else self.node_directory.reply_queue(vhost, name)
 
-    def _drop(self, key: Key, farewell: bool) -> None:
+    def _drop(self, key: Key, send_delete: bool) -> None:
         match key[0]:
             case "queue":
-                self.vhosts[key[1]].drop_queue(key[2], farewell=farewell)
+                self.vhosts[key[1]].drop_queue(key[2], send_delete=send_delete)
                 self.queues_deleted += 1
             case "binding":
                 _, vhost, *names = key
@@ -441,7 +441,7 @@ class Catalog:
 
 
 def entries(catalog: Catalog, *, bindings: bool = True) -> list[Put]:
-    """All that is declared, in an order in which it can be applied to a new catalog."""
+    """Return all entries, in an order in which they can be applied to a new catalog."""
     users = catalog.users
     found = [
         *(Put(("vhost", name), vhost.facts) for name, vhost in catalog.vhosts.items()),
@@ -489,10 +489,10 @@ class NodeDirectory(NamedTuple):
     """The state of other nodes, by their numbers.
 
     Attributes:
-        leader: of a queue with members; None: none is known.
-        last_leader: the last known one; None: there has been none.
+        leader: that of a queue with members; None: unknown.
+        last_leader: the last known one; None: there was none.
         runs: whether a node can be reached; this one can.
-        reply_queue: a queue of direct reply-to of another node whose announcement may be pending.
+        reply_queue: a queue of direct reply-to of another node with an announcement that may be pending.
     """
 
     leader: Callable[[DeclaredQueue], int | None]
@@ -502,17 +502,18 @@ class NodeDirectory(NamedTuple):
 
 
 Value = Any
-"""An entry's record, as JSON can hold it."""
+"""An entry's record, as JSON represents it."""
 
 NUMBERS_RESERVED: Final = 1024
-"""Numbers reserved at one time, because the journal waits meanwhile."""
+"""The numbers reserved at one time, because the journal waits meanwhile."""
 
 
 class Changes:
-    """Stores the durable changes of the catalog as entries, plan by plan; nothing without a recorder.
+    """Stores the durable changes of the catalog as entries, plan by plan. Without a recorder it stores
+    nothing.
 
-    A plan is stored before it counts, so that a failed write refuses it without effect. Deletions are stored
-    after the fact, because they must be possible when the disk is full.
+    A plan is stored before it takes effect, so that a failed write refuses it without effect. Deletions are
+    stored afterwards, because they must be possible when the disk is full.
     """
 
     __slots__ = ("conceal", "highest_reserved", "recorder")
@@ -523,9 +524,7 @@ class Changes:
         self.conceal: Conceal = lambda record: record
 
     def keep(self, puts: Sequence[Put]) -> None:
-        """Store the durable entries of a plan, all or none. Raises `RefusedError`: the plan must not be
-        applied.
-        """
+        """Store the durable entries of a plan, all or none. After `RefusedError` it must not be applied."""
         if self.recorder is None:
             return
         kept = [(put.key, encoded(put.key, put.record, self.conceal)) for put in puts if put.kept]
@@ -546,7 +545,7 @@ class Changes:
             self.highest_reserved = reserved
 
     def give_numbers_back(self, highest_given: int) -> None:
-        """Reserve no more numbers than were given; for the end of the process."""
+        """Return unused reserved numbers, at the end of the process."""
         if self.recorder is not None and self.highest_reserved > highest_given:
             self.recorder.put([_highest(highest_given)])
             self.highest_reserved = highest_given
@@ -557,7 +556,7 @@ def _highest(number: int) -> tuple[Key, Value]:
 
 
 Propose: TypeAlias = "Callable[[CatalogRequest[Any], RequestRef], Any]"
-"""Has a request decided: returns its answer, or `LATER`."""
+"""Submits a request: returns its answer, or `LATER`."""
 
 
 def at_once(catalog: Catalog) -> Propose:
@@ -566,16 +565,15 @@ def at_once(catalog: Catalog) -> Propose:
 
 
 def all_entries(catalog: Catalog, conceal: Conceal) -> list[tuple[Key, Any]]:
-    """Everything that must outlive the process, as JSON."""
+    """Return everything that must survive the process, as JSON."""
     reserved = Put(NUMBERS, max(catalog.highest_number, catalog.changes.highest_reserved))
     kept = [*(put for put in entries(catalog) if put.kept and put.key != NUMBERS), reserved]
     return [(put.key, encoded(put.key, put.record, conceal)) for put in kept]
 
 
 def restore(catalog: Catalog, kept: Iterable[tuple[Key, Any]]) -> dict[str, int]:
-    """Declare the entries of a data folder, in any order of kinds. Returns how many there were of each kind.
-    Raises `ConfigError` if one cannot be read: the broker must not start, because what depends on it would be
-    lost.
+    """Declare the entries of a data folder, in any order of kinds, and return their number by kind. Raises
+    `ConfigError` if one cannot be read: the broker must not start, because dependent data would be lost.
     """
     by_kind: dict[str, list[tuple[Key, Any]]] = {kind: [] for kind in KINDS}
     for key, value in kept:

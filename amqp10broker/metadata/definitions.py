@@ -1,7 +1,7 @@
-"""Definitions: all metadata as one JSON document in RabbitMQ's shape.
+"""Definitions: all metadata as one JSON document in RabbitMQ's format.
 
 A document is planned as one: each entry on a copy of the catalog with the plans of earlier entries. A refused
-exchange, queue, binding or policy is left out and reported, since RabbitMQ exports bindings of internal
+exchange, queue, binding or policy is left out and reported, because RabbitMQ exports bindings of internal
 exchanges without the exchanges. A malformed document, or one with a refused user, permission or limit, is
 rejected as a whole.
 """
@@ -65,7 +65,7 @@ from amqp10broker.routing.exchange import Binding
 T = TypeVar("T")
 
 _OPTIONAL: Final = frozenset({"exchanges", "policies", "queues", "bindings"})
-"""Sections of which a refused entry is left out."""
+"""Sections with entries that are left out when they are refused."""
 _HEADER: Final = frozenset(
     {"rabbit_version", "rabbitmq_version", "product_name", "product_version", "explanation", "metadata"}
     | {"rabbitmq_definition_format", "original_cluster_name", "description", "default_queue_type", "limits"}
@@ -107,7 +107,7 @@ def importing(
     user: str | None = None,
 ) -> ImportDefinitions:
     """Return the request to import a document. `make_password`: makes the record of a plain password; None
-    refuses such a user. `vhost`: of entries that name none, as in a file of one virtual host. Raises
+    refuses such a user. `vhost`: that of entries without one, as in a file of one virtual host. Raises
     `ConfigError` if it is not a document, or a password cannot be used.
     """
     if not isinstance(document, Mapping):
@@ -289,7 +289,7 @@ SECTIONS: Final[Mapping[str, Callable[[_Loader, DefinitionEntry], None]]] = {
     "queues": _Loader._queue,
     "bindings": _Loader._binding,
 }
-"""In an order in which each needs only those before."""
+"""The sections, each of which needs only earlier ones."""
 DUE_LATER: Final = ("queues", "bindings")
 """Sections that `DeclareDue` declares."""
 
@@ -301,9 +301,9 @@ def without_due(request: ImportDefinitions) -> ImportDefinitions:
 
 
 def due_of(document: Mapping[str, Any], queues: Sequence[Mapping[str, Any]]) -> ImportDefinitions:
-    """Return the request for the rest of it, and further queues."""
+    """Return the request for the rest of a document, and further queues."""
     section = document.get("queues", [])
-    if isinstance(section, list):  # anything else is refused where it is read
+    if isinstance(section, list):  # other values are refused when they are read
         section = [*section, *queues]
     return importing({"queues": section, "bindings": document.get("bindings", [])})
 
@@ -332,8 +332,8 @@ _BINDING: Final = attrgetter(
 
 @dataclass(frozen=True, slots=True)
 class ExportSection(Generic[T]):
-    """One list of the document, whose entries are made later. `things`: the declared objects at the time of
-    the request. `entry`: makes the entry of one; None: it is left out.
+    """One list of the document, with entries that are made later. `things`: the declared objects at the time
+    of the request. `entry`: makes the entry of one; None: it is left out.
     """
 
     things: Sequence[T]
@@ -346,11 +346,9 @@ class ExportSection(Generic[T]):
 def sections(
     catalog: Catalog, conceal: Callable[[PasswordRecord | None], PasswordRecord | None]
 ) -> dict[str, Any]:
-    """Return the document of an export, with each long list as an `ExportSection`, whose entries can be made
-    in parts.
-    """
+    """Return the document of an export. A long list is an `ExportSection`, which is made in parts."""
     document: dict[str, Any] = {
-        # RabbitMQ reads old files by it.
+        # RabbitMQ decides by it how to read old files.
         "rabbit_version": catalog.rules.version,
         "rabbitmq_version": catalog.rules.version,
         "product_name": "amqp10broker",

@@ -1,9 +1,9 @@
-"""The codec of entries: each declared object as one JSON entry, in the words of definitions files.
+"""The codec of entries: each declared object as one JSON entry, with the names of definitions files.
 
 Definitions files are read by the same functions through a `DefinitionEntry`, an object with its place, so
 that errors begin like ``definitions: queues[3].durable is "yes"; must be true or false``. In a definitions
-file an argument without a JSON type becomes the nearest text (`nearest`); in the data folder it is wrapped
-without loss (`exact`, undone by `unwrapped`).
+file an argument without a JSON type becomes the nearest text (`nearest`). In the data folder it is wrapped
+without loss (`exact`, reversed by `unwrapped`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SCRAM_KEY: Final = "scram_sha_256"
 ARGON2_KEY: Final = "argon2id"
 """Likewise: argon2's hash, where ``password_hash`` is one for RabbitMQ."""
 _MARK: Final = "!"
-"""Begins the one key of an object that wraps a value without a JSON type."""
+"""The prefix of the one key of an object that wraps a value without a JSON type."""
 
 
 # --- entries --------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def _fields(record: object, *names: str) -> Entry:
 
 
 def user_entry(user: User, password: PasswordRecord | None, *, exported: bool = False) -> Entry:
-    """`exported`: for a file: RabbitMQ refuses one with a hash of an unknown kind."""
+    """Return the entry of a user. `exported`: for a file, in which RabbitMQ refuses unknown kinds of hash."""
     entry = {
         "name": user.name,
         "password_hash": "" if password is None else password.value,
@@ -137,7 +137,7 @@ def binding_entry(vhost: str, binding: Binding, as_json: AsJson) -> Entry:
 
 
 def nearest(value: Any) -> Any:
-    """A value as JSON; one without a JSON type becomes the nearest text."""
+    """Return a value as JSON; one without a JSON type becomes the nearest text."""
     match value:
         case bool() | None | str():
             return value
@@ -156,8 +156,8 @@ def nearest(value: Any) -> Any:
 
 
 def exact(value: Any) -> Any:
-    """A value as JSON, from which `unwrapped` makes an equivalent one (`routing.exchange.canonical`). Raises
-    `InvalidArgument` for other types.
+    """Return a value as JSON, from which `unwrapped` makes an equivalent one (`routing.exchange.canonical`).
+    Raises `InvalidArgument` for other types.
     """
     match value:
         case bool() | None:
@@ -197,7 +197,7 @@ _UNWRAP: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 def unwrapped(value: Any) -> Any:
-    """Undo `exact`, without wire types. Raises `ValueError`, `KeyError` or `TypeError` for other input."""
+    """Reverse `exact`, without wire types. Raises `ValueError`, `KeyError` or `TypeError` for other input."""
     if isinstance(value, dict):
         if len(value) == 1:
             ((key, inner),) = value.items()
@@ -213,7 +213,7 @@ T = TypeVar("T")
 
 LIMITS_COMPONENT: Final = "vhost-limits"
 OPERATOR_COMPONENT: Final = "operator_policy"
-# Bytes of salt and digest; what RabbitMQ writes.
+# The bytes of salt and digest, as RabbitMQ writes them.
 _HASH_BYTES: Final = {
     PasswordAlgorithm.RABBIT_SHA256: 36,
     PasswordAlgorithm.RABBIT_SHA512: 68,
@@ -245,7 +245,7 @@ class DefinitionEntry:
         return int(self._typed(key, int, "an integer", default))
 
     def table(self, key: str) -> dict[str, Any]:
-        """An object, or a list of pairs, which Erlang's JSON writes for one."""
+        """Return an object, or a list of pairs, which Erlang's JSON writes for one."""
         value = self.values.get(key)
         if value is None or value == []:
             return {}
@@ -261,7 +261,7 @@ class DefinitionEntry:
         return self.values[key]
 
     def tags(self) -> tuple[str, ...]:
-        """A list of strings, or one string with commas, as in old versions."""
+        """Return a list of strings; also from one string with commas, as in old versions."""
         value = self.values.get("tags")
         if value is None:
             return ()
@@ -293,16 +293,14 @@ class DefinitionEntry:
         value = self.values.get(key, default)
         if value is _REQUIRED:
             raise self.fault(key, "is missing", f"must be {what}")
-        # Exact types: true is an int to Python, but no number to a reader.
+        # Types are compared exactly: true is an int in Python, but not a number for a reader.
         if type(value) is not kind:
             raise self.fault(key, f"is {shown(value)}", f"must be {what}")
         return value
 
 
 def entries_of(document: Mapping[str, Any], section: str) -> list[DefinitionEntry]:
-    """The objects of one section; none if it is missing. Raises `ConfigError` if it is not a list of
-    objects.
-    """
+    """Return the objects of one section, or an empty list. Raises `ConfigError` for other contents."""
     values = document.get(section, [])
     if not isinstance(values, list):
         raise ConfigError(f"definitions: {section}", f"is {shown(values)}", "must be a list: [...]")
@@ -330,8 +328,8 @@ def password_of(
     value = entry.text("password_hash")
     if not value:
         return None
-    # A file without it is of a version before 3.6, which hashed with MD5, or written by hand or by a client,
-    # for which RabbitMQ takes its present default. The length shows which.
+    # A file without the field is of a version before 3.6, which hashed with MD5, or written by hand or by a
+    # client; RabbitMQ assumes its present default then. The length shows which.
     size = len(_decoded(value) or b"")
     fitting = (algorithm for algorithm, its_size in _HASH_BYTES.items() if its_size == size)
     assumed = next(fitting, PasswordAlgorithm.RABBIT_SHA256)
@@ -345,7 +343,7 @@ def password_of(
     else:
         good = len(_decoded(value) or b"") == _HASH_BYTES[algorithm]
     if not good:
-        # The hash itself is not repeated: it goes into logs.
+        # The hash itself is not repeated, because the text is logged.
         raise entry.fault("password_hash", "cannot be read", f"must be as {algorithm.value} writes it")
     return PasswordRecord(algorithm, value, _scram_of(entry))
 
@@ -381,13 +379,13 @@ def _decoded(value: str) -> bytes | None:
 
 
 def shown(value: object) -> str:
-    """The JSON of a value, cut short."""
+    """Return the JSON of a value, shortened."""
     text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 Conceal = Callable[[PasswordRecord | None], PasswordRecord | None]
-"""Turns a password record into one that may leave the process."""
+"""Converts a password record into one that may leave the process."""
 
 _FACTS: Final = frozenset({"description", "tags", "default_queue_type"})
 

@@ -27,11 +27,10 @@ from amqp10broker.errors import BrokerError, InvalidArgument
 
 
 STATES_MAX: Final = 1000
-"""Of one pattern: characters, and forks between them; with a text of 255 characters a twentieth of a
-second."""
+"""The states of one pattern (characters and forks); 255 characters of text take a twentieth of a second."""
 
 CLASS_SIZE_MAX: Final = 100_000
-"""Characters beyond Latin-1 in the classes of one pattern: some hundredths of a second to compile."""
+"""The characters beyond Latin-1 in the classes of one pattern: some hundredths of a second to compile."""
 _WIDE_CLASS_SIZE: Final = 2_000
 """The fixed cost of a class with such characters."""
 _TABLE_END: Final = 0x10000
@@ -40,7 +39,7 @@ NO_END: Final = 1 << 40
 """A number of ways or steps without a bound."""
 
 TEXT_LENGTH: Final = 256
-"""Characters for which ways are counted: the most bytes of names and routing keys of AMQP 0-9-1."""
+"""The length of texts for which ways are counted: the most bytes of names and routing keys of AMQP 0-9-1."""
 
 _REPEATS: Final = (_constants.MAX_REPEAT, _constants.MIN_REPEAT)
 _LOOKS: Final = (_constants.ASSERT, _constants.ASSERT_NOT)
@@ -58,7 +57,7 @@ class Unbounded(BrokerError):
 
 
 class TooManySteps(BrokerError):
-    """A search was given up."""
+    """A search was given up, because it needed too many steps."""
 
 
 class BoundedSearch:
@@ -80,7 +79,7 @@ def compiled(tree: Any) -> re.Pattern[str]:
 
 
 def steps(tree: Any, length: int = TEXT_LENGTH) -> int:
-    """Return a bound of the characters that `re` looks at in a text of this length, up to `NO_END`."""
+    """Return an upper bound of the characters that `re` reads in a text of this length, up to `NO_END`."""
     first = next(iter(tree), None)
     at = first[1] if first is not None and first[0] is _constants.AT else None
     once = at is _constants.AT_BEGINNING_STRING or (
@@ -92,7 +91,7 @@ def steps(tree: Any, length: int = TEXT_LENGTH) -> int:
 
 
 def extent(items: Any, length: int = TEXT_LENGTH) -> tuple[int, int]:
-    """Return bounds of the ways of `re` through a text of this length from one place in it, and of the
+    """Return upper bounds of the ways of `re` through a text of this length from one place in it, and of the
     characters that one of them compares; up to `NO_END` each.
     """
     ways, reach = 1, 0
@@ -114,11 +113,11 @@ def _extent_of(kind: Any, value: Any, length: int) -> tuple[int, int]:
     least = min(int(low), length)
     shortest, longest = body.getwidth()
     if ways == 1 and shortest == longest and shortest > 0:
-        # Rounds beyond the least are ways already.
+        # Rounds beyond the least number are ways already.
         return most - least + 1, reach * (least + 1)
-    # Each round may have its own way, and may be cut from the text anywhere.
+    # Each round may take a different way, and begin anywhere in the text.
     each = ways if shortest == longest else ways + 1
-    # Rounds that may be empty do not end with the text.
+    # The end of the text does not limit rounds that may be empty.
     rounds = min(int(high), length // shortest + 1) if shortest else max(int(low), min(int(high), length + 1))
     return min(NO_END, (most - least + 1) * int(each ** min(most, 40))), min(NO_END, rounds * reach)
 
@@ -176,9 +175,9 @@ class _Machine:
 
     def __init__(self, items: Any, flags: int, parts: _Parts) -> None:
         self._parts = parts
-        # By state: which states are one character before it, and what that character must be.
+        # For each state: the states one character before it, and the condition for that character.
         self._before: list[list[tuple[int, re.Pattern[str]]]] = [[]]
-        # By state: which states are at the same place before it, and under which condition.
+        # For each state: the states at the same place before it, and the condition.
         self._beside: list[list[tuple[int, re.Pattern[str] | _Look | None]]] = [[]]
         self._start = self._build(items, flags, 0)
 
@@ -249,7 +248,7 @@ class _Machine:
             look = _Look(_Machine(body, flags, self._parts), width, kind is _constants.ASSERT)
             return self._under(look, then)
         if kind is _FAILURE:
-            return self._state()  # from which nothing leads on
+            return self._state()  # no state follows it
         what = {
             _constants.GROUPREF: "a back reference",
             _constants.GROUPREF_EXISTS: "a condition on a group",
@@ -260,7 +259,7 @@ class _Machine:
 
     def _repeat(self, low: Any, high: Any, body: Any, flags: int, then: int) -> int:
         if high is _constants.MAXREPEAT:
-            then = self._either(then)  # round which it goes
+            then = self._either(then)  # the state to which the loop returns
             self._beside[self._build(body, flags, then)].append((then, None))
         else:
             for _ in range(high - low):
@@ -269,7 +268,7 @@ class _Machine:
             before = then
             then = self._build(body, flags, then)
             if then == before:
-                break  # there is nothing in it, however often
+                break  # the body is empty, however often it is repeated
         return then
 
     def _either(self, *thens: int) -> int:
@@ -331,23 +330,23 @@ _PCRE_END: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\z")
 
 
 NAME_CHARACTERS_MAX: Final = 1024
-"""Nothing is found in a longer name."""
+"""No pattern matches a longer name."""
 PATTERN_CHARACTERS_MAX: Final = 4096
-"""Some thousandths of a second to compile."""
+"""The length of a pattern: it takes some thousandths of a second to compile."""
 
 _SHOWN: Final = 200
-"""Characters of a pattern in an error."""
+"""The number of characters of a pattern in an error."""
 
 RE_STEPS_MAX: Final = 1 << 20
-"""Characters that `re` may look at in one name: some thousandths of a second."""
+"""The characters that `re` may read in one name: some thousandths of a second."""
 _RE_STEPS_LIKED: Final = 1 << 14
-"""Up to so many, their bound counts in a `PatternSearch`; beyond, each step is counted."""
+"""Up to so many characters, their bound counts in a `PatternSearch`; beyond, each step is counted."""
 _RE_STEPS: Final = 64
-"""Characters that `re` looks at in about the time of one step of `BoundedSearch`."""
+"""The characters that `re` reads in about the time of one step of `BoundedSearch`."""
 NAME_STEPS_MAX: Final = 20_000
-"""Of a `PatternSearch`, in one name: a hundredth of a second."""
+"""The steps of a `PatternSearch` in one name: a hundredth of a second."""
 FINDING_STEPS_MAX: Final = 4_000_000
-"""Of a `PatternSearch`, in all names: a second or two."""
+"""The steps of a `PatternSearch` in all names: a second or two."""
 _PAUSE_STEPS: Final = 15_000
 
 
@@ -369,13 +368,13 @@ class _Search:
             if isinstance(machine, BoundedSearch):
                 return machine(name, most)
             if re_steps > RE_STEPS_MAX:
-                return False, 1  # a name beyond those that the pattern was looked at for
+                return False, 1  # the name is longer than those for which the pattern was checked
         if re_steps // _RE_STEPS > most:
             raise TooManySteps(f"a search might take more than {most} steps")
         return self._search(name) is not None, 1 + re_steps // _RE_STEPS
 
     def _steps(self, length: int) -> int:
-        bits = max(4, length.bit_length())  # the walk through a long pattern takes milliseconds
+        bits = max(4, length.bit_length())  # a long pattern takes milliseconds
         most = self._most.get(bits)
         if most is None:
             most = self._most[bits] = steps(self._tree, 1 << bits)
@@ -406,7 +405,7 @@ def _compiled(pattern: str) -> _Search | Exception:
 
 
 def is_expression(pattern: str) -> bool:
-    """Whether it is a regular expression, bounded or not."""
+    """Return whether it is a regular expression, bounded or not."""
     return isinstance(_compiled(pattern), _Search | Unbounded)
 
 
@@ -415,7 +414,7 @@ def check_pattern(pattern: str, resource: str) -> str:
     regular expression; the text names the position.
     """
     fault = _compiled(pattern)
-    # An old one that is not bounded is kept; `check_bounded` refuses a new one.
+    # An old pattern without a bound stays; `check_bounded` refuses a new one.
     if not isinstance(fault, _Search | Unbounded):
         raise InvalidArgument(resource, f"{resource}: {fault_of(pattern)}") from fault
     return pattern
@@ -428,7 +427,7 @@ def check_bounded(patterns: Iterable[str], resource: str) -> None:
 
 
 def fault_of(pattern: str) -> str | None:
-    """Why a pattern finds nothing; None if it is searched with."""
+    """Return why a pattern matches nothing; None if it is used."""
     fault = _compiled(pattern)
     shown = pattern if len(pattern) <= _SHOWN else f"{pattern[:_SHOWN]}..."
     if isinstance(fault, Unbounded):
@@ -437,16 +436,16 @@ def fault_of(pattern: str) -> str | None:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether the pattern is found anywhere in the name; the empty pattern never is."""
+    """Return whether the pattern is found anywhere in the name; the empty pattern never is."""
     search = _compiled(pattern)
     if pattern == "" or len(name) > NAME_CHARACTERS_MAX or not isinstance(search, _Search):
-        # An old pattern, or one which a user's name in it makes so, allows nothing.
+        # An old pattern, or one made invalid by a user's name in it, allows nothing.
         return False
     return search.found(name)[0]
 
 
 class PatternSearch:
-    """A pattern that one request searches for in many names, with a bound of the steps of all."""
+    """A pattern that one request searches for in many names, with a limit of all steps together."""
 
     def __init__(self, pattern: str, resource: str, liked: int = _RE_STEPS_LIKED) -> None:
         fault = fault_of(pattern)

@@ -35,7 +35,7 @@ from amqp10broker.routing.topology import Removal
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """Limits by the names that RabbitMQ gives them, with dashes; None is no limit, 0 allows nothing."""
+    """Limits by RabbitMQ's names, with dashes; None is no limit, 0 allows nothing."""
 
     @classmethod
     def read(cls, values: Mapping[str, Any], resource: str) -> Self:
@@ -55,7 +55,7 @@ class _Limits:
         return cls(**given)
 
     def as_dict(self) -> dict[str, int]:
-        # Those that are set, by RabbitMQ's names.
+        # Only limits that are set, by RabbitMQ's names.
         values = ((field.name.replace("_", "-"), getattr(self, field.name)) for field in fields(self))
         return {name: value for name, value in values if value is not None}
 
@@ -79,23 +79,21 @@ T_co = TypeVar("T_co", covariant=True)
 
 Key = tuple[str, ...]
 Record = Any
-"""The content of an entry: never changed, compared by value."""
+"""The content of an entry. It is never changed, and compared by value."""
 
 NUMBERS: Final[Key] = ("queue_numbers",)
-"""Up to which number any may have been given, also to queues that are gone."""
+"""The highest number that any queue may have been given, including deleted ones."""
 NODE_NUMBERS: Final[Key] = ("node_numbers",)
 CLUSTER: Final[Key] = ("cluster",)
 
 CLUSTER_NAME: Final = "cluster_name"
-"""The global parameter that holds the cluster's name at a node that is in none."""
+"""The global parameter with the cluster's name at a node without a cluster."""
 CLUSTER_TAGS: Final = "cluster_tags"
-"""A global parameter of every new broker, as of RabbitMQ."""
+"""A global parameter of every new broker, as in RabbitMQ."""
 
 
 class Put(NamedTuple):
-    """An entry that is new or changed. `kept`: it outlives the process; a transient exchange and an exclusive
-    queue do not.
-    """
+    """A new or changed entry. `kept`: it survives the process; a transient exchange does not."""
 
     key: Key
     record: Record
@@ -107,10 +105,10 @@ class Plan(Generic[T_co]):
     """The result of planning a request.
 
     Attributes:
-        puts: each needs only what was there, or came before.
-        forgets: none is needed by those behind it.
-        used: key of a queue that counts as used, which puts its expiry off.
-        farewell: deleted queues get a `Delete`. False: they have ended, or the caller sends `Delete` behind
+        puts: each needs only existing entries, or earlier ones.
+        forgets: no later one needs an earlier one.
+        used: key of a queue that counts as used, which delays its expiry.
+        send_delete: deleted queues get a `Delete`. False: they have ended, or the caller sends `Delete` after
             its earlier commands, because it needs the answer.
     """
 
@@ -118,7 +116,7 @@ class Plan(Generic[T_co]):
     puts: Sequence[Put] = ()
     forgets: Sequence[Key] = ()
     used: Key | None = None
-    farewell: bool = True
+    send_delete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +153,8 @@ def keys_of(vhost: str, removal: Removal) -> list[Key]:
 
 @dataclass(frozen=True, slots=True)
 class VhostFacts:
-    """The record of a virtual host, without its content. `default_queue_type`: the kind of a queue that is
-    declared without one; None takes the node's.
+    """The record of a virtual host, without its content. `default_queue_type`: that of a queue declared
+    without one; None: the node's.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Policies: settings of all queues or exchanges whose name matches a pattern.
+"""Policies: settings of all queues or exchanges with a name that matches a pattern.
 
 One policy and one operator policy apply to a queue. They are merged, then the result with the arguments of
-the declaration; the row of each setting in `queue_arguments.SETTINGS` states how.
+the declaration, as the row of each setting in `queue_arguments.SETTINGS` states.
 """
 
 from __future__ import annotations
@@ -143,8 +143,9 @@ class Effective:
     """The merged policies of a queue.
 
     Attributes:
-        definition: the two merged, without arguments and without settings that the kind of queue has not.
-        ineffective: names of those settings.
+        definition: the two merged, without arguments and without settings that the kind of queue does not
+            have.
+        ineffective: the names of those settings.
         warnings: for the log, on settings with another effect than their name suggests.
     """
 
@@ -161,7 +162,7 @@ NO_POLICY: Final = Effective()
 
 JMS_PRIORITY_MAX: Final = 9
 JMS_PRIORITY_DEFAULT: Final = 4
-"""The priority of a message whose header has none: Qpid JMS leaves the default out."""
+"""The priority of a message without one in its header: Qpid JMS omits the default."""
 
 
 def effective(
@@ -191,7 +192,7 @@ def effective(
 
 
 def alternate_exchange(policies: Policies, exchange: str) -> str | None:
-    """The alternate exchange of an exchange's policy; its own argument counts before."""
+    """Return the alternate exchange of an exchange's policy; its own argument takes precedence."""
     policy = policies.effective(exchange, EXCHANGE)
     value = None if policy is None else policy.definition.get(ALTERNATE_EXCHANGE)
     return None if value is None else str(value)
@@ -227,7 +228,7 @@ def _settings(
                 found[setting.attribute] = setting.read(value)
     warnings: tuple[str, ...] = ()
     if kind == QueueType.QUORUM and found.get("overflow") is Overflow.REJECT_PUBLISH_DLX:
-        # As RabbitMQ: such a queue has nowhere to reject to, and says so instead of failing.
+        # As in RabbitMQ, it is not refused: a quorum queue drops from the head, with a warning.
         found["overflow"] = Overflow.DROP_HEAD
         text = (
             f"queue '{name}': quorum queues have no overflow reject-publish-dlx and drop from the head "

@@ -31,10 +31,10 @@ QUORUM_PREFETCH_MAX: Final = 2_000
 """RabbitMQ's limit, for consumers of AMQP 0-9-1 without a prefetch."""
 
 ASKED_TIMES_BY_LOG: Final = 8
-"""For a queue that delivers only what is synced in its log: 8 x 256 messages a sync."""
+"""For a queue that delivers only messages that are synced in its log: 8 x 256 messages a sync."""
 
 UNSENT_REPLIES_MAX: Final = 1_000_000
-"""Replies of direct reply-to that may wait for one consumer; those beyond are lost (docs/adr/0033)."""
+"""The replies of direct reply-to that may wait for one consumer; more are lost (docs/adr/0033)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +43,17 @@ class QueueKind:
 
     Attributes:
         volatile: it belongs to one consumer and is not declared: messages without credit are lost.
-        replays: consumers read it from positions of their own and remove nothing; it is not purged and not
-            read by basic.get.
-        selects: a consumer may select messages of it; a kind that `replays` has filters of its own.
-        keeps_encoding: it delivers AMQP 1.0, whatever published it.
+        replays: consumers read it from positions of their own and remove nothing; it cannot be purged or read
+            by basic.get.
+        selects: a consumer may select messages of it; a kind that `replays` has its own filters.
+        keeps_encoding: it delivers AMQP 1.0, whatever protocol published the message.
         counts_lost_as_failed: deliveries of a lost connection count as failed attempts.
         own_files: its messages are in files of its own, and not in the node's journal.
-        replicated: it has members on several nodes, which agree on all that it does.
+        replicated: it has members on several nodes, which agree on all of its changes.
         unsent_max: unwritten deliveries of it that a session or channel may have, in place of its own limits;
             None: those apply.
-        asked_times: factor on the limit of a session or channel for the credit of one consumer, because each
-            answer waits for a sync.
+        request_factor: factor on the limit of a session or channel for the credit of one consumer, because
+            each answer waits for a sync.
         held_max: deliveries that a consumer of AMQP 0-9-1 may hold without a prefetch; None: no limit.
     """
 
@@ -67,14 +67,14 @@ class QueueKind:
     answers_settlements: bool = False
     keeps_annotations: bool = False
     counts_lost_as_failed: bool = False
-    tells_active: bool = False
+    reports_active: bool = False
     exclusive_consumers: bool = True
     global_prefetch: bool = True
     conditional_delete: bool = True
     own_files: bool = False
     replicated: bool = False
     unsent_max: int | None = None
-    asked_times: int = 1
+    request_factor: int = 1
     held_max: int | None = None
 
 
@@ -84,12 +84,12 @@ QUORUM: Final = QueueKind(
     answers_settlements=True,
     keeps_annotations=True,
     counts_lost_as_failed=True,
-    tells_active=True,
+    reports_active=True,
     exclusive_consumers=False,
     global_prefetch=False,
     conditional_delete=False,
     replicated=True,
-    asked_times=ASKED_TIMES_BY_LOG,
+    request_factor=ASKED_TIMES_BY_LOG,
     held_max=QUORUM_PREFETCH_MAX,
 )
 STREAM: Final = QueueKind(
@@ -116,8 +116,8 @@ QUEUE_NUMBER_MAX: Final = 2**32 - 1
 
 
 class Owner(NamedTuple):
-    """A connection as the owner of exclusive queues. `node`: number of its node; 0: in no cluster.
-    `incarnation`: the start of that node.
+    """A connection as the owner of exclusive queues. `node`: the number of its node; 0: it is not in a
+    cluster. `incarnation`: the start of that node.
     """
 
     node: int
@@ -127,20 +127,20 @@ class Owner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """The parameters of a queue that is run.
+    """The parameters of a running queue.
 
     Attributes:
-        settings, warnings: of `Effective`; a change comes as `Configure`.
+        settings, warnings: those of `Effective`; a change comes as `Configure`.
         number: the key of its records in the journal; never assigned twice in one data folder. 0 is not on
             disk.
         owner: the connection that has it exclusively, compared by value; None: it is not exclusive.
-        declaration_id: of a stream: random, set at declaration, so that readers that store offsets can
+        declaration_id: for a stream: random, set at declaration, so that readers that store offsets can
             distinguish it from another stream of its name, also of another broker. "" for other kinds.
-        home: number of the node of a queue that is at one node; 0: in no cluster.
-        members: of a quorum queue in a cluster: member ids, ascending by preference as leader. (): in no
+        home: the number of the node of a queue that is on one node; 0: not in a cluster.
+        members: for a quorum queue in a cluster: member ids, ascending by preference as leader. (): not in a
             cluster.
-        incarnation: of a queue that does not outlive the process, the start of `home` with which it ends.
-        rules: of a quorum queue, fields of `settings` that the version emulated at its declaration sets
+        incarnation: for a queue that does not survive the process, the start of `home` with which it ends.
+        rules: for a quorum queue, fields of `settings` that the version emulated at its declaration sets
             (`emulation.Rules.quorum`): all members apply the same, whatever their nodes emulate.
     """
 
@@ -174,39 +174,39 @@ AS_DECLARED: Final = (
     *("vhost", "name", "type", "durable", "auto_delete", "arguments", "number", "declaration_id"),
     *("owner", "home", "members", "incarnation", "rules"),
 )
-"""Fields of both `QueueSpec` and `DeclaredQueue`: those that no policy sets."""
+"""Fields of both `QueueSpec` and `DeclaredQueue` that no policy sets."""
 
 
 class QueueHandle(Protocol):
-    """Access to a queue. `post` never waits: credit bounds what may be outstanding."""
+    """Access to a queue. `post` never waits: credit bounds the outstanding commands."""
 
     def post(self, command: Command) -> None: ...
 
     @property
     def ready(self) -> int:
-        """Messages waiting for a consumer; read often, so it must be cheap."""
+        """The number of messages that wait for a consumer; read often, so it must be cheap."""
 
     @property
     def unsettled(self) -> int: ...
 
     def queue_status(self) -> QueueStatus:
-        """The reasons why a consumer or publisher waits."""
+        """Return the reasons why a consumer or publisher waits."""
 
     def progress(self) -> QueueProgress: ...
 
     @property
     def counters(self) -> QueueCounters:
-        """Counters of messages; those of consumers are with the declared queue."""
+        """The counters of messages; those of consumers are with the declared queue."""
 
     def figures(self) -> QueueStats:
-        """Statistics of the queue; too dear for frequent calls."""
+        """Return statistics of the queue; too expensive for frequent calls."""
 
     def weight(self) -> QueueWeight | None:
-        """Bytes of its messages, None if not known; dearer than `figures`."""
+        """Return the bytes of its messages, None if unknown; more expensive than `figures`."""
 
     @property
     def down(self) -> str | None:
-        """Name of the queue's node if it cannot be reached; None: the queue can be used."""
+        """The name of the queue's node if it cannot be reached; None: the queue can be used."""
 
 
 def deprecated_features(queue: QueueSpec | DeclaredQueue) -> list[str]:
@@ -222,7 +222,7 @@ StartQueue = Callable[[QueueSpec], QueueHandle]
 
 
 class IdleQueue:
-    """The handle of a queue that is not run: it ignores all commands."""
+    """The handle of a queue that does not run: it ignores all commands."""
 
     ready = unsettled = 0
     counters = QueueCounters()
@@ -246,12 +246,12 @@ class IdleQueue:
 
 @dataclass(slots=True, eq=False)
 class DeclaredQueue:
-    """One queue; one that was deleted and declared anew is another.
+    """One queue. A queue that was deleted and declared again is another one.
 
-    Only `effective` and `members` change, by `Catalog.apply`, `last_error` and `ended`.
+    Only `effective` and `members`, which `Catalog.apply` changes, `last_error` and `ended` change.
 
     Attributes:
-        last_error: the last fault of it, or at a client because of it.
+        last_error: its last fault, or the last one of a client because of it.
         ended: this node has requested its deletion, which other nodes have yet to agree to.
     """
 
@@ -278,7 +278,7 @@ class DeclaredQueue:
         return tally(self.handle.counters, self.consumption)
 
     def check_up(self) -> None:
-        """Raises `NotFound` if its node cannot be reached."""
+        """Raise `NotFound` if its node cannot be reached."""
         if self.handle.down is not None:
             raise self.inaccessible()
 
@@ -308,7 +308,7 @@ class DeclaredQueue:
 
 @dataclass(frozen=True, slots=True)
 class LastError:
-    """An error. `details`: `text`, which the client got, and where: connection, channel, link, queue."""
+    """An error. `details`: `text`, as the client got it, and the place: connection, channel, link, queue."""
 
     time: str
     event: str
@@ -328,7 +328,7 @@ class NodeFacts:
 
     Attributes:
         number: 1 to 2**32 - 1, never assigned again.
-        draining: it is in maintenance: no leader shall be there, and no client is served.
+        draining: it is in maintenance: it must not lead, and serves no client.
         machines: the oldest and the newest version of the replicated machines that it supports
             (`queues.machine_version`).
     """
@@ -377,4 +377,5 @@ Placement = Callable[
     [QueueSpec, Mapping[str, Any], Iterable[NodeFacts], Iterable[DeclaredQueue], int], Placed
 ]
 """Chooses the nodes of a queue that a client of this node declares, by `Effective.definition` and the number
-of existing queues."""
+of existing queues.
+"""

@@ -1,7 +1,8 @@
 """The settings of queues, one row each: the argument of a declaration and the key of policies for it.
 
-To add a setting, add its row, and its field to `QueueSettings`. Refusals begin as RabbitMQ's, because clients
-match that, and go on with what is allowed. Unknown arguments are stored without a meaning, as in RabbitMQ.
+To add a setting, add its row, and its field to `QueueSettings`. Refusals begin with RabbitMQ's text, because
+clients match that, and continue with the allowed values. Unknown arguments are stored without a meaning, as
+in RabbitMQ.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from amqp10broker.queues.settings import ConfirmWhen, DeadLetterStrategy, Overfl
 from amqp10broker.routing.exchange import ALTERNATE_EXCHANGE, canonical, plain_text, type_name
 
 EXCHANGE: Final = "exchange"
-"""The kind of exchanges in policies, beside the kinds of queues."""
+"""The kind of exchanges in policies, besides the kinds of queues."""
 QUEUE_TYPE: Final = "x-queue-type"
 SUBSCRIPTION: Final = "x-subscription"
 """The topic, the client and the selector of a subscription (`queue_requests.Subscription`)."""
 JMS_PRIORITY: Final = "x-jms-priority"
-"""True: a classic queue has the priorities of JMS, 0 to 9, and 4 is that of a message without one. The
-broker sets it on queues of any kind that it makes for JMS clients. It is not compared: clients may declare
-such a queue as a plain one."""
+"""True: a classic queue has the priorities of JMS, 0 to 9, and 4 is that of a message without one. The broker
+sets it on queues of any kind that it makes for JMS clients. It is not compared: clients may declare such a
+queue as a plain one.
+"""
 SUBSCRIPTION_FIELDS: Final[Mapping[str, type]] = {
     **dict.fromkeys(("topic", "container", "name"), str),
     **dict.fromkeys(("durable", "shared"), bool),
@@ -50,7 +52,7 @@ class QueueType(StrEnum):
 
 
 class UnknownQueueType(InvalidArgument):
-    """There is no such kind of queue here: another broker, or a plugin of it, has it."""
+    """This broker does not have the kind of queue; another broker, or a plugin of it, may."""
 
 
 def queue_type_of(name: str, resource: str) -> QueueType:
@@ -71,7 +73,7 @@ Merge = Callable[[Any, Any], Any]
 @dataclass(frozen=True, slots=True)
 class Value:
     """The allowed values of a setting. `noun`: ``text``, ``number``, ``flag`` or ``table``, for forms.
-    `policy_fault`: as `fault`, in other words.
+    `policy_fault`: as `fault`, for policies.
     """
 
     noun: str
@@ -92,12 +94,12 @@ class Setting:
     """One setting.
 
     Attributes:
-        argument: its name in declarations; None: it has none.
-        key: its name in policies; None: it has none.
+        argument: its name in declarations, or None.
+        key: its name in policies, or None.
         kinds: the kinds of queue that have it, or `EXCHANGE`.
-        attribute: of `QueueSettings`; None: it acts elsewhere, or has no effect.
+        attribute: the field of `QueueSettings`; None: it acts elsewhere, or has no effect.
         read: makes the value of that attribute.
-        merge: of policy and operator policy, then of the result and the argument.
+        merge: merges policy and operator policy, then the result and the argument.
         operator: operator policies have it.
         policy_wins: the kinds of queue for which policies override the argument.
         compared: a redeclaration must have the same value.
@@ -183,7 +185,7 @@ def _version(value: Any, arguments: Mapping[str, Any]) -> str | None:
 
 
 def _policy_version(value: Any) -> str | None:
-    # Files of older brokers have version 1. There is one way to store messages here.
+    # Files of older brokers have version 1. This broker has only one way to store messages.
     if type(value) is not int:
         return "must be an integer"
     return None if value in (1, 2) else "must be one of 1, 2"
@@ -236,7 +238,7 @@ def _subscription(value: Any, _: Mapping[str, Any]) -> str | None:
 
 
 def _strictest_limit(one: int, other: int) -> int:
-    # A negative limit is none, and goes before the other.
+    # A negative limit is none, so the other one applies.
     return max(one, other) if min(one, other) < 0 else min(one, other)
 
 
@@ -251,7 +253,7 @@ _FROM_0: Final = _integer(0)
 _FROM_1: Final = _integer(1)
 _TEXT: Final = Value("text", _text_fault, _text_policy_fault)
 _FLAG: Final = Value("flag", _flag)
-# The last three are old names of balanced, which RabbitMQ still takes, and its client for Go sends.
+# The last three are old names of balanced, which RabbitMQ still accepts, and which its client for Go sends.
 _LOCATOR: Final = _one_of("client-local", "balanced", "random", "least-leaders", "min-masters")
 
 _CQ: Final = frozenset({QueueType.CLASSIC})
@@ -370,7 +372,7 @@ def selector_in(arguments: Mapping[str, Any]) -> str | None:
 
 
 def plain(value: Any) -> Any:
-    """The value without its wire type, as it is stored, shown and compared."""
+    """Return the value without its wire type, as it is stored, shown and compared."""
     match value:
         case bool() | None | str() | bytes():
             return value
@@ -406,9 +408,7 @@ def check(arguments: Mapping[str, Any], kind: QueueType, resource: str) -> None:
 
 
 def misspelt(arguments: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the first unknown argument that resembles a known one, and that one, for a warning in the
-    log.
-    """
+    """Return the first unknown argument that resembles a known one, and the known one, for a warning."""
     for name in arguments:
         meant = None if name in ARGUMENTS else closest(name, ARGUMENTS)
         if meant is not None:

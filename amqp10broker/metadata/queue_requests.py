@@ -75,7 +75,7 @@ class DeclareQueue:
         # The rule of reserved names refuses a volatile queue below.
         if existing is not None and existing.type != VOLATILE:
             self._assert_equivalent(existing, vhost, resource, relaxed=catalog.relaxed_quorum_checks)
-            # A quorum queue's time without use goes on (RabbitMQ: declaring it again is no use of it).
+            # A quorum queue's unused time continues: in RabbitMQ, declaring it again is not a use of it.
             used = None if existing.type == QueueType.QUORUM else ("queue", vhost.name, name)
             return Plan(QueueDeclaration(name, False), used=used)
         _check_name(name, self.internal)
@@ -158,30 +158,30 @@ class DeclareQueue:
 
 @dataclass(frozen=True, slots=True)
 class DeleteQueue:
-    """Delete a queue with its bindings; the answer is whether it existed. `farewell`: see `Plan`."""
+    """Delete a queue with its bindings; the answer is whether it existed. `send_delete`: see `Plan`."""
 
     vhost: str
     name: str
-    farewell: bool = True
+    send_delete: bool = True
 
     def plan(self, catalog: Catalog) -> Plan[bool]:
         vhost = catalog.lookup_vhost(self.vhost)
         queue = vhost.find(self.name)
         if queue is None or queue.type == VOLATILE:
             return Plan(False)
-        return Plan(True, forgets=keys_of_queues(vhost, [self.name]), farewell=self.farewell)
+        return Plan(True, forgets=keys_of_queues(vhost, [self.name]), send_delete=self.send_delete)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueEnded:
-    """A queue has ended: unused, deleted under a condition, failed, or without its purpose. `handle`: it, or
-    its number in a cluster; the present queue of that name may be another.
+    """A queue has ended: unused, deleted under a condition, failed, or not needed any more. `handle`: it, or
+    its number in a cluster; the present queue of that name may be another one.
     """
 
     vhost: str
     name: str
     handle: QueueHandle | int
-    farewell: bool = False
+    send_delete: bool = False
 
     def plan(self, catalog: Catalog) -> Plan[None]:
         vhost = catalog.vhosts.get(self.vhost)
@@ -191,12 +191,12 @@ class QueueEnded:
         it = queue.number if isinstance(self.handle, int) else queue.handle
         if it != self.handle:
             return Plan(None)
-        return Plan(None, forgets=keys_of_queues(vhost, [self.name]), farewell=self.farewell)
+        return Plan(None, forgets=keys_of_queues(vhost, [self.name]), send_delete=self.send_delete)
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionEnded:
-    """A connection is gone, and so are its exclusive queues."""
+    """A connection has ended, and its exclusive queues with it."""
 
     vhost: str
     owner: object
@@ -209,7 +209,7 @@ class ConnectionEnded:
 
 
 def keys_of_queues(vhost: VirtualHost, names: Sequence[str]) -> list[Key]:
-    """The keys of queues, their bindings, and the exchanges that auto-delete with them."""
+    """Return the keys of queues, their bindings, and the exchanges that auto-delete with them."""
     keys = keys_of(vhost.name, vhost.topology.plan_queues_gone(names))
     return [*keys, *(("queue", vhost.name, name) for name in names)]
 
@@ -248,7 +248,7 @@ def _next_number(catalog: Catalog, resource: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DeclareExchange:
-    """Declare an exchange, or check that the existing one is equivalent. The answer: it is new."""
+    """Declare an exchange, or check that the existing one is equivalent. The answer is whether it is new."""
 
     vhost: str
     exchange: ExchangeSpec
@@ -262,7 +262,7 @@ class DeclareExchange:
 
 @dataclass(frozen=True, slots=True)
 class DeleteExchange:
-    """Delete an exchange with its bindings and what auto-deletes itself. The answer: it existed."""
+    """Delete an exchange, its bindings, and exchanges that then auto-delete; answers if it existed."""
 
     vhost: str
     name: str
@@ -275,7 +275,7 @@ class DeleteExchange:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Bind a queue or an exchange to an exchange. The answer: the binding is new."""
+    """Bind a queue or an exchange to an exchange. The answer is whether the binding is new."""
 
     vhost: str
     binding: Binding
@@ -291,7 +291,7 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Unbind:
-    """Delete a binding, and what auto-deletes itself thereupon. The answer: it existed."""
+    """Delete a binding, and an exchange that then auto-deletes. The answer is whether it existed."""
 
     vhost: str
     binding: Binding
@@ -305,8 +305,9 @@ def _gone(vhost: str, removal: Removal | None) -> Plan[bool]:
 
 
 OF_TEMPORARY_TOPICS: Final = "amq.temporary-topic-"
-"""Begins the name of a topic that lasts as long as an exclusive queue of its name; only the connection that
-made it consumes from it."""
+"""The prefix of a topic that exists as long as the exclusive queue of its name; only the connection that made
+it consumes from it.
+"""
 _PREFIX: Final = "subscription"
 
 
@@ -318,7 +319,7 @@ class Subscription:
         topic: key of the binding; `*` and `#` stand for words, as in any binding.
         container: the client's container-id; None: it is for all clients, or for one link.
         name: None: it is for one link, and ends with it.
-        selector: which messages it is for; None: all.
+        selector: selects its messages; None: all.
     """
 
     topic: str
@@ -336,7 +337,7 @@ class Subscription:
 
     @property
     def argument(self) -> dict[str, str | bool]:
-        """Its argument of the queue, without absent and false properties."""
+        """Return its argument of the queue, without absent and false properties."""
         values = ((name, getattr(self, name)) for name in SUBSCRIPTION_FIELDS)
         return {name: value for name, value in values if value not in (None, False)}
 
@@ -377,20 +378,21 @@ def temporary_topic(vhost: VirtualHost, topic: str) -> DeclaredQueue | None:
 
 
 def is_subscribed(vhost: VirtualHost, topic: str) -> bool:
-    """Whether there is a subscription to just this topic, without `*` and `#`."""
+    """Return whether there is a subscription to exactly this topic, without `*` and `#`."""
     queues, _ = vhost.route(vhost.topology.lookup_exchange(TOPIC_EXCHANGE), (topic,))
     return any(each is not None and each.topic == topic for each in map(Subscription.of, queues))
 
 
 def is_local(queue: DeclaredQueue, container: str) -> bool:
-    """Whether a queue's subscription is not for messages that this container publishes."""
+    """Return whether a queue's subscription excludes messages that this container publishes."""
     value = queue.arguments.get(SUBSCRIPTION)
     return value is not None and value.get("no_local") is True and value.get("container") == container
 
 
 def named_queue(container: str | None, name: str, *, durable: bool) -> str:
-    """Return ``subscription:CONTAINER:NAME``, with both parts percent-encoded, so that no two subscriptions
-    have one queue. The container is `*` for all clients; one that does not outlive its links is `shared`.
+    """Return ``subscription:CONTAINER:NAME``, with both parts percent-encoded, so that two subscriptions
+    never have the same queue. The container is `*` for all clients, and `shared` for one that does not
+    survive its links.
     """
     kind = _PREFIX if durable else f"{_PREFIX}-shared"
     whose = "*" if container is None else quote(container, safe="")

@@ -1,5 +1,5 @@
 """Users, their password records, tags, permissions and limits: plain state. `auth` verifies passwords and
-decides access.
+decides on access.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ALL: Final = ".*"
 
 
 class PasswordAlgorithm(StrEnum):
-    """How a password is kept, by the names of definitions files."""
+    """How a password is stored, by the names of definitions files."""
 
     PLAIN = "plain"
     ARGON2ID = "argon2id"
@@ -39,15 +39,15 @@ class ScramRecord:
 
 @dataclass(frozen=True, slots=True)
 class PasswordRecord:
-    """A password as it is kept. The value does not appear in the repr, so not in logs either."""
+    """A stored password. The value does not appear in the repr, and so not in logs."""
 
     algorithm: PasswordAlgorithm
     value: str = field(repr=False)
     """Plain text, argon2's encoded form, or base64 of RabbitMQ's salt and digest."""
     scram: ScramRecord | None = field(default=None, repr=False)
-    """None when the password was never known in plain: such a user cannot log in by SCRAM."""
+    """None if the password was never known in plain: such a user cannot log in by SCRAM."""
     rabbit_sha256: str | None = field(default=None, repr=False)
-    """Beside argon2, for an export: base64 of RabbitMQ's salt and digest of the same password."""
+    """Besides argon2, for an export: base64 of RabbitMQ's salt and digest of the same password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +86,12 @@ class TopicPermission:
 
 
 class Users:
-    """All users and what they may do.
+    """All users and their permissions.
 
     Attributes:
         version: grows with every change: a cached decision may be stale.
         granted: the permissions, by user and virtual host.
-        granted_topics: those for topic exchanges, by user, virtual host and exchange, which need not exist
+        granted_topics: those for topic exchanges, by user, virtual host and exchange, which may not exist
             yet.
         on_change: called after every change; must not raise.
     """
@@ -118,18 +118,18 @@ class Users:
         return name in self.by_name
 
     def lookup(self, name: str) -> User:
-        """The user of this name. Raises `NotFound` if there is none."""
+        """Return the user of this name. Raises `NotFound`."""
         user = self.by_name.get(name)
         if user is None:
             raise NotFound(f"user '{name}'", f"no user '{name}'; add it first")
         return user
 
     def permissions(self) -> list[tuple[str, str, Permission]]:
-        """All permissions as (user, virtual host, permission)."""
+        """Return all permissions as (user, virtual host, permission)."""
         return [(*key, permission) for key, permission in self.granted.items()]
 
     def topic_permissions(self) -> list[tuple[str, str, str, TopicPermission]]:
-        """All topic permissions as (user, virtual host, exchange, permission)."""
+        """Return all topic permissions as (user, virtual host, exchange, permission)."""
         return [(*key, permission) for key, permission in self.granted_topics.items()]
 
     def put_entry(self, key: Key, record: Record) -> None:

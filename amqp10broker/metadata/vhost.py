@@ -21,7 +21,7 @@ VOLATILE: Final = "volatile"
 """Type of the queues of direct reply-to."""
 RESERVED_PREFIX: Final = "amq."
 REPLIES_PREFIX: Final = f"{DIRECT_REPLY_TO}."
-"""So begin the names of queues of direct reply-to."""
+"""The prefix of the names of queues of direct reply-to."""
 
 
 class VirtualHost:
@@ -38,8 +38,8 @@ class VirtualHost:
         choose: Choose | None = None,
         find_reply_queue: Callable[[VirtualHost, str], DeclaredQueue | None] | None = None,
     ) -> None:
-        """`find_reply_queue`: finds a queue of direct reply-to at another node whose announcement is
-        pending.
+        """Create it without queues. `find_reply_queue`: finds a queue of direct reply-to at another node with
+        an announcement that may be pending.
         """
         self.name = facts.name
         self.facts = facts
@@ -58,22 +58,20 @@ class VirtualHost:
         self._queue_changes = 0
         self._volatile = 0
         self._gone = QueuesGone()
-        # Names of exclusive queues by owner: connections come and go however many queues there are. Those of
-        # direct reply-to go with their links.
+        # Names of exclusive queues by owner: connections come and go even if there are many queues. Queues of
+        # direct reply-to end with their links.
         self.owned: dict[object, dict[str, None]] = {}
         self._node_queue_type = node_queue_type
 
     def named(self) -> str:
-        """Return its name for a request. Raises `NotFound` if it was deleted: there may be another of that
-        name.
-        """
+        """Return its name for a request. Raises `NotFound` if it was deleted: a new one may have the name."""
         if self.deleted:
             raise NotFound(f"vhost '{self.name}'", f"vhost {self.name} not found")
         return self.name
 
     @property
     def version(self) -> int:
-        """Grows with every change of queues, exchanges or bindings: what was found before may be stale."""
+        """A number that grows with every change of queues, exchanges or bindings."""
         return self._queue_changes + self.topology.version
 
     @property
@@ -84,21 +82,23 @@ class VirtualHost:
         return (queue for queue in self.queues.values() if queue.type != VOLATILE)
 
     def counted(self) -> Counter[str]:
-        """The counters of its queues, with deleted ones and those of direct reply-to."""
+        """Return the counters of its queues, including deleted ones and those of direct reply-to."""
         total = self._gone.counted()
         for queue in self.queues.values():
             total.update(queue.counted())
         return total
 
     def given_up(self) -> Counter[tuple[str, str, str]]:
-        """Messages that its queues dropped, with deleted ones (`queues.queue_status.given_up`)."""
+        """Return the messages that its queues dropped, including deleted ones
+        (`queues.queue_status.given_up`).
+        """
         total = self._gone.given_up()
         for queue in self.queues.values():
             total.update(given_up(queue.type, queue.handle.counters))
         return total
 
     def member_gone(self, queue: DeclaredQueue) -> None:
-        """Retain the counters of a queue of which this node has no member any more."""
+        """Retain the counters of a queue without a member at this node any more."""
         self._gone.add(queue.type, queue.handle.counters, QueueConsumption())
 
     def __repr__(self) -> str:
@@ -113,7 +113,7 @@ class VirtualHost:
         return queue
 
     def lookup(self, name: str) -> DeclaredQueue:
-        """The queue of this name. Raises `NotFound` if there is none."""
+        """Return the queue of this name. Raises `NotFound`."""
         queue = self.find(name)
         if queue is None:
             raise NotFound(f"queue '{name}'", f"no queue '{name}' in vhost '{self.name}'")
@@ -135,16 +135,16 @@ class VirtualHost:
         headers: Headers = no_headers,
         properties: Headers = no_headers,
     ) -> tuple[list[DeclaredQueue], bool]:
-        """Return the queues that a message goes to, each once, and whether that may be cached. `headers`:
-        returns what a headers exchange compares; called only if one is met. `properties`: likewise, by AMQP
-        0-9-1 name.
+        """Return the queues to which a message is routed, each once, and whether that may be cached.
+        `headers`: returns the headers that a headers exchange compares; called only if one is met.
+        `properties`: likewise, by AMQP 0-9-1 name.
         """
         names, cacheable = self.topology.route(exchange, keys, headers, properties)
         find = self.find
         return [queue for name in names if (queue := find(name)) is not None], cacheable
 
     def is_kept(self, binding: Binding) -> bool:
-        """Whether a binding is durable: if both ends are."""
+        """Return whether a binding is durable, which it is if both ends are."""
         exchanges, destination = self.topology, binding.destination
         if not exchanges.lookup_exchange(binding.source).durable:
             return False
@@ -188,8 +188,8 @@ class VirtualHost:
         self._queue_changes += 1
         return True
 
-    def drop_queue(self, name: str, *, farewell: bool) -> None:
-        """Forget a queue whose bindings are gone. `farewell`: it gets a `Delete`."""
+    def drop_queue(self, name: str, *, send_delete: bool) -> None:
+        """Remove a queue without bindings. `send_delete`: it gets a `Delete`."""
         queue = self.queues.pop(name)
         self._gone.add(queue.type, queue.handle.counters, queue.consumption)
         if queue.owner is not None:
@@ -198,7 +198,7 @@ class VirtualHost:
             if not owned:
                 del self.owned[queue.owner]
         self._queue_changes += 1
-        if farewell:
+        if send_delete:
             queue.handle.post(DELETE)
 
     def _apply_policies(self, concerns: Changed) -> None:
@@ -222,7 +222,7 @@ class VirtualHost:
         return queue
 
     def remove_volatile(self, queue: DeclaredQueue) -> None:
-        """Forget a queue of direct reply-to; the caller sends its `Delete`. A second call has no effect."""
+        """Remove a queue of direct reply-to; the caller sends its `Delete`. A second call has no effect."""
         if self.queues.get(queue.name) is queue:
             del self.queues[queue.name]
             self._gone.add(queue.type, queue.handle.counters, queue.consumption)

@@ -1,4 +1,4 @@
-"""Requests of administrators, and their plans: all but queues, exchanges and bindings."""
+"""Requests of administrators, and their plans: all except those for queues, exchanges and bindings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from amqp10broker.queues.machine_version import why_not
 
 @dataclass(frozen=True, slots=True)
 class PutUser:
-    """Put a user in place of the one of its name, whose permissions stay. `new`: there must be none."""
+    """Put a user in place of the one of its name, which keeps its permissions. `new`: there is none."""
 
     user: User
     new: bool = False
@@ -52,9 +52,7 @@ class PutUser:
 
 @dataclass(frozen=True, slots=True)
 class ChangeUser:
-    """Change fields of a user. `changes`: by name; limits as `UserLimits.read` takes them, those that are not
-    named stay.
-    """
+    """Change fields of a user. `changes`: by name; limits in the form of `UserLimits.read`; others stay."""
 
     name: str
     changes: Mapping[str, Any] = field(hash=False)
@@ -78,7 +76,7 @@ class DeleteUser:
 
 @dataclass(frozen=True, slots=True)
 class SetPermission:
-    """Set a user's permission in a virtual host; None: it may not enter it any more."""
+    """Set a user's permission in a virtual host; None: the user may not enter it any more."""
 
     user: str
     vhost: str
@@ -131,7 +129,7 @@ class ClearTopicPermission:
 
 
 def permissions_of(users: Users, *, user: str | None = None, vhost: str | None = None) -> list[Key]:
-    """The keys of all permissions of a user, or in a virtual host."""
+    """Return the keys of all permissions of a user, or in a virtual host."""
     keys: list[Key] = [("topic_permission", *key) for key in users.granted_topics]
     keys += [("permission", *key) for key in users.granted]
     return [key for key in keys if user in (None, key[1]) and vhost in (None, key[2])]
@@ -226,7 +224,7 @@ class ClearPolicy:
 
 @dataclass(frozen=True, slots=True)
 class SetParameter:
-    """Store a value without a meaning to the broker. `key`: of its entry: a ``parameter`` of a plugin, a
+    """Store a value without a meaning to the broker. `key`: that of its entry: a ``parameter`` of a plugin, a
     ``global_parameter``, or an ``unknown`` part of a definitions file.
     """
 
@@ -321,7 +319,7 @@ class NodeStarted:
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
-    """A node is gone, or cut off, and with it what belonged to that start of it (K7, M8)."""
+    """A node has stopped, or is cut off: what belonged to that start of it ends (K7, M8)."""
 
     number: int
     incarnation: int
@@ -332,8 +330,8 @@ class NodeLost:
 
 @dataclass(frozen=True, slots=True)
 class ForgetNode:
-    """Remove a node, and what was at no other node: durable classic queues, too (J7). The groups remove its
-    members.
+    """Remove a node, and queues that were on no other node, durable classic queues, too (J7). The groups
+    remove its members.
     """
 
     name: str
@@ -358,8 +356,8 @@ class SetDraining:
 
 @dataclass(frozen=True, slots=True)
 class RaiseMachines:
-    """Use the newest version of the replicated machines that every node supports, those that are down by
-    their last start. It cannot be lowered.
+    """Use the newest version of the replicated machines that every node supports; for stopped nodes their
+    last start counts. It cannot be lowered.
     """
 
     def plan(self, catalog: Catalog) -> Plan[None]:
@@ -370,13 +368,13 @@ class RaiseMachines:
 
 
 def newest_of_all(catalog: Catalog) -> int:
-    """The version of the replicated machines that every node supports; 0: there is no cluster."""
+    """Return the version of the replicated machines that every node supports; 0: there is no cluster."""
     return min((node.machines[1] for node in catalog.nodes.values()), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class SetClusterName:
-    """Rename the cluster; a node in none stores the name as a global parameter."""
+    """Rename the cluster; a node that is not in one stores the name as a global parameter."""
 
     name: str
 
@@ -418,7 +416,7 @@ def _lookup(catalog: Catalog, name: str) -> NodeFacts:
 
 
 def _check_machines(catalog: Catalog, name: str, machines: tuple[int, int]) -> None:
-    # A node must carry out what the cluster uses.
+    # A node must support the version that the cluster uses.
     reason = None if catalog.cluster is None else why_not(name, machines, catalog.cluster.version)
     if reason is not None:
         raise PreconditionFailed(f"node '{name}'", reason)

@@ -1,1 +1,1 @@
-"""What the broker shows of itself: frames, timelines, flow events, metrics, traces."""
+"""Observation of the broker: frames, timelines, flow events, metrics, traces."""

@@ -21,7 +21,7 @@ from amqp10broker.observe.metrics import (
     ScrapeRequest,
 )
 
-# A step writes this many, in a few milliseconds.
+# The number of samples that a step writes, in a few milliseconds.
 SAMPLES_AT_ONCE: Final = 250
 CLIENT_VERSION: Final = version("prometheus-client")
 

@@ -1,8 +1,9 @@
-"""The faults that a broker injects on request: the active ones, their targets, and what they hold back.
+"""The faults that a broker injects on request: the active ones, their targets, and the messages that they
+hold back.
 
-In `FaultySession` and `FaultyChannel` messages from queues are changed in `handle`, commands to queues in
-`take_commands`, frames to the client in `take_output`; the engines are not involved. Only a broker in test
-mode makes such parts, so that in production no branch depends on faults.
+`FaultySession` and `FaultyChannel` change messages from queues in `handle`, commands to queues in
+`take_commands`, and frames to the client in `take_output`; the engines are not involved. Only a broker in
+test mode makes such parts, so that in production no branch depends on faults.
 """
 
 from __future__ import annotations
@@ -52,11 +53,9 @@ OF_MAIL: Final = frozenset(
     {FaultKind.REJECT_PUBLISHES, FaultKind.HOLD_CONFIRMS, FaultKind.REDELIVER, FaultKind.PAUSE_QUEUE}
 )
 OF_BYTES: Final = frozenset({FaultKind.HOLD_BYTES, FaultKind.RESET_AFTER})
-"""Injected by the connection's stream (`runtime.observe.faults`), for whole connections: they name no queue
-or link.
-"""
+"""Faults of a connection's stream (`runtime.observe.faults`), for the whole connection: no queue, no link."""
 AT_ONCE: Final = frozenset({FaultKind.DETACH, FaultKind.END, FaultKind.CLOSE})
-"""Injected once, on what is there."""
+"""Faults that are injected once, on what exists then."""
 
 
 @dataclass(eq=False, slots=True)
@@ -73,10 +72,10 @@ class Fault:
         mail: commands that are held, for their queues.
         effects: confirms that are held, for their publishers.
         watched: messages published since, with confirms that are held.
-        flows: the last flow of each link whose credit was limited, as the broker made it.
-        limits: up to which delivery-count each link was given credit.
-        frames: sent to each connection since.
-        bytes: held in either direction.
+        flows: the last flow of each link with limited credit, as the broker made it.
+        limits: the delivery-count up to which each link was given credit.
+        frames: the number of frames sent to each connection since.
+        bytes: those held in either direction.
         ahead: sessions and channels that a fault at once has not reached yet.
     """
 
@@ -104,7 +103,7 @@ class Fault:
         return self.client is None or fnmatchcase(client, self.client)
 
     def matches(self, link: str | None, *queues: str | None) -> bool:
-        """Return whether it applies to a link (None: a channel) and a queue of any of these names."""
+        """Return whether the fault applies to a link (None: a channel) and a queue of any of these names."""
         if self.link is not None and (link is None or not fnmatchcase(link, self.link)):
             return False
         return self.queue is None or any(fnmatchcase(each, self.queue) for each in queues if each)
@@ -117,7 +116,7 @@ class Fault:
 
     @property
     def held(self) -> int:
-        """What is held back, and sessions and channels to come."""
+        """The number of held messages and the like, and of sessions and channels not reached yet."""
         mail = sum(len(each.ids) if isinstance(each, Publish) else 1 for _, each in self.mail)
         effects = sum(len(each.ids) for each in self.effects)
         return mail + effects + len(self.flows) + self.bytes + len(self.ahead)
@@ -252,7 +251,7 @@ class Faults:
         link_of: Callable[[PublisherRef | ConsumerRef], str | None],
         mail: Sequence[QueueCommand],
     ) -> list[QueueCommand]:
-        """Return what faults leave of a part's commands to queues."""
+        """Return the part of a session's commands to queues that faults leave."""
         left: list[QueueCommand] = []
         for handle, command in mail:
             queue = next((each.name for each in vhost if each.handle is handle), "")
@@ -387,7 +386,7 @@ class FaultySession(BrokerSession):
                 yield end
 
     def _act(self, fault: Fault) -> None:
-        # Raises if the fault is to close the connection.
+        # This raises an error if the fault must close the connection.
         ends = list(self._ends(fault))
         if (fault.queue is not None or fault.link is not None) and not ends:
             return
@@ -450,7 +449,7 @@ class FaultyChannel(BrokerChannel):
         super().release()
 
     def _act(self, fault: Fault) -> None:
-        # Raises if the fault is to close the channel or the connection.
+        # This raises an error if the fault must close the channel or the connection.
         lasting = self.consuming.lasting
         consumers = [each for each in lasting if fault.link is None and fault.matches(None, each.queue.name)]
         if fault.link is not None or (fault.queue is not None and not consumers):

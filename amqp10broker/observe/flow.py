@@ -1,8 +1,8 @@
 """Samples of sessions, channels and their links and consumers, and events from two of them.
 
-The state that `status` shows, by the same rules, without the sentences: samples are taken twenty times a
-second, and the sentences cost many times as much. Observers compare them, time some deliveries, and watch a
-connection's bytes, a queue's depth, the process.
+They have the state that `status` shows, by the same rules, without the sentences: samples are taken twenty
+times a second, and the sentences take many times as long. Observers compare them, time some deliveries, and
+watch a connection's bytes, a queue's depth, the process.
 
 `now_ns` is the present by a monotonic clock, `ts_ns` by the wall clock, and `whole` emits the elapsed time
 even without changes.
@@ -30,7 +30,7 @@ from amqp10broker.sessions.diagnosis.why_link import consumer_wait, publisher_wa
 
 UINT_MAX: Final = 0xFFFF_FFFF
 QUIET_NS: Final = 1_000_000_000
-"""An unchanged link has an event so often, not at each observation."""
+"""The interval of events of an unchanged link, which are not emitted at each observation."""
 
 State = tuple[int, int, int, int, int]
 """Number of the reason of a wait (`REASONS`); link_credit, incoming_window, queue_credit, queue_depth."""
@@ -45,7 +45,7 @@ OnLink = Callable[[int, int, int, int, str, str], None]
 """Called when a link is observed first: time, kind, channel, handle, name, address."""
 
 
-class Trail:
+class LinkObservation:
     """The last observation of one link (AMQP 0-9-1: channel or consumer). `limit`: of its credit and the
     number of its reason; None: it is not automatic. `turn`: number of the last observation that found it.
     """
@@ -62,7 +62,7 @@ class Trail:
         self._state = NOTHING
 
     def see_limit(self, emit: Emit, ts_ns: int, limit: tuple[int, int] | None) -> None:
-        """Record a new limit of its credit; None: it is fixed, as the run's metadata state."""
+        """Record a new limit of its credit. None: it is fixed, as in the run's metadata."""
         self.limit = limit
         if limit is not None:
             emit(ts_ns, EventKind.LIMIT, limit[1], *self.where, limit[0], *[0] * 6)
@@ -70,7 +70,7 @@ class Trail:
     def see(
         self, emit: Emit, now_ns: int, ts_ns: int, count: int, state: State, *, whole: bool = False
     ) -> None:
-        """Emit an event with the state until now if something moved, or `whole`."""
+        """Emit an event with the state until now if it has changed, or `whole`."""
         n = (count - self._count) & UINT_MAX
         elapsed = now_ns - self._since_ns
         if n == 0 and state == self._state and elapsed < QUIET_NS and not (whole and elapsed):
@@ -146,7 +146,7 @@ def _limit(end: LinkPublisher | LinkConsumer) -> tuple[int, int] | None:
 
 
 def _handle(handle: int | None) -> int:
-    # Handles of 2**31 and above would be mistaken for AMQP 0-9-1; no session has so many links.
+    # Handles of 2**31 and above would be mistaken for AMQP 0-9-1; a session never has so many links.
     return (handle or 0) % CHANNEL_HANDLE
 
 
@@ -155,7 +155,7 @@ def channel_samples(channel: BrokerChannel, around: WaitContext) -> Iterator[Sam
     publishing = channel.publishing
     published = publishing.published
     if published or publishing.confirming or around.holds_reader or around.blocked_ms is not None:
-        # Without confirmation: of the client, or if it wants none, of the queues.
+        # These have no confirmation of the client's or, if the client wants none, of the queues.
         unconfirmed = publishing.tracker.waiting if publishing.confirming else publishing.unconfirmed
         reason = NUMBERS[channel_wait(channel, around)]
         state = reason, max(0, around.reader_credit), 0, unconfirmed, 0
@@ -172,7 +172,7 @@ def channel_samples(channel: BrokerChannel, around: WaitContext) -> Iterator[Sam
 
 
 def progress(part: object) -> tuple[int, int]:
-    """Return the numbers of deliveries that have come (or went), and that are done, modulo 2**32."""
+    """Return the numbers of deliveries that were received (or sent), and that are done, modulo 2**32."""
     return _PROGRESS[type(part)](part)
 
 
@@ -213,7 +213,7 @@ _IS_ANSWERED: Final[dict[type, Callable[[Any], bool]]] = {
 """Whether there is a latency: deliveries that are sent settled are done at once."""
 
 
-# In place of a time: these came before the first observation.
+# Used in place of a time: these came before the first observation.
 _UNKNOWN: Final = -1
 
 
@@ -287,7 +287,7 @@ class Observer:
         self._channel = channel
         self._emit = emit
         self._on_link = on_link
-        self._parts: dict[Any, Trail] = {}
+        self._parts: dict[Any, LinkObservation] = {}
         self._handles = CHANNEL_HANDLE
         self._turn = 0
         self._probe_left = 0
@@ -319,14 +319,14 @@ class Observer:
         self._turn += 1
         self._forget_gone(now_ns, ts_ns)
 
-    def _see_first(self, sample: Sample, now_ns: int, count: int) -> Trail:
+    def _see_first(self, sample: Sample, now_ns: int, count: int) -> LinkObservation:
         handle = sample.handle
         if handle is None:
             self._handles += 1
             handle = self._handles
         self._on_link(now_ns, sample.kind, self._channel, handle, sample.name, sample.address)
         where = self._connection, self._channel, handle
-        trail = self._parts[sample.part] = Trail(sample.kind, where, now_ns, count)
+        trail = self._parts[sample.part] = LinkObservation(sample.kind, where, now_ns, count)
         return trail
 
     def _forget_gone(self, now_ns: int, ts_ns: int) -> None:

@@ -22,7 +22,7 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.sessions.diagnosis.wait_reasons import Wait
 
 SCHEMA_VERSION: Final = 1
-"""In the metadata of every file (`VERSION_KEY`)."""
+"""The version in the metadata of every file (`VERSION_KEY`)."""
 VERSION_KEY: Final = b"amqp10broker.observe.recording.version"
 
 EVENTS: Final = "events"
@@ -79,9 +79,7 @@ class EventKind(IntEnum):
     CLIENT_RECEIVED = 12
     """A load generator: n messages (bytes of payload) received in the elapsed value_ns. channel likewise."""
     PROCESS = 13
-    """The broker's process. bytes: resident memory at the end of the elapsed value_ns. n: ns of processor
-    time in it.
-    """
+    """The broker's process. bytes: resident memory at the end. n: ns of processor time in value_ns."""
     LIMIT = 14
     """The automatic limit of a link's credit is link_credit from now on; for a receiving client, the messages
     requested from its queue at a time. reason: a `LimitReason`.
@@ -104,7 +102,7 @@ class LimitReason(IntEnum):
 
 
 NO_REASON: Final = 0
-"""It does not wait."""
+"""The link does not wait."""
 NO_CREDIT: Final = 1
 """The general reason of links without credit; events have its cases."""
 
@@ -117,7 +115,7 @@ REASONS: Final[Mapping[int, str]] = {
 
 _NUMBERS: Final = {code: number for number, code in REASONS.items()}
 GENERAL: Final[Mapping[int, int]] = {wait.number: _NUMBERS[wait.general] for wait in Wait}
-"""The reason that a reason is a case of, or itself; sums group by it."""
+"""The more general reason of a reason, or itself; sums group by it."""
 NOT_HELD_UP: Final = frozenset({NO_REASON, *(GENERAL[wait.number] for wait in Wait if wait.idle)})
 """General reasons of links without an obstacle."""
 
@@ -156,15 +154,15 @@ CONFIGURATION: Final[tuple[str, ...]] = (
     "benchmark", "case", "protocol", "queue_type", "message_size_bytes", "publishers", "consumers",
     "rate_limit_per_s", "durable", "max_link_credit", "max_incoming_window", "max_queue_credit",
 )  # fmt: skip
-"""Columns that repetitions of a run have in common."""
+"""Columns that are equal in repetitions of a run."""
 
 
 _SIZE: Final = PACK.size
-# The kind is one byte behind `ts_ns` in a packed event.
+# The kind is one byte after `ts_ns` in a packed event.
 _KIND_AT: Final = 8
 _N: Final = [field.name for field in FIELDS].index("n")
 
-# 4 MB: seconds of a busy broker in which few links are probed.
+# 4 MB: seconds of a busy broker with few probed links.
 EVENTS_MAX: Final = 65_536
 
 

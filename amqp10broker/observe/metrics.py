@@ -68,7 +68,7 @@ class Group:
         return replace(family, name=f"{prefix}_{kind}_{rest}")
 
 
-# Maximum of rows in a bounded group.
+# The most rows of a bounded group.
 ROWS_MAX: Final = 10_000
 
 
@@ -381,7 +381,7 @@ LINK: Final = _group(
     _gauge("amqp10broker_link_queue_credit", "what the queue may still send, of a client that receives"),
     bounded=True,
 )
-# Their objects are the same at all nodes.
+# Groups with the same objects at all nodes.
 CLUSTER_GROUPS: Final = (VHOSTS, EXCHANGE_NAMES)
 GROUPS: Final = {
     group.name: group
@@ -468,7 +468,7 @@ def wanted(
 # As in RabbitMQ's labels.
 PROTOCOLS: Final = {"AMQP 0-9-1": "amqp091", "AMQP 1.0": "amqp10"}
 TRANSPORT_NAMES: Final = ("tcp", "tls", "websocket")
-# Of transactions.
+# The ends of transactions.
 ENDS: Final = ("committed", "rolled-back", "timed-out")
 Row = tuple[tuple[str, ...], tuple[float | None, ...]]
 """Values of labels and of families."""
@@ -476,7 +476,7 @@ Row = tuple[tuple[str, ...], tuple[float | None, ...]]
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """The process; unknown values are None. `commits`: of the journal; None without one."""
+    """The process; unknown values are None. `commits`: those of the journal; None without one."""
 
     name: str
     cluster: str
@@ -497,14 +497,14 @@ class NodeState:
 
 
 class MetricSource:
-    """What a scrape reads; `runtime.observe.metrics_source` has the values.
+    """The source of a scrape; `runtime.observe.metrics_source` has the values.
 
     Attributes:
         coordination: this node's member of the metadata group; None without a cluster.
         attempts: logins that succeeded, and that failed, by protocol as in labels.
         clients: returns the totals of ended connections, the counters of their clients by protocol, and the
             open connections (`runtime.connections.connections`).
-        member: returns this node's member of a queue; None: it has none.
+        member: returns this node's member of a queue, or None.
         is_here: returns whether this node has the queue, or leads it.
     """
 
@@ -519,9 +519,7 @@ class MetricSource:
 
 @dataclass(frozen=True, slots=True)
 class MetricSamples:
-    """Samples of one metric. `samples`: suffix of the name, values of the labels, and the value; to be used
-    once.
-    """
+    """Samples of one metric. `samples`: suffix of the name, values of labels, value; to be used once."""
 
     family: Family
     labels: tuple[str, ...]
@@ -911,7 +909,7 @@ _OF_QUEUES: Final = tuple(
         RAFT,
     )
 )
-# Of kinds of queues: possible destinations of dropped messages.
+# For each kind of queue: possible destinations of dropped messages.
 _STRATEGIES: Final = tuple(
     (kind.value, strategy)
     for kind, strategies in (
@@ -931,7 +929,7 @@ def _one(family: Family, value: float, *labels: str) -> MetricSamples:
 
 
 def _column(rows: Iterable[Row], at: int) -> Iterator[tuple[str, tuple[str, ...], float]]:
-    # A generator: there may be as many samples as queues.
+    # This is a generator, because there may be as many samples as queues.
     for labels, values in rows:
         value = values[at]
         if value is not None:
@@ -960,7 +958,7 @@ def _raft(member: MemberState) -> tuple[Any, ...]:
 
 
 def _buckets(histogram: Histogram, unit: int, *labels: str) -> list[tuple[str, tuple[str, ...], float]]:
-    # `unit` is the number of the histogram's units in one of the metric's.
+    # `unit` is the number of the histogram's units in one unit of the metric.
     ends = [*(float(bound) / unit for bound in histogram.bounds), float("inf")]
     below = list(accumulate(histogram.counts))
     rows = [("_bucket", (*labels, _end(end)), float(count)) for end, count in zip(ends, below, strict=True)]

@@ -56,7 +56,7 @@ class ArrowMissing(RecordingError):
 
 
 class NotWritable(RecordingError):
-    """`problem`: the system's text, such as "Permission denied"."""
+    """A file cannot be written. `problem`: the system's text, such as "Permission denied"."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(
@@ -66,7 +66,7 @@ class NotWritable(RecordingError):
 
 
 class NotARecording(RecordingError):
-    """`problem`: a clause: what is missing or wrong."""
+    """The folder is not a recording. `problem`: a clause: what is missing or wrong."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(
@@ -87,7 +87,7 @@ class OtherVersion(RecordingError):
 
 
 _SAFE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-# Of a run name, which leaves room for a number behind it.
+# The length of a run name, which leaves room for a suffix with a number.
 NAME_MAX: Final = 120
 
 
@@ -106,7 +106,7 @@ def check_run_id(name: str, what: str = "run id") -> str:
 
 
 def check_run_name(name: str) -> str:
-    """Return a name for many runs, each but the first with a number behind it. Raises `ValueError` if it is
+    """Return a name for many runs; each but the first has a number as a suffix. Raises `ValueError` if it is
     not a run id, or too long for a number.
     """
     check_run_id(name)
@@ -154,9 +154,7 @@ def event_schema() -> Any:
 
 
 def event_table(events: bytes | bytearray | memoryview) -> Any:
-    """Return packed events as an Arrow table. Raises `ValueError` if the length is not a multiple of the
-    event size.
-    """
+    """Return packed events as an Arrow table. Raises `ValueError` for a part of an event."""
     count, rest = divmod(len(events), PACK.size)
     if rest:
         raise ValueError(f"{len(events)} bytes are no whole number of events of {PACK.size} bytes")
@@ -254,7 +252,7 @@ class Sink:
             self._path.unlink()
 
 
-# So that ``part-*.parquet`` finds the files that are complete.
+# With this prefix ``part-*.parquet`` finds the complete files.
 PART: Final = "part"
 # About 15 MB of Parquet: few files, and each small enough for one task of Spark.
 PART_EVENTS_MAX: Final = 2_000_000
@@ -361,7 +359,7 @@ class EventWriter:
 
     def abandon(self) -> int:
         """Discard the incomplete part, after an error of writing, and free its space, which the run's row
-        needs; return how many events are lost.
+        needs. Returns the number of lost events.
         """
         lost, self._part_events = self._part_events, 0
         self._waiting.clear()
@@ -369,7 +367,7 @@ class EventWriter:
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.give_up()
-        self._part = None  # this closes it, too, which writes: therefore last
+        self._part = None  # this closes it, too, which writes: so it comes last
         return lost
 
     def __enter__(self) -> Self:
@@ -577,9 +575,7 @@ def read_run(recording: str | os.PathLike[str], run_id: str) -> RunRecord:
 
 
 def new_run_id(benchmark: str, *, now: float | None = None) -> str:
-    """Return a unique run id: ``broker-20260102T030405-1f2e3d``. `now`: seconds since 1970; None: the
-    present.
-    """
+    """Return a unique run id: ``broker-20260102T030405-1f2e3d``. `now`: seconds since 1970."""
     at = time.strftime("%Y%m%dT%H%M%S", time.gmtime(time.time() if now is None else now))
     return check_run_id(f"{benchmark}-{at}-{secrets.token_hex(3)}")
 
@@ -593,7 +589,8 @@ def _read(path: Path) -> RunRecord:
     return RunRecord(**{name: row[name] for name, _ in RUN_FIELDS})
 
 
-# How much later than the first event's beginning a name may be: the two clocks are read in turn.
+# The most by which a name may be later than the first event's beginning, because the two clocks are read one
+# after the other.
 LATE_NS: Final = 1_000_000
 Place = tuple[int, int, int, int]
 """Kind (`LINK_IN` or `LINK_OUT`), connection, channel and handle of an event."""
@@ -652,7 +649,7 @@ class NamesFile:
         # Errors of writing were raised by `write`.
         file, self._file = self._file, None
         if file is not None:
-            with suppress(OSError):  # a line that did not fit on the disk, which `write` has reported
+            with suppress(OSError):  # a line did not fit on the disk, which `write` has reported
                 file.close()
 
 

@@ -83,7 +83,7 @@ from amqp10broker.sessions.context import ChannelContext, Outlet, SessionContext
 from amqp10broker.sessions.messages import SessionMessage
 
 SYSTEM: Final = "amqp10broker"
-# Spans that have not ended, in the whole broker. Others are not begun, and count as lost.
+# The spans that have not ended, in the whole broker. More are not begun, and count as lost.
 OPEN_MAX: Final = 10_000
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
@@ -91,7 +91,7 @@ Attributes = dict[str, Any]
 
 
 class Traces:
-    """What all sessions and channels of a broker share. `open` counts spans that have not ended."""
+    """The state that all sessions and channels of a broker share. `open` counts spans that have not ended."""
 
     def __init__(
         self,
@@ -110,9 +110,7 @@ class Traces:
         self._lost = lost
 
     def context_of(self, message: Message, *, may_begin: bool) -> Context | None:
-        """Return the trace context of a message; None: it is not traced. `may_begin`: a message without one
-        begins a trace.
-        """
+        """Return a message's trace context, or None. `may_begin`: a message without one begins a trace."""
         fields = trace_fields(message)
         if fields is None:
             return None
@@ -144,7 +142,7 @@ class Traces:
         return span
 
     def end(self, span: Any, at_ns: int, error: str = "") -> None:
-        """`error` is a short reason, empty for success."""
+        """End a span. `error` is a short reason, empty for success."""
         if error:
             span.set_attribute("error.type", error)
             span.set_status(Status(StatusCode.ERROR))
@@ -189,7 +187,7 @@ class PartSpans:
         self._began_ns: int | None = None
         self._publishes: dict[tuple[PublisherRef, int], _Publish] = {}
         self._consumers: dict[ConsumerRef, _ConsumerSpans] = {}
-        # Deliveries of this iteration that are not settled by the client.
+        # Deliveries of this iteration that the client has not settled.
         self._sent: list[Any] = []
 
     # --- events -------------------------------------------------------------------------------------
@@ -222,11 +220,11 @@ class PartSpans:
                 return
 
     def posted(self, mail: Sequence[QueueCommand]) -> None:
-        """Observe the commands of an iteration after it, when they go to queues."""
+        """Observe the commands of an iteration when they are sent to queues."""
         now_ns = self._traces.now_ns()
         began_ns = now_ns if self._began_ns is None else self._began_ns
         self._began_ns = None
-        # A message that goes to several queues is in one list, shared by them.
+        # A message that is routed to several queues is in one list, which they share.
         batches: dict[int, list[tuple[QueueHandle, Publish]]] = {}
         for handle, command in mail:
             match command:
@@ -411,7 +409,7 @@ class PartSpans:
 
 
 class _Traced(SessionEndpoint):
-    # What `super()` calls is the session or channel that is the next base of the classes below.
+    # `super()` calls the session or channel that is the next base of the classes below.
     _spans: PartSpans
 
     def handle(self, message: SessionMessage) -> None:
@@ -426,7 +424,7 @@ class _Traced(SessionEndpoint):
     def write_output(self, outlet: Outlet) -> None:
         super().write_output(outlet)
         if not self.commands:
-            self._spans.posted(())  # else it is called when they are taken
+            self._spans.posted(())  # otherwise it is called when they are taken
 
     def release(self) -> None:
         self._spans.close()
@@ -452,7 +450,7 @@ class TracedChannel(_Traced, BrokerChannel):
 # Spans that have ended and are not sent; more are lost.
 WAITING_MAX: Final = 4_096
 BATCH_MAX: Final = 512
-# Between two batches that are not full.
+# The pause between two batches that are not full.
 PAUSE_S: Final = 2.0
 Tell = Callable[[str, int], None]
 """Called from any thread with a reason and the total of lost spans; an empty reason: sending works again."""
@@ -498,11 +496,11 @@ class SpanQueue(SpanProcessor):
 
     @property
     def lost_at_last(self) -> int:
-        """How many spans are lost if no more are sent."""
+        """Return how many spans are lost if no more are sent."""
         return self.lost + self.taken - self.sent - self._failed
 
     def shutdown(self) -> None:
-        """Have the remaining spans sent and the thread ended; returns at once."""
+        """Request that the remaining spans are sent and the thread ends; returns at once."""
         self._ended = True
         self._more.set()
 

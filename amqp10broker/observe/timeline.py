@@ -4,9 +4,9 @@ observed.
 A run of frames is one record, a plain tuple that begins with the time in nanoseconds by a monotonic clock and
 its kind, and is formatted only on a query.
 
-The state of a link after each frame is replayed on a query (`Standing`). So that the oldest records can be
-dropped, the ring is cut into segments; each begins with the state of the link, taken from the engine between
-two steps of the session.
+The state of a link after each frame is replayed on a query (`ReplayedState`). So that the oldest records can
+be dropped, the ring is cut into segments; each begins with the state of the link, taken from the engine
+between two steps of the session.
 
 A frame of a channel has the state of the channel before it. State that changes without frames (the queue's
 credit, the reader's, the writer) is read after the channel's step, and belongs to the step's last frame. A
@@ -112,7 +112,7 @@ LINK_NAMES: Final = (
 """The names of the values: those of `LinkView`, `SessionView` and `ConnectionView`."""
 
 
-class Standing:
+class ReplayedState:
     """The state of one link and its session after the frames up to now."""
 
     def __init__(self, session: Session, link: SenderLink | ReceiverLink, mark: Mark) -> None:
@@ -259,12 +259,12 @@ def _spans(spans: Any) -> str:
 
 
 RECORDS_MAX: Final = 32_768
-"""Of 300 bytes each; beyond, the oldest segment is dropped."""
+"""The records, of 300 bytes each, beyond which the oldest segment is dropped."""
 SEGMENT_RECORDS: Final = 512
 TEXT_CHARACTERS_MAX: Final = 400
 """The most characters of a frame with fields of any length, which is stored as text."""
 SPANS_A_RECORD: Final = 4
-"""Dispositions out of order have a weight: so many of their ranges count as one record."""
+"""The weight of dispositions out of order: so many of their ranges count as one record."""
 
 _DESCRIPTOR_AT: Final = 10
 _OFTEN: Final = (Flow.DESCRIPTOR, Disposition.DESCRIPTOR)
@@ -275,13 +275,13 @@ class Segment:
     """Consecutive records, and the state of the link before the first of them."""
 
     first: int
-    standing: Standing
+    standing: ReplayedState
     records: list[Record] = field(default_factory=list)
     weight: int = 0
 
 
 class FrameRing:
-    """A tap of one session, for one link; `ended` is why it records nothing more."""
+    """A tap of one session, for one link. `ended`: why it records nothing more."""
 
     names = LINK_NAMES
 
@@ -306,7 +306,7 @@ class FrameRing:
         self._changes = False
         self._mark = mark()
         self._old_weight = 0
-        self._segments = deque([Segment(0, Standing(session, link, self._mark))])
+        self._segments = deque([Segment(0, ReplayedState(session, link, self._mark))])
         self._records = self._segments[-1].records
         self._add = self._records.append
         self.ended: str | None = None
@@ -409,7 +409,7 @@ class FrameRing:
     def _end_of_segment(self) -> None:
         segment = self._segments[-1]
         if len(segment.records) + segment.weight >= SEGMENT_RECORDS:
-            # Taking the state of the link visits all that is unsettled in the session.
+            # Reading the state of the link visits all unsettled deliveries of the session.
             due = self._session.unsettled // 8
             if len(segment.records) + segment.weight >= due:
                 self._next_segment(segment)
@@ -419,7 +419,7 @@ class FrameRing:
         segment.weight += len(segment.records)
         self._old_weight += segment.weight
         following = Segment(
-            segment.first + len(segment.records), Standing(self._session, self.link, self._mark)
+            segment.first + len(segment.records), ReplayedState(self._session, self.link, self._mark)
         )
         self._segments.append(following)
         self._records = following.records
@@ -456,7 +456,7 @@ class FrameRing:
     def shown(self, record: Record) -> dict[str, Any]:
         return shown(record, self._tell)
 
-    def _at(self, number: int) -> Standing:
+    def _at(self, number: int) -> ReplayedState:
         segment = next(each for each in reversed(self._segments) if each.first <= number)
         standing = segment.standing.copy()
         for record in segment.records[: number - segment.first]:
@@ -503,7 +503,7 @@ _CONFIRMS: Final = frozenset({methods.BasicAck, methods.BasicNack})
 # The offset in a method's frame, after type, channel and size.
 _METHOD_AT: Final = 7
 LOOK_AFTER: Final = 512
-"""After so many records the ring checks whether it is still observed."""
+"""The number of records after which the ring checks whether it is still observed."""
 
 
 class ChannelRecordKind(IntEnum):
@@ -520,7 +520,7 @@ class ChannelRecordKind(IntEnum):
     DELIVERED = auto()
     """The consumer's `Terms`, the first delivery tag."""
     SENT = auto()
-    """As `RECEIVED`."""
+    """A sent method, as `RECEIVED`."""
 
 
 ChannelRecord = tuple[Any, ...]
@@ -532,14 +532,14 @@ every run of frames.
 _BEFORE: Final = 6
 
 
-class _Nobody:
+class _WholeChannel:
     # Stands for the consumer where a whole channel is observed.
     unacked = 0
     terms = None
 
 
 class ChannelRing:
-    """A tap of one channel; `ended` is why it records nothing more."""
+    """A tap of one channel. `ended`: why it records nothing more."""
 
     names = CHANNEL_NAMES
 
@@ -553,7 +553,7 @@ class ChannelRing:
         on_segment: Callable[[], None] = lambda: None,
     ) -> None:
         self._channel = channel
-        self._consumer: ChannelConsumer | _Nobody = _Nobody() if consumer is None else consumer
+        self._consumer: ChannelConsumer | _WholeChannel = _WholeChannel() if consumer is None else consumer
         self._look = mark
         self._now_ns = now_ns
         self._tell = tell
@@ -576,13 +576,13 @@ class ChannelRing:
         self._last: Values = ()
 
     def _now(self) -> Values:
-        # The second part of a `ChannelRecord`.
+        # Return the second part of a `ChannelRecord`.
         held, publishing = self._held.outstanding, self._publishing
         of_publishing = publishing.next_seq, publishing.confirming, self._told
         return (held, self._consumer.unacked, *of_publishing, self._global_prefetch, self._mark)
 
     def _drawn(self, before: Values) -> Values:
-        # The values in the order of `CHANNEL_NAMES`.
+        # Return the values in the order of `CHANNEL_NAMES`.
         held, unacked, next_seq, confirming, told, global_prefetch, mark = before
         untold = next_seq - 1 - told if confirming else None
         reader_credit, waiting_bytes, blocked, granted, waiting, _ = mark
@@ -635,7 +635,7 @@ class ChannelRing:
                 )
             )
         elif type(item) is ContentOpened:
-            # It comes again when it is complete, unless it is refused.
+            # The content is received again when it is complete, unless it is refused.
             self._opened = item.method
         else:
             method = item.method if type(item) is MethodFrame else getattr(item, "method", None)
@@ -722,7 +722,7 @@ class ChannelRing:
             self._seldom()
 
     def _seldom(self) -> None:
-        # Checks that are not needed in every step.
+        # These checks are not needed in every step.
         self._global_prefetch = self._consuming.global_prefetch
         if self._channel.state is not ChannelState.OPEN or self._consuming.held is not self._held:
             self.end("the channel is closed")
@@ -811,10 +811,10 @@ def _tag(tag: int, multiple: bool) -> str:
 def timeline(
     ring: FrameRing | ChannelRing, since: int | None, limit: int, *, frames: bool = True
 ) -> dict[str, Any]:
-    """Return steps of a ring from a number on; None, or one that is gone: from the oldest.
+    """Return steps of a ring from a number on. None, or a number that was dropped, means the oldest.
 
     A later call takes ``next`` as `since`. Each of ``steps`` is a frame or a run of frames, with the
-    ``values`` that changed since the step before, or ``start``. Times are of the ring's clock.
+    ``values`` that changed since the step before, or ``start``. Times are those of the ring's clock.
     """
     if ring.ended is None:
         ring.turn_over()

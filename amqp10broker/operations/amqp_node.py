@@ -1,8 +1,8 @@
 """The management node of AMQP 1.0, which executes an operation for each request message.
 
-By "HTTP over AMQP" ``to`` is the URI, ``subject`` the method or the status code, the body an amqp-value. It
-is independent of links: the session passes whole messages, and sends requests to queues where an operation
-needs their answer.
+In "HTTP over AMQP" ``to`` is the URI, ``subject`` the method or the status code, the body an amqp-value. This
+module is independent of links: the session passes whole messages, and sends requests to queues where an
+operation needs their answer.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def to_plain(value: object) -> Any:
 
 
 def plain_table(value: object) -> dict[str, Any]:
-    """Convert a decoded map. Raises `BadRequest` if it is none, or has other keys than strings, or values as
-    for `to_plain`.
+    """Convert a decoded map. Raises `BadRequest` if it is not a map, or has other keys than strings, or
+    values as for `to_plain`.
     """
     if not isinstance(value, dict | Map):
         raise BadRequest("map", f"{shown(value)} is no map")
@@ -158,7 +158,7 @@ STATUSES: Final[Statuses] = {
 }
 """The nearest class counts. `PermissionDenied` has none: it ends the session."""
 
-# A missing end of a binding, and an impossible key or argument, are faults of the request's body.
+# A missing end of a binding, and an impossible key or argument, are errors of the request's body.
 _BODY_FAULTS: Final[Statuses] = {NotFound: 400, InvalidArgument: 400}
 
 
@@ -171,7 +171,7 @@ def status_of(error: RefusedError, exceptions: Statuses | None = None) -> int:
 
 
 def words_of(error: RefusedError, vhost: str, *, looked_at: bool) -> str:
-    """Return the text of a refusal: RabbitMQ's differs for some from that in AMQP 0-9-1."""
+    """Return the text of a refusal. RabbitMQ's text sometimes differs from that in AMQP 0-9-1."""
     if isinstance(error, ReservedName):
         return f"{error.resource} in vhost '{vhost}' starts with reserved prefix '{RESERVED_PREFIX}'"
     if looked_at and isinstance(error, NotFound):
@@ -184,7 +184,7 @@ class ManagementRoute:
     """One method of one path.
 
     Attributes:
-        path: its segments; one that begins with a colon may be any.
+        path: its segments; one that begins with a colon matches any.
         operation: None: the request offers a token.
         take: makes arguments of the operation from the URI and the body.
         answer: makes status and body of the response from the result.
@@ -323,7 +323,7 @@ ROUTES: Final = (
     ),
     ManagementRoute("PUT", "/auth/tokens", None, _token),
 )
-"""In the order in which errors name their paths and methods."""
+"""The routes, in the order in which errors list their paths and methods."""
 
 
 MessageId = int | UUID | bytes | str | None
@@ -337,8 +337,8 @@ _HTTP_RESPONSE: Final = encode(Described(ULong(APPLICATION_PROPERTIES), {"http:r
 
 @dataclass(frozen=True, slots=True)
 class ManagementRequest:
-    """A decoded request. `to`: empty: there is none, or it is not a string. `body`: the value of an
-    amqp-value, or the bytes of data sections.
+    """A decoded request. `to`: empty if it is missing or not a string. `body`: the value of an amqp-value, or
+    the bytes of data sections.
     """
 
     method: str
@@ -350,8 +350,8 @@ class ManagementRequest:
 def read_request(payload: bytes) -> ManagementRequest:
     """Decode a request. Missing fields, and those of a wrong type, are empty or None, and refused later.
 
-    Sections may be in any order: proton writes the body of null in front of the properties. Raises
-    `DecodeError` if it is not a message.
+    Sections may be in any order: proton writes a null body before the properties. Raises `DecodeError` if it
+    is not a message.
     """
     properties = Properties()
     chunks: list[bytes] = []
@@ -412,8 +412,7 @@ def handle_request(caller: Caller, payload: bytes) -> Steps[bytes]:
     try:
         return response(status, request.message_id, body)
     except EncodeError as error:
-        # Arguments may be nested as deep as AMQP 1.0 allows, or as another protocol does; the response nests
-        # them deeper still.
+        # Arguments may be nested as deeply as their protocol allows; the response nests them deeper.
         return response(500, request.message_id, f"done, but the result cannot be told: {error}")
 
 

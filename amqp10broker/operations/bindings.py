@@ -51,7 +51,7 @@ class UriError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Uri:
-    """`segments`: of the path, still percent-encoded, since a segment may have a structure."""
+    """The URI of a request. `segments`: of the path, percent-encoded, because they may have a structure."""
 
     segments: tuple[str, ...]
     query: Mapping[str, str]
@@ -68,7 +68,7 @@ def parse_uri(text: str) -> Uri:
         raise UriError("it does not begin with '/'")
     values: dict[str, str] = {}
     for pair in query.split("&") if question_mark else ():
-        # As forms write it: RabbitMQ reads queries so, and clients write a space as a plus sign.
+        # RabbitMQ reads queries as forms, and clients write a space as a plus sign.
         name, equals, value = pair.replace("+", "%20").partition("=")
         if not equals or not name:
             raise UriError(f"'{pair}' in the query is not name=value")
@@ -79,7 +79,7 @@ def parse_uri(text: str) -> Uri:
 
 
 def percent_decoded(segment: str) -> str:
-    """Undo percent-encoding; ``+`` is a plus sign here, in a path. Raises `UriError`."""
+    """Reverse percent-encoding; in a path, ``+`` is a plus sign. Raises `UriError`."""
     if re.search("%(?![0-9A-Fa-f]{2})", segment):
         raise UriError(f"bad percent sequence in '{segment}'; a literal '%' is %25")
     try:

@@ -28,7 +28,7 @@ from amqp10broker.operations.operation import Check, Command, Name, NodeName, Vh
 
 LOOK_AGAIN_S: Final = 0.25
 CHIEF_S: Final = 5.0
-"""Time limit for a leader of the metadata, without which a node cannot leave."""
+"""The time limit for finding the leader of the metadata, without which a node cannot leave."""
 NOT_DRAINED: Final = "not under maintenance"
 PRODUCT: Final = "amqp10broker"
 
@@ -70,7 +70,7 @@ async def cluster_status(caller: Caller) -> Document:
     named = dict(sorted(caller.node_names().items(), key=lambda each: each[1]))
     told = {cluster.number: list_listeners.run(caller)}
     told |= await cluster.run_at_each(caller.other_nodes(), "list-listeners", {}, None)
-    running = [number for number in named if number in told]  # others have gone just now
+    running = [number for number in named if number in told]  # others have stopped just now
     facts = {node.number: node for node in caller.catalog.nodes.values()}
     return {
         "cluster_name": caller.catalog.cluster_name(caller.node_name),
@@ -330,7 +330,7 @@ def _failed(rows: list[Document]) -> list[Document]:
 
 LOOK_AT_DRAIN_S: Final = 0.5
 LEADER_S: Final = 5.0
-"""How long a queue may be without a leader until a check fails for it."""
+"""How long a queue may be without a leader before a check fails for it."""
 
 METADATA: Final = {
     "readable_name": "the metadata store",
@@ -338,7 +338,7 @@ METADATA: Final = {
     "virtual_host": "(not applicable)",
     "type": "process",
 }
-"""The group of the metadata among queues."""
+"""The group of the metadata in lists of queues."""
 
 Checked = dict[str, Any]
 """``{"result": "ok" | "error", "message": str, "queues": [{...}]}`` with RabbitMQ's keys: a line for each

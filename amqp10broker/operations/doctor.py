@@ -1,4 +1,4 @@
-"""The checklists: `doctor` for production, on the facts of a node, and `upgrade-check`.
+"""The checklists: `doctor` for production, which evaluates the facts of a node, and `upgrade-check`.
 
 A fact that could not be determined gives `State.UNKNOWN`, with the reason as evidence. `docs/operating.md`
 has a row for each check.
@@ -23,7 +23,7 @@ from amqp10broker.operations.snapshot import Inspection, ListenerSeen, document
 from amqp10broker.queues.settings import DELIVERY_LIMIT, Overflow
 
 FILES_BESIDE: Final = 200
-"""Files beside those of connections and streams: journal, catalog, log, imported modules."""
+"""The files besides those of connections and streams: journal, catalog, log, imported modules."""
 FILES_OF_STREAM: Final = 2
 DAY_MS: Final = 86_400_000
 CERTIFICATE_WARN_MS: Final = 30 * DAY_MS
@@ -54,8 +54,8 @@ class PeerSeen:
     """Data of another node of the cluster.
 
     Attributes:
-        ahead_ms: lower bound by which its time is ahead of this node's; negative: behind. The duration of
-            request and answer is allowed for.
+        ahead_ms: lower bound by which its time is ahead of this node's; negative: behind. It accounts for the
+            duration of request and answer.
     """
 
     name: str
@@ -65,9 +65,7 @@ class PeerSeen:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSeen:
-    """The cluster in the view of a node. `down`: nodes that do not run. `leaderless`: the queues here without
-    a leader.
-    """
+    """The cluster as one node sees it. `down`: stopped nodes. `leaderless`: queues here without a leader."""
 
     me: str
     nodes: tuple[str, ...]
@@ -84,7 +82,7 @@ class ClusterSeen:
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """Nodes that have not answered."""
+        """The nodes that have not answered."""
         heard = {self.me, *(peer.name for peer in self.peers)}
         return tuple(name for name in self.nodes if name not in heard)
 
@@ -570,7 +568,7 @@ CHECKS: Final[Mapping[str, Callable[[Facts], Found | None]]] = {
 
 
 def _outside(facts: Facts, *purposes: str) -> list[ListenerSeen]:
-    # Listeners that other machines can connect to.
+    # Only listeners to which other machines can connect.
     return [each for each in facts.seen.listeners if each.purpose in purposes and not each.loopback]
 
 
@@ -587,7 +585,7 @@ def _day(at_ms: int) -> str:
 
 
 def _size(count: int) -> str:
-    # In a unit that leaves few digits.
+    # The unit is chosen so that few digits remain.
     size = float(count)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024:

@@ -21,7 +21,7 @@ from amqp10broker.operations.operation import Check, Command, Found, Name, NodeN
 from amqp10broker.raft.ids import node_of
 
 AGAIN_S: Final = 0.5
-"""After so long a change that met another one is tried once more."""
+"""The delay after which a change that collided with another is tried once more."""
 TIMEOUT_S: Final = 5.0
 CHANGE_NOT_PERMITTED: Final = "cluster_change_not_permitted"
 TIMED_OUT: Final = "the operation timed out and may not have been completed"

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GroupSeen:
-    """Nodes with members of a group, by this node's log. `promotable`: those that become voters later."""
+    """The nodes with members of a group, by this node's log. `promotable`: those that become voters later."""
 
     voters: tuple[int, ...]
     promotable: tuple[int, ...] = ()
@@ -99,7 +99,7 @@ class Leaderless:
 
 
 class ClusterNode(ABC):
-    """The running node in a cluster; here it is in none, and refuses what needs one."""
+    """The running node in a cluster; this class is for a node without one, and refuses what needs it."""
 
     number = 0
     target_size = 1
@@ -110,16 +110,16 @@ class ClusterNode(ABC):
         return GroupSeen((0,))
 
     def chief(self) -> int | None:
-        """Return the node that leads the metadata; None: none is known."""
+        """Return the node that leads the metadata; None if it is unknown."""
         return None
 
     def leaderless(self) -> Leaderless | None:
-        """Return the quorum queues here without a leader; None: there are none."""
+        """Return the quorum queues here without a leader, or None."""
         return None
 
     @abstractmethod
     def alarms(self) -> Mapping[int, Collection[str]]:
-        """Return the names of alarms by node; nodes without any may be left out."""
+        """Return the names of alarms by node; nodes without alarms may be left out."""
 
     @abstractmethod
     def listeners(self) -> Sequence[tuple[str, str, int]]:
@@ -134,9 +134,9 @@ class ClusterNode(ABC):
         *,
         among_voters: bool = False,
     ) -> int:
-        """Add a member on a node that runs and has none, and return their number.
+        """Add a member on a running node without one, and return their number.
 
-        `among_voters`: refuse it while a member of the queue is still to become a voter. Raises
+        `among_voters`: refuse it while a member of the queue has yet to become a voter. Raises
         `PreconditionFailed` during another change, and `Unavailable` if it was not done in time, or there is
         no leader.
         """
@@ -155,7 +155,7 @@ class ClusterNode(ABC):
         raise _alone()
 
     async def shrink_to_here(self, queue: DeclaredQueue) -> None:
-        """Make this node's member the only one: what only other members have is lost. Raises
+        """Make this node's member the only one: data that only other members have is lost. Raises
         `PreconditionFailed` if there is none here.
         """
         raise _alone()
@@ -189,19 +189,17 @@ class ClusterNode(ABC):
         """Transfer leaderships, as far as others can take them within 2 s."""
 
     def begin_anew(self, as_: OfCluster | None) -> None:
-        """Stop in order, delete all data, and begin as a member, or, with None, end."""
+        """Stop in order, delete all data, and start again as a member; with None, end."""
         raise _alone()
 
     async def run_at(self, node: int, operation: str, given: Mapping[str, Any], vhost: str | None) -> Any:
-        """Execute an operation on another node. Raises `RefusedError`, or `Unavailable` after 5 s without an
-        answer.
-        """
+        """Execute an operation on another node. Raises `RefusedError`, or `Unavailable` after 5 s."""
         raise _alone()
 
     async def run_at_each(
         self, nodes: Collection[int], operation: str, given: Mapping[str, Any], vhost: str | None
     ) -> Mapping[int, Any]:
-        """Execute an operation on other nodes concurrently; those that refuse it, or do not answer within 5
+        """Execute an operation on other nodes concurrently. Nodes that refuse it, or do not answer within 5
         s, are left out.
         """
         return {}
@@ -216,7 +214,7 @@ def _alone() -> NotSupported:
 
 
 class TraceSink(Protocol):
-    """Receives the lines of a trace; no method raises. `ended`: why it accepts no more; None: it does."""
+    """Receives the lines of a trace; no method raises. `ended`: why it accepts no more lines, or None."""
 
     ended: str | None
 
@@ -236,15 +234,16 @@ class Node:
     After a `RefusedError` or a `ConfigError` nothing was changed; later failures are other `BrokerError`s.
 
     Attributes:
-        faults: on request of a test (`observe.faults`); None: not in test mode.
+        faults: the injected faults (`observe.faults`); None: not in test mode.
         now_ms: the broker's time, since 1970.
-        set_limit: sets the threshold of an alarm; returns it in bytes, None if it is not known.
+        set_limit: sets the threshold of an alarm; returns it in bytes, None if it is unknown.
         clock_notes: faults of clocks, a sentence each.
-        waiting: what clients of this node wait for, worst first, collected a few connections at a time.
+        waiting: the waits of clients of this node, worst first, collected a few connections at a time.
         connections: those with numbers above the first argument, in order, at most so many; None: all.
-        definitions_imported: logs an import, with what was left out or acts otherwise than in RabbitMQ.
+        definitions_imported: logs an import, with the parts that were left out or act otherwise than in
+            RabbitMQ.
         unwatch_link: ends a watch, if it is of a connection of the user; None: of any.
-        follow_links: watches every link and channel of a virtual host from its beginning on, or no more.
+        follow_links: starts or stops watching every link and channel of a virtual host from its beginning on.
         timeline: a watch, and the actions of its link since its beginning or a cursor.
     """
 
@@ -283,8 +282,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A step that is resumed with the reply to `ref`: without a queue a `Decided`, before which the front end
-    handles no input of its client; with one an `Answer`, for which it first posts `command` to `queue`.
+    """A step that is resumed with the reply to `ref`. Without a queue it is a `Decided`, before which the
+    front end handles no input of its client. With a queue it is an `Answer`, for which the front end first
+    sends `command` to `queue`.
     """
 
     ref: RequestRef
@@ -293,8 +293,8 @@ class Wait:
 
 
 Steps: TypeAlias = Generator[Wait | Awaitable[Any], Any, T]
-"""An operation under way, resumed with the reply to a `Wait`, or the result of an awaitable, whose
-`RefusedError` is thrown into it. Awaitables come only where the caller has a node.
+"""A running operation, resumed with the reply to a `Wait`, or the result of an awaitable. A `RefusedError` of
+the awaitable is thrown into it. Awaitables occur only where the caller has a node.
 """
 
 
@@ -310,8 +310,8 @@ class Caller:
         new_request: makes a reference at the front end's reply address.
         new_name: names a queue that is declared without a name; None: it must have one.
         passwords: None where they cannot be set.
-        offer_token: has another token of the client verified, and replies with a `Decided` if it is accepted;
-            None: tokens are not verified.
+        offer_token: requests the verification of another token of the client, and replies with a `Decided` if
+            it is accepted; None: tokens are not verified.
         report: logs a change: the operation, its object, the text of its refusal.
     """
 
@@ -344,7 +344,7 @@ class Caller:
             elif isinstance(result, Awaitable):
                 result = yield result
         except PermissionDenied:
-            raise  # it ends the client's session, which is logged by itself
+            raise  # it ends the client's session, which is logged separately
         except RefusedError as refusal:
             self._report(operation, given, refusal.description)
             raise
@@ -391,7 +391,7 @@ class Caller:
 
     @property
     def node(self) -> Node:
-        """The running node. Raises `NotSupported` if this front end does not offer it."""
+        """Return the running node. Raises `NotSupported` if this front end does not offer it."""
         if self.running is None:
             raise NotSupported("node", "it cannot be asked for here: use the command line's local socket")
         return self.running()
@@ -411,7 +411,7 @@ class Caller:
         return [number for number in self.node_names() if number != here and self.runs(number)]
 
     def node_named(self, name: str) -> int:
-        """Return the number of a node; the part behind an @ is ignored. Raises `NotFound`."""
+        """Return the number of a node; the part after an @ is ignored. Raises `NotFound`."""
         known = {each: number for number, each in self.node_names().items()}
         for each in (name, name.partition("@")[0]):
             if each in known:
@@ -462,9 +462,9 @@ class Actor:
     """The user of a front end that can wait for tasks.
 
     Attributes:
-        by: for the log.
-        access: None: everything, or the caller has checked it.
-        types: arguments are typed by hand, so that a slip in them is refused; clients may declare queues with
+        by: the name in the log.
+        access: None: everything is allowed, or the caller has checked it.
+        types: arguments are typed by hand, so mistakes in them are refused; clients may declare queues with
             any argument.
     """
 

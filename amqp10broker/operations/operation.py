@@ -1,6 +1,6 @@
-"""The registry of operations: a record is a decorator above the function that it describes.
+"""The registry of operations. The record of an operation is a decorator above its function.
 
-Command line, HTTP API, management over AMQP and help read it.
+The command line, the HTTP API, management over AMQP and the help use it.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ EMPTY: Final[dict[str, Any]] = {}
 
 
 def checked(noun: str, arguments: tuple[Argument, ...], given: Mapping[str, object]) -> dict[str, Any]:
-    """Return the arguments with defaults. Raises `BadRequest` if one is unknown, missing, or of a wrong
-    type.
-    """
+    """Return the arguments with defaults. Raises `BadRequest` for unknown, missing or mistyped ones."""
     known = {argument.name: argument for argument in arguments}
     for name, value in given.items():
         if name not in known:
@@ -155,7 +153,7 @@ def check_not_default(exchange: str) -> str:
 
 
 def check_not_reserved(kind: str, name: str) -> str:
-    """Return the name. Raises `ReservedName` if it begins as the broker's own."""
+    """Return the name. Raises `ReservedName` if its prefix is reserved for the broker."""
     if name.startswith(RESERVED_PREFIX):
         raise ReservedName(
             f"{kind} '{name}'", f"{kind} name '{name}' contains reserved prefix '{RESERVED_PREFIX}*'"
@@ -175,8 +173,8 @@ class Command:
         words: a group and a word, ``policy set``, or one word.
         example: its arguments in the example of its help.
         said: the sentence for people: a format string over arguments and result, or a function of both.
-        columns: of a result of rows; without them `said` formats it.
-        description: of its own help; empty: that of the operation.
+        columns: those of a result of rows; without them `said` formats it.
+        description: that of its own help; empty: that of the operation.
         positional: arguments without the name of an option, though they have a default.
         tool: it has the exit codes and formats of RabbitMQ's tools for clusters.
     """
@@ -199,7 +197,7 @@ class Operation:
         permission: `FOR_ADMINISTRATORS` is checked before `run`, others by `run`.
         help: a sentence: the first paragraph of the docstring.
         changes: it changes declarations or the cluster, and is logged.
-        at_node: describes a last argument, ``node``, that names the node which executes it; empty: there is
+        at_node: the description of a last argument, ``node``, that names the executing node; empty: there is
             none.
         takes_s: how long it may take; 0: as long as others.
         run: takes the caller and the arguments.
@@ -220,7 +218,7 @@ class Operation:
         return _arguments_of(self.run, self.at_node)
 
     def subject(self, given: Mapping[str, object]) -> str:
-        """Return the object of a call, for the log: the texts that it was given, without secrets."""
+        """Return the object of a call, for the log: the given texts, without secrets."""
         named = (
             f"{argument.name}={shown(value)}"
             for argument in self.arguments
@@ -242,7 +240,7 @@ class Operation:
 
 
 REGISTERED: Final[list[Operation]] = []
-"""Those of the imported modules; `operations.registry` imports all."""
+"""The operations of the imported modules; `operations.registry` imports all."""
 
 
 def operation(
@@ -274,7 +272,7 @@ def operation(
 
 @cache
 def _arguments_of(run: Callable[..., Any], at_node: str) -> tuple[Argument, ...]:
-    # For all operations this takes as long as a command line may, and a command needs that of one.
+    # For all operations this takes as long as a command line may, and a command needs that of only one.
     _, *parameters = inspect.signature(run).parameters.values()
     arguments = []
     for each in parameters:
@@ -299,7 +297,7 @@ _KINDS: Final[Mapping[Any, Kind]] = {
 
 
 def _kind_of(type: Any) -> Kind:
-    # Of a union the first counts; the others are None, and the type of `Check.word`.
+    # The first type of a union counts; the others are None, and the type of `Check.word`.
     origin = get_origin(type)
     if origin in (None, Sequence, dict):
         return _KINDS[origin or type]

@@ -1,5 +1,5 @@
-"""Operations on policies, on parameters of plugins, which are stored without use, and on all definitions at
-once, as RabbitMQ's JSON document.
+"""Operations on policies, on parameters of plugins, which are stored without effect, and on all definitions
+at once, as RabbitMQ's JSON document.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _checked(name: str) -> str:
 
 
 def _set(caller: Caller, policy: Policy) -> Steps[dict[str, Any]]:
-    # A definitions file may contain settings of plugins; here an unknown one is a mistake.
+    # A definitions file may contain settings of plugins; here an unknown setting is a mistake.
     unknown = unknown_of(policy.definition)
     if unknown:
         raise InvalidArgument(
@@ -129,7 +129,7 @@ def _set(caller: Caller, policy: Policy) -> Steps[dict[str, Any]]:
 
 def _effect_of(caller: Caller, policy: Policy) -> dict[str, Any]:
     policies = caller.vhost.policies
-    # The effective settings of the queues to which the policy applies.
+    # Return the effective settings of the queues to which the policy applies.
     which = "operator_policy" if policy.operator else "policy"
     bound = [each.effective for each in caller.vhost if getattr(each.effective, which) == policy.name]
     exchanges = [exchange.name for exchange in caller.vhost.topology if exchange.name]
@@ -193,7 +193,7 @@ def clear_global_parameter(caller: Caller, name: Name) -> Steps[None]:
 
 
 ENTRIES_AT_ONCE: Final = 200
-"""Entries of one step, which takes a millisecond or two."""
+"""The entries of one step, which takes a millisecond or two."""
 
 
 @operation(
@@ -245,7 +245,7 @@ def import_definitions(
 
 @dataclass(frozen=True, slots=True)
 class _Refusable:
-    """A document; its faults are those of the request."""
+    """A document with errors that are those of the request."""
 
     document: ImportDefinitions
 

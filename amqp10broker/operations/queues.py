@@ -41,9 +41,9 @@ DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
 STREAM = "stream"
 FIRST_OFFSET = "first_offset"
 NEXT_OFFSET = "next_offset"
-"""Of a stream: its oldest message, and the next one that is published."""
+"""The offset of the next message of a stream."""
 DECLARATION_ID = "declaration_id"
-"""Of a stream: another one after it was deleted and declared again, and its offsets mean other messages."""
+"""The id of a stream's declaration, which changes when the stream is deleted and declared again."""
 VOLATILE_TYPE = "rabbit_volatile_queue"
 """The type of a queue for direct replies in answers."""
 
@@ -149,9 +149,9 @@ def delete_queue(
             f"flag set are not supported by {queue.type} queues",
         )
     if not (if_unused or if_empty):
-        # It is forgotten first: a declaration behind this request makes another one. With a condition the
-        # queue decides, and is forgotten when it has ended (`QueueEnded`).
-        yield from caller.change(DeleteQueue(vhost.named(), name, farewell=False))
+        # The queue is removed first, so that a declaration after this request makes another one. With a
+        # condition the queue decides, and is removed when it has ended (`QueueEnded`).
+        yield from caller.change(DeleteQueue(vhost.named(), name, send_delete=False))
     answer = yield from caller.ask(queue.handle, partial(Delete, if_unused=if_unused, if_empty=if_empty))
     if answer.refused in (Refusal.IN_USE, Refusal.NOT_EMPTY):
         why = "in use" if answer.refused is Refusal.IN_USE else "not empty"
@@ -275,7 +275,7 @@ _COUNTS: Final = ("messages_unsettled", "messages_dlx", "messages_delayed")
 
 
 def _nodes(queue: DeclaredQueue) -> tuple[int, ...]:
-    # 0 is a node in no cluster.
+    # 0 is a node without a cluster.
     return tuple(map(node_of, queue.members)) or (queue.home,)
 
 
@@ -299,7 +299,7 @@ def _leader(caller: Caller, queue: DeclaredQueue) -> str | None:
 
 
 def _last_leader(caller: Caller, queue: DeclaredQueue) -> int:
-    # The leader, or the last known one, or the node of the first member; of other kinds the queue's node.
+    # Return the leader, or the last known one, or the first member's node; for other kinds the queue's node.
     nodes = _nodes(queue)
     node_directory = caller.catalog.node_directory
     if queue.members and node_directory is not None:
@@ -318,7 +318,7 @@ def _is_up(caller: Caller, queue: DeclaredQueue) -> bool:
 
 
 def _state(caller: Caller, queue: DeclaredQueue) -> str:
-    # RabbitMQ's word; ``minority``: no leader, and most of the queue's nodes do not run.
+    # Return RabbitMQ's word; ``minority``: no leader, and most of the queue's nodes do not run.
     if _is_up(caller, queue):
         return "running"
     lacks = queue.members and 2 * len(_online(caller, queue)) <= len(queue.members)
@@ -358,7 +358,7 @@ def describe(
 
 
 def _report(caller: Caller, queue: DeclaredQueue, answer: Answer) -> dict[str, Any]:
-    # Without a leader the counts are 0, since the queue exists all the same.
+    # Without a leader the counts are 0, because the queue exists all the same.
     if answer.refused is Refusal.GONE:
         raise _gone(queue)
     return describe(caller, queue, answer.ready, answer.consumers, next_offset=answer.next_offset)

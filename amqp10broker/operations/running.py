@@ -31,13 +31,13 @@ CHECK_MS_MIN: Final = 100
 FILLED_BYTES_PER_MS: Final = 250_000
 """How fast memory or disk may fill, as RabbitMQ's disk monitor assumes: 250 MB/s."""
 SLACK_DIVISOR: Final = 20
-"""A measured alarm ends when this part of the limit is free again (5 %)."""
+"""A measured alarm ends when the value has passed its limit by this part of it (5 %)."""
 TIGHT_PERCENT: Final = 80
-"""From this part of its limit on memory is tight: automatic limits grow no more."""
+"""From this part of its limit on memory is tight: automatic limits do not grow any more."""
 
 
 class Resource(StrEnum):
-    """What can run low, in RabbitMQ's words of connection.blocked."""
+    """The monitored resources, with RabbitMQ's names in connection.blocked."""
 
     MEMORY = "memory"
     DISK = "disk"
@@ -52,7 +52,7 @@ class AlarmCause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """None: the system does not say, or there is no limit."""
+    """A measurement. None: the system has no figure, or there is no limit."""
 
     value_bytes: int | None
     """Memory: used by this process. Disk: free for it."""
@@ -61,7 +61,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A cause of an alarm came or went."""
+    """A cause of an alarm was added or removed."""
 
     resource: Resource
     cause: AlarmCause
@@ -75,11 +75,11 @@ class _AlarmState:
     causes: set[AlarmCause] = field(default_factory=set)
     since_ms: int = 0
     judged_by_bytes: int | None = None
-    """The limit of the last judgement: under another one there is no slack."""
+    """The limit of the last judgement: there is no slack under another limit."""
 
 
 class Alarms:
-    """The alarms that are on. `is_memory_tight`: the last measurement found the alarm near."""
+    """The active alarms. `is_memory_tight`: the last measurement was near the alarm."""
 
     def __init__(self) -> None:
         self.is_memory_tight = False
@@ -95,16 +95,16 @@ class Alarms:
         return tuple(sorted(self._states[resource].causes))
 
     def since_ms(self, resource: Resource) -> int | None:
-        """When it began, by `now_ms` then; None if it is off."""
+        """Return when the alarm began, by `now_ms` then; None if it is off."""
         state = self._states[resource]
         return state.since_ms if state.causes else None
 
     def measured(self, resource: Resource) -> bool:
-        """Whether a measurement is among its causes."""
+        """Return whether a measurement is among its causes."""
         return AlarmCause.MEASURED in self._states[resource].causes
 
     def put(self, resource: Resource, cause: AlarmCause, *, on: bool, now_ms: int) -> bool:
-        """Add or take away one cause; return whether that changed it."""
+        """Add or remove one cause; return whether that changed the alarm."""
         causes = self._states[resource].causes
         if (cause in causes) is on:
             return False
@@ -117,9 +117,7 @@ class Alarms:
         return True
 
     def judge(self, resource: Resource, reading: Measurement, now_ms: int) -> Change | None:
-        """Raise or clear the measured cause: without a limit it is cleared, without a measurement it
-        stays.
-        """
+        """Raise or clear the measured cause. No limit clears it; without a measurement it stays."""
         state = self._states[resource]
         if resource is Resource.MEMORY:
             self.is_memory_tight = _is_tight(reading)
@@ -131,7 +129,7 @@ class Alarms:
             limit = reading.limit_bytes
             if self.measured(resource) and state.judged_by_bytes == limit:
                 limit = end_bytes(resource, limit)
-            # As RabbitMQ: used memory above the limit, free disk below it.
+            # As in RabbitMQ: used memory above the limit, free disk below it.
             value = reading.value_bytes
             on = value > limit if resource is Resource.MEMORY else value < limit
             state.judged_by_bytes = reading.limit_bytes
@@ -153,7 +151,7 @@ class Alarms:
 
 
 def end_bytes(resource: Resource, limit_bytes: int) -> int:
-    """Where a measured alarm ends: memory at or below it, free disk at or above it."""
+    """Return where a measured alarm ends: memory at or below it, free disk at or above it."""
     slack = limit_bytes // SLACK_DIVISOR
     return limit_bytes - slack if resource is Resource.MEMORY else limit_bytes + slack
 
@@ -166,9 +164,9 @@ def _is_tight(memory: Measurement) -> bool:
 
 
 CONNECTIONS_ASKED_FOR: Final = 100
-"""Per request to another node: some hundred KB."""
+"""The connections in one request to another node: some hundred KB."""
 WAITING_ASKED_FOR: Final = 1_000
-"""The same of waiting things: half a MB."""
+"""The waits in one request to another node: half a MB."""
 CLOSED_BY_OPERATOR: Final = "closed by an operator"
 CLIENTS_NODE: Final = "to which the client is connected; this one if not given"
 Watch = Annotated[int, "the number that watch-link gave"]
@@ -229,7 +227,7 @@ async def connections(
 
 
 async def _connections_to(cluster: ClusterNode, number: int) -> list[dict[str, Any]]:
-    # One that stops answering has no more of them, as with RabbitMQ.
+    # A node that stops answering adds no more connections, as in RabbitMQ.
     found: list[dict[str, Any]] = []
     last = 0
     while True:
@@ -303,7 +301,7 @@ async def waiting(
 
 
 def _added(counts: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    # Queues are those that were counted first.
+    # The queues are those that were counted first.
     reasons = Counter(counts["reasons"])
     reasons.update(more["reasons"])
     return counts | {

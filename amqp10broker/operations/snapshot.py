@@ -1,7 +1,7 @@
 """The broker's state at one moment, as immutable records, and their document for `amqp10broker status`.
 
-They are made between two awaits, so their values are consistent. None: a protocol or a kind of queue does not
-have the field, or a node cannot determine the fact (`Inspection`).
+They are made between two awaits, so their values are consistent. None means that a protocol or a kind of
+queue does not have the field, or that a node cannot determine the fact (`Inspection`).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class LinkView:
 
     Attributes:
         handle: the client's; None: it has detached the link.
-        address: of the source or target; None: the anonymous terminus.
+        address: that of the source or target; None: the anonymous terminus.
         queue: None: it has none, or any.
         available: messages that the sending end has ready; None: it has not stated any.
-        pending: messages from the queue that are not written yet, of a receiver.
+        pending: for a receiver, messages from the queue that are not written yet.
         snd_settle_mode: 1: all deliveries are sent settled.
         max_message_size: bytes that the receiving end accepts; 0: no limit.
-        credit_limit: credit of a sender after a grant; of a receiver: messages requested from a queue.
+        credit_limit: for a sender, the credit after a grant; for a receiver, messages requested from a queue.
         credit_limit_why: why an automatic limit has its value (`sessions.credit`); None: it is fixed.
     """
 
@@ -71,9 +71,7 @@ class LinkView:
 
 @dataclass(frozen=True, slots=True)
 class TransactionView:
-    """An open transaction of AMQP 1.0. `failed`: why it can only be rolled back; None: it can be
-    committed.
-    """
+    """An open transaction of AMQP 1.0. `failed`: why it can only be rolled back, or None."""
 
     id: str
     link: str
@@ -107,9 +105,7 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerView:
-    """A consumer of AMQP 0-9-1. `prefetch`: 0: no limit. `timeout_ms`: requested limit of a delivery; None:
-    none.
-    """
+    """A consumer of AMQP 0-9-1. `prefetch`: 0: no limit. `timeout_ms`: the requested limit, or None."""
 
     tag: str
     queue: str
@@ -152,8 +148,8 @@ class OriginView:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionView:
-    """A connection. `client`: of AMQP 0-9-1: known ones of connection_name, product and version. `node`: to
-    which it is connected; empty: the node of the request.
+    """A connection. `client`: for AMQP 0-9-1, the known ones of connection_name, product and version. `node`:
+    to which it is connected; empty: the node of the request.
     """
 
     id: int
@@ -192,7 +188,7 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeView:
-    """An exchange to which something was published."""
+    """An exchange to which a message was published."""
 
     name: str
     vhost: str
@@ -220,8 +216,8 @@ class WaitingView:
 
 @dataclass(frozen=True, slots=True)
 class SummaryView:
-    """Numbers of chosen things, and of those that wait. `idle_reasons`: those of `reasons` of links and
-    consumers that have nothing to do.
+    """The numbers of selected objects, and of those that wait. `idle_reasons`: those of `reasons` of links
+    and consumers that have nothing to do.
     """
 
     chosen: bool
@@ -249,7 +245,7 @@ class FlowView:
 
 @dataclass(frozen=True, slots=True)
 class ResourceView:
-    """Memory or disk, as the alarms see it. `limit_bytes`: None: there is none."""
+    """Memory or disk, as the alarms measure it. `limit_bytes`: None: there is no limit."""
 
     setting: str | None
     limit_bytes: int | None
@@ -282,7 +278,7 @@ class ResourcesView:
 
 @dataclass(frozen=True, slots=True)
 class JournalView:
-    """The journal of durable queues. Until it is read, all but `recovered` are None."""
+    """The journal of durable queues. Until it has been read, all fields but `recovered` are None."""
 
     recovered: bool
     files: int | None = None
@@ -329,7 +325,7 @@ class RecordingsView:
 
 @dataclass(frozen=True, slots=True)
 class TraceView:
-    """A trace of frames. `ended`: why; None: it goes on."""
+    """A trace of frames. `ended`: why it ended; None: it runs."""
 
     what: str
     target: str
@@ -365,8 +361,8 @@ class WatchView:
 
 @dataclass(frozen=True, slots=True)
 class FollowedView:
-    """A virtual host with all links and channels watched from their beginning on. `left_out`: those that are
-    not, because there were too many.
+    """A virtual host in which all links and channels are watched from their beginning on. `left_out`: those
+    that are not, because there were too many.
     """
 
     vhost: str
@@ -376,9 +372,7 @@ class FollowedView:
 
 @dataclass(frozen=True, slots=True)
 class SuspendedLinkView:
-    """A durable link of AMQP 1.0 that is not attached. `left_s`: until it ends; None: its timer has not
-    started.
-    """
+    """A durable link of AMQP 1.0 that is not attached. `left_s`: None: its timer has not started."""
 
     link: int
     name: str
@@ -400,8 +394,8 @@ class FaultView:
         client: a pattern for container-ids and connection names; None: any.
         link: a pattern for names of links; None: any.
         count: messages, attaches or frames, or remaining credit; None: all, or no credit.
-        held: messages, confirms, flows and bytes that are held back; of one that is injected once, sessions
-            and channels that it has not reached yet.
+        held: messages, confirms, flows and bytes that are held back; for a fault that is injected once, the
+            sessions and channels that it has not reached yet.
     """
 
     fault: int
@@ -442,7 +436,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class TotalsView:
-    """Counters of all clients since the start, with those that are gone (`sessions.counters`)."""
+    """Counters of all clients since the start, including ended ones (`sessions.counters`)."""
 
     protocols: Mapping[str, Mapping[str, int | None]]
     vhosts: Mapping[str, Mapping[str, int | None]]
@@ -462,7 +456,7 @@ class BrokerView:
 
 
 _INLINE: Final = (WaitView, QueueStats, ResourceView)
-"""Records whose fields become those of the record that contains them."""
+"""Records with fields that become fields of the containing record."""
 
 
 def document(view: Any) -> dict[str, Any]:
@@ -524,8 +518,8 @@ class ListenerSeen:
 
 @dataclass(frozen=True, slots=True)
 class CertificateSeen:
-    """`ends_at_ms`: when the first certificate in the file expires, since 1970; None: it is not readable.
-    `changed`: since the broker has read it.
+    """A certificate file. `ends_at_ms`: when the first certificate in it expires, since 1970; None: it is not
+    readable. `changed`: since the broker has read it.
     """
 
     setting: str
@@ -574,12 +568,12 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """All facts that a node has by itself.
+    """All facts that a node determines by itself.
 
     Attributes:
         guest: the user guest has the password guest; None: there is no such user.
-        files_max: limit of open files; None: any number.
-        file_system, format: of the data folder; None without one.
+        files_max: the limit of open files; None: any number.
+        file_system, format: those of the data folder; None without one.
     """
 
     node: NodeView

@@ -135,9 +135,7 @@ class Budget:
 
 
 class UserBudgets:
-    """The budgets of one node: a user has at most half of it, and a message of the largest size always
-    fits.
-    """
+    """The budgets of one node: a user has at most half; a message of the largest size always fits."""
 
     def __init__(self, node_bytes_max: int, message_bytes_max: int) -> None:
         self._user_bytes_max = max(node_bytes_max // 2, 2 * message_bytes_max)

@@ -89,9 +89,7 @@ def limit_left(base: int, allowance: int, position: int) -> int:
 
 
 def ranges(serials: Iterable[int]) -> list[tuple[int, int]]:
-    """Group serials within 2**31 of each other into contiguous inclusive ranges in serial order, across the
-    wrap.
-    """
+    """Group serials within 2**31 of each other into contiguous inclusive ranges, across the wrap."""
     items = list(serials)
     if not items:
         return []

@@ -1,15 +1,16 @@
 """One member of a Raft group: roles, elections, following, and output.
 
 The member gets time and random numbers from its caller. Storage is asynchronous: many steps may lie between a
-`Ready` and its `persisted`. Messages that depend on durable data are held back here, so the shell cannot send
-them too early.
+`Ready` and its `persisted`. Messages that depend on durable data are held back here, so the caller cannot
+send them too early.
 
-Liveness is the node's business (`suspect`, `heard`): there are no heartbeats of groups, and an idle group has
-no deadline. The package relies on this:
+The node checks liveness (`suspect`, `heard`): groups have no heartbeats, and an idle group has no deadline.
+The package relies on this:
 
-- suspicion is mutual: a node that cannot be heard by another one is suspected there, even if it hears it;
-- a node that has started anew is suspected, and then heard, even if no member noticed that it was away;
-- a node that has no such member (any more), or whose member has stopped, is suspected by this group.
+- suspicion is mutual: a node that gets no heartbeats of another one is suspected by that one, even if its own
+  arrive there;
+- a restarted node is suspected, and then heard, even if no member noticed that it was down;
+- a node that has no such member (any more), or has a stopped one, is suspected by this group.
 """
 
 from __future__ import annotations
@@ -48,26 +49,28 @@ from amqp10broker.raft.messages import (
 )
 
 ELECTION_MS: Final = 50
-"""The least time between losing the leader, or an attempt, and the next attempt."""
+"""The least time between the loss of the leader, or an attempt, and the next attempt."""
 BACKWARD_MS: Final = 2_000
-"""As much longer waits a member that shall not lead, so that it does only if no other can."""
+"""The additional wait of a member that must not lead, so that it leads only if no other can."""
 ELECTION_SPREAD_MS: Final = 300
-"""As much as this is added at random; twice as much after each attempt in vain."""
+"""The maximum of the random addition, which doubles after each failed attempt."""
 PATIENCE_MAX: Final = 4
-"""How often it is doubled: an attempt each 5 s at most, unless answers take longer."""
+"""The number of times that it is doubled: one attempt each 5 s at most, unless answers take longer."""
 ROUNDS_SPREAD: Final = 4
-"""At random so many times as long as answers took, at least: attempts that meet in a round win nothing."""
+"""The least random range, as a multiple of the time of answers: attempts that collide in a round all fail."""
 TOOK_MS_MAX: Final = 60_000
-"""An answer that took longer counts as one that took so long: questions may have been lost."""
+"""The longest time of an answer that counts: in a longer time requests may have been lost."""
 YIELD_MS: Final = 1_000
-"""As much longer waits a member that was started anew, and has voted for another, for that one."""
+"""The additional wait of a member that was restarted and has voted for another, which goes first."""
 
 
 class Raft(MemberState):
-    """One member of one group. `now_ms`: of a clock that never runs back. `random_source`: gives numbers from
-    0 to below 1. `commit_wait_ms`: how long the commit index may wait for an append to go with, which saves a
-    message where followers do not need it at once. `backward`: it shall not lead: it takes over from no
-    leader, and waits longer than others would.
+    """One member of one group.
+
+    `now_ms`: of a clock that never runs back. `random_source`: returns numbers from 0 to below 1.
+    `commit_wait_ms`: how long the commit index may wait for the next append, which saves a message where
+    followers do not need it at once. `backward`: it must not lead: it takes over from no leader, and waits
+    longer than others.
     """
 
     __slots__ = (
@@ -98,7 +101,7 @@ class Raft(MemberState):
         self._token = 0
         self._patience = 0
         self._first_token = self._first_ms = self._asked_ms = self._took_ms = 0
-        """Token and time of an attempt's first question; when it was repeated; how long answers take."""
+        """Token and time of an attempt's first request; when it was repeated; how long answers take."""
         self._yields = stored.hard.vote not in (None, me)
         self._due: int | None = None
         self._owed: tuple[int, int] | None = None
@@ -120,23 +123,23 @@ class Raft(MemberState):
 
     @property
     def settled(self) -> bool:
-        """The newest configuration is committed."""
+        """Whether the newest configuration is committed."""
         return self.configs.index <= self.commit
 
     @property
     def deadline(self) -> int | None:
-        """When `tick` is due, in ms; None: nothing is awaited."""
+        """When `tick` is due, in ms, or None."""
         return self._due if self._leading is None else self._leading.deadline
 
     def matches(self) -> dict[int, int]:
-        """Return up to where the log of each other member is known to be ours, durably; nothing if it does
-        not lead.
+        """Return up to which index the log of each other member is known to agree durably with this one;
+        empty if this member does not lead.
         """
         return {} if self._leading is None else {to: peer.match for to, peer in self._leading.peers.items()}
 
     def point(self, index: int) -> Point:
-        """Return the Raft part of a snapshot of the state at this index, of an applied entry; not before the
-        last `compact`, and not while a snapshot of the leader's is being written.
+        """Return the Raft part of a snapshot of the state at this index, that of an applied entry; not before
+        the last `compact`, and not while a snapshot of the leader is being written.
         """
         term = self.log.term(index)
         assert term is not None, index
@@ -144,7 +147,7 @@ class Raft(MemberState):
 
     def propose(self, payloads: Sequence[bytes]) -> int:
         """Append commands; return the index of the first. It is committed when an entry of this index *and
-        this term* is applied. Raises `NotLeader`; `NotReady`: nothing of its term is committed, or it is
+        this term* is applied. Raises `NotLeader`; `NotReady`: no entry of its term is committed, or it is
         handing over; `Full`.
         """
         return self._must_lead().propose(payloads)
@@ -153,13 +156,13 @@ class Raft(MemberState):
         return self._leading is not None and self._leading.has_room(size)
 
     def change(self, change: Change, now_ms: int) -> int:
-        """Begin a change of members, in force at once; it holds when it is committed. Raises as `propose`,
-        and `ChangeRefused`.
+        """Begin a change of members. It is in force at once, and permanent when it is committed. Raises as
+        `propose`, and `ChangeRefused`.
         """
         return self._must_lead().change(change, now_ms)
 
     def transfer(self, to: int, now_ms: int) -> None:
-        """Hand the leadership over; nothing is proposed meanwhile, 2 s at most. Raises as `change`."""
+        """Hand the leadership over. Nothing is proposed meanwhile, for 2 s at most. Raises as `change`."""
         self._must_lead().transfer_to(to, now_ms)
 
     def _must_lead(self) -> Leadership:
@@ -168,7 +171,7 @@ class Raft(MemberState):
         return self._leading
 
     def campaign(self, now_ms: int) -> None:
-        """Ask for pre-votes now: of a group that is new, and has its leader by agreement."""
+        """Request pre-votes now, in a new group that has its leader by agreement."""
         if self._leading is None:
             self._ask_for_pre_votes(now_ms)
 
@@ -199,7 +202,7 @@ class Raft(MemberState):
         if self._leading is not None:
             self._leading.heard(peer, now_ms)
         elif self.leader is None:
-            # More can be won now than when the time was last drawn.
+            # An attempt has better chances now than when the time was last drawn.
             self._patience = self._took_ms = 0
             self._await_election(now_ms)
 
@@ -211,7 +214,7 @@ class Raft(MemberState):
             if self._after is not None:
                 self._be_impatient(
                     now_ms
-                )  # its disk is slower than the time-out: nothing it says is heard yet
+                )  # its disk is slower than the time-out: no message of it counts yet
             elif self._role is Role.CANDIDATE and self._tally is not None and not self._tally.refused:
                 self._ask_for_votes(now_ms)
             else:
@@ -237,12 +240,12 @@ class Raft(MemberState):
             self._after = None
 
     def snapshot_done(self, to: int, index: int | None) -> None:
-        """A state was sent to a member of `Ready.snapshots_to`. `index`: None: it did not arrive."""
+        """Note that a state was sent to a member of `Ready.snapshots_to`. `index`: None: it was lost."""
         if self._leading is not None:
             self._leading.snapshot_done(to, index)
 
     def compact(self, index: int) -> None:
-        """A snapshot at this index is durable: entries up to it are not needed."""
+        """Note that a snapshot at this index is durable: entries up to it are not needed."""
         assert index <= self._told_commit, (index, self._told_commit)
         self.configs.compact(index)
         self.log.compact(index)
@@ -280,7 +283,7 @@ class Raft(MemberState):
                 assert_never(message)
 
     def _refuse_old_term(self, message: Message) -> None:
-        # Without an answer a leader whose follower has a newer term, and cannot win with it, would never
+        # Without an answer a leader whose follower has a newer term, but cannot win with it, would never
         # reach the follower again.
         match message:
             case Append() | TimeoutNow() | InstallSnapshot():
@@ -309,7 +312,7 @@ class Raft(MemberState):
         if self.leader == sender:
             return
         if sender in self.suspected:
-            # Its words may be old. It is followed when its node is heard again; until then time runs on.
+            # The message may be old. Its sender is followed when its node is heard again.
             if self._role is not Role.FOLLOWER:
                 self._follow(self.term, None, now_ms)
             return
@@ -332,8 +335,9 @@ class Raft(MemberState):
         self._due = now_ms + least + int(self._random_source() * spread)
 
     def _ask_for_pre_votes(self, now_ms: int) -> None:
-        # Ask whether an election would be won. While it stands in the same term it is the same question, and
-        # late answers to it count: where a round takes longer than the time-out, no other would ever be won.
+        # Request whether an election would be won. While the member stands in the same term it is the same
+        # request, and late answers to it count: where a round takes longer than the time-out, no other would
+        # ever be won.
         asked = self._role is Role.PRE_CANDIDATE and self._tally is not None
         self._be_impatient(now_ms)
         if self._due is None:
@@ -352,9 +356,10 @@ class Raft(MemberState):
                 question = PreVote(self.me, voter, self.term, log.last, log.last_term, self._token)
                 self.outbox.append(question)
         if not self.may_campaign:
-            # One that was removed asks as well, and counts no answers: it may have led, and those that follow
-            # it still must hear that it does not. So does a learner that knows no leader: a leader that it
-            # suspected by mistake knows nothing of that, may have nothing to say, and answers by speaking.
+            # A removed member sends requests as well, and counts no answers. It may have led, and its
+            # followers must still be notified that it does not lead. The same holds for a learner without a
+            # leader: a leader that it suspected by mistake does not notice that, may have nothing to send,
+            # and answers by sending.
             self._role = Role.FOLLOWER
             return
         self._role = Role.PRE_CANDIDATE
@@ -373,8 +378,8 @@ class Raft(MemberState):
             self._stand(now_ms)
 
     def _stand(self, now_ms: int) -> None:
-        # Not before: a member that is elected by others, sends entries, crashes and has forgotten its term
-        # could be elected again in the same term by the same voters, with other entries.
+        # The term grows only now. Otherwise a member that is elected by others, sends entries, crashes and
+        # loses its term could be elected again in the same term by the same voters, with other entries.
         self.term += 1
         self.vote = self.me
         self._hard_due = True
@@ -400,7 +405,7 @@ class Raft(MemberState):
 
     def _on_pre_vote(self, question: PreVote, now_ms: int) -> None:
         if self.leader == question.sender and question.term >= self.term:
-            self._lose_leader(now_ms)  # it has just said that it does not lead
+            self._lose_leader(now_ms)  # the sender has just stated that it does not lead
         granted = (
             self.leader is None
             and question.term >= self.term
@@ -409,7 +414,7 @@ class Raft(MemberState):
         answer = PreVoteAnswer(self.me, question.sender, self.term, question.token, granted)
         self.outbox.append(answer)
         if granted and not self.stands:
-            self._await_election(now_ms)  # time for the one it would vote for
+            self._await_election(now_ms)  # time for the candidate that would get its vote
         if self._leading is not None:
             self._leading.on_lost(question.sender)
 
@@ -439,7 +444,7 @@ class Raft(MemberState):
             self._hard_due = True
         if self.leader is None:
             self._role = Role.FOLLOWER if self._role is Role.PRE_CANDIDATE else self._role
-            self._await_election(now_ms)  # time for the one it voted for
+            self._await_election(now_ms)  # time for the candidate that got its vote
         self._late.append(answer)
 
     def _on_vote_answer(self, answer: VoteAnswer, now_ms: int) -> None:
@@ -511,7 +516,7 @@ class Raft(MemberState):
         point = snapshot.point
         if point.index > self.commit:
             self.commit = point.index
-            # With the same entry at that index the log is right, and may go on behind it.
+            # With the same entry at that index the log is right, and may continue after it.
             if self.log.term(point.index) != point.term:
                 self.log.restore(point, self._told_commit)
                 self.configs.restore(point.index, point.config)
@@ -581,14 +586,14 @@ class Raft(MemberState):
 
 @dataclass(slots=True, eq=False)
 class Tally:
-    """The answers of one election, or of one question for pre-votes."""
+    """The answers of one election, or of one request for pre-votes."""
 
     config: Configuration
     _granted: set[int] = field(default_factory=set)
     _denied: set[int] = field(default_factory=set)
 
     def count(self, member: int, *, granted: bool) -> None:
-        """An answer takes the place of an earlier one; that of a member that is no voter does not count."""
+        """Count an answer, which replaces an earlier one; that of a member that is not a voter is ignored."""
         if member in self.config.voters:
             now, before = (self._granted, self._denied) if granted else (self._denied, self._granted)
             now.add(member)

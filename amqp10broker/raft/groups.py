@@ -1,7 +1,7 @@
-"""All members of a node, each the core, the log and the machine of one group.
+"""All members of a node, each with the core, the log and the machine of one group.
 
-Each input (a proposal, messages, a durable write, time, the state of a node) goes to the core of a member and
-ends with `Member.advance`, which writes, sends and applies the output of the core.
+Each input (a proposal, messages, a durable write, time, the state of a node) is passed to the core of a
+member and ends with `Member.advance`, which writes, sends and applies the output of the core.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ Send = Callable[[int, int, bytes], object]
 LATER_MS: Final = 100
 
 MEMBERS_A_TURN: Final = 128
-"""So many members get news of a node, or their time, at once: some milliseconds. Thousands would hold up the
-node's heartbeats for so long that others take it for dead: news for all members there, and so on.
+"""The number of members that are notified of a node's state, or of time, at once: some milliseconds.
+Thousands would delay the node's heartbeats until other nodes suspect it, which must notify all their members
+in turn, and so on.
 """
 
 ELECTIONS_MAX: Final = 32
-"""So many members ask for votes at a time: with thousands at once each round takes longer than its time-out,
-and is asked again. The metadata's group goes first.
+"""The number of members that request votes at a time. With thousands at once each round takes longer than its
+time-out, and is repeated. The metadata's group goes first.
 """
 
 
@@ -51,8 +52,8 @@ class GroupStore(LogStore, Protocol):
     on_compact: Callable[[int], None]
 
     def write(self, ready: Ready, on_durable: Callable[[], None]) -> None:
-        """Write term and vote, snapshot, and entries; the first may replace one, and all behind it.
-        `on_durable`: to be called once, when they are durable, in order; never, if storage fails.
+        """Write term and vote, snapshot, and entries; the first may replace one and all later ones.
+        `on_durable`: call it once, when they are durable, in order; never, if storage fails.
         """
 
 
@@ -61,11 +62,11 @@ class GroupMachine(Protocol):
 
     @property
     def applied(self) -> int:
-        """Index of the last applied entry."""
+        """The index of the last applied entry."""
 
     @property
     def version(self) -> int:
-        """By which version entries are applied (`queues.machine_version`)."""
+        """The version by which entries are applied (`queues.machine_version`)."""
 
     @property
     def newer(self) -> int:
@@ -74,14 +75,14 @@ class GroupMachine(Protocol):
     def committed(self, index: int) -> None: ...
 
     def status(self, status: Status) -> None:
-        """The member's role, term or leader is another, or it leads and is open now."""
+        """Note that the member's role, term or leader has changed, or that it leads and is open now."""
 
     def snapshot_for(self, to: int) -> None:
-        """A member needs a state: send it, then call `Member.snapshot_done`."""
+        """Send a state to a member that needs it, then call `Member.snapshot_done`."""
 
 
 class Member:
-    """One member. `leads`: it has committed an entry of its own term: it takes proposals."""
+    """One member. `leads`: it has committed an entry of its own term, and accepts proposals."""
 
     __slots__ = (
         "_again", "_first", "_runs", "_store", "config", "due", "group", "groups", "leads", "machine",
@@ -126,7 +127,7 @@ class Member:
 
     @property
     def new(self) -> bool:
-        """Whether it is to lead a group that has had no leader."""
+        """Whether it must lead a group that has had no leader."""
         return self._first and not self.raft.hard.term
 
     @property
@@ -162,7 +163,7 @@ class Member:
         self.raft.suspect(peer, self.groups.now_ms())
 
     def heard(self, peer: int) -> None:
-        """As `Raft.heard`; the preferred first leader of a new group stands for election at once."""
+        """Note as `Raft.heard`; the preferred first leader of a new group stands for election at once."""
         self.raft.heard(peer, self.groups.now_ms())
         if self.new:
             self.campaign_at_tick()
@@ -214,11 +215,15 @@ class Member:
 
 
 class Groups:
-    """All members of a node. `on_unknown`: called with node, group and message for a member that is not here;
-    the sender must come to suspect it (`raft.core`). `lost`: other nodes with numbers up to this one are
-    lost for good: a group with members there is made that of this node alone when its member here begins
-    (`cluster force-standalone`). `elects`: members of queues that are not new may ask for votes: not while
-    those of this node begin; call `on_deadline` then.
+    """All members of a node.
+
+    Attributes:
+        on_unknown: called with node, group and message for a member that is not here; the sender must then
+            suspect it (`raft.core`).
+        lost: other nodes with numbers up to this one are lost for good. A group with members there becomes a
+            group of this node alone when its member here begins (`cluster force-standalone`).
+        elects: members of queues that are not new may request votes: not while those of this node begin; call
+            `on_deadline` afterwards.
     """
 
     def __init__(self, now_ms: Callable[[], int], send: Send) -> None:
@@ -235,9 +240,9 @@ class Groups:
         self._members: dict[int, Member] = {}
         self._heap: list[tuple[int, int]] = []
         self._asking: set[int] = set()
-        """Groups whose members here have asked for votes."""
+        """Groups with members here that have requested votes."""
         self._line: deque[int] = deque()
-        """Those whose time has come, and that are to ask when others have an answer."""
+        """Groups that are due, and that request votes when others have an answer."""
         self._later: list[Callable[[], None]] = []
         self._later_due = 0
         self._notifications: deque[Iterator[None]] = deque()
@@ -252,7 +257,7 @@ class Groups:
     @backward.setter
     def backward(self, backward: bool) -> None:
         if backward == self._backward:
-            return  # a member may stand back by itself
+            return  # a member may step down by itself
         self._backward = backward
         for member in self:
             member.raft.backward = backward
@@ -281,8 +286,8 @@ class Groups:
         return len(self._asking)
 
     def received(self, node: int, messages: Iterable[tuple[int, bytes]]) -> None:
-        """Handle all messages that came at once from a node: each group works them off in one go. `messages`:
-        group and bytes. Raises `BadBytes` if one is none; those before it have been taken.
+        """Handle all messages that came at once from a node, those of each group together. `messages`: group
+        and bytes. Raises `BadBytes` if one is malformed; those before it have been handled.
         """
         touched: dict[int, Member] = {}
         now_ms = self.now_ms()
@@ -300,7 +305,7 @@ class Groups:
                 member.advance()
 
     def suspect(self, node: int) -> None:
-        """A node is unreachable in one direction or both. With many members, `tick` notifies most of them."""
+        """Note that a node is unreachable in a direction. With many members, `tick` notifies most of them."""
         self.suspected.add(node)
         self._tell(node, lambda member, peer: member.suspect(peer))
 
@@ -311,7 +316,7 @@ class Groups:
     def _tell(self, node: int, notifications: Callable[[Member, int], None]) -> None:
         self._notifications.append(self._telling(node, notifications))
         if len(self._notifications) == 1:
-            self._go_on_telling()
+            self._continue_notifying()
             if self._notifications:
                 self.on_deadline()
 
@@ -325,7 +330,7 @@ class Groups:
             member.advance()
             yield
 
-    def _go_on_telling(self) -> None:
+    def _continue_notifying(self) -> None:
         left = MEMBERS_A_TURN
         while self._notifications and left > 0:
             left -= sum(1 for _ in islice(self._notifications[0], left))
@@ -348,9 +353,9 @@ class Groups:
         return heap[0][0] if heap else None
 
     def tick(self) -> None:
-        """Do what is due at `deadline`; it may be due again at once (`MEMBERS_A_TURN`)."""
+        """Handle what is due at `deadline`; it may be due again at once (`MEMBERS_A_TURN`)."""
         now_ms = self.now_ms()
-        self._go_on_telling()
+        self._continue_notifying()
         if self._later and self._later_due <= now_ms:
             later, self._later = self._later, []
             for callback in later:
@@ -359,16 +364,16 @@ class Groups:
         while left > 0 and (due := self._members_due()) is not None and due <= now_ms:
             _, group = heappop(self._heap)
             member = self._members[group]
-            self._asked(group)  # in vain, if it has: others go before it
+            self._asked(group)  # without success, if it has: others go before it
             if group != SYSTEM_GROUP and member.lacks_leader:
-                # A client waits for a new one.
+                # A client waits for a new group.
                 (self._line.appendleft if member.new else self._line.append)(group)
             else:
                 left -= 1
                 self._tick(member)
         while left > 0 and self._may_ask:
             waiting = self._members.get(self._line.popleft())
-            # It may have a leader by now, or have been asked for its vote, and awaits what comes of it.
+            # The group may have a leader by now, or have voted and wait for the result.
             if waiting is not None and waiting.due is not None and waiting.due <= now_ms:
                 left -= 1
                 self._tick(waiting)
@@ -393,7 +398,7 @@ class Groups:
                 self.on_deadline()
 
     def later(self, callback: Callable[[], None]) -> None:
-        """Call a function in `LATER_MS`, or at the next look behind that; nothing wakes for it."""
+        """Call a function in `LATER_MS`, or at the next iteration after that; it does not wake the loop."""
         if not self._later:
             self._later_due = self.now_ms() + LATER_MS
         self._later.append(callback)

@@ -1,7 +1,7 @@
 """Numbers of groups and members.
 
 The group of a queue has the queue's number in the catalog; the system group is number 0. A node has a number
-from 1 to 2**32 - 1 that is never assigned again. A member's id holds its node and a serial, so that late
+from 1 to 2**32 - 1 that is never assigned again. A member's id contains its node and a serial, so that late
 messages of a removed member do not concern its successor.
 """
 
@@ -15,8 +15,8 @@ NODE_MAX: Final = 2**32 - 1
 
 
 def member_id(node: int, serial: int = 0) -> int:
-    """Return the id of a member. `serial`: distinguishes the members that a node has had in a group. 0: one
-    of those with which the group began. One that was added to it has another: it begins with nothing, and
+    """Return the id of a member. `serial`: distinguishes the members that a node has had in a group. It is 0
+    for the members with which the group began. A member that was added has another one: it begins empty, and
     gets the state from the leader.
     """
     return node << 32 | serial

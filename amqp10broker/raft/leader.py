@@ -1,7 +1,7 @@
 """The state of a member in every role, and the leader's part of it: the log, the leader, its followers.
 
-`Leadership` is created by a won election and dropped with the leadership, so a follower carries none of it.
-Appends are made once a step (`replicate`).
+`Leadership` is created by a won election and dropped with the leadership, so a follower has none. Appends are
+made once a step (`replicate`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MemberState:
         self.me = me
         self.term = stored.hard.term
         self.vote = stored.hard.vote
-        # A hint may be ahead of the entries: nothing orders the two within one write.
+        # The commit index may be ahead of the entries: nothing orders the two within one write.
         self.commit = max(min(stored.hard.commit, stored.last), stored.point.index)
         self.log = LogView(stored, store)
         self.configs = ConfigLog(stored.point.index, stored.point.config, stored.configs)
@@ -76,8 +76,9 @@ class MemberState:
 
     @property
     def may_campaign(self) -> bool:
-        """Whether it may stand for election. One whose removal is not known to be committed may: the others
-        may not be able to win without it (the dissertation, section 4.2.2); its own vote does not count then.
+        """Whether it may stand for election. A member with a removal that is not known to be committed may:
+        the others may not be able to win without it (the dissertation, section 4.2.2); its own vote does not
+        count then.
         """
         return self.votes or self.me in self.configs.at(self.commit).voters
 
@@ -99,8 +100,8 @@ class MemberState:
 
 
 class ConfigLog:
-    """The configurations in the log, oldest first, back to the one in force at the last snapshot. One is in
-    force as soon as it is in the log, and a truncation removes it.
+    """The configurations in the log, oldest first, back to the one in force at the last snapshot. A
+    configuration is in force as soon as it is in the log, and a truncation removes it.
     """
 
     __slots__ = ("_entries",)
@@ -119,7 +120,7 @@ class ConfigLog:
         return self._entries[-1][0]
 
     def at(self, index: int) -> Configuration:
-        """Return that in force when this was the last entry; not before the last `compact`."""
+        """Return the configuration in force when this was the last entry; not before the last `compact`."""
         return next(config for first, config in reversed(self._entries) if first <= index)
 
     def append(self, index: int, config: Configuration) -> None:
@@ -138,13 +139,13 @@ class ConfigLog:
 
 
 class LogView:
-    """The log of one member as the core sees it: terms of all entries, as stretches, and the payloads of
+    """The log of one member as the core uses it: terms of all entries, as stretches, and the payloads of
     those that are not durable yet.
 
     A durable *ticket* means that the whole log at its creation is durable. A truncation makes that untrue for
     the removed entries, even if the same index and term come again later, so it lowers the index of older
-    tickets. `base`: index of the last entry that a snapshot covers; its term is known, and nothing before it.
-    `ticket`: the last one that was handed out.
+    tickets. `base`: the index of the last entry that a snapshot covers; its term is known, and nothing before
+    it. `ticket`: the last one that was returned.
     """
 
     __slots__ = (
@@ -178,7 +179,7 @@ class LogView:
         return self._terms[-1][1]
 
     def term(self, index: int) -> int | None:
-        """Return the term of an entry; None if it is not there, or only in a snapshot."""
+        """Return the term of an entry; None if it does not exist, or only in a snapshot."""
         if not self.base <= index <= self.last:
             return None
         terms = self._terms
@@ -187,13 +188,13 @@ class LogView:
         return terms[bisect_right(terms, index, key=_FIRST) - 1][1]
 
     def up_to_date(self, last_index: int, last_term: int) -> bool:
-        """Whether a log that ends so has all that this one may have to keep (the paper, section 5.4.1)."""
+        """Return whether such a log has all that this one may have to keep (the paper, section 5.4.1)."""
         return (last_term, last_index) >= (self.last_term, self.last)
 
     def agreement(self, index: int, term: int) -> int:
         """Return the largest index up to `index` at which no entry has a term above `term`. Where two logs
-        differ at an index, they cannot agree behind the result for the other's term. It skips a term at a
-        time (the paper, end of section 5.3).
+        differ at an index, they cannot agree after the result for the other's term. It skips a term at a time
+        (the paper, end of section 5.3).
         """
         index = min(index, self.last)
         for first, of in reversed(self._terms):
@@ -205,7 +206,7 @@ class LogView:
 
     def conflict(self, runs: Iterable[Run]) -> int | None:
         """Return the first index of these consecutive entries at which the log has another entry, or none;
-        None if the log has them all. The entry in front of them is in the log, as it is in theirs.
+        None if the log has them all. The entry before them is in this log, as in theirs.
         """
         for run in runs:
             if self.term(run.first) != run.term:
@@ -233,8 +234,8 @@ class LogView:
         self._lower(last)
 
     def entries(self, first: int, size: int) -> tuple[Run, ...]:
-        """Return entries from `first` on, about `size` bytes of payloads, and one at least if there is one.
-        `first`: behind `base`, and at most one behind `last`.
+        """Return entries from `first` on, about `size` bytes of payloads, and at least one if there is one.
+        `first`: after `base`, and at most one after `last`.
         """
         if first <= self.stable:
             return _some(self._store.read(first, self.stable, size), first, size)
@@ -298,7 +299,7 @@ class LogView:
 
 
 def _some(runs: Sequence[Run], first: int, size: int) -> tuple[Run, ...]:
-    # The entries of `runs` from `first` on that `size` bytes hold, and one at least.
+    # Return the entries of `runs` from `first` on that fit `size` bytes, and at least one.
     taken: list[Run] = []
     for run in runs:
         if run.last < first:
@@ -315,15 +316,15 @@ def _some(runs: Sequence[Run], first: int, size: int) -> tuple[Run, ...]:
 
 
 RETRY_MS: Final = 300
-"""After this time without an answer, what was sent counts as lost."""
+"""The time without an answer after which sent messages count as lost."""
 RETRY_DOUBLED_MAX: Final = 2
-"""How often that is doubled: a node that is slower gets less to do, not more."""
+"""The number of times that it is doubled: a slower node must get less to do, not more."""
 SUSPICION_MS: Final = 1000
-"""How long a leader goes on without a majority. Its node has waited as long before it suspected."""
+"""How long a leader continues without a majority. Its node has waited as long before it suspected."""
 TRANSFER_MS: Final = 2000
-"""How long a transfer may take; then the leader goes on as leader."""
+"""How long a transfer may take; then the leader continues to lead."""
 UNCOMMITTED_BYTES_MAX: Final = 64 << 20
-"""Payloads proposed and not committed; a leader without majority must not fill its memory."""
+"""The payloads proposed and not committed: a leader without a majority must not fill its memory."""
 
 
 @dataclass(slots=True)
@@ -345,21 +346,21 @@ class Leadership:
         }
         self.retry_due: int | None = None
         self._retries = 0
-        """How many in a row."""
+        """The number of retries in a row."""
         self.commit_due: int | None = None
-        """When to look whether what is committed is to be sent without an entry."""
+        """When to check whether the commit index must be sent without an entry."""
         self._untold_since: int | None = None
-        """Since when a follower that entries go to does not have the commit index."""
+        """Since when a follower that gets entries does not have the commit index."""
         self._told_last = 0
         """Index of the last entry when `commit_due` was set."""
         self.quorum_due: int | None = None
         self.transfer: Transfer | None = None
         self.told = False
-        """The shell has the status that says it is open, which is the same from then on."""
+        """Whether the caller has the status that reports it as open, which does not change any more."""
         self._passing = False
         self._proposed: deque[tuple[int, int]] | None = None
         self._proposed_bytes = 0
-        # An entry of the own term, for nothing older is committed by counting (the paper, section 5.4.2).
+        # An entry of its own term: older entries are not committed by counting (the paper, section 5.4.2).
         member.append(run_of(self.first, member.term, Kind.EMPTY, (b"",)))
         self.check_quorum(now_ms)
 
@@ -369,7 +370,7 @@ class Leadership:
 
     @property
     def leaving(self) -> bool:
-        """Whether it has been removed, and that is committed: it leads only until another does."""
+        """Whether it has been removed, and that is committed: it leads only until another member does."""
         configs = self._member.configs
         return bool(self.peers) and not self._member.votes and configs.index <= self._member.commit
 
@@ -418,7 +419,7 @@ class Leadership:
         return run.first
 
     def transfer_to(self, to: int, now_ms: int) -> None:
-        """Take no more proposals, and have `to` elected when it has everything."""
+        """Accept no more proposals, and let `to` be elected when it has everything."""
         self._must_take()
         member = self._member
         if to == member.me:
@@ -445,7 +446,7 @@ class Leadership:
         if answer.rejected is not None:
             peer.rejected(answer.rejected, member.log.agreement(answer.match, answer.match_term))
             return
-        # What is committed already makes no majority for more.
+        # An index that is already committed adds to no majority.
         advanced = peer.accepted(answer.match) and answer.match > member.commit
         if peer.flow is Flow.PROBE or (peer.flow is Flow.SNAPSHOT and peer.match >= member.log.base):
             peer.replicate()
@@ -453,7 +454,7 @@ class Leadership:
             self.advance()
 
     def on_lost(self, sender: int) -> None:
-        """Send to a follower that does not know its leader."""
+        """Send to a follower that has no leader."""
         peer = self.peers.get(sender)
         if peer is not None and peer.alive and peer.flow is not Flow.SNAPSHOT:
             peer.probe()
@@ -463,7 +464,7 @@ class Leadership:
         if peer is not None and peer.flow is Flow.SNAPSHOT:
             peer.probe(bare=True)
             if index is None:
-                peer.waiting = True  # until the timer, so that what fails at once is not tried at once
+                peer.waiting = True  # until the timer, so that an immediate failure is not repeated at once
             else:
                 peer.next = max(peer.next, index + 1)
 
@@ -483,14 +484,14 @@ class Leadership:
         self.check_quorum(now_ms)
 
     def check_quorum(self, now_ms: int) -> None:
-        """Without a majority the leadership ends in a while (the dissertation, section 6.2)."""
+        """End the leadership some time after the loss of the majority (the dissertation, section 6.2)."""
         if self._member.reaches_majority:
             self.quorum_due = None
         elif self.quorum_due is None:
             self.quorum_due = now_ms + SUSPICION_MS
 
     def tick(self, now_ms: int) -> bool:
-        """Do what is due. False: the leadership ends, for want of a majority."""
+        """Handle what is due. False: the leadership ends, for lack of a majority."""
         if self.quorum_due is not None and self.quorum_due <= now_ms:
             return False
         if self.transfer is not None and self.transfer.due <= now_ms:
@@ -501,11 +502,11 @@ class Leadership:
         return True
 
     def advance(self) -> None:
-        """Commit what a majority of the voters has durably (the paper, section 5.4.2)."""
+        """Commit the entries that a majority of the voters has durably (the paper, section 5.4.2)."""
         member = self._member
         alone = not self.peers and member.configs.latest.voters == (member.me,)
         index = member.log.stable if alone else self._durable()
-        # Entries of its own term are those from its first on.
+        # Entries of its own term begin at its first one.
         if index <= member.commit or index < self.first:
             return
         member.commit = index
@@ -629,7 +630,7 @@ class Leadership:
         self._passing = self.leaving
 
     def _pass_on(self) -> None:
-        # A removed leader has a voter that has everything stand for election, until one leads.
+        # A removed leader makes a voter with the whole log stand for election, until one leads.
         self._passing = False
         member = self._member
         for voter in member.configs.latest.voters:
@@ -641,9 +642,9 @@ class Leadership:
 
 WINDOW_MESSAGES: Final = 256
 WINDOW_BYTES: Final = 8 << 20
-"""Bytes of payloads under way to one follower; one message more than fits may be."""
+"""The unanswered bytes of payloads to one follower, exceeded by at most one message."""
 MESSAGE_BYTES: Final = 1 << 20
-"""Bytes of payloads in one append, unless one entry is larger."""
+"""The bytes of payloads in one append, unless one entry is larger."""
 
 
 class Flow(enum.Enum):
@@ -654,11 +655,12 @@ class Flow(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Progress:
-    """One follower, and its send window, in one of three states as in etcd's raft: *probe*, when the point of
-    agreement is unknown: one message, then wait; *replicate*: messages are sent without waiting, up to a
-    window; *snapshot*: the needed entries are not in the log any more, so nothing is sent until the shell has
-    sent a state. `commit`: its commit index, as last reported; -1: not reported. `bare`: the next probe takes
-    no entries along, because the last one had no answer.
+    """One follower, and its send window, in one of three states as in etcd's raft.
+
+    *probe*, when the point of agreement is unknown: one message, then wait. *replicate*: messages are sent
+    without waiting, up to a window. *snapshot*: the needed entries are not in the log any more, so nothing is
+    sent until the caller has sent a state. `commit`: its commit index, as last reported; -1: not reported.
+    `bare`: the next probe has no entries, because the last one had no answer.
     """
 
     next: int
@@ -687,7 +689,7 @@ class Progress:
         self._under_way_bytes += size
 
     def probe(self, *, bare: bool = False) -> None:
-        """Find out anew where the logs agree: from where they are known to, or else from where it was."""
+        """Find again where the logs agree: from where they are known to, or else from the last position."""
         self._empty_window()
         self.flow = Flow.PROBE
         if self.match:
@@ -700,7 +702,7 @@ class Progress:
         self.flow = Flow.SNAPSHOT
 
     def accepted(self, match: int) -> bool:
-        """Its log agrees up to here. True if that is news."""
+        """Note that its log agrees up to here. Returns whether that is new."""
         advanced = match > self.match
         if advanced:
             self.match = match
@@ -720,7 +722,7 @@ class Progress:
         self.waiting = False
 
     def rejected(self, index: int, match: int) -> None:
-        """It has refused an append behind `index`; the logs may agree at `match`, which is smaller."""
+        """Note that it refused an append after `index`; the logs may agree at the smaller index `match`."""
         if self.flow is Flow.REPLICATE and index > self.match:
             self.probe()
         elif self.flow is Flow.PROBE and index == self.next - 1:
@@ -728,7 +730,7 @@ class Progress:
             self.waiting = False
 
     def retry(self) -> None:
-        """Send again after a silence: messages may be lost."""
+        """Send again after a time without answers: messages may be lost."""
         if self.flow is Flow.REPLICATE:
             self.probe(bare=True)
         elif self.flow is Flow.PROBE:

@@ -1,11 +1,11 @@
 """The messages between members of a group, the log's entries, the output of a member, and their bytes.
 
-Every message has sender, receiver, and the sender's term. Records are slotted and not frozen: up to eight are
-made a proposal, and a frozen one takes three times as long. They must not be changed. Which group a message
-is about stands in the frame around it. Malformed bytes raise `BadBytes`.
+Every message has sender, receiver, and the sender's term. Records have slots and are not frozen: up to eight
+are made for a proposal, and a frozen one takes three times as long. They must not be changed. The enclosing
+frame has the group's number. Malformed bytes raise `BadBytes`.
 
-Entries go through the room as *runs*: consecutive entries of one term and kind. What a step brings is one
-run, so 256 proposals cost little more than one. Members change one at a time (the dissertation, chapter 4).
+Entries are passed as *runs*: consecutive entries of one term and kind. The entries of a step are one run, so
+256 proposals take little more time than one. Members change one at a time (the dissertation, chapter 4).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class NotLeader(RaftError):
 
 
 class NotReady(RaftError):
-    """This member leads, and accepts no proposals for the moment: try again."""
+    """This member leads, and accepts no proposals at the moment: try again."""
 
 
 class Full(RaftError):
-    """Uncommitted proposals have reached their bound: try again when some are committed."""
+    """Uncommitted proposals have reached their limit: try again when some are committed."""
 
 
 class ChangeRefused(RaftError):
@@ -46,8 +46,8 @@ class ChangeRefused(RaftError):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The members of a group. Ids are 1 to 2**64 - 1, ascending; none stands twice. `learners` get the log;
-    they count for no majority and never stand for election.
+    """The members of a group. Ids are 1 to 2**64 - 1, ascending and unique. `learners` get the log; they
+    count for no majority and never stand for election.
     """
 
     voters: tuple[int, ...]
@@ -64,21 +64,21 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """A new member, as a learner."""
+    """A change: a new member, as a learner."""
 
     member: int
 
 
 @dataclass(frozen=True, slots=True)
 class Promote:
-    """A learner that has caught up becomes a voter."""
+    """A change: a learner that has caught up becomes a voter."""
 
     member: int
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """A member goes: the leader, too, when the change is committed."""
+    """A change: a member is removed, even the leader, when the change is committed."""
 
     member: int
 
@@ -87,9 +87,7 @@ Change = Add | Promote | Remove
 
 
 def changed(config: Configuration, change: Change) -> Configuration:
-    """Return the configuration after a change. Raises `ChangeRefused` if it changes nothing or leaves no
-    voter.
-    """
+    """Return the changed configuration. Raises `ChangeRefused` without a change, or without voters."""
     member = change.member
     voters, learners = set(config.voters), set(config.learners)
     match change:
@@ -122,7 +120,7 @@ class Kind(enum.IntEnum):
 
 
 class Run(NamedTuple):
-    """Consecutive entries of one term and kind. A tuple, because one is made a proposal."""
+    """Consecutive entries of one term and kind. It is a tuple, because one is made for each proposal."""
 
     first: int
     """1 or more."""
@@ -148,7 +146,7 @@ class Run(NamedTuple):
         return run_of(self.first, self.term, self.kind, self.payloads[: index - self.first + 1])
 
     def within(self, size: int) -> Run:
-        """Return as many of the first entries as these bytes hold, and one at least."""
+        """Return as many of the first entries as fit these bytes, and at least one."""
         if self.size <= size:
             return self
         total = count = 0
@@ -166,20 +164,22 @@ def run_of(first: int, term: int, kind: Kind, payloads: tuple[bytes, ...]) -> Ru
 
 @dataclass(slots=True)
 class Point:
-    """A place in the log that a snapshot covers. Not frozen: one is made an entry. It is never changed."""
+    """A place in the log that a snapshot covers. It is not frozen, because one is made for each entry, but
+    must not be changed.
+    """
 
     index: int
-    """Of the last entry that is part of the state; 1 for the state in which a group begins."""
+    """That of the last entry that is part of the state; 1 for the state in which a group begins."""
     term: int
     config: Configuration
-    """In force *at that index*, not the newest there was (the dissertation, section 5.1.2)."""
+    """The one in force *at that index*, not the newest (the dissertation, section 5.1.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     point: Point
     data: bytes
-    """The state, or whatever the shell finds it by."""
+    """The state, or a reference by which the caller finds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class Hard:
     term: int
     vote: int | None
     commit: int
-    """A hint, so that a start applies at once: at least this much is committed. Never written for itself."""
+    """A hint, so that a start can apply at once: at least this is committed. It is never written alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +197,11 @@ class Stored:
     point: Point
     hard: Hard
     last: int
-    """That of `point` if there is no entry behind it."""
+    """That of `point` if there is no later entry."""
     terms: Sequence[tuple[int, int]] = ()
-    """(first index, term) of each stretch of equal terms behind `point`, ascending."""
+    """(first index, term) of each stretch of equal terms after `point`, ascending."""
     configs: Sequence[tuple[int, Configuration]] = ()
-    """(index, configuration) of each entry of kind CONFIG behind `point`, ascending."""
+    """(index, configuration) of each entry of kind CONFIG after `point`, ascending."""
 
 
 def new_group(config: Configuration) -> Stored:
@@ -216,10 +216,10 @@ def new_member() -> Stored:
 
 
 class LogStore(Protocol):
-    """Where the durable entries are."""
+    """The store of durable entries."""
 
     def read(self, first: int, last: int, size: int, /) -> Sequence[Run]:
-        """Return entries from index `first` on, about `size` bytes of payloads; one at least."""
+        """Return entries from index `first` on, about `size` bytes of payloads, and at least one."""
 
 
 @dataclass(slots=True)
@@ -231,12 +231,14 @@ class _Addressed:
 
 @dataclass(slots=True)
 class Append(_Addressed):
-    """Entries from the leader (the paper, section 5.3); without any: where do we agree? This is committed."""
+    """Entries from the leader (the paper, section 5.3). Without entries it finds where the logs agree, and
+    reports the commit index.
+    """
 
     prev_index: int
     prev_term: int
     commit: int
-    """The leader's; it counts up to the last entry of this message only."""
+    """That of the leader. It counts up to the last entry of this message only."""
     runs: tuple[Run, ...] = ()
 
 
@@ -245,7 +247,7 @@ class AppendAnswer(_Addressed):
     """The log is the leader's up to `match`, durably; or, `rejected`, it does not agree at that index."""
 
     match: int
-    """If rejected: where it may agree, as the sender sees it."""
+    """If rejected: where the logs may agree, by the sender's log."""
     commit: int
     rejected: int | None = None
     match_term: int = 0
@@ -253,20 +255,22 @@ class AppendAnswer(_Addressed):
 
 @dataclass(slots=True)
 class NewerTerm(_Addressed):
-    """To a leader of an older term."""
+    """The answer to a leader of an older term."""
 
     round: int = 0
-    """Always 0; in the bytes since there were rounds of questions."""
+    """Always 0; the field is from a version with rounds of requests."""
 
 
 @dataclass(slots=True)
 class PreVote(_Addressed):
-    """Would you vote for me? (the dissertation, section 9.6). It changes no term: `term` is the present."""
+    """A request whether the receiver would vote for the sender (the dissertation, section 9.6). It changes no
+    term: `term` is the present one.
+    """
 
     last_index: int
     last_term: int
     token: int
-    """Comes back in the answer: answers to an earlier question do not count."""
+    """The answer has it, too: answers to an earlier request do not count."""
 
 
 @dataclass(slots=True)
@@ -277,7 +281,7 @@ class PreVoteAnswer(_Addressed):
 
 @dataclass(slots=True)
 class Vote(_Addressed):
-    """A question for a vote (the paper, section 5.2)."""
+    """A request for a vote (the paper, section 5.2)."""
 
     last_index: int
     last_term: int
@@ -285,19 +289,19 @@ class Vote(_Addressed):
 
 @dataclass(slots=True)
 class VoteAnswer(_Addressed):
-    """A yes is durable."""
+    """The answer to a request for a vote. A granted vote is durable."""
 
     granted: bool
 
 
 @dataclass(slots=True)
 class TimeoutNow(_Addressed):
-    """Stand for election at once: you have all that I have (the dissertation, section 3.10)."""
+    """A request to stand for election: the receiver has the whole log (the dissertation, section 3.10)."""
 
 
 @dataclass(slots=True)
 class InstallSnapshot(_Addressed):
-    """A state from the leader (the paper, section 7). The shell gives it to the member when all is there."""
+    """A state from the leader (the paper, section 7). The caller passes the complete one to the member."""
 
     snapshot: Snapshot
 
@@ -328,35 +332,31 @@ class Status:
     term: int
     leader: int | None
     open: bool
-    """It leads, and an entry of its own term is committed: it takes proposals, and effects from then on may
-    be sent.
-    """
+    """It leads and has committed an entry of its term: it accepts proposals and sends effects."""
 
 
 class Ready(NamedTuple):
-    """Output to execute now, in the order of the fields. A tuple, because two are made an entry. Messages
-    that depend on `Raft.persisted` are already held back: `messages` may be sent at once, and may be lost,
-    doubled and reordered.
+    """Output to execute now, in the order of the fields. It is a tuple, because two are made for each entry.
+    Messages that depend on `Raft.persisted` are held back until then: `messages` may be sent at once, and may
+    be lost, doubled and reordered.
     """
 
     ticket: int | None
-    """Of what is to be written: `hard`, `snapshot`, `entries`, all or nothing, behind earlier tickets. None:
-    nothing.
-    """
+    """That of `hard`, `snapshot` and `entries`, all or nothing, after earlier tickets; or None."""
     hard: Hard | None
     snapshot: Snapshot | None
-    """Takes the place of the whole log. The machine takes the state when it is durable."""
+    """Replaces the whole log. The machine takes the state when it is durable."""
     entries: tuple[Run, ...]
-    """The first may have an index that is in the log: it replaces that entry, and all behind it go."""
+    """The first may have an index that is in the log: it replaces that entry and all later ones."""
     messages: list[Message]
     commit: int | None
-    """Entries up to this index may be applied; they are durable here. None: no more than before."""
+    """Entries up to this index may be applied; they are durable here. None: it is unchanged."""
     snapshots_to: tuple[int, ...]
-    """Members that need a state: send each an `InstallSnapshot` by a way of its own, and call
+    """Members that need a state: send each an `InstallSnapshot` on a separate connection, and call
     `Raft.snapshot_done`.
     """
     status: Status | None
-    """If it has changed."""
+    """The status, if it has changed."""
 
 
 def _configuration(voters: tuple[int, ...], learners: tuple[int, ...]) -> Configuration:

@@ -1,1 +1,1 @@
-"""Addresses, exchanges and bindings: the way from a client's address to queue names."""
+"""Addresses, exchanges and bindings: from a client's address to the names of queues."""

@@ -36,7 +36,7 @@ class BadAddress(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class QueueAddress:
-    """`declare`: written as a bare name, which declares the queue if it does not exist."""
+    """The address of a queue. `declare`: a bare name, which declares the queue if it does not exist."""
 
     queue: str
     declare: bool = False
@@ -66,7 +66,7 @@ def parse(address: str, *, bare: bool = True) -> Address:
         if not address:
             raise BadAddress("the address is empty: name a queue, as in /queues/my-queue")
         if "\n" in address or "\r" in address:
-            # A declaration drops line ends: the queue would be another one than permissions are checked for.
+            # A declaration drops line ends: permissions would be checked for another queue's name.
             raise BadAddress(f"address {address!r} has a line end in it, which no bare name may")
         _check_length(address, address)
         if not bare:

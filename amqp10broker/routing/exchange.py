@@ -66,7 +66,7 @@ def canonical(value: object) -> object:
         return ("table", canonical_table(value))
     if isinstance(value, list | tuple):
         return ("array", tuple(canonical(item) for item in value))
-    # Another protocol's own kind (a UUID): identified by its class and its text.
+    # A type of another protocol (a UUID) is identified by its class and its text.
     return (type(value).__name__, str(value))
 
 
@@ -75,9 +75,7 @@ def canonical_table(arguments: Mapping[str, object]) -> tuple[tuple[str, object]
 
 
 def table_hash(arguments: Mapping[str, object], size_bytes: int) -> str:
-    """Return a hash of a table in base64url without padding, the same everywhere; empty for an empty
-    table.
-    """
+    """Return a table's hash in base64url without padding, the same everywhere; empty without entries."""
     if not arguments:
         return ""
     parts: list[bytes] = []
@@ -154,7 +152,7 @@ def plain_text(value: object) -> str:
 
 
 Headers = Callable[[], Mapping[str, object]]
-"""Returns a message's headers; called only by kinds that use them."""
+"""Returns a message's headers; only kinds that use them call it."""
 
 Choose = Callable[[int], int]
 """Takes a count of at least 1 and returns a random index below it."""
@@ -183,7 +181,7 @@ class Binding:
     destination: Destination
     routing_key: str = ""
     arguments: Mapping[str, object] = field(default_factory=no_headers)
-    """Read-only; compared by kind and content (`canonical`)."""
+    """Read-only. They are compared by kind and content (`canonical`)."""
     identity: tuple[object, ...] = field(init=False, repr=False)
     """Source, kind and name of the destination, key, canonical arguments or ``()``."""
     _hash: int = field(init=False, repr=False)
@@ -226,11 +224,11 @@ class ExchangeType(Protocol):
 
     @property
     def cacheable(self) -> bool:
-        """Whether the choice depends on the routing key and the bindings alone."""
+        """Whether only the routing key and the bindings determine the destinations."""
 
     @property
     def per_key(self) -> bool:
-        """Whether a message with several keys is routed by each; otherwise `route` gets the first only."""
+        """Whether a message with several keys is routed by each; otherwise `route` gets only the first."""
 
     def check_binding(self, binding: Binding) -> None:
         """Raise `InvalidArgument` if this kind of exchange cannot use a binding."""
@@ -271,9 +269,9 @@ class Exchange:
     arguments: Mapping[str, object]
     table: ExchangeType
     alternate: str | None = None
-    """The exchange for messages without a destination; it need not exist."""
+    """The exchange for messages without a destination; it may not exist."""
     exchange_destinations: int = 0
-    """Number of bindings to exchanges; with none, one lookup in the table is the whole route."""
+    """The number of bindings to exchanges; without any, one lookup in the table gives the whole route."""
     published: int = 0
     """Messages from publishers, or dead-lettered by queues."""
     unroutable: int = 0

@@ -49,7 +49,7 @@ class Destinations:
 
     def __init__(self) -> None:
         self._counts: dict[Destination, int] = {}
-        # Binding many queues to one key costs no copy each time.
+        # It is computed on demand, so that binding many queues to one key does not copy it each time.
         self._listed: tuple[Destination, ...] | None = None
 
     def __bool__(self) -> bool:
@@ -78,7 +78,7 @@ class Destinations:
 def _listed(found: Sequence[Destinations]) -> tuple[Destination, ...]:
     if len(found) == 1:
         return found[0].listed()
-    # A dictionary has each destination once and in the order of finding.
+    # A dictionary has each destination once, in the order in which it was found.
     return tuple(dict.fromkeys(one for matching in found for one in matching.listed()))
 
 
@@ -86,7 +86,7 @@ class Bindings:
     def __init__(self) -> None:
         self._by_source: dict[str, dict[Identity, Binding]] = {}
         self._by_destination: dict[Destination, dict[Identity, Binding]] = {}
-        # Those with arguments, which the key of an entry names by a hash.
+        # The bindings with arguments, which the key of an entry identifies by a hash.
         self._with_arguments: dict[Identity, Binding] = {}
 
     def __contains__(self, binding: Binding) -> bool:
@@ -155,7 +155,7 @@ class _TrieNode:
         self.any_word: _TrieNode | None = None
         self.any_words: _TrieNode | None = None
         self.bound: Destinations | None = None
-        # Reached by `#`: it may match further words.
+        # `#` leads here, so it may match further words.
         self.loops = loops
 
     def is_leaf(self) -> bool:
@@ -192,7 +192,7 @@ class _TrieNode:
 
 
 class AnyBinding:
-    """The base of kinds of exchange. Any binding is valid, unless `_fault_of` returns why not."""
+    """The base of kinds of exchange. Every binding is valid, unless `_fault_of` returns a reason."""
 
     cacheable = True
     per_key = False
@@ -295,7 +295,7 @@ class TopicExchange(DirectExchange):
     def _matching(self, words: list[str]) -> list[Destinations]:
         found: list[Destinations] = []
         count = len(words)
-        # Where each `#` was first entered: all its matches from a later word on were seen from there.
+        # Where each `#` was first entered: all its matches from a later word on were found from there.
         entered: dict[_TrieNode, int] = {}
         open_ends: list[tuple[_TrieNode, int]] = [(self._root, 0)]
         while open_ends:
@@ -425,7 +425,7 @@ def _lot(message_hash: int, own_hash: int, weight: int) -> float:
 
 
 class ConsistentHashExchange(AnyBinding):
-    """One destination by a hash, equal for equal keys after every restart, too.
+    """Selects one destination by a hash, which stays equal for equal keys after a restart.
 
     Each destination gets a score from the message's hash and its own, scaled by its weight, which is its
     binding key, and the best score wins ("weighted rendezvous"). So no message moves between two destinations
@@ -442,7 +442,7 @@ class ConsistentHashExchange(AnyBinding):
             raise InvalidArgument("exchange", f"Unsupported property: {self._property}")
         self.cacheable = self._header is None and self._property is None
         self._bindings: dict[Destination, dict[Binding, int]] = {}
-        # One entry for each destination: it, its hash, and the weight of its oldest binding.
+        # An entry for each destination: the destination, its hash, and the weight of its oldest binding.
         self._shares: list[tuple[Destination, int, int]] | None = None
 
     def _fault_of(self, binding: Binding) -> str | None:
@@ -511,7 +511,7 @@ class ModulusHashExchange(AnyBinding):
 
     def route(self, routing_key: str, headers: Headers, properties: Headers) -> tuple[Destination, ...]:
         if self._sorted is None:
-            # Sorted, so that the order in which bindings were made, or read back, does not count.
+            # They are sorted, so that the order in which bindings were made, or read back, does not matter.
             self._sorted = sorted(
                 (binding.destination for binding in self._bindings), key=lambda one: (one.kind, one.name)
             )
@@ -542,7 +542,7 @@ class LocalRandomExchange(FanoutExchange):
         self._choose = choose
 
     def _fault_of(self, binding: Binding) -> str | None:
-        if binding.routing_key:  # which would promise a choice that is not made
+        if binding.routing_key:  # a key would suggest a choice that is not made
             return f"Non empty binding '{binding.routing_key}' key not permitted"
         return None if binding.destination.kind == "queue" else "Destination not found"
 
@@ -569,7 +569,7 @@ ENTRY_POINT_GROUP: Final = "amqp10broker.exchange_types"
 
 
 def _installed() -> Iterable[EntryPoint]:
-    # Imported here: it takes a twentieth of the time to start.
+    # It is imported here because it takes a twentieth of the start's time.
     from importlib.metadata import entry_points
 
     return entry_points(group=ENTRY_POINT_GROUP)
@@ -589,7 +589,9 @@ class Registry:
         return sorted({*self._factories, *self._others()})
 
     def factory(self, name: str) -> ExchangeTypeFactory:
-        """Raises `PreconditionFailed` if the kind is unknown, or its package cannot be loaded."""
+        """Return the factory of a kind. Raises `PreconditionFailed` if the kind is unknown, or its package
+        cannot be loaded.
+        """
         found = self._factories.get(name)
         if found is not None:
             return found

@@ -48,7 +48,7 @@ PREDECLARED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What is deleted with an object, also exchanges that auto-delete themselves."""
+    """The objects that are deleted with another one, including exchanges that auto-delete."""
 
     bindings: tuple[Binding, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
@@ -78,7 +78,7 @@ class Topology:
         registry: Registry = REGISTRY,
         policy_alternate: Callable[[str], str | None] = lambda exchange: None,
     ) -> None:
-        """`choose`: the random choice of exchanges; without it they go round."""
+        """Create it with the predeclared exchanges. `choose`: their random choice; None: they take turns."""
         self.vhost = vhost
         self.version = 0
         self._queue_exists = queue_exists
@@ -206,8 +206,8 @@ class Topology:
         """Return what is deleted with a binding; None if it does not exist. Raises `AccessRefused` as
         `plan_bind`.
         """
-        # A missing exchange or queue is not an error: clients unbind when they tidy up, after the last unbind
-        # has deleted an auto-delete exchange.
+        # A missing exchange or queue is not an error: clients unbind when they clean up, after the last
+        # unbind has deleted an auto-delete exchange.
         self._refuse_unbindable(binding)
         return self._removal([binding], ()) if binding in self.all_bindings else None
 
@@ -219,8 +219,8 @@ class Topology:
         return self._removal(bindings, ()) if bindings else _NO_REMOVAL
 
     def bindings(self, source: str | None = None, destination: Destination | None = None) -> list[Binding]:
-        """Oldest first. The binding of every queue to the default exchange is not stored; it is returned
-        first when the destination is given.
+        """Return bindings, oldest first. The binding of every queue to the default exchange is not stored; it
+        is returned first when the destination is given.
         """
         found: list[Binding] = []
         if (
@@ -259,7 +259,7 @@ class Topology:
         if exchange.name == DEFAULT_EXCHANGE:
             return self._default_route(keys)
         if not exchange.exchange_destinations and (len(keys) == 1 or not table.per_key):
-            # One lookup in one table, with distinct queues as destinations.
+            # This is one lookup in one table, with distinct queues as destinations.
             found = table.route(keys[0], headers, properties)
             names = tuple([destination.name for destination in found])
             if names or exchange.alternate is None:
@@ -282,7 +282,7 @@ class Topology:
         seen = {exchange.name}
         waiting = [exchange]
         cacheable = True
-        # Grows during the loop: exchanges are visited in the order in which they are found.
+        # The list grows during the loop: exchanges are visited in the order in which they are found.
         for current in waiting:
             if current.name == DEFAULT_EXCHANGE:
                 names, hit = self._default_route(keys)

@@ -1,6 +1,4 @@
-"""The broker: start and stop of its parts, in order, and as a process until a signal. README.md has the
-nurseries.
-"""
+"""The broker: start and stop of its parts, in order, and as a process. README.md has the nurseries."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ from amqp10broker.runtime.journal.bootstrap import (
     bootstrap,
     bootstrap_folder,
     configured_users,
-    tell_idle_patterns,
+    log_idle_patterns,
 )
 from amqp10broker.runtime.journal.data import opened_data, pid_file
 from amqp10broker.runtime.journal.journal_task import opened_journal
@@ -376,12 +374,12 @@ class Broker(ListenerContext, QueueContext, ServingContext, NodeContext):
             if self.journal_task is not None:
                 streams = (queue.number for queue in self.catalog if queue.kind.own_files)
                 self.journal_task.remove_deleted_streams(streams)
-        tell_idle_patterns(self.catalog)
+        log_idle_patterns(self.catalog)
         self._see_to_anonymous(users)
 
     def _see_to_anonymous(self, users: Collection[str]) -> None:
         if self.config.anonymous_login_user not in users:
-            # The user is not there, or has another password than the configuration names.
+            # The user does not exist, or has another password than the configured one.
             self.authenticator.anonymous_user = ""
 
     # --- what others ask --------------------------------------------------------------------------

@@ -151,9 +151,7 @@ class LogLimits:
         about: Mapping[str, Any],
         **details: Any,
     ) -> None:
-        """Write an entry, or count it. `event`: a short sentence of a closed set, without a client's
-        words.
-        """
+        """Write an entry, or count it. `event`: a short sentence of a closed set."""
         now = trio.current_time()
         self._tell_ended(now)
         if key not in self._periods and len(self._periods) >= KEYS_MAX:

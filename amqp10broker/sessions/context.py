@@ -39,9 +39,7 @@ class LinkNames:
     def take(
         self, link: SenderLink | ReceiverLink, to_session: ToSession
     ) -> SenderLink | ReceiverLink | None:
-        """Register a link under its name; return the link of this session that had it, which must be
-        detached.
-        """
+        """Register a link by its name; return this session's earlier one, which must be detached."""
         key = _key(link)
         stolen, holder = self._holders.get(key, (None, to_session))
         self._holders[key] = link, to_session

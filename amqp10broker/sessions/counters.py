@@ -20,7 +20,7 @@ FORGET_AT_LEAST: Final = 1_000
 """When there are so many combinations of names, those of deleted objects are removed."""
 
 
-class Whose(NamedTuple):
+class CountersOwner(NamedTuple):
     """The owner of a connection's counters; an empty name means none, or a deleted one."""
 
     protocol: str
@@ -81,11 +81,11 @@ class Totals:
     __slots__ = ("_forget_at", "_gone")
 
     def __init__(self) -> None:
-        self._gone: defaultdict[Whose, ClientCounters] = defaultdict(ClientCounters)
+        self._gone: defaultdict[CountersOwner, ClientCounters] = defaultdict(ClientCounters)
         self._forget_at = FORGET_AT_LEAST
 
     def add(
-        self, whose: Whose, counters: ClientCounters, users: Container[str], vhosts: Container[str]
+        self, whose: CountersOwner, counters: ClientCounters, users: Container[str], vhosts: Container[str]
     ) -> None:
         """Add the counters of an ended connection; those of deleted users and vhosts by protocol only."""
         self._gone[whose].add(counters)
@@ -95,14 +95,14 @@ class Totals:
 
     def by(
         self,
-        present: Iterable[tuple[Whose, ClientCounters]],
+        present: Iterable[tuple[CountersOwner, ClientCounters]],
         users: Container[str],
         vhosts: Container[str],
     ) -> tuple[dict[str, ClientCounters], ...]:
         """Return the counters by protocol, virtual host and user, including those of present connections."""
         self._forget(users, vhosts)
         sums: tuple[defaultdict[str, ClientCounters], ...] = tuple(
-            defaultdict(ClientCounters) for _ in Whose._fields
+            defaultdict(ClientCounters) for _ in CountersOwner._fields
         )
         for whose, counters in chain(self._gone.items(), present):
             for name, total in zip(whose, sums, strict=True):

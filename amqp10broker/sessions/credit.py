@@ -119,7 +119,7 @@ class QueueCredit:
         room = ROOM_BYTES
         if unsent_max is not None:
             most, room = unsent_max, NO_BOUND
-        elif self.kind.asked_times > 1:
+        elif self.kind.request_factor > 1:
             most = self._more(most)
         credit = min(wanted, most)
         self._asked = credit
@@ -140,7 +140,7 @@ class QueueCredit:
             limit, renew_at = unsent_max, unsent_max // 2
         elif self.waiting:
             return False  # a request is bounded in bytes: with one at a time, waiting ones are, too
-        elif self.kind.asked_times > 1:
+        elif self.kind.request_factor > 1:
             limit, renew_at = self._more(most), max(renew_at, self._asked // 2)
         left = max(0, self.granted + self.waiting)
         if left > renew_at or min(wanted, limit) <= left:
@@ -155,7 +155,7 @@ class QueueCredit:
         asked = self._asked
         if not self.waiting and self.granted <= asked // 2:
             asked *= 2
-        return min(max(asked, most), most * self.kind.asked_times)
+        return min(max(asked, most), most * self.kind.request_factor)
 
     def give_back(self, keys: Sequence[int], messages: Sequence[Message]) -> None:
         """Return waiting deliveries, and those on their way, to their places in the queue."""

@@ -64,7 +64,7 @@ class BackgroundJob(ABC):
         """Whether there is a result."""
 
     @abstractmethod
-    def hear(self, effect: Effect) -> None:
+    def on_effect(self, effect: Effect) -> None:
         """Handle an effect of a queue. Raises `RefusedError` if the work cannot be done."""
 
     @abstractmethod
@@ -120,7 +120,7 @@ class PublishOne(BackgroundJob):
     def done(self) -> bool:
         return not self._outstanding
 
-    def hear(self, effect: Effect) -> None:
+    def on_effect(self, effect: Effect) -> None:
         match effect:
             case PublishRejected():
                 queue = f"queue '{effect.queue}'"
@@ -167,7 +167,7 @@ class GetSome(BackgroundJob):
     def done(self) -> bool:
         return not self._credit.in_flight
 
-    def hear(self, effect: Effect) -> None:
+    def on_effect(self, effect: Effect) -> None:
         credit = self._credit
         queue = credit.queue
         match effect:

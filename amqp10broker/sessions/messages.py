@@ -48,9 +48,7 @@ class AlarmChanged:
 
 @dataclass(frozen=True, slots=True)
 class LinkStolen:
-    """Another session of the connection (for a resumable link: of the container) has attached a link's
-    name.
-    """
+    """Another session (of the connection; if resumable: of the container) has attached a link's name."""
 
     link: SenderLink | ReceiverLink
 

@@ -1,8 +1,8 @@
 """Opens connections of the data source with retries, and translates failures into errors that name options.
 
-A broker that is away for a moment (a restart, a slow network) is tried again with growing pauses for
-`ConnectionOptions.retry_timeout_s` (`retry`); a refusal is final, because it would be repeated. Spark itself
-restarts nothing when a source fails.
+If the broker is unavailable for a moment (a restart, a slow network), the attempt is repeated with growing
+pauses for `ConnectionOptions.retry_timeout_s` (`retry`). A refusal is final, because it would be repeated.
+Spark itself restarts nothing when a source fails.
 """
 
 from __future__ import annotations

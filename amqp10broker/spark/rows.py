@@ -381,7 +381,7 @@ class _Learner:
         return slot
 
     def _variable(self, code: int, *, wanted: bool) -> int | None:
-        # A value with a length behind its constructor.
+        # A value with a length after its constructor.
         width = 4 if code & 0x10 else 1
         length = int.from_bytes(self._data[self._pos : self._pos + width], "big")
         slot = self._slot() if wanted else None

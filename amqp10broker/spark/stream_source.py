@@ -607,8 +607,8 @@ ROWS_WORTH_A_TASK: Final = 10_000
 
 
 def first_offset(options: StreamOptions, bounds: StreamBounds, questions: Questions) -> int:
-    """Return the offset that the options mean by their start. Raises `OptionError` if it is an offset behind
-    the stream's end.
+    """Return the offset of the options' start. Raises `OptionError` if it is an offset after the stream's
+    end.
     """
     match options.start.kind:
         case StartKind.EARLIEST:

@@ -32,7 +32,7 @@ class CatalogLog(EntryLog):
             raise LimitExceeded("data folder", f"it cannot be kept on disk: {error}") from error
 
     def put_ahead(self, entries: Sequence[tuple[Key, Value]]) -> None:
-        """Store entries that must be durable before anything that queues append from now on."""
+        """Store entries that must be durable before all records that queues append from now on."""
         self.put(entries)
         self._ahead = self.changes
 
@@ -51,9 +51,9 @@ class CatalogLog(EntryLog):
 def open_catalog_log(
     disk: Disk, folder: DataFolder, part: FolderInventory, when_written: Callable[[], None] = lambda: None
 ) -> CatalogLog:
-    """Read the catalog's log of a data folder that this process holds; make an empty one if the folder is
-    new. Raises `DamagedFile` as `is_there` or if the file is damaged, and `StorageFailed` if it may not be on
-    the disk.
+    """Read the catalog's log of a data folder that this process has locked; make an empty one if the folder
+    is new. Raises `DamagedFile` as `is_there` or if the file is damaged, and `StorageFailed` if it may not be
+    on the disk.
     """
     log = CatalogLog(disk, folder.catalog, part, when_written)
     if is_there(disk, folder, part):

@@ -41,12 +41,12 @@ class Checked:
     records: int
     """All records, or those before the torn tail or the fault."""
     torn: Torn | None = None
-    """An end that was not written whole, which the next start cuts off."""
+    """An end that was not written completely, which the next start cuts off."""
     fault: StorageError | None = None
 
 
 def missing_files(disk: Disk, folder: DataFolder) -> Iterator[StorageError]:
-    """Iterate over the faults of missing files, which is the first check of a start. Raises `StorageError` if
+    """Iterate over the errors of missing files, which is the first check of a start. Raises `StorageError` if
     something cannot be read, or does not belong there.
     """
     try:
@@ -176,10 +176,11 @@ CATALOG: Final = Naming(16, Purpose.CATALOG, gapless=False)
 
 
 def accept_folder(disk: Disk, folder: DataFolder) -> Iterator[str]:
-    """Set each inventory entry to the present state of its file, durably; yield a clause for each loss. For
-    an operator without a copy of what got lost. Files are not touched: a start reports one that is damaged
-    inside. Raises `DamagedFile` if the catalog is missing, and `StorageError` if a file cannot be read, or
-    the inventory cannot be written.
+    """Set each inventory entry to the present state of its file, durably; yield a clause for each loss.
+
+    It is for an operator without a copy of the lost data. Files are not touched: a start reports a damaged
+    one. Raises `DamagedFile` if the catalog is missing, and `StorageError` if a file cannot be read, or the
+    inventory cannot be written.
     """
     part = folder.inventory.part("catalog")
     if catalog_log.is_there(disk, folder, part):
@@ -207,7 +208,7 @@ def _accept_all(disk: Disk, part: FolderInventory, folder: str, naming: Naming) 
 def _accept(
     disk: Disk, part: FolderInventory, files: Sequence[SequenceFile], naming: Naming
 ) -> Iterator[str]:
-    # Files behind those that are given up may have a gap before them.
+    # Files after those that are given up may have a gap before them.
     missing = {number for name in part.known if (number := naming.number(name)) is not None}
     missing.difference_update(member.number for member in files)
     new: dict[str, KnownFile] = {}

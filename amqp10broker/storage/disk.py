@@ -24,7 +24,7 @@ FOLDER_MODE: Final = 0o700
 _KEEP_SIZE: Final = 1
 # The most buffers that Linux takes in one call (IOV_MAX).
 _PIECES_MAX: Final = 1024
-# Up to this average size, joining pieces costs less than passing each to the system.
+# Up to this average size, joining pieces takes less time than passing each to the system.
 _JOIN_BYTES_MAX: Final = 4096
 
 
@@ -56,7 +56,7 @@ class Disk:
         return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | BINARY)
 
     def open_folder(self, path: str) -> int:
-        """Open a folder, to lock it, or to sync it: that makes names in it durable."""
+        """Open a folder, to lock or sync it: a sync makes names in it durable."""
         return portable.open_folder(path)
 
     def close(self, fd: int) -> None:
@@ -64,8 +64,7 @@ class Disk:
 
     def write(self, fd: int, offset: int, pieces: Sequence[bytes]) -> None:
         """Write all pieces from `offset` on. After an error any number of the first bytes may be there."""
-        # Goes on after a short write, until an error explains it.
-        # Python itself goes on after EINTR (PEP 475).
+        # It continues after a short write, until an error explains it. Python handles EINTR (PEP 475).
         for start in range(0, len(pieces), _PIECES_MAX):
             some = pieces[start : start + _PIECES_MAX]
             length = sum(map(len, some))
@@ -98,14 +97,14 @@ class Disk:
         os.ftruncate(fd, size)
 
     def allocate(self, fd: int, end: int) -> bool:
-        """Allocate room for all bytes before `end`, so that writing them cannot fail for want of it. The size
-        of the file does not change; truncating it releases the room behind its new end. Returns False if the
+        """Allocate room for all bytes before `end`, so that writing them cannot fail for lack of it. The size
+        of the file does not change; truncating it releases the room after its new end. Returns False if the
         system cannot allocate. After an error some of the room may have been taken.
         """
         if _fallocate is None:
             return False
         code = errno.EINTR
-        while code == errno.EINTR:  # some file systems stop for a signal
+        while code == errno.EINTR:  # some file systems are interrupted by a signal
             if _fallocate(fd, _KEEP_SIZE, 0, end) == 0:
                 return True
             code = ctypes.get_errno()
@@ -140,7 +139,7 @@ class Disk:
         os.rmdir(path)
 
     def lock(self, fd: int) -> bool:
-        """Take a file or folder for this process alone until it is closed; False: another has it."""
+        """Lock a file or folder for this process until it is closed; return False if another has it."""
         return portable.lock(fd)
 
     def free_bytes(self, path: str) -> int:
@@ -207,11 +206,11 @@ def _free_name(disk: Disk, folder: str) -> str:
     path, number = os.path.join(folder, ".scratch"), 0
     while number < _NAMES_MAX:
         try:
-            disk.unlink(path)  # of a broker that was killed
+            disk.unlink(path)  # that of a broker that was killed
         except FileNotFoundError:
             break
         except PermissionError:
-            # It is open, and Windows removes no open file.
+            # It is open, and Windows does not remove open files.
             number += 1
             path = os.path.join(folder, f".scratch{number}")
     return path

@@ -3,10 +3,10 @@
 Values are JSON. A record is one atomic change. The present entries are in memory as the bytes of the file, so
 that it can be rewritten at any time.
 
-A change is written when it is made, so it survives the process; it survives a loss of power when the
-descriptors of `fds_to_sync` have been synced, and nothing that depends on it may be confirmed before. A
-rewritten file stands aside and gets every change as the old one does, until a sync has covered both; then it
-takes the old one's name, which the next sync makes durable. So no caller waits for the disk.
+A change is written when it is made, so it survives the process. It survives a loss of power when the
+descriptors of `fds_to_sync` have been synced; nothing that depends on it may be confirmed before. A rewritten
+file has another name at first and gets every change as the old one does, until a sync has covered both. Then
+it takes the old one's name, which the next sync makes durable. So no caller waits for the disk.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from amqp10broker.storage.logfile import LogFile
 from amqp10broker.storage.record import HEADER_BYTES, FileHeader, FileReader, KnownFile, Purpose, Record
 
 ASIDE: Final = ".new"
-"""Suffix of a file that is being rewritten."""
+"""The suffix of a file that is being rewritten."""
 
 PUT: Final = 1
-"""Kind of a record of entries: a line ``[key,value]`` for each."""
+"""A record of entries: a line ``[key,value]`` for each."""
 FORGET: Final = 2
-"""Kind of a record of removed keys: a line for each."""
+"""A record of removed keys: a line for each."""
 CHANGE: Final = 3
-"""Kind of a record of both: a line ``[key,value]`` for each entry, and ``[key]`` for each key that goes."""
+"""A record of both: a line ``[key,value]`` for each entry, and ``[key]`` for each removed key."""
 
 ALLOCATED_BYTES: Final = 256 * 1024
-"""Room for changes behind the end of the file."""
+"""The room for changes after the end of the file."""
 
 SPARE_BYTES: Final = 1024 * 1024
 """The file is rewritten when it is longer than twice its live bytes by more than this."""
@@ -48,10 +48,14 @@ Value = Any
 
 
 class EntryLog:
-    """The entries of one file. `durable_changes`: number of the last change that survives a loss of power.
-    `reader`: of the opened file. `when_written`: called after each change that has been written, which has to
-    be synced. `trouble`: why the last write failed. `failed`: why nothing can be written any more: the broker
-    must stop.
+    """The entries of one file.
+
+    Attributes:
+        durable_changes: the number of the last change that survives a loss of power.
+        reader: that of the opened file.
+        when_written: called after each written change, which must be synced.
+        trouble: why the last write failed.
+        failed: why nothing can be written any more: the broker must stop.
     """
 
     def __init__(
@@ -71,10 +75,10 @@ class EntryLog:
         self._live_bytes = 0
         self._written_changes = 0
         self._file: LogFile | None = None
-        # The file that replaces this one, and the folder while the new name is not durable.
+        # The file that will replace this one, and the folder while the new name is not durable.
         self._aside: LogFile | None = None
         self._folder_fd: int | None = None
-        # Bytes of the file and of the one aside, and the last change in them.
+        # The bytes of the file and of the new one, and the last change in them.
         self._syncing = (0, 0, 0)
         self._rewrite_at = 0
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
@@ -118,9 +122,7 @@ class EntryLog:
         self.when_written()
 
     def forget(self, keys: Sequence[Key]) -> None:
-        """Remove entries atomically. If that cannot be written now, it is written with the next change, or by
-        `flush`.
-        """
+        """Remove entries atomically: now, or else with the next change, or by `flush`."""
         gone = [key for key in dict.fromkeys(keys) if key in self._live]
         if not gone:
             return
@@ -130,8 +132,7 @@ class EntryLog:
         try:
             self.flush()
         except StorageError:
-            # The fault is in `trouble`, which the broker watches. Deleting must go on: it is how room is made
-            # on a full disk.
+            # The broker checks `trouble`. Deletions must continue: they make room on a full disk.
             return
         self.when_written()
 
@@ -169,7 +170,7 @@ class EntryLog:
                 self._give_up_aside()
 
     def _allocate(self) -> None:
-        # Room for more changes also when the disk is full: deleting is how room is made.
+        # There must be room for more changes when the disk is full, too: deletions make room.
         file = self._opened
         if file.allocated < file.end + ALLOCATED_BYTES // 2:
             try:
@@ -179,7 +180,7 @@ class EntryLog:
                 return  # with the next change
 
     def _undoing(self, changed: Sequence[tuple[Key, bytes]]) -> None:
-        # If the record of `store` cannot be written, a record that undoes it is collected.
+        # If the record of `store` cannot be written, a record that reverses it is collected.
         try:
             self.flush()
         except StorageError:
@@ -237,7 +238,7 @@ class EntryLog:
                 self._write_aside()
                 self.when_written()
             except StorageError:
-                pass  # the old file is good
+                pass  # the old file is valid
         self._tell()
 
     def sync(self) -> None:
@@ -297,7 +298,7 @@ class EntryLog:
             file.synced_to(HEADER_BYTES)
             for chunk in _chunks(self._live.values()):
                 file.append(0, PUT, self.changes, (b"\n".join(chunk),))
-            # A marker behind all of it: a fault before it is damage, not a torn end.
+            # This writes a marker after all of it: a fault before it is damage, not a torn end.
             file.synced_to(file.end)
             file.mark()
             file.write()
@@ -317,7 +318,7 @@ class EntryLog:
     def _replace_file(self) -> None:
         file, old = self._aside, self._file
         assert file is not None
-        # Windows renames no open file, and replaces none.
+        # Windows does not rename or replace open files.
         file.close()
         if old is not None:
             old.close()
@@ -412,7 +413,7 @@ class EntryLog:
             try:
                 self._rewrite()
             except DiskFull:
-                pass  # the old file is good
+                pass  # the old file is valid
         self._allocate()
 
     def read(self, known: KnownFile | None = None) -> FileReader:
@@ -459,7 +460,7 @@ class EntryLog:
 
 
 def _encoded(value: Any) -> bytes:
-    # One line: line ends in texts are escaped, as all that is not ASCII.
+    # The result is one line: line ends in texts are escaped, as all characters that are not ASCII.
     return _json(value).encode()
 
 

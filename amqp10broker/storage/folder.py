@@ -74,7 +74,7 @@ class Inventory(EntryLog):
 
 @dataclass(slots=True, eq=False)
 class FolderInventory:
-    """The inventory's entries of one folder. `known`: files that must exist, by name."""
+    """The inventory's entries of one folder. `known`: the files that must exist, by name."""
 
     _inventory: Inventory
     _folder: str
@@ -94,7 +94,7 @@ class FolderInventory:
             self.known.update(new)
 
     def forget(self, names: Iterable[str]) -> int:
-        """Remove the entries of files, which may go when the returned change `is_durable`."""
+        """Remove the entries of files, which may be removed when the returned change `is_durable`."""
         gone = [name for name in names if self.known.pop(name, None) is not None]
         self._inventory.forget([(self._folder, name) for name in gone])
         return self._inventory.changes
@@ -158,9 +158,11 @@ class DataFolder:
 
 
 def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: bool = False) -> DataFolder:
-    """Open a data folder for this process, and make it if there is none, in an existing folder. `holder`:
-    this process for others: "process 123". Raises `FolderInUse`; `DamagedFile` if its format or inventory is
-    missing or damaged; `StorageError` if it cannot be opened, is something else, or has another format.
+    """Open a data folder for this process. Make it if it does not exist, in an existing folder.
+
+    `holder`: the name of this process for others: "process 123". Raises `FolderInUse`; `DamagedFile` if its
+    format or inventory is missing or damaged; `StorageError` if it cannot be opened, is something else, or
+    has another format.
     """
     with _told(path, "the data folder cannot be used"):
         _make_folder(disk, path)
@@ -172,7 +174,7 @@ def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: b
             lost = complete and without_inventory and not is_there(disk, path)
             if complete and not lost:
                 _check_inventory(disk, path)
-            # Durable before the format that refers to it.
+            # The inventory is durable before the format that refers to it.
             files = Inventory(disk, path)
             if lost or not complete:
                 files.make()
@@ -251,7 +253,7 @@ def _check_contents(disk: Disk, path: str, to_do: str) -> None:
     names = disk.list_folder(path)
     if _FORMAT_NAME in names:
         return
-    # "lost+found" is at the top of a new file system.
+    # A new file system has "lost+found" at its top.
     foreign = [name for name in names if name not in _OURS and name != "lost+found"]
     if foreign:
         raise StorageError(
@@ -275,7 +277,7 @@ def _take_locks(disk: Disk, path: str, holder: str | None) -> list[int]:
         try:
             _lock(disk, path, locks[0])
         except OSError:
-            # NFS locks only what is open to write, which a folder never is: the file's lock is all there is.
+            # NFS only locks files that are open for writing, never a folder: the file's lock remains.
             _let_go(disk, locks)
         if _LOCK_NAME not in disk.list_folder(path):
             if holder is None:
@@ -283,7 +285,7 @@ def _take_locks(disk: Disk, path: str, holder: str | None) -> list[int]:
             try:
                 disk.close(disk.create(name))
             except FileExistsError:
-                pass  # another broker was faster; the lock says which has it
+                pass  # another broker was faster; the lock file names it
         locks.append(disk.open(name, write=holder is not None))
         _lock(disk, path, locks[-1])
         if holder is not None:
@@ -323,8 +325,8 @@ def _sign(disk: Disk, fd: int, holder: str) -> None:
         disk.truncate(fd, 0)
         disk.write(fd, 0, [f"{holder}\n".encode()])
     except OSError:
-        # A full disk must not keep a broker from starting, which may free some of it. The lock holds all the
-        # same; it only lacks the holder's name.
+        # A full disk must not prevent a start, which may free some of it. The lock is valid, and only lacks
+        # the holder's name.
         pass
 
 
@@ -364,7 +366,7 @@ def _has_format(disk: Disk, path: str) -> bool:
 
 
 def _write_format(disk: Disk, path: str) -> None:
-    # Written aside and renamed, so that there is never half of it.
+    # It is written under another name and renamed, so that half of it never exists.
     aside = os.path.join(path, _FORMAT_NEW)
     if _FORMAT_NEW in disk.list_folder(path):
         disk.unlink(aside)

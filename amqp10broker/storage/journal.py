@@ -39,22 +39,22 @@ from amqp10broker.storage.logfile import JOURNAL, FolderSurvey, LogFile, go_on, 
 from amqp10broker.storage.record import HEADER_BYTES, FileHeader, FileReader, Purpose, Record, Torn
 
 FILE_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Size of a file that takes no further record. Less than the disk alarm leaves free (50 MB), since otherwise
-there would be no room to clean a file during an alarm.
+"""The size of a file that takes no further record. It is below the disk alarm's limit (50 MB), because
+otherwise there would be no room to clean a file during an alarm.
 """
 
 ALLOCATED_AT_ONCE: Final = 8
 
 RESERVE_BYTES_MIN: Final = 1024 * 1024
-"""A journal shorter than its maximum reserve has a reserve as long as itself, and at least this: no more than
+"""The least reserve. A journal shorter than the largest reserve has a reserve of its own length: no more than
 that can be settled or cleaned.
 """
 
 NEXT_BYTES: Final = 64 * 1024
-"""Allocated in the next file as long as it is not begun."""
+"""The room that is allocated in the next file before it is used."""
 
 GROUP_BEGINS: Final = 253
-"""A record of the journal's own: records up to the next `GROUP_ENDS` count together, or not at all."""
+"""A record of the journal itself: records up to the next `GROUP_ENDS` count together, or not at all."""
 
 GROUP_ENDS: Final = 254
 """With index 1 the records since `GROUP_BEGINS` count."""
@@ -62,7 +62,7 @@ GROUP_ENDS: Final = 254
 _KIND: Final = attrgetter("kind")
 
 OPEN_FILES_MAX: Final = 64
-"""Open descriptors of files that are only read."""
+"""The number of open descriptors of files that are only read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,8 @@ class RecoveryResult:
 
 class Journal:
     """The journal of one node, usable after `recover` has been iterated to its end. `shortage`: why the
-    reserve is not whole, or there is no room for a refused append beside it; None if there is, or no reserve.
+    reserve is incomplete, or there is no room for a refused append besides it; None: there is, or there is no
+    reserve.
     """
 
     def __init__(
@@ -108,28 +109,28 @@ class Journal:
         # The next file, made in advance: a full disk may have no room for it.
         self._next: LogFile | None = None
         self.ticket = 0
-        """The last one returned: when it is durable, everything is."""
+        """The last one returned: when it is durable, all records are."""
         self._written = 0
         self._together = False
-        # During recovery: records of a group before its end has been read.
+        # The records of a group during recovery, before its end has been read.
         self._unended: list[Record] | None = None
-        # All readable files, oldest first, including those that are still to be made.
+        # All readable files, oldest first, including those that are not created yet.
         self._files: dict[int, LogFile] = {}
         self._live: dict[int, int] = {}
         self._full_bytes = 0
         # Descriptors of closed files, least recently used first.
         self._reading: OrderedDict[int, LogFile] = OrderedDict()
-        # Records are written to `_current`; the files behind it are filled one after the other, in memory,
-        # and `_filling` is the last of them. `_last_tickets` are those of files filled.
+        # Records are written to `_current`. The later files are filled one after the other, in memory, and
+        # `_filling` is the last of them. `_last_tickets` are those of files filled.
         self._current: LogFile
         self._pending: deque[LogFile] = deque()
         self._filling: LogFile
         self._last_tickets: dict[int, int] = {}
-        # The state that a sync of everything written so far would make durable.
+        # The states that a sync of everything written so far would make durable.
         self._points: deque[tuple[int, LogFile, int, LogFile | None, int]] = deque()
         self._syncing = False
         self._names = self._names_synced = 0
-        # Files to remove, and the ticket that must be durable first; then the change of the inventory.
+        # Files to remove, each with the ticket that must be durable first; then the inventory's change.
         self._dropped: deque[tuple[int, LogFile]] = deque()
         self._leaving: deque[tuple[int, LogFile]] = deque()
 
@@ -227,7 +228,7 @@ class Journal:
             except StorageError:
                 if current.written == current.synced:
                     raise
-                # First let what has been written be synced and confirmed; the next call tries again.
+                # The written records can be synced and confirmed first; the next call tries again.
                 following = None
             else:
                 self._names += 1
@@ -394,7 +395,7 @@ class Journal:
                 )
         self._begin(found, reader)
         if self._unended is not None:
-            # Later records are not part of it.
+            # Later records must not be part of it.
             self.append(0, GROUP_ENDS, 0, ())
             self._unended = None
         torn = None if reader is None else reader.torn
@@ -402,7 +403,7 @@ class Journal:
         self.found = RecoveryResult(len(found.files), records, self.size_bytes, torn, torn_path)
 
     def _without_unended(self, batch: Sequence[Record]) -> list[Record]:
-        # The records of a group count when its end has come.
+        # The records of a group count when its end has been read.
         counting: list[Record] = []
         for record in batch:
             if record.kind == GROUP_BEGINS:
@@ -447,7 +448,7 @@ class Journal:
         )
 
     def _may_roll(self, full: LogFile) -> bool:
-        # During a shortage the reserve is behind the end of this file, and the next has little room. So this
+        # During a shortage the reserve is after the end of this file, and the next has little room. So this
         # one is left when hardly anything in it is live, so that it can be cleaned, or when its room is used
         # up.
         if not self.reserve:
@@ -463,8 +464,8 @@ class Journal:
         return little and full.end >= self._file_bytes_max // ALLOCATED_AT_ONCE
 
     def _make_next(self, number: int) -> bool:
-        # Only one empty file may stand behind records that are not durable: `survey` takes the file before it
-        # for the one that may end in the middle of a record.
+        # Only one empty file may follow records that are not durable: `survey` assumes that the file before
+        # it may end in the middle of a record.
         if self._pending:
             return False
         if self._next is None:
@@ -480,13 +481,13 @@ class Journal:
             try:
                 self._next.allocate(HEADER_BYTES + NEXT_BYTES)
             except DiskFull:
-                return True  # it has its header, and on most systems a block with it
+                return True  # it has its header, and on most systems a block for it
         return True
 
     def _extend(self, size: int = 0) -> None:
         file = self._filling
         if not file.written:
-            return  # when it is; it was made in advance, or there is room to make it
+            return  # otherwise it was made in advance, or there is room to make it
         reserve = min(self.reserve, max(RESERVE_BYTES_MIN, self.size_bytes))
         wanted = reserve + max(size, self._refused)
         beyond = min(reserve, self._file_bytes_max // ALLOCATED_AT_ONCE)
@@ -495,13 +496,13 @@ class Journal:
         while part > self.room_bytes:
             try:
                 if not file.allocate(file.end + part):
-                    self.reserve = 0  # this file system cannot
+                    self.reserve = 0  # this file system cannot allocate
                     return
             except DiskFull as error:
                 if part > wanted:
                     part = wanted
                     continue
-                # A part of the reserve is better than none.
+                # A part of the reserve is better than no reserve.
                 shortage = error
                 part //= 2
                 if part < reserve // 16:
@@ -509,19 +510,19 @@ class Journal:
         self.shortage = shortage
         if shortage is None:
             self._refused = 0
-        # During a shortage not every record is a reason to allocate: `write` tries it again and again.
+        # During a shortage an append does not always allocate: `write` tries it again and again.
         self._limit = file.allocated - reserve if shortage is None else file.end + reserve
 
     def _refill(self) -> None:
         # Before a write, allocations and files that failed earlier are tried again.
         filling = self._filling
-        # First the next file, for which a little is enough: the reserve takes all there is, and without room
-        # in the next file this one could not be left, and so never be cleaned.
+        # The next file comes first, which needs little: the reserve takes all the room, and without room in
+        # the next file this one could not be left, and so never be cleaned.
         self._make_next(filling.number + 1)
         if self.shortage is not None or filling.end > self._limit:
             self._extend()
         if self.shortage is not None and not self._pending and self._may_roll(filling):
-            # With hardly anything alive in it it can be cleaned now.
+            # It has hardly any live record, so it can be cleaned now.
             filling = self._roll(filling)
         self._make_next(filling.number + 1)
 
@@ -568,7 +569,7 @@ class Journal:
         return self._folder_fd
 
     def _begin(self, found: FolderSurvey, last: FileReader | None) -> None:
-        # Makes the files on disk durable as they were read, and appends to the last one.
+        # Make the files on disk durable as they were read, and append to the last one.
         number = found.files[-1].number if found.files else 1
         path = self._path(number)
         try:
@@ -601,7 +602,7 @@ class Journal:
             self._claim(*self._files.values())
             self._part.sync()
         except DiskFull:
-            # The inventory is as true as before, and a broker must start on a full disk, as it may free room.
+            # The inventory is still true, and a broker must start on a full disk, because it may free room.
             return
 
     def _adopt(self, unused: str, number: int) -> None:

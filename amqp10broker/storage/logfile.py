@@ -33,7 +33,7 @@ from amqp10broker.storage.record import (
     parse,
 )
 
-# The first read of one record fetches so much: most records are shorter.
+# The bytes of the first read of one record: most records are shorter.
 _GUESS_BYTES: Final = 4096
 _LEAD: Final = struct.Struct(">II")
 _REST: Final = struct.Struct(">IBQQ")
@@ -41,9 +41,9 @@ FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class LogFile:
-    """One file. `written`: bytes that the system has been given; 0: the file is not made. `synced`: bytes
+    """One file. `written`: bytes that were passed to the system; 0: the file is not created. `synced`: bytes
     that are known to be durable; 0 as long as the header and the name are not. `allocated`: bytes before this
-    can be written even if the disk is full.
+    offset can be written even if the disk is full.
     """
 
     __slots__ = (
@@ -52,7 +52,7 @@ class LogFile:
     )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str, header: FileHeader, *, size: int = 0, synced: int = 0) -> None:
-        """Describe a file without opening it. `size`: end of its last record; 0: it has to be made."""
+        """Describe a file without opening it. `size`: the end of its last record; 0: it must be created."""
         self.path = path
         self.header = header
         self.number = header.number
@@ -112,7 +112,7 @@ class LogFile:
             raise self._failed("its folder cannot be synced", error) from error
 
     def sync(self) -> None:
-        """Make written records durable. After a failure another sync cannot help."""
+        """Make written records durable. After a failure another sync is useless."""
         try:
             self._disk.sync(self.fileno())
         except OSError as error:
@@ -135,8 +135,7 @@ class LogFile:
             except OSError as error:
                 if error.errno not in FULL:
                     raise self._failed("cannot give room back", error) from error
-                # Where files are copied on write even that takes room; it is released when the file is
-                # removed.
+                # On copy-on-write file systems even that takes room; it is released when the file is removed.
             self.allocated = self.written
 
     def append(self, group: int, kind: int, index: int, payload: Sequence[bytes], term: int = 0) -> int:
@@ -182,8 +181,8 @@ class LogFile:
             try:
                 self._disk.truncate(fd, self.written)
             except OSError:
-                # The next try cuts it. The bytes there are the beginning of what will be written there again;
-                # a reader that comes first finds it torn.
+                # The next attempt cuts it. The bytes are the beginning of what will be written there again; a
+                # reader that comes first finds a torn record.
                 pass
             raise self._failed("cannot be written", error) from error
         self.written = self.end
@@ -191,9 +190,9 @@ class LogFile:
         self._places = {}
 
     def _forget_half(self, fd: int) -> None:
-        # After a failed write, no part of it may be found under what is written there next: after a loss of
-        # power, half of an old record in a file as long as now would look like a record that was written
-        # whole and damaged. It is rare, so the caller waits.
+        # After a failed write, no part of it may be found under the bytes that are written there next. After
+        # a loss of power, half of an old record in a file as long as now would look like a record that was
+        # written completely and damaged. It is rare, so the caller waits.
         try:
             self._disk.truncate(fd, self.written)
         except OSError as error:
@@ -234,7 +233,7 @@ class LogFile:
         end = offset + length
         data = self._read(offset, min(end, self.written) - offset) if offset < self.written else b""
         if end > self.written:
-            # Rare: records are read that were appended a moment ago.
+            # This is rare: records are read that were appended a moment ago.
             collected = b"".join(self._pieces)
             first = max(self.written, HEADER_BYTES)
             data += collected[max(offset - first, 0) : end - first]

@@ -52,7 +52,7 @@ OFFSET_MASK: Final = 0xFFFF_FFFF
 
 
 class Purpose(enum.IntEnum):
-    """A file of one purpose is never read as one of another."""
+    """The purpose of a file. A file of one purpose is never read as one of another."""
 
     JOURNAL = 1
     CATALOG = 2
@@ -139,7 +139,7 @@ BRING_BACK: Final = (
 )
 
 CHUNK_BYTES: Final = 1 << 20
-"""Size of a read: a batch has so many bytes, or one record."""
+"""The size of a read: a batch has so many bytes, or one record."""
 
 
 class KnownFile(NamedTuple):
@@ -241,7 +241,7 @@ class FileReader:
         data = self._disk.read(self._fd, self.end, CHUNK_BYTES)
         records, used, good = parse(data, self.end, header)
         if good and not used and len(data) >= RECORD_BYTES:
-            # One record longer than a chunk, or a length that leads beyond the end.
+            # One record is longer than a chunk, or the length exceeds the file.
             length = RECORD_BYTES + int.from_bytes(data[:4], "big")
             if self.end + length <= self.size:
                 data = self._disk.read(self._fd, self.end, length)
@@ -278,8 +278,7 @@ class FileReader:
         header = decode_header(data) if len(data) == HEADER_BYTES else None
         if header is None:
             if known is None and self._last and self.size <= HEADER_BYTES:
-                # The file was made, and the power went before its first sync: no record was ever behind the
-                # header.
+                # The power was lost before the file's first sync: no record was ever after the header.
                 self.torn = Torn(0, self.size)
                 return None
             problem = "the header of the file is damaged"
@@ -322,7 +321,7 @@ def parse(data: bytes, offset: int, header: FileHeader) -> tuple[list[Record], i
         length, crc, group, kind, term, index = unpack(data, at)
         end = at + RECORD_BYTES + length
         if end > limit:
-            # Zeros of a length this long are not a beginning either, but then the checksum will differ.
+            # Zeros of this length are not a beginning either, but then the checksum will differ.
             return records, at, True
         place = offset + at
         if crc32(view[at + 8 : end], seed) ^ place & OFFSET_MASK != crc or not kind:
@@ -345,9 +344,9 @@ def _unreadable(path: str, error: OSError) -> StorageError:
 SECTOR_BYTES: Final = 512
 """The unit that a disk writes as a whole or not at all."""
 
-# How far behind a bad record another one is searched byte by byte, when its length leads nowhere.
+# The distance after a bad record in which another one is searched byte by byte, when its length is invalid.
 _SEARCH_BYTES_MAX: Final = 256 * 1024
-# Longer ones are not found so: checking each place that could begin one would take minutes.
+# Longer records are not found so: checking each possible beginning would take minutes.
 _SEARCHED_RECORD_BYTES_MAX: Final = 256 * 1024
 
 
@@ -389,7 +388,7 @@ def _synced(data: bytes, offset: int, header: FileHeader) -> int:
         at = found - RECORD_BYTES
         if at >= 0 and is_record(data, at, header.seed, offset + at):
             _, _, _, kind, _, index = RECORD.unpack_from(data, at)
-            # A marker can only be about bytes before it.
+            # A marker can only describe bytes before it.
             if kind == MARKER and index <= offset + at:
                 synced = max(synced, index)
         found = data.find(wanted, found + 1)

@@ -35,7 +35,7 @@ CHUNK: Final = 1
 """Kind of a record with a chunk of messages (`queues.stream.log`)."""
 
 OPEN_MAX: Final = 8
-"""Open files of a stream beside the one that is written to."""
+"""The open files of a stream besides the one that is written."""
 
 FOLDER: Final = "streams"
 _DELETED: Final = ".deleted"
@@ -224,7 +224,7 @@ class FileShelf:
         try:
             self._disk.unlink(path)
         except OSError as error:
-            # Not `DiskFull`, whatever the system reports: no caller would repeat the removal.
+            # It is not `DiskFull`, whatever the system reports: no caller would repeat the removal.
             raise _fault(path, "cannot be removed", error) from error
 
     def close(self) -> None:
@@ -265,7 +265,7 @@ class FileShelf:
 
 
 class Segments:
-    """A reader of a stream's segments, which checks that each goes on where the last ended. `following`:
+    """A reader of a stream's segments, which checks that each begins where the last ended. `following`: the
     offset of the next message; None before the first.
     """
 

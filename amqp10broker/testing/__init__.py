@@ -1,7 +1,7 @@
 """A broker for the tests of a program: the pytest plugin, and `running` for every other framework.
 
 The broker is imported when one is started, so that a run of pytest without such a test has no cost. The
-documentation of users is `docs/testing.md`.
+users' documentation is `docs/testing.md`.
 """
 
 from __future__ import annotations

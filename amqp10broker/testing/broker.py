@@ -111,9 +111,7 @@ class VhostFaults:
         return self.inject("limit-credit", count=count, **targets)
 
     def hold_bytes(self, **targets: Any) -> Any:
-        """Read from and write to connections nothing, as on a network without connectivity; only `client` is
-        supported.
-        """
+        """Neither read from nor write to connections, as on a dead network; only `client` is supported."""
         return self.inject("hold-bytes", **targets)
 
     def reset_after(self, frames: int = 1, **targets: Any) -> Any:
@@ -403,9 +401,9 @@ class AmqpBroker:
         self.ask("bind", source=exchange, destination_queue=queue, binding_key=key)
 
     def load(self, path: str | Path, vhost: str | None = None) -> None:
-        """Declare in the test's virtual host what a definitions file of RabbitMQ or this broker has of one
-        virtual host: queues, exchanges, bindings and policies. `vhost`: which one; None: the only one. Raises
-        `BrokerError` if the file has several, or something in it is refused.
+        """Declare the objects of one virtual host in a definitions file of RabbitMQ or this broker in the
+        test's virtual host: queues, exchanges, bindings and policies. `vhost`: which one; None: the only one.
+        Raises `BrokerError` if the file has several, or one of its objects is refused.
         """
         document = json.loads(Path(path).read_text(encoding="utf-8"))
         found = {name: document.get(name, []) for name in _TOPOLOGY}
@@ -505,7 +503,7 @@ class AmqpBroker:
                 for each in self.waiting
                 if each["queue"] == queue
             ]
-            # Of a channel only its consumers have a queue: deliveries by basic.get have none.
+            # In a channel only consumers have a queue: deliveries by basic.get have none.
             return [*lines, *(list(self._unsettled(queue)) or (self._unsettled() if held else ()))]
 
         self._eventually(problems, within_s, f"queue '{queue}' has messages")

@@ -46,7 +46,7 @@ START_S: Final = 30.0
 # How long a broker in a thread, and one in a process, may take to end.
 STOP_S: Final = 10.0
 PROCESS_STOP_S: Final = 20.0
-# More than any operation takes before its own timeout.
+# This is more than any operation takes before its own time-out.
 ASK_S: Final = 60.0
 # Lines of the log in the error when the broker has ended by itself.
 LOG_LINES: Final = 40
@@ -248,7 +248,7 @@ class Process(_Remote):
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            **portable.OWN_SESSION,  # ctrl-C is for the tests, which then stop it in order
+            **portable.OWN_SESSION,  # Ctrl-C is for the tests, which then stop it in order
         )
         up = threading.Event()
         self._reader = threading.Thread(target=self._read_log, args=(self._process, up), daemon=True)

@@ -1,6 +1,6 @@
-"""Finds habits in recorded frames, of this broker's clients or any, that harm a client or others.
+"""Finds habits in recorded frames, of clients of this or any broker, that harm the client or others.
 
-`docs/frames.md` lists the rules. It watches each client of either protocol frame by frame.
+`docs/frames.md` lists the rules. It checks each client of either protocol frame by frame.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from amqp10broker.observe.frames.link_state import (
     AttachObserved,
     ChannelEnded,
     ChannelEvent,
-    ConsumerAsked,
+    ConsumeObserved,
     ConsumerEnded,
     DetachObserved,
     DispositionObserved,
@@ -296,7 +296,7 @@ _CONDITIONS: Final = {
     "amqp:link:transfer-limit-exceeded": BEYOND_CREDIT,
     "amqp:session:window-violation": BEYOND_WINDOW,
 }
-# By the broker's stop, or an operator: not caused by the client.
+# The text of a stop of the broker, or of an operator: not caused by the client.
 _FORCED: Final = "Connection forced"
 _MANAGEMENT: Final = "/management"
 _BACK: Final = (Released, Modified, Rejected)
@@ -522,7 +522,7 @@ class Client091:
         self._book = book
         self._state = ObservedChannels()
         self._consumers: dict[ObservedConsumer, _LintedConsumer] = {}
-        # Of each channel: persistent messages without confirms; the consumer of the content that follows.
+        # For each channel: persistent messages without confirms; the consumer of the content that follows.
         self._unconfirmed: Counter[ObservedChannel] = Counter()
         self._header_of: dict[ObservedChannel, ObservedConsumer] = {}
         self._returned: Counter[tuple[str, str]] = Counter()
@@ -564,7 +564,7 @@ class Client091:
 
     def _take(self, event: ChannelEvent, body: Any, record: RecordedFrame) -> None:
         match event:
-            case ConsumerAsked():
+            case ConsumeObserved():
                 self._consumers[event.consumer] = _LintedConsumer(evidence_of(record))
             case MessageDelivered():
                 self._deliver(event, record)

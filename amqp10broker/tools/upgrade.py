@@ -1,4 +1,4 @@
-"""Finds in recorded frames what another version of RabbitMQ refuses or does otherwise."""
+"""Finds in recorded frames what another version of RabbitMQ refuses or handles differently."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from amqp10broker.protocols.amqp091.properties import decode_properties
 from amqp10broker.protocols.amqp10.performatives import Attach, Open
 
 _PROPERTIES_AT = HEADER.size + 12
-"""Of a content header frame: behind class, weight and size."""
+"""The offset in a content header frame, after class, weight and size."""
 _NORMAL = 4
 
 
@@ -31,7 +31,7 @@ class RecordedUses:
     """Processes the frames of any number of connections, and reports uses to an `Upgrade`."""
 
     def __init__(self, upgrade: Upgrade, quorum_queues: Collection[str] = ()) -> None:
-        """`quorum_queues`: known beside the queues that the frames declare."""
+        """Create it. `quorum_queues`: known queues besides those that the frames declare."""
         self._upgrade = upgrade
         self._quorum = set(quorum_queues)
         self._clients: dict[int, _Client] = {}

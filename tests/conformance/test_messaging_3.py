@@ -252,6 +252,7 @@ def test_annotations_with_reserved_keys_are_refused(annotations: dict[Any, Any])
     assert line.startswith('B> DETACH h=0 closed=true error=amqp:invalid-field "reserved_annotation_key')
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "durable_field_quorum_queue", "durable_field_stream")
 @pytest.mark.rabbitmq("amqp_client_SUITE", "durable_field_classic_queue")
 @pytest.mark.rabbitmq(
     "rabbit_fifo_SUITE",
@@ -592,6 +593,7 @@ def test_a_bare_name_declares_the_queue(terminus: str, script: ScriptRunner) -> 
     assert declared.durable
 
 
+@pytest.mark.rabbitmq("unicode_SUITE", "classic_queue_v2", "quorum_queue", "stream")
 @pytest.mark.rabbitmq("amqp_address_SUITE", "queue", "queue_with_slash")
 @pytest.mark.parametrize(
     ("address", "name"),

@@ -1,6 +1,6 @@
-"""Alarms that were measured: memory is really filled until publishers are held, and really emptied again.
+"""An alarm that was measured: memory is really filled until publishers are held, and really emptied again.
 
-The broker of each test is its own and in memory, with a watermark that lies 32 MB above
+The broker is the test's own and in memory, with a watermark that lies 32 MB above
 what it needs without messages.
 """
 
@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import pika
 import pytest
 from proton import Delivery
 from proton import Message as ProtonMessage
 
 from tests.support.broker_process import BrokerProcess, StartBroker
-from tests.support.pika_client import Connect, Inbox, until
 from tests.support.proton_client import ReceivingEnd
 
 ROOM_BYTES: Final = 32_000_000
@@ -22,7 +20,6 @@ BODY: Final = bytes(60_000)
 MESSAGES_MAX: Final = 20 * ROOM_BYTES // len(BODY)
 """Nobody gets as many in: the alarm is on long before, though memory is looked at ten times a second only."""
 BATCH: Final = 25
-TRANSIENT: Final = pika.BasicProperties(delivery_mode=1)
 
 
 def start(start_broker: StartBroker) -> BrokerProcess:
@@ -94,55 +91,3 @@ def test_memory_is_filled_by_amqp_10_and_emptied_by_consuming_on_a_session_that_
     consume(receiver, len(held))
     broker.wait_for_counts(queue, ready=0)
     sender.send("and on")
-
-
-def test_memory_is_filled_by_amqp_091_and_emptied_by_another_connection(
-    start_broker: StartBroker, connect: Connect, queue: str
-) -> None:
-    """connection.blocked with its reason comes by itself; the consumer goes on; then unblocked."""
-    broker = start(start_broker)
-    publisher = connect(broker)
-    told: list[str] = []
-    publisher.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
-    publisher.add_on_connection_unblocked_callback(lambda _, frame: told.append("unblocked"))
-    channel = publisher.channel()
-    channel.queue_declare(queue)
-    consumer = connect(broker).channel()
-    consumer.basic_qos(prefetch_count=BATCH)
-
-    sent = 0
-
-    def is_taken() -> bool:
-        """What was sent is in the queue, or the broker no longer reads it."""
-        document = broker.status()
-        ready = document["queues"][0]["messages_ready"]
-        return ready == sent or document["connections"][0]["state"] == "blocked"
-
-    # Never much at a time: what the sockets do not hold would keep the client waiting in basic_publish.
-    while broker.status()["connections"][0]["state"] != "blocked":
-        assert sent < MESSAGES_MAX, f"memory was filled, and nobody blocked: {memory(broker)}"
-        for _ in range(3):
-            channel.basic_publish("", queue, BODY, TRANSIENT)
-        sent += 3
-        broker.wait_until(is_taken, "messages in the queue")
-    until(channel, lambda: told, "connection.blocked")
-    assert told == ["low on memory"]
-    assert sent * len(BODY) > ROOM_BYTES / 2
-    channel.basic_publish("", queue, b"last", TRANSIENT)  # waits in the socket: nobody reads it
-    shown = broker.status()
-    assert shown["broker"]["alarms"] == ["memory"]
-    assert [each["state"] for each in shown["connections"]] == ["blocked", "blocking"]
-
-    inbox = Inbox(consumer, queue)
-    taken = 0
-    while len(told) == 1 and taken <= sent:
-        consumer.basic_ack(inbox.take()[0].tag)
-        taken += 1
-        publisher.process_data_events(0)
-    until(channel, lambda: len(told) > 1, "connection.unblocked")
-    assert told == ["low on memory", "unblocked"]
-    for _ in range(sent + 1 - taken):
-        consumer.basic_ack(inbox.take()[0].tag)
-    assert inbox.texts[-1] == "last"
-    assert channel.queue_declare(queue, passive=True).method.message_count == 0
-    assert publisher.is_open

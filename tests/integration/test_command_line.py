@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -116,19 +118,26 @@ def test_watch_on_a_terminal_is_redrawn_and_leaves_it_clean(broker: BrokerProces
 # --- serve ----------------------------------------------------------------------------------------
 
 
-def test_trace_shows_frames_while_the_broker_runs(broker: BrokerProcess, tmp_path: Path) -> None:
-    """Into the terminal until it is switched off elsewhere, and into a file; the password is in neither."""
+@contextmanager
+def running(broker: BrokerProcess, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A command of frames that runs until it ends by itself."""
     process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "amqp10broker", "frames", "trace", "guest", "on"),
-            *("--admin-socket", broker.admin_socket),
-        ],
+        [sys.executable, "-m", "amqp10broker", "frames", *words, "--admin-socket", broker.admin_socket],
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_trace_shows_frames_while_the_broker_runs(broker: BrokerProcess, tmp_path: Path) -> None:
+    """Into the terminal until it is switched off elsewhere, and into a file; the password is in neither."""
+    with running(broker, "trace", "guest", "on") as process:
         assert process.stderr.readline() == "tracing user guest until Ctrl-C\n"
         file = tmp_path / "trace.txt"
         assert run(broker, "frames", "trace", "127.0.0.1", "on", "--file", str(file)).startswith(
@@ -141,9 +150,6 @@ def test_trace_shows_frames_while_the_broker_runs(broker: BrokerProcess, tmp_pat
         assert re.fullmatch(rf"peer 127\.0\.0\.1 was traced to {file}: \d+ lines\n", ended)
         run(broker, "frames", "trace", "guest", "off")
         shown, complaint = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
     assert (process.returncode, complaint) == (0, "the trace has ended: it was switched off\n")
     for text in (shown, file.read_text()):
         assert all(f" ch 0 {name} " in text for name in ("OPEN", "BEGIN", "ATTACH", "FLOW", "TRANSFER"))
@@ -154,25 +160,12 @@ def test_trace_shows_frames_while_the_broker_runs(broker: BrokerProcess, tmp_pat
 
 def test_lint_looks_at_frames_while_the_broker_runs(broker: BrokerProcess) -> None:
     """Until its time is over, or what it looks at is not traced any more."""
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "amqp10broker", "frames", "lint", "127.0.0.1", "--for", "600"),
-            *("--admin-socket", broker.admin_socket),
-        ],
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    with running(broker, "lint", "127.0.0.1", "--for", "600") as process:
         assert process.stderr.readline() == "checking peer 127.0.0.1 for 600 s\n"
         with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port, heartbeat=0)):
             pass
         run(broker, "frames", "trace", "127.0.0.1", "off")
         shown, complaint = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
     assert (process.returncode, complaint) == (1, "")
     assert shown.startswith("risk: no-heartbeat: connection ")
     assert re.search(r"^1 finding in \d+ frames of 1 connection$", shown, re.MULTILINE)

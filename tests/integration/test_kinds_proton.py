@@ -1,14 +1,11 @@
-"""What AMQP 1.0 clients see of each kind of queue: credit, drain, and names of any letters."""
+"""How AMQP 1.0 clients drain each kind of queue."""
 
 from __future__ import annotations
-
-from urllib.parse import quote
 
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from proton import Delivery, Described, Link, Message, symbol
 
-from tests.support.pika_client import Properties, put
 from tests.support.proton_client import ProtonClient
 
 pytestmark = pytest.mark.usefixtures("deadline")
@@ -47,31 +44,3 @@ def test_drain_delivers_what_is_there_and_forfeits_the_rest(
     client.wait(lambda: receiver.link.credit == 0 and not receiver.link.draining(), "drained")
     assert receiver.bodies == list(range(min(ready, credit)))
     assert receiver.link.drained() == max(credit - ready, 0)
-
-
-@pytest.mark.rabbitmq("amqp_client_SUITE", "durable_field_quorum_queue", "durable_field_stream")
-@KINDS
-def test_the_durable_field_is_kept(
-    channel: BlockingChannel, client: ProtonClient, queue: str, kind: str
-) -> None:
-    channel.queue_declare(queue, durable=True, arguments={"x-queue-type": kind})
-    client.sender(f"/queues/{queue}").send(*(Message(body="x", durable=each) for each in (True, False)))
-    receiver = client.receiver(
-        f"/queues/{queue}", credit=2, apply=[from_the_first] if kind == "stream" else []
-    )
-    assert [each.message.durable for each in receiver.take(2)] == [True, False]
-
-
-@pytest.mark.rabbitmq("unicode_SUITE", "classic_queue_v2", "quorum_queue", "stream")
-@KINDS
-def test_a_queue_with_a_name_of_any_letters(
-    channel: BlockingChannel, client: ProtonClient, queue: str, kind: str
-) -> None:
-    """One name, in UTF-8 on the one side and percent-encoded on the other."""
-    name = f"\u65e5\u672c\u8a9e-\U0001f407-{queue[-8:]}"
-    channel.queue_declare(name, durable=True, arguments={"x-queue-type": kind})
-    receiver = client.receiver(f"/queues/{quote(name)}", credit=1)
-    put(channel, name, "\u6771", properties=Properties(content_type="text/plain"))
-    received = receiver.take()[0].message
-    assert bytes(received.body).decode() == "\u6771"
-    assert received.annotations[symbol("x-routing-key")] == name

@@ -47,7 +47,7 @@ from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.examples import tried
 from tests.support.memory_journal import MemoryJournal, MemoryScratch
-from tests.support.queue_inside import consumers_of, fresh_of, returned_of
+from tests.support.queue_bench import consumers_of, fresh_of, returned_of
 from tests.support.reply_addresses import new_reply_to
 from tests.support.stored_queue import shorten_pages
 

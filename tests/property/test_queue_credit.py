@@ -367,7 +367,7 @@ class ByLog(QueueCreditMachine):
     """Of a queue whose answers wait for its log: it may be asked for more by one whose client reads."""
 
     kind = "quorum"
-    times = QUORUM.asked_times
+    times = QUORUM.request_factor
 
 
 class Replies(QueueCreditMachine):

@@ -65,6 +65,8 @@ class Browsing(RuleBasedStateMachine):
         self.entries: list[Entry] = []
         self.watchers: list[Watcher] = []
         self.do(commands.Subscribe(self.taker, False))
+        self.browse("rgb")
+        self._grant(self.watchers[0], 3, drain=False)
 
     @rule(
         messages=st.lists(
@@ -121,15 +123,18 @@ class Browsing(RuleBasedStateMachine):
     @precondition(lambda self: getattr(self, "watchers", None))
     @rule(data=st.data(), credit=st.integers(0, 6), drain=st.booleans())
     def grant(self, data: st.DataObject, credit: int, drain: bool) -> None:
-        watcher = data.draw(st.sampled_from(self.watchers))
+        self._grant(data.draw(st.sampled_from(self.watchers)), credit, drain=drain)
+
+    def _grant(self, watcher: Watcher, credit: int, *, drain: bool) -> None:
         if not watcher.asked:
             watcher.credit, watcher.drain, watcher.asked = credit, drain, True
             watcher.keys.clear()
             self.ask(commands.Credit(watcher.ref, watcher.count, credit, drain, watcher.seen))
 
     @precondition(lambda self: getattr(self, "watchers", None))
-    @rule(data=st.data(), count=st.integers(1, 4))
-    def give_back(self, data: st.DataObject, count: int) -> None:
+    @rule(data=st.data(), count=st.integers(1, 4), again=st.booleans())
+    def give_back(self, data: st.DataObject, count: int, again: bool) -> None:
+        """`again`: what is granted then is enough for all that there is."""
         watcher = data.draw(st.sampled_from(self.watchers))
         back = watcher.keys[-count:]
         if back and not watcher.asked:
@@ -138,6 +143,8 @@ class Browsing(RuleBasedStateMachine):
             watcher.epoch += 1
             watcher.credit = 0
             self.ask(commands.GiveBack(watcher.ref, back, [], watcher.count, watcher.seen, watcher.epoch))
+            if again:
+                self._grant(watcher, len(self.entries) + 1, drain=False)
 
     @precondition(lambda self: getattr(self, "watchers", None))
     @rule(data=st.data())

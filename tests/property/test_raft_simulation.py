@@ -15,8 +15,7 @@ import pytest
 
 from tests.support.journal_harness import LONG
 from tests.support.raft_group import Group
-from tests.support.raft_modules import RaftModules, mutant, raft_modules
-from tests.support.raft_mutants import MUTANTS, Mutant
+from tests.support.raft_modules import MUTANTS, Mutant, RaftModules, mutant, raft_modules
 from tests.support.raft_script import ScriptRunner
 from tests.support.raft_simulation import Failure, Simulation
 

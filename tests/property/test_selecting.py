@@ -166,7 +166,9 @@ class Selecting(RuleBasedStateMachine):
     @precondition(lambda self: self.takers)
     @rule(data=st.data(), credit=st.integers(0, 7), drain=st.booleans(), at_once=st.booleans())
     def grant(self, data: st.DataObject, credit: int, drain: bool, at_once: bool) -> None:
-        taker = data.draw(st.sampled_from(self.takers))
+        self._grant(data.draw(st.sampled_from(self.takers)), credit, drain=drain, at_once=at_once)
+
+    def _grant(self, taker: Taker, credit: int, *, drain: bool, at_once: bool = True) -> None:
         if taker.cancelled or taker.asked:
             return
         taker.credit, taker.drain = credit, drain
@@ -191,9 +193,12 @@ class Selecting(RuleBasedStateMachine):
         self.do(commands.Settle(taker.ref, keys, delivery_outcome))
 
     @precondition(lambda self: self.takers)
-    @rule(data=st.data(), count=st.integers(1, 5))
-    def give_back(self, data: st.DataObject, count: int) -> None:
-        """The last deliveries were not sent, and the client takes its credit back."""
+    @rule(data=st.data(), count=st.integers(1, 5), again=st.booleans())
+    def give_back(self, data: st.DataObject, count: int, again: bool) -> None:
+        """The last deliveries were not sent, and the client takes its credit back.
+
+        `again`: what it grants then is enough for all that there is.
+        """
         taker = data.draw(st.sampled_from(self.takers))
         if taker.cancelled or not taker.keys:
             return
@@ -208,6 +213,8 @@ class Selecting(RuleBasedStateMachine):
         taker.epoch += 1
         taker.credit = 0
         self.do(commands.GiveBack(taker.ref, keys, messages, taker.count, taker.seen, taker.epoch))
+        if again:
+            self._grant(taker, len(self.entries) + 1, drain=False)
 
     @precondition(lambda self: self.takers)
     @rule(

@@ -170,7 +170,7 @@ class Stubborn(Copy):
         before = asked.transaction
         reads = [(key, self.machine.revision(key)) for key, _ in before.reads]
         origin = before.origin._replace(serial=self.serial)
-        after = CatalogTransaction(origin, reads, before.puts, before.forgets, before.farewell)
+        after = CatalogTransaction(origin, reads, before.puts, before.forgets, before.send_delete)
         self.asked[self.serial] = Asked(asked.request, asked.plan, after)
         self.network.append(after.encode())
 

@@ -83,6 +83,13 @@ def counts(broker: Broker, queue: str) -> dict[str, Any]:
     "dead_letter_nack_requeue_nack_norequeue_basic_get",
     "dead_letter_reject_requeue_reject_norequeue",
 )
+@pytest.mark.rabbitmq("amqp_client_SUITE", "dead_letter_reject")
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "dead_letter_from_classic_to_quorum_queue",
+    "dead_letter_to_classic_queue",
+    "dead_letter_to_quorum_queue",
+)
 async def test_rejected_messages_go_to_the_dead_letter_exchange() -> None:
     """In queue order, whatever the protocol of the verdict; status counts them."""
     async with open_client(q=DLX) as (broker, client):

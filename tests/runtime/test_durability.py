@@ -19,10 +19,10 @@ from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.protocols.amqp10.performatives import Header, Transfer
 from amqp10broker.protocols.amqp10.types import Long
 from amqp10broker.queues import commands
-from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues import queues
+from tests.runtime.test_queue_faults import break_at_publish
 from tests.support.declaring import declare, remove
 from tests.support.journal_harness import files_of
 from tests.support.rawframes import attach_receiver, begin, credit
@@ -297,29 +297,11 @@ async def test_a_fault_in_a_durable_queue_loses_nothing(folder: str, monkeypatch
     async with broker_on(folder) as broker:
         client = queue_of(broker)
         await client.post(1, 2)
-        queue = client.queue.handle.queue  # type: ignore[attr-defined]
-        real = queue._publish
-
-        def fail(command: commands.Publish) -> None:
-            if not queue.deleted:
-                raise RuntimeError("a fault on purpose")
-            real(command)
-
-        monkeypatch.setattr(queue, "_publish", fail)
-        await client.post(3)
+        with monkeypatch.context() as patch:
+            break_at_publish(patch, "classic")
+            await client.post(3)
         assert client.refused == [3]
         assert await queue_of(broker).get(9) == [1, 2]
-
-
-def break_quorum_queues(patch: pytest.MonkeyPatch) -> None:
-    sound = QuorumQueue._publish
-
-    def fail(self: QuorumQueue, command: commands.Publish) -> None:
-        if not self.deleted:
-            raise RuntimeError("out of order")
-        sound(self, command)
-
-    patch.setattr(QuorumQueue, "_publish", fail)
 
 
 async def test_a_quorum_queue_that_failed_is_there_again_after_the_next_start(
@@ -332,7 +314,7 @@ async def test_a_quorum_queue_that_failed_is_there_again_after_the_next_start(
         await client.post(1, 2, 3)
         other = queue_of(broker, "other")
         with monkeypatch.context() as patch:
-            break_quorum_queues(patch)
+            break_at_publish(patch, "quorum")
             await client.post(4)
             assert client.refused == [4]
         for number in range(20):
@@ -343,9 +325,7 @@ async def test_a_quorum_queue_that_failed_is_there_again_after_the_next_start(
         assert await again.get(10) == [1, 2, 3]
 
 
-async def test_a_classic_queue_that_failed_may_be_deleted_and_its_messages_with_it(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_classic_queue_that_failed_may_be_deleted_and_its_messages_with_it(folder: str) -> None:
     async with broker_on(folder) as broker:
         client = queue_of(broker)
         await client.post(1, 2)
@@ -378,7 +358,7 @@ async def test_a_quorum_queue_that_failed_may_be_deleted_and_the_journal_is_clea
         client = queue_of(broker, kind="quorum")
         await client.post(0)
         with monkeypatch.context() as patch:
-            break_quorum_queues(patch)
+            break_at_publish(patch, "quorum")
             await client.post(1)
         assert broker.journal_task._abandoned
         assert broker.journal_task.journal.live_bytes > 0

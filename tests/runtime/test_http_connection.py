@@ -175,7 +175,7 @@ async def test_a_body_that_is_not_asked_for_is_not_waited_for(client: Client) ->
 async def test_bodies_of_all_clients_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of clients that are not logged in by less."""
     monkeypatch.setattr(http_connection, "BODIES_BYTES_MAX", 1_500)
-    monkeypatch.setattr(http_connection, "STRANGERS_BYTES_MAX", 12)
+    monkeypatch.setattr(http_connection, "ANONYMOUS_BYTES_MAX", 12)
     limits = HttpLimits(body_bytes=1000)
     unfinished = request("/a", "PUT", b"x" * 900)[:-1]
     async with connected(limits) as client, connected(limits) as other:

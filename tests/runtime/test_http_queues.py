@@ -161,6 +161,7 @@ async def test_messages_and_consumers_are_counted(broker: Broker, user: HttpUser
     assert await user.get(f"/queues/detailed?columns={columns}") == [counted]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "message_bytes_metrics")
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 async def test_bytes_of_messages_are_told(broker: Broker, user: HttpUser, kind: str) -> None:
     """Of their contents: those that wait, those that are handed out, and both."""

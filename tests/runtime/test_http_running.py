@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 import trio
 
-from amqp10broker.api.endpoints import Looks
+from amqp10broker.api.endpoints import RecentUsers
 from amqp10broker.config import FlowSettings
 from amqp10broker.emulation import UNSET
 from amqp10broker.metadata.queue import DeclaredQueue
@@ -345,10 +345,10 @@ async def test_the_broker_looks_no_more_when_nobody_has_asked_for_long(
 ) -> None:
     looked: list[float] = []
 
-    async def look(self: Looks) -> None:
+    async def look(self: RecentUsers) -> None:
         looked.append(trio.current_time())
 
-    monkeypatch.setattr(Looks, "look", look)
+    monkeypatch.setattr(RecentUsers, "look", look)
     async with running_broker(collect_statistics_interval_ms=1_000) as broker:
 
         async def ask() -> None:

@@ -11,22 +11,9 @@ import pytest
 import trio
 
 from amqp10broker.metadata.plan import VhostLimits
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.connection import FrameReader
 from amqp10broker.protocols.amqp091.content import MethodFrame, method_frame
-from amqp10broker.protocols.amqp091.methods import (
-    BasicQos,
-    ChannelOpen,
-    ConnectionClose,
-    ConnectionCloseOk,
-    ConnectionOpen,
-    ConnectionOpenOk,
-    ConnectionStart,
-    ConnectionTune,
-    ConnectionTuneOk,
-    Method,
-    QueueDeclare,
-    QueueDeclareOk,
-)
 from amqp10broker.protocols.amqp10.performatives import Attach, Close, Open, SaslOutcome
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections.sockets import CLOSE_WAIT_S, LINGER_BYTES_MAX, LINGER_S
@@ -51,7 +38,6 @@ from tests.support.websocket_client import over_websocket
 __all__ = ["certificates", "start"]
 
 PIPE = partial(pipe_pair, 1_000_000, direct=True)
-AnyClient = Client | Client091
 
 
 async def closed_10(broker: Broker, **fields: Any) -> Client:
@@ -64,8 +50,8 @@ async def closed_10(broker: Broker, **fields: Any) -> Client:
 
 async def closed_091(broker: Broker) -> Client091:
     client = await connect091(broker, pair=PIPE).open()
-    await client.send(0, ConnectionClose(200, "bye"))
-    await client.until(ConnectionCloseOk)
+    await client.send(0, methods.ConnectionClose(200, "bye"))
+    await client.until(methods.ConnectionCloseOk)
     await settle_down()
     return client
 
@@ -81,8 +67,8 @@ async def failed_10(broker: Broker) -> Client:
 
 async def failed_091(broker: Broker) -> Client091:
     client = await connect091(broker, pair=PIPE).open()
-    await client.send(1, ChannelOpen())
-    await client.until(ConnectionClose)
+    await client.send(1, methods.ChannelOpen())
+    await client.until(methods.ConnectionClose)
     await trio.sleep(CLOSE_WAIT_S)
     await settle_down()
     return client
@@ -159,9 +145,9 @@ async def test_the_only_connection_of_a_container_makes_room_at_its_close(broker
 async def test_what_a_connection_held_is_free_before_its_socket_lingers(broker: Broker) -> None:
     """Exclusive queues are gone, deliveries are back, links are detached."""
     client = await connect091(broker, pair=PIPE).open()
-    await client.call(1, QueueDeclare("x", exclusive=True), QueueDeclareOk)
-    await client.send(0, ConnectionClose(200, "bye"))
-    await client.until(ConnectionCloseOk)
+    await client.call(1, methods.QueueDeclare("x", exclusive=True), methods.QueueDeclareOk)
+    await client.send(0, methods.ConnectionClose(200, "bye"))
+    await client.until(methods.ConnectionCloseOk)
     assert broker.catalog.lookup_vhost("/").find("x") is None
     consumer = await connect(broker, pair=PIPE).open()
     await consumer.send(raw.attach_sender(0, "q"), raw.attach_receiver(1, "q"), raw.credit(1, 10))
@@ -249,8 +235,8 @@ class BlockingClient:
             else:
                 self._got = [each.method for each in self._reader.feed(data) if isinstance(each, MethodFrame)]
 
-    def say(self, *methods: Method) -> None:
-        self.stream.sendall(b"".join(method_frame(0, method) for method in methods))
+    def say(self, *said: methods.Method) -> None:
+        self.stream.sendall(b"".join(method_frame(0, method) for method in said))
 
     def break_a_rule(self) -> None:
         """Open a connection, and make the broker close it."""
@@ -262,12 +248,12 @@ class BlockingClient:
             self.stream.sendall(raw.flow(7))
             return
         self.stream.sendall(HEADER)
-        self.until(ConnectionStart)
+        self.until(methods.ConnectionStart)
         self.say(start_ok())
-        self.until(ConnectionTune)
-        self.say(ConnectionTuneOk(5, 131_072, 0), ConnectionOpen("/"))
-        self.until(ConnectionOpenOk)
-        self.stream.sendall(method_frame(1, BasicQos()))
+        self.until(methods.ConnectionTune)
+        self.say(methods.ConnectionTuneOk(5, 131_072, 0), methods.ConnectionOpen("/"))
+        self.until(methods.ConnectionOpenOk)
+        self.stream.sendall(method_frame(1, methods.BasicQos()))
 
     def flood(self) -> None:
         """Send more than the kernel takes of a socket that is not read."""
@@ -277,8 +263,10 @@ class BlockingClient:
 
     def answer_the_close(self) -> None:
         """Read the close, and answer it; nothing is behind it."""
-        self.until(Close if self.is_10 else ConnectionClose)
-        self.stream.sendall(raw.frame(0, Close()) if self.is_10 else method_frame(0, ConnectionCloseOk()))
+        self.until(Close if self.is_10 else methods.ConnectionClose)
+        self.stream.sendall(
+            raw.frame(0, Close()) if self.is_10 else method_frame(0, methods.ConnectionCloseOk())
+        )
 
 
 @pytest.mark.real_clock

@@ -205,8 +205,8 @@ async def test_an_address_with_too_many_failed_logins_is_turned_away_for_a_while
         await settle_down()
         assert not await is_served()
         assert not await is_served()
-        assert broker.logins.turns_away(host)
-        assert not broker.logins.turns_away("127.0.0.2")
+        assert broker.logins.refuses_logins_of(host)
+        assert not broker.logins.refuses_logins_of("127.0.0.2")
         nursery.cancel_scope.cancel()
         with trio.CancelScope(shield=True):
             await settle_down()

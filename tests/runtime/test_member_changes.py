@@ -19,7 +19,7 @@ from amqp10broker.metadata.vhost_requests import JoinNode, SetDraining, SetMembe
 from amqp10broker.raft.groups import Groups
 from amqp10broker.raft.ids import node_of
 from amqp10broker.runtime.cluster import node_of_cluster
-from amqp10broker.runtime.cluster.node_of_cluster import MemberChanges, MovedAway, hand_all_over, transfer
+from amqp10broker.runtime.cluster.node_of_cluster import LeaderMoved, MemberChanges, hand_all_over, transfer
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import declare
 from tests.support.declaring import remove as delete_queue
@@ -200,7 +200,7 @@ async def test_a_change_ends_when_the_queue_is_deleted_meanwhile() -> None:
 
     changes = MemberChanges(1, scene.catalog, scene.leader.groups, propose, scene.config)
     delete_queue(scene.catalog, "/", "q")
-    with pytest.raises(MovedAway):
+    with pytest.raises(LeaderMoved):
         await changes.add(scene.queue, 4, VOTER, 20, among_voters=True)
 
 
@@ -208,7 +208,7 @@ async def test_a_leader_that_is_removed_hands_over_and_the_next_one_goes_on() ->
     scene = Scene()
     async with scene.alive():
         first = scene.leader.number
-        with pytest.raises(MovedAway):
+        with pytest.raises(LeaderMoved):
             await scene.changes().remove(scene.queue, first, 20)
         await trio.sleep(1)
         assert scene.leader.number != first
@@ -225,7 +225,7 @@ async def test_a_member_that_does_not_lead_changes_nothing() -> None:
             lambda: scene.changes(follower).remove(scene.queue, 1, 5),
             lambda: transfer(follower.groups, scene.queue, 1),
         ):
-            with pytest.raises(MovedAway):
+            with pytest.raises(LeaderMoved):
                 await change()
 
 

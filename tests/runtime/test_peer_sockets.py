@@ -18,7 +18,7 @@ from amqp10broker.cluster.hello import HelloRefused
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind
 from amqp10broker.config import Config
 from amqp10broker.errors import ConfigError, PeerUnreachable
-from amqp10broker.runtime.cluster.peer_link import STRANGERS_OF_ONE_MAX, Wires, bind_cluster, close
+from amqp10broker.runtime.cluster.peer_link import UNPROVED_OF_ONE_MAX, Wires, bind_cluster, close
 from amqp10broker.runtime.cluster.peers import LINKS
 from amqp10broker.runtime.connections.sockets import Address, open_sockets
 from tests.runtime.conftest import LogRecorder
@@ -233,7 +233,7 @@ async def test_stranger_that_says_nothing_is_hung_up_on(monkeypatch: pytest.Monk
     monkeypatch.setattr("amqp10broker.runtime.cluster.peer_link.GREETING_S", 0.01)
     async with nodes(None) as (a,):
         async with AsyncExitStack() as stack:
-            for _ in range(2 * STRANGERS_OF_ONE_MAX):
+            for _ in range(2 * UNPROVED_OF_ONE_MAX):
                 stream = await stack.enter_async_context(await connect(a))
                 await closed(stream)
         await trio.testing.wait_all_tasks_blocked()
@@ -246,7 +246,7 @@ async def test_few_strangers_of_one_address_are_listened_to() -> None:
         a.answers["probe"] = {}
         async with AsyncExitStack() as stack:
             strangers = [
-                await stack.enter_async_context(await connect(a)) for _ in range(STRANGERS_OF_ONE_MAX)
+                await stack.enter_async_context(await connect(a)) for _ in range(UNPROVED_OF_ONE_MAX)
             ]
             async with await connect(a) as late:
                 await closed(late)

@@ -29,20 +29,12 @@ async def test_messages_that_a_broken_queue_did_not_take_are_rejected(
     log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Precondition-failed `queue 'q' is unavailable`, then the link to the queue ends."""
-
-    sound = ClassicQueue._publish
-
-    def broken(self: ClassicQueue, command: Publish) -> None:
-        if not self.deleted:
-            raise RuntimeError("out of order")
-        sound(self, command)
-
     async with running_broker() as broker:
         declare(broker.catalog, "/", "q")
         client = await connect(broker).open()
         await client.send(attach_sender(0, "q"))
         await client.idle()
-        monkeypatch.setattr(ClassicQueue, "_publish", broken)
+        break_at_publish(monkeypatch, "classic")
         disposition = await client.call(Disposition, transfer(0, 0, b"x"))
         assert isinstance(disposition.state, Rejected)
         assert disposition.state.error.condition == "amqp:precondition-failed"

@@ -29,6 +29,7 @@ from amqp10broker.runtime.observe.recorder_child import END, EVENTS, FRAME, NOTE
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.sessions.diagnosis.wait_reasons import Wait
 from tests.runtime.conftest import LogRecorder
+from tests.support import trioclient091
 from tests.support.declaring import declare as propose_declare
 from tests.support.declaring import remove
 from tests.support.rawframes import attach_sender, transfer
@@ -152,10 +153,6 @@ def rec_log(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
     return log
 
 
-def small_ring(monkeypatch: pytest.MonkeyPatch, events: int) -> None:
-    monkeypatch.setattr(recorder, "EventRing", lambda: EventRing(events))
-
-
 async def record(broker: Broker, every_ms: int = 50, run_id: str | None = "r") -> None:
     await broker.recordings.start(FOLDER, every_ms=every_ms, run_id=run_id)
     await settle_down()
@@ -187,14 +184,9 @@ def declare(broker: Broker, name: str = "q") -> None:
     propose_declare(broker.catalog, "/", name)
 
 
-async def connect091(broker: Broker, channels: int = 1) -> Client091:
+async def connect091(broker: Broker) -> Client091:
     """A client of AMQP 0-9-1 whose socket takes a lot."""
-    from tests.support.trioclient import _names
-
-    ours, theirs = pipe_pair(10_000_000)
-    peer = f"client-{next(_names)}"
-    broker.serve(theirs, peer=peer)
-    return await Client091(broker, ours, peer).open(channels=channels)
+    return await trioclient091.connect091(broker, pair=partial(pipe_pair, 10_000_000)).open()
 
 
 # --- what is told ---------------------------------------------------------------------------------
@@ -360,7 +352,7 @@ async def test_a_helper_that_does_not_follow_costs_events_and_nothing_else(
     helper: Helper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients are served; what did not fit is counted, told in the file, and shown."""
-    small_ring(monkeypatch, 16)
+    monkeypatch.setattr(recorder, "EventRing", lambda: EventRing(16))
     async with running_broker() as broker:
         declare(broker)
         await record(broker)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from amqp10broker.runtime.observe import resource_monitor
-from amqp10broker.runtime.observe.resource_monitor import LOOK_S, WORTH_BYTES, Tidying
+from amqp10broker.runtime.observe.resource_monitor import LOOK_S, WORTH_BYTES, MemoryReclaimer
 from tests.runtime.test_resource_monitor import FakeMeter, meter, no_pause, pass_time, watched
 from tests.support.trioclient import connect
 
@@ -30,7 +30,7 @@ def quiet(meter: FakeMeter) -> FakeMeter:
     return meter
 
 
-def look(tidy: Tidying, meter: FakeMeter, *times: float, connections: int = 0) -> list[bool]:
+def look(tidy: MemoryReclaimer, meter: FakeMeter, *times: float, connections: int = 0) -> list[bool]:
     return [tidy.look(now, meter.used, connections) for now in times]
 
 
@@ -38,7 +38,7 @@ def test_what_a_burst_has_left_is_given_back_when_it_is_quiet(
     quiet: FakeMeter, collections: list[None]
 ) -> None:
     """Once; what is there afterwards is in use."""
-    tidy = Tidying(quiet)
+    tidy = MemoryReclaimer(quiet)
     quiet.used = START
     assert look(tidy, quiet, 10.0) == [False]
     quiet.used, quiet.held_free = BURST, 5 * WORTH_BYTES
@@ -50,7 +50,7 @@ def test_what_a_burst_has_left_is_given_back_when_it_is_quiet(
 
 def test_a_broker_that_works_is_left_alone(meter: FakeMeter, collections: list[None]) -> None:
     """Until it has worked less than a tenth of the time for some seconds."""
-    tidy = Tidying(meter)
+    tidy = MemoryReclaimer(meter)
     meter.used = START
     look(tidy, meter, 10.0)
     meter.used = BURST
@@ -63,7 +63,7 @@ def test_a_broker_that_works_is_left_alone(meter: FakeMeter, collections: list[N
 
 def test_little_is_not_worth_it(quiet: FakeMeter, collections: list[None]) -> None:
     """Nor is what was there when it began, nor memory that cannot be measured."""
-    tidy = Tidying(quiet)
+    tidy = MemoryReclaimer(quiet)
     quiet.used = START
     look(tidy, quiet, 10.0)
     quiet.used = START + WORTH_BYTES - 1
@@ -76,7 +76,7 @@ def test_little_is_not_worth_it(quiet: FakeMeter, collections: list[None]) -> No
 
 def test_it_begins_from_the_least_that_was_used(quiet: FakeMeter, collections: list[None]) -> None:
     """Messages that were there at first and are gone do not hide a burst."""
-    tidy = Tidying(quiet)
+    tidy = MemoryReclaimer(quiet)
     for now, used in ((10.0, BURST), (20.0, START), (30.0, START + WORTH_BYTES)):
         quiet.used = used
         look(tidy, quiet, now, now + 1, now + 1 + LOOK_S)
@@ -87,7 +87,7 @@ def test_among_many_connections_the_collector_is_left_alone(
     quiet: FakeMeter, collections: list[None]
 ) -> None:
     """It would walk over all of them."""
-    tidy = Tidying(quiet)
+    tidy = MemoryReclaimer(quiet)
     quiet.used = START
     look(tidy, quiet, 10.0)
     quiet.used = BURST
@@ -101,7 +101,7 @@ def test_after_a_long_one_a_long_time_passes(
     """A hundred times as long as it took."""
     clock = iter((0.0, 2.0, 0.0, 0.0))
     monkeypatch.setattr(resource_monitor, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    tidy = Tidying(quiet)
+    tidy = MemoryReclaimer(quiet)
     for now, used in ((10.0, START), (11.0, BURST)):
         quiet.used = used
         look(tidy, quiet, now, now + LOOK_S)

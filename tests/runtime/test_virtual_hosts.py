@@ -23,7 +23,6 @@ from tests.support.declaring import (
     change_vhost,
     declare,
     declare_exchange,
-    delete_user,
     set_permission,
     set_user_limits,
 )
@@ -92,14 +91,6 @@ async def test_the_hostname_of_open_chooses(broker: Broker, hostname: str | None
     client = await connect(broker).open(channels=0, hostname=hostname)
     assert client.task.vhost == vhost
     assert broker.status()["connections"][0]["vhost"] == vhost
-
-
-async def test_the_default_virtual_host_is_a_setting() -> None:
-    """Of clients of AMQP 1.0 that name none; it is made at start, and guest may use it."""
-    async with running_broker(default_vhost="mine") as broker:
-        client = await connect(broker).open(channels=0)
-        assert client.task.vhost == "mine"
-        assert (await connect(broker).open(channels=0, hostname="vhost:/")).task.vhost == "/"
 
 
 # --- keeping out ---------------------------------------------------------------------------------
@@ -267,18 +258,6 @@ async def test_a_refused_connection_is_not_counted(broker: Broker) -> None:
     await client.lose()
     assert broker.catalog.usage.counts[USERS]["ann"] == 0
     assert broker.catalog.usage.counts[VHOSTS]["/"] == 0
-
-
-async def test_the_user_is_deleted_between_login_and_open(broker: Broker) -> None:
-    """Logged in, and gone a moment later: refused as one without permission."""
-    add_user(broker, "ann", "/")
-    client = connect(broker)
-    assert (await client.call(amqp10.SaslOutcome, login("PLAIN", b"\0ann\0ann"))).code == 0
-    delete_user(broker.catalog, "ann")
-    await client.send(open_frame())
-    await client.expect(amqp10.Open)
-    error = (await client.expect(amqp10.Close)).error
-    assert error.condition == "amqp:unauthorized-access"
 
 
 # --- isolation -----------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException, StreamingQueryException
 
 from amqp10broker.spark.session import register
 from tests.support.broker_process import BrokerProcess
+from tests.support.spark_driver import started
 from tests.support.spark_rows import declare, publish, url
-from tests.support.spark_starting import started
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,8 +20,8 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from amqp10broker.spark.session import register
 from tests.support.broker_process import BrokerProcess
+from tests.support.spark_driver import started
 from tests.support.spark_rows import body, message_id, tally
-from tests.support.spark_starting import started
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 from amqp10broker.client.message import Message, Properties
 from amqp10broker.spark.session import register
 from tests.support.broker_process import BrokerProcess
-from tests.support.spark_starting import started
+from tests.support.spark_driver import started
 from tests.support.spark_streams import body, declare, fill, publish, url_of
 
 if TYPE_CHECKING:

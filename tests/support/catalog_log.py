@@ -76,12 +76,12 @@ class CheckedCatalog(Catalog):
         puts: Sequence[Put] = (),
         forgets: Sequence[Key] = (),
         *,
-        farewell: bool = True,
+        send_delete: bool = True,
         used: Key | None = None,
     ) -> None:
         self.log.append((list(puts), list(forgets)))
         try:
-            super().apply(puts, forgets, farewell=farewell, used=used)
+            super().apply(puts, forgets, send_delete=send_delete, used=used)
         except RefusedError as error:
             raise AssertionError(f"{puts} {forgets} was planned, and is refused") from error
 

@@ -32,6 +32,7 @@ from amqp10broker.protocols.amqp091.content import (
     AckRun,
     Content,
     ContentOpened,
+    Heartbeat,
     Item,
     MethodFrame,
     content_frames,
@@ -100,6 +101,8 @@ class Harness:
         on_written: called with a channel when it has written something.
     """
 
+    task = FakeQueueTask
+
     def __init__(self, config: Config | None = None, *, strict: bool = True) -> None:
         self.config = config or Config()
         self.catalog = make_catalog(self)
@@ -112,7 +115,7 @@ class Harness:
         self._ids = count(1)
 
     def start_queue(self, queue: QueueSpec) -> FakeQueueTask:
-        box = FakeQueueTask(queue, self._forget)
+        box = self.task(queue, self._forget)
         self.boxes.append(box)
         return box
 
@@ -350,18 +353,9 @@ class ChannelEnds:
     def _read(self, data: bytes) -> None:
         new: list[Got] = []
         for item in self._reader.feed(data) if data else ():
-            assert item.channel == self.number
-            match item:
-                case MethodFrame():
-                    new.append(item.method)
-                case AckRun():
-                    new += [methods.BasicAck(tag, multiple) for tag, multiple in item.tags]
-                case Content():
-                    new.append(item)
-                case ContentOpened():
-                    continue
-                case _:
-                    raise AssertionError(f"a client gets {item!r}")
+            for channel, got in each_of(item):
+                assert channel == self.number
+                new.append(got)
         if self.world.strict:
             assert [name_of(got) for got in new] == read_by_pamqp(data)
         self.got += new
@@ -444,6 +438,23 @@ def read_by_pamqp(data: bytes) -> list[str]:
         if frame.name not in ("ContentHeader", "ContentBody"):
             names.append(frame.name.replace(".", "").lower())
     return names
+
+
+def each_of(item: Item) -> list[tuple[int, Any]]:
+    """Channel, and what came on it: a method, a content or a heartbeat."""
+    match item:
+        case MethodFrame():
+            return [(item.channel, item.method)]
+        case AckRun():
+            return [(item.channel, methods.BasicAck(tag, multiple)) for tag, multiple in item.tags]
+        case Content():
+            return [(item.channel, item)]
+        case ContentOpened():
+            return []
+        case Heartbeat():
+            return [(0, item)]
+        case _:
+            raise AssertionError(f"a client gets {item!r}")
 
 
 def name_of(got: Got) -> str:

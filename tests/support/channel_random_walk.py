@@ -20,8 +20,8 @@ from amqp10broker.protocols.amqp091.methods import Method
 from amqp10broker.queues.commands import Command, DeliveryOutcome, Publish, Purge, Settle
 from amqp10broker.sessions.counters import ClientCounters
 from tests.support.channel_harness import ChannelEnds, ConnectionEnds, FakeQueueTask, Got, Harness
+from tests.support.queue_bench import consumers_of, fresh_of, returned_of
 from tests.support.queue_handles import WaitingQueue
-from tests.support.queue_inside import consumers_of, fresh_of, returned_of
 
 Draw = Callable[[int], int]
 """A number from 0 below the one given."""
@@ -85,10 +85,7 @@ class WatchedBox(FakeQueueTask):
 class WatchedWorld(Harness):
     """A world whose queues take notes."""
 
-    def start_queue(self, queue: QueueSpec) -> FakeQueueTask:
-        box = WatchedBox(queue, self._forget)
-        self.boxes.append(box)
-        return box
+    task = WatchedBox
 
 
 def number_of(body: bytes) -> int:

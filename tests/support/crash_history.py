@@ -50,6 +50,7 @@ class Kind:
         name: x-queue-type, unless the arguments say another.
         arguments: of the declaration.
         keeps_transient: messages that are not persistent survive too.
+        keeps_all: no message goes when it is consumed.
         keeps_place: a requeued message goes back to where it was.
         settles_for_good: a settlement that was confirmed is never undone.
     """
@@ -57,6 +58,7 @@ class Kind:
     name: str
     arguments: dict[str, object] = field(default_factory=dict)
     keeps_transient: bool = False
+    keeps_all: bool = False
     keeps_place: bool = True
     settles_for_good: bool = False
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from amqp10broker.cluster.remote_queue.link import QueueLink
 from amqp10broker.cluster.remote_queue.links import LinkServer, QueueLinks
@@ -20,32 +21,15 @@ from amqp10broker.message.amqp10 import make_head
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.queues.commands import (
-    ActiveChanged,
-    Answer,
-    AttachPublisher,
     Command,
-    Confirmed,
-    ConsumerRef,
-    CreditReply,
     Deliver,
     DeliveryOutcome,
     Effect,
     Inspect,
     PeerId,
     Publish,
-    PublisherRef,
-    PublishRejected,
     Purge,
-    QueueDown,
     ReplyTo,
-    RequestRef,
-    Settle,
-    Settled,
-    Subscribe,
-    Subscribed,
-    SubscribeRefused,
-    TimedOut,
-    Unconfirmed,
 )
 from amqp10broker.queues.durability import LinkAdmission
 from amqp10broker.queues.quorum.bodies import PagedBodies
@@ -59,10 +43,10 @@ from amqp10broker.queues.quorum.commands import (
 )
 from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
-from amqp10broker.sessions.credit import QueueCredit
+from tests.support.crash_history import name_of
 from tests.support.queue_handles import FakeHandle
 from tests.support.selecting import selector
-from tests.support.sim_clients import shown
+from tests.support.sim_clients import SimClient, SimConsumer, UsedQueue, shown
 
 GROUP = 7
 HEAD = make_head(None, None, "", "q")
@@ -80,149 +64,22 @@ class _Handle(FakeHandle):
         self._node.client.post_all([command])
 
 
-class Publisher:
-    """A link that publishes: ids that have no answer, what was confirmed, what was not taken."""
-
-    def __init__(self, node: Node, ref: PublisherRef) -> None:
-        self.ref = ref
-        self.outstanding: dict[int, bytes] = {}
-        self.confirmed: list[bytes] = []
-        self.refused: list[bytes] = []
-        self._node = node
-        self._next = 0
-
-    def publish(self, count: int) -> None:
-        ids = list(range(self._next, self._next + count))
-        self._next += count
-        bodies = [b"%d/%d/%d/%d" % (*self.ref.reply_to, number) for number in ids]
-        self.outstanding.update(zip(ids, bodies, strict=True))
-        self._node.world.published.update(dict.fromkeys(bodies))
-        self._node.client.post_all([Publish(self.ref, ids, [(HEAD, body) for body in bodies], settled=False)])
-
-    def on_answer(self, effect: Confirmed | PublishRejected | Unconfirmed) -> None:
-        into = self.confirmed if isinstance(effect, Confirmed) else self.refused
-        for number in effect.ids:
-            assert number in self.outstanding, f"{self.ref} {number} was answered twice"
-            into.append(self.outstanding.pop(number))
-
-
-class Consumer:
-    """A link that consumes.
-
-    Attributes:
-        credit: the real thing.
-        held: index -> message, of what it has not decided on.
-        unsent: of them, those that it has not passed on to its client.
-        asked: settlements that wait for `Settled`.
-        active: as it was told.
-    """
-
-    def __init__(
-        self, node: Node, ref: ConsumerRef, *, settled: bool, selects: bool, browse: bool = False
-    ) -> None:
-        self.ref = ref
-        self.settled = settled
-        self.held: dict[int, Message] = {}
-        self.unsent: dict[int, Message] = {}
-        self.asked: deque[Sequence[int]] = deque()
-        self.active: bool | None = None
-        self.subscribed = False
-        self.over = False
-        self._node = node
-        self._most = 0
-        handle = _Handle(node)
-        queue = DeclaredQueue("q", "/", "quorum", True, None, False, {"x-queue-type": "quorum"}, handle)
-        self.credit = QueueCredit(queue, ref, lambda each: each[0].post(each[1]))
-        filters = ALL if selects else None
-        counted = not browse
-        subscribe = Subscribe(ref, settled, counted=counted, answer=True, filters=filters, browse=browse)
-        node.client.post_all([subscribe])
-
-    def want(self, count: int, *, drain: bool = False) -> None:
-        """Ask for so many, if nothing is asked for."""
-        if self.subscribed and self.credit.top_up(count, count, drain=drain):
-            self._most = self.credit.seen + count
-
-    def on_deliver(self, effect: Deliver) -> None:
-        """Deliveries come, each to one who has not got it already."""
-        if not self.credit.on_deliver(effect):
-            return
-        assert self.credit.seen <= self._most, f"{self.ref} was given more than it asked for"
-        world = self._node.world
-        for key, message in zip(effect.keys, effect.messages, strict=True):
-            assert key not in self.held or not world.strict, f"{self.ref} got {key} twice"
-            world.seen(self, key, message)
-            self.held[key] = message
-            self.unsent[key] = message
-
-    def on_reply(self, effect: CreditReply) -> None:
-        assert self.credit.in_flight or effect.epoch <= self.credit.epoch
-        self.credit.on_reply(effect)
-        self.send()
-        self.credit.answered(effect)
-
-    def send(self) -> None:
-        count = len(self.unsent)
-        if count:
-            if self.settled:
-                for key, message in self.unsent.items():
-                    self._node.world.accepted.append(message[1])
-                    del self.held[key]
-            self.unsent.clear()
-            self.credit.sent(count)
-
-    def settle(self, count: int, delivery_outcome: DeliveryOutcome, *, answer: bool) -> None:
-        """Decide on the first of what was passed on."""
-        keys = [key for key in self.held if key not in self.unsent][:count]
-        if self.settled or not keys:
-            return
-        for key in keys:
-            message = self.held.pop(key)
-            if delivery_outcome is DeliveryOutcome.ACCEPT:
-                self._node.world.accepted.append(message[1])
-        if answer:
-            self.asked.append(keys)
-        self._node.client.post_all([Settle(self.ref, keys, delivery_outcome, answer=answer)])
-
-    def give_back(self) -> None:
-        """What was not passed on goes back, and what is on its way."""
-        if self.unsent and not self.settled:
-            unsent, self.unsent = self.unsent, {}
-            for key in unsent:
-                del self.held[key]
-            self.credit.give_back(list(unsent), list(unsent.values()))
-
-    def on_timed_out(self, effect: TimedOut) -> None:
-        """The queue has taken back what was held for too long."""
-        unsent = [key for key in effect.keys if self.unsent.pop(key, None) is not None]
-        for key in effect.keys:
-            self.held.pop(key, None)
-        if unsent:
-            self.credit.drop(len(unsent), oldest=True)
-
-    def leave(self) -> None:
-        self.over = True
-        if self.settled:
-            self.send()
-        self.credit.leave(list(self.unsent), list(self.unsent.values()), DeliveryOutcome.REQUEUE)
-        self.held.clear()
-        self.unsent.clear()
-
-
-class Browser(Consumer):
+class Browser(SimConsumer):
     """A link that browses; `shown` is without what it gave back."""
 
-    def __init__(self, node: Node, ref: ConsumerRef) -> None:
+    _client: Session
+
+    def __init__(self, *given: Any, **named: Any) -> None:
         self.shown: list[bytes] = []
-        super().__init__(node, ref, settled=False, selects=False, browse=True)
+        super().__init__(*given, **named, counted=False, browse=True)
 
     def on_deliver(self, effect: Deliver) -> None:
         """It is shown messages, each once unless somebody had it."""
-        if not self.credit.on_deliver(effect):
+        if self.over or not self.credit.on_deliver(effect):
             return
         assert self.credit.seen <= self._most, f"{self.ref} was shown more than it asked for"
         for key, message in zip(effect.keys, effect.messages, strict=True):
-            if self._node.world.browses == 1:
+            if self._client.node.world.browses == 1:
                 assert message[1] not in self.shown, f"{self.ref} was shown {key} twice"
             self.shown.append(message[1])
             self.unsent[key] = message
@@ -232,18 +89,11 @@ class Browser(Consumer):
         if count:
             self.credit.sent(count)
 
-    def settle(self, count: int, delivery_outcome: DeliveryOutcome, *, answer: bool) -> None:
-        """What it says of what it was shown is answered."""
-        keys = list(range(count))
-        if answer:
-            self.asked.append(keys)
-        self._node.client.post_all([Settle(self.ref, keys, delivery_outcome, answer=answer)])
-
     def give_back(self) -> None:
         """The last of what was not passed on goes back, and what is on its way."""
         count = self.credit.waiting
         if count and len(self.unsent) == count:
-            most = self._node.world.random.randrange(count)
+            most = self._client.node.world.random.randrange(count)
             back = list(self.unsent.items())[most:]
             del self.shown[len(self.shown) - len(back) :]
             for key, _ in back:
@@ -251,65 +101,21 @@ class Browser(Consumer):
             self.credit.give_back([key for key, _ in back], [message for _, message in back])
 
 
-class Session:
-    """One session of a node."""
+class Session(SimClient):
+    """One session of a node, which is told of effects at once."""
 
     def __init__(self, node: Node, number: int) -> None:
         self.node = node
-        self.reply_to = ReplyTo(PeerId(node.number, node.incarnation, number), f"session {number}")
-        self.publisher = Publisher(node, self.reply_to.publisher())
-        self.consumers: dict[ConsumerRef, Consumer] = {}
-        self.questions: dict[RequestRef, Command] = {}
-        self.refused = 0
-        node.client.post_all([AttachPublisher(self.publisher.ref)])
+        self.strict = node.world.strict
+        handle = _Handle(node)
+        queue = DeclaredQueue("q", "/", "quorum", True, None, False, {"x-queue-type": "quorum"}, handle)
+        super().__init__(f"{node.number}.{node.incarnation}.{number}", node, queue, node.world.queue)
 
-    def consume(self, *, settled: bool, selects: bool = False) -> None:
-        ref = self.reply_to.consumer()
-        self.consumers[ref] = Consumer(self.node, ref, settled=settled, selects=selects)
-
-    def browse(self) -> None:
-        ref = self.reply_to.consumer()
-        self.consumers[ref] = Browser(self.node, ref)
-
-    def ask(self, kind: type[Inspect] | type[Purge]) -> None:
-        request = self.reply_to.request()
-        self.questions[request] = kind(request)
-        self.node.client.post_all([kind(request)])
-
-    def on_effects(self, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Confirmed() | PublishRejected() | Unconfirmed():
-                    self.publisher.on_answer(effect)
-                case Answer():
-                    assert effect.request in self.questions, "answered twice"
-                    del self.questions[effect.request]
-                case Deliver():
-                    consumer = self.consumers.get(effect.consumer)
-                    if consumer is not None and not consumer.over:
-                        consumer.on_deliver(effect)
-                case CreditReply():
-                    consumer = self.consumers.get(effect.consumer)
-                    if consumer is not None and not consumer.over:
-                        consumer.on_reply(effect)
-                case Subscribed():
-                    consumer = self.consumers[effect.consumer]
-                    assert not consumer.subscribed
-                    consumer.subscribed = True
-                case SubscribeRefused():
-                    self.refused += 1
-                    self.consumers.pop(effect.consumer).over = True
-                case Settled():
-                    assert list(self.consumers[effect.consumer].asked.popleft()) == list(effect.keys)
-                case ActiveChanged():
-                    consumer = self.consumers[effect.consumer]
-                    assert consumer.active is not effect.active, "told what it knows"
-                    consumer.active = effect.active
-                case TimedOut():
-                    self.consumers[effect.consumer].on_timed_out(effect)
-                case _:
-                    assert isinstance(effect, QueueDown), effect
-                    raise AssertionError(f"{effect} without reason")
+    def on_message(self, key: int, message: Message) -> None:
+        """A message has one place in the queue."""
+        world, name = self.node.world, name_of(message[1])
+        assert name in world.queue.history.published
+        assert world.placed.setdefault(name, key) == key, f"{name} is in the queue twice"
 
 
 class Disk:
@@ -472,19 +278,20 @@ class Node:
         self.client = QueueLink("q", GROUP, self.links.port)
         self.links.add_client(self.client)
         self.member: Member | None = None
-        self._made = 0
 
     def _tell(self, effects: Mapping[PeerId, Sequence[Effect]]) -> None:
         for peer, told in effects.items():
             session = self.sessions.get(peer)
             if session is not None:
                 self.world.note(f"{peer} {[shown(each) for each in told]}")
-                session.on_effects(told)
+                session.put(list(told))
+                session.listen()
 
-    def session(self) -> None:
-        self._made += 1
-        session = Session(self, self._made)
-        self.sessions[session.reply_to.id] = session
+    def open(self, label: str, session: Session) -> ReplyTo:
+        """As a `ReplyRegistry`."""
+        peer = PeerId(self.number, self.incarnation, len(self.sessions) + 1)
+        self.sessions[peer] = session
+        return ReplyTo(peer, label)
 
     def serve(self, member: Member) -> None:
         self.member = member
@@ -497,8 +304,8 @@ class LinkSimulation:
     Attributes:
         trace: what sessions were told, in order.
         log: what is committed.
-        accepted: bodies that clients have taken, each time.
-        placed: body -> index in the queue.
+        queue: the queue, with what clients know of it.
+        placed: name of a message -> index in the queue.
     """
 
     def __init__(
@@ -527,9 +334,8 @@ class LinkSimulation:
         self.term = 0
         self.leader: int | None = None
         self.trace: list[str] = []
-        self.published: dict[bytes, None] = {}
-        self.accepted: list[bytes] = []
-        self.placed: dict[bytes, int] = {}
+        self.queue = UsedQueue("q", "quorum", {})
+        self.placed: dict[str, int] = {}
         self.restarts = 0
         self.purges = 0
         self._states: dict[int, bytes] = {}
@@ -545,7 +351,7 @@ class LinkSimulation:
                     self.connect(at, to)
         for node in self.nodes.values():
             for _ in range(2):
-                node.session()
+                Session(node, len(node.sessions))
         self.elect(1)
 
     def note(self, what: str) -> None:
@@ -556,12 +362,6 @@ class LinkSimulation:
             return
         state = encode_snapshot(machine)
         assert self._states.setdefault(index, state) == state, f"members differ at entry {index}"
-
-    def seen(self, consumer: Consumer, key: int, message: Message) -> None:
-        """A delivery has reached a session: a message has one place in the queue."""
-        body = message[1]
-        assert body in self.published
-        assert self.placed.setdefault(body, key) == key, f"{body!r} is in the queue twice"
 
     # --- network ----------------------------------------------------------------------------------
 
@@ -667,7 +467,7 @@ class LinkSimulation:
         if old.member is not None:
             node.serve(Member(node, self.settings))
         for _ in range(2):
-            node.session()
+            Session(node, len(node.sessions))
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -722,13 +522,14 @@ class LinkSimulation:
         consumers = [each for each in session.consumers.values() if not each.over]
         what = rng.random()
         if what < 0.25:
-            session.publisher.publish(rng.randrange(1, 5))
+            session.publish(rng.randrange(1, 5))
         elif what < 0.40 and len(consumers) < 2:
             if self.browses and rng.random() < self.browses:
-                session.browse()
+                session.consume(Browser)
                 return
             settled = rng.random() < 0.3
-            session.consume(settled=settled, selects=self.selects and rng.random() < 0.7)
+            filters = ALL if self.selects and rng.random() < 0.7 else None
+            session.consume(settled=settled, filters=filters)
         elif what < 0.43:
             purges = self._purged and rng.random() < 0.05
             self.purges += purges
@@ -742,7 +543,9 @@ class LinkSimulation:
                 consumer.send()
             elif what < 0.90:
                 delivery_outcome = DeliveryOutcome.ACCEPT if rng.random() < 0.8 else DeliveryOutcome.REQUEUE
-                consumer.settle(rng.randrange(1, 4), delivery_outcome, answer=rng.random() < 0.5)
+                keys = list(consumer.held)[: rng.randrange(1, 4)]
+                if keys or isinstance(consumer, Browser):
+                    consumer.settle(keys, delivery_outcome, answer=rng.random() < 0.5)
             elif what < 0.95:
                 consumer.give_back()
             elif what < 0.97 and consumer.subscribed:

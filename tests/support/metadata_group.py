@@ -224,7 +224,7 @@ def _change(catalog: Catalog, puts: Any, transaction: CatalogTransaction) -> Non
     catalog.apply(
         [Put(key, decoded(key, value)) for key, value in puts],
         transaction.forgets,
-        farewell=transaction.farewell,
+        send_delete=transaction.send_delete,
     )
 
 

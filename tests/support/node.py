@@ -33,6 +33,7 @@ from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.sessions.messages import SessionMessage
 from amqp10broker.storage.check import check_folder
 from amqp10broker.storage.folder import inspect_data_folder
+from tests.support.crash_history import CLASSIC, QUORUM, Kind
 from tests.support.declaring import declare
 from tests.support.disks import PowerLoss, SimDisk
 from tests.support.journal_harness import files_of
@@ -48,33 +49,8 @@ LIFE_S: Final = 1000.0
 """In which a life must end, by a clock that jumps when all wait: longer means for ever."""
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A type of queue, and what it promises."""
-
-    name: str
-    keeps_transient: bool = False
-    """Messages that are not persistent survive too."""
-    keeps_all: bool = False
-    """Nothing goes by being consumed."""
-    keeps_place: bool = True
-    """What is given back goes to where it was, and not to the front."""
-    settles_for_good: bool = False
-    """A settlement that was confirmed is never undone."""
-    arguments: tuple[tuple[str, object], ...] = ()
-
-
-CLASSIC: Final = Kind("classic")
-QUORUM: Final = Kind(
-    "quorum",
-    keeps_transient=True,
-    keeps_place=False,
-    settles_for_good=True,
-    # Looking at everything in each life must not be what ends a message.
-    arguments=(("x-delivery-limit", 1_000_000),),
-)
 STREAM: Final = Kind(
-    "stream", keeps_transient=True, keeps_all=True, arguments=(("x-stream-max-segment-size-bytes", 1500),)
+    "stream", {"x-stream-max-segment-size-bytes": 1500}, keeps_transient=True, keeps_all=True
 )
 KINDS: Final = (CLASSIC, QUORUM, STREAM)
 
@@ -362,7 +338,7 @@ class Node:
             seat.leave()
         elif deed < 87:
             seat.history.deleting = True
-            catalog.propose(DeleteQueue("/", name, farewell=False))
+            catalog.propose(DeleteQueue("/", name, send_delete=False))
             seat.history.promised = set()
             seats.pop(name).end()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 import pytest
@@ -13,11 +14,11 @@ from amqp10broker.message.traits import X_OPT_DELIVERY_DELAY, X_OPT_DELIVERY_TIM
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Long, UByte, UInt
 from amqp10broker.queues import commands
+from amqp10broker.queues.classic.consumers import ClassicConsumer
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.quorum.commands import QuorumCommand
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import QueueSettings
-from tests.support.queue_inside import consumers_of
 from tests.support.reply_addresses import new_reply_to
 
 E = TypeVar("E")
@@ -210,3 +211,22 @@ def confirmed(told: Iterable[object]) -> list[int]:
 
 def rejected(told: Iterable[object]) -> list[int]:
     return [number for each in only(told, commands.PublishRejected) for number in each.ids]
+
+
+# --- inside a classic queue, for tests that compare it with a model -------------------------------
+
+
+def returned_of(queue: ClassicQueue) -> list[tuple[int, Message]]:
+    """(key, message) of ready messages that were handed out before, in order. The queue has one level."""
+    return sorted(queue.waiting.levels[0].returned, key=lambda pair: pair[0])
+
+
+def fresh_of(queue: ClassicQueue) -> list[Message]:
+    """The ready messages that nobody has had, in order."""
+    backlog = queue.waiting.levels[0].backlog
+    pages = [queue._store.look(page.handle, page.ranks or range(page.count))[0] for page in backlog._pages]
+    return list(chain(backlog._head, *pages, backlog._tail))
+
+
+def consumers_of(queue: ClassicQueue) -> list[ClassicConsumer]:
+    return list(queue._consumers)

@@ -7,18 +7,20 @@ wrong without a switch in the code, and the room itself stays as it is for the o
 from __future__ import annotations
 
 import sys
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import amqp10broker.raft
 
 FOLDER = Path(amqp10broker.raft.__file__).parent
 # In the order in which they import each other.
 MODULES = ("messages", "leader", "core")
+_FAULTS: Final = Path(__file__).parents[1] / "scripts" / "raft" / "planted_faults.toml"
 
 
 @dataclass(frozen=True)
@@ -71,3 +73,22 @@ def load(name: str, source: str, real: str) -> ModuleType:
     sys.modules[name] = module
     exec(compile(source, f"<{name}>", "exec"), module.__dict__)
     return module
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault; `script` is the interaction script that shows it."""
+
+    name: str
+    what: str
+    patches: tuple[Patch, ...]
+    script: str
+    rare: bool = False
+    seed: int = 0
+
+
+def _read(fault: dict[str, Any]) -> Mutant:
+    return Mutant(**fault | {"patches": tuple(Patch(**each) for each in fault["patches"])})
+
+
+MUTANTS: Final = tuple(map(_read, tomllib.loads(_FAULTS.read_text(encoding="utf-8"))["fault"]))

@@ -62,7 +62,7 @@ class Simulation:
         self.pace = rng.choice((3, 10, 30))
         self.proposed = 0
         self.stuck: set[int] = set()
-        """Whose disk is slow for now."""
+        """CountersOwner disk is slow for now."""
         self.actions = self._draw_actions()
 
     def _size(self) -> int:

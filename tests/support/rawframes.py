@@ -20,12 +20,13 @@ WINDOW_OPEN = 0x7FFF_FFFF
 
 @dataclass(frozen=True)
 class Got:
-    """One frame as it stood on the wire; `body` is None for a heartbeat."""
+    """One frame on the wire; `body` is None for a heartbeat. `raw`: body and payload as bytes."""
 
     channel: int
     body: Any
     payload: bytes
     size: int
+    raw: bytes
 
 
 class FrameCutter:
@@ -50,11 +51,10 @@ class FrameCutter:
                 break
             body_at = pos + 4 * buf[pos + 4]
             channel = int.from_bytes(buf[pos + 6 : pos + 8], "big")
-            if body_at == pos + size:
-                frames.append(Got(channel, None, b"", size))
-            else:
-                body, end = performatives.decode_composite(buf, body_at, pos + size)
-                frames.append(Got(channel, body, bytes(buf[end : pos + size]), size))
+            body, end = None, pos + size
+            if body_at < end:
+                body, end = performatives.decode_composite(buf, body_at, end)
+            frames.append(Got(channel, body, buf[end : pos + size], size, buf[body_at : pos + size]))
             pos += size
         self.rest = buf[pos:]
         return frames

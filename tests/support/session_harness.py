@@ -27,12 +27,7 @@ from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp10 import connection, performatives
 from amqp10broker.protocols.amqp10.errors import AmqpError
-from amqp10broker.protocols.amqp10.link import (
-    FRAME_HEADER_BYTES,
-    BeginReceived,
-    ConnectionEvent,
-    FramesReceived,
-)
+from amqp10broker.protocols.amqp10.link import BeginReceived, ConnectionEvent, FramesReceived
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
@@ -66,6 +61,7 @@ from tests.support.declaring import declare, remove
 from tests.support.notation import body_bytes as make_body
 from tests.support.notation import build, message, show, show_bodies, show_message
 from tests.support.queue_handles import MachineHandle
+from tests.support.rawframes import FrameCutter, Got
 from tests.support.reply_addresses import new_reply_to
 from tests.support.session_context import make_catalog, make_context
 
@@ -261,7 +257,7 @@ class Client:
     Attributes:
         label: what stands before ``>`` in its lines.
         blocked: the client does not read, so that the broker's writer is blocked.
-        bodies: where frame bodies of the broker are kept as they came, None for nowhere.
+        bodies: where the bodies of the broker's frames are collected; None for nowhere.
         asleep: its sessions have not had their turn: what comes is handled in one wake later.
     """
 
@@ -276,7 +272,7 @@ class Client:
         self.all_sessions: list[FakeSessionTask] = []
         self._link_names = LinkNames()
         self.lost = False
-        self._rest = b""
+        self._cutter = FrameCutter()
         config = world.config
         self.engine = connection.Connection(
             server=True,
@@ -454,34 +450,23 @@ class Client:
 
     def written(self, data: bytes) -> None:
         """Bytes of the broker reach the client, who notes them as lines."""
-        buf = self._rest + data
-        pos = 0
-        while len(buf) - pos >= FRAME_HEADER_BYTES:
-            if buf[pos : pos + 4] == b"AMQP":
-                pos += 8
-                continue
-            size, doff, frame_type, channel = connection.FRAME_HEADER.unpack_from(buf, pos)
-            if len(buf) - pos < size:
-                break
-            assert size <= self.engine.frame_size_max or frame_type == connection.TYPE_SASL, (
-                "a frame over the client's limit"
-            )
-            self._on_frame(channel, buf[pos + doff * 4 : pos + size])
-            pos += size
-        self._rest = buf[pos:]
+        for got in self._cutter.feed(data):
+            sasl = isinstance(got.body, performatives.SaslMechanisms | performatives.SaslOutcome)
+            assert sasl or got.size <= self.engine.frame_size_max, "a frame over the client's limit"
+            if self.bodies is not None:
+                self.bodies.append(got.raw)
+            self._on_frame(got)
 
-    def _on_frame(self, channel: int, body: bytes) -> None:
-        if self.bodies is not None:
-            self.bodies.append(body)
-        if not body:
+    def _on_frame(self, got: Got) -> None:
+        channel, frame = got.channel, got.body
+        if frame is None:
             self.note(channel, "EMPTY")
             return
-        frame, end = performatives.decode_composite(body)
         session = self.mine.setdefault(channel, ClientSession())
         if isinstance(frame, performatives.Transfer):
-            self._on_transfer(channel, session, frame, body[end:])
+            self._on_transfer(channel, session, frame, got.payload)
             return
-        assert end == len(body)
+        assert not got.payload
         if isinstance(frame, performatives.Begin):
             session.next_incoming_id = frame.next_outgoing_id
         elif isinstance(frame, performatives.Flow):

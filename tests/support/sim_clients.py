@@ -1,7 +1,7 @@
-"""Clients of whole nodes (`sim_nodes`): sessions with a publisher and consumers, that note what they know.
+"""Clients of simulated nodes (`sim_nodes`, `link_simulation`): sessions with a publisher and consumers.
 
-They use a queue as sessions of both protocols do, by the handle that their node has of it and with the real
-`QueueCredit`; what they note goes into the history that real clients write, too (`cluster_history`).
+They use a queue as sessions of both protocols do: through the handle that their node has of it, and with the
+real `QueueCredit`. They write the same history as real clients (`cluster_history`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from amqp10broker.message.traits import redelivered
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.queues.commands import (
+    ActiveChanged,
     Answer,
     AttachPublisher,
     Command,
@@ -29,6 +30,7 @@ from amqp10broker.queues.commands import (
     Inspect,
     Publish,
     PublishRejected,
+    Purge,
     QueueDeleted,
     QueueDown,
     RequestRef,
@@ -37,9 +39,9 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Subscribed,
     SubscribeRefused,
+    TimedOut,
     Unconfirmed,
 )
-from amqp10broker.runtime.mailbox import ReplyRegistry
 from amqp10broker.sessions.credit import QueueCredit
 from tests.support.cluster_history import TotalQueue
 from tests.support.crash_history import make_body
@@ -76,16 +78,19 @@ class UsedQueue:
 
 
 class SimConsumer:
-    """One consumer.
+    """One consumer; `options` are those of its `Subscribe`.
 
     Attributes:
         life: its name in histories.
         held: key -> name of the message, of what its client has and has not decided on.
         unsent: what has come and was not passed on.
+        active: as the queue has told it.
         over: it left, was refused, or its queue or node is gone.
     """
 
-    def __init__(self, client: SimClient, life: str, ref: ConsumerRef, *, settled: bool) -> None:
+    def __init__(
+        self, client: SimClient, life: str, ref: ConsumerRef, *, settled: bool, **options: Any
+    ) -> None:
         self.life = life
         self.ref = ref
         self.settled = settled
@@ -93,14 +98,15 @@ class SimConsumer:
         self.unsent: dict[int, Message] = {}
         self.asked: deque[tuple[Sequence[int], list[str], DeliveryOutcome]] = deque()
         self.subscribed = self.over = False
+        self.active: bool | None = None
         self._client = client
         self._most = 0
         self.credit = QueueCredit(client.declared, ref, lambda each: each[0].post(each[1]))
-        client.post(Subscribe(ref, settled, answer=True))
+        client.post(Subscribe(ref, settled, answer=True, **options))
 
-    def want(self, count: int) -> None:
-        """Ask for so many, if nothing is asked for."""
-        if self.subscribed and self.credit.top_up(count, count):
+    def want(self, count: int, *, drain: bool = False) -> None:
+        """Request so many messages, if no request is under way."""
+        if self.subscribed and self.credit.top_up(count, count, drain=drain):
             self._most = max(self._most, self.credit.seen + count)
 
     def on_deliver(self, effect: Deliver) -> None:
@@ -108,14 +114,17 @@ class SimConsumer:
             return
         assert self.credit.seen <= self._most, f"{self.life} was given more than it asked for"
         for key, message in zip(effect.keys, effect.messages, strict=True):
-            assert key not in self.held, f"{self.life} was given {key} while it held it"
-            assert key not in self.unsent, f"{self.life} was given {key} twice"
+            again = key in self.held or key in self.unsent
+            assert not (again and self._client.strict), f"{self.life} was given {key} while it held it"
+            self._client.on_message(key, message)
+            self.held.pop(key, None)
             self.unsent[key] = message
 
     def on_reply(self, effect: CreditReply) -> None:
         if self.over:
             return
-        assert self.credit.in_flight or effect.epoch < self.credit.epoch, f"{self.life} had asked nothing"
+        latest = self.credit.epoch - self._client.strict
+        assert self.credit.in_flight or effect.epoch <= latest, f"{self.life} had asked nothing"
         self.credit.on_reply(effect)
         self.send()
         self.credit.answered(effect)
@@ -156,6 +165,14 @@ class SimConsumer:
             for name in names:
                 self._client.queue.history.was_removed(name)
 
+    def on_timed_out(self, effect: TimedOut) -> None:
+        """The queue has taken back what was held for too long."""
+        unsent = [key for key in effect.keys if self.unsent.pop(key, None) is not None]
+        for key in effect.keys:
+            self.held.pop(key, None)
+        if unsent:
+            self.credit.drop(len(unsent), oldest=True)
+
     def give_back(self) -> None:
         """What was not passed on goes back, and what is on its way."""
         if self.subscribed and self.unsent and not self.settled:
@@ -184,11 +201,12 @@ class SimClient:
         life: its name in histories.
         outstanding: publishes without an answer: id -> name.
         over: its node is lost, or its queue is gone.
+        strict: no delivery comes again to a consumer that holds it.
     """
 
-    def __init__(
-        self, life: str, reply_registry: ReplyRegistry, declared: DeclaredQueue, queue: UsedQueue
-    ) -> None:
+    strict = True
+
+    def __init__(self, life: str, reply_registry: Any, declared: DeclaredQueue, queue: UsedQueue) -> None:
         self.life = life
         self.queue = queue
         self.declared = declared
@@ -227,17 +245,22 @@ class SimClient:
             Publish(self.publisher, list(ids), [(HEAD, make_body(name)) for name in names], settled=False)
         )
 
-    def consume(self, *, settled: bool) -> SimConsumer:
+    def consume(
+        self, kind: type[SimConsumer] = SimConsumer, *, settled: bool = False, **options: Any
+    ) -> SimConsumer:
         ref = self.reply_to.consumer()
         life = f"{self.life}.c{len(self.consumers)}"
-        consumer = self.consumers[ref] = SimConsumer(self, life, ref, settled=settled)
+        consumer = self.consumers[ref] = kind(self, life, ref, settled=settled, **options)
         return consumer
 
-    def inspect(self) -> RequestRef:
+    def ask(self, kind: type[Inspect] | type[Purge] = Inspect) -> RequestRef:
         request = self.reply_to.request()
         self.questions[request] = 1
-        self.post(Inspect(request))
+        self.post(kind(request))
         return request
+
+    def on_message(self, key: int, message: Message) -> None:
+        """A message has come to one of the consumers."""
 
     def act(self, rng: random.Random) -> None:
         consumers = [each for each in self.consumers.values() if not each.over]
@@ -247,7 +270,7 @@ class SimClient:
         elif deed < 0.42 and len(consumers) < 2:
             self.consume(settled=self.queue.lossy)
         elif deed < 0.44:
-            self.inspect()
+            self.ask()
         elif consumers:
             consumer = rng.choice(consumers)
             if deed < 0.68:
@@ -298,6 +321,12 @@ class SimClient:
                 self.consumers[effect.consumer].over = True
             case Settled():
                 self.consumers[effect.consumer].on_settled(effect)
+            case ActiveChanged():
+                consumer = self.consumers[effect.consumer]
+                assert consumer.active is not effect.active, f"{consumer.life} was told what it knows"
+                consumer.active = effect.active
+            case TimedOut():
+                self.consumers[effect.consumer].on_timed_out(effect)
             case QueueDown():
                 consumer = self.consumers[effect.consumer]
                 assert self.queue.type != "quorum", f"{consumer.life} was told that its queue is down"

@@ -23,7 +23,7 @@ Serve = Callable[[Transport], None]
 """Has a connection served that has come."""
 
 
-class Way:
+class MessageDestination:
     """One direction of one connection.
 
     Attributes:
@@ -84,7 +84,7 @@ class Way:
 class SimStream:
     """One end of a connection."""
 
-    def __init__(self, out: Way, back: Way) -> None:
+    def __init__(self, out: MessageDestination, back: MessageDestination) -> None:
         self._out = out
         self._back = back
         self._closed = False
@@ -138,7 +138,7 @@ class SimNetwork:
         self.slow: dict[tuple[str, str], float] = {}
         self.usual_s = usual_s
         self._rng = rng
-        self._ways: list[Way] = []
+        self._ways: list[MessageDestination] = []
         self._broker_listeners: dict[str, Serve] = {}
         self._mended = trio.Event()
 
@@ -177,10 +177,10 @@ class SimNetwork:
             self._ways[at].change()
             way.change()
 
-    def _live(self) -> list[Way]:
+    def _live(self) -> list[MessageDestination]:
         return [way for way in self._ways if not (way.over or way.broken or way.gone)]
 
-    def _break(self, which: Callable[[Way], bool]) -> None:
+    def _break(self, which: Callable[[MessageDestination], bool]) -> None:
         for way in self._ways:
             if which(way):
                 way.broken = True
@@ -221,7 +221,10 @@ class SimNetwork:
             serve = self._broker_listeners.get(receiver)
             if serve is None:
                 raise ConnectionRefusedError(f"nobody listens at {receiver}")
-            there, back = Way(self, sender, receiver), Way(self, receiver, sender)
+            there, back = (
+                MessageDestination(self, sender, receiver),
+                MessageDestination(self, receiver, sender),
+            )
             pairs = zip(self._ways[::2], self._ways[1::2], strict=True)
             self._ways = [way for pair in pairs if not _is_over(*pair) for way in pair] + [there, back]
             serve(Transport(SimStream(back, there), b"", sender))
@@ -229,5 +232,5 @@ class SimNetwork:
         raise TimeoutError("no answer")
 
 
-def _is_over(one: Way, other: Way) -> bool:
+def _is_over(one: MessageDestination, other: MessageDestination) -> bool:
     return one.broken or other.broken or (one.over and not one.moving and not other.moving)

@@ -27,6 +27,7 @@ import trio
 import trio._core._run as trio_run
 from trio.testing import MockClock
 
+from amqp10broker.cli.serve import leaves
 from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError, RefusedError, StorageError, StorageFailed
@@ -257,9 +258,9 @@ class SimNode:
             sim.network.lose(self.name, silent=False)
             self.disk = self.disk.after_kill()
         self.broker = None
-        if refused is not None and not _is_of_storage(refused):
-            raise refused
         if refused is not None:
+            if not all(isinstance(each, StorageError | trio.Cancelled) for each in leaves(refused)):
+                raise refused
             sim.note(f"{self.name} gave up: {refused}")
             sim.refused[self.name] = str(refused)
         sim.note(f"{self.name} is over")
@@ -314,18 +315,6 @@ class SimNode:
                 backend = handle.member.backend
                 if isinstance(backend, QuorumInLog) and backend.member is not None:
                     yield queue.number, backend
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for each in error.exceptions:
-            yield from _leaves(each)
-    else:
-        yield error
-
-
-def _is_of_storage(error: BaseException) -> bool:
-    return all(isinstance(each, StorageError | trio.Cancelled) for each in _leaves(error))
 
 
 class Simulation:
@@ -444,7 +433,7 @@ class Simulation:
         error = details.get("exc_info")
         self.note(f"log {node and node.name} {event} {_text(details)}")
         alive = node is not None and not node.dead
-        if error is not None and alive and not all(isinstance(e, StorageError) for e in _leaves(error)):
+        if error is not None and alive and not all(isinstance(e, StorageError) for e in leaves(error)):
             self.faults.append(f"{node.name}: {event}: {error!r}")
             self.note(f"FAULT {self.faults[-1]}")
         if "does not understand" in event or "cannot be read" in event:
@@ -657,7 +646,7 @@ class Simulation:
         if broker is None or broker.cluster is None:
             return
         groups = broker.cluster.raft.groups
-        led = [member for member in _members_of(groups) if member.leads]
+        led = [member for member in groups if member.leads]
         if led:
             member = self.rng.choice(led)
             others = [each for each in member.raft.config.voters if each != member.me]
@@ -814,7 +803,7 @@ class Simulation:
             broker = node.broker
             if broker is None or node.dead or broker.cluster is None:
                 continue
-            for member in _members_of(broker.cluster.raft.groups):
+            for member in broker.cluster.raft.groups:
                 status = member.raft.status
                 if status.role is Role.LEADER:
                     known = self.leaders.setdefault((member.group, status.term), member.me)
@@ -835,10 +824,6 @@ class Simulation:
                 state = system._machine.snapshot()
                 known = states.setdefault((0, system.applied), state)
                 assert known == state, f"nodes differ in what is declared at entry {system.applied}"
-
-
-def _members_of(groups: Any) -> list[Any]:
-    return list(groups)
 
 
 def _text(details: dict[str, Any]) -> str:

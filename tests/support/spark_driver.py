@@ -12,12 +12,12 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amqp10broker.spark.session import local_session
-from tests.support.spark_starting import started
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +26,23 @@ Plan = Mapping[str, Any]
 
 # Spark gives the Python process of a source ten seconds to start: too few for several on a busy machine.
 STARTING = threading.Lock()
+_NOT_IN_TIME = "Python worker failed to connect back"
+_POLL_S = 0.05
+
+
+def started(start: Callable[[], Any]) -> Any:
+    """Start a streaming query, and wait until its source is there or it has failed.
+
+    Spark gives the Python process of a source ten seconds to start, which no setting changes. A query that
+    ended because of that has done nothing, and is started again.
+    """
+    while True:
+        query = start()
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            time.sleep(_POLL_S)
+        failure = query.exception()
+        if failure is None or _NOT_IN_TIME not in str(failure):
+            return query
 
 
 def run_range(spark: SparkSession, plan: Plan) -> dict[str, Any]:

@@ -12,14 +12,15 @@ from amqp10broker.protocols.amqp091 import content, methods
 from amqp10broker.protocols.amqp091.connection import FrameReader
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.runtime.broker import Broker
+from tests.support.channel_harness import each_of
 from tests.support.trioclient import MemoryClient
 
 HEADER = b"AMQP\x00\x00\x09\x01"
 CAPABILITIES = ("consumer_cancel_notify", "connection.blocked", "authentication_failure_close")
 
 M = TypeVar("M", bound=methods.Method)
-Got = tuple[int, methods.Method | content.Content | content.Heartbeat]
-"""Channel, and what came on it."""
+Got = tuple[int, Any]
+"""Channel, and what came on it: a method, a content or a heartbeat."""
 
 
 def message(channel: int, key: str, body: bytes = b"", exchange: str = "", **properties: Any) -> bytes:
@@ -120,22 +121,6 @@ class Client091(MemoryClient):
         for number in range(1, channels + 1):
             await self.call(number, methods.ChannelOpen(), methods.ChannelOpenOk)
         return self
-
-
-def each_of(item: content.Item) -> list[Got]:
-    match item:
-        case content.MethodFrame():
-            return [(item.channel, item.method)]
-        case content.AckRun():
-            return [(item.channel, methods.BasicAck(tag, multiple)) for tag, multiple in item.tags]
-        case content.Content():
-            return [(item.channel, item)]
-        case content.ContentOpened():
-            return []
-        case content.Heartbeat():
-            return [(0, item)]
-        case _:
-            raise AssertionError(f"a client gets {item!r}")
 
 
 _names = iter(range(1, 1_000_000))

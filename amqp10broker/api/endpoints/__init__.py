@@ -25,21 +25,21 @@ QUIET_S: Final = 600
 """Sampling stops so long after the last request."""
 QUEUES_MAX: Final = 1_000
 CONNECTIONS_MAX: Final = 1_000
-"""With more objects they are not sampled."""
+"""With more objects than this they are not sampled."""
 USERS_MAX: Final = 8
 """The most users with a sampled overview, which differs by user: those with the latest requests."""
 
 _OF_QUEUES: Final[tuple[RunEndpoint, ...]] = (queues.list_queues, exchanges.list_exchanges)
 _OF_CONNECTIONS: Final[tuple[RunEndpoint, ...]] = (connections.list_connections, connections.list_channels)
 _REQUEST: Final = HttpRequest("GET", (), {"columns": "message_stats,recv_oct_details"})
-"""For the columns with rates, and little else."""
+"""The request for the columns with rates, and little else."""
 
 
 _BROKER: Final = User("", None, ("administrator",))
-"""The broker itself, which sees everything."""
+"""The broker itself, as a user that may see everything."""
 
 
-class Looks:
+class RecentUsers:
     """The recent users of the API, and the sampling for them."""
 
     def __init__(self, broker_api: BrokerApi) -> None:
@@ -47,7 +47,7 @@ class Looks:
         self._asked: dict[str, tuple[Grants, float]] = {}
 
     def asked(self, grants: Grants, now: float) -> bool:
-        """Note a user's request; return whether sampling is to begin. `now`: seconds of Trio's clock."""
+        """Note a user's request; return whether sampling must begin. `now`: seconds of Trio's clock."""
         begins = not self.wanted(now)
         self._asked.pop(grants.user, None)
         self._asked[grants.user] = grants, now

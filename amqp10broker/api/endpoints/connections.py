@@ -277,7 +277,7 @@ def _session(session: SessionView) -> dict[str, Any]:
         "outgoing_unsettled_deliveries": session.unsettled_out,
         "incoming_links": [_incoming(each) for each in session.links if each.role == "sender"],
         "outgoing_links": [_outgoing(each) for each in session.links if each.role == "receiver"],
-        # An extension of RabbitMQ's API.
+        # This is an extension of RabbitMQ's API.
         "transactions": [document(each) for each in session.transactions],
     }
 
@@ -313,7 +313,7 @@ def _outgoing(link: LinkView) -> dict[str, Any]:
 
 
 def _waits(wait: WaitView) -> Mapping[str, Any]:
-    # An extension of RabbitMQ's API: why a link, channel or consumer waits.
+    # This is an extension of RabbitMQ's API: why a link, channel or consumer waits.
     return {"waits": wait.waits, "waits_why": wait.waits_why, "waits_for_s": wait.waits_for_s}
 
 
@@ -388,7 +388,7 @@ def _receiver(connection: ConnectionView, session: SessionView, link: LinkView) 
         "consumer_tag": str(link.handle or 0),
         "queue": {"name": link.queue, "vhost": connection.vhost},
         "channel_details": {},
-        # An extension of RabbitMQ's API: the location of the link.
+        # This is an extension of RabbitMQ's API: the location of the link.
         "link_details": {
             "connection_name": _name(connection),
             "channel_number": session.channel,

@@ -33,7 +33,7 @@ KEPT_S: Final = KEPT_MS // 1000
 _TEXT_TYPES: Final = ("text/plain", "text/*", *JSON_TYPES)
 """Clients that request JSON everywhere get the text, too."""
 _PART: Final = 500
-"""Queues that are counted before other tasks run."""
+"""The number of queues that are counted before other tasks run."""
 
 
 @route("GET", "/overview")

@@ -1,4 +1,4 @@
-"""The files of the management page, and metrics as text for Prometheus: what is not JSON.
+"""The files of the management page, and metrics as text for Prometheus: the answers that are not JSON.
 
 The page is readable without a login; its data comes from the API, with one. Its paths are relative, so that
 it works below a prefix. Metrics are for monitoring users; a separate port has them without a login.
@@ -52,7 +52,7 @@ def to_folder(request: HttpRequest) -> HttpResponse:
 
 def answer_of(request: HttpRequest, file: PageFile) -> HttpResponse:
     """Answer with the file, or without a body if the browser has it already."""
-    # Weak: compressed or not, it is the same file (RFC 9110, 8.8.3.3).
+    # The tag is weak: compressed or not, it is the same file (RFC 9110, 8.8.3.3).
     tag = f'W/"{file.tag}"'
     known = [each.strip() for each in request.headers.get("if-none-match", "").split(",")]
     if tag in known or "*" in known:

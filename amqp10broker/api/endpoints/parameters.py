@@ -1,4 +1,5 @@
-"""Endpoints of parameters and policies, of RabbitMQ's plugins that are not here, and of definitions.
+"""Endpoints of parameters and policies, of RabbitMQ's plugins that this broker does not have, and of
+definitions.
 
 Definitions are all declared objects as one document.
 """
@@ -358,7 +359,7 @@ async def get_definitions_of_vhost(call: EndpointCall) -> HttpResponse:
     document = await call.administer("export-definitions")
     facts = next(each for each in document["vhosts"] if each["name"] == vhost.name)
     header = {key: value for key, value in document.items() if isinstance(value, str)}
-    header.pop("explanation", None)  # of users, which belong to no virtual host
+    header.pop("explanation", None)  # those of users, which belong to no virtual host
     parts = {
         part: await described(
             call,
@@ -444,7 +445,7 @@ def _document(call: EndpointCall) -> dict[str, Any]:
 
 
 def _file_of(content_type: str, body: bytes) -> bytes:
-    # Megabytes of memory, which few brokers need.
+    # This import takes megabytes of memory, which few brokers need.
     from email.parser import BytesParser
     from email.policy import HTTP
 

@@ -57,10 +57,10 @@ STATIC: Final = frozenset(
     }
 )
 TOTALS: Final = frozenset({*DECLARED, "node", "state"})
-"""Columns beside the counts, for queues without statistics but with totals."""
+"""Columns besides the counts, for queues without statistics but with totals."""
 COUNTS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 MESSAGE_MEMORY_BYTES: Final = 100
-"""Approximate memory of a message beside its content."""
+"""The approximate memory of a message besides its content."""
 
 Row = Mapping[str, Any]
 
@@ -435,7 +435,7 @@ async def get_messages(call: EndpointCall) -> HttpResponse:
         raise not_authorised(f"403 ACCESS_REFUSED - {refusal.description}") from refusal
     numbered = list(zip(range(behind + len(messages) - 1, -1, -1), messages, strict=False))
     describe = partial(_object, text_wanted=encoding == "auto", size=size)
-    # A message may be large by itself.
+    # A single message may be large.
     return HttpResponse.of_json_bytes(await written(call, numbered, describe, 1))
 
 

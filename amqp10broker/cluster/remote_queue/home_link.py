@@ -48,8 +48,7 @@ from amqp10broker.queues.commands import (
 )
 
 OPENING_MS: Final = 5_000
-"""How long commands wait for the announcement of a queue that was just declared, or whose home has just
-started."""
+"""How long commands wait for the announcement of a queue that is new, or has a restarted home."""
 
 
 class _State(Enum):
@@ -275,7 +274,7 @@ class HomeLink:
         return out
 
 
-class _Visitor(HomeUsers):
+class _RemoteUser(HomeUsers):
     __slots__ = ("done",)
     done: int
 
@@ -287,7 +286,7 @@ class HomeLinkServer:
     _group: int
     _post_all: Callable[[list[Command]], None]
     _port: LinkPort
-    _visitors: dict[int, _Visitor] = field(default_factory=dict, init=False)
+    _remote_users: dict[int, _RemoteUser] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         for node in self._port.peers:
@@ -299,7 +298,7 @@ class HomeLinkServer:
             self._port.send(node, self._group, LeaderIs(0))
 
     def node_down(self, node: int) -> None:
-        visitor = self._visitors.pop(node, None)
+        visitor = self._remote_users.pop(node, None)
         if visitor is None:
             return
         commands: list[Command] = [DetachPublisher(each) for each in visitor.publishers]
@@ -319,9 +318,9 @@ class HomeLinkServer:
         self.node_down(node)
 
     def received(self, node: int, batch: CommandBatch) -> None:
-        visitor = self._visitors.get(node)
+        visitor = self._remote_users.get(node)
         if visitor is None:
-            visitor = self._visitors[node] = _Visitor()
+            visitor = self._remote_users[node] = _RemoteUser()
         visitor.done = batch.last
         for command in batch.commands:
             visitor.note(command)
@@ -336,7 +335,7 @@ class HomeLinkServer:
         if own is not None:
             self._port.tell(own)
         for node, told_there in by_node.items():
-            visitor = self._visitors.get(node)
+            visitor = self._remote_users.get(node)
             if visitor is None:
                 continue
             for given in told_there.values():

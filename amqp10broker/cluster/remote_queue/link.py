@@ -86,9 +86,7 @@ BATCH_MAX: Final = 64
 
 @dataclass(slots=True, eq=False)
 class NumberedCommand:
-    """A stored command. `done`: it needs no answer any more. `epoch`: that of its consumer, for a
-    `Credit`.
-    """
+    """A stored command. `done`: it needs no answer any more. `epoch`: its consumer's, for a `Credit`."""
 
     number: int
     command: Command
@@ -180,9 +178,7 @@ class NumberedCommands:
 
 @dataclass(eq=False)
 class CatchUp:
-    """The effects of one answer to `ResumeRemote`. `available`: messages that wait in the queue; None: not
-    known.
-    """
+    """The effects of one answer to `ResumeRemote`. `available`: waiting messages; None: unknown."""
 
     _queue: str
     _resumed: RemoteResumed
@@ -309,12 +305,10 @@ class CatchUp:
 ASK_AGAIN_MS: Final = 1_000
 """The time after which an unanswered `ResumeRemote` is sent again."""
 NO_LEADER_MS: Final = 30_000
-"""How long a subscribe, fetch, purge or delete request waits for a leader (RabbitMQ: 65 s for each
-member).
-"""
+"""How long a subscribe, fetch, purge or delete waits for a leader (RabbitMQ: 65 s for each member)."""
 NO_COUNTS_MS: Final = 5_000
 """How long a request for counts waits; then they are 0. An election takes less time."""
-LAST_WORDS_MS: Final = 5_000
+LAST_EFFECTS_MS: Final = 5_000
 """How long a link to a deleted queue waits for the queue's last effects."""
 
 
@@ -746,7 +740,7 @@ class QueueLink:
         if self.lost_ms is not None or not (self._commands or attached):
             self.end()
         else:
-            self._end_ms = self._port.now_ms() + LAST_WORDS_MS
+            self._end_ms = self._port.now_ms() + LAST_EFFECTS_MS
             self._port.stir(self.group)
 
     def end(self) -> None:

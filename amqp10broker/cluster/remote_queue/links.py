@@ -229,7 +229,7 @@ class LinkServer:
         self._full = True
         self._posted[node, incarnation] = first - 1
         self._announce(node, again=self._links.pop(node, None) is not None)
-        self._answer_those_who_ask()
+        self._answer_waiting_nodes()
 
     def room(self) -> None:
         if self._full:
@@ -243,7 +243,7 @@ class LinkServer:
         machine = self._backend.queue
         return machine.link_last(*key) >= self._posted.get(key, 0) and key not in machine.suspects
 
-    def _answer_those_who_ask(self) -> None:
+    def _answer_waiting_nodes(self) -> None:
         if self._backend.ahead:
             return
         for node, resume in list(self._asking.items()):
@@ -254,7 +254,7 @@ class LinkServer:
         """Send the effects of entries up to this one; 0: effects of a deleted queue, which are in no log."""
         links = self._links
         machine = self._backend.queue
-        self._answer_those_who_ask()
+        self._answer_waiting_nodes()
         if not links:
             return
         by_node: dict[int, dict[PeerId, list[Effect]]] = {}

@@ -57,9 +57,7 @@ class CommandBatch:
 
 @dataclass(slots=True, eq=False)
 class Browse:
-    """Requests of browsers of a quorum queue, at least one; not in a log, so neither numbered nor
-    repeated.
-    """
+    """Requests of browsers of a quorum queue, at least one; in no log, neither numbered nor repeated."""
 
     token: int
     commands: Sequence[Command]
@@ -312,9 +310,7 @@ def refuse(
     why: Refusal,
     answered: Container[object] = (),
 ) -> None:
-    """Add the answers to commands that the queue does not execute. `answered`: requests with an answer
-    already.
-    """
+    """Add the answers to commands that the queue does not execute, except `answered` requests."""
     gone = why is Refusal.GONE
     for command in commands:
         match command:

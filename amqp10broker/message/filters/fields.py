@@ -12,8 +12,9 @@ from amqp10broker.protocols.amqp10.types import Byte, Int, Long, Short, Symbol, 
 
 
 class FilterError(ValueError):
-    """A filter cannot be used. Functions do not list it: reading a filter raises nothing else. `reason`: a
-    clause: "is 4097 characters long; 4096 are allowed". `position`: in the text of an SQL filter, from 0.
+    """A filter cannot be used. Functions do not list it in their docstrings: reading a filter raises nothing
+    else. `reason`: a clause: "is 4097 characters long; 4096 are allowed". `position`: in the text of an SQL
+    filter, from 0.
     """
 
     def __init__(self, reason: str, position: int | None = None) -> None:

@@ -67,7 +67,7 @@ ENTRIES_MAX: Final = 16
 
 
 ABSENT: Final = object()
-"""Stands for an absent value, where that differs from null."""
+"""The marker of an absent value, where that differs from null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ _STRING8: Final = 0xA1
 _STRING32: Final = 0xB1
 _UUID: Final = 0x98
 
-# How to walk over a value: the width of its content, or that of its size field below zero.
+# How to skip a value: the width of its content, or below zero that of its size field.
 _SIZE8: Final = -1
 _SIZE32: Final = -4
 _DESCRIBED: Final = -9
@@ -212,11 +212,11 @@ _READERS_UUID_AS_BINARY: Final = [
 
 
 class FieldReader:
-    """Reads certain fields of messages. `absent`: stands for an absent application property; an absent field
-    of the properties section is None, as a null one is.
+    """Reads certain fields of messages. `absent`: the marker for an absent application property; an absent
+    field of the properties section is None, as a null one is.
 
-    A filter reads few values of very many messages. So the reader walks over the encoded sections and builds
-    only the values that are needed. A message that is encoded in an unusual way is decoded as a whole.
+    A filter reads few values of very many messages. So the reader scans the encoded sections and builds only
+    the needed values. A message with an unusual encoding is decoded as a whole.
     """
 
     __slots__ = (
@@ -250,7 +250,7 @@ class FieldReader:
         assert len(set(self._fields)) == len(self._fields)
         self._wanted = len(self._application)
         self.of_application = 0 < self._wanted == len(self._fields)
-        # The slot for each field up to the last wanted one, -1 to walk over it.
+        # The slot for each field up to the last wanted one; -1: skip the field.
         self._properties = [slots.get(index, -1) for index in range(max(slots) + 1)] if slots else []
         self._readers = _READERS_UUID_AS_BINARY if uuid_as_binary else READERS
         self._uuid_as_binary = uuid_as_binary
@@ -355,8 +355,8 @@ SEARCHED_BYTES_MAX: Final = 2048
 """Longer messages are not searched for required bytes: the search would mostly cover the body."""
 
 ALIKE_MAX: Final = 64
-"""The most sets of application-properties with remembered results. When there are more, and they did not come
-four times each on average, the filter stops remembering.
+"""The most sets of application-properties with remembered results. When there are more, and each has occurred
+less than four times on average, the filter stops remembering.
 """
 
 _SHORT_PROPERTIES: Final = b"\x00\x53\x73\xc0"
@@ -364,8 +364,9 @@ _SHORT_APPLICATION: Final = b"\x00\x53\x74\xc1"
 
 
 class MessageFilter:
-    """A predicate on messages. Many have the same application-properties: a filter of these alone decides on
-    them once. `entries`: of the filter-set that it was made of; another node makes the same filter of them.
+    """A predicate on messages. Many messages have the same application-properties: a filter of these alone
+    decides on them once. `entries`: those of the filter-set from which it was made; another node makes the
+    same filter of them.
     """
 
     __slots__ = ("_alike", "_known", "_read", "_required", "_run", "_uses_time", "entries")
@@ -378,7 +379,7 @@ class MessageFilter:
         uses_time: bool = False,
         required: bytes = b"",
     ) -> None:
-        """`uses_time`: `run` takes the time in ms behind the values."""
+        """Create a filter. `uses_time`: `run` gets the time in ms after the values."""
         self.entries: Mapping[Symbol, Described] = {}
         self._read = reader.read
         self._run = run
@@ -453,11 +454,11 @@ class MessageFilter:
 @dataclass(frozen=True, slots=True)
 class Filters:
     offset: OffsetSpec | None = None
-    """None stands for `OffsetWord.NEXT`."""
+    """None means `OffsetWord.NEXT`."""
     bloom: BloomFilter | None = None
     messages: MessageFilter | None = None
     end: int | None = None
-    """The first offset that is not wanted."""
+    """The first offset that the consumer does not want."""
 
     def matches(self, message: Message, now_ms: int) -> bool:
         return self.messages is None or self.messages.matches(message, now_ms)
@@ -522,7 +523,7 @@ def is_selector(value: object) -> TypeGuard[Described]:
 
 
 def _checked_sort(name: Any, value: Any, before: Collection[str], *, of_stream: bool) -> str:
-    # Returns which filter an entry is, if it may be there with those before it.
+    # Return which filter an entry is, if it may follow those before it.
     if not isinstance(name, Symbol):
         raise FilterError("the name of a filter is a symbol")
     if not isinstance(value, Described):
@@ -562,7 +563,7 @@ def _text(content: Any) -> str:
 
 def _filter_values(content: Any) -> tuple[str, ...]:
     values = content if isinstance(content, list | Array) else (content,)
-    # A consumer would miss a value that is left out, so one wrong value refuses all.
+    # A consumer would miss messages if a value were left out, so one wrong value refuses all.
     if not len(values) or not all(type(value) is str for value in values):
         raise FilterError("the value must be a string or a list of strings")
     return tuple(dict.fromkeys(values))

@@ -42,14 +42,15 @@ from amqp10broker.message.filters.sql_parser import (
 # --- LIKE ----------------------------------------------------------------------------------------
 #
 # A pattern is cut at its ``%`` into segments of fixed length. The first and the last have their places at the
-# ends of the text; each of the others is searched from the end of the one before it, because the nearest
-# place is as good as any. So nothing is ever tried twice, and no pattern makes the search explode.
+# ends of the text. Each of the others is searched for from the end of the one before it, because the nearest
+# place is as good as any. So nothing is tried twice, and the time of a search stays bounded for every
+# pattern.
 
 Matcher = Callable[[str], bool]
 
 _STEPS_MAX: Final = 100_000
 """A search by regular expression takes at most text times segment steps. Beyond this number, which only
-malice reaches, another search takes one step per character.
+hostile patterns reach, another search takes one step per character.
 """
 
 
@@ -80,7 +81,7 @@ class _Segment:
         return -1 if found is None else found.start()
 
     def _find_in_long(self, text: str, start: int, end: int) -> int:
-        # Bit i of `state` means that the first i + 1 characters stand right before the current place.
+        # Bit i of `state` means that the first i + 1 characters end at the current place.
         anything = sum(1 << index for index, character in enumerate(self._characters) if character is None)
         accepted: dict[str, int] = {}
         for index, character in enumerate(self._characters):
@@ -227,7 +228,7 @@ def compile_sql(text: str) -> SqlFilter:
 
 
 def compile_expression(expression: ast.Expression) -> SqlFilter:
-    # Without recursion: a tree may be two hundred levels deep. Children come before parents.
+    # This avoids recursion: a tree may be two hundred levels deep. Children come before parents.
     nodes: list[ast.Expression] = []
     left = [expression]
     while left:

@@ -48,9 +48,7 @@ class TokenKind(Enum):
 class Token:
     kind: TokenKind
     value: str | int | float | bytes | bool | tuple[str | None, str]
-    """The text of a keyword or symbol; the value of a literal; of an identifier, the part before the dot and
-    the name.
-    """
+    """The text of a keyword or symbol; a literal's value; an identifier's part before the dot, and name."""
     position: int
 
 
@@ -59,9 +57,9 @@ KEYWORDS: Final = frozenset(
 )
 
 RESERVED: Final = KEYWORDS | {"EXISTS", "LOWER", "UPPER", "LEFT", "RIGHT", "SUBSTRING", "DATE", "NAN", "INF"}
-"""In whatever case: a property with such a name is written in brackets. So ``and`` is an error."""
+"""Reserved in any case of letters: a property of such a name is written in brackets; ``and`` is an error."""
 
-# Never looks back further than one token, so the time is linear in the text.
+# The pattern never looks back further than one token, so the time is linear in the text.
 _WORD: Final = "[A-Za-z_][A-Za-z0-9_]*"
 _TOKEN: Final = re.compile(
     rf"""
@@ -90,8 +88,8 @@ def tokens_of(
     make: Callable[[re.Match[str], int], Token],
     no_token: Callable[[str], str],
 ) -> list[Token]:
-    """Return the tokens of an expression, and one of kind END. `make` takes a match that is not space, and
-    its position; `no_token` makes the error for a character with which no token begins.
+    """Return the tokens of an expression, and one of kind END. `make` gets a match that is not space, and its
+    position; `no_token` makes the error for a character that begins no token.
     """
     if len(text) > CHARACTERS_MAX:
         raise FilterError(f"the expression is {len(text)} characters long; {CHARACTERS_MAX} are allowed")
@@ -125,7 +123,7 @@ def _token(found: re.Match[str], position: int) -> Token:
             raise FilterError("a control character in a name", position)
         return Token(TokenKind.IDENTIFIER, (None, delimited.replace("[[", "[").replace("]]", "]")), position)
     if found["hyphened"] is not None:
-        # Otherwise it would be a subtraction that never matches anything.
+        # Otherwise it would be a subtraction that never matches.
         raise FilterError(f"write '{found['hyphened'].replace('-', '_')}' with an underscore", position)
     if (digits := found["digits"]) is not None:
         if not digits or len(digits) % 2:
@@ -295,7 +293,7 @@ _BINARY: Final = {
     **dict.fromkeys("*/%", _MULTIPLICATIVE),
 }
 _BETWEEN: Final = "BETWEEN"
-"""Open like a parenthesis until its AND has come."""
+"""It is open like a parenthesis until its AND has come."""
 _BETWEEN_AND: Final = "BETWEEN AND"
 
 _SECTIONS: Final = {
@@ -314,7 +312,7 @@ _PROPERTIES: Final = {name.replace("-", "_"): name for name in PROPERTIES}
 class _Operand:
     node: Expression
     level: int
-    """Of its outermost operator."""
+    """The level of its outermost operator."""
     bare: bool = False
 
 
@@ -335,9 +333,7 @@ class _List:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The differences between the languages. `field`: takes the part before a name's dot, the name, its
-    position.
-    """
+    """The differences between the languages. `field`: gets the part before a name's dot, name, position."""
 
     field: Callable[[str | None, str, int], MessageField]
     divide: str
@@ -359,7 +355,7 @@ class _Parser:
         self._operands: list[_Operand] = []
         self._operators: list[_Operator] = []
         self._lists: list[_List] = []
-        # Of each BETWEEN that is being read, whether NOT stands before it.
+        # For each BETWEEN that is being read: whether NOT precedes it.
         self._betweens: list[bool] = []
 
     def parse(self) -> Expression:
@@ -370,7 +366,7 @@ class _Parser:
         (operand,) = self._operands
         return operand.node
 
-    # One operand, with what stands before it.
+    # Read one operand, with its signs and NOT.
 
     def _operand(self) -> None:
         while True:
@@ -401,7 +397,7 @@ class _Parser:
             else:
                 raise _unexpected(token)
 
-    # An operand's continuation, up to an operator that needs another operand.
+    # Read an operand's continuation, up to an operator that needs another operand.
 
     def _rest(self) -> bool:
         while True:

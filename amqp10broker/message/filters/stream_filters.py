@@ -1,4 +1,4 @@
-"""Filters of streams: where a consumer begins, and which chunks it reads."""
+"""Filters of streams: the first offset of a consumer, and the chunks that it reads."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The chunk that contains a point in time, in ms since 1970: it may have earlier messages."""
+    """The chunk that contains a point in time, in ms since 1970. It may have earlier messages."""
 
     time_ms: int
 
@@ -62,7 +62,7 @@ class Interval:
 
 OffsetSpec: TypeAlias = OffsetWord | Offset | AtTime | Interval
 
-# Without a bound a text of megabytes would be read as a number.
+# Without a limit of digits a text of megabytes would be read as a number.
 _INTERVAL: Final = re.compile("([0-9]{1,18})([YMDhms])")
 _SECOND_MS: Final = 1000
 _DAY_MS: Final = 24 * 3600 * _SECOND_MS
@@ -160,7 +160,7 @@ _CACHE_ENTRIES: Final = 4096
 
 
 def chunk_filter(values: Iterable[str | None], size_bytes: int = SIZE_BYTES_DEFAULT) -> bytes:
-    """Make the filter of a chunk. `values`: of its messages, None for one without."""
+    """Make the filter of a chunk. `values`: those of its messages; None for a message without one."""
     assert SIZE_BYTES_MIN <= size_bytes <= SIZE_BYTES_MAX
     distinct = set(values)
     unfiltered = None in distinct
@@ -189,8 +189,8 @@ def _hash(value: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class BloomFilter:
-    """Chunks that may contain a message with one of the values are read, and if `match_unfiltered`, those
-    with a message without one.
+    """Selects chunks that may contain a message with one of the values, and with `match_unfiltered`, a
+    message without one.
     """
 
     values: tuple[str, ...]

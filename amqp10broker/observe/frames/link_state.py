@@ -32,7 +32,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 from amqp10broker.protocols.serial import MASK, add, diff, limit_left
 
 Direction = Literal["in", "out"]
-"""To the broker, or from it."""
+"""Frames to the broker, or from it."""
 Span = tuple[int, int]
 """The first and the last delivery-id of a range."""
 OTHER: Final[dict[Direction, Direction]] = {"in": "out", "out": "in"}
@@ -40,9 +40,7 @@ OTHER: Final[dict[Direction, Direction]] = {"in": "out", "out": "in"}
 
 @dataclass(eq=False, slots=True)
 class ObservedWindow:
-    """The transfers of one direction of a session. `left`: how many the receiver's window allows; None:
-    unknown.
-    """
+    """The transfers of one direction of a session. `left`: of the receiver's window; None: unknown."""
 
     next_id: int = 0
     left: int | None = None
@@ -63,15 +61,15 @@ class ObservedLink:
     """One link.
 
     Attributes:
-        direction: of its deliveries: "in" if the client sends.
+        direction: that of its deliveries: "in" if the client sends.
         terminus: the client's target if it sends, else its source.
-        address: of the terminus; a dynamic one is known from the broker's attach on.
+        address: that of the terminus; a dynamic one is known from the broker's attach on.
         handles: by the direction of the frames that name it.
-        attached: by both sides.
+        attached: both sides have attached it.
         ended: a side has detached, or the session has ended.
         recorded: all frames since the attach are known.
         unsettled: delivery-ids.
-        partial: delivery-id of a delivery of which more frames follow.
+        partial: the delivery-id of a delivery with more frames to come.
     """
 
     name: str
@@ -93,7 +91,7 @@ class ObservedLink:
         return other
 
     def spend(self, deliveries: int) -> None:
-        """Count deliveries, also those beyond the credit."""
+        """Count deliveries, including those beyond the credit."""
         credit = self.credit
         covered = min(deliveries, credit.link_credit)
         credit.spend(covered)
@@ -174,7 +172,7 @@ LinkEvent = (
     | DetachObserved
     | EndObserved
 )
-"""A flow without handle has no event, nor has a frame about a link that is unknown or ended."""
+"""Events of links. A flow without handle has no event, nor has a frame about an unknown or ended link."""
 
 
 class ObservedSession:
@@ -204,7 +202,7 @@ class ObservedSession:
         return list(dict.fromkeys([*self.links["in"].values(), *self.links["out"].values()]))
 
     def copy_with(self, link: ObservedLink) -> ObservedSession:
-        """Return a session with this link alone and windows of its own."""
+        """Return a session with this link only, and with windows of its own."""
         other = ObservedSession(self.channel)
         other.windows = {direction: copy(window) for direction, window in self.windows.items()}
         other.add(link)
@@ -278,7 +276,7 @@ class ObservedSession:
                 link.initial_count if count is None else count, flow.link_credit or 0, drain=flow.drain
             )
         elif link.direction == direction and count is not None:
-            # The sender may have given up credit, as the answer to a drain.
+            # The sender may have given up credit to answer a drain.
             given_up = (count - credit.delivery_count) & MASK
             if given_up <= credit.link_credit or diff(count, credit.delivery_count) > 0:
                 credit.link_credit = max(0, credit.link_credit - given_up)
@@ -340,7 +338,7 @@ class ObservedSession:
     def settle(
         self, direction: Direction, role: bool, spans: Iterable[Span], *, settled: bool
     ) -> list[tuple[ObservedLink, set[int]]]:
-        """Apply a disposition of deliveries in these ranges; return what it names, as `named`."""
+        """Apply a disposition of deliveries in these ranges; return the named ones, as `named`."""
         found = self.named(direction, role, spans)
         if settled:
             for link, numbers in found:
@@ -363,9 +361,9 @@ class ObservedConnection:
         return list(dict.fromkeys(self._sessions.values()))
 
     def know(self, channel: int, *links: ObservedLink) -> None:
-        """Add a session with this channel in both directions, and links, which precede the first frame.
+        """Add a session with this channel in both directions, and links that precede the first frame.
 
-        Its windows have at most what they say: transfers before the first frame are not counted.
+        Its windows have at most the stated size: transfers before the first frame are not counted.
         """
         session = self._sessions.get(("in", channel))
         if session is None:
@@ -376,7 +374,7 @@ class ObservedConnection:
             session.add(link)
 
     def apply(self, direction: Direction, channel: int, body: Any) -> list[LinkEvent]:
-        """Apply a frame; return what it changes."""
+        """Apply a frame; return the changes."""
         session = self._sessions.get((direction, channel))
         match body:
             case Open():
@@ -438,7 +436,7 @@ class ObservedChannel:
         published: messages so far, or since confirm.select: then this is the number of the last one.
         unconfirmed: numbers of messages, in order.
         unsettled: delivery-tags in order, with the consumer.
-        stopped: the broker has asked for no more publishes.
+        stopped: the broker has stopped publishes by channel.flow.
         ended: a side has closed it.
     """
 
@@ -477,7 +475,7 @@ class ObservedChannel:
                     self.consumers[consumer.tag] = consumer
                 else:
                     self._asked.append(consumer)
-                yield ConsumerAsked(self, consumer)
+                yield ConsumeObserved(self, consumer)
             case methods.BasicCancel() if method.no_wait:
                 yield from self._end_consumer(method.consumer_tag, by_broker=False)
             case methods.BasicGet():
@@ -551,7 +549,7 @@ class ChannelEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerAsked:
+class ConsumeObserved:
     """The client begins to consume."""
 
     channel: ObservedChannel
@@ -569,7 +567,7 @@ class ConsumerEnded:
 
 @dataclass(frozen=True, slots=True)
 class MessageDelivered:
-    """`no_ack`: it is settled."""
+    """A delivery of a message. `no_ack`: it is settled."""
 
     channel: ObservedChannel
     consumer: ObservedConsumer
@@ -579,7 +577,7 @@ class MessageDelivered:
 
 @dataclass(frozen=True, slots=True)
 class SettlementObserved:
-    """The client settles deliveries of a consumer, or gives them back."""
+    """The client settles deliveries of a consumer, or returns them."""
 
     channel: ObservedChannel
     consumer: ObservedConsumer
@@ -599,7 +597,7 @@ class MessagesConfirmed:
 ChannelEvent = (
     ChannelOpened
     | ChannelEnded
-    | ConsumerAsked
+    | ConsumeObserved
     | ConsumerEnded
     | MessageDelivered
     | SettlementObserved
@@ -614,11 +612,11 @@ class ObservedChannels:
         self.by_number: dict[int, ObservedChannel] = {}
 
     def channel(self, number: int) -> ObservedChannel:
-        """Return a channel; one that is not known was opened before the first frame."""
+        """Return a channel; an unknown one was opened before the first frame."""
         return self.by_number.setdefault(number, ObservedChannel(number, recorded=False))
 
     def apply(self, direction: Direction, number: int, method: Any) -> list[ChannelEvent]:
-        """Apply a frame; return what it changes."""
+        """Apply a frame; return the changes."""
         if not number:
             return []
         if isinstance(method, methods.ChannelOpen):

@@ -56,7 +56,7 @@ _CHOICES: Final[dict[str, dict[Any, str]]] = {
 _SECRETS_10: Final = {
     (SaslInit, "initial_response"),
     (SaslResponse, "response"),
-    # Of SCRAM: with the response it allows guessing of the password offline.
+    # The challenge of SCRAM: with the response it allows guessing of the password offline.
     (SaslChallenge, "challenge"),
     (SaslOutcome, "additional_data"),
 }
@@ -166,10 +166,10 @@ class TracedFrame:
 
     Attributes:
         channel: -1 if it is not a frame.
-        body: the performative or method; None: there is none that can be read.
+        body: the performative or method; None if it cannot be read.
         data: the bytes before the payload of a transfer or the content of a body frame, without secrets;
-            empty for SASL frames, and for unreadable bytes, since any of them may be a password.
-        said: text instead of the body, if there is none or `data` is incomplete.
+            empty for SASL frames, and for unreadable bytes, because any of them may be a password.
+        said: text instead of the body, if there is no body or `data` is incomplete.
     """
 
     channel: int = -1
@@ -255,7 +255,7 @@ class FrameSplitter:
         return frames
 
     def _lose(self, why: str, rest: bytes) -> TracedFrame:
-        # The boundaries of frames are unknown from here on, and before login, which bytes are a password.
+        # Boundaries of frames are unknown from here on, as is, before login, which bytes are a password.
         self._lost = True
         shown = rest[:FRAME_HEADER_BYTES].hex(" ") if self._logged_in else f"{len(rest)} bytes"
         return TracedFrame(said=f"{why}: {shown}; what follows is not shown")
@@ -277,7 +277,7 @@ def _frame(frame: bytes, start: int, channel: int, kind: int) -> TracedFrame:
 
 
 def _end091(buf: bytes, pos: int) -> int | None:
-    # Where the frame that begins here ends; None if it is incomplete. Raises ValueError if it is none.
+    # Return where this frame ends; None if it is incomplete. Raises ValueError if it is not a frame.
     kind, _, size = HEADER.unpack_from(buf, pos)
     if kind not in (methods.FRAME_METHOD, methods.FRAME_HEADER, methods.FRAME_BODY, methods.FRAME_HEARTBEAT):
         raise ValueError(f"no frame type {kind}")
@@ -318,7 +318,7 @@ ARROWS: Final[dict[Direction, str]] = {"in": "<-", "out": "->"}
 
 
 class NoFrames(BrokerError):
-    """Not a recording of frames."""
+    """The file is not a recording of frames."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(f"line {line} of the recording of frames: {reason}")
@@ -326,8 +326,8 @@ class NoFrames(BrokerError):
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """The recording of a connection begins. `begins`: no byte has been received so far; else the state before
-    is unknown.
+    """The recording of a connection begins. `begins`: no byte has been received so far; else the earlier
+    state is unknown.
     """
 
     at_ns: int
@@ -355,7 +355,7 @@ class KnownLink:
     remote_handle: int | None = None
 
     def observed(self) -> ObservedLink:
-        """Return a link of AMQP 1.0 whose frames follow."""
+        """Return a link of AMQP 1.0 with the frames that follow."""
         link = ObservedLink(self.name, "in" if self.role == "sender" else "out", address=self.address or "")
         link.attached, link.recorded = True, False
         if self.handle is not None:

@@ -525,9 +525,7 @@ class Connection091:
         unfinished_bytes_max: int = CONTENT_BYTES_MAX,
         frames_singly_max: int = sys.maxsize,
     ) -> None:
-        """Create it. `unfinished_bytes_max`: of incomplete contents; twice `content_bytes_max` is always
-        allowed.
-        """
+        """Create it. `unfinished_bytes_max`: of incomplete contents, at least twice `content_bytes_max`."""
         self.state = ConnectionState.START
         self.frame_max = FRAME_MIN_SIZE
         self.channel_max = CHANNEL_MAX

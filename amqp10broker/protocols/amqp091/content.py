@@ -433,9 +433,7 @@ class DeliverEncoder:
     def encode(
         self, first_tag: int, messages: Iterable[tuple[bytes, bytes]], out: list[bytes | memoryview]
     ) -> None:
-        """Append deliveries to `out`, in pieces that may be less than a frame. `first_tag`: delivery tag of
-        the first.
-        """
+        """Append deliveries to `out`, in pieces that may be less than a frame. `first_tag`: of the first."""
         tag = first_tag
         last: bytes | None = None
         length = -1

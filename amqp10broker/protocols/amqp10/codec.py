@@ -48,9 +48,7 @@ _SIZE_COUNT32: Final = struct.Struct(">II").unpack_from
 
 
 def decode(data: bytes, pos: int = 0, end: int | None = None) -> tuple[Any, int]:
-    """Return one value, as described in `types`, and the position after it. `end`: of the enclosing frame or
-    value.
-    """
+    """Return one value, as in `types`, and the position after it. `end`: of the enclosing frame or value."""
     if end is None:
         end = len(data)
     if not pos < end <= len(data):

@@ -68,9 +68,7 @@ class SenderCredit:
     _large: bool = False
 
     def set(self, delivery_count: int | None, link_credit: int, *, drain: bool) -> None:
-        """Apply the credit of a flow. `delivery_count`: None: the receiver has not read this end's attach yet
-        (2.7.4).
-        """
+        """Apply the credit of a flow. `delivery_count`: None: sent before this end's attach (2.7.4)."""
         base = INITIAL_DELIVERY_COUNT if delivery_count is None else delivery_count
         limit = (base + link_credit) & MASK
         before = self.link_credit

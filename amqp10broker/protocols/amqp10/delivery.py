@@ -343,9 +343,7 @@ def resume_as_sender(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bo
 
 
 def resume_as_receiver(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bool = False) -> ReceiverPlan:
-    """Plan as the receiver. Tags that only the sender has are not in its map: they are sent anew, or
-    dropped.
-    """
+    """Plan as the receiver. Tags that only the sender has are not in its map, and not resumed."""
     plan = ReceiverPlan()
     for tag, known in ours.items():
         if tag in theirs:

@@ -1,6 +1,4 @@
-"""The links of one session (part 2, sections 2.6.1 to 2.6.6) and their deliveries (2.5.6, 2.6.7 and
-2.7.5).
-"""
+"""The links of one session (part 2, 2.6.1 to 2.6.6) and their deliveries (2.5.6, 2.6.7 and 2.7.5)."""
 
 from __future__ import annotations
 

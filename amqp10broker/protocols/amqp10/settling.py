@@ -236,8 +236,7 @@ class Settling:
         for key, ids in sorted(self.waiting.items(), key=lambda entry: (not entry[0][0], entry[0][1])):
             role, _, settled, state = key
             first, last = ids[0], ids[-1]
-            # A cheap test for the usual case. A client may have used an id again before its outcome was
-            # written.
+            # A cheap test for the usual case. A client may reuse an id before its outcome was written.
             in_order = last - first == len(ids) - 1 and ids == list(range(first, last + 1))
             for start, end in [(first, last)] if in_order else ranges(ids):
                 fields = (
@@ -298,7 +297,7 @@ class Settling:
             pop(delivery_id, None)
         self.add(Role.SENDER, delivery_ids, state, settled=True)
 
-    def tell_sent(self, link: SenderLink, keys: Collection[int], state: Outcome) -> list[int]:
+    def send_state(self, link: SenderLink, keys: Collection[int], state: Outcome) -> list[int]:
         """Send the state of unsettled deliveries that this end sent; the peer still has to settle."""
         ids = [number for number, (owner, key) in self._sent.items() if owner is link and key in keys]
         self.add(Role.SENDER, ids, state, settled=False)

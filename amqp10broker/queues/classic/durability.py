@@ -358,8 +358,7 @@ class ClassicStore(Store):
                 yield _RecordPart(low, slice(low - first, high - first), record)
 
     def _read(self, number: int, extent: Extent) -> list[_Read]:
-        # By position: between the records are those of other queues and levels, and some without live
-        # messages.
+        # By position: in between are records of other queues and levels, and some without live messages.
         key = number, extent.file, extent.offset, extent.length
         if self._last is not None and self._last[0] == key:
             return self._last[1]

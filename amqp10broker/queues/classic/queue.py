@@ -122,8 +122,7 @@ class ClassicQueue(QueueMachine):
         )
         # Drains, each answered when the queue was looked through up to these positions.
         self._drains: dict[ClassicConsumer, list[int]] = {}
-        # Publishes that are not durable yet: the store's ticket, publisher, numbers, settled, since when in
-        # ms.
+        # Publishes that are not durable yet: ticket of the store, publisher, numbers, settled, since when.
         self.unsafe: list[tuple[int, PublisherRef, Sequence[int], bool, int]] = []
         self._store_failed = False
         # Heads of transient messages without properties that matter here.

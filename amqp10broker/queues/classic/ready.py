@@ -178,9 +178,7 @@ class ReadyMessages:
         return QueueWeight(every + sum(back), None, here + len(back), here_bytes + sum(back))
 
     def by_level(self, messages: Sequence[Message]) -> Iterator[tuple[Level, Sequence[int] | None]]:
-        """Sort messages into levels. Yields a level and the indexes of its messages in order; None: all of
-        them.
-        """
+        """Sort messages into levels. Yields a level and the indexes of its messages; None: all of them."""
         if self.width == 1:
             yield self.levels[0], None
             return

@@ -373,9 +373,7 @@ class JournalBodies(PagedBodies):
         self._end += length
 
     def in_file(self, file: int) -> Iterator[tuple[int, int]]:
-        """Iterate over runs (first, end) of a file, until it has none; the caller relocates each before the
-        next.
-        """
+        """Iterate over runs (first, end) of a file; the caller relocates each before the next."""
         while not self._abandoned and (extents := self._extents.of_file(file)):
             run = next(extents[0].live_runs())
             yield run.start, min(run.stop, run.start + RELOCATED_MAX)

@@ -272,8 +272,7 @@ class QuorumConsumers:
             self._look_for_end(consumer)
         else:
             if self.selecting.able and consumer.queued:
-                # A drain gets the messages that wait now, even those that other consumers have yet to look
-                # at.
+                # A drain gets the messages that wait now, even those that others have yet to look at.
                 self._hand_out(consumer, min(consumer.credit, self._messages.ready.length), None)
             self._drained(consumer)
 
@@ -503,8 +502,7 @@ class QuorumConsumers:
                 self._drained(consumer)
 
     def _heard_of(self, consumer: QuorumConsumer) -> None:
-        # Any command of the session shows that its client is alive. This one may have settled its last
-        # delivery.
+        # Any command shows that the client is alive. This one may have settled its last delivery.
         if consumer.silent:
             consumer.silent = False
             self._rank(consumer)

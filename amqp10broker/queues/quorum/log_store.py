@@ -113,8 +113,7 @@ class EntryIndex:
             del self._terms[0]
 
     def last_in(self, file: int) -> int | None:
-        # Entries that were appended again before a loss of power are in later files than the entries after
-        # them.
+        # Entries appended again before a loss of power are in later files than the ones after them.
         behind, first, places = file + 1 << _OFFSET_BITS, self._first, self._places
         return next((first + at for at in reversed(range(len(places))) if places[at] < behind), None)
 

@@ -308,8 +308,7 @@ class ReadyIndexes:
             return self._take_returned(tail, count, expired_at, room)
         behind = self.behind[tail.head_key]
         if normal.head_key >= behind:
-            # Later returns of the tail may belong after messages published meanwhile, so they are taken one
-            # at a time.
+            # Later returns of the tail may belong after newer messages, so they are taken one at a time.
             return self._take_returned(tail, 1, expired_at, room)
         return normal.take(count, expired_at, room, below=behind)
 

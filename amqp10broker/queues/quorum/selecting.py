@@ -188,20 +188,19 @@ class Selecting:
         """Search the queue and return the result as a command. Returns None if there is nothing to look at
         for any consumer with credit.
         """
-        waiting: dict[int, list[_Sight]] = {}
+        waiting: dict[int, list[_ConsumerSearch]] = {}
         taken: dict[Place, None] = {}
         for consumer in self.able.values():
             assert consumer.selection is not None
             if consumer.selection.ends is not None or self.has_more(consumer):
-                sight = _Sight(self._messages, self.again, consumer, taken)
+                sight = _ConsumerSearch(self._messages, self.again, consumer, taken)
                 waiting.setdefault(consumer.priority, []).append(sight)
         if not waiting:
             return None
         ends = self.ends()
         looks: list[SearchResult] = []
         for _, group in sorted(waiting.items(), reverse=True):
-            # If budget is left for those of lower priority, the others have seen all messages or have no
-            # credit.
+            # If budget is left for a lower priority, the others have seen all or have no credit.
             budget = _look_in_turns(group, ends, budget)
             looks += [each.found for each in group if each.had_turn]
         # The first group may have used up the budget: next time it is the last.
@@ -212,7 +211,7 @@ class Selecting:
         return Selected(looks) if fair else SelectedInLevels(looks)
 
 
-def _look_in_turns(group: Sequence[_Sight], ends: Sequence[int], budget: int) -> int:
+def _look_in_turns(group: Sequence[_ConsumerSearch], ends: Sequence[int], budget: int) -> int:
     ring = deque(group)
     while ring and budget > 0:
         sight = ring.popleft()
@@ -224,7 +223,7 @@ def _look_in_turns(group: Sequence[_Sight], ends: Sequence[int], budget: int) ->
     return budget
 
 
-class _Sight:
+class _ConsumerSearch:
     """One consumer's search."""
 
     def __init__(

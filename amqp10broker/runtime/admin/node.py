@@ -36,7 +36,7 @@ from amqp10broker.runtime.admin.admin import AdminContext
 from amqp10broker.runtime.connections import login
 from amqp10broker.runtime.connections.connections import what_waits
 from amqp10broker.runtime.connections.sockets import Address, is_loopback, peer_text
-from amqp10broker.runtime.journal.bootstrap import tell_idle_patterns, tell_left_out
+from amqp10broker.runtime.journal.bootstrap import log_idle_patterns, log_left_out
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe import meters
 from amqp10broker.runtime.observe.recorder import Recordings
@@ -112,8 +112,8 @@ class RunningNode(Node):
         return list(self._broker.clock_watch.notes().values())
 
     def definitions_imported(self, left_out: Sequence[str]) -> None:
-        tell_left_out(left_out)
-        tell_idle_patterns(self._broker.catalog)
+        log_left_out(left_out)
+        log_idle_patterns(self._broker.catalog)
 
     # --- connections ------------------------------------------------------------------------------
 

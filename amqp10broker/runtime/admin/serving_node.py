@@ -61,7 +61,7 @@ class ServingNode(ClusterNode):
 
     async def drain(self) -> None:
         self._broker.listener.shut()
-        self._broker.connections.turn_out(MAINTENANCE)
+        self._broker.connections.end_all(MAINTENANCE)
 
     async def revive(self) -> None:
         """Accept clients again. Raises `OSError` or `ConfigError` if another program uses an address now."""

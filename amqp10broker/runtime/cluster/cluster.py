@@ -69,7 +69,7 @@ _log = Log("amqp10broker.cluster")
 
 SWEEP_EACH_S: Final = 30.0
 """The interval at which links to deleted queues are removed."""
-FOR_STRANGERS: Final = ("look", "join")
+FOR_NON_MEMBERS: Final = ("look", "join")
 """The requests that a node may send which is not a member."""
 Answer = Callable[[int, Document], Awaitable[Document]]
 """Answers a request of a node. The node is 0 if it is not a member yet."""
@@ -134,7 +134,7 @@ class Cluster:
         sockets = await bind_cluster(config, port)
         self.address = self._listed.get(self.name, Address(host, sockets[0].getsockname()[1]))
         known = data.membership
-        self._stands_back = False
+        self._stepped_down = False
         self._used = used_version(data.catalog_log)
         self._check_version()
         # The start is durable before the first hello: others refuse a start that is not above the last one.
@@ -410,9 +410,9 @@ class Cluster:
         at = self._listed.get(member.name, member.address)
         self.peers.know(member.number, member.name, (at.host, at.port), incarnation)
 
-    def stand_back(self) -> None:
+    def step_down_all(self) -> None:
         """Let no member of this node lead any more, because it is about to stop."""
-        self._stands_back = True
+        self._stepped_down = True
         self._nodes_changed()
 
     def _nodes_changed(self) -> None:
@@ -421,7 +421,7 @@ class Cluster:
         if not nodes:
             return
         here = nodes.get(self.name)
-        self.raft.groups.backward = self._stands_back or (here is not None and here.draining)
+        self.raft.groups.backward = self._stepped_down or (here is not None and here.draining)
         members = tuple(
             MemberAt(node.number, node.name, Address(node.host, node.port)) for node in nodes.values()
         )
@@ -462,7 +462,7 @@ class Cluster:
     async def asked(self, node: int, question: Document) -> Document:
         what = question.get("what")
         answer = self.answers.get(what) if isinstance(what, str) else None
-        if answer is None or (node == 0 and what not in FOR_STRANGERS):
+        if answer is None or (node == 0 and what not in FOR_NON_MEMBERS):
             raise BadRequest("node", f"node '{self.name}' does not answer a question about {what!r}")
         return await answer(node, question)
 
@@ -597,8 +597,8 @@ class Cluster:
         # Facts of a node that cannot be reached are dropped.
         alarms, usage = facts.get("alarms"), facts.get("usage")
         known = [each for each in alarms if isinstance(each, str)] if isinstance(alarms, list) else []
-        self.monitor.hear(node, frozenset(known))
-        self._catalog.usage.hear(node, usage if isinstance(usage, dict) else {})
+        self.monitor.set_remote_alarms(node, frozenset(known))
+        self._catalog.usage.update_from(node, usage if isinstance(usage, dict) else {})
 
     def unsynced_ms(self) -> int:
         journal = self._node_context.journal_task

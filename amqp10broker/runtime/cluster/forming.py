@@ -39,7 +39,7 @@ from amqp10broker.metadata.definitions import DUE_LATER, DeclareDue
 from amqp10broker.metadata.queue import ClusterFacts, NodeFacts
 from amqp10broker.queues.machine_version import carried_out
 from amqp10broker.raft.ids import member_id
-from amqp10broker.runtime.journal.bootstrap import bootstrap_folder, due_now, tell_left_out
+from amqp10broker.runtime.journal.bootstrap import bootstrap_folder, due_now, log_left_out
 from amqp10broker.runtime.journal.data import OF_THE_NODE, Data
 from amqp10broker.runtime.log import Log
 
@@ -255,7 +255,7 @@ async def declare_when_whole(
                 _log.error("the queues of the configuration cannot be declared yet", reason=said)
             await trio.sleep(AGAIN_S)
         else:
-            tell_left_out(report.skipped)
+            log_left_out(report.skipped)
             counts = {section: report.loaded.get(section, 0) for section in DUE_LATER}
             _log.info("the cluster is whole: the queues of the configuration are declared", **counts)
 

@@ -28,13 +28,13 @@ from amqp10broker.cluster.membership import (
     Removing,
     Schedule,
     Step,
+    group_state_of,
     is_promotable,
     new_member,
     next_change,
     next_step,
     nothing_to_repair,
     repair,
-    standing_of,
     target_size,
 )
 from amqp10broker.cluster.wire import Document
@@ -78,7 +78,7 @@ Proposing = Callable[[CatalogRequest[Any]], Awaitable[Any]]
 """Has a request decided, and waits for it (`SystemNode.propose`)."""
 
 
-class MovedAway(Exception):
+class LeaderMoved(Exception):
     """Another member leads now, so the operation must continue there."""
 
 
@@ -104,7 +104,7 @@ class MemberChanges:
     async def add(
         self, queue: DeclaredQueue, node: int, membership: MemberRole, timeout_s: float, *, among_voters: bool
     ) -> int:
-        """Add a member, as `ClusterNode.add_member`. Raises `MovedAway` if this node does not lead it."""
+        """Add a member, as `ClusterNode.add_member`. Raises `LeaderMoved` if this node does not lead it."""
         member = leading_member(self._groups, queue)
         learners = [each for each in member.raft.config.learners if is_promotable(each)]
         if among_voters and learners:
@@ -118,13 +118,13 @@ class MemberChanges:
             except Unavailable:
                 try:
                     await self._carried_out(queue, Removing(wanted), TAKE_BACK_S)
-                except (RefusedError, MovedAway) as error:
+                except (RefusedError, LeaderMoved) as error:
                     _log.warning("a member was not taken back", queue=queue.name, reason=str(error))
                 raise
         return len(queue.members)
 
     async def remove(self, queue: DeclaredQueue, node: int, timeout_s: float) -> int:
-        """Remove a member, as `ClusterNode.delete_member`. Raises `MovedAway` likewise."""
+        """Remove a member, as `ClusterNode.delete_member`. Raises `LeaderMoved` likewise."""
         member = leading_member(self._groups, queue)
         held = dict.fromkeys((*member.raft.config.members, *queue.members))
         with self._only(queue, member):
@@ -149,14 +149,14 @@ class MemberChanges:
             while True:
                 member = self._groups.get(queue.number)
                 if member is None:
-                    raise MovedAway
-                step = next_step(goal, standing_of(member, queue.members, self._groups.suspected))
+                    raise LeaderMoved
+                step = next_step(goal, group_state_of(member, queue.members, self._groups.suspected))
                 if step is MembershipAction.DONE:
                     return
                 if step is MembershipAction.LAST_NODE:
                     raise last_node(queue)
                 if step is MembershipAction.MOVED:
-                    raise MovedAway
+                    raise LeaderMoved
                 await self._made(queue, member, step)
         raise Unavailable(
             f"queue '{queue.name}'", f"queue '{queue.name}': its members could not be changed in time"
@@ -167,17 +167,17 @@ class MemberChanges:
             case DeclareMembers(members):
                 request = SetMembers(queue.vhost, queue.name, queue.number, members)
                 if not await self._propose(request):
-                    raise MovedAway  # the queue was deleted; its member ends soon
+                    raise LeaderMoved  # the queue was deleted; its member ends soon
                 return
             case Hand(to):
                 await hand_over(queue, member, to)
-                raise MovedAway
+                raise LeaderMoved
             case Add() | Promote() | Remove():
                 try:
                     member.change(step)
                     member.advance()
                 except NotLeader as error:
-                    raise MovedAway from error
+                    raise LeaderMoved from error
                 except (ChangeRefused, NotReady) as error:
                     _log.debug("a change of members waits", queue=queue.name, reason=str(error))
             case _:
@@ -197,13 +197,13 @@ class MemberChanges:
             for queue in queues[begin:end]:
                 member = self._groups.get(queue.number) if queue.members else None
                 if member is not None and member.machine.newer:
-                    self._stands_back(queue, member)
+                    self._stepped_down(queue, member)
                 if member is None or not member.leads or queue.number in self._under_way:
                     continue
                 if not nothing_to_repair(member.raft.config, queue.members):
                     await self._repaired(queue, member)
 
-    def _stands_back(self, queue: DeclaredQueue, member: Member) -> None:
+    def _stepped_down(self, queue: DeclaredQueue, member: Member) -> None:
         member.raft.backward = True
         if queue.number not in self._behind:
             self._behind.add(queue.number)
@@ -215,14 +215,14 @@ class MemberChanges:
             )
 
     async def _repaired(self, queue: DeclaredQueue, member: Member) -> None:
-        step = repair(standing_of(member, queue.members, self._groups.suspected))
+        step = repair(group_state_of(member, queue.members, self._groups.suspected))
         if isinstance(step, MembershipAction):
             return
         _log.info("members of a queue are put right", queue=queue.name, vhost=queue.vhost, step=str(step))
         with self._only(queue, member):
             try:
                 await self._made(queue, member, step)
-            except (RefusedError, MovedAway) as error:
+            except (RefusedError, LeaderMoved) as error:
                 _log.debug("members of a queue stay", queue=queue.name, reason=str(error))
 
     # --- reconciliation -----------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class MemberChanges:
                 await self.add(queue, node, kind, CHANGE_S, among_voters=True)
             else:
                 await self.remove(queue, node, CHANGE_S)
-        except (RefusedError, MovedAway) as error:
+        except (RefusedError, LeaderMoved) as error:
             _log.info("reconciliation is put off", queue=queue.name, vhost=queue.vhost, reason=str(error))
             return
         done = "member added" if grow else "member removed"
@@ -300,19 +300,19 @@ class MemberChanges:
 
 
 def leading_member(groups: Groups, queue: DeclaredQueue) -> Member:
-    """Return this node's member. Raises `MovedAway` if it does not lead, and `PreconditionFailed` if it has
+    """Return this node's member. Raises `LeaderMoved` if it does not lead, and `PreconditionFailed` if it has
     not committed an entry of its term.
     """
     member = groups.get(queue.number)
     if member is None or member.raft.status.leader != member.me:
-        raise MovedAway
+        raise LeaderMoved
     if not member.leads:
         raise change_not_permitted(queue)
     return member
 
 
 async def transfer(groups: Groups, queue: DeclaredQueue, node: int) -> None:
-    """Hand a leadership to the member on a node, as `ClusterNode.transfer`. Raises `MovedAway` likewise."""
+    """Hand a leadership to the member on a node, as `ClusterNode.transfer`. Raises `LeaderMoved` likewise."""
     member = leading_member(groups, queue)
     heirs = [each for each in member.raft.config.voters if node_of(each) == node]
     if not heirs:
@@ -321,13 +321,13 @@ async def transfer(groups: Groups, queue: DeclaredQueue, node: int) -> None:
 
 
 async def hand_over(queue: DeclaredQueue, member: Member, to: int) -> None:
-    """Hand a leadership to a member, and wait until that member leads. Raises `MovedAway` likewise,
+    """Hand a leadership to a member, and wait until that member leads. Raises `LeaderMoved` likewise,
     `PreconditionFailed` if the member cannot lead, and `Unavailable` if it takes too long.
     """
     try:
         member.transfer(to)
     except NotLeader as error:
-        raise MovedAway from error
+        raise LeaderMoved from error
     except (ChangeRefused, NotReady) as error:
         raise refused(queue, "not_transferred", str(error)) from error
     member.advance()
@@ -526,7 +526,7 @@ class NodeOfCluster(ServingNode):
 
     async def leave(self) -> None:
         """Transfer this node's leaderships before a stop, so that clients need not wait for elections."""
-        self._cluster.stand_back()
+        self._cluster.step_down_all()
         kept = await hand_all_over(self.number, self._catalog, self._groups, LEAVE_S)
         _node_log.info("leaderships were handed over", kept=len(kept))
         for line in kept:
@@ -624,7 +624,7 @@ class NodeOfCluster(ServingNode):
                 case _:
                     await transfer(self._groups, queue, where)
                     size = len(queue.members)
-        except MovedAway:
+        except LeaderMoved:
             return {"moved": True}
         return {"size": size}
 

@@ -198,7 +198,7 @@ KEPT_MAX: Final = 1_000
 """The number of remembered reasons. Beyond it nothing more is logged until some of them are older."""
 
 
-class Complaints:
+class PeerErrorLog:
     """Log entries about nodes that cannot connect: each once a minute, and few about one address, so that no
     host can fill the log.
     """
@@ -229,7 +229,7 @@ class Complaints:
 PORT_ABOVE: Final = 20_000
 """The distance of the cluster's port from that of AMQP, unless it is configured."""
 STRANGERS_MAX: Final = 256
-STRANGERS_OF_ONE_MAX: Final = 64
+UNPROVED_OF_ONE_MAX: Final = 64
 """The most connections that have not proved the secret: in all, and for one address."""
 
 
@@ -268,7 +268,7 @@ class ClusterListener:
 
     _sockets: Sequence[socket.socket]
     _wires: Wires
-    _complaints: Complaints
+    _peer_errors: PeerErrorLog
     _serve: Callable[[Transport, Callable[[], None]], Awaitable[None]]
     _strangers: Counter[str] = field(default_factory=Counter, init=False)
 
@@ -282,7 +282,7 @@ class ClusterListener:
         def taken(sock: socket.socket, address: Address) -> None:
             host = address[0]
             full = self._strangers.total() >= STRANGERS_MAX
-            if full or self._strangers[host] >= STRANGERS_OF_ONE_MAX:
+            if full or self._strangers[host] >= UNPROVED_OF_ONE_MAX:
                 sock.close()
                 return
             self._strangers[host] += 1
@@ -314,7 +314,7 @@ class ClusterListener:
             transport = await self._wires.wrap(sock, address, dials=False)
             await self._serve(transport, proved)
         except (OSError, trio.BrokenResourceError, HelloRefused) as error:
-            self._complaints.warn("connection of a node refused", host, why(error))
+            self._peer_errors.warn("connection of a node refused", host, why(error))
         finally:
             proved()
 

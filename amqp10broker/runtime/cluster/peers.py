@@ -22,11 +22,11 @@ from amqp10broker.cluster.hello import (
     HEARTBEAT,
     NONCE_BYTES,
     START_BYTES,
-    Acquaintances,
     Hello,
     HelloRefused,
     Identity,
     Judge,
+    KnownPeers,
     Liveness,
     News,
     NodeHeartbeat,
@@ -49,8 +49,8 @@ from amqp10broker.cluster.wire import (
 from amqp10broker.errors import BrokerError, LimitExceeded, PeerUnreachable, RefusedError
 from amqp10broker.runtime.cluster.peer_link import (
     ClusterListener,
-    Complaints,
     Dial,
+    PeerErrorLog,
     PeerEvents,
     PeerLink,
     Transport,
@@ -131,13 +131,13 @@ class Peers:
         self._events = events
         self._random_source = random_source
         self._peers: dict[int, _Peer] = {}
-        self._acquaintances = Acquaintances()
+        self._known_peers = KnownPeers()
         self._secret = secret
         self._start = secrets.token_bytes(START_BYTES)
-        self._complaints = Complaints()
+        self._peer_errors = PeerErrorLog()
         wires = wires or Wires()
         self._connect = dial or wires.dial
-        self._listener = ClusterListener(sockets, wires, self._complaints, self.serve)
+        self._listener = ClusterListener(sockets, wires, self._peer_errors, self.serve)
         self._nursery: trio.Nursery | None = None
         # Requests: the last number, those of this node, and the number of others' that are being answered.
         self._last = 0
@@ -161,7 +161,7 @@ class Peers:
         """Add a member, or change its address. It is suspected until its first heartbeat."""
         if node == self.identity.node:
             return
-        self._acquaintances.know(node, name, incarnation)
+        self._known_peers.know(node, name, incarnation)
         peer = self._peers.get(node)
         if peer is not None:
             peer.name, peer.address = name, address
@@ -180,7 +180,7 @@ class Peers:
             self._drop(link, "the node was forgotten")
         del self._peers[node]
         peer.dialing.cancel()
-        self._acquaintances.forget(node)
+        self._known_peers.forget(node)
         self.liveness.forget(node)
 
     def connected(self, node: int, purpose: ConnectionPurpose) -> bool:
@@ -240,7 +240,7 @@ class Peers:
                 transport = await self._connect(address)
                 greeting = self._greeting(
                     ConnectionPurpose.QUESTION,
-                    lambda hello: self._acquaintances.judge(own, hello),
+                    lambda hello: self._known_peers.judge(own, hello),
                     transport,
                     dials=True,
                     identity=own,
@@ -307,7 +307,7 @@ class Peers:
         if peer is None or self._judge(hello) is not None:
             await close(transport.stream)
             return
-        if self._acquaintances.proved(hello):
+        if self._known_peers.proved(hello):
             for old in list(peer.links.values()):
                 self._drop(old, "the node has started anew")
         if hello.purpose in peer.links:
@@ -371,7 +371,9 @@ class Peers:
             await greet(transport, greeting)
         except (HelloRefused, *LOST) as error:
             name = greeting.peer.name if greeting.peer is not None else None
-            self._complaints.warn("connection of a node refused", transport.host, why(error), says_it_is=name)
+            self._peer_errors.warn(
+                "connection of a node refused", transport.host, why(error), says_it_is=name
+            )
             return None
         proved()
         return greeting
@@ -397,9 +399,9 @@ class Peers:
             greeting = self._greeting(purpose, judge, transport, dials=True)
             await greet(transport, greeting)
         except (HelloRefused, *LOST) as error:
-            self._complaints.warn("cannot connect to a node", peer_name, why(error))
+            self._peer_errors.warn("cannot connect to a node", peer_name, why(error))
             return None
-        self._complaints.forget(peer_name)
+        self._peer_errors.forget(peer_name)
         return transport, greeting
 
     async def _serve_questions(self, transport: Transport, greeting: PeerGreeting) -> None:
@@ -418,7 +420,7 @@ class Peers:
             nursery.cancel_scope.cancel()
 
     def _judge(self, hello: Hello) -> str | None:
-        return self._acquaintances.judge(self.identity, hello)
+        return self._known_peers.judge(self.identity, hello)
 
     async def _ask(
         self, transport: Transport, greeting: PeerGreeting, question: Document, timeout_s: float
@@ -506,9 +508,7 @@ class Peers:
                 waiting.over.set()
 
     def _asked(self, link: PeerLink, frame: PeerFrame, nursery: trio.Nursery) -> None:
-        """Answer a request in a task of the nursery. Raises `BadBytes` and, if answers are not read,
-        `BadFrame`.
-        """
+        """Answer a request in a task. Raises `BadBytes` and, if answers are not read, `BadFrame`."""
         question = read_document(frame.body)
         if link.backlog_bytes > UNREAD_BYTES_MAX:
             raise BadFrame(f"questions, while {UNREAD_BYTES_MAX} bytes wait to be read")

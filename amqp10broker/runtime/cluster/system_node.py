@@ -175,7 +175,7 @@ class SystemNode:
         self.system.on_snapshot_wanted = self._send_state
         self.system.on_deadline = raft.awaken
         self.system.is_asking = self._reply_registry.is_open
-        self._catalog.decide = self.system.see_to
+        self._catalog.decide = self.system.submit_request
         raft.groups.add(self.member)
         raft.give_turns(lambda: self.system.deadline, self._turn)
 
@@ -288,4 +288,4 @@ class SystemNode:
         elif newest != self._raising_to:
             self._raising_to = newest
             _log.info("all nodes carry out a newer machine version", version=newest)
-            self.system.see_to(RaiseMachines())
+            self.system.submit_request(RaiseMachines())

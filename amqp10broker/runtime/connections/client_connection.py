@@ -128,7 +128,7 @@ class VhostSlot:
         usage.close_connection(self.vhost.name, self._grants.user)
         if self._container is not None:
             usage.close_container(self.vhost.name, self._container)
-        self._catalog.see_to(ConnectionEnded(self.vhost.name, self._owner))
+        self._catalog.submit_request(ConnectionEnded(self.vhost.name, self._owner))
 
 
 Event = TypeVar("Event")
@@ -433,9 +433,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
             self.crash(error)
 
     async def receive(self) -> bytes:
-        """Wait for bytes; empty at the end. Raises `trio.BrokenResourceError` if the peer reset the
-        connection.
-        """
+        """Wait for bytes; empty at the end. Raises `trio.BrokenResourceError` at a reset by the peer."""
         if self._first_bytes:
             data, self._first_bytes = self._first_bytes, b""
         else:
@@ -500,9 +498,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
             self.give_up()
 
     def opened(self, frame_bytes_max: int, **said: object) -> None:
-        """Note that the client has the answer to its open. `frame_bytes_max`: the most that it takes; 0:
-        any.
-        """
+        """Note that the client has the answer to its open. `frame_bytes_max`: its limit; 0: none."""
         if frame_bytes_max and isinstance(self.stream, WebSocketTransport):
             self.stream.take_at_most(frame_bytes_max)
         self.log.info("connection open", **said, transport=self.origin.transport)
@@ -576,7 +572,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         self._renewed.set()
         return None
 
-    async def go_on_with_login(self, response: bytes) -> None:
+    async def continue_login(self, response: bytes) -> None:
         assert self._authentication is not None
         await self.log_in(self._authentication.resume(response))
 
@@ -704,9 +700,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         self.log.warning("connection closed by the broker", **self.fault_fields(fault), **details)
 
     def crash(self, error: Exception) -> None:
-        """Log an internal error in this connection's tasks once, with its cause, and end only the
-        connection.
-        """
+        """Log an internal error of this connection once, with its cause, and end only the connection."""
         self.log.error("connection failed by a fault in the broker", exc_info=error)
         self.fail(self.fault_of_ours(error))
         self.stop()

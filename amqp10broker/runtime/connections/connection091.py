@@ -202,11 +202,10 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
                     self._mechanism = event.mechanism
                     await self.log_in(self._authentication.start(event.mechanism, event.response))
                 case ConnectionSecureOk():
-                    await self.go_on_with_login(event.response)
+                    await self.continue_login(event.response)
                 case ConnectionTuneOk():
                     if event.heartbeat:
-                        # The connection ends after two intervals of silence; the broker sends after half of
-                        # one.
+                        # The connection ends after two silent intervals; the broker sends after half of one.
                         ms = 1000 * event.heartbeat
                         self.start_heartbeats(IdleTimer(2 * ms, ms, trio.current_time()))
                 case ConnectionOpen():
@@ -337,8 +336,7 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
                 if now is not None:
                     batch.append(now)
                 if rest is not None:
-                    # The batch exceeds the channel's credit: pass the part that fits, then let the reader
-                    # wait.
+                    # The batch exceeds the channel's credit: pass a part, then let the reader wait.
                     channel = await self._put(channel, batch)
                     batch = []
                     if channel is not None:

@@ -226,7 +226,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
                     self._authentication = self._node_context.authenticator.begin(self.origin)
                     await self.log_in(self._authentication.start(event.mechanism, event.initial_response))
                 case SaslResponse():
-                    await self.go_on_with_login(event.response)
+                    await self.continue_login(event.response)
                 case Open():
                     self._open(event)
                 case Close():
@@ -366,9 +366,9 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
         self._timed[inbox] = transactions
         if not self._times:
             self._times = True
-            self.start_companion(self._tell_overdue, transactions.due_ms)
+            self.start_companion(self._notify_overdue, transactions.due_ms)
 
-    async def _tell_overdue(self, first_ms: int | None) -> None:
+    async def _notify_overdue(self, first_ms: int | None) -> None:
         # This runs while the time of a transaction runs. All have the same timeout, so a later one is due
         # later. It outlives the transaction that started it, which is due at `first_ms`: most are discharged
         # before this begins.

@@ -32,7 +32,7 @@ from amqp10broker.sessions.amqp10.resumable_links import (
     ResumablePublisher,
     survivor,
 )
-from amqp10broker.sessions.counters import Measures, Totals, Whose
+from amqp10broker.sessions.counters import CountersOwner, Measures, Totals
 from amqp10broker.sessions.diagnosis.survey import Selection, Survey, queue_view
 from amqp10broker.sessions.messages import AlarmChanged, ConfigChanged, Notice
 
@@ -137,9 +137,9 @@ class Connections(dict[int, Connection]):
     def stop(self, reason: str) -> None:
         """Accept no new connection, and end the present ones in order."""
         self.stopping = True
-        self.turn_out(reason)
+        self.end_all(reason)
 
-    def turn_out(self, reason: str) -> None:
+    def end_all(self, reason: str) -> None:
         """End the present connections in order."""
         for scope in (*self.greetings, *self.lingering):
             scope.cancel()
@@ -205,8 +205,8 @@ class ClientsContext(BrokerContext):
     connections: Connections
 
 
-def _whose(connection: Connection) -> Whose:
-    return Whose(connection.protocol, connection.vhost, connection.user)
+def _whose(connection: Connection) -> CountersOwner:
+    return CountersOwner(connection.protocol, connection.vhost, connection.user)
 
 
 class Rights:

@@ -34,7 +34,7 @@ _LATE: Final = f"it took longer than {FETCH_TIMEOUT_S:g} s"
 _LOOPBACK_URIS: Final = ("http://127.0.0.1:", "http://127.0.0.1/", "http://[::1]:", "http://localhost:")
 
 
-class LivingTokens:
+class RefreshingTokens:
     def __init__(self, config: Config, now_s: Callable[[], float]) -> None:
         """Read the configured keys. `now_s`: the time of day, in seconds. Raises `ConfigError` if a key
         cannot be read, or the package is not installed.
@@ -180,7 +180,7 @@ def explained(config: Config, token: bytes, now_s: float) -> dict[str, Any]:
     ``refused`` is the reason of a refusal, or None; the rest is there when the signature is right. Raises
     `ConfigError` as `verifier`.
     """
-    tokens = LivingTokens(config, lambda: now_s)
+    tokens = RefreshingTokens(config, lambda: now_s)
     outcome = trio.run(_logged_in, tokens, token)
     refused = None
     if "oauth2" not in config.auth_backends.split(","):
@@ -203,7 +203,7 @@ def explained(config: Config, token: bytes, now_s: float) -> dict[str, Any]:
     }
 
 
-async def _logged_in(tokens: LivingTokens, token: bytes) -> Step | Unverified:
+async def _logged_in(tokens: RefreshingTokens, token: bytes) -> Step | Unverified:
     users = Users()
     passwords = Passwords(users, secrets.token_bytes)
     rules = Authenticator(

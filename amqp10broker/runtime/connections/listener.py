@@ -153,7 +153,7 @@ class Listener:
         if not self._connections.has_room(maximum):
             self._warn("connection refused: connection_max is reached", peer, connection_max=maximum)
             return False
-        return not self._node_context.logins.turns_away(turn)
+        return not self._node_context.logins.refuses_logins_of(turn)
 
     def take(self, stream: Stream, peer: str, origin: Peer) -> None:
         """Serve a stream that was accepted elsewhere."""

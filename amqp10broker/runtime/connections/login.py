@@ -15,11 +15,11 @@ from amqp10broker.auth.login import (
     Challenge,
     Failure,
     Fetch,
+    LoginAttempts,
     LoginQueue,
     Slow,
     Step,
     Success,
-    Tried,
     Turn,
     Unverified,
 )
@@ -78,12 +78,12 @@ class Logins:
     """The logins of one broker. `run` is a separate task that serves the queue."""
 
     def __init__(self) -> None:
-        self.attempts: dict[str, Tried] = {}
+        self.attempts: dict[str, LoginAttempts] = {}
         self._turns: LoginQueue[_Verification] = LoginQueue()
         self._more = trio.Event()
         self._held: Counter[str] = Counter()
         # Addresses for which the log already has an entry that they are refused.
-        self._turned_away: set[str] = set()
+        self._refused_addresses: set[str] = set()
         # Address -> the number of refusals since the last log entry about it.
         self._refused: dict[str, int] = {}
         self._fault_due = float("-inf")
@@ -107,11 +107,13 @@ class Logins:
                     raise turn.work.fault
                 step = authentication.resume(turn.work.result)
         except Exception as error:
-            self._tell_fault(error)
+            self._log_login_fault(error)
             return _FAULTY
         if protocol is not None and isinstance(step, Success | Failure):
-            before, succeeded = self.attempts.get(protocol, Tried()), isinstance(step, Success)
-            self.attempts[protocol] = Tried(before.succeeded + succeeded, before.failed + (not succeeded))
+            before, succeeded = self.attempts.get(protocol, LoginAttempts()), isinstance(step, Success)
+            self.attempts[protocol] = LoginAttempts(
+                before.succeeded + succeeded, before.failed + (not succeeded)
+            )
         return step
 
     async def hold(self, address: str, delay_s: float) -> None:
@@ -123,16 +125,16 @@ class Logins:
             self._held[address] -= 1
             if not self._held[address]:
                 del self._held[address]
-                self._turned_away.discard(address)
+                self._refused_addresses.discard(address)
 
-    def turns_away(self, address: str) -> bool:
+    def refuses_logins_of(self, address: str) -> bool:
         """Return whether an address has had too many failed logins recently to accept more. A handshake takes
         more time of the broker than of the client, and a storm of them would delay all other clients.
         """
         if self._held[address] < HELD_MAX:
             return False
-        if address not in self._turned_away:
-            self._turned_away.add(address)
+        if address not in self._refused_addresses:
+            self._refused_addresses.add(address)
             _log.warning("connections are closed: too many failed logins", address=address)
         return True
 
@@ -144,7 +146,7 @@ class Logins:
     async def _wait(self, slow: Slow, address: str) -> Turn[_Verification]:
         turn, refused = self._turns.join(_Verification(slow), address=address, name=slow.name, key=slow.key)
         if refused is not None:
-            self._tell_refused(refused)
+            self._log_refused(refused)
         self._more.set()
         try:
             await turn.work.over.wait()
@@ -155,14 +157,14 @@ class Logins:
                 _log.info("logins are verified again", address=address, refused=count)
         return turn
 
-    def _tell_refused(self, turn: Turn[_Verification]) -> None:
+    def _log_refused(self, turn: Turn[_Verification]) -> None:
         if turn.address not in self._refused:
             # Logged once until no client of the address waits: a storm must not flood the log.
             _log.warning("logins are refused unverified: too many wait", address=turn.address)
         self._refused[turn.address] = self._refused.get(turn.address, 0) + turn.waiting
         turn.work.over.set()
 
-    def _tell_fault(self, fault: Exception) -> None:
+    def _log_login_fault(self, fault: Exception) -> None:
         if trio.current_time() >= self._fault_due:
             self._fault_due = trio.current_time() + FAULT_TOLD_S
             _log.error("a login was not verified by a fault in the broker", exc_info=fault)
@@ -189,9 +191,9 @@ def authenticator(
     backends = config.auth_backends.split(",")
     tokens = None
     if "oauth2" in backends:
-        from amqp10broker.runtime.connections.key_sets import LivingTokens
+        from amqp10broker.runtime.connections.key_sets import RefreshingTokens
 
-        tokens = LivingTokens(config, now_s)
+        tokens = RefreshingTokens(config, now_s)
     return Authenticator(
         users,
         passwords,

@@ -42,9 +42,7 @@ Address: TypeAlias = tuple[str, int]
 
 
 class BoundSockets:
-    """The sockets of one broker, bound first, so that a wrong port is reported at once. `tls`: their
-    context.
-    """
+    """The sockets of one broker, bound first, so that a wrong port is reported. `tls`: their context."""
 
     def __init__(self) -> None:
         self.plain: list[socket.socket] = []

@@ -25,11 +25,19 @@ import trio
 
 from amqp10broker import portable
 from amqp10broker.api.calls import BrokerApi, EndpointCall, over_http
-from amqp10broker.api.endpoints import ROUTES, Looks
+from amqp10broker.api.endpoints import ROUTES, RecentUsers
 from amqp10broker.api.endpoints.page import FOLDERS, FOR_EVERYBODY, kind_of
 from amqp10broker.api.endpoints.page import METRIC_ROUTES as METRICS
 from amqp10broker.api.endpoints.page import ROUTES as PAGE
-from amqp10broker.api.front import JSON_TYPES, Cors, Front, Router, Visit, form_credentials, wrong_login
+from amqp10broker.api.front import (
+    JSON_TYPES,
+    Cors,
+    Front,
+    RoutedRequest,
+    Router,
+    form_credentials,
+    wrong_login,
+)
 from amqp10broker.api.live import HEARTBEAT, Following, Latest, event, refusal_of, refused_event
 from amqp10broker.api.messages import (
     Feed,
@@ -308,7 +316,7 @@ async def run_job(reply_registry: ReplyRegistry, label: str, begin: Callable[[Re
                         f"a queue has not answered for {ANSWER_S:g} s: it is overloaded; try again"
                     )
                 for effect in chain.from_iterable(each for each in messages if isinstance(each, list)):
-                    job.hear(effect)
+                    job.on_effect(effect)
         finally:
             job.end()
     finally:
@@ -361,7 +369,7 @@ class HttpApi(BrokerApi):
         self.connections = connections.views
         self.connections_open = lambda: (connections.count, broker.config.connection_max)
         self.metrics = partial(text_of, broker)
-        self._looks = Looks(self)
+        self._looks = RecentUsers(self)
         self._front = Front(
             Router(FOR_EVERYBODY if metrics else (*ROUTES, *METRICS, *PAGE)),
             Cors(tuple(each.strip() for each in config.http_cors_origins.split(",") if each.strip())),
@@ -450,7 +458,7 @@ class HttpApi(BrokerApi):
         answer = await _told(self._visited(entered, origin, peer, read))
         return self._front.leave(request, entered.route, answer)
 
-    async def _visited(self, visit: Visit, origin: Peer, peer: str, read: ReadBody) -> HttpResponse:
+    async def _visited(self, visit: RoutedRequest, origin: Peer, peer: str, read: ReadBody) -> HttpResponse:
         grants: Grants | None = None
         user: User | None = None
         if visit.endpoint.login is form_credentials:
@@ -468,18 +476,20 @@ class HttpApi(BrokerApi):
             user = self._admit(visit, grants)  # the body may have taken a minute
         return await self._carried_out(visit, grants, user)
 
-    def _admit(self, visit: Visit, grants: Grants) -> User:
+    def _admit(self, visit: RoutedRequest, grants: Grants) -> User:
         user = account_of(grants)
         self._front.admit(visit, user.tags)
         return user
 
-    async def _carried_out(self, visit: Visit, grants: Grants | None, user: User | None) -> HttpResponse:
+    async def _carried_out(
+        self, visit: RoutedRequest, grants: Grants | None, user: User | None
+    ) -> HttpResponse:
         if grants is not None and self._looks.asked(grants, trio.current_time()):
             self._start(self._keep_looking)
         call = EndpointCall(visit.request, visit.values, self, grants, user)
         return await visit.endpoint.run(call)
 
-    async def _followed(self, visit: Visit, grants: Grants) -> HttpResponse:
+    async def _followed(self, visit: RoutedRequest, grants: Grants) -> HttpResponse:
         return await self._carried_out(visit, grants, self._admit(visit, grants))
 
     # --- paths that are followed ------------------------------------------------------------------
@@ -512,7 +522,9 @@ class HttpApi(BrokerApi):
                 # A queue did not answer, or was deleted: the next evaluation may succeed.
                 _log.debug("rates were not looked at", reason=str(error))
 
-    async def _logged_in(self, visit: Visit, origin: Peer, peer: str) -> tuple[Grants, User] | HttpResponse:
+    async def _logged_in(
+        self, visit: RoutedRequest, origin: Peer, peer: str
+    ) -> tuple[Grants, User] | HttpResponse:
         given = visit.endpoint.login(visit.request)
         if isinstance(given, HttpResponse):
             return given
@@ -533,7 +545,7 @@ class HttpApi(BrokerApi):
         raise wrong_login()
 
 
-def _with_body(visit: Visit, body: bytes) -> Visit:
+def _with_body(visit: RoutedRequest, body: bytes) -> RoutedRequest:
     return replace(visit, request=replace(visit.request, body=body))
 
 

@@ -63,21 +63,17 @@ BETWEEN_CHUNKS_BYTES_MAX: Final = 4_096
 """The bytes of a chunk's size, or of the fields after the last chunk."""
 _CHUNKS_FREE: Final = 1_000
 CHUNK_BYTES_MIN: Final = 256
-"""The average size that chunks beyond the first thousand must have: a smaller chunk takes as long as one of
-this size.
-"""
+"""The least average size of chunks beyond the first thousand: smaller ones take as long."""
 _CHUNKS_AT_A_TIME: Final = 100
 BODIES_BYTES_MAX: Final = 67_108_864
 """The bytes of all bodies in memory, unless one alone may have more."""
-STRANGERS_BYTES_MAX: Final = 1_048_576
+ANONYMOUS_BYTES_MAX: Final = 1_048_576
 """Of those, the bytes of clients that are not logged in."""
 
 RunRequest: TypeAlias = Callable[[HttpRequest, ReadBody], Awaitable[HttpResponse]]
 """Called with a request without its body."""
 Switch: TypeAlias = Callable[[HttpRequest], Iterable[tuple[str, str]]]
-"""Returns the headers of the answer to a request for a WebSocket; raises `RequestRefused` if there is
-none.
-"""
+"""Returns the headers of the answer to a request for a WebSocket; raises `RequestRefused`."""
 
 
 class Bodies:
@@ -95,7 +91,7 @@ class Bodies:
         if stranger:
             self._strangers += size
         if size > 0 and (
-            self._all > max(BODIES_BYTES_MAX, one_max) or (stranger and self._strangers > STRANGERS_BYTES_MAX)
+            self._all > max(BODIES_BYTES_MAX, one_max) or (stranger and self._strangers > ANONYMOUS_BYTES_MAX)
         ):
             reason = "the bodies of other requests fill the room that there is: try again later"
             raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", reason)
@@ -113,7 +109,7 @@ class HttpLimits:
     bodies: Bodies = field(default_factory=lambda: Bodies())
 
 
-class _Gone(Exception):
+class _Disconnected(Exception):
     """The client has closed or lost its connection, or exceeded a time limit."""
 
 
@@ -155,7 +151,7 @@ class HttpConnection:
             with trio.move_on_after(CLOSE_WAIT_S):
                 while await self._stream.receive_some(READ_BYTES):
                     pass
-        except (_Gone, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+        except (_Disconnected, trio.BrokenResourceError, trio.ClosedResourceError) as error:
             _log.debug("HTTP connection over", peer=self._peer, reason=str(error))
         finally:
             if not self._switched:
@@ -202,7 +198,7 @@ class HttpConnection:
             with trio.move_on_after(self._limits.idle_s) as idle:
                 await self._read()
             if idle.cancelled_caught:
-                raise _Gone("idle")
+                raise _Disconnected("idle")
         lines = 0
         with trio.move_on_after(self._limits.head_s):
             while event is h11.NEED_DATA:
@@ -211,7 +207,7 @@ class HttpConnection:
                 lines += (await self._receive(_HEAD_PIECE_BYTES)).count(b"\n")
                 event = self._engine.next_event()
             if not isinstance(event, h11.Request):
-                raise _Gone("closed by the client")
+                raise _Disconnected("closed by the client")
             if len(event.headers) > HEADERS_MAX:
                 raise _too_many_headers()
             # The engine checks only heads that come in parts.
@@ -224,9 +220,9 @@ class HttpConnection:
             return event
         raise _too_slow("its line and headers", self._limits.head_s)
 
-    async def _body(self, stranger_bytes: int | None) -> bytes:
-        stranger = stranger_bytes is not None
-        most = self._limits.body_bytes if stranger_bytes is None else stranger_bytes
+    async def _body(self, anonymous_bytes: int | None) -> bytes:
+        stranger = anonymous_bytes is not None
+        most = self._limits.body_bytes if anonymous_bytes is None else anonymous_bytes
         self._stranger = stranger
         body = bytearray()
         chunks = between = 0
@@ -256,7 +252,7 @@ class HttpConnection:
                 elif isinstance(event, h11.EndOfMessage):
                     return bytes(body)
                 else:
-                    raise _Gone("closed by the client")
+                    raise _Disconnected("closed by the client")
         raise _too_slow("its body", self._limits.body_s)
 
     def _skip_body(self) -> None:
@@ -279,7 +275,7 @@ class HttpConnection:
         try:
             self._unread = memoryview(await self._stream.receive_some(READ_BYTES))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise _Gone(str(error)) from error
+            raise _Disconnected(str(error)) from error
 
     def _hand_over(self, most: int) -> bytes:
         piece, self._unread = bytes(self._unread[:most]), self._unread[most:]
@@ -291,7 +287,7 @@ class HttpConnection:
     async def _answer(self, request: HttpRequest) -> HttpResponse:
         try:
             answer = await self._run(request, self._body)
-        except (RequestRefused, h11.RemoteProtocolError, _Gone):
+        except (RequestRefused, h11.RemoteProtocolError, _Disconnected):
             raise
         except Exception as error:
             _log.error("request failed by a fault in the broker", peer=self._peer, exc_info=error)
@@ -332,7 +328,7 @@ class HttpConnection:
         async def send(piece: bytes) -> None:
             await self._write([engine.send(h11.Data(data=piece)) or b""])
 
-        async def hear(scope: trio.CancelScope) -> None:
+        async def drop_input(scope: trio.CancelScope) -> None:
             try:
                 while await self._stream.receive_some(READ_BYTES):
                     pass
@@ -343,11 +339,11 @@ class HttpConnection:
         try:
             await self._write([engine.send(h11.Response(status_code=answer.status, headers=headers)) or b""])
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(hear, nursery.cancel_scope)
+                nursery.start_soon(drop_input, nursery.cancel_scope)
                 try:
                     await feed.run(send)
                     await self._write([engine.send(h11.EndOfMessage()) or b""])
-                except _Gone as error:
+                except _Disconnected as error:
                     _log.debug("HTTP stream over", peer=self._peer, reason=str(error))
                 nursery.cancel_scope.cancel()
         finally:
@@ -364,9 +360,9 @@ class HttpConnection:
                 for piece in pieces:
                     await self._stream.send_all(piece)
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                raise _Gone(str(error)) from error
+                raise _Disconnected(str(error)) from error
         if limit.cancelled_caught:
-            raise _Gone("the client does not take its answer")
+            raise _Disconnected("the client does not take its answer")
 
 
 def _too_many_headers() -> RequestRefused:

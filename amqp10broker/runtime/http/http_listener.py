@@ -91,7 +91,7 @@ class HttpListener:
 
     async def run(self, broker: ServingContext) -> None:
         def taken(sock: socket.socket, address: Address) -> None:
-            turned_away = broker.logins.turns_away(turn_address(address[0]))
+            turned_away = broker.logins.refuses_logins_of(turn_address(address[0]))
             if turned_away or self._open >= broker.config.http_connection_max:
                 sock.close()
                 return

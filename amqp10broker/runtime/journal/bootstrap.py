@@ -237,7 +237,7 @@ def bootstrap(
     names = _bootstrap_users(catalog, config, passwords, before, given)
     if queues_later:
         with naming_the_file(config.definitions):
-            tell_left_out(due_now(config, catalog).plan(catalog).answer.skipped)
+            log_left_out(due_now(config, catalog).plan(catalog).answer.skipped)
         return names
     for queue in config.queues:
         vhost = catalog.lookup_vhost(config.default_vhost)
@@ -263,7 +263,7 @@ def default_records(catalog: Catalog, config: Config, names: Iterable[str]) -> d
     }
 
 
-def tell_idle_patterns(catalog: Catalog) -> None:
+def log_idle_patterns(catalog: Catalog) -> None:
     """Log the old patterns of permissions and policies that match nothing."""
     for owner, pattern in _patterns(catalog):
         fault = fault_of(pattern)
@@ -348,10 +348,10 @@ def import_file(
     with naming_the_file(path):
         request = importing(document, make_password=make_password)
         report = catalog.propose(without_due(request) if queues_later else request)
-    tell_left_out(report.skipped)
+    log_left_out(report.skipped)
 
 
-def tell_left_out(reasons: Sequence[str]) -> None:
+def log_left_out(reasons: Sequence[str]) -> None:
     """Log the parts of a document of definitions that were left out."""
     for reason in reasons[:TOLD_MAX]:
         _log.warning("left out of the definitions", reason=reason)
@@ -372,9 +372,7 @@ def naming_the_file(path: str | None) -> Iterator[None]:
 
 
 def due_now(config: Config, catalog: Catalog) -> ImportDefinitions:
-    """Return queues and bindings due later that do not exist. Raises `ConfigError` if the file cannot be
-    read.
-    """
+    """Return queues and bindings due later. Raises `ConfigError` if the file cannot be read."""
     document = {} if config.definitions is None else _document(config.definitions)
     vhost = catalog.lookup_vhost(config.default_vhost) if config.queues else None
     queues = [

@@ -487,7 +487,7 @@ class JournalTask:
     def stream(self, number: int) -> FileShelf:
         part = part_of(self._folder.inventory, number)
         when_synced = self.stream_syncs.when_synced
-        return FileShelf(self._disk, self._folder.streams, number, part, when_synced, _tell_torn)
+        return FileShelf(self._disk, self._folder.streams, number, part, when_synced, _log_torn)
 
     def remove_deleted_streams(self, numbers: Iterable[int]) -> None:
         """Remove the remaining files of deleted streams. Raises `StorageError`."""
@@ -553,7 +553,7 @@ class JournalTask:
         found = self.journal.found
         assert found is not None
         if found.torn is not None and found.torn_path is not None:
-            _tell_torn(found.torn_path, found.torn)
+            _log_torn(found.torn_path, found.torn)
         _log.info(
             "journal read",
             files=found.files,
@@ -631,7 +631,7 @@ class JournalTask:
         )
 
 
-def _tell_torn(path: str, torn: Torn) -> None:
+def _log_torn(path: str, torn: Torn) -> None:
     _log.warning(
         "the end of a file was torn and is cut off: it had not been confirmed",
         file=path,

@@ -224,7 +224,7 @@ class Recorder:
     def _look_at_all(self) -> int:
         if self.failed is None:
             self._looks.look(whole=True)
-            self._tell_protocols()
+            self._report_protocols()
         ts_ns = time.time_ns()
         self._ring.settle(ts_ns)
         return ts_ns
@@ -285,7 +285,7 @@ class Recorder:
         while True:
             began = trio.current_time()
             await looks.look_in_turns()
-            self._tell_protocols()
+            self._report_protocols()
             # This includes the time of the probes since the last sample.
             cost_s = (looks.cost_ns - before_ns) / 1e9
             before_ns = looks.cost_ns
@@ -296,7 +296,7 @@ class Recorder:
         if not self._stopping.is_set():
             self._looks.join(connection, running)
 
-    def _tell_protocols(self) -> None:
+    def _report_protocols(self) -> None:
         protocols = self._looks.protocols
         if len(protocols) > self._protocols_told:
             self._protocols_told = len(protocols)

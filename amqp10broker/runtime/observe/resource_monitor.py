@@ -2,7 +2,7 @@
 
 While there are connections, over HTTP too, or an alarm is on, it measures every second and up to ten times as
 often near a limit; otherwise it sleeps until a client connects. After a burst it runs until memory was
-returned to the system (`Tidying`).
+returned to the system (`MemoryReclaimer`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ResourceMonitor:
         self._unknown: set[Resource] = set()
         self._woken = trio.Event()
         self._asleep = False
-        self._tidying = Tidying(meter)
+        self._tidying = MemoryReclaimer(meter)
         self._used_bytes: int | None = None
         self._untidy = False
 
@@ -125,9 +125,7 @@ class ResourceMonitor:
     # --- changes from outside ---------------------------------------------------------------------
 
     def set_alarm(self, name: str, *, on: bool, cause: AlarmCause = AlarmCause.BY_HAND) -> None:
-        """Add or remove a cause of an alarm, which is on while it has any. Raises `ValueError` without that
-        alarm.
-        """
+        """Add or remove a cause of an alarm. Raises `ValueError` if the alarm does not exist."""
         if name not in set(Resource):
             raise ValueError(f"no alarm '{name}': there are {' and '.join(sorted(Resource))}")
         resource = Resource(name)
@@ -247,7 +245,7 @@ class ResourceMonitor:
         )
         self._hold_back()
 
-    def hear(self, node: int, names: frozenset[str]) -> None:
+    def set_remote_alarms(self, node: int, names: frozenset[str]) -> None:
         """Note the alarms of another node; an empty set if it is lost."""
         known = self.elsewhere.pop(node, frozenset())
         if names:
@@ -299,13 +297,13 @@ CONNECTIONS_MAX: Final = 1_000
 """With more connections the garbage collector has too much to visit."""
 
 
-class Tidying:
+class MemoryReclaimer:
     """Returns memory to the system after a burst, when the broker is quiet; cheap when there is nothing to
     do.
 
     Ended connections leave cycles of tasks, scopes and frames. The garbage collector has high thresholds so
     that it does not visit messages in flight (`cli.serve.GC_THRESHOLDS`), and never collects the oldest
-    generation. And the C library keeps freed memory. Tidying delays all clients: 10 ms for a thousand ended
+    generation. And the C library keeps freed memory. It delays all clients: 10 ms for a thousand ended
     connections, 40 to 80 ms for a gigabyte.
     """
 

@@ -82,7 +82,7 @@ class DeadLetterSender:
         )
 
 
-WorkerMail = list[Effect] | Callable[[], None] | None
+WorkerInput = list[Effect] | Callable[[], None] | None
 """Effects, or a call for which the queue's task asks; None: the end."""
 
 
@@ -108,7 +108,7 @@ class DeadLetterWorker:
         self._queue = queue
         self._settle = settle
         self._clock = clock
-        self._mailbox: Mailbox[WorkerMail] = Mailbox()
+        self._mailbox: Mailbox[WorkerInput] = Mailbox()
         self._reply_registry = reply_registry
         self._reply_to = reply_registry.open(f"dead letters of {queue}", self._mailbox)
         self._forwarding = Forwarding(queue, destination, self._reply_to, retry_ms=retry_ms)
@@ -137,7 +137,7 @@ class DeadLetterWorker:
 
     async def _work_on(self) -> None:
         while True:
-            mail: list[WorkerMail] = []
+            mail: list[WorkerInput] = []
             deadline = self._forwarding.deadline()
             until = math.inf if deadline is None else self._clock.trio_time(deadline)
             with trio.move_on_at(until):

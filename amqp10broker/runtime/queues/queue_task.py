@@ -119,7 +119,7 @@ class QueueTask(OwnQueue):
                 if type(command) is Delete:
                     # If it had failed, its records were left for the next start.
                     self._forget()
-            self._tell_at_once()
+            self._publish_at_once()
 
     def queue_status(self) -> QueueStatus:
         if self._queue_status is None:
@@ -142,7 +142,7 @@ class QueueTask(OwnQueue):
                 self._queue_status = None
                 self.begun.set()
                 if self.awaiting:
-                    self._tell_awaiting()
+                    self._notify_awaiting()
             await self._work()
         finally:
             self.backend.close()
@@ -233,7 +233,7 @@ class QueueTask(OwnQueue):
     def _tell(self) -> None:
         self.backend.publish()
         if self.awaiting:
-            self._tell_awaiting()
+            self._notify_awaiting()
         self._queue_status = None
         self._at_work = []
 
@@ -271,7 +271,7 @@ class QueueTask(OwnQueue):
             return False
         return not self.begun.is_set() or self.backend.starting
 
-    def _tell_awaiting(self) -> None:
+    def _notify_awaiting(self) -> None:
         if not self.starting:
             awaiting, self.awaiting = self.awaiting, []
             for then in awaiting:
@@ -283,7 +283,7 @@ class QueueTask(OwnQueue):
         return self._fault is not None
 
     def decide_within(self, commands: list[Command]) -> None:
-        """Execute and store a part of a commit; `tell_decided` publishes the effects."""
+        """Execute and store a part of a commit; `publish_decided` publishes the effects."""
         self._at_work = commands
         self._queue_status = None
         try:
@@ -295,7 +295,7 @@ class QueueTask(OwnQueue):
         # The task must be woken when something is due now.
         self._wake()
 
-    def tell_decided(self) -> None:
+    def publish_decided(self) -> None:
         if self._fault is None:
             self._tell()
         if self.queue.deleted:
@@ -356,7 +356,7 @@ class QueueTask(OwnQueue):
         elif batch.effects:
             self._reply_registry.post(batch.effects)
 
-    def _tell_at_once(self) -> None:
+    def _publish_at_once(self) -> None:
         self._publish(EffectBatch(self.queue.take_effects(), self.queue.take_dead_letters()))
 
     # --- the end ----------------------------------------------------------------------------------
@@ -370,7 +370,7 @@ class QueueTask(OwnQueue):
         for each in self.backend.admission.take():
             refused = Unconfirmed(each.publisher, each.ids, each.settled, failed=True, queue=self.queue.name)
             self._reply_registry.post({each.publisher.reply_to: [refused]})
-        self._tell_awaiting()
+        self._notify_awaiting()
 
     def finish(self) -> None:
         """Decide and store all waiting commands, after the task has ended because the broker stops."""
@@ -390,7 +390,7 @@ class QueueTask(OwnQueue):
 
     def restart(self) -> None:
         self.queue.break_down(self._at_work)
-        self._tell_at_once()
+        self._publish_at_once()
         self._at_work = []
         self.backend.restart()
 
@@ -405,7 +405,7 @@ class QueueTask(OwnQueue):
             return
         at_work = [*self.backend.abandon(), *self._at_work, *self.backend.admission.take()]
         self.queue.break_down(at_work)
-        self._tell_at_once()
+        self._publish_at_once()
         self._end()
 
     def _end(self) -> None:
@@ -414,7 +414,7 @@ class QueueTask(OwnQueue):
         waiting: list[Command] = [*self.backend.admission.take()]
         for commands in (waiting, *self._mailbox.close()):
             self.post_all(commands)
-        self._tell_awaiting()
+        self._notify_awaiting()
 
 
 def _joined(batches: list[list[Command]]) -> list[Command]:
@@ -568,7 +568,7 @@ class SessionCommits:
             if also is not None and journal is not None:
                 also()
         for task, _ in there.values():
-            task.tell_decided()
+            task.publish_decided()
         self.safe = journal is None
         if ref is not None and journal is not None and self._journal_task is not None:
             self._journal_task.when_durable(journal.ticket, partial(self._inbox.put, Committed(ref)))

@@ -276,7 +276,7 @@ class Queues:
     def _forget(self, spec: QueueSpec, running: QueueTask) -> None:
         if running in self._leaving:
             return  # only this node's part of it is deleted
-        self._node_context.catalog.see_to(QueueEnded(spec.vhost, spec.name, spec.number or running))
+        self._node_context.catalog.submit_request(QueueEnded(spec.vhost, spec.name, spec.number or running))
 
     # --- durability backends ----------------------------------------------------------------------
 

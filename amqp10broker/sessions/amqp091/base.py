@@ -391,14 +391,14 @@ class Subscribing:
             self._channel.paused = False
             return asked[0]
         if consumer is not None and lasted and consumer.terms.tag:
-            self._tell_cancelled(consumer, reason)
+            self._notify_cancelled(consumer, reason)
         return None
 
     def cancel_for_us(self, consumer: ChannelConsumer, reason: str) -> None:
         self._channel.consuming.cancel(consumer.terms.tag)
-        self._tell_cancelled(consumer, reason)
+        self._notify_cancelled(consumer, reason)
 
-    def _tell_cancelled(self, consumer: ChannelConsumer, reason: str) -> None:
+    def _notify_cancelled(self, consumer: ChannelConsumer, reason: str) -> None:
         told = CANCEL_NOTIFY in self._context.capabilities
         if told:
             self._channel.write(methods.BasicCancel(consumer.terms.tag, True))

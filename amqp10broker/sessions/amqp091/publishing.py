@@ -64,9 +64,7 @@ class CreditFlow:
         return now, rest
 
     def give_back(self) -> None:
-        """Return credit to the sender, in whole portions. Must not be called while the receiver is held
-        up.
-        """
+        """Return credit in whole portions. Must not be called while the receiver is stopped."""
         returned = self.unreturned - self.unreturned % self.more_after
         self.unreturned -= returned
         self.credit += returned

@@ -50,7 +50,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.sessions.amqp10.link_owner import LinkOwner
 from amqp10broker.sessions.amqp10.resumable_links import ResumableConsumer
-from amqp10broker.sessions.amqp10.transactions import Aborted, Acquisition, ConflictError, Retired
+from amqp10broker.sessions.amqp10.transactions import Aborted, Acquisition, ConflictError, StagedDecision
 from amqp10broker.sessions.context import SessionContext
 from amqp10broker.sessions.counters import Moment
 from amqp10broker.sessions.credit import AutoLimit, QueueCredit
@@ -213,7 +213,7 @@ class LinkConsumer(LinkOwner):
     # Created when a flow names a transaction.
     _acquisition: Acquisition | None = None
     # Whether the client gets the link state property `ACTIVE`, and its value when it was last sent.
-    tells_active: bool = field(init=False)
+    reports_active: bool = field(init=False)
     _active_told: bool | None = None
     # Whether a flow came since the last request to the queue; the number of flows to be answered that the
     # last request covers; the number of later ones.
@@ -227,7 +227,7 @@ class LinkConsumer(LinkOwner):
         self._since = self.credit.epoch
         self.times = ConsumerTimes(self._context.moment)
         single = queue.effective.settings.single_active_consumer and not self.browse
-        self.tells_active = queue.kind.tells_active and single
+        self.reports_active = queue.kind.reports_active and single
 
     @property
     def ref(self) -> ConsumerRef:
@@ -364,7 +364,7 @@ class LinkConsumer(LinkOwner):
             self.credit.post(Settle(self.credit.ref, (), DeliveryOutcome.ACCEPT))
         delivery_outcome, annotations = decision
         for key, number in zip(keys, ids, strict=True):
-            retired = Retired(self, number, delivery_outcome, outcome, event.settled, annotations)
+            retired = StagedDecision(self, number, delivery_outcome, outcome, event.settled, annotations)
             transactions.retire(transaction, key, retired)
 
     def _without_expired(self, keys: list[int], ids: list[int]) -> tuple[list[int], list[int], list[int]]:
@@ -461,7 +461,7 @@ class LinkConsumer(LinkOwner):
             case ActiveChanged():
                 if self.resumable is not None:
                     self.resumable.active = effect.active
-                if self.tells_active:
+                if self.reports_active:
                     self._in_turn(effect)
             case TimedOut():
                 self._on_timed_out(effect.keys)
@@ -478,7 +478,7 @@ class LinkConsumer(LinkOwner):
             deliveries=len(expired),
             text="released",
         )
-        told = self._session.settling.tell_sent(self.link, expired, RELEASED)
+        told = self._session.settling.send_state(self.link, expired, RELEASED)
         self._expired = {*(self._expired or ()), *told}
         if self._context.transactions.taken_back(self.ref, keys, self._taken_back):
             # The client has decided on some of them, and sends nothing more about those that it has settled.
@@ -615,7 +615,7 @@ class LinkConsumer(LinkOwner):
         if back:
             resumable.forget(back)
             self.credit.post(Settle(self.ref, back, DeliveryOutcome.REQUEUE))
-        if self.tells_active and resumable.active is not None:
+        if self.reports_active and resumable.active is not None:
             self._in_turn(ActiveChanged(self.ref, resumable.active))
         if resumed:
             self._session.outbound.queue_resumed(self.link, resumed)

@@ -209,7 +209,7 @@ class CoordinatorLink(LinkOwner):
             # rejected outcome would come first.
             self._session.settling.flush()
             if transaction is not None:
-                transaction.tell_holders()
+                transaction.notify_holders()
             self._answer(delivery_id, state)
 
     def _answer(self, delivery_id: int, state: State) -> None:

@@ -235,7 +235,7 @@ class ClientLinks:
         if before is not None:
             consumer.resume(resume_as_sender(dict.fromkeys(keys), theirs, incomplete=incomplete), keys)
             return
-        if consumer.tells_active or plan.exclusive:
+        if consumer.reports_active or plan.exclusive:
             # The queue answers a `Subscribe` with the state, or refuses an exclusive consumer. So the client
             # has the state as soon as it is attached.
             self._accept[ref] = accept
@@ -476,7 +476,7 @@ class ClientLinks:
         if settings.max_queue_credit != AUTO:
             consumer.auto_limit = None
         elif consumer.auto_limit is None:
-            most = self._context.config.auto_credit_max // consumer.queue.kind.asked_times
+            most = self._context.config.auto_credit_max // consumer.queue.kind.request_factor
             consumer.auto_limit = self._new_limit(settings.queue_credit, most)
         consumer.queue_credit = (
             settings.queue_credit if consumer.auto_limit is None else consumer.auto_limit.limit
@@ -643,8 +643,8 @@ class ClientLinks:
             self._delete(queue)
         elif consumer.closed and consumer.exclusive:
             queue.ended = True
-            gone = QueueEnded(queue.vhost, queue.name, queue.handle, farewell=True)
-            self._context.catalog.see_to(gone)
+            gone = QueueEnded(queue.vhost, queue.name, queue.handle, send_delete=True)
+            self._context.catalog.submit_request(gone)
         elif consumer.closed and subscription is not None and subscription.durable:
             # The queue is not deleted if other links share it. The answer is not needed.
             self._to_queue((queue.handle, Delete(self._context.reply_to.request(), if_unused=True)))
@@ -677,7 +677,7 @@ class ClientLinks:
         if queue.kind.volatile:
             self._context.vhost.remove_volatile(queue)
         else:
-            self._context.catalog.see_to(QueueEnded(queue.vhost, queue.name, queue.handle))
+            self._context.catalog.submit_request(QueueEnded(queue.vhost, queue.name, queue.handle))
         self._to_queue((queue.handle, DELETE))
 
 

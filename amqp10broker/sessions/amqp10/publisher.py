@@ -150,7 +150,7 @@ class Undecided(Exception):
     """The declaration of a message's queue is not decided yet."""
 
 
-class Way(NamedTuple):
+class MessageDestination(NamedTuple):
     """The destination of a run of messages. `topic`: unroutable ones are accepted."""
 
     exchange: Exchange
@@ -205,7 +205,7 @@ class LinkPublisher(LinkOwner):
         self._permitted_at = self._context.access.changes.version
         self.times = PublisherTimes(self._context.moment)
         if self.resumable is not None:
-            self.resumable.attached(self.tell_late, self.ref, self._tally)
+            self.resumable.attached(self.send_late, self.ref, self._tally)
         self._renew_readers()
         if self.queue is not None:
             self._to_queue((self.queue.handle, AttachPublisher(self.ref)))
@@ -348,11 +348,15 @@ class LinkPublisher(LinkOwner):
             text = internal_exchange_text(exchange, self._context.vhost.name)
             raise AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, text) from error
         if route.queues is not None and not self._reader.has_extra_keys:
-            self._to_queues(Way(route.exchange, route.queues, self.topic), ids, messages, settled)
+            self._to_queues(
+                MessageDestination(route.exchange, route.queues, self.topic), ids, messages, settled
+            )
             return
         for delivery_id, message in zip(ids, messages, strict=True):
             queues = self._queues_of(route, self._reader, delivery_id, message, settled)
-            self._to_queues(Way(route.exchange, queues, self.topic), [delivery_id], [message], settled)
+            self._to_queues(
+                MessageDestination(route.exchange, queues, self.topic), [delivery_id], [message], settled
+            )
 
     def _check_there(self, temporary: DeclaredQueue, ids: Sequence[int], settled: bool) -> None:
         # A temporary topic ends with the link that declared it, or with its connection.
@@ -375,7 +379,9 @@ class LinkPublisher(LinkOwner):
             raise
         return self._routes.queues(route, extra_keys, lambda: routing_headers(message))
 
-    def _to_queues(self, way: Way, ids: Sequence[int], messages: Sequence[Message], settled: bool) -> None:
+    def _to_queues(
+        self, way: MessageDestination, ids: Sequence[int], messages: Sequence[Message], settled: bool
+    ) -> None:
         exchange, queues, topic = way
         self.counters.published += len(ids)
         if settled:
@@ -467,7 +473,7 @@ class LinkPublisher(LinkOwner):
     def _route_each(self, event: DeliveriesReceived) -> None:
         # Consecutive messages for the same queues are sent together. The first message that waits for a
         # declaration, and those behind it, are held.
-        batch: tuple[Way, list[int], list[Message]] | None = None
+        batch: tuple[MessageDestination, list[int], list[Message]] | None = None
         try:
             for delivery_id, tag, payload in zip(event.delivery_ids, event.tags, event.payloads, strict=True):
                 try:
@@ -490,7 +496,7 @@ class LinkPublisher(LinkOwner):
 
     def _route(
         self, delivery_id: int, tag: bytes, payload: bytes, *, settled: bool
-    ) -> tuple[Way, Message] | None:
+    ) -> tuple[MessageDestination, Message] | None:
         to = self._reader.to_of(payload)
         try:
             exchange, routing_key, topic = self._target_of(to)
@@ -506,7 +512,7 @@ class LinkPublisher(LinkOwner):
             reader = self._readers[key] = self._new_reader(exchange, routing_key)
         message = reader.read(payload)
         queues = self._queues_of(route, reader, delivery_id, message, settled)
-        return Way(route.exchange, queues, topic), message
+        return MessageDestination(route.exchange, queues, topic), message
 
     def _refuse(self, delivery_id: int, tag: bytes, error: AmqpDeliveryError, *, settled: bool) -> None:
         if settled and self._posting is not None:
@@ -681,9 +687,9 @@ class LinkPublisher(LinkOwner):
         if entry.outcome is None:
             entry.number = event.delivery_id  # queues have its content by now, and will answer
         else:
-            self.tell_late(entry, event.delivery_id)
+            self.send_late(entry, event.delivery_id)
 
-    def tell_late(self, entry: Entry, number: int) -> None:
+    def send_late(self, entry: Entry, number: int) -> None:
         assert entry.outcome is not None
         self._session.settling.settle_received([number], entry.outcome, settled=not self._second)
         if self._second and self.resumable is not None:

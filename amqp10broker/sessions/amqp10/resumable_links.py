@@ -471,9 +471,7 @@ def refusal_of(effect: Unconfirmed | PublishRejected) -> AmqpDeliveryError | Non
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """One delivery. `number`: its delivery-id in the present session, if the client waits for the outcome
-    there.
-    """
+    """One delivery. `number`: its present delivery-id, if the client waits for the outcome there."""
 
     tag: bytes
     outcome: Outcome | None = None
@@ -481,7 +479,7 @@ class Entry:
     posted: bool = False
 
 
-TellLate = Callable[[Entry, int], None]
+SendLate = Callable[[Entry, int], None]
 """Sends the outcome of a delivery that came before the link was suspended."""
 
 
@@ -497,7 +495,7 @@ class ResumablePublisher(ResumableLink):
         super().__init__(key, host)
         self.terminus: Target = target
         self.entries: dict[bytes, Entry] = {}
-        self.tell_late: TellLate | None = None
+        self.send_late: SendLate | None = None
         self._most = 0
         # For each end that it had: deliveries that queues have not answered, by delivery-id.
         self._flights: dict[PublisherRef, tuple[Tally, dict[int, Entry]]] = {}
@@ -533,8 +531,8 @@ class ResumablePublisher(ResumableLink):
 
     # --- attaching and suspending -----------------------------------------------------------------
 
-    def attached(self, tell_late: TellLate, ref: PublisherRef, tally: Tally) -> None:
-        self.tell_late = tell_late
+    def attached(self, send_late: SendLate, ref: PublisherRef, tally: Tally) -> None:
+        self.send_late = send_late
         self._flights[ref] = tally, {}
 
     def resume(self, attach: Attach) -> dict[bytes, State]:
@@ -547,7 +545,7 @@ class ResumablePublisher(ResumableLink):
         return plan.awaited | {tag: ours[tag] for tag in plan.open}
 
     def suspended(self, ref: PublisherRef) -> None:
-        self.tell_late = None
+        self.send_late = None
         self.told.clear()
         for entry in self.entries.values():
             entry.number = None
@@ -654,8 +652,8 @@ class ResumablePublisher(ResumableLink):
                 if entry is None:
                     continue
                 self._decide(entry, outcome)
-                if self.tell_late is not None and entry.number is not None:
-                    self.tell_late(entry, entry.number)
+                if self.send_late is not None and entry.number is not None:
+                    self.send_late(entry, entry.number)
         self._landed(effect.publisher)
 
     def give_up(self) -> list[QueueCommand]:

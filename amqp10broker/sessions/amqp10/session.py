@@ -81,7 +81,7 @@ from amqp10broker.sessions.messages import (
 
 T = TypeVar("T")
 
-IN_TURNS_MIN: Final = 4
+INTERLEAVED_MIN: Final = 4
 """The number of runs of transfers in one batch from which the session checks whether links are interleaved.
 """
 
@@ -174,7 +174,7 @@ class BrokerSession(SessionEndpoint):
                 assert_never(message)
 
     def receive(self, items: Sequence[object]) -> None:
-        if len(items) >= IN_TURNS_MIN:
+        if len(items) >= INTERLEAVED_MIN:
             items = self._by_link(items)
         self.session.receive_each(items, self._on_event)
         if self.session.held.by_remote:

@@ -34,12 +34,10 @@ class Holder(Protocol):
     def ref(self) -> ConsumerRef: ...
 
     def decided(self, delivery_outcome: DeliveryOutcome, ids: Sequence[int], outcome: Outcome | None) -> None:
-        """Handle a decision that a commit has applied. `ids`: empty if the client has settled the
-        delivery.
-        """
+        """Handle a decision that a commit has applied. `ids`: empty if the client has settled."""
 
 
-class Retired(NamedTuple):
+class StagedDecision(NamedTuple):
     """A decision on one delivery that takes effect with the commit."""
 
     holder: Holder
@@ -67,7 +65,7 @@ class Transaction:
     acquirers: dict[Acquisition, None] = field(default_factory=dict)
     # Queue, messages, and the time at which they were received.
     _posts: list[tuple[DeclaredQueue, Sequence[Message], int]] = field(default_factory=list)
-    _retired: dict[tuple[ConsumerRef, int], Retired] = field(default_factory=dict)
+    _retired: dict[tuple[ConsumerRef, int], StagedDecision] = field(default_factory=dict)
 
     def fail(self, why: str) -> None:
         if self.failed is None:
@@ -82,7 +80,7 @@ class Transaction:
         if self.failed is None:
             self._posts += [(queue, messages, now_ms) for queue in queues]
 
-    def retire(self, key: int, retired: Retired) -> None:
+    def retire(self, key: int, retired: StagedDecision) -> None:
         self._retired[retired.holder.ref, key] = retired
 
     def let_go(self, ref: ConsumerRef, key: int) -> None:
@@ -114,7 +112,7 @@ class Transaction:
         ]
         return parts
 
-    def tell_holders(self) -> None:
+    def notify_holders(self) -> None:
         for retired in self._retired.values():
             ids = [] if retired.settled else [retired.delivery_id]
             retired.holder.decided(retired.delivery_outcome, ids, retired.outcome)
@@ -269,7 +267,7 @@ class Transactions:
                 return other
         return None
 
-    def retire(self, transaction: Transaction, key: int, retired: Retired) -> None:
+    def retire(self, transaction: Transaction, key: int, retired: StagedDecision) -> None:
         self.work(transaction)
         transaction.retire(key, retired)
         self._deciding[retired.holder.ref, key] = transaction

@@ -43,9 +43,7 @@ _GENERAL: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The criteria of a request. `limit`: the most connections and waits, worst first, and queues, fullest
-    first.
-    """
+    """The criteria of a request. `limit`: for connections, waits (worst first), queues (fullest first)."""
 
     connection: int | None = None
     user: str | None = None

@@ -88,8 +88,8 @@ class Estimate:
 
 
 def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate | None:
-    """Return mean and interval of repetitions, None if there are none. `confidence`: share of such intervals
-    that contain the true mean.
+    """Return mean and interval of repetitions, or None if there are none. `confidence`: share of such
+    intervals that contain the true mean.
     """
     if not values:
         return None
@@ -147,7 +147,7 @@ def scatter(groups: Sequence[Sequence[float]]) -> Scatter | None:
 
 
 def _student_quantile(confidence: float, freedom: int) -> float:
-    # It takes a tenth of a second, which readers of an estimate do not need.
+    # The import takes a tenth of a second, which readers of an estimate do not need.
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.5 + confidence / 2))
@@ -186,9 +186,9 @@ class Cell:
     """Sums over the events of one run that agree in kind, reason, stream, bucket and protocol.
 
     Attributes:
-        stream: of the load generator; 0 for kinds that have none.
-        bucket: of the log-histogram; None for kinds that are not latencies.
-        amqp091: of channels and consumers, which have neither link credit nor windows.
+        stream: that of the load generator; 0 for other kinds.
+        bucket: that of the log-histogram; None for kinds that are not latencies.
+        amqp091: channels and consumers, which have neither link credit nor windows.
         elapsed_ns: the part that lies in the run; 0 for kinds without elapsed time.
     """
 
@@ -294,7 +294,7 @@ def aggregate(events: DataFrame, *more_keys: Column) -> DataFrame:
         F.max(counted("bytes")).alias("bytes_max"),
         F.max(ts).alias("last_ns"),
     )
-    # Events that do not count are dropped here and not before: a test of each event costs more.
+    # Events that do not count are dropped here and not before: a test of each event takes longer.
     return cells.where("last_ns is not null")
 
 

@@ -318,7 +318,7 @@ def _stalls(own: _Own, sums: Sums) -> Iterator[Stall]:
         total = sum(waits.values())
         held = [(reason, ns) for reason, ns in sorted(waits.items()) if reason != NO_REASON and ns]
         if total and not held:
-            # Observed, and never waiting: that is a figure, too.
+            # It was observed, and never waited: that is a figure, too.
             held = [(NO_REASON, 0)]
         for reason, elapsed in held:
             yield Stall(*own, side, reason_name(reason), elapsed / _NS, elapsed / total)

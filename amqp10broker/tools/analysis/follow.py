@@ -64,7 +64,7 @@ class Ending:
         self._said = False
 
     def looks(self) -> bool:
-        """Return whether it is time to look again: listing the files of a recording is expensive."""
+        """Return whether it is time to check again: listing the files of a recording is expensive."""
         now = self._clock()
         if now - self._looked < _WINDOWS_LOOK_S:
             return False
@@ -89,7 +89,7 @@ class Ending:
         try:
             runs = {run.run_id: run.ended_ns for run in read_runs(self._folder)}
         except RecordingError:
-            # No row yet, or one that is being replaced: the next look finds it.
+            # There is no row yet, or it is being replaced: the next check finds it.
             return False
         return all(runs.get(run_id) is not None for run_id in event_files(self._folder))
 

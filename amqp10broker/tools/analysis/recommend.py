@@ -526,7 +526,7 @@ def _rules_of_thumb(settings: Sequence[int | None]) -> list[str]:
 
 
 def all_told(found: Sequence[Recommendation | NoRecommendation]) -> str:
-    """Return all recommendations as text; groups without one for the same reason are joined."""
+    """Return all recommendations as text; groups without a recommendation for the same reason are joined."""
     texts = [told(one) for one in found if isinstance(one, Recommendation)]
     for reason, groups in undecided(found).items():
         texts.append("\n    ".join([f"no recommendation: {reason}:", *groups]))

@@ -61,7 +61,7 @@ class Delivering:
         self._credit = credit
         self._way_s = way_s
         self._sending = SenderCredit()
-        # Granted explicitly: clients have different rules for granting, and the engine has its own.
+        # It is granted explicitly: clients have different rules for granting, and the engine has its own.
         self._granting = ReceiverCredit(INITIAL_DELIVERY_COUNT, 0)
         self._events: list[tuple[float, int, str, tuple[float, ...]]] = []
         self._numbers = count()
@@ -190,8 +190,8 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Of one publisher or consumer. `receives`: the client receives: `credit` is its own then, and `window`,
-    which is not modelled, None.
+    """The forecast for one publisher or consumer. `receives`: the client receives: `credit` is its own then,
+    and `window`, which is not modelled, None.
     """
 
     connection: int
@@ -453,7 +453,7 @@ def _faster(times: Sequence[float], run: SimulationResult) -> Iterator[str]:
         )
 
 
-# Of the files of ``serve --record-frames``.
+# The suffix of the files of ``serve --record-frames``.
 SUFFIX: Final = ".jsonl"
 
 
@@ -478,7 +478,7 @@ def answer(
     found, without = known(read_script(records, connection))
     forecasts: list[tuple[Settings, Forecast]] = []
     for each in found:
-        # By link, and of each link by setting.
+        # The result is ordered by link, and for each link by setting.
         for of_link in zip(*(each.forecasts(asked) for asked in settings), strict=True):
             forecasts += zip(settings, of_link, strict=True)
     return Forecasts(recording, forecasts, without)

@@ -1,6 +1,6 @@
-"""How fast recorded publishers and consumers are and what they waited for, and the simulation of publishers.
+"""The pace of recorded publishers and consumers, the causes of their waits, and the simulation of publishers.
 
-A message that uses a grant arrives at least one round trip after the grant was sent; so the shortest such
+A message that uses a grant arrives at least one round trip after the grant was sent. So the shortest such
 time bounds the round trip from above, and each gap between two messages divides into the part that the client
 could not have filled and the client's own pace. A flow that counts a delivery bounds it likewise, and the
 excess of a flow or an outcome is the consumer's work.
@@ -320,7 +320,7 @@ class RecordedConsumer:
 
     @property
     def progress(self) -> list[tuple[float, int]]:
-        """When how many deliveries were finished: by outcomes, else by flows."""
+        """Return when how many deliveries were finished: by outcomes, else by flows."""
         return self.finished or [(grant.at, grant.count) for grant in self.grants if grant.count]
 
     def carry(self, at: float, size: int, transfer: Transfer) -> None:

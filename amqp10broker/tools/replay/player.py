@@ -94,7 +94,7 @@ def read_script(records: Iterable[Record], connection: int | None = None) -> Scr
                 if ended is not None:
                     ended.ended = True
             case KnownLink():
-                pass  # of a connection that is omitted
+                pass  # it belongs to a connection that is omitted
     script.left_out += [
         f"connection {part.number} did not come as far as open, or frames of one address alone were recorded"
         for part in script.parts
@@ -187,7 +187,7 @@ def _end(error: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReplayLogin:
-    """Of all replayed connections. `vhost`: None: the recorded one."""
+    """The login of all replayed connections. `vhost`: None: the recorded one."""
 
     user: str
     password: str = field(repr=False)
@@ -224,7 +224,7 @@ class Player(ABC):
 
     @property
     def next_step(self) -> Step | None:
-        """The next frame of the client; None behind the last."""
+        """The next frame of the client; None after the last one."""
         steps = self.part.steps
         while self.place < len(steps) and not (step := steps[self.place]).sent:
             self._was.apply("out", step.frame.channel, step.frame.body)

@@ -10,7 +10,7 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.frames.link_state import (
     ChannelEvent,
     ChannelOpened,
-    ConsumerAsked,
+    ConsumeObserved,
     ConsumerEnded,
     Direction,
     MessageDelivered,
@@ -91,7 +91,7 @@ class LedgerChannel:
 
     def take(self, event: ChannelEvent) -> None:
         match event:
-            case ConsumerAsked():
+            case ConsumeObserved():
                 self.consumers[event.consumer] = LedgerConsumer(event.consumer, event.consumer.queue)
             case ConsumerEnded() if event.by_broker:
                 self.consumers[event.consumer].cancelled = True

@@ -104,7 +104,7 @@ class LedgerLink:
 
 
 class Ledger10:
-    """The ledger of one connection. `errors`: of the broker's ends of sessions, "" for one without;
+    """The ledger of one connection. `errors`: those of the broker's ends of sessions, "" for one without;
     `answers`: number of frames of the broker that begin or end something.
     """
 
@@ -117,7 +117,7 @@ class Ledger10:
 
     @property
     def error(self) -> str | None:
-        """Of the broker's close; "" without one, None without a close."""
+        """The error of the broker's close; "" without one, None without a close."""
         close = self.state.closed.get("out")
         return None if close is None else error_text(close.error)
 
@@ -503,7 +503,7 @@ class Player10(Player):
         return replace(body, **given) if given else body
 
     def _flow(self, now: ObservedSession, body: Flow, was: LedgerLink | None) -> None:
-        # With current counts.
+        # The frame has the current counts.
         given: dict[str, Any] = {"next_outgoing_id": now.windows["in"].next_id}
         if now.established:
             given["next_incoming_id"] = now.windows["out"].next_id

@@ -15,13 +15,13 @@ from amqp10broker.tools.replay.player import Difference, Player, ReplayLogin, Sc
 from amqp10broker.tools.replay.player091 import Player091
 from amqp10broker.tools.replay.player10 import Player10
 
-# Bytes that may wait for a socket.
+# The bytes that may wait for a socket.
 _AHEAD_BYTES: Final = 262_144
 _CLOSING_S: Final = 5.0
 
 
 class _Order:
-    # Of frames that begin or end something, over all connections.
+    # Frames that begin or end something, over all connections.
 
     def __init__(self, players: list[Player]) -> None:
         all_of_them = [(index, player, sent) for player in players for index, sent in player.controls]
@@ -149,7 +149,7 @@ class Replay:
         return now if self._fast else self._began + (at_ns - self._script.start_ns) / 1e9
 
     def _go_on(self, player: Player, now: float) -> tuple[bool, float]:
-        # Returns whether a step was played, and when to look again.
+        # Return whether a step was played, and when to check again.
         played = False
         at = self._beat(player, now)
         if player in self._closing:

@@ -17,9 +17,9 @@ from amqp10broker.api.front import (
     Endpoint,
     Front,
     HttpRoute,
+    RoutedRequest,
     Router,
     Tag,
-    Visit,
     accept,
     asks_for_websocket,
     check_tag,
@@ -51,9 +51,9 @@ def request(method: str, target: str, **headers: str) -> HttpRequest:
     return HttpRequest.read(method.encode(), target.encode(), pairs)
 
 
-def visit(method: str, target: str, **headers: str) -> Visit:
+def visit(method: str, target: str, **headers: str) -> RoutedRequest:
     found = front().enter(request(method, target, **headers))
-    assert isinstance(found, Visit)
+    assert isinstance(found, RoutedRequest)
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.api.endpoints.page import ROUTES, answer_of, kind_of, to_folder
-from amqp10broker.api.front import Cors, Front, Router, Visit
+from amqp10broker.api.front import Cors, Front, RoutedRequest, Router
 from amqp10broker.api.messages import HttpRequest, HttpResponse, PageFile
 
 FILE = PageFile("text/css; charset=utf-8", b"p {}", "0123abcd")
@@ -67,8 +67,8 @@ def test_what_an_answer_says_itself_is_not_said_otherwise() -> None:
 @pytest.mark.parametrize("target", ["/", "/js/main.js", "/js/views/queues.js", "/style.css", "/icon.svg"])
 def test_files_are_below_the_prefix_and_only_read(target: str) -> None:
     below = front("at", "place")
-    assert isinstance(below.enter(asked(f"/at/place{target}")), Visit)
-    assert isinstance(below.enter(asked(f"/at/place{target}", "HEAD")), Visit)
+    assert isinstance(below.enter(asked(f"/at/place{target}")), RoutedRequest)
+    assert isinstance(below.enter(asked(f"/at/place{target}", "HEAD")), RoutedRequest)
     outside = below.enter(asked(target))
     assert isinstance(outside, HttpResponse)
     assert outside.status == 404

@@ -95,7 +95,7 @@ def test_the_commands_that_it_shows_are_of_the_command_line(
     plans = [
         NodePlan(name, str(tmp_path / name), port, port + 20_000, ()) for name, port in (("a", 1), ("b", 2))
     ]
-    Launch(plans, str(tmp_path))._say_how_to_look()
+    Launch(plans, str(tmp_path))._print_status_hint()
     shown = re.findall(r"^ +amqp10broker (.*)$", capsys.readouterr().out, re.MULTILINE)
     assert len(shown) == 5
     for line in shown:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from amqp10broker.cli import serve
-from amqp10broker.cli.serve import tell_ready
+from amqp10broker.cli.serve import report_ready
 from amqp10broker.config import Config
 
 
@@ -45,5 +45,5 @@ def test_it_is_told_when_the_broker_listens(tmp_path: Path, monkeypatch: pytest.
 def test_an_address_without_a_file_begins_with_an_at_sign() -> None:
     """As systemd writes that of the abstract namespace."""
     with listening("\0amqp10broker-test-notify") as manager:
-        tell_ready({"NOTIFY_SOCKET": "@amqp10broker-test-notify"})
+        report_ready({"NOTIFY_SOCKET": "@amqp10broker-test-notify"})
         assert manager.recv(100) == b"READY=1"

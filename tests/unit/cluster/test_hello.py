@@ -35,10 +35,10 @@ from amqp10broker.cluster.hello import (
     NO_NODE,
     OWN_ADDRESS,
     WRONG_SECRET,
-    Acquaintances,
     Hello,
     HelloRefused,
     Identity,
+    KnownPeers,
     Liveness,
     News,
     NodeAlive,
@@ -298,7 +298,7 @@ def test_a_flipped_bit_in_the_greeting_is_never_welcomed(step: int, data: st.Dat
 
 
 def judged(own: Identity, peer: Hello, known: dict[int, tuple[str, int]] | None = None) -> str | None:
-    acquaintances = Acquaintances()
+    acquaintances = KnownPeers()
     for node, (name, incarnation) in (known or {1: ("a", 5), 2: ("b", 9)}).items():
         acquaintances.know(node, name, incarnation)
     return acquaintances.judge(own, peer)
@@ -335,7 +335,7 @@ def test_incarnation_below_the_last_seen_is_an_old_copy() -> None:
 
 def test_same_incarnation_of_another_process_is_an_old_copy() -> None:
     """Two copies that were started equally often; the connections of one process are welcome."""
-    acquaintances = Acquaintances()
+    acquaintances = KnownPeers()
     acquaintances.know(2, "b", 9)
     first = hello(B)
     assert acquaintances.judge(A, first) is None

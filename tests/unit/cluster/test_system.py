@@ -291,7 +291,7 @@ def test_a_connections_queues_end_at_all_nodes(world: Cluster, node: Node) -> No
     world.settle()
     assert all("mine" in queues(each) for each in world.nodes)
     node.open.remove(owner)
-    node.system.see_to(ConnectionEnded("/", owner))
+    node.system.submit_request(ConnectionEnded("/", owner))
     world.settle()
     assert not any("mine" in queues(each) for each in world.nodes)
 
@@ -302,7 +302,7 @@ def test_a_queue_that_comes_after_its_connection_went_goes_again(world: Cluster,
     node.open.add(owner)
     node.ask(DeclareQueue("/", "mine", owner=owner))
     node.open.remove(owner)
-    node.system.see_to(ConnectionEnded("/", owner))
+    node.system.submit_request(ConnectionEnded("/", owner))
     world.settle()
     assert not any("mine" in queues(each) for each in world.nodes)
 
@@ -469,7 +469,7 @@ def test_a_queue_that_is_to_hear_of_its_end_from_who_asked_hears_of_it_in_any_ca
     world.answer(node, DeclareQueue("/", "q"))
     world.settle()
     handles = [_handle(each, "q") for each in world.nodes]
-    world.answer(node, DeleteQueue("/", "q", farewell=False))
+    world.answer(node, DeleteQueue("/", "q", send_delete=False))
     world.settle()
     assert all(handle.commands == [] for handle in handles)
     world.pass_time(10_000)

@@ -286,7 +286,7 @@ class Methods:
         """A consumer of a queue, with the broker's answer."""
         self.came(methods.BasicConsume(queue="q", consumer_tag=tag, **given))
         (asked,) = self.last
-        assert isinstance(asked, link_state.ConsumerAsked)
+        assert isinstance(asked, link_state.ConsumeObserved)
         self.went(methods.BasicConsumeOk(tag or "made"))
         return asked.consumer
 

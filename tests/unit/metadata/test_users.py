@@ -201,18 +201,18 @@ def test_what_is_open_at_other_nodes_counts(catalog: Catalog) -> None:
     there.open_channel(user)
     told = there.limited([vhost], [user])
     assert told == {"vhosts": {"v": 1}, "users": {"a": 1}, "channels": {"a": 1}}
-    here.hear(2, told)
+    here.update_from(2, told)
     here.open_connection(vhost, user)
     here.open_channel(user)
     with pytest.raises(NotAllowed, match="vhost connection limit"):
         here.open_connection(vhost, user)
     with pytest.raises(NotAllowed, match="number of channels"):
         here.open_channel(user)
-    here.hear(3, {"users": {"a": 8}})
-    here.hear(2, {})
+    here.update_from(3, {"users": {"a": 8}})
+    here.update_from(2, {})
     with pytest.raises(NotAllowed, match="user connection limit"):
         here.open_connection(vhost, user)
-    here.hear(3, {})
+    here.update_from(3, {})
     here.open_connection(vhost, user)
     here.open_channel(user)
 

@@ -6,7 +6,7 @@ import pytest
 from trio.testing import MockClock
 
 from amqp10broker.runtime.cluster import peer_link
-from amqp10broker.runtime.cluster.peer_link import AGAIN_S, KEPT_MAX, REASONS_MAX, Complaints
+from amqp10broker.runtime.cluster.peer_link import AGAIN_S, KEPT_MAX, REASONS_MAX, PeerErrorLog
 from tests.runtime.conftest import LogRecorder
 
 
@@ -19,7 +19,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
 
 async def test_same_entry_is_written_once_a_minute(mock_clock: MockClock, log: LogRecorder) -> None:
     """And again when it had gone well meanwhile."""
-    complaints = Complaints()
+    complaints = PeerErrorLog()
     for _ in range(5):
         complaints.warn("refused", "a", "wrong secret")
     complaints.warn("refused", "a", "old copy", name="x")
@@ -36,7 +36,7 @@ async def test_same_entry_is_written_once_a_minute(mock_clock: MockClock, log: L
 
 async def test_storm_is_a_few_entries(mock_clock: MockClock, log: LogRecorder) -> None:
     """Of one address with ever other reasons, or of ever other addresses; memory is bounded."""
-    complaints = Complaints()
+    complaints = PeerErrorLog()
     for number in range(100):
         complaints.warn("refused", "a", f"reason {number}")
     assert len(log.of("warning")) == REASONS_MAX

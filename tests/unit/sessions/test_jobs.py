@@ -67,15 +67,15 @@ def confirmed(queue: DeclaredQueue) -> commands.Confirmed:
 def test_a_message_is_published_when_every_queue_has_taken_it() -> None:
     job, (one, two) = publishing("one", "two")
     assert job.routed
-    job.hear(confirmed(one))
+    job.on_effect(confirmed(one))
     assert not job.done
-    job.hear(confirmed(two))
+    job.on_effect(confirmed(two))
     assert job.done
 
 
 def test_a_queue_that_is_deleted_meanwhile_counts_as_one_that_took_it() -> None:
     job, (one,) = publishing("one")
-    job.hear(commands.Unconfirmed(confirmed(one).publisher, (1,), False))
+    job.on_effect(commands.Unconfirmed(confirmed(one).publisher, (1,), False))
     assert job.done
 
 
@@ -89,7 +89,7 @@ def test_a_queue_that_is_deleted_meanwhile_counts_as_one_that_took_it() -> None:
 def test_a_queue_that_does_not_take_it_is_told(error: type[Exception], how: Any) -> None:
     job, (one,) = publishing("one")
     with pytest.raises(error, match="queue 'one' in vhost '/'"):
-        job.hear(how(confirmed(one).publisher))
+        job.on_effect(how(confirmed(one).publisher))
 
 
 def getting(
@@ -108,7 +108,7 @@ def delivered(job: GetSome, queue: DeclaredQueue, count: int, left: int) -> None
     )
     effects.append(commands.CreditReply(ref, 3, 0, left, True, 0))
     for effect in effects:
-        job.hear(effect)
+        job.on_effect(effect)
 
 
 def test_messages_are_decided_on_when_all_are_there() -> None:
@@ -132,7 +132,7 @@ def test_messages_are_decided_on_when_all_are_there() -> None:
 def test_what_is_given_up_before_the_end_was_not_taken() -> None:
     """Whatever was to become of it: the one who wanted it has not got it."""
     job, queue = getting(3, commands.DeliveryOutcome.ACCEPT)
-    job.hear(commands.Deliver(letters(queue)[0].consumer, (0,), (MESSAGE,), 0))
+    job.on_effect(commands.Deliver(letters(queue)[0].consumer, (0,), (MESSAGE,), 0))
     assert not job.done
     job.end()
     assert commands.Settle not in map(type, letters(queue))
@@ -155,7 +155,7 @@ def test_a_queue_that_gives_nothing_is_told(error: type[Exception], text: str, h
     job, queue = getting()
     before = len(letters(queue))
     with pytest.raises(error, match=text):
-        job.hear(how(letters(queue)[0].consumer))
+        job.on_effect(how(letters(queue)[0].consumer))
     job.end()
     assert len(letters(queue)) == before, "it does not know the consumer"
 
@@ -163,9 +163,9 @@ def test_a_queue_that_gives_nothing_is_told(error: type[Exception], text: str, h
 def test_a_queue_that_is_deleted_meanwhile_gave_what_it_gave() -> None:
     job, queue = getting()
     ref = letters(queue)[0].consumer
-    job.hear(commands.Deliver(ref, (0,), (MESSAGE,), 0))
-    job.hear(commands.TimedOut(ref, (0,), "q"))
-    job.hear(commands.QueueDeleted(ref, "q"))
+    job.on_effect(commands.Deliver(ref, (0,), (MESSAGE,), 0))
+    job.on_effect(commands.TimedOut(ref, (0,), "q"))
+    job.on_effect(commands.QueueDeleted(ref, "q"))
     assert job.done
     assert job.messages == [MESSAGE]
     job.end()

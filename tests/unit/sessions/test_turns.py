@@ -16,11 +16,11 @@ from amqp10broker.sessions.counters import (
     FORGET_AT_LEAST,
     SIZES,
     ClientCounters,
+    CountersOwner,
     Measures,
     MessageSizes,
     Moment,
     Totals,
-    Whose,
 )
 from amqp10broker.sessions.messages import SessionMessage
 from tests.support.scenario import Scenario, content
@@ -219,8 +219,8 @@ def test_queues_get_the_same_as_one_frame_after_the_other(seed: int, monkeypatch
         sent.append((rng.randrange(LINKS), b"\xff" if bad else content(f"m{number}", to="/queues/a")))
     again = rng.randrange(1, 40) if rng.random() < 0.5 else None
     found = []
-    for least in (sessions.IN_TURNS_MIN, 10**9):
-        monkeypatch.setattr(sessions, "IN_TURNS_MIN", least)
+    for least in (sessions.INTERLEAVED_MIN, 10**9):
+        monkeypatch.setattr(sessions, "INTERLEAVED_MIN", least)
         scene = _scene(*targets, settled=settled)
         puppets = _puppets(scene)
         came = _in_one_read(scene, sent, settled=settled, again=again)
@@ -270,7 +270,7 @@ def shown(sums: tuple[dict[str, ClientCounters], ...]) -> list[dict[str, int]]:
 def test_what_was_deleted_counts_for_the_others() -> None:
     """And not again for another one who gets the name."""
     totals = Totals()
-    totals.add(Whose("a", "v", "ann"), published(1), {"ann"}, {"v"})
+    totals.add(CountersOwner("a", "v", "ann"), published(1), {"ann"}, {"v"})
     assert shown(totals.by([], {"ann"}, set())) == [{"a": 1}, {}, {"ann": 1}]
     assert shown(totals.by([], set(), {"v"})) == [{"a": 1}, {}, {}]
     assert shown(totals.by([], {"ann"}, {"v"})) == [{"a": 1}, {}, {}]
@@ -280,7 +280,7 @@ def test_names_that_were_deleted_are_not_kept() -> None:
     """Tests that make a virtual host each would else fill the memory."""
     totals = Totals()
     for number in range(10 * FORGET_AT_LEAST):
-        totals.add(Whose("a", f"v{number}", "ann"), published(1), {"ann"}, {f"v{number}"})
+        totals.add(CountersOwner("a", f"v{number}", "ann"), published(1), {"ann"}, {f"v{number}"})
     assert len(totals._gone) <= 2 * FORGET_AT_LEAST
     assert shown(totals.by([], {"ann"}, set())) == [
         {"a": 10 * FORGET_AT_LEAST},
