@@ -26,7 +26,7 @@ function listOf(context) {
     columns: [
       { key: "name", title: "User", cell: (row) => link(href("users", row.name), row.name) },
       { key: "tags", title: "Tags", cell: (row) => tagsOf(row.tags) },
-      { key: "password_hash", title: "Password", sort: false, cell: (row) => (row.password_hash ? "yes" : muted("none: no log-in with one")) },
+      { key: "password_hash", title: "Password", sort: false, cell: (row) => (row.password_hash ? "yes" : muted("none, or not shown")) },
       { key: "limits", title: "Limits", sort: false, cell: (row) => Object.entries(row.limits ?? {}).map(([key, value]) => `${key} ${value}`).join(", ") || null },
     ],
     tools: button("Add a user", () => edit(context, null), { kind: "primary small" }),
