@@ -401,12 +401,9 @@ def test_everybody_hears_of_the_end_and_nothing_is_accepted_any_more(bench: Benc
     request = bench.reply_to.request()
     late = bench.publishing(1)
     ref = bench.reply_to.consumer()
-    bench.queue.apply(late, NOW_MS)
-    bench.queue.apply(Subscribe(ref, False), NOW_MS)
-    bench.queue.apply(AttachPublisher(bench.publisher), NOW_MS)
-    bench.queue.apply(Inspect(request), NOW_MS)
-    bench.queue.apply(Purge(request), NOW_MS)
-    bench.queue.apply(Delete(request), NOW_MS)
+    links = (late, Subscribe(ref, False), AttachPublisher(bench.publisher))
+    for each in (*links, Inspect(request), Purge(request), Delete(request)):
+        bench.queue.apply(each, NOW_MS)
     effects = bench.queue.take_effects()[bench.reply_to.id]
     assert [type(effect) for effect in effects] == [Unconfirmed, QueueDeleted, QueueDeleted] + [Answer] * 3
     assert all(effect.refused is Refusal.GONE for effect in effects if isinstance(effect, Answer))
