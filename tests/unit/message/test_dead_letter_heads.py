@@ -106,25 +106,22 @@ COPIED = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_CC")
-@COPIED
-def test_further_routing_keys_count_without_a_dead_letter_routing_key(head: bytes) -> None:
-    """They are recorded, the message is routed by all of them, and keeps them."""
-    dead = dead_lettered(head, EXPIRED)
-    assert dead.deaths[0].routing_keys == dead.routing_keys == ("k", "c1", "c2")
-    assert dead_lettered(dead.head, REJECTED).routing_keys == ("k", "c1", "c2")
-
-
 @pytest.mark.rabbitmq(
-    "dead_lettering_SUITE", "dead_letter_routing_key_header_CC", "dead_letter_headers_CC_with_routing_key"
+    "dead_lettering_SUITE",
+    "dead_letter_headers_CC",
+    "dead_letter_routing_key_header_CC",
+    "dead_letter_headers_CC_with_routing_key",
 )
 @COPIED
-def test_further_routing_keys_go_with_a_dead_letter_routing_key(head: bytes) -> None:
-    dead = dead_lettered(head, WITH_KEY)
+@pytest.mark.parametrize(("cause", "keys"), [(EXPIRED, ("k", "c1", "c2")), (WITH_KEY, ("key",))])
+def test_further_routing_keys_count_without_a_dead_letter_routing_key(
+    head: bytes, cause: Cause, keys: tuple[str, ...]
+) -> None:
+    """They are recorded. A message that keeps its own key is routed by all of them, and keeps them."""
+    dead = dead_lettered(head, cause)
     assert dead.deaths[0].routing_keys == ("k", "c1", "c2")
-    assert dead.routing_keys == ("key",)
-    assert dead_lettered(dead.head, REJECTED).routing_keys == ("key",)
-    assert "CC" not in headers_of(to_amqp091((dead.head, BODY))[0])
+    assert dead.routing_keys == dead_lettered(dead.head, REJECTED).routing_keys == keys
+    assert ("CC" in headers_of(to_amqp091((dead.head, BODY))[0])) is (cause is EXPIRED)
 
 
 @BOTH
