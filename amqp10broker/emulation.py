@@ -1,8 +1,8 @@
-"""The versions of RabbitMQ that the broker can emulate: one table of what differs between them.
+"""The versions of RabbitMQ that the broker can emulate: one table of their differences.
 
-`ROWS` has each difference. What the broker does follows from `Rules`, a record made from the table once: no
+`ROWS` has each difference. The broker's behaviour follows from `Rules`, a record made from the table once: no
 other code compares versions. The rules of quorum queues are fixed when a queue is declared
-(`metadata.queue.QueueSpec.rules`), because all members of a queue have to apply the same; the others are
+(`metadata.queue.QueueSpec.rules`), because all members of a queue must apply the same rules. The others are
 those of the node to which a client is connected (docs/adr/0065).
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Final
 from amqp10broker.dataclass import dataclass
 
 VERSIONS: Final = ("3.13", "4.0", "4.2", "4.3")
-"""What `emulate` may be, oldest first."""
+"""The possible values of `emulate`, oldest first."""
 EMULATE_FORM: Final = f"must be one of {', '.join(VERSIONS)}"
 _PREFIX: Final = "rabbitmq-"
 
@@ -34,9 +34,9 @@ class Row:
         name: the field of `queues.settings.QueueSettings`, the deprecated feature, or the announced property.
         values: by version, in the order of `VERSIONS`.
         unset: the value without the setting `emulate`.
-        change: what clients see, as a sentence.
+        change: the change for clients, as a sentence.
         applied: the module that applies it.
-        to_do: for a client that a change concerns.
+        to_do: the remedy for an affected client.
     """
 
     name: str
@@ -154,13 +154,13 @@ PERMITTED: Final = (
         "write queue-leader-locator",
     ),
 )
-"""Deprecated features. The settings permit_NAME go before the version (deprecated_features.permit.NAME)."""
+"""Deprecated features. The settings permit_NAME override the version (deprecated_features.permit.NAME)."""
 ROWS: Final = (*ANNOUNCED, *QUORUM, *PERMITTED)
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the broker does where versions of RabbitMQ differ.
+    """The behaviour of the broker where versions of RabbitMQ differ.
 
     Attributes:
         version: the announced version.
@@ -186,7 +186,7 @@ def version_of(written: str) -> str:
 @lru_cache(maxsize=64)
 def rules_of(emulate: str | None, permitted: tuple[bool | None, ...] = (None,) * len(PERMITTED)) -> Rules:
     """Make the rules of a version; None: those without `emulate`. `permitted`: for each row of `PERMITTED`
-    what its setting says, None: nothing.
+    the value of its setting, or None.
     """
     version = None if emulate is None else version_of(emulate)
     announced, platform = (row.of(version) for row in ANNOUNCED)
@@ -216,8 +216,8 @@ class ChangeState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UpgradeFinding:
-    """A use of what another version refuses or does otherwise. `finding`: the name of a row of `ROWS`.
-    `who`: the name or address of what `kind` says: client, queue or policy. `to_do`: before the upgrade.
+    """A use that another version refuses or handles differently. `finding`: the name of a row of `ROWS`.
+    `who`: the name or address of the client, queue or policy (`kind`). `to_do`: before the upgrade.
     """
 
     finding: str
@@ -233,7 +233,7 @@ class Upgrade:
     """The findings of an upgrade to a version, each once."""
 
     def __init__(self, to: str) -> None:
-        """Raises `ValueError` if there is no such version."""
+        """Create without findings. Raises `ValueError` if the version does not exist."""
         self._to = version_of(to)
         self._found: dict[tuple[str, ...], UpgradeFinding] = {}
 

@@ -1,8 +1,8 @@
-"""Errors that know no protocol.
+"""Errors that are independent of protocols.
 
-Every one is written to be read by the person who can mend it: it names what was refused and what
-to do instead. A protocol room translates those that a peer can cause into its own conditions
-(`NotFound` is ``amqp:not-found`` in AMQP 1.0).
+Each message is for the person who can correct the cause: it names the refused item and the remedy. A protocol
+room translates errors that a peer can cause into its own conditions (`NotFound` is ``amqp:not-found`` in AMQP
+1.0).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 class BrokerError(Exception):
-    """Any error of amqp10broker that is not a fault in its own code."""
+    """Any error of amqp10broker except errors in its own code."""
 
 
 class ConfigError(BrokerError):
@@ -20,8 +20,8 @@ class ConfigError(BrokerError):
     Args:
         source: where the value came from: ``broker.toml: max_link_credit``,
             ``variable AMQP10BROKER_PORT``, ``flag --port``, or ``Config.port`` if a program gave it.
-        problem: what was given, as a clause: "is 0".
-        allowed: what would be accepted, as a clause: "must be an integer from 1 to 4294967295".
+        problem: the given value, as a clause: "is 0".
+        allowed: the accepted values, as a clause: "must be an integer from 1 to 4294967295".
     """
 
     def __init__(self, source: str, problem: str, allowed: str) -> None:
@@ -36,11 +36,11 @@ class PeerUnreachable(BrokerError):
 
 
 class Stopped(BrokerError):
-    """The node was told to end before it was of a cluster."""
+    """The node was stopped before it was in a cluster."""
 
 
 class AdminSocketError(BrokerError):
-    """The local administration socket cannot be used; the message says what to do."""
+    """The local administration socket cannot be used; the message describes the remedy."""
 
 
 class StorageError(BrokerError):
@@ -58,7 +58,7 @@ class StorageError(BrokerError):
 
 
 class DamagedFile(StorageError):
-    """What stands in the file is not what was written there; nothing was served or changed."""
+    """The file does not contain the data that was written to it; nothing was served or changed."""
 
 
 class FolderInUse(StorageError):
@@ -66,14 +66,14 @@ class FolderInUse(StorageError):
 
 
 class DiskFull(StorageError):
-    """The disk did not take a write. What was to be written is kept, and it can be tried again."""
+    """The disk has no room for a write. The data is retained, and the write can be tried again."""
 
 
 class StorageFailed(StorageError):
-    """A sync failed, or the helper that syncs is gone: what was written may not be on the disk.
+    """A sync failed, or the helper that syncs has ended: written data may not be on the disk.
 
-    It is never tried again, because the system may have thrown away the pages that it could not
-    write, and would then report success for nothing. The broker stops and recovers from its files.
+    The sync is never tried again, because the system may have dropped the pages that it could not write, and
+    would then report success. The broker stops and recovers from its files.
     """
 
 
@@ -95,7 +95,7 @@ class AccessRefused(RefusedError):
 
 
 class PreconditionFailed(RefusedError):
-    """The resource exists, but not as the request says, or the request contradicts itself."""
+    """The resource exists, but not as the request describes it, or the request contradicts itself."""
 
 
 class ResourceLocked(RefusedError):
@@ -103,11 +103,11 @@ class ResourceLocked(RefusedError):
 
 
 class LimitExceeded(RefusedError):
-    """A limit of the configuration would be passed."""
+    """The request exceeds a limit of the configuration."""
 
 
 class Inequivalent(PreconditionFailed):
-    """It is declared already, and differs from what the request says."""
+    """The resource is declared already, and differs from the request."""
 
 
 class InvalidArgument(PreconditionFailed):
@@ -119,11 +119,11 @@ class InUse(PreconditionFailed):
 
 
 class BadRequest(RefusedError):
-    """The request itself is malformed: a name, a property or an argument that cannot be understood."""
+    """The request itself is malformed: an invalid name, property or argument."""
 
 
 class NotSupported(RefusedError):
-    """This broker, or this kind of resource, does not do that."""
+    """This broker, or this kind of resource, does not support the request."""
 
 
 class FeatureDenied(RefusedError):
@@ -138,19 +138,19 @@ class FeatureDenied(RefusedError):
 
 
 class NotAllowed(RefusedError):
-    """The request breaks a rule of the connection: a virtual host that is not there or not the user's."""
+    """The request breaks a rule of the connection: the virtual host does not exist or is not the user's."""
 
 
 class Unavailable(RefusedError):
-    """What the request needs cannot be reached now: a leader, a majority, another node."""
+    """A part that the request needs cannot be reached now: a leader, a majority, another node."""
 
 
 class PermissionDenied(AccessRefused):
-    """The user's permissions do not cover it."""
+    """The user's permissions do not cover the request."""
 
 
 class ReservedName(AccessRefused):
-    """It begins as the names of the broker's own do."""
+    """The name has a prefix that is reserved for the broker."""
 
 
 def hint(name: str, known: Iterable[str]) -> str:

@@ -1,11 +1,11 @@
 """Bytes of records, from tables of their fields.
 
 A `Layout` lists the fields of a record in the order of their bytes, and `OneOf` puts a tag before records of
-several layouts. All integers are little-endian. Neighbours of constant size are one `struct.Struct`; the two
-functions of a layout are generated from its table and compiled when they are first used, so that a record
-costs what code written for it alone would cost.
+several layouts. All integers are little-endian. Neighbouring fields of constant size are one `struct.Struct`.
+The two functions of a layout are generated from its table and compiled when they are first used, so that a
+record takes as long as with code written for it alone.
 
-Bytes that are not of a layout raise `BadBytes` and nothing else, whatever they are.
+Bytes that do not fit a layout raise `BadBytes`, and no other exception.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from amqp10broker.errors import BrokerError
 
 T = TypeVar("T")
 Write = Callable[[Any, list[bytes]], None]
-"""Appends the bytes of a value to pieces, which belong together in their order."""
+"""Appends the bytes of a value to pieces, in order."""
 Read = Callable[[bytes, int], tuple[Any, int]]
-"""Reads a value at an offset; returns it and the offset behind it. May raise any of `_MALFORMED`."""
+"""Reads a value at an offset; returns it and the offset after it. May raise any of `_MALFORMED`."""
 
 _MALFORMED: Final = (struct.error, LookupError, ValueError, TypeError, OverflowError, RecursionError)
 _U32: Final = struct.Struct("<I")
@@ -44,7 +44,7 @@ class Fixed(NamedTuple):
     Attributes:
         code: its items, for `struct`.
         pack: source of the items, made of the source of the value, ``{0}``.
-        unpack: source of the value, made of the names of the items, ``{0}`` and those behind it.
+        unpack: source of the value, made of the names of the items, ``{0}`` and the following ones.
     """
 
     code: str
@@ -57,7 +57,7 @@ class Fixed(NamedTuple):
 
 
 class Varying(NamedTuple):
-    """A field whose bytes say where it ends."""
+    """A field with an end that its bytes determine."""
 
     write: Write
     read: Read
@@ -65,7 +65,7 @@ class Varying(NamedTuple):
 
 _FIELDS: Final = attrgetter("_fields")
 _GLOBALS: Final[dict[str, Any]] = {}
-"""What generated functions refer to."""
+"""The objects to which generated functions refer."""
 
 
 def source_name(thing: object) -> str:
@@ -105,14 +105,14 @@ class Codec(Generic[T]):
 
     def pieces(self, value: T) -> list[bytes]:
         """Encode a value as pieces, so that large ones are not copied. Raises `struct.error` if a number does
-        not fit, which is a fault of the caller.
+        not fit, which is an error of the caller.
         """
         pieces: list[bytes] = []
         self._functions[0](value, pieces)
         return pieces
 
     def encode(self, value: T) -> bytes:
-        """As `pieces`, joined."""
+        """Encode a value as one byte string."""
         return b"".join(self.pieces(value))
 
     def decode(self, data: bytes) -> T:
@@ -123,7 +123,7 @@ class Codec(Generic[T]):
         return value
 
     def decode_part(self, data: bytes, at: int = 0) -> tuple[T, int]:
-        """Decode what begins at an offset, and return it with the offset behind it. Raises `BadBytes`."""
+        """Decode a value at an offset; return it with the offset after it. Raises `BadBytes`."""
         try:
             return self._functions[1](data, at)
         except _MALFORMED as error:
@@ -149,7 +149,7 @@ def _writing(field: Field, value: str) -> Iterable[str]:
 
 
 def _reading(field: Field, name: str) -> tuple[list[str], str]:
-    # Lines that read a value, and its source; the names in them begin with `name`.
+    # Return lines that read a value, and its source; the names in them begin with `name`.
     if isinstance(field, Fixed):
         layout = struct.Struct(f"<{field.code}")
         names = [f"{name}_{at}" for at in range(field.items)]
@@ -167,8 +167,8 @@ class Layout(Codec[T]):
 
     Args:
         record: class of the record; a dataclass, a `NamedTuple`, or another class with `make`.
-        make: makes the record of its fields, in the order of this table, and raises `ValueError` if they are
-            at odds with each other; None: the class itself, which gets them by name.
+        make: makes the record from its fields, in the order of this table, and raises `ValueError` if they
+            contradict each other; None: the class itself, which gets them by name.
         fields: by the attribute that a field is read from.
     """
 
@@ -231,11 +231,11 @@ class Layout(Codec[T]):
         return f"{named}({', '.join(ordered)})"
 
     def tagged(self, tag: int) -> Write:
-        """The function that writes the record behind a tag."""
+        """Return the function that writes the record after a tag."""
         return _functions(self.writing("value", tag), ["return"])[0]
 
     def writing(self, value: str, tag: int | None = None) -> Iterable[str]:
-        """Return source that writes the record to `pieces`, behind a tag unless that is None."""
+        """Return source that writes the record to `pieces`, after a tag unless that is None."""
         code, packs = ("", []) if tag is None else ("B", [str(tag)])
         for run, name, field in self._parts:
             more, pack, _ = self._joined(run, value)
@@ -273,7 +273,7 @@ def _inlined(field: Field) -> Field:
 
 
 class OneOf(Codec[T]):
-    """A record of one of several layouts, behind a tag of one byte.
+    """A record of one of several layouts, after a tag of one byte.
 
     Args:
         layouts: by tag, 0 to 255; each of another class.
@@ -285,12 +285,12 @@ class OneOf(Codec[T]):
 
     @cached_property
     def writers(self) -> Mapping[type, Write]:
-        """By class of the record, what writes it with its tag."""
+        """Return by class of the record the function that writes it with its tag."""
         return {layout.record: layout.tagged(tag) for tag, layout in self.layouts.items()}
 
     @cached_property
     def readers(self) -> Mapping[int, Read]:
-        """By tag, what reads the bytes behind it."""
+        """Return by tag the function that reads the following bytes."""
         readers = _Readers({tag: layout.read for tag, layout in self.layouts.items()})
         readers.name = self.name
         return readers
@@ -304,7 +304,7 @@ class _Readers(dict[int, Read]):
 
 
 class Many(Codec[Any]):
-    """Values of one kind, behind their number as u32.
+    """Values of one kind, after their number as u32.
 
     Args:
         into: makes the collection of a list.
@@ -380,7 +380,7 @@ class _Row(Layout[tuple[Any, ...]]):
 
 
 def row(*items: Field) -> Layout[tuple[Any, ...]]:
-    """A tuple."""
+    """A tuple of these fields."""
     return _Row(tuple, **{str(at): item for at, item in enumerate(items)})
 
 
@@ -393,7 +393,7 @@ FLAG: Final = Fixed("?")
 
 
 def choice(values: Iterable[Any]) -> Fixed:
-    """One of several values, at most 256: its number among them. None may be one of them."""
+    """One of several values, at most 256, as its number among them. One of them may be None."""
     values = tuple(values)
     numbers = {value: number for number, value in enumerate(values)}
     return Fixed("B", f"{source_name(numbers)}[{{0}}]", f"{source_name(values)}[{{0}}]")
@@ -453,7 +453,7 @@ TEXT: Final = as_bytes(
     lambda text: text.encode(errors="surrogatepass"), lambda data: data.decode(errors="surrogatepass")
 )
 REST: Final = Varying(lambda data, pieces: pieces.append(data), lambda data, at: (data[at:], len(data)))
-"""Bytes up to the end of the whole, whose length is known from elsewhere."""
+"""All remaining bytes; their length is known from elsewhere."""
 
 
 def _write_numbers(numbers: Sequence[int], pieces: list[bytes]) -> None:

@@ -20,22 +20,23 @@ except ConnectionException as error:
 
 try:
     sender = connection.create_sender(queue)
-    # send() returns when the broker has taken over, and raises SendException if it refuses.
+    # send() returns when the broker has settled the delivery. A refusal raises SendException.
     delivery = sender.send(Message(body="hello", properties={"language": "en"}))
-    print("sent, and the broker said:", delivery.remote_state.name.lower())
+    print("sent, outcome:", delivery.remote_state.name.lower())
 
     receiver = connection.create_receiver(queue)
     message = receiver.receive(timeout=10)
     print("received:", message.body, message.properties)
-    # What the broker added: through which exchange and by which key the message came here.
+    # The broker adds the exchange and the routing key by which the message was published.
     print("annotations:", {str(key): value for key, value in message.annotations.items()})
 
-    # Not accepted yet: the message is still in the queue's books. If we went away now, somebody else
-    # would get it. We give it back instead, and take it once more: now it is marked as redelivered.
+    # The message is not accepted yet: the queue still holds it, unsettled. If this client disconnected now,
+    # the queue would deliver the message to another consumer. Here the client releases the message and
+    # receives it again; then it is marked as redelivered.
     receiver.release(delivered=True)
     message = receiver.receive(timeout=10)
     print("received again; first acquirer:", message.first_acquirer)
     receiver.accept()
-    print("accepted: now it is gone")
+    print("accepted: the queue has removed it")
 finally:
     connection.close()

@@ -1,9 +1,9 @@
-"""Run the broker inside a Trio program: for tests, tools and small systems. No server to start.
+"""Run the broker inside a Trio program, for tests, tools and small systems. It needs no server.
 
     python examples/embedded_broker.py
 
-`async with Broker(config)` starts it, on any free port here, and stops it in order: clients are told,
-connections are closed, and nothing runs on behind the block.
+`async with Broker(config)` starts the broker; `port=0` selects any free port. At the end of the block the
+broker notifies its clients, closes their connections, and stops. No task of it runs after the block.
 """
 
 import trio
@@ -14,7 +14,7 @@ from amqp10broker import Broker, Config
 
 
 def client(port):
-    """An ordinary client. It blocks, so it gets a thread; it could as well be another program."""
+    """Send and receive as any client would. It blocks, so it runs in a thread."""
     connection = BlockingConnection(f"amqp://guest:guest@127.0.0.1:{port}", timeout=10)
     try:
         sender = connection.create_sender("greetings")
@@ -30,11 +30,11 @@ def client(port):
 async def main():
     async with Broker(Config(port=0, admin_socket="")) as broker:
         host, port = broker.addresses[0]
-        print(f"a broker listens on {host}, on any free port")
+        print(f"the broker listens on {host}, on a free port")
         await trio.to_thread.run_sync(client, port)
         for queue in broker.status()["queues"]:
             print(f"queue '{queue['name']}' has {queue['messages_ready']} messages left")
-    print("and now it is gone")
+    print("the broker has stopped")
 
 
 trio.run(main)

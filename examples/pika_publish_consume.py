@@ -26,13 +26,13 @@ channel.queue_bind(queue, "examples.topic", "order.*.new")
 
 channel.confirm_delivery()
 for number in range(1, 6):
-    # Returns when the broker has confirmed the message.
+    # basic_publish returns when the broker has confirmed the message.
     channel.basic_publish("examples.topic", "order.shop.new", f"order {number}".encode(), mandatory=True)
 print(f"5 messages confirmed for queue '{queue}'")
 try:
-    channel.basic_publish("examples.topic", "order.shop.old", b"nobody wants it", mandatory=True)
+    channel.basic_publish("examples.topic", "order.shop.old", b"no queue is bound", mandatory=True)
 except pika.exceptions.UnroutableError:
-    print("a message without a route came back")
+    print("the broker returned an unroutable message")
 
 channel.basic_qos(prefetch_count=2)
 for method, _, body in channel.consume(queue, inactivity_timeout=20):

@@ -1,11 +1,11 @@
-"""Ask a service and get answers on a queue that exists only for us.
+"""Send requests to a service and receive its responses on a temporary queue.
 
     python examples/request_response.py [URL] [QUEUE]
 
-The requester attaches a receiver with a *dynamic* source: the broker makes up a queue, tells its
-address, and deletes it when that link goes. The address travels in `reply_to`. The responder answers
-through one sender without a target, on which each message names its own address (`to`).
-Both run here, each on a connection of its own.
+The requester attaches a receiver with a *dynamic* source: the broker declares a queue with a generated
+name, returns its address in the attach, and deletes the queue when the link closes. The requester puts the
+address into `reply_to`. The responder sends all responses through one sender without a target, on which
+each message carries its own address (`to`). Both run in this program, each on its own connection.
 """
 
 import os
@@ -17,14 +17,14 @@ from proton.reactor import Container, ReceiverOption
 
 
 class TemporaryQueue(ReceiverOption):
-    """Say what kind of dynamic node we want. RabbitMQ insists on it; here it may be left out."""
+    """The capability that selects the kind of dynamic node. RabbitMQ requires it; this broker does not."""
 
     def apply(self, receiver):
         receiver.source.capabilities.put_object(symbol("temporary-queue"))
 
 
 class Responder(MessagingHandler):
-    """The service: turns every request to upper case."""
+    """The service: it converts each request to upper case."""
 
     def on_start(self, event):
         self.connection = event.container.connect(url, reconnect=False)
@@ -43,7 +43,7 @@ class Responder(MessagingHandler):
 
 
 class Requester(MessagingHandler):
-    """The client: sends three requests and waits for their answers."""
+    """The client: it sends three requests and waits for their responses."""
 
     def __init__(self, responder):
         super().__init__()
@@ -59,9 +59,9 @@ class Requester(MessagingHandler):
 
     def on_link_opened(self, event):
         if event.link.is_receiver:
-            # Only the broker's attach tells the address of the new queue.
+            # The broker's attach contains the address of the new queue.
             address = event.receiver.remote_source.address
-            print("replies come to", address.partition("amq.dyn")[0] + "amq.dyn-...")
+            print("reply address:", address.partition("amq.dyn")[0] + "amq.dyn-...")
             for number, text in self.requests.items():
                 self.sender.send(Message(correlation_id=number, reply_to=address, body=text))
 

@@ -1,9 +1,9 @@
-"""Receive some messages and accept each; the other half of simple_send.py.
+"""Receive messages and accept each of them. Run simple_send.py first.
 
     python examples/simple_recv.py [URL] [QUEUE] [COUNT]
 
-`prefetch` is the credit that proton keeps granted: the broker may be so many messages ahead of us.
-Use two or more; with exactly one, proton 0.40 never grants again.
+`prefetch` is the credit that proton keeps granted: the broker may send this many messages before the
+program has processed one. Use two or more: with a prefetch of one, proton 0.40 never grants again.
 """
 
 import os
@@ -26,16 +26,16 @@ class Receive(MessagingHandler):
         event.container.create_receiver(connection, self.queue)
 
     def on_link_opened(self, event):
-        print(f"waiting for {self.count} messages from '{self.queue}' (ctrl-C gives up)", flush=True)
+        print(f"waiting for {self.count} messages from '{self.queue}' (press Ctrl-C to stop)", flush=True)
 
     def on_message(self, event):
         if self.received == self.count:
-            # More than wanted was on its way: it goes back to its place in the queue.
+            # This message was already on its way. Released, it returns to its place in the queue.
             self.release(event.delivery, delivered=False)
             return
         self.received += 1
         print(event.message.body, flush=True)
-        # Returning without an exception accepts the message, and the broker forgets it.
+        # If this method returns without an exception, proton accepts the message, and the queue removes it.
         if self.received == self.count:
             event.receiver.close()
             event.connection.close()

@@ -1,9 +1,9 @@
-"""Send some messages, as fast as the broker's credit allows, and wait until each is accepted.
+"""Send messages as fast as the broker's credit allows, and wait until each is accepted.
 
     python examples/simple_send.py [URL] [QUEUE] [COUNT]
 
-A sender may not send before the broker has granted credit. Proton calls `on_sendable` when there is
-some, and again when there is more; `event.sender.credit` is what is left.
+A sender may send only when the broker has granted credit. Proton calls `on_sendable` when the link gets
+credit; `event.sender.credit` is the rest of it.
 """
 
 import os
@@ -25,7 +25,7 @@ class Send(MessagingHandler):
 
     def on_start(self, event):
         connection = event.container.connect(self.url, reconnect=False)
-        # A bare name is a queue, which the broker declares if it is not there yet.
+        # A bare name is the address of a queue. The broker declares the queue if it does not exist.
         event.container.create_sender(connection, self.queue)
 
     def on_sendable(self, event):
@@ -34,7 +34,7 @@ class Send(MessagingHandler):
             event.sender.send(Message(body=f"message {self.sent}", durable=True))
 
     def on_accepted(self, event):
-        # From here on the message is the broker's responsibility.
+        # From now on the broker is responsible for the message.
         self.accepted += 1
         if self.accepted == self.count:
             print(f"{self.accepted} messages sent to '{self.queue}' and accepted")

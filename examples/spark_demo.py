@@ -1,10 +1,10 @@
-"""The data pipeline from end to end on this machine: `make spark-demo`.
+"""Run the whole data pipeline on this machine, as `make spark-demo` does.
 
     python examples/spark_demo.py [--folder FOLDER] [--count N] [--short]
 
-Runs the commands that a person would type, and prints each: a broker on a free port, a stream that is
-filled, a Spark query that writes it to Parquet (spark_stream.py), a sweep over credits and windows that is
-recorded, and the report on the recording. Everything listens on 127.0.0.1 alone. About three minutes.
+The program prints each command and runs it. It starts a broker on a free port, fills a stream, writes the
+stream to Parquet with a Spark query (spark_stream.py), records a sweep over credits and windows, and makes
+a report on the recording. All programs listen on 127.0.0.1 only. It takes about three minutes.
 
 The results are in FOLDER (spark-demo); a later run replaces them.
 """
@@ -28,16 +28,16 @@ MESSAGE = "x" * 100
 START_S = 30
 STOP_S = 20
 SILENT_S = 6
-# What a run writes into its folder, and what the next run removes from it.
+# The parts of its folder that a run writes and the next run removes.
 PARTS = ("stream", "recording", "sweep", "report")
 
 
 class StepFailed(Exception):
-    """A command failed; it has said why."""
+    """A command failed and has printed the cause."""
 
 
 def main():
-    parser = argparse.ArgumentParser(description="The data pipeline from end to end on this machine.")
+    parser = argparse.ArgumentParser(description="Run the whole data pipeline on this machine.")
     parser.add_argument("--folder", type=Path, default=Path("spark-demo"), help="for results (%(default)s)")
     parser.add_argument("--count", type=int, default=500_000, help="messages in the stream (%(default)s)")
     parser.add_argument("--short", action="store_true", help="a sweep of two settings instead of eight")
@@ -55,7 +55,7 @@ def main():
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\ninterrupted; what is finished stands in", folder, file=sys.stderr)
+        print("\ninterrupted; the finished parts are in", folder, file=sys.stderr)
         return 130
     print(f"\nDone in {time.monotonic() - started:.0f} s. Open the report in a browser:")
     print(folder / "report" / "report.html")
@@ -63,7 +63,7 @@ def main():
 
 
 def stream_to_parquet(folder, count):
-    """A broker, a stream, and the query that reads it; the broker is gone afterwards."""
+    """Start a broker, fill a stream, read it with a query, and stop the broker."""
     with tempfile.TemporaryDirectory(prefix="amqp10broker-demo-") as place:
         step("1. A broker with a data folder, on a free port")
         with broker(Path(place)) as port:
@@ -80,7 +80,7 @@ def stream_to_parquet(folder, count):
 
 
 def sweep(folder, *, short):
-    """Loads a broker of its own with each combination, and records the flow events."""
+    """Load a separate broker with each combination of settings, and record the flow events."""
     step("4. A sweep over max_link_credit and max_incoming_window, recorded")
     credits_, windows, repetitions = ("10 170", "400", 2) if short else ("10 50 170 1000", "50 400", 3)
     run(
@@ -91,8 +91,8 @@ def sweep(folder, *, short):
 
 
 def report(folder):
-    """Spark computes what the recording says, and which settings to choose."""
-    step("5. What the recording says")
+    """Analyse the recording with Spark and recommend settings."""
+    step("5. The report on the recording")
     run(
         "-m",
         "amqp10broker",
@@ -109,17 +109,17 @@ def step(title):
 
 
 def run(*arguments):
-    """Run Python with these arguments; what it prints is seen, and a sign of life while it prints nothing."""
+    """Run Python with these arguments and print its output, or a progress line while there is none."""
     command = [sys.executable, *arguments]
     print("$", shlex.join(["python", *arguments]), flush=True)
-    # From the repository's root: the benchmarks are no part of the installed package.
+    # It runs in the repository's root because the benchmarks are not part of the installed package.
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(command, cwd=EXAMPLES.parent, **pipes) as process:
         try:
             pass_on(process)
             code = process.wait()
         except KeyboardInterrupt:
-            # It was interrupted too, and has processes of its own to end.
+            # The process was interrupted too, and has to stop its own processes.
             wait_for_end(process)
             raise
     if code:
@@ -127,15 +127,15 @@ def run(*arguments):
 
 
 def pass_on(process):
-    """Print what a process prints until its end, and a line whenever nothing has come for SILENT_S."""
+    """Print the output of a process until its end, and a line after each SILENT_S without output."""
     pipe = process.stdout.fileno()
     began = time.monotonic()
     while True:
         readable, _, _ = select.select([pipe], [], [], SILENT_S)
         if not readable:
             if process.poll() is not None:
-                return  # a process of its own has the pipe still
-            print(f"... at work for {time.monotonic() - began:.0f} s", flush=True)
+                return  # a child of the process still has the pipe
+            print(f"... running for {time.monotonic() - began:.0f} s", flush=True)
         elif data := os.read(pipe, 65536):
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
@@ -144,7 +144,7 @@ def pass_on(process):
 
 
 def wait_for_end(process):
-    """Wait for the end of a process that was told to end."""
+    """Wait for the end of a process that was signalled to stop."""
     try:
         process.wait(STOP_S)
     except subprocess.TimeoutExpired:
@@ -154,7 +154,7 @@ def wait_for_end(process):
 
 @contextmanager
 def broker(place):
-    """Start a broker on a free port, wait until it listens, and stop it in order."""
+    """Start a broker on a free port, wait until it listens, and stop it at the end of the block."""
     arguments = [
         "serve",
         "--port",
@@ -167,7 +167,7 @@ def broker(place):
     command = [sys.executable, "-m", "amqp10broker", *arguments, "--log-format", "json"]
     print("$", shlex.join(["amqp10broker", *arguments]), flush=True)
     log = place / "log"
-    # A session of its own: ctrl-C is for this program, which stops the broker when its clients are gone.
+    # In its own session the broker does not get Ctrl-C; this program stops it after its clients.
     with log.open("wb") as stderr:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stderr=stderr, start_new_session=True, cwd=EXAMPLES.parent
@@ -180,13 +180,13 @@ def broker(place):
 
 
 def port_of(process, log):
-    """The port, once the log says that the broker listens."""
+    """Wait until the log reports that the broker listens, and return its port."""
     end = time.monotonic() + START_S
     while time.monotonic() < end and process.poll() is None:
         for line in log.read_text().splitlines():
             entry = json.loads(line) if line.endswith("}") else {}
             if entry.get("event") == "listening":
-                print("it listens on", entry["addresses"], flush=True)
+                print("the broker listens on", entry["addresses"], flush=True)
                 return int(entry["addresses"].partition(",")[0].rpartition(":")[2])
         time.sleep(0.05)
     raise StepFailed(f"the broker did not start:\n{log.read_text()}")

@@ -1,11 +1,11 @@
-"""A stream into Parquet files with Spark: what is new since the last run is added, each message once.
+"""Write a stream into Parquet files with Spark. Each run adds the new messages, each message once.
 
     python examples/spark_stream.py [URL] [STREAM] [FOLDER]
 
-Run it again after more was published, or after killing it: how far the stream was read stands in
-FOLDER/checkpoint, and which files count in FOLDER/rows/_spark_metadata.
+Run it again after more messages were published, or after it was killed: FOLDER/checkpoint stores the
+position in the stream, and FOLDER/rows/_spark_metadata lists the files that belong to the result.
 
-A stream to try it with: `amqp10broker queue declare orders --type stream`, then
+To make a stream for it: `amqp10broker queue declare orders --type stream`, then
 `amqp10broker publish --queue orders --count 100000 hello`.
 """
 
@@ -25,12 +25,12 @@ try:
     spark = local_session("spark_stream")
 except BrokerError as error:  # Java or a package is missing
     sys.exit(str(error))
-spark.sparkContext.setLogLevel("OFF")  # what fails is shown below
+spark.sparkContext.setLogLevel("OFF")  # errors are printed below
 
 register(spark)
 rows = spark.readStream.format("amqp10").options(url=url, stream=stream, maxOffsetsPerTrigger=100_000).load()
 files = rows.writeStream.format("parquet").option("checkpointLocation", f"{folder}/checkpoint")
-query = files.trigger(availableNow=True).start(f"{folder}/rows")  # to the end of the stream as it is now
+query = files.trigger(availableNow=True).start(f"{folder}/rows")  # up to the stream's present end
 
 started = time.monotonic()
 batch = -1
@@ -44,12 +44,12 @@ except KeyboardInterrupt:
     query.stop()
     sys.exit(130)
 except Exception as error:
-    # Spark shows where it failed, in Java and in Python; the last line of ours says why, and what to do.
+    # Spark's message contains stack traces. The last line from this package has the cause and remedy.
     ours = [line for line in str(error).splitlines() if line.startswith("amqp10broker.")]
     sys.exit(ours[-1] if ours else str(error))
 
 count = sum(progress["numInputRows"] for progress in query.recentProgress)
 print(f"{count} rows read in {time.monotonic() - started:.1f} s")
-there = spark.read.parquet(f"{folder}/rows")
-print(f"{there.count()} rows in {folder}/rows, {there.select('offset').distinct().count()} different")
+result = spark.read.parquet(f"{folder}/rows")
+print(f"{result.count()} rows in {folder}/rows, {result.select('offset').distinct().count()} different")
 spark.stop()

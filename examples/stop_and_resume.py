@@ -1,10 +1,10 @@
-"""Stop a consumer without losing anything, go on later, and change the pace while it runs.
+"""Stop a consumer without losing messages, resume it, and change its credit while it runs.
 
     python examples/stop_and_resume.py [URL] [QUEUE]
 
-Credit is *set* by the consumer, never used up by time: to stop, set it to 0; to go on, grant again.
-Messages that were on the wire when we said stop still arrive, so the stop is complete only when the
-broker has answered (figure 2.46 of the AMQP 1.0 specification, part 2, section 2.6.7).
+The consumer *sets* the credit, and credit does not expire: to stop, the consumer sets it to 0; to resume,
+it grants again. Messages that were already on the wire still arrive, so the stop is complete only when
+the broker has answered (figure 2.46 of the AMQP 1.0 specification, part 2, section 2.6.7).
 """
 
 import os
@@ -28,18 +28,18 @@ def take(count):
 
 
 def stop():
-    """Set the credit to 0; returns when the broker has stopped."""
+    """Set the credit to 0, and return when the broker has stopped sending."""
     link = receiver.link
-    # proton's flow() adds, so this makes the credit 0; what proton has in its buffer is past stopping.
+    # proton's flow() adds to the credit, so this sets it to 0; messages in proton's buffer have used theirs.
     link.flow(link.queued - link.credit)
-    # A drain without credit asks for nothing and is answered at once: the broker has heard us.
+    # The broker answers a drain at once if there is no credit. Its answer shows that it has read the flow.
     answers = flows.count
     link.drain(0)
-    connection.wait(lambda: flows.count > answers, msg="answer of the broker")
+    connection.wait(lambda: flows.count > answers, msg="waiting for the broker's answer")
 
 
 class Flows:
-    """Counts the broker's flow frames."""
+    """A counter of the broker's flow frames."""
 
     count = 0
 
@@ -63,19 +63,19 @@ try:
 
     receiver = connection.create_receiver(queue, credit=0)
     receiver.fetcher.on_link_flow = lambda event: setattr(flows, "count", flows.count + 1)
-    print("no credit yet:", receiver.fetcher.has_message, "messages have come")
+    print("no credit yet:", receiver.fetcher.has_message, "messages arrived")
 
     receiver.link.flow(20)
     print("credit 20:", take(5), "...")
     stop()
     on_the_wire = receiver.fetcher.has_message
-    print(f"stopped; {on_the_wire} more were on the wire already:", take(on_the_wire))
-    print("while stopped:", receiver.fetcher.has_message, "messages come")
+    print(f"stopped; {on_the_wire} more were already on the wire:", take(on_the_wire))
+    print("while stopped:", receiver.fetcher.has_message, "messages arrived")
 
     receiver.link.flow(3)
     print("resumed with credit 3:", take(3))
 
-    # Dynamic credit: what is granted counts from what is left, at any time, up or down.
+    # A consumer may raise or lower its credit at any time; proton's flow() adds to the rest.
     receiver.link.flow(4)
     receiver.link.flow(6)
     print("credit 4, raised by 6:", take(10))
@@ -85,6 +85,6 @@ try:
 
     receiver.link.flow(MESSAGES - len(taken))
     take(MESSAGES - len(taken))
-    print("the rest came, nothing was lost or reordered:", taken == list(range(MESSAGES)))
+    print("all messages arrived once and in order:", taken == list(range(MESSAGES)))
 finally:
     connection.close()

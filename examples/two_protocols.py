@@ -1,4 +1,4 @@
-"""One queue, two protocols: published over AMQP 0-9-1 (pika), received over AMQP 1.0 (proton), and back.
+"""Publish over AMQP 0-9-1 (pika) and receive over AMQP 1.0 (proton), then the reverse, on one queue.
 
 python examples/two_protocols.py [URL] [QUEUE]
 """

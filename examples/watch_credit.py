@@ -1,9 +1,9 @@
-"""Watch credit move, step by step, on both kinds of link.
+"""Show the credit of a sending and a receiving link after each step.
 
     python examples/watch_credit.py [URL] [QUEUE] [PAUSE]
 
-Start `amqp10broker status --watch` in another window to see the broker's side at the same time; it
-also says why a link waits. PAUSE is the time between two steps in seconds (default 1).
+Run `amqp10broker status --watch` in another terminal to see the broker's view at the same time, and why a
+link waits. PAUSE is the time between two steps in seconds (default 1).
 """
 
 import os
@@ -19,10 +19,10 @@ pause_s = float(sys.argv[3]) if len(sys.argv) > 3 else 1.0
 
 
 def show(what):
-    """Print one line about both links, then let the events of a moment be handled."""
+    """Print one line about both links, then handle events for the time of a pause."""
     waiting = receiver.fetcher.has_message
     print(
-        f"{what:<46} sender: credit {sender.link.credit:>3}   "
+        f"{what:<49} sender: credit {sender.link.credit:>3}   "
         f"receiver: credit {receiver.link.credit:>2}, {waiting:>2} arrived"
     )
     pause(pause_s)
@@ -40,7 +40,7 @@ def wait_for(condition):
 
 
 def take(count):
-    """Wait for so many messages and accept them."""
+    """Wait for `count` messages and accept them."""
     wait_for(lambda: receiver.fetcher.has_message >= count)
     for _ in range(count):
         receiver.fetcher.pop()
@@ -58,34 +58,34 @@ try:
 
     # The broker grants a publisher max_link_credit, 170 by default, ...
     wait_for(lambda: sender.link.credit > 0)
-    show("attached: the broker grants, we have not yet")
+    show("attached: the broker grants, the client not yet")
     full = sender.link.credit
     for _ in range(2):
         for number in range(20):
             sender.send(Message(body=number))
         show("20 messages sent: each costs one credit")
-    # ... and sets it to that again when half of it is used up and the queue has kept pace.
+    # ... and grants the full amount again when half of it is used and the queue has confirmed the messages.
     while sender.link.credit > full // 2 + 1:
         sender.send(Message(body="more"))
-    show("one above half of it")
+    show("one credit above half")
     sender.send(Message(body="and one"))
     wait_for(lambda: sender.link.credit > full // 2 + 1)
-    show("half is used: topped up")
+    show("half is used: the broker grants again")
 
-    # As a consumer we decide.
+    # On a receiving link the client decides.
     receiver.link.flow(5)
     wait_for(lambda: receiver.fetcher.has_message == 5)
-    show("we grant 5: five come, not one more")
+    show("client grants 5: five arrive and no more")
     take(5)
-    show("we accept them: settling gives no credit")
+    show("client accepts them: settling gives no credit")
     receiver.link.flow(10)
     take(10)
-    show("we grant 10 and take them")
-    receiver.link.flow(200)  # more than there is
+    show("client grants 10 and accepts ten messages")
+    receiver.link.flow(200)  # more than the queue has
     take(full // 2 - 15)
-    show("we grant 200: the queue is empty now")
+    show("client grants 200: the queue is empty now")
     receiver.link.drain(0)
     wait_for(lambda: receiver.link.credit == 0)
-    show("we drain: the broker hands the credit back")
+    show("client drains: the broker gives the credit back")
 finally:
     connection.close()

@@ -165,7 +165,7 @@ def columns_of(text: str) -> dict[str, Column]:
         names, _, what = line.removeprefix("+").partition(": ")
         names, _, fields = names.partition(" = ")
         for name in names.split(", "):
-            grows = f"in all: {what or name.replace('_', ' ')}"
+            grows = f"total: {what or name.replace('_', ' ')}"
             shown = tuple(fields.split(" + ")) if fields else (name,)
             columns[name] = Column(grows if line.startswith("+") else what, shown)
     return columns
@@ -212,41 +212,41 @@ class Listing:
 
 
 _OWNER: Final = """
-    node: to which the client is connected
-    connection: number of the connection there
+    node: the node to which the client is connected
+    connection: number of the connection on that node
     user, vhost
-    channel: its number
+    channel: number of the channel
 """
 _DELIVERIES: Final = """
-    +delivered: to be settled by the client
-    +delivered_settled: not to be settled
-    +got: by basic.get, to be acknowledged
-    +got_settled: by basic.get, not to be
-    +redelivered: of these four, those that the queue had handed out before
+    +delivered: deliveries that the client must settle
+    +delivered_settled: deliveries sent settled, or with no-ack
+    +got: messages of basic.get that the client must acknowledge
+    +got_settled: messages of basic.get with no-ack
+    +redelivered: of these four, those that the queue had delivered before
     +got_nothing: how often basic.get found no message
     +acknowledged
-    +requeued: by the client
+    +requeued: messages that the client returned to the queue
 """
 _CLIENT_COUNTERS: Final = f"""
     +published, confirmed
-    +rejected: a queue was full, or failed
-    +unroutable: there was no queue for them
-    +returned: of these, those that the client got back
+    +rejected: publishes refused because a queue was full or failed
+    +unroutable: messages that were routed to no queue
+    +returned: of these, those that were returned to the client
     {_DELIVERIES}
-    +discarded: by the client
-    last_error: what went wrong last, and when
+    +discarded: messages that the client rejected
+    last_error: the last error, and its time
 """
 _WAITS: Final = """
-    waits: why nothing moves: a code of docs/waiting.md
-    waits_why: what shows it
-    waits_for_s: since when
+    waits: why it waits: a code of docs/waiting.md
+    waits_why: the evidence
+    waits_for_s: for how many seconds
 """
 _POLICY: Final = (
     columns_of("""
         vhost, name, pattern
-        apply_to: which of those whose name matches
+        apply_to: queues, exchanges or types of queues
         definition
-        priority: the highest counts
+        priority: of several policies that match, the one with the highest applies
     """),
     ("name", "pattern", "apply_to", "definition", "priority"),
 )
@@ -258,40 +258,40 @@ LISTINGS: Final = (
             name, vhost
             type: classic, quorum or stream
             durable, auto_delete
-            exclusive: only for the connection that declared it
+            exclusive: only the connection that declared it can use it
             arguments
-            messages: ready, unacknowledged and messages_dlx
+            messages: ready and unacknowledged messages, and messages_dlx
             messages_ready = message_count
             messages_unacknowledged = messages_unsettled: delivered and not settled
-            message_bytes = weight.ready + weight.unsettled: of the contents of messages; none of a stream
+            message_bytes = weight.ready + weight.unsettled: bytes of messages; none for a stream
             message_bytes_ready = weight.ready
             message_bytes_unacknowledged = weight.unsettled
-            messages_delayed: that wait for their time
-            messages_dlx: of a quorum queue: dead letters that are not yet at their target
+            messages_delayed: messages with a delivery time in the future
+            messages_dlx: of a quorum queue: dead letters that their target has not confirmed
             consumers = consumer_count
-            single_active_consumer_tag: of the one that gets messages, if only one may
-            delivery_limit: of a quorum queue: so often may a message be delivered in vain
+            single_active_consumer_tag: tag of the active consumer, if the queue has a single one
+            delivery_limit: of a quorum queue: failed deliveries that a message may have
             publishers: links of AMQP 1.0 with this target
-            leader: the node that leads it, or has it
-            members: nodes that have it
-            online: of these, those that run
+            leader: the node of its leader; of a classic queue or stream its only node
+            members: nodes with a member of it
+            online: of these, the nodes that run
             state: running; minority: most nodes are down; down: no leader reached
-            policy: that counts for it
-            operator_policy: likewise
-            effective_policy_definition: what the two set
-            ineffective_policy_keys: settings of the two that mean nothing to its type
-            declaration_id: of a stream: another one after it was deleted and declared again
-            first_offset: of a stream: of the oldest message that is kept
-            next_offset: of a stream: of the next message
-            full: its limit of length is reached
-            +published: messages that it took
+            policy: the policy that applies to it
+            operator_policy: the operator policy that applies to it
+            effective_policy_definition: the settings of the two
+            ineffective_policy_keys: settings of the two without effect on its type
+            declaration_id: of a stream: changes when it is deleted and declared again
+            first_offset: of a stream: offset of the oldest stored message
+            next_offset: of a stream: offset of the next message
+            full: its length limit is reached
+            +published: messages that it accepted
             +rejected: publishes refused because it was full
-            +dropped: it was full; a stream was too long, or they too old
+            +dropped: dropped by the length limit, in streams also by the age limit
             +expired
             {_DELIVERIES}
-            +discarded: rejected by consumers
-            +over_delivery_limit: delivered too often
-            +dead_lettered: handed to its dead-letter exchange
+            +discarded: messages that consumers rejected
+            +over_delivery_limit: messages that exceeded the delivery limit
+            +dead_lettered: messages sent to its dead-letter exchange
         """),
         ("name", "type", "messages", "consumers"),
         queue_row,
@@ -300,21 +300,21 @@ LISTINGS: Final = (
         "exchanges",
         columns_of("""
             name, vhost, type, durable, auto_delete, internal, arguments
-            policy: that counts for it
+            policy: the policy that applies to it
             +published: messages sent to it
-            +unroutable: of these, those that reached no queue
-            +returned: of these, those that went back to their publisher
+            +unroutable: of these, those that were routed to no queue
+            +returned: of these, those that were returned to their publisher
         """),
         ("name", "type", "durable"),
     ),
     Listing(
         "bindings",
         columns_of("""
-            source_name: the exchange
+            source_name: name of the exchange
             destination_name
             destination_kind: queue or exchange
             routing_key, arguments
-            location: as the management node of AMQP 1.0 names it
+            location: its path at the management node of AMQP 1.0
         """),
         ("source_name", "destination_name", "destination_kind", "routing_key", "arguments"),
         binding_row,
@@ -334,8 +334,8 @@ LISTINGS: Final = (
         "vhosts",
         columns_of("""
             name, description, tags
-            default_queue_type: of queues declared without a type
-            queues: how many
+            default_queue_type: type of queues that are declared without one
+            queues: number of queues
             limits
         """),
         ("name", "description", "queues", "limits"),
@@ -347,12 +347,12 @@ LISTINGS: Final = (
         columns_of("""
             link: its number, for 'link end-suspended'
             name
-            container_id: of its client
+            container_id: container-id of its client
             user, vhost
-            role: of its client
-            unsettled: deliveries that are kept of it
+            role: role of its client
+            unsettled: number of its stored unsettled deliveries
             age_s: seconds since it was suspended
-            left_s: seconds until it ends; none: its timer has not started
+            left_s: seconds until it expires; none: its timer has not started
         """),
         ("link", "name", "container_id", "user", "vhost", "role", "unsettled", "left_s"),
     ),
@@ -364,9 +364,9 @@ LISTINGS: Final = (
             queue: a pattern for queues and addresses
             client: a pattern for container-ids and connection names
             link: a pattern for names of links
-            count: messages, attaches, credit or frames: as it was asked for
-            hits: how often it was committed
-            held: messages, confirms, flows and bytes that are kept back
+            count: number of messages, attaches, credit or frames, as requested
+            hits: how often the broker committed it
+            held: messages, confirms, flows and bytes that it holds back
         """),
         ("fault", "kind", "vhost", "queue", "client", "link", "count", "hits", "held"),
     ),
@@ -379,18 +379,18 @@ LISTINGS: Final = (
     Listing(
         "connections",
         columns_of(f"""
-            node: to which the client is connected
-            id: its number there, for 'connection close'
+            node: the node to which the client is connected
+            id: its number on that node, for 'connection close'
             protocol
             peer: the client's address
             user, vhost, state
-            client: container-id, or the name that the client gives itself
-            sessions: how many (AMQP 1.0)
-            channels: how many (AMQP 0-9-1)
+            client: the client's container-id, or its connection_name
+            sessions: number of sessions (AMQP 1.0)
+            channels: number of channels (AMQP 0-9-1)
             channel_max, frame_max
-            idle_timeout_ms: of the client
+            idle_timeout_ms: idle time-out that the client requested
             bytes_in, bytes_out
-            writer_waiting_bytes: what the client is too slow to read
+            writer_waiting_bytes: bytes that the client has not read yet
             {_CLIENT_COUNTERS}
         """),
         ("id", "protocol", "peer", "user", "vhost", "state"),
@@ -402,13 +402,13 @@ LISTINGS: Final = (
         columns_of(f"""
             {_OWNER}
             incoming_window: transfers that the client may send
-            remote_incoming_window: transfers that the client will take
+            remote_incoming_window: transfers that the client accepts
             next_incoming_id, next_outgoing_id
-            unsettled_in: deliveries of the client without outcome
-            unsettled_out: deliveries to the client without outcome
-            pending_out: deliveries that wait for window or writer
-            links: how many
-            transactions: how many are open
+            unsettled_in: deliveries from the client without an outcome
+            unsettled_out: deliveries to the client without an outcome
+            pending_out: deliveries that wait for the window or the socket
+            links: number of links
+            transactions: number of open transactions
             {_CLIENT_COUNTERS}
         """),
         (
@@ -423,11 +423,11 @@ LISTINGS: Final = (
         columns_of(f"""
             {_OWNER}
             handle, name
-            role: of the client: sender or receiver
+            role: the client's role: sender or receiver
             address, queue, credit, delivery_count, unsettled, available, drain
-            queue_credit: what the queue may still send to the link
+            queue_credit: messages that the queue may still send to the link
             queue_delivery_count
-            pending: deliveries that wait for window or writer
+            pending: deliveries that wait for the window or the socket
             properties
             {_CLIENT_COUNTERS}
             {_WAITS}
@@ -441,16 +441,16 @@ LISTINGS: Final = (
         columns_of(f"""
             {_OWNER}
             id: in hexadecimal
-            link: name of the control link
+            link: name of its control link
             age_s: seconds since it was declared
-            messages: posted in it
-            bytes: of these
-            deliveries: that it has decided on
+            messages: number of messages posted in it
+            bytes: bytes of these messages
+            deliveries: number of deliveries with an outcome in it
             failed: why it can only be rolled back
         """),
         ("connection", "channel", "user", "id", "age_s", "messages", "bytes", "deliveries"),
         from_connections=transaction_rows,
-        what="transactions of AMQP 1.0 that are open",
+        what="open transactions of AMQP 1.0",
     ),
     Listing(
         "channels",
@@ -459,11 +459,11 @@ LISTINGS: Final = (
             state
             confirm: publisher confirms are on
             transactional
-            unconfirmed: publishes without confirm
-            unacknowledged: deliveries without ack
+            unconfirmed: publishes that are not confirmed
+            unacknowledged: deliveries that are not acknowledged
             prefetch, global_prefetch
-            reader_credit: contents that the reader may hand over before it waits
-            consumers: how many
+            reader_credit: messages that the connection's reader may pass on before it waits
+            consumers: number of consumers
             {_CLIENT_COUNTERS}
             {_WAITS}
         """),
@@ -481,7 +481,7 @@ LISTINGS: Final = (
             protocol
             tag: consumer tag, or name of the link
             queue
-            prefetch: or link credit
+            prefetch: prefetch, or credit of the link
             unacknowledged
             {_WAITS}
         """),

@@ -41,29 +41,34 @@ PROMETHEUS_PORT_ABOVE: Final = 10_020
 _DEFAULTS_IN_WORDS: Final = {
     "container_id": "amqp10broker@HOSTNAME",
     "admin_socket": "PORT.sock in a private directory",
-    "cluster_tls_key_file": "in cluster_tls_cert_file",
-    "http_port": f"{HTTP_PORT_ABOVE} above port, if it is free",
-    "http_host": "as host",
-    "prometheus_port": f"{PROMETHEUS_PORT_ABOVE} above port, if it is free",
-    "oauth2_scope_prefix": "oauth2_resource_server_id and a full stop",
+    "cluster_tls_key_file": "the file of cluster_tls_cert_file",
+    "tls_key": "the file of tls_certificate",
+    "emulate": "the behaviour of 4.2 with what 4.3 adds, and the version number of 4.3",
+    "http_port": f"port + {HTTP_PORT_ABOVE}, if it is free",
+    "http_host": "that of host",
+    "prometheus_port": f"port + {PROMETHEUS_PORT_ABOVE}, if it is free",
+    "oauth2_scope_prefix": "oauth2_resource_server_id and a dot",
     "oauth2_issuer": "any",
     "oauth2_jwks_ca_file": "the system's",
     "record_run": "broker-TIME-NUMBER",
-    "disk_free_limit": "50MB, and without a data folder none",
+    "disk_free_limit": "50MB; none without a data folder",
 }
 
 
 def _arguments(parser: Parser) -> None:
     defaults = Config()
     parser.add_argument(
-        "--config", metavar="FILE", help="configuration in TOML; its keys are named like the options, with _"
+        "--config",
+        metavar="FILE",
+        help="configuration file in TOML; its keys are the names of the options with _ instead of -",
     )
     parser.add_argument(
         "--user",
         action="append",
         metavar="NAME:PASSWORD",
-        help="a user, repeatable; replaces all other users. The process list shows it to others on "
-        "this machine: prefer [[user]] in the configuration file (default: guest:guest, only from here)",
+        help="a user with a password, repeatable; it replaces all other users. Others on this machine can "
+        "see it in the process list: prefer [[user]] in the configuration file (default: guest:guest, "
+        "from this machine only)",
     )
     for name in _FIRST.split():
         _add_setting(parser, SETTINGS[name], getattr(defaults, name))
@@ -81,20 +86,20 @@ def _arguments(parser: Parser) -> None:
             _add_setting(group, SETTINGS[name], getattr(defaults, name))
     testing = parser.add_argument_group(
         "for tests only",
-        "With --test-mode, 'amqp10broker fault inject' commits faults; its group lists and lifts them.",
+        "With --test-mode, 'amqp10broker fault inject' makes the broker commit faults; 'fault list' and "
+        "'fault lift' list and end them.",
     )
     _add_setting(testing, SETTINGS["test_mode"], defaults.test_mode)
     testing.add_argument(
         "--confirm-delay",
         action="append",
         metavar="QUEUE=MS",
-        help="confirm publishes to queues of that name or pattern so much later, repeatable; needs "
-        "--test-mode",
+        help="delay the confirms of queues with that name or pattern, repeatable; needs --test-mode",
     )
     testing.add_argument(
         "--sync-delay",
         metavar="MS",
-        help="lengthen each sync of the data folder, as on a slow disk; needs --test-mode",
+        help="delay each sync of the data folder, as a slow disk does; needs --test-mode",
     )
 
 
@@ -164,7 +169,7 @@ COMMANDS: Final = (
         "serve",
         _arguments,
         _serve,
-        "Run the broker until SIGTERM or ctrl-C. An option overrides its environment variable "
+        "Run the broker until it receives SIGTERM or Ctrl-C. An option overrides its environment variable "
         "(AMQP10BROKER_PORT for --port), which overrides the configuration file.",
     ),
 )

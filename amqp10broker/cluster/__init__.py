@@ -1,1 +1,1 @@
-"""The cluster engines: membership, the metadata's group, and links to queues at other nodes."""
+"""The cluster engines: membership, the metadata's group, and links to queues on other nodes."""

@@ -1,7 +1,7 @@
 """The decisions with which a starting node finds, joins or founds its cluster.
 
-Only the first name of the list founds, so that two clusters cannot arise. A founder that has lost its folder
-looks for the cluster before it founds. A node that is in a cluster uses the members in its folder, and
+Only the first node of the list founds, so that two clusters cannot arise. A founder that has lost its folder
+searches for the cluster before it founds. A node that is in a cluster uses the members in its folder, and
 ignores its list.
 """
 
@@ -25,7 +25,7 @@ _NAME_MARKS: Final = "-_.@"
 
 
 class ClusterRefused(BrokerError):
-    """A node cannot be in the cluster as it is; the message names the remedy."""
+    """A node cannot be in the cluster in its present state; the message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def _typed(document: Mapping[str, object], **kinds: type) -> list[Any]:
 
 
 def check_name(name: str) -> None:
-    """Raises `ClusterRefused` if it cannot be the name of a node."""
+    """Check the name of a node. Raises `ClusterRefused`."""
     if (
         not 1 <= len(name) <= NAME_MAX
         or not name[0].isalnum()
@@ -114,7 +114,7 @@ def read_nodes(written: str) -> dict[str, Address]:
 
 
 def target_nodes(given: int, listed: str | None) -> int:
-    """Return the size of the complete cluster. `given`: the setting; 0: as many as the list has."""
+    """Return the size of the complete cluster. `given`: the setting; 0: the length of the list."""
     return given or max(1, len(read_nodes(listed or "")))
 
 
@@ -124,7 +124,7 @@ def target_nodes(given: int, listed: str | None) -> int:
 @dataclass(frozen=True, slots=True)
 class NodeAnswer:
     """The answer of a node on the list. `cluster`: the id of its cluster, or None. `taken`: the name of the
-    asking node belongs to another folder in that cluster.
+    querying node belongs to another folder in that cluster.
     """
 
     name: str
@@ -202,8 +202,8 @@ def taken(name: str, by: str) -> ClusterRefused:
 
 
 def check_still_member(membership: ClusterIdentity, told: Mapping[str, Any]) -> None:
-    """Raises `ClusterRefused` if this node's number was assigned and is not a member's any more. A node that
-    has not learned of the number yet answers without it.
+    """Check the answer of a member. Raises `ClusterRefused` if this node's number was assigned and is not a
+    member's any more. A node that does not have the number yet answers without it.
     """
     if told.get("cluster") != membership.cluster or membership.number in told.get("numbers", ()):
         return

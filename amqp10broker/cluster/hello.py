@@ -15,11 +15,11 @@ Each message is ``length u16 | kind u8 | content``, 1 024 bytes at most. A hello
 connection, both hellos, and a verdict's content: so it is invalid in the other direction and on another
 connection. A refusal before the proof of the secret is not authenticated.
 
-A node is alive here while its heartbeats arrive *and* list this node: a broken direction causes suspicion on
-both sides, so that no group follows a leader without contact to its followers. As `raft` requires, a
-restarted node is suspected, then reported alive. A heartbeat also reports how long the oldest append has not
-been synced: from `HAND_OVER_MS` on the node transfers its leaderships, and from `HUNG_MS` on its heartbeats
-are ignored. It carries facts between nodes as JSON, if they have changed.
+A node is alive here while its heartbeats arrive *and* list this node. So a connection that is broken in one
+direction causes suspicion on both sides, and no group follows a leader without contact to its followers. As
+`raft` requires, a restarted node is suspected, then reported alive. A heartbeat also reports how long the
+oldest append has not been synced: from `HAND_OVER_MS` on the node transfers its leaderships, and from
+`HUNG_MS` on its heartbeats are ignored. It carries facts between nodes as JSON, if they have changed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from amqp10broker.queues.machine_version import carried_out, why_not
 
 MAGIC: Final = b"AMQPnode"
 VERSIONS: Final = (1, 1)
-"""The oldest and the newest version of the protocol between nodes that this one supports."""
+"""The oldest and the newest version of the protocol between nodes that this broker supports."""
 START_BYTES: Final = 16
 NONCE_BYTES: Final = 32
 MESSAGE_BYTES_MAX: Final = 1_024
@@ -56,7 +56,7 @@ NO_NODE: Final = "the other side is no node of a cluster: it does not say hello 
 UNREADABLE: Final = "the other node's hello cannot be read"
 ECHO: Final = "the other side sends back what it is told"
 OTHER_VERSION: Final = "versions do not fit: "
-"""Begins the reason if one of the nodes runs another version."""
+"""The beginning of the reason if one of the nodes runs another version."""
 OWN_ADDRESS: Final = "that is this node's own address: correct the addresses of the nodes"
 
 
@@ -76,8 +76,8 @@ class Identity:
     Attributes:
         node: its number; 0: it is not a member yet.
         incarnation: grows at each start, 0 to 2**64 - 1.
-        cluster: the id of its cluster; empty: it has none yet.
-        used: the version of the machines that its cluster uses; 0: not known yet.
+        cluster: the id of its cluster; empty: none yet.
+        used: the version of the machines that its cluster uses; 0: unknown.
     """
 
     node: int
@@ -150,8 +150,8 @@ def read_hello(content: bytes) -> Hello:
 
 
 def misfit(one: Hello, other: Hello) -> str | None:
-    """Return why two nodes cannot be in one cluster by their machine versions; None if they can. One of them
-    may not have the cluster's version yet.
+    """Return why two nodes cannot be in one cluster by their machine versions, or None. One of them may not
+    have the cluster's version yet.
     """
     used = max(one.identity.used, other.identity.used)
     for each, peer in ((one, other), (other, one)):
@@ -169,7 +169,7 @@ class _Step(enum.IntEnum):
 
 
 Judge = Callable[[Hello], str | None]
-"""Called with a hello whose sender has proved the secret: None accepts it, else the reason in one line."""
+"""Called with a hello after the proof of the secret: None accepts it, else the reason in one line."""
 
 
 class PeerGreeting:
@@ -182,7 +182,7 @@ class PeerGreeting:
 
     Attributes:
         peer: the other side, authenticated when `done`.
-        rest: bytes behind the exchange.
+        rest: bytes after the exchange.
     """
 
     def __init__(self, own: Hello, secret: bytes, judge: Judge, *, dials: bool, binding: bytes = b"") -> None:
@@ -276,7 +276,7 @@ class PeerGreeting:
             raise HelloRefused(UNREADABLE)
         if refused == b"\1":
             raise HelloRefused(_one_line(reason), by_peer=True)
-        if not (self._dials or self._proved):  # a welcome that skips the proof would skip the judge
+        if not (self._dials or self._proved):  # a welcome without a proof would bypass the judge
             raise HelloRefused(NO_NODE)
         label = b"listener's verdict" if self._dials else b"dialer's verdict"
         if self.peer is None or not hmac.compare_digest(proof, self._proof(label, refused + reason)):
@@ -389,7 +389,7 @@ def _cluster(identity: Identity) -> str:
 
 HEARTBEAT_MS_MAX: Final = 200
 BEATS: Final = 5
-"""Heartbeats within the silence after which a node is suspected, so that one may be late."""
+"""The number of heartbeats within the silence after which a node is suspected, so that one may be late."""
 HAND_OVER_MS: Final = 2_000
 HUNG_MS: Final = 5_000
 UNSYNCED_MS_MAX: Final = 2**32 - 1
@@ -439,7 +439,7 @@ News = Suspected | NodeAlive
 
 @dataclass(slots=True)
 class _Node:
-    # `heard_ms`: when its last heartbeat came; None: none since it was lost, or known.
+    # `heard_ms`: when its last heartbeat came; None: there was none since it was lost, or added.
     alive: bool = False
     heard_ms: int | None = None
     hears_us: bool = False
@@ -448,7 +448,7 @@ class _Node:
 
 @dataclass(slots=True)
 class Liveness:
-    """The liveness of the other nodes as one node sees it."""
+    """The liveness of the other nodes, as one node determines it."""
 
     node: int
     suspect_ms: int
@@ -506,15 +506,15 @@ class Liveness:
             yield NodeAlive(node, beat.incarnation)
 
     def seen(self, node: int, now_ms: int) -> None:
-        """Something else has come from a node: its heartbeats are behind input that is being processed."""
+        """Note other input from a node: its heartbeats are behind input that is being processed."""
         it = self._nodes.get(node)
         if it is not None and it.heard_ms is not None:
             it.heard_ms = now_ms
 
     def tick(self, now_ms: int) -> Iterable[News]:
-        """Call it each `beat_ms`."""
+        """Return changes of liveness. Call it each `beat_ms`."""
         if self._ticked_ms is not None:
-            # The time in which this loop hung, or this machine slept, is not their silence.
+            # The time in which this loop hung, or this machine slept, is not the other nodes' silence.
             own_ms = now_ms - self._ticked_ms - self.beat_ms
             if own_ms > self.beat_ms:
                 for it in self._nodes.values():

@@ -1,18 +1,20 @@
-"""The members of queues: where a new queue's are, and how they change, in small steps from the present state.
+"""The members of queues: on which nodes a new queue has them, and how they change, in small steps from the
+present state.
 
 A change has two places, the catalog and the group's log, and a node may fail between any two steps. So no
 step relies on an earlier one: `next_step` derives the next action from both, and `repair` resolves a
 difference without a change under way.
 
-- A member is added to the catalog first: its node makes it, empty, only because the catalog's entry says so.
+- A member is added to the catalog first: its node makes it, empty, only because the catalog's entry requires
+it.
   Then it becomes a learner of the group, and a voter when it has caught up.
 - A member leaves the log first, and the catalog when that is committed: then its node destroys it.
-- A leader that is to leave hands over first, and the change goes on where the next one leads.
+- A leader that must leave hands over first, and the change continues where the next one leads.
 - Where log and catalog differ and no change is under way, the catalog follows the log.
 
 Placement (`ByCount`; Q1, Q2, Q3, K1) and continuous reconciliation (`next_change`, `Schedule`) follow
-RabbitMQ, with two exceptions: a queue without a majority gets no member, since the change could not end; and
-an even target is reached, as its documentation states, where RabbitMQ stops at the odd size below.
+RabbitMQ, with two exceptions: a queue without a majority gets no member, because the change could not end;
+and an even target is reached, as its documentation states, where RabbitMQ stops at the odd size below.
 """
 
 from __future__ import annotations
@@ -43,12 +45,11 @@ class MemberRole(enum.StrEnum):
 
 
 _STAYS_LEARNER: Final = 1 << 31
-"""Set in the serial of a member that never becomes a voter: so log and catalog have it without a field for
-it."""
+"""Set in the serial of a member that never becomes a voter, so that log and catalog need no field for it."""
 
 
 def new_member(node: int, last_index: int, membership: MemberRole) -> int:
-    """Return an id that no member of the group has had. `last_index`: of the leader's log."""
+    """Return an id that no member of the group has had. `last_index`: that of the leader's log."""
     serial = last_index % _STAYS_LEARNER
     return member_id(node, serial | _STAYS_LEARNER if membership is MemberRole.NON_VOTER else serial)
 
@@ -60,7 +61,7 @@ def is_promotable(member: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Adding:
-    """Add a member. `as_voter`: the change is over when it is a voter; else when it is a learner."""
+    """Add a member. `as_voter`: the change ends when it is a voter; else when it is a learner."""
 
     member: int
     as_voter: bool = False
@@ -88,8 +89,8 @@ class GroupState:
 
 
 def standing_of(member: Member, declared: tuple[int, ...], suspected: Collection[int]) -> GroupState:
-    """Every declared member counts as existing: a node without its member reports that to the leader, which
-    suspects it until the member exists.
+    """Return the state of a group. Every declared member counts as existing: a node without its member
+    reports that to the leader, which suspects the member until it exists.
     """
     raft = member.raft
     config, matches, commit = raft.config, raft.matches(), raft.hard.commit
@@ -115,8 +116,8 @@ class Hand:
 
 
 class MembershipAction(enum.Enum):
-    """No step here. MOVED: this member does not lead: continue where one does. LAST_NODE: refused, because a
-    queue has at least one voter.
+    """Actions without a step here. MOVED: this member does not lead: continue where one does. LAST_NODE:
+    refused, because a queue has at least one voter.
     """
 
     WAIT = "wait"
@@ -179,7 +180,7 @@ def repair(standing: GroupState) -> Step:
 
 
 def nothing_to_repair(config: Configuration, declared: Collection[int]) -> bool:
-    """Whether `repair` finds nothing, in any other state of the group: a cheaper check."""
+    """Return whether `repair` finds nothing, in any other state of the group: a cheaper check."""
     voters = config.voters
     return not config.learners and len(voters) == len(declared) and all(map(declared.__contains__, voters))
 
@@ -197,7 +198,7 @@ def next_change(
     auto_remove: bool,
     random_source: Callable[[], float],
 ) -> tuple[bool, list[int]]:
-    """Return the change of one round for a queue that is led here: whether members are added, and on which
+    """Return the change of one round for a queue with a leader here: whether members are added, and on which
     nodes they are added or removed. `random_source`: returns numbers from 0 to below 1.
     """
     held = [node_of(member) for member in members]
@@ -214,8 +215,8 @@ def next_change(
 
 
 class Schedule:
-    """The time of the next round. `interval_ms`: between two. `trigger_interval_ms`: from a trigger, or a
-    round that found a change, to the next.
+    """The time of the next round. `interval_ms`: between two rounds. `trigger_interval_ms`: from a trigger,
+    or a round that found a change, to the next round.
     """
 
     def __init__(self, interval_ms: int, trigger_interval_ms: int, now_ms: int) -> None:
@@ -224,23 +225,23 @@ class Schedule:
         self.due_ms = now_ms + interval_ms
 
     def trigger(self, now_ms: int) -> None:
-        """A node has come up or was removed, a queue was declared, or a policy set; a failed node is no
-        trigger.
+        """Note that a node has started or was removed, a queue was declared, or a policy set. The failure of
+        a node is not a trigger.
         """
         self.due_ms = min(self.due_ms, now_ms + self._trigger_interval_ms)
 
     def ran(self, now_ms: int, *, unfinished: bool) -> None:
-        """A round is over. `unfinished`: it found a change, so there may be another one."""
+        """Note that a round has ended. `unfinished`: it found a change, so there may be another one."""
         self.due_ms = now_ms + (self._trigger_interval_ms if unfinished else self._interval_ms)
 
 
 COUNTED_MAX: Final = 1000
-"""With as many queues members and leaders are not counted any more."""
+"""With this number of queues, members and leaders are not counted any more."""
 GROUP_SIZE: Final = 3
-"""Members of a quorum queue that is declared without a size."""
+"""The number of members of a quorum queue that is declared without a size."""
 CLIENT_LOCAL: Final = "client-local"
 BALANCED: Final = frozenset({"balanced", "random", "least-leaders", "min-masters"})
-"""The names of `balanced`; anything else means the client's node."""
+"""The names that mean `balanced`; all others mean the client's node."""
 
 
 @dataclass(eq=False)
@@ -336,8 +337,8 @@ def next_move(
 ) -> Move | None:
     """Return the next transfer, so that no node leads more than its share; None if no transfer helps.
 
-    It is the last step of the shortest path from a crowded node to one with room. Each transfer lowers the
-    number of leaders above the share, so repeated calls end.
+    It is the last step of the shortest path from a node with too many leaders to a node with room. Each
+    transfer lowers the number of leaders above the share, so repeated calls end.
     """
     limit = share(len(queues), len(nodes))
     led: dict[int, list[BalancedQueue]] = {node: [] for node in sorted(nodes)}
@@ -348,7 +349,7 @@ def next_move(
         key=lambda node: (-len(led[node]), node),
     )
     for start in crowded:
-        # Breadth first; `steps` has the step that leads to each node.
+        # The search is breadth-first; `steps` has the step that leads to each node.
         steps: dict[int, Move] = {}
         seen, waiting = {start}, deque([start])
         while waiting:

@@ -1,4 +1,4 @@
-"""Queues of direct reply-to, as all nodes of a cluster see them.
+"""Queues of direct reply-to, as all nodes of a cluster use them.
 
 ::
 
@@ -6,13 +6,14 @@
                    {"opened": [vhost, name]} | {"closed": [vhost, name]}
     REPLIES        vhost | name | a `Publish` (`REPLIES`)
 
-Such a queue is in no log: its node announces it to the others, and they ask for all when they have found that
-node. Its name has its place::
+Such a queue is in no log: its node announces it to the others, and they request all announcements when they
+have found that node. Its name contains its place::
 
     amq.rabbitmq.reply-to.<node>.<start of the node>.<number>.<secret>
 
 A request may arrive by a third node before the announcement of its reply queue. The number shows that the
-announcement is pending: the queue then counts as existing. Messages go to its node without confirmation.
+announcement is pending: the queue then counts as existing. Messages are sent to its node without
+confirmation.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from amqp10broker.queues.volatile import RelayedQueue, VolatileQueue
 
 REPLY_KINDS: Final = frozenset((FrameKind.REPLY_QUEUES, FrameKind.REPLIES))
 EARLY_MAX: Final = 1_000
-"""Queues of one node that clients may name before their announcement; some are guesses."""
+"""The queues of one node that clients may name before their announcement; some are guesses."""
 REPLIES: Final = row(TEXT, TEXT, OF_SESSIONS[1])
 _NUMBER: Final = re.compile("[0-9]{1,19}")
 
@@ -92,7 +93,7 @@ class ReplyQueues:
     # --- of other nodes ---------------------------------------------------------------------------
 
     def find(self, vhost: VirtualHost, name: str) -> DeclaredQueue | None:
-        """Find a queue of another node that is not among those of the virtual host."""
+        """Return a queue of another node that is not among those of the virtual host, or None."""
         parts = name.removeprefix(REPLIES_PREFIX).split(".")
         if len(parts) != 4 or not all(map(_NUMBER.fullmatch, parts[:3])):
             return None
@@ -116,7 +117,7 @@ class ReplyQueues:
 
     def _hand_on(self, node: int, vhost: str, name: str, command: Publish) -> None:
         if self._port.crowded(node):
-            return  # at most once, as replies that their consumer has no credit for
+            return  # at most once, as for replies without credit of their consumer
         self._port.send_frame(node, FrameKind.REPLIES, 0, REPLIES.pieces((vhost, name, command)))
 
     def connected(self, node: int) -> None:
@@ -148,7 +149,7 @@ class ReplyQueues:
             return
         known = self._known.get(node)
         if known is None:
-            return  # it is asked when this node has found it
+            return  # it gets the request when this node has found it
         if "closed" in notifications:
             vhost, name = notifications["closed"]
             _forget(known, (vhost, name))
@@ -171,7 +172,7 @@ class ReplyQueues:
             self._put(node, known, vhost, name)
 
     def _put(self, node: int, known: _PeerReplyQueues, vhost: VirtualHost, name: str) -> DeclaredQueue:
-        # Links that were attached before the announcement get the queue's end, too.
+        # Links that were attached before the announcement are notified of the queue's end, too.
         handle = known.early.pop((vhost.name, name), None) or self._relay(node, vhost.name, name)
         queue = vhost.add_volatile(name, _owner(node), handle)
         known.queues[vhost.name, name] = vhost, queue

@@ -47,11 +47,11 @@ from amqp10broker.raft.groups import Member
 from amqp10broker.raft.ids import member_id, node_of
 
 DECIDED_WITHIN_MS: Final = 30_000
-"""How long a client waits (T1); the default of the setting `cluster_decide_ms`."""
+"""The time limit of a client's request (T1); the default of the setting `cluster_decide_ms`."""
 AGAIN_AFTER_MS: Final = 1_000
-"""When a proposal without an outcome is sent again."""
+"""The time after which a proposal without an outcome is sent again."""
 RETRY_AFTER_MS: Final = 200
-"""When one that could not be sent is sent again."""
+"""The time after which a proposal that could not be sent is sent again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,9 +59,9 @@ class PendingProposal:
     """A request that is not decided.
 
     Attributes:
-        ref: receives the outcome; None: it is repeated until it is decided.
+        ref: receives the outcome; None: the request is repeated until it is decided.
         due_ms: when it is refused; None: never.
-        sent_ms: when it was sent last; None: not to the present leader.
+        sent_ms: when it was last sent; None: not to the present leader.
     """
 
     request: CatalogRequest[Any]
@@ -104,20 +104,20 @@ def timed_out(request: CatalogRequest[Any], plan: Plan[Any]) -> Unavailable:
 
 
 LEADER_WITHIN_MS: Final = 5_000
-"""A quorum queue without a leader by then is not declared, if most of its nodes are suspected (T3, Q4). If
-not they are busy, and have the time that any request has.
+"""A quorum queue without a leader after this time is not declared, if most of its nodes are suspected (T3,
+Q4). Otherwise they are busy, and have the time of any request.
 """
 LOST_AFTER_MS: Final = 1_500
 """How long a node must be suspected before its transient queues end: it may be slow, or only cut off."""
 FAREWELL_AFTER_MS: Final = 10_000
-"""When a forgotten queue gets its `Delete` if the caller has not sent it."""
+"""The time after which a removed queue gets its `Delete` if the caller has not sent it."""
 OF_A_LINK: Final = "amq.dyn"
-"""Begins the names of queues that are made for one link of AMQP 1.0."""
+"""The prefix of the names of queues that are made for one link of AMQP 1.0."""
 READ_BYTES: Final = 1024 * 1024
 
 
 class System:
-    """A `raft.groups.GroupMachine`."""
+    """The system group at one node; a `raft.groups.GroupMachine`."""
 
     member: Member
 
@@ -133,7 +133,9 @@ class System:
         tell: Callable[[Decided], None],
         now_ms: Callable[[], int],
     ) -> None:
-        """`send`: sends a transaction to a node; False: it cannot. `now_ms`: a clock that never runs back."""
+        """Create the machine. `send`: sends a transaction to a node; returns False if it cannot. `now_ms`: a
+        clock that never runs back.
+        """
         self.decided_within_ms = DECIDED_WITHIN_MS
         self.has_leader: Callable[[int], bool] = lambda number: True
         self.is_open: Callable[[Owner], bool] = lambda owner: True
@@ -169,7 +171,7 @@ class System:
 
     @property
     def version(self) -> int:
-        """The version of the machines that the cluster uses, as far as entries are applied; 0: not known."""
+        """The version of the machines that the cluster uses, as far as entries are applied; 0: unknown."""
         cluster = self._catalog.cluster
         return 0 if cluster is None else cluster.version
 
@@ -180,7 +182,7 @@ class System:
     # --- who wants something ------------------------------------------------------------------------
 
     def propose(self, request: CatalogRequest[Any], ref: RequestRef) -> Any:
-        """See `metadata.catalog.Propose`. Without a majority the request is refused after
+        """Propose a request (`metadata.catalog.Propose`). Without a majority it is refused after
         `decided_within_ms`.
         """
         answer = self._ask(request, ref, self._now_ms() + self.decided_within_ms)
@@ -198,8 +200,8 @@ class System:
             self._soon()
 
     def start(self, started: NodeStarted, done: Callable[[], None]) -> None:
-        """Announce this node's start when its membership is known. `done`: called when that is applied here,
-        and so all that was decided before.
+        """Announce this node's start when its membership is known. `done`: called when that, and so every
+        earlier decision, is applied here.
         """
         self._starting = started, done
         self._say_started()
@@ -284,7 +286,7 @@ class System:
     # --- the way to the leader ----------------------------------------------------------------------
 
     def _unsent(self) -> None:
-        # Another leader, or the same one that begins anew, has not got the pending proposals.
+        # Another leader, or the same one after a restart, does not have the pending proposals.
         for pending in self._pending.values():
             pending.sent_ms = None
 
@@ -317,7 +319,7 @@ class System:
         return True
 
     def proposed(self, node: int, transactions: Iterable[bytes]) -> None:
-        """Propose transactions of another node; if this one does not lead, or is full, they come again.
+        """Propose transactions of another node. If this node does not lead, or is full, they come again.
         Raises `ValueError` if one is not a transaction of that node.
         """
         checked = list(transactions)
@@ -455,7 +457,7 @@ class System:
         return since_ms + (self.decided_within_ms if 2 * there > len(members) else LEADER_WITHIN_MS)
 
     def _give_up(self, number: int, pending: PendingProposal, since_ms: int) -> None:
-        # A queue got no leader in time: nothing must be left of it.
+        # A queue without a leader in time must leave nothing behind.
         spec = _declared(pending)
         node, leader = (
             "?" if found is None else found.name
@@ -488,7 +490,7 @@ class System:
     def _end_lost(self, now_ms: int) -> None:
         for number, lost_ms in self._down.items():
             if lost_ms <= now_ms:
-                self._down[number] = now_ms + LOST_AFTER_MS  # it may not be decided
+                self._down[number] = now_ms + LOST_AFTER_MS  # it may remain undecided
                 node = self._catalog.node_of(number)
                 if node is not None:
                     self.see_to(NodeLost(number, node.incarnation))
@@ -520,7 +522,7 @@ class System:
 
     @property
     def deadline(self) -> int | None:
-        """When `tick` is due, in ms; None: never."""
+        """The time at which `tick` is due, in ms; None: never."""
         if self._at_once:
             return 0
         times = [self._leader_due_ms(*waiting) for waiting in self._without_leader.values()]
@@ -586,16 +588,16 @@ def _gone(before: Entries, after: Entries) -> set[Key]:
 
 
 VOTERS_MAX: Final = 7
-"""Further nodes get the log and do not vote: a majority of more is slower, and no safer."""
+"""Further nodes get the log and do not vote: a larger majority is slower, and not safer."""
 LAG_MAX: Final = 64
-"""The most entries that the log of a learner lacks to count as caught up."""
+"""The most entries that the log of a learner may lack to count as caught up."""
 
 
 def next_member_change(
     config: messages.Configuration, nodes: Iterable[NodeFacts], matches: Mapping[int, int], last: int
 ) -> messages.Change | None:
-    """Return the next change by the group's leader, or None. `matches`: up to which index the log of each
-    other member is known to agree.
+    """Return the next change by the group's leader, or None. `matches`: for each other member, the index up
+    to which its log is known to agree.
     """
     wanted = {member_id(node.number): node for node in nodes}
     for member in config.members:

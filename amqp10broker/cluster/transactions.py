@@ -34,12 +34,13 @@ from amqp10broker.raft.ids import node_of
 
 MARKS: Final = frozenset({"in", "queues", "bindings", "in-user", "at"})
 """Kinds of keys that have a revision and no value: for the content of a virtual host; its queues; the
-bindings from and to an exchange, or to a queue; the permissions of a user; the queues whose home is a node.
+bindings from and to an exchange, or to a queue; the permissions of a user; the queues with a node as their
+home.
 """
 LAST: Final = "last"
-"""Kind of the key of a `LastTransaction`, by the node's number."""
+"""The kind of the key of a `LastTransaction`, by the node's number."""
 ABSENT: Final = 0
-"""Revision of a key that does not exist."""
+"""The revision of a key that does not exist."""
 
 _json: Final = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
 
@@ -135,10 +136,10 @@ def _needed(catalog: Catalog, put: Put) -> Iterator[Key]:
         case "parameter" | "policy" | "operator_policy" | "exchange":
             yield ("vhost", key[1])
         case "node":
-            yield ("at", str(put.record.number))  # what ended with its earlier starts goes
-            yield CLUSTER  # it carries out the version that is used
+            yield ("at", str(put.record.number))  # queues of its earlier starts are removed
+            yield CLUSTER  # it applies the version in use
         case "cluster":
-            yield NODE_NUMBERS  # so that no node has come that does not carry it out
+            yield NODE_NUMBERS  # so that no node has joined that does not apply it
             yield from (("node", name) for name in catalog.nodes)
         case "queue":
             yield ("vhost", key[1])
@@ -163,13 +164,13 @@ def _exhausted(catalog: Catalog, key: Key) -> Iterator[Key]:
         case "user":
             yield ("in-user", key[1])
         case "topic_permission":
-            yield ("in-user", key[1])  # all of a user's may be meant
+            yield ("in-user", key[1])  # it may concern all permissions of a user
         case "node":
             yield ("at", str(catalog.nodes[key[1]].number))
         case "queue" | "exchange":
             yield ("bindings", key[1], key[0], key[2])
         case "binding":
-            # An exchange that deletes itself goes with its last binding.
+            # An exchange that deletes itself is removed with its last binding.
             vhost = catalog.vhosts.get(key[1])
             source = None if vhost is None else vhost.topology.find_exchange(key[2])
             if source is not None and source.auto_delete:
@@ -218,7 +219,7 @@ class TransactionDecision(NamedTuple):
 
 
 class LastTransaction(NamedTuple):
-    """The last transaction of a node. `stretches`: of its transactions that are not settled, those that were
+    """The last transaction of a node. `stretches`: those of its transactions that are not settled and were
     applied: first and last serial of each stretch.
     """
 
@@ -254,7 +255,7 @@ class SystemMachine:
         return [revision, json.loads(text)]
 
     def entries(self) -> Iterator[tuple[Key, Value]]:
-        """The catalog's entries, in the order of their last changes."""
+        """Return the catalog's entries, in the order of their last changes."""
         for key, (_, text) in sorted(self._state.items(), key=lambda item: item[1][0]):
             if key[0] not in MARKS and key[0] != LAST:
                 yield key, json.loads(text)

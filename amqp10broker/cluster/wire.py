@@ -4,13 +4,12 @@
 
     length u32 | kind u8 | group u32 | body | crc32 u32
 
-Integers are little-endian. `length` counts all behind itself; the checksum is over kind, group and body,
+Integers are little-endian. `length` counts all following bytes; the checksum is over kind, group and body,
 because TCP's own is weak. Two nodes have a connection for each `ConnectionPurpose` but the last, so that a
 long snapshot delays neither a heartbeat nor a message.
 
-A frame may be large, because only a node that has proved the secret (`hello`) sends one. Questions and
-answers are JSON; a refusal keeps its class, so that the client's front end answers as if it had decided
-itself.
+A frame may be large, because only a node that has proved the secret (`hello`) sends one. Requests and answers
+are JSON. A refusal keeps its class, so that the client's front end answers as if it had decided itself.
 """
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ from amqp10broker.layout import BadBytes
 
 
 class ConnectionPurpose(enum.IntEnum):
-    """RAFT: messages of groups and heartbeats; those that a full buffer drops are sent again. COMMANDS:
-    commands, effects and questions; never dropped. QUESTION: of, or to, a node that has no number yet.
+    """The purpose of a connection. RAFT: messages of groups and heartbeats; those that a full buffer drops
+    are sent again. COMMANDS: commands, effects and requests; never dropped. QUESTION: requests of, or to, a
+    node without a number.
     """
 
     RAFT = 1
@@ -42,18 +42,18 @@ class FrameKind(enum.IntEnum):
     HEARTBEAT = 1
     RAFT = 2
     JOINED = 3
-    """Several of `RAFT`; of each: group u32 | length u32 | body."""
-    # Of links: `remote_queue.messages`.
+    """Several frames of `RAFT`; for each: group u32 | length u32 | body."""
+    # Kinds of frames of links: `remote_queue.messages`.
     COMMANDS = 16
     EFFECTS = 17
     RESUME = 18
     RESUMED = 19
     LEADER_IS = 20
     BROWSE = 21
-    # Of queues of direct reply-to: `reply_queues`.
+    # Kinds for queues of direct reply-to: `reply_queues`.
     REPLY_QUEUES = 24
     REPLIES = 25
-    # A question to the node, and its answer, as JSON.
+    # A request to the node, and its answer, as JSON.
     REQUEST = 32
     RESPONSE = 33
     PROPOSE = 40
@@ -64,7 +64,7 @@ class FrameKind(enum.IntEnum):
 
 
 class PeerFrame(NamedTuple):
-    """A frame. `group`: u32; the number of the question in `REQUEST` and `RESPONSE`."""
+    """A frame. `group`: u32; in `REQUEST` and `RESPONSE` the number of the request."""
 
     kind: FrameKind
     group: int
@@ -74,7 +74,9 @@ class PeerFrame(NamedTuple):
 BODY_BYTES_MAX: Final = 80 * 1024 * 1024
 
 JOINED_BYTES_MAX: Final = 65_536
-"""A frame takes no further message above this: a node is silent while a frame of it is incomplete."""
+"""A frame of this size takes no further message: a node counts as silent while a frame of it is
+incomplete.
+"""
 
 _HEAD: Final = struct.Struct("<IBI")
 _CHECKED: Final = struct.Struct("<BI")
@@ -87,12 +89,12 @@ _KINDS: Final = {int(kind): kind for kind in FrameKind}
 
 
 class BadFrame(BrokerError):
-    """This version cannot read the received frame; the connection must end."""
+    """This broker cannot read the received frame; the connection must end."""
 
 
 def encode(kind: FrameKind, group: int, body: Sequence[bytes]) -> list[bytes]:
     """Return a frame in pieces: large ones are copied once, when they are sent. Raises `ValueError` if the
-    body is above `BODY_BYTES_MAX`: the caller has to cut it.
+    body is above `BODY_BYTES_MAX`: the caller must divide it.
     """
     size = sum(map(len, body))
     if size > BODY_BYTES_MAX:
@@ -140,8 +142,8 @@ class Decoder:
         self._wanted = FRAME_BYTES_MIN
 
     def feed(self, data: bytes) -> list[PeerFrame]:
-        """Take bytes, and return the frames that are complete. Raises `BadFrame`: frames before it are lost
-        with the connection.
+        """Take bytes, and return the complete frames. Raises `BadFrame`: frames before it are lost with the
+        connection.
         """
         if self._kept:
             self._kept += data

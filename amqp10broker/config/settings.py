@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from os import PathLike
 
 
-SIGNING_KEYS_FORM: Final = "must be ID=FILE, or several with commas between"
-SCOPE_ALIASES_FORM: Final = "must be ALIAS=SCOPE SCOPE, or several with commas between"
+SIGNING_KEYS_FORM: Final = "must be ID=FILE, or several, separated by commas"
+SCOPE_ALIASES_FORM: Final = "must be ALIAS=SCOPE SCOPE, or several, separated by commas"
 
 
 def signing_keys(text: str) -> dict[str, str]:
@@ -75,17 +75,17 @@ class FlowSettings:
 
     # 170, because a link is topped up at half: at most 85 + 170 = 255 are then unconfirmed, one under 256.
     max_link_credit: int | str = number(
-        LINK_CREDIT, "messages a publisher may send on one link before it is granted more", word=AUTO
+        LINK_CREDIT, "messages that a publisher may send on one link before the broker grants more", word=AUTO
     )
     max_incoming_window: int | str = number(
         INCOMING_WINDOW,
-        "transfer frames a client may send on one session before the window is re-opened",
+        "transfer frames that a client may send on one session before the broker opens the window again",
         word=AUTO,
     )
     max_queue_credit: int | str = number(
         QUEUE_CREDIT,
-        "messages that a session requests from a queue at one time for one consumer; of a quorum queue "
-        "up to 8 times as many, if it reads",
+        "messages that a session requests from a queue at one time for one consumer; from a quorum queue "
+        "up to 8 times as many, if the client reads",
         word=AUTO,
     )
 
@@ -135,7 +135,7 @@ class FlowOverride:
     session from the attach of such a link on.
     """
 
-    address: str | None = text(None, "pattern for the address as the client attached it")
+    address: str | None = text(None, "pattern for the address in the client's attach")
     container: str | None = text(None, "pattern for the client's container-id")
     max_link_credit: int | str | None = number(None, "as the setting of that name", word=AUTO)
     max_incoming_window: int | str | None = number(None, "as the setting of that name", word=AUTO)
@@ -252,36 +252,41 @@ class Config:
     if a value is not allowed; the message has the allowed ones.
     """
 
-    host: str = text("localhost", "address to listen on, or a name: all addresses of it")
+    host: str = text(
+        "localhost", "address to listen on, or a host name: the broker then listens on all its addresses"
+    )
     port: int = number(5672, "TCP port to listen on; 0 takes any free port", within=(0, 65_535))
 
     flow: FlowSettings = field(default_factory=FlowSettings)
     overrides: tuple[FlowOverride, ...] = ()
     """Later ones take precedence, setting by setting."""
     auto_credit_max: int = number(
-        16_384, "the most that max_link_credit, and max_queue_credit, become when they are auto"
+        16_384, "upper limit of max_link_credit and max_queue_credit if they are auto"
     )
-    auto_window_max: int = number(65_536, "the most that max_incoming_window becomes likewise")
+    auto_window_max: int = number(65_536, "upper limit of max_incoming_window if it is auto")
     auto_credit_max_bytes: int = number(
         8 * _MIB,
-        "max_link_credit in bytes: as many messages as that, by the size of those that came, or the default",
+        "upper limit in bytes of max_link_credit and max_queue_credit if they are auto: it is divided by "
+        "the size of the largest recent message; the credit is never below the default",
     )
 
     max_message_size_bytes: int = number(
-        16 * _MIB, "biggest message that is accepted, in bytes", within=(1, 512 * _MIB)
+        16 * _MIB, "size of the largest message that the broker accepts, in bytes", within=(1, 512 * _MIB)
     )
     unfinished_bytes_max: int = number(
         128 * _MIB,
-        "bytes one connection may have sent of messages it has not finished; twice the biggest it always may",
+        "bytes of unfinished messages that the broker stores for one connection; at least twice the "
+        "largest message",
     )
     unfinished_bytes_max_per_node: int = number(
-        1024 * _MIB, "the same of all connections of this node; those of one user may have half of it"
+        1024 * _MIB,
+        "the same for all connections of this node together; half of it for all connections of one user",
     )
     max_frame_size_bytes: int = number(
         131_072,
-        "biggest frame that is accepted, in bytes",
+        "size of the largest frame that the broker accepts, in bytes",
         within=(512, UINT_MAX),
-        zero_means=f"the biggest there is, {UINT_MAX}",
+        zero_means=f"the protocol's maximum, {UINT_MAX}",
     )
     session_max_per_connection: int = number(64, "sessions that one connection may have", within=(1, 65_536))
     link_max_per_session: int = number(256, "links that one session may have")
@@ -289,121 +294,132 @@ class Config:
         256, "transactions of AMQP 1.0 that one connection may have open", within=(1, 65_536)
     )
     transaction_max_messages: int = number(
-        100_000, "messages that one transaction of AMQP 1.0 may post; with more it is rolled back"
+        100_000, "messages that one transaction of AMQP 1.0 may post; the broker rolls back one with more"
     )
     transaction_max_bytes: int = number(
-        64 * _MIB, "bytes of messages that one transaction of AMQP 1.0 may post; likewise"
+        64 * _MIB,
+        "bytes of messages that one transaction of AMQP 1.0 may post; the broker rolls back one with more",
     )
     transaction_timeout_ms: int = number(
         300_000,
-        "a transaction of AMQP 1.0 that is open so many ms after the first it has done is rolled back",
+        "time in ms from the first operation of a transaction of AMQP 1.0 until the broker rolls it back "
+        "if it is still open",
         zero_means="no limit",
     )
     suspended_links_max: int = number(
         1_000,
-        "links of AMQP 1.0 that one user may have which are kept when they are suspended; further ones end "
-        "as they are detached",
+        "suspended links of AMQP 1.0 that the broker stores for one user; further links end when they are "
+        "detached",
         within=(1, 1_000_000),
-        zero_means="none is kept",
+        zero_means="links are not stored",
     )
     suspended_link_timeout_max_s: int = number(
         3_600,
-        "longest time for which a suspended link is kept, in seconds; clients that ask for more get this",
-        zero_means="as long as clients ask for, expiry-policy never included",
+        "longest time in seconds for which the broker stores a suspended link; a longer timeout that a "
+        "client requests is lowered to it",
+        zero_means="as long as the client requests, also with expiry-policy never",
     )
     connection_max: int = number(
-        10_000, "connections at one time; further ones are closed", within=(1, 1_000_000)
+        10_000,
+        "connections that may be open at one time; the broker closes further ones",
+        within=(1, 1_000_000),
     )
     channel_max: int = number(
         2_047,
-        "channels that one AMQP 0-9-1 connection may have; the highest channel number",
+        "channels that one AMQP 0-9-1 connection may have open, and the highest channel number",
         within=(1, 65_535),
     )
     consumer_max_per_channel: int = number(
         0, "consumers that one AMQP 0-9-1 channel may have", zero_means="no limit"
     )
     credit_flow_initial: int = number(
-        400, "AMQP 0-9-1: messages a reader may give a channel, and a channel a queue, ahead"
+        400,
+        "AMQP 0-9-1: credit_flow, messages that a connection's reader may pass to a channel, and a "
+        "channel to a queue, before they are handled",
     )
     credit_flow_more_after: int = number(
         200,
-        "AMQP 0-9-1: messages handled after which a channel or queue takes as many more, at most all it may",
+        "AMQP 0-9-1: credit_flow, messages that a channel or queue handles before it grants as many again; "
+        "at most credit_flow_initial",
     )
     selector_scan_max: int = number(
         1_000,
-        "messages that selecting and browsing consumers examine in one turn of their queue",
+        "messages that a queue examines for consumers with a selector, and for browsers, in one iteration "
+        "of its task",
         within=(1, 1_000_000),
     )
     emulate: str | None = text(
         None,
-        "version of RabbitMQ that clients see in behaviour and name: 3.13, 4.0, 4.2 or 4.3; default: the "
-        "behaviour of 4.2 with what 4.3 adds, and the name of 4.3",
+        "version of RabbitMQ whose behaviour and version number clients see: 3.13, 4.0, 4.2 or 4.3",
         reads=version_of,
         form=EMULATE_FORM,
     )
     permit_global_qos: bool | None = switch(
         None,
-        "AMQP 0-9-1: basic.qos with global=true limits the channel; if not, it counts as global=false; "
-        "default: as in the emulated version",
+        "AMQP 0-9-1: basic.qos with global=true limits the whole channel; off: it works as with "
+        "global=false (default: as in the emulated version)",
     )
     permit_transient_nonexcl_queues: bool | None = switch(
-        None, "queues may be neither durable nor exclusive; default: as in the emulated version"
+        None, "permit queues that are neither durable nor exclusive (default: as in the emulated version)"
     )
     permit_amqp_address_v1: bool | None = switch(
-        None, "AMQP 1.0: a bare name is the address of a queue; default: as in the emulated version"
+        None, "AMQP 1.0: permit a bare queue name as an address (default: as in the emulated version)"
     )
     permit_queue_master_locator: bool | None = switch(
-        None, "queues may have the argument x-queue-master-locator; default: as in the emulated version"
+        None, "permit the queue argument x-queue-master-locator (default: as in the emulated version)"
     )
     idle_timeout_ms: int = number(
         60_000,
-        "silence after which a client is taken for dead, in ms",
+        "time in ms without a frame from a client after which the broker closes its connection",
         within=(1_000, UINT_MAX),
         zero_means="never",
     )
     handshake_timeout_ms: int = number(
-        10_000, "time from accepting a connection to its open frame, in ms", within=(1, _HOUR_MS)
+        10_000, "time in ms that a client has from the TCP connection to its open frame", within=(1, _HOUR_MS)
     )
     auth_failure_delay_ms: int = number(
-        1_000, "wait before a failed login is answered, in ms", within=(0, 60_000)
+        1_000, "time in ms that the broker waits before it answers a failed login", within=(0, 60_000)
     )
     shutdown_timeout_ms: int = number(
-        10_000, "time that clients have to end in order when the broker stops, in ms", within=(0, _HOUR_MS)
+        10_000,
+        "time in ms that clients have to close their connections when the broker stops",
+        within=(0, _HOUR_MS),
     )
     writer_buffer_bytes: int = number(
         65_536,
-        "transfer bytes of one session that may wait in the connection's writer",
+        "bytes of transfers of one session that may wait in the connection's output buffer",
         within=(1, 1024 * _MIB),
     )
 
     data_dir: str | None = text(
-        None, "folder for everything that is durable, made if it is not there; without it all is in memory"
+        None, "folder for durable data, made if it does not exist; without it everything is in memory"
     )
     vm_memory_high_watermark: str = text(
         "0.6",
-        "memory of this process above which publishers are held back: a share of what it may use (0.6), or "
-        "an amount (512MB, 1GiB)",
+        "memory use of the broker process above which publishers are blocked: a share of the memory that "
+        "it may use (0.6), or an amount (512MB, 1GiB)",
         reads=memory_watermark,
         form=MEMORY_FORM,
     )
     disk_free_limit: str | None = text(
         None,
-        "free space on the data folder's disk below which publishers are held back: an amount, or a multiple "
-        "of memory ('mem_relative 1.5')",
+        "free space on the data folder's disk below which publishers are blocked: an amount, or a multiple "
+        "of the memory that the broker may use ('mem_relative 1.5')",
         reads=disk_limit,
         form=DISK_FORM,
     )
 
     record: str | None = text(
-        None, "folder to record flow events into, made if it is not there; needs pyarrow (extra 'record')"
+        None,
+        "folder for a recording of flow events, made if it does not exist; needs pyarrow (extra 'record')",
     )
     record_every: int = number(
-        50, "ms between two looks at everything while flow events are recorded", within=(10, 1_000)
+        50, "time in ms between two samples of all links while flow events are recorded", within=(10, 1_000)
     )
     record_run: str | None = text(
         None,
-        "name of the run that is recorded; if the folder has one of this name, as after a restart, it "
-        "becomes NAME-2, NAME-3, ...",
+        "name of the recorded run; if the folder has a run of this name, as after a restart, it becomes "
+        "NAME-2, NAME-3, ...",
     )
 
     users: tuple[User, ...] = DEFAULT_USERS
@@ -415,57 +431,64 @@ class Config:
 
     password_hash_export: str = text(
         "none",
-        "what is kept of a password that is set beside its argon2id, so that RabbitMQ can take an export: "
-        "nothing (none), or a salted SHA-256, from which it can be guessed faster",
+        "second hash that the broker stores when a password is set, beside argon2id: none, or a salted "
+        "SHA-256 (sha256), which RabbitMQ can import but from which a password is guessed faster",
         choices=("none", "sha256"),
     )
     auth_backends: str = text(
         "internal",
-        "authentication backends, tried in this order: users with passwords (internal), tokens (oauth2)",
+        "authentication backends, tried in this order: the broker's users with their passwords (internal), "
+        "tokens of OAuth 2 (oauth2)",
         choices=("internal", "oauth2", "oauth2,internal", "internal,oauth2"),
     )
     oauth2_resource_server_id: str | None = text(
-        None, "this broker's name at the authority: audience of tokens, and what their scopes begin with"
+        None,
+        "name of this broker at the authorization server: the audience of tokens, and the default "
+        "prefix of their scopes",
     )
     oauth2_scope_prefix: str | None = text(
-        None, "what scopes begin with; empty: nothing; default: the name and a full stop", may_be_empty=True
+        None, "prefix of scopes; an empty value means no prefix", may_be_empty=True
     )
     oauth2_additional_scopes_key: str = text(
         "",
-        "claims with scopes beside 'scope', with commas between: roles,realm_access.roles",
+        "claims that contain scopes, in addition to 'scope', separated by commas: roles,realm_access.roles",
         may_be_empty=True,
     )
     oauth2_scope_aliases: str = text(
         "",
-        "what stands for scopes: admin=rabbitmq.tag:administrator rabbitmq.read:*/*,other=...",
+        "aliases of scopes: admin=rabbitmq.tag:administrator rabbitmq.read:*/*,other=...",
         reads=scope_aliases,
         form=SCOPE_ALIASES_FORM,
     )
     oauth2_preferred_username_claims: str = text(
-        "preferred_username,sub,client_id", "claims that may have the user's name, the best first"
+        "preferred_username,sub,client_id",
+        "claims that contain the user's name, separated by commas; the first that is present counts",
     )
-    oauth2_issuer: str | None = text(None, "the issuer that a token must have: its claim 'iss'")
+    oauth2_issuer: str | None = text(None, "issuer that a token must name in its claim 'iss'")
     oauth2_verify_aud: bool = switch(True, "a token must name oauth2_resource_server_id in its claim 'aud'")
-    oauth2_require_exp: bool = switch(True, "a token must say when it ends")
+    oauth2_require_exp: bool = switch(True, "a token must have the claim 'exp', the time at which it expires")
     oauth2_leeway_ms: int = number(
-        0, "by how much the authority's clock may differ, in ms", within=(0, 600_000)
+        0,
+        "difference in ms that the broker allows between its clock and that of the authorization server",
+        within=(0, 600_000),
     )
     oauth2_algorithms: str = text(
         "RS256,RS384,RS512,PS256,PS384,PS512,ES256,ES384,ES512,Ed25519,EdDSA",
-        "signatures that are accepted; HS256, HS384 and HS512 must be named",
+        "signature algorithms that the broker accepts; HS256, HS384 and HS512 only if they are listed",
     )
     oauth2_default_key: str | None = text(
-        None, "file with the key of tokens that name none: a public one as PEM, or the secret of HS256"
+        None,
+        "file with the key for tokens without a key id: a public key in PEM format, or the secret for HS256",
     )
     oauth2_signing_keys: str = text(
-        "", "files with keys by their id: ID=FILE,ID=FILE", reads=signing_keys, form=SIGNING_KEYS_FORM
+        "", "files with keys, by key id: ID=FILE,ID=FILE", reads=signing_keys, form=SIGNING_KEYS_FORM
     )
-    oauth2_jwks_uri: str | None = text(None, "where the authority's key set is: https://...")
+    oauth2_jwks_uri: str | None = text(None, "URL of the authorization server's key set: https://...")
     oauth2_jwks_ca_file: str | None = text(
-        None, "PEM file with the authorities of that server's certificate; default: the system's"
+        None, "PEM file with the certificate authorities that the broker trusts for oauth2_jwks_uri"
     )
     oauth2_jwks_interval_ms: int = number(
-        10_000, "least time between two looks at the key set, in ms", within=(1_000, _HOUR_MS)
+        10_000, "least time in ms between two downloads of the key set", within=(1_000, _HOUR_MS)
     )
 
     plain_needs_tls: bool = switch(
@@ -473,186 +496,209 @@ class Config:
     )
 
     tls_certificate: str | None = text(
-        None, "PEM file with our certificate and those up to its root; given: TLS is spoken on tls_port"
+        None,
+        "PEM file with the broker's certificate and its chain; if it is given, the broker serves TLS "
+        "on tls_port",
     )
     tls_port: int = number(5671, "TCP port for TLS; 0 takes any free port", within=(0, 65_535))
-    tls_key: str | None = text(None, "PEM file with our private key; default: in tls_certificate")
+    tls_key: str | None = text(None, "PEM file with the broker's private key")
     tls_key_password: str | None = text(
-        None, "password of the private key; as an option it is seen in the process list", secret=True
+        None,
+        "password of the private key; if it is given as an option, others on this machine can see it in the "
+        "process list",
+        secret=True,
     )
-    tls_ca: str | None = text(None, "PEM file with the authorities of clients' certificates")
+    tls_ca: str | None = text(
+        None, "PEM file with the certificate authorities that the broker trusts for clients' certificates"
+    )
     tls_verify: str = text(
-        "none", "what is asked of a client's certificate", choices=("none", "optional", "required")
+        "none",
+        "whether the broker requests a certificate from clients, and requires one",
+        choices=("none", "optional", "required"),
     )
-    tls_minimum_version: str = text("1.2", "oldest version of TLS to speak", choices=("1.2", "1.3"))
+    tls_minimum_version: str = text(
+        "1.2", "oldest version of TLS that the broker accepts", choices=("1.2", "1.3")
+    )
     tls_user_from: str = text(
         "common_name",
         "part of a client's certificate that is the user name for SASL EXTERNAL",
         choices=("common_name", "distinguished_name", "san_dns", "san_email", "san_uri"),
     )
 
-    http: bool = switch(True, "serve the HTTP API where http_port says")
+    http: bool = switch(True, "serve the HTTP API and the page at http_port")
     http_port: int | None = number(
         None, "TCP port of the HTTP API; 0 takes any free port", within=(0, 65_535)
     )
-    http_optional: bool = switch(
-        False, "the broker starts without the HTTP API if its port is taken, or its extra is not installed"
-    )
-    http_host: str | None = text(None, "address or name to listen on for HTTP; default: host")
-    http_tls: bool = switch(False, "speak HTTPS on http_port, with tls_certificate")
+    http_optional: bool = switch(False, "start without the HTTP API if its port is in use")
+    http_host: str | None = text(None, "address or host name to listen on for HTTP")
+    http_tls: bool = switch(False, "serve HTTPS at http_port, with tls_certificate")
     http_path_prefix: str = text("", "path in front of /api, such as /broker", may_be_empty=True)
     http_cors_origins: str = text(
         "",
-        "origins of pages that may use the HTTP API, with commas between them: https://host:port, or * for "
-        "all, without a login",
+        "origins of web pages that may use the HTTP API, separated by commas: https://host:port, or * for "
+        "all origins, without a login",
         may_be_empty=True,
     )
     collect_statistics_interval_ms: int = number(
         5_000,
-        "time between two looks at what has rates, while HTTP clients ask for them, in ms",
+        "time in ms between two samples of rates, while HTTP clients request them",
         within=(100, 600_000),
     )
     http_body_bytes_max: int = number(
-        20_000_000, "biggest body of an HTTP request, in bytes", within=(1_000, 1024 * _MIB)
+        20_000_000, "size of the largest body of an HTTP request, in bytes", within=(1_000, 1024 * _MIB)
     )
     http_connection_max: int = number(
-        1_000, "HTTP connections at one time; further ones are closed", within=(1, 100_000)
+        1_000,
+        "HTTP connections that may be open at one time; the broker closes further ones",
+        within=(1, 100_000),
     )
 
-    websocket: bool = switch(True, "AMQP over WebSocket at http_port, at any path")
-    websocket_on_port: bool = switch(
-        False, "AMQP over WebSocket at port and tls_port too, for clients that begin with GET"
-    )
+    websocket: bool = switch(True, "serve AMQP over WebSocket at http_port, at any path")
+    websocket_on_port: bool = switch(False, "serve AMQP over WebSocket at port and tls_port too")
     websocket_origins: str = text(
         "*",
-        "origins of pages that may connect over WebSocket, with commas between them: https://host:port, or * "
-        "for all",
+        "origins of web pages that may connect over WebSocket, separated by commas: https://host:port, or "
+        "* for all",
     )
 
     prometheus: bool = switch(True, "serve metrics for Prometheus at prometheus_port, without a login")
     prometheus_port: int | None = number(
         None, "TCP port of metrics, on http_host; 0 takes any free port", within=(0, 65_535)
     )
-    prometheus_optional: bool = switch(
-        False, "the broker starts without that port if it is taken, or the extra is not installed"
-    )
+    prometheus_optional: bool = switch(False, "start without metrics if prometheus_port is in use")
 
     otel_endpoint: str | None = text(
         None,
-        "where a receiver takes OpenTelemetry's OTLP over HTTP: http://127.0.0.1:4318; needs extra 'otel'",
+        "URL of a receiver of OpenTelemetry's OTLP over HTTP: http://127.0.0.1:4318; needs the extra 'otel'",
     )
-    otel_traces: bool = switch(True, "send traces of messages to otel_endpoint")
-    otel_metrics: bool = switch(True, "send metrics to otel_endpoint")
-    otel_service_name: str = text("amqp10broker", "service.name in what is sent to otel_endpoint")
+    otel_traces: bool = switch(True, "export traces of messages to otel_endpoint")
+    otel_metrics: bool = switch(True, "export metrics to otel_endpoint")
+    otel_service_name: str = text("amqp10broker", "service.name of the exported traces and metrics")
     otel_traces_sampler_ratio: str = text(
         "0",
-        "share of the published messages without a trace of their own that begin one: 0 to 1",
+        "share of the published messages without a trace context for which the broker begins a trace: 0 to 1",
         reads=share,
         form=SHARE_FORM,
     )
     otel_metrics_interval_ms: int = number(
         60_000,
-        "time between two times that metrics are sent to otel_endpoint, in ms",
+        "time in ms between two exports of metrics to otel_endpoint",
         within=(1_000, _HOUR_MS),
     )
 
-    default_vhost: str = text("/", "virtual host of AMQP 1.0 clients that name none")
+    default_vhost: str = text("/", "virtual host of AMQP 1.0 clients that do not name one")
     default_queue_type: str = text(
-        "classic", "type of queues that are declared without one", choices=("classic", "quorum", "stream")
+        "classic", "type of queues that are declared without a type", choices=("classic", "quorum", "stream")
     )
     classic_confirm: str = text(
         "synced",
-        "when persistent messages of durable classic queues are confirmed, if no policy or argument says: "
-        "when they are synced, or when they are written, up to 0.2 s before",
+        "when durable classic queues confirm persistent messages, unless a policy or argument says "
+        "otherwise: after the sync of the disk, or after the write, up to 0.2 s earlier",
         choices=("synced", "written"),
     )
     quorum_relaxed_checks_on_redeclaration: bool = switch(
-        False, "a quorum queue may be declared again as a classic one by programs that cannot be changed"
+        False, "permit clients to declare an existing quorum queue again as a classic queue"
     )
     dead_letter_prefetch: int = number(
-        32, "dead messages of a quorum queue on their way at a time, at least once", within=(1, 65_535)
+        32,
+        "dead letters of one quorum queue with dead-letter-strategy at-least-once that may be unconfirmed "
+        "at a time",
+        within=(1, 65_535),
     )
     journal_file_bytes: int = number(
         32 * 1024**2,
-        "bytes of a file of the journal; on a small disk files are smaller",
+        "size of a journal file in bytes; the files are smaller on a small disk",
         within=(1024**2, 512 * 1024**2),
     )
     quorum_initial_group_size: int = number(
         3,
-        "members of a quorum queue in a cluster, if x-quorum-initial-group-size does not say",
+        "initial members of a quorum queue in a cluster, unless x-quorum-initial-group-size is given",
         within=(1, 255),
     )
     queue_leader_locator: str = text(
         "client-local",
-        "where the leader of a new queue is in a cluster, if no policy or argument says: at the client's "
-        "node, or where the fewest are",
+        "node of a new queue's leader in a cluster, unless a policy or argument says otherwise: the "
+        "client's node, or the node with the fewest leaders",
         choices=("client-local", "balanced"),
     )
     quorum_reconciliation: bool = switch(
-        False, "quorum queues get members by themselves until they have as many as they should"
+        False, "add members to quorum queues automatically, up to their target size"
     )
     quorum_reconciliation_target_group_size: int = number(
         0,
-        "members that each quorum queue should have, if no policy or argument says more",
+        "target size of quorum queues, unless a policy or argument gives a larger one",
         within=(1, 255),
-        zero_means="as policies and arguments say",
+        zero_means="only that of policies and arguments",
     )
     quorum_reconciliation_auto_remove: bool = switch(
-        False, "members of quorum queues on nodes that were forgotten are removed"
+        False, "remove members of quorum queues automatically that are on forgotten nodes"
     )
     quorum_reconciliation_interval_ms: int = number(
-        3_600_000, "time between two looks at the members of quorum queues, in ms", within=(10, 24 * _HOUR_MS)
+        3_600_000, "time in ms between two checks of the members of quorum queues", within=(10, 24 * _HOUR_MS)
     )
     quorum_reconciliation_trigger_interval_ms: int = number(
         10_000,
-        "time from what may change them (a node is up or forgotten, a queue declared, a policy set) to the "
-        "next look, in ms",
+        "time in ms from an event that may change the members (a node starts or is forgotten, a queue is "
+        "declared, a policy is set) to the next check",
         within=(10, _HOUR_MS),
     )
     definitions: str | None = text(
-        None, "JSON file with users, virtual hosts, queues, exchanges as RabbitMQ exports them, read at start"
+        None,
+        "JSON file of definitions (users, virtual hosts, queues, exchanges) as RabbitMQ exports them; "
+        "the broker imports it when it starts",
     )
     queues: tuple[QueueDeclaration, ...] = ()
     declare_on_attach: bool = switch(
-        True, "a bare queue name as address declares a durable classic queue, as in RabbitMQ 4.0"
+        True, "an attach to a bare queue name declares a durable classic queue, as in RabbitMQ 4.0"
     )
 
     container_id: str = text(
         "",
-        "name that the broker gives itself; empty: node_name or amqp10broker, @ and the host name",
+        "container-id that the broker sends in its open frame",
         may_be_empty=True,
     )
     log_level: str = text(
-        "info", "least serious log entry to write", choices=("debug", "info", "warning", "error", "critical")
+        "info",
+        "lowest level of log entries to write",
+        choices=("debug", "info", "warning", "error", "critical"),
     )
-    log_format: str = text("console", "log for people or for programs", choices=("console", "json"))
+    log_format: str = text(
+        "console", "format of the log: text for people, or JSON for programs", choices=("console", "json")
+    )
     record_frames: str | None = text(
-        None, "folder to record every frame into, as JSON without contents: for 'frames' and 'lint'"
+        None,
+        "folder for recordings of every frame, as JSON without message contents; 'frames print' and "
+        "'frames lint' read them",
     )
-    trace_frames: bool = switch(False, "write every frame that is received and sent to the log")
+    trace_frames: bool = switch(False, "write every frame, received or sent, to the log")
     admin_socket: str | None = text(
         None,
-        "path of the Unix socket for status and set; empty: none; default: a private directory",
+        "path of the Unix socket for administrative commands; an empty value turns it off",
         may_be_empty=True,
     )
     ready_file: str | None = text(
-        None, "file that has the ports as JSON while clients can connect: for programs that start a broker"
+        None,
+        "file to which the broker writes its ports as JSON when clients can connect, for programs that "
+        "start a broker",
     )
 
     node_name: str | None = text(
-        None, "name of this node, unique in its cluster; given: it is one of a cluster, see cluster_nodes"
+        None,
+        "name of this node, unique in its cluster; it makes the broker a node of a cluster, see "
+        "cluster_nodes",
     )
     cluster_port: int = number(
         0, "TCP port for the other nodes of the cluster", within=(1, 65_535), zero_means="20000 above port"
     )
     cluster_nodes: str | None = text(
         None,
-        "nodes of the cluster as NAME=HOST:PORT,... with their cluster ports; the first founds it, others "
-        "join; a node that is in a cluster goes to the members that it knows",
+        "nodes of the cluster as NAME=HOST:PORT,... with their cluster ports; the first founds the "
+        "cluster, the others join it; a node that is a member already uses the stored addresses",
     )
     cluster_target_size: int = number(
         0,
-        "nodes that make the cluster whole; the founder declares the queues of its configuration then",
+        "number of nodes at which the cluster is complete; the first node then declares the queues of its "
+        "configuration",
         within=(1, 255),
         zero_means="as many as cluster_nodes has",
     )
@@ -660,26 +706,34 @@ class Config:
         None, "file with the secret that the nodes share, readable by its owner only"
     )
     cluster_suspect_ms: int = number(
-        1_000, "silence after which another node is taken for dead, in ms", within=(200, 60_000)
+        1_000,
+        "time in ms without a message from another node after which this node treats it as down",
+        within=(200, 60_000),
     )
     cluster_decide_ms: int = number(
         30_000,
-        "time within which a majority of the nodes must agree on a change of what is declared, and a queue "
-        "have a leader for a client that asks it, in ms; then that is refused",
+        "time in ms within which a majority of the nodes must commit a change of metadata, and a queue "
+        "must have a leader for a client's request; after it the request is refused",
         within=(1_000, 600_000),
     )
     cluster_plaintext: bool = switch(
-        False, "nodes on other machines are spoken to without TLS: whoever is between can read all"
+        False,
+        "permit connections without TLS to nodes on other machines; the traffic can then be read on "
+        "the network",
     )
     cluster_tls_cert_file: str | None = text(
-        None, "PEM file with this node's certificate; given: nodes speak TLS and demand one of each other"
+        None,
+        "PEM file with this node's certificate; if it is given, nodes use TLS and verify each other's "
+        "certificates",
     )
-    cluster_tls_key_file: str | None = text(
-        None, "PEM file with its private key; default: in cluster_tls_cert_file"
+    cluster_tls_key_file: str | None = text(None, "PEM file with this node's private key")
+    cluster_tls_ca_file: str | None = text(
+        None, "PEM file with the certificate authorities that nodes trust for each other"
     )
-    cluster_tls_ca_file: str | None = text(None, "PEM file with the authorities of the nodes' certificates")
     discard_my_data: bool = switch(
-        False, "a node with data of its own that joins a cluster loses it; without this it is refused"
+        False,
+        "delete the data of this node when it joins a cluster; without this option a node that has "
+        "data cannot join",
     )
 
     rules: Rules = field(init=False, repr=False, compare=False)

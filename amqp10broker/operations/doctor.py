@@ -137,20 +137,21 @@ def _bad(evidence: str, to_do: str) -> Found:
 def _default_user(facts: Facts) -> Found:
     rules, guest = facts.seen.rules, facts.seen.guest
     if not rules.passwords:
-        return _ok("the broker takes no passwords, tokens only")
+        return _ok("the broker accepts tokens only, no passwords")
     if guest is None:
         return _ok("there is no user 'guest'")
     if not guest:
         return _ok("the password of user 'guest' is not 'guest'")
-    to_do = "amqp10broker user delete guest, or user set-password guest"
+    to_do = "run: amqp10broker user delete guest, or amqp10broker user set-password guest"
     open_to = _outside(facts, "amqp", "http")
     if "guest" in rules.loopback_users:
         return _warn(
-            "user 'guest' has the password 'guest' from this machine, and for what comes over a proxy here",
+            "user 'guest' has the password 'guest', for clients on this machine and those that connect "
+            "through a proxy on it",
             to_do,
         )
     if not open_to:
-        return _warn("user 'guest' has the password 'guest' on only this machine", to_do)
+        return _warn("user 'guest' has the password 'guest', for clients on this machine only", to_do)
     return _bad(f"user 'guest' has the password 'guest' at {_at(open_to)}", to_do)
 
 
@@ -161,42 +162,48 @@ def _anonymous_login(facts: Facts) -> Found:
         return _ok("SASL ANONYMOUS is off")
     to_do = 'set anonymous_login_user = "" in the configuration, and restart'
     if user in rules.loopback_users:
-        evidence = f"user '{user}' needs no password from this machine"
-        return _warn(f"{evidence}, and for what comes over a proxy here", to_do)
+        evidence = f"user '{user}' needs no password, for clients on this machine"
+        return _warn(f"{evidence} and those that connect through a proxy on it", to_do)
     open_to = _outside(facts, "amqp")
     if not open_to:
-        return _warn(f"user '{user}' needs no password on only this machine", to_do)
+        return _warn(f"user '{user}' needs no password, for clients on this machine only", to_do)
     return _bad(f"user '{user}' needs no password at {_at(open_to)}", to_do)
 
 
 def _tls(facts: Facts) -> Found:
     plain = [each for each in _outside(facts, "amqp") if not each.tls]
     if not plain:
-        return _ok("AMQP without TLS cannot be reached from elsewhere")
-    to_do = "set tls_certificate and tls_key, and bind the plain port to 127.0.0.1 or firewall it"
+        return _ok("only this machine can reach AMQP without TLS")
+    to_do = (
+        "set tls_certificate and tls_key, and bind the port without TLS to 127.0.0.1 or close it in the "
+        "firewall"
+    )
     if facts.seen.rules.plain_needs_tls:
-        return _warn(f"messages can go unencrypted at {_at(plain)}; passwords cannot", to_do)
-    return _bad(f"passwords and messages can go unencrypted at {_at(plain)}", to_do)
+        return _warn(f"clients can send messages unencrypted at {_at(plain)}, but not passwords", to_do)
+    return _bad(f"clients can send passwords and messages unencrypted at {_at(plain)}", to_do)
 
 
 def _http_api(facts: Facts) -> Found:
     open_to = _outside(facts, "http")
     if not open_to:
-        return _ok("the HTTP API cannot be reached from elsewhere")
+        return _ok("only this machine can reach the HTTP API")
     plain = [each for each in open_to if not each.tls]
     if plain:
-        to_do = 'set http_tls, or http_host = "127.0.0.1", or serve with --no-http'
-        return _bad(f"passwords of the HTTP API can go unencrypted at {_at(plain)}", to_do)
-    to_do = 'firewall it, or set http_host = "127.0.0.1"'
-    return _warn(f"the HTTP API can be reached from elsewhere at {_at(open_to)}", to_do)
+        to_do = 'set http_tls, or http_host = "127.0.0.1", or turn it off with --no-http'
+        return _bad(f"clients of the HTTP API can send passwords unencrypted at {_at(plain)}", to_do)
+    to_do = 'close the port in the firewall, or set http_host = "127.0.0.1"'
+    return _warn(f"other machines can reach the HTTP API at {_at(open_to)}", to_do)
 
 
 def _metrics(facts: Facts) -> Found:
     open_to = _outside(facts, "metrics")
     if not open_to:
-        return _ok("metrics cannot be reached from elsewhere")
-    to_do = "firewall them; or serve with --no-prometheus, and scrape /metrics of the HTTP API"
-    return _warn(f"metrics can be read without a login at {_at(open_to)}", to_do)
+        return _ok("only this machine can reach the metrics")
+    to_do = (
+        "close the port in the firewall; or turn it off with --no-prometheus, and scrape /metrics of the "
+        "HTTP API"
+    )
+    return _warn(f"other machines can read metrics without a login at {_at(open_to)}", to_do)
 
 
 def _certificates(facts: Facts) -> Found | None:
@@ -208,14 +215,14 @@ def _certificates(facts: Facts) -> Found | None:
     for each in seen.certificates:
         name = f"{each.setting} {each.path}"
         if each.ends_at_ms is None:
-            state, said = State.UNKNOWN, f"{name}: its end cannot be read"
-            to_do.append("look at the file with: openssl x509 -enddate -noout -in FILE")
+            state, said = State.UNKNOWN, f"{name}: the end of its validity cannot be read"
+            to_do.append("check the file with: openssl x509 -enddate -noout -in FILE")
         else:
             left = each.ends_at_ms - seen.at_ms
             state = State.OK
-            said = f"{name} ends {_day(each.ends_at_ms)}"
+            said = f"{name} expires {_day(each.ends_at_ms)}"
             if left <= 0:
-                state, said = State.BAD, f"{name} has ended {_day(each.ends_at_ms)}"
+                state, said = State.BAD, f"{name} expired {_day(each.ends_at_ms)}"
             elif left < CERTIFICATE_WARN_MS:
                 state = State.BAD if left < CERTIFICATE_BAD_MS else State.WARN
                 said += f", in {left // DAY_MS} days"
@@ -223,8 +230,8 @@ def _certificates(facts: Facts) -> Found | None:
                 to_do.append("renew the certificate, and restart the broker")
         if each.changed:
             state = min(state, State.WARN, key=list(State).index)
-            said += "; the file was changed after the broker had read it"
-            to_do.append("restart the broker, which reads certificates at its start")
+            said += "; the file has changed since the broker read it"
+            to_do.append("restart the broker; it reads certificates when it starts")
         told.append(said)
         worst = min(worst, state, key=list(State).index)
     return worst, "; ".join(told), "; ".join(dict.fromkeys(to_do))
@@ -234,9 +241,9 @@ def _open_files(facts: Facts) -> Found:
     seen = facts.seen
     rules = seen.rules
     if seen.files_max is None:
-        return _ok("the process may open any number of files")
-    used = "" if seen.files_open is None else f"{seen.files_open} files are open, and "
-    evidence = f"{used}{seen.files_max} may be"
+        return _ok("the process has no limit of open files")
+    used = "" if seen.files_open is None else f"{seen.files_open} files are open; "
+    evidence = f"{used}the process may open {seen.files_max}"
     to_do = "raise LimitNOFILE= in the systemd unit, or ulimit -n; or lower connection_max"
     if seen.files_open is not None and seen.files_open > FILES_FULL_SHARE * seen.files_max:
         return _bad(evidence, to_do)
@@ -257,18 +264,18 @@ def _memory(facts: Facts) -> Found:
     allowed, total = seen.memory_allowed_bytes, seen.memory_total_bytes
     if allowed is None:
         return _unknown(
-            "the system does not say how much memory the process may use",
-            "set vm_memory_high_watermark to an amount below the machine's",
+            "the operating system does not report how much memory the process may use",
+            "set vm_memory_high_watermark to an amount below the machine's memory",
         )
     room = _size(allowed)
     if total is not None and allowed < total:
-        room += f", which a limit leaves of the machine's {_size(total)}"
+        room += f", a limit below the machine's {_size(total)}"
     if limit is None:
         return _bad(
-            f"publishers are held back at no amount of memory; the process may use {room}",
+            f"publishers are never blocked for memory; the process may use {room}",
             "set vm_memory_high_watermark to an amount",
         )
-    evidence = f"publishers are held back above {_size(limit)}; the process may use {room}"
+    evidence = f"publishers are blocked above {_size(limit)}; the process may use {room}"
     to_do = "lower vm_memory_high_watermark (amqp10broker alarm memory-limit 0.6), or add memory"
     if limit >= allowed:
         return _bad(evidence, to_do)
@@ -283,17 +290,19 @@ def _disk(facts: Facts) -> Found:
     free, limit = disk.free_bytes, disk.resource.limit_bytes
     if free is None:
         return _unknown(
-            f"the system does not say how much is free at {seen.node.data_dir}", "look with: df -h"
+            f"the operating system does not report the free space at {seen.node.data_dir}",
+            ("check with: df -h"),
         )
     evidence = f"{_size(free)} are free at {seen.node.data_dir}"
     if seen.file_system is not None and seen.file_system.total_bytes is not None:
         evidence += f" of {_size(seen.file_system.total_bytes)}"
     if limit is None:
         return _bad(
-            f"{evidence}; no limit holds publishers back", "set one: amqp10broker alarm disk-limit 5GB"
+            f"{evidence}; publishers are never blocked for disk space",
+            ("set a limit: amqp10broker alarm disk-limit 5GB"),
         )
-    evidence += f"; publishers are held back below {_size(limit)}"
-    to_do = "make room; see which queues are long: amqp10broker queue list"
+    evidence += f"; publishers are blocked below {_size(limit)}"
+    to_do = "free space; find long queues with: amqp10broker queue list"
     if free < limit:
         return _bad(evidence, to_do)
     return _warn(evidence, to_do) if free < max(2 * limit, DISK_LOW_BYTES) else _ok(evidence)
@@ -304,7 +313,7 @@ def _alarms(facts: Facts) -> Found:
     if not told:
         return _ok("no alarm is on")
     return _bad(
-        f"publishers are held back by alarms: {', '.join(told)}",
+        f"publishers are blocked by alarms: {', '.join(told)}",
         "see amqp10broker status, and docs/limits-and-hardening.md",
     )
 
@@ -312,15 +321,15 @@ def _alarms(facts: Facts) -> Found:
 def _data_folder(facts: Facts) -> Found:
     folder = facts.seen.node.data_dir
     if folder is not None:
-        return _ok(f"durable data are in {folder}")
+        return _ok(f"durable data is in {folder}")
     to_do = "start the broker with --data-dir"
     if facts.durable_queues:
         return _bad(
             f"{counted(facts.durable_queues, 'queue')} {'is' if facts.durable_queues == 1 else 'are'} "
-            "declared durable, without a data folder: all is lost when the broker ends",
+            "declared durable, but the broker has no data folder: everything is lost when it stops",
             to_do,
         )
-    return _warn("there is no data folder: all is lost when the broker ends", to_do)
+    return _warn("there is no data folder: everything is lost when the broker stops", to_do)
 
 
 def _file_system(facts: Facts) -> Found:
@@ -329,7 +338,8 @@ def _file_system(facts: Facts) -> Found:
         return _ok("there is no data folder")
     if seen.file_system is None:
         return _unknown(
-            f"the system does not say on what {seen.node.data_dir} is", "look with: findmnt -T FOLDER"
+            f"the operating system does not report the file system of {seen.node.data_dir}",
+            ("check with: findmnt -T FOLDER"),
         )
     kind = seen.file_system.type
     where = f"{seen.node.data_dir} is on {kind}, mounted at {seen.file_system.mounted_at}"
@@ -337,18 +347,20 @@ def _file_system(facts: Facts) -> Found:
         return _ok(where)
     if kind in _IN_MEMORY:
         return _bad(
-            f"{where}: in memory, lost with the machine's next start",
+            f"{where}: it is in memory, and lost when the machine restarts",
             "use a folder on a disk",
         )
     if kind in _OF_CONTAINER:
-        return _bad(f"{where}: a layer of a container, which goes with it", "mount a volume there")
+        return _bad(
+            f"{where}: it is a layer of a container, and deleted with the container", "mount a volume there"
+        )
     if kind in _REMOTE or kind.startswith("fuse"):
         return _warn(
-            f"{where}: syncs and locks depend on another program",
+            f"{where}: syncs and locks depend on another program or machine",
             "use a disk of this machine, or a block device",
         )
     return _unknown(
-        f"{where}, which may not store what is synced",
+        f"{where}, which may not store synced data reliably",
         "use ext4 or xfs on a disk of this machine",
     )
 
@@ -357,31 +369,31 @@ def _clock(facts: Facts) -> Found:
     clock = facts.seen.clock
     ahead = abs(clock.ahead_ms)
     if ahead >= CLOCK_WARN_MS:
-        where = "ahead" if clock.ahead_ms > 0 else "behind"
+        where = "ahead of" if clock.ahead_ms > 0 else "behind"
         return (
             State.BAD if ahead >= CLOCK_BAD_MS else State.WARN,
             (
-                f"the machine's clock was set since the start: it is {ahead / 1000:.1f} s {where} of the "
-                "broker's time"
+                f"the machine's clock was changed since the broker started: it is {ahead / 1000:.1f} s "
+                f"{where} the broker's time"
             ),
             "synchronise the clock (chrony, systemd-timesyncd), and restart the broker",
         )
     if clock.notes:
         return _warn(
             "; ".join(clock.notes),
-            "synchronise all clocks (chrony, systemd-timesyncd), and restart the node that is wrong",
+            "synchronise all clocks (chrony, systemd-timesyncd), and restart the node whose clock was wrong",
         )
     if clock.synchronised is None:
         return _unknown(
-            f"the clock was not set since the start; {clock.told_by}",
-            "look with: timedatectl",
+            f"the clock was not changed since the broker started; {clock.told_by}",
+            "check with: timedatectl",
         )
     if not clock.synchronised:
         return _warn(
             clock.told_by,
-            "synchronise the clock (chrony, systemd-timesyncd); for a virtual machine the host may do so",
+            "synchronise the clock (chrony, systemd-timesyncd); on a virtual machine the host may do this",
         )
-    return _ok(f"the clock was not set since the start; {clock.told_by}")
+    return _ok(f"the clock was not changed since the broker started; {clock.told_by}")
 
 
 def _version(facts: Facts) -> Found:
@@ -394,7 +406,7 @@ def _version(facts: Facts) -> Found:
         nodes = ", ".join(f"{name} {version}" for name, version in sorted(cluster.versions.items()))
         return _warn(
             f"{told}; the nodes have different versions: {nodes}",
-            "upgrade the others, node by node (docs/cluster.md)",
+            "upgrade the older nodes, one at a time (docs/cluster.md)",
         )
     return _ok(told)
 
@@ -403,14 +415,14 @@ def _tracing(facts: Facts) -> Found:
     node = facts.seen.node
     told, to_do = [], []
     if facts.seen.rules.trace_frames:
-        told.append("every frame goes to the log (trace_frames)")
-        to_do.append("restart without trace_frames")
+        told.append("every frame is written to the log (trace_frames)")
+        to_do.append("restart the broker without trace_frames")
     if traces := [trace.what for trace in node.traces if trace.ended is None and trace.what != "everything"]:
         told.append(f"frames are traced: {', '.join(traces)}")
-        to_do.append("end each with: amqp10broker frames trace WHAT off")
+        to_do.append("end each trace with: amqp10broker frames trace WHAT off")
     if node.recording is not None:
         told.append(f"flow events are recorded into {node.recording.folder}")
-        to_do.append("amqp10broker record stop")
+        to_do.append("end the recording with: amqp10broker record stop")
     if not told:
         return _ok("nothing is traced or recorded")
     return _warn("; ".join(told), "; ".join(to_do))
@@ -418,8 +430,11 @@ def _tracing(facts: Facts) -> Found:
 
 def _test_mode(facts: Facts) -> Found:
     if facts.seen.rules.test_mode:
-        return _bad("the broker was started with test_mode", "restart without test_mode")
-    return _ok("it is off")
+        return _bad(
+            "test_mode is on: clients can make the broker commit faults",
+            ("restart the broker without test_mode"),
+        )
+    return _ok("test_mode is off")
 
 
 def _cluster_quorum(facts: Facts) -> Found | None:
@@ -427,13 +442,13 @@ def _cluster_quorum(facts: Facts) -> Found | None:
     if cluster.alone:
         return None
     if not cluster.critical:
-        return _ok(f"nothing would lose its majority without node '{cluster.me}'")
+        return _ok(f"every quorum queue and the metadata would have a majority without node '{cluster.me}'")
     shown = ", ".join(cluster.critical[:5])
     if len(cluster.critical) > 5:
         shown += f", and {len(cluster.critical) - 5} more"
     return _bad(
         f"without node '{cluster.me}' these would lose their majority: {shown}",
-        "start the other nodes before this one is stopped; see amqp10broker queue quorum-status",
+        "start the other nodes before you stop this one; see amqp10broker queue quorum-status",
     )
 
 
@@ -443,31 +458,29 @@ def _cluster_leaders(facts: Facts) -> Found | None:
         return None
     if found is None:
         return _ok("every quorum queue with a member here has a leader")
-    evidence = f"{found.queues} queues have no leader, {', '.join(found.names)} among them: {found.reason}"
+    evidence = f"{found.queues} queues have no leader, among them {', '.join(found.names)}: {found.reason}"
     if found.stuck:
         return _bad(evidence, f"start {', '.join(found.missing)}")
-    return _warn(evidence, "wait: elections are under way ('cluster status')")
+    return _warn(evidence, "wait until the elections end; see amqp10broker cluster status")
 
 
 def _cluster_nodes(facts: Facts) -> Found | None:
     cluster = facts.cluster
     if cluster.alone:
         if facts.formed:
-            return _warn(
-                "the cluster has one node: what is on it is nowhere else", "add two nodes (docs/cluster.md)"
-            )
+            return _warn("the cluster has one node: its data has no copy", "add two nodes (docs/cluster.md)")
         return None
     count = len(cluster.nodes)
     evidence = f"{count} nodes: {', '.join(cluster.nodes)}"
     if cluster.down:
         return _bad(
-            f"{evidence}; not reached: {', '.join(cluster.down)}",
-            "start them, or amqp10broker cluster forget-node",
+            f"{evidence}; these cannot be reached: {', '.join(cluster.down)}",
+            "start them, or remove them with: amqp10broker cluster forget-node",
         )
     if count % 2 == 0:
         return _warn(
-            f"{evidence}; an even number survives no more losses than one less",
-            "add a node, or take one out",
+            f"{evidence}; an even number of nodes tolerates no more failures than one node less",
+            "add a node, or remove one",
         )
     return _ok(evidence)
 
@@ -479,16 +492,16 @@ def _cluster_machines(facts: Facts) -> Found | None:
     homes: dict[str | None, list[str]] = {}
     for name, boot_id in ((cluster.me, facts.seen.boot_id), *((p.name, p.boot_id) for p in cluster.peers)):
         homes.setdefault(boot_id, []).append(name)
-    unknown = [f"of {', '.join(cluster.silent)}: {_why_not(cluster)}"] if cluster.silent else []
+    unknown = [f"for {', '.join(cluster.silent)}: {_why_not(cluster)}"] if cluster.silent else []
     if homeless := homes.pop(None, []):
-        unknown.append(f"of {', '.join(homeless)}: the system does not say")
+        unknown.append(f"for {', '.join(homeless)}: the operating system does not report it")
     shared = [names for names in homes.values() if len(names) > 1]
     if shared:
-        told = "; ".join(f"{' and '.join(names)} run on one machine" for names in shared)
-        return _warn(told, "move nodes to machines of their own")
+        told = "; ".join(f"{' and '.join(names)} run on the same machine" for names in shared)
+        return _warn(told, "run each node on its own machine")
     if unknown:
-        return _unknown(f"not known {'; '.join(unknown)}", "ask again when all nodes run")
-    return _ok("each node is on a machine of its own")
+        return _unknown(f"unknown {'; '.join(unknown)}", "run the check again when all nodes run")
+    return _ok("each node runs on its own machine")
 
 
 def _cluster_clocks(facts: Facts) -> Found | None:
@@ -498,33 +511,34 @@ def _cluster_clocks(facts: Facts) -> Found | None:
     far = [peer for peer in cluster.peers if abs(peer.ahead_ms) >= CLOCK_WARN_MS]
     if far:
         told = ", ".join(
-            f"that of {peer.name} is at least {abs(peer.ahead_ms) / 1000:.1f} s "
+            f"{peer.name} is at least {abs(peer.ahead_ms) / 1000:.1f} s "
             f"{'ahead' if peer.ahead_ms > 0 else 'behind'}"
             for peer in far
         )
         worst = max(abs(peer.ahead_ms) for peer in far)
         return (
             State.BAD if worst >= CLOCK_BAD_MS else State.WARN,
-            f"the times of the nodes differ from that of {cluster.me}: {told}",
-            "synchronise all clocks (chrony, systemd-timesyncd), and restart the node that is wrong",
+            f"the clocks of the nodes differ from that of {cluster.me}: {told}",
+            "synchronise all clocks (chrony, systemd-timesyncd), and restart the node whose clock was wrong",
         )
     if cluster.silent:
         return _unknown(
-            f"not known of {', '.join(cluster.silent)}: {_why_not(cluster)}", "ask again when all nodes run"
+            f"unknown for {', '.join(cluster.silent)}: {_why_not(cluster)}",
+            ("run the check again when all nodes run"),
         )
-    return _ok(f"no difference of {CLOCK_WARN_MS / 1000:g} s between the nodes can be seen")
+    return _ok(f"the clocks of the nodes differ by less than {CLOCK_WARN_MS / 1000:g} s")
 
 
 def _cluster_traffic(facts: Facts) -> Found | None:
     if not facts.formed:
         return None
     if facts.seen.rules.cluster_tls:
-        return _ok("nodes speak TLS")
+        return _ok("nodes use TLS")
     plain = _outside(facts, "clustering")
     if not plain:
         return _ok("only this machine can reach the port for other nodes")
     return _warn(
-        f"traffic of nodes is not encrypted at {_at(plain)}",
+        f"the traffic between nodes is not encrypted at {_at(plain)}",
         "set cluster_tls_cert_file and cluster_tls_ca_file",
     )
 
@@ -584,7 +598,7 @@ def _size(count: int) -> str:
 
 @operation("doctor", "node", changes=False, command=Command("doctor", "--formatter json"))
 async def doctor(
-    caller: Caller, by_itself: Annotated[bool, "do not ask the other nodes of the cluster"] = False
+    caller: Caller, by_itself: Annotated[bool, "do not query the other nodes of the cluster"] = False
 ) -> dict[str, Any]:
     """Say what of this node is not as it should be in production.
 
@@ -679,14 +693,18 @@ def _queue(upgrade: Upgrade, queue: DeclaredQueue) -> None:
     drops = bounded and settings.overflow is Overflow.DROP_HEAD
     returned = limit is not None and queue.counted()["requeued"]
     for row, applies, what in (
-        ("delivery_limit", not stated, f"it states no delivery limit: it has {limit or 'none'}"),
+        ("delivery_limit", not stated, f"it sets no delivery limit; the limit is {limit or 'none'}"),
         (
             "limit_counts_failed",
             returned,
-            f"its clients return messages, of which it delivers one {limit} times",
+            f"its clients return messages; it delivers each at most {limit} times",
         ),
         ("unlimited_returns_last", stated and limit is None, "it has no delivery limit"),
-        ("drops_next", drops, "it drops its head when it is full: another one, if messages have priorities"),
+        (
+            "drops_next",
+            drops,
+            ("it drops its head when it is full; with priorities another message is dropped"),
+        ),
     ):
         if applies:
             upgrade.use(row, of, what, **{"delivery_limit": DELIVERY_LIMIT, **queue.rules})

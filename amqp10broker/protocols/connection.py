@@ -1,8 +1,8 @@
 """The parts of a connection that both protocols share: its first bytes, idle time-outs, bounds of unfinished
 input.
 
-The first eight bytes of a client select the protocol. For others it gets a supported header, and then the
-socket is closed (AMQP 1.0 part 2, section 2.2; AMQP 0-9-1 section 4.2.2).
+The first eight bytes of a client select the protocol. To unsupported ones the broker sends a supported
+header, and then closes the socket (AMQP 1.0 part 2, section 2.2; AMQP 0-9-1 section 4.2.2).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Greeting:
 
 
 def answer(data: bytes) -> Greeting | None:
-    """Decide on a client's first bytes; None: there are too few of them."""
+    """Decide on a client's first bytes; None if there are too few of them."""
     header = data[:HEADER_BYTES]
     if len(header) < HEADER_BYTES:
         # Bytes that cannot become a header are answered at once.
@@ -59,14 +59,16 @@ class IdleTimer:
     """Determines when to send an empty frame and when the peer has been silent for too long. `interval`:
     seconds between two calls of `tick`; None: neither side has a time-out.
 
-    A process can be held up while data of the peer waits to be read; so the time between two calls counts as
-    silence for no longer than a quarter of the time-out.
+    A process can be delayed while data of the peer waits to be read. So the time between two calls counts as
+    silence for at most a quarter of the time-out.
     """
 
     __slots__ = ("_local", "_looked_at", "_received", "_remote", "_sent", "_sent_at", "_silence", "interval")
 
     def __init__(self, local_ms: int, remote_ms: int | None, now: float) -> None:
-        """`local_ms`: the longest accepted silence of the peer, 0 for any; `remote_ms`: its idle-time-out."""
+        """Create it. `local_ms`: the longest accepted silence, 0 for any; `remote_ms`: the peer's
+        idle-time-out.
+        """
         self._local = local_ms / 1000
         self._remote = (remote_ms or 0) / 1000
         self._received = -1
@@ -74,14 +76,14 @@ class IdleTimer:
         self._looked_at = now
         self._silence = 0.0
         self._sent_at = now
-        # A silence of a quarter is noticed at most a quarter late, so that ours lasts no longer than half of
-        # the peer's time-out.
+        # A silence of a quarter is noticed at most a quarter late, so that this end is silent for at most
+        # half of the peer's time-out.
         choices = [part for part in (self._local / 4, self._remote / 4) if part > 0]
         self.interval = min(choices) if choices else None
 
     def tick(self, now: float, received: int, sent: int, *, listening: bool = True) -> tuple[bool, bool]:
         """Return whether to send an empty frame now, and whether the peer's silence has lasted too long.
-        `listening`: we read from the socket.
+        `listening`: the socket is being read.
         """
         if received != self._received or not listening:
             self._received = received
@@ -112,7 +114,7 @@ class Budget:
         self.within = within
 
     def take(self, size: int) -> Budget | None:
-        """Hold more bytes; or return the budget that has too few left, and hold none."""
+        """Hold more bytes and return None; or return the budget that has too few left, and hold no more."""
         if self.held_bytes + size > self.bytes_max:
             return self
         if self.within is not None and (short := self.within.take(size)) is not None:
@@ -140,7 +142,7 @@ class UserBudgets:
     def __init__(self, node_bytes_max: int, message_bytes_max: int) -> None:
         self._user_bytes_max = max(node_bytes_max // 2, 2 * message_bytes_max)
         self._node = Budget(max(node_bytes_max, self._user_bytes_max), "on this node")
-        # A connection holds its user's.
+        # A connection holds a reference to its user's budget.
         self._by_user: WeakValueDictionary[str, Budget] = WeakValueDictionary()
 
     def of(self, user: str) -> Budget:

@@ -14,12 +14,12 @@ _BINARY32: Final = struct.Struct(">f")
 
 
 class EncodeError(ValueError):
-    """A fault of ours: a value has no encoding in the protocol, or does not fit the requested type."""
+    """An internal error: a value has no encoding in the protocol, or does not fit the requested type."""
 
 
 class Integer(int):
     """An int of a fixed width, ``class UByte(Integer, bits=8)``. Raises `EncodeError`. A decoder calls
-    ``int.__new__`` and skips the check.
+    ``int.__new__`` to skip the check.
     """
 
     __slots__ = ()
@@ -70,8 +70,8 @@ def add(serial: int, distance: int) -> int:
 
 
 def diff(a: int, b: int) -> int:
-    """Return the signed distance from `b` to `a`, -2**31 .. 2**31 - 1. One of exactly 2**31, which RFC 1982
-    leaves undefined, is "`a` is behind `b`": the reading that never grants anything.
+    """Return the signed distance from `b` to `a`, -2**31 .. 2**31 - 1. RFC 1982 leaves a distance of exactly
+    2**31 undefined; here `a` is then behind `b`, which never grants anything.
     """
     distance = (a - b) & MASK
     return distance - _MODULUS if distance & _HALF else distance
@@ -83,7 +83,7 @@ def limit_left(base: int, allowance: int, position: int) -> int:
     is added to the signed distance between the two sequence numbers.
     """
     left = allowance - diff(position, base)
-    if left > MASK:  # the peer has counted more than there was
+    if left > MASK:  # the peer has counted more than the allowance
         return MASK
     return left if left > 0 else 0
 

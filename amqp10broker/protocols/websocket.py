@@ -1,7 +1,6 @@
 """An open WebSocket at the server's end, over the package `websockets`.
 
-Incoming messages are a stream of bytes, without a meaning of their ends; outgoing ones are whole AMQP
-frames::
+Incoming messages are a stream of bytes, and their ends have no meaning; outgoing ones are whole AMQP frames::
 
     layer.receive(bytes of the socket)      # AMQP's bytes in them
     layer.wrap(whole AMQP frames)           # bytes for the socket, with pongs and a close
@@ -18,7 +17,7 @@ from websockets.protocol import OPEN, Protocol, Side
 from amqp10broker.protocols.connection import WireProtocol as Spoken
 
 MESSAGE_BYTES: Final = 65_536
-"""Of a message, unless a single AMQP frame has more."""
+"""The bytes of a message, unless a single AMQP frame has more."""
 _BINARY: Final = 0x80 | Opcode.BINARY
 _SIZES_OF_16_BITS: Final = 126
 _SIZES_OF_64_BITS: Final = 127
@@ -28,16 +27,16 @@ _HEADER_BYTES: Final = 8
 _NOT_BINARY: Final = "AMQP comes in binary messages"
 
 Measure: TypeAlias = Callable[[bytes, int], int]
-"""Bytes of the AMQP frame, or protocol header, at a position."""
+"""Returns the length of the AMQP frame, or protocol header, at a position."""
 
 
 class WebSocketLayer:
-    """The server's end. `pieces`: messages, and fragments of them, in the last bytes that came. `fault`: why
-    we closed the WebSocket; empty: we did not.
+    """The server's end. `pieces`: the number of messages and fragments in the last bytes that came. `fault`:
+    why this end closed the WebSocket; empty: it did not.
     """
 
     def __init__(self, piece_bytes_max: int) -> None:
-        """`piece_bytes_max`: of a message or fragment from the client."""
+        """Create the layer. `piece_bytes_max`: of a message or fragment from the client."""
         self._protocol = Protocol(Side.SERVER, max_size=(None, piece_bytes_max))
         self._measure: Measure = _amqp10
         self._pong = b""
@@ -82,7 +81,7 @@ class WebSocketLayer:
     # --- out --------------------------------------------------------------------------------------
 
     def wrap(self, data: bytes | bytearray | memoryview) -> bytes:
-        """Return messages of AMQP frames, behind `take_output`."""
+        """Return messages of AMQP frames, after `take_output`."""
         pieces: list[bytes | bytearray | memoryview] = [self.take_output()]
         if len(data) > self.message_bytes_max:
             for part in whole_frames(bytes(data), self.message_bytes_max, self._measure):
@@ -142,5 +141,5 @@ def _amqp10(data: bytes, at: int) -> int:
 
 
 def _amqp091(data: bytes, at: int) -> int:
-    # Type, channel and size before the payload, one octet behind it.
+    # Type, channel and size come before the payload, and one octet after it.
     return int.from_bytes(data[at + 3 : at + 7], "big") + 8

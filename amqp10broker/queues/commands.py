@@ -1,8 +1,8 @@
 """Commands that sessions and channels send to queues, and the effects that queues send back.
 
 References are equal on every node and contain no object of the runtime. Records are not modified after they
-were sent; the four that are made per batch are not *declared* frozen, because that costs 0.3 us instead of
-0.1 each.
+were sent. The four that are made per batch are not *declared* frozen, because a frozen record takes 0.3 us to
+make instead of 0.1.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
 
 
 ROOM_BYTES: Final = 2 * 1024 * 1024
-"""Bytes of contents that a consumer requests at a time, beside a number of messages; the message that exceeds
-it is the last. So a consumer with a client that does not read holds some megabytes, and not 256 of the
+"""The bytes of contents that a consumer requests at a time, besides a number of messages; the message that
+exceeds them is the last. So a consumer whose client does not read holds some megabytes, and not 256 of the
 largest messages.
 """
 
 JOINED_MAX: Final = 4096
-"""Messages up to which publishes are joined."""
+"""The number of messages up to which publishes are joined."""
 
 NO_BOUND: Final = 2**63
 """No limit of bytes: for consumers inside the program."""
 
 
 class PeerId(NamedTuple):
-    """A session, channel or other client of queues, on every node. Only its own node maps the id to a
-    mailbox.
+    """The id of a session, channel or other client of queues, unique in the cluster. Only its own node maps
+    the id to a mailbox.
     """
 
     node: int
-    """u32; 0: a node that is in no cluster."""
+    """u32; 0 for a node that is not in a cluster."""
     incarnation: int
-    """Start of that node, u32, growing."""
+    """The number of the node's start, u32, growing."""
     session: int
-    """Number in that start, u64."""
+    """The number of the session since that start, u64."""
 
 
 class ConsumerRef(NamedTuple):
@@ -104,7 +104,7 @@ class DeliveryOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AttachPublisher:
-    """Attach a link with this queue as its fixed target."""
+    """Attach a publishing link that has this queue as its fixed target."""
 
     publisher: PublisherRef
 
@@ -118,8 +118,8 @@ class DetachPublisher:
 
 @dataclass(slots=True, eq=False)
 class Publish:
-    """Publish messages of one link, in order. `ids`: one number a message, returned when it is confirmed.
-    `settled`: the client wants no outcome; returned unchanged.
+    """Publish messages of one link, in order. `ids`: one number for each message, returned when it is
+    confirmed. `settled`: the client wants no outcome; returned unchanged.
     """
 
     publisher: PublisherRef
@@ -130,15 +130,21 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Subscribe a link or an AMQP 0-9-1 consumer, without credit. Refused with `SubscribeRefused` if it or
-    another has exclusive use. `settled`: deliveries count as accepted when they are handed over. `counted`:
-    false for fetches of single messages (basic.get), which do not matter for counts, exclusiveness and
-    auto-delete, and for browsers. `priority`: of all consumers with credit, those of the highest get
-    messages. `timeout_ms`: how long it may hold a delivery (quorum queues); None: as in the queue's settings.
-    `position`: in a stream, in the form of `message.filters`. `filters`: the messages it wants, and its end
-    in a stream. `browse`: it receives copies and takes no message; of a classic or a quorum queue. `shown`:
-    progress of a browser that goes on, from its last `Deliver`. `enqueued_time`: messages of a stream get the
-    time at which they were written.
+    """Subscribe a link or an AMQP 0-9-1 consumer, without credit.
+
+    It is refused with `SubscribeRefused` if it or another consumer has exclusive use.
+
+    Attributes:
+        settled: deliveries count as accepted when they are handed over.
+        counted: false for fetches of single messages (basic.get) and browsers, which do not matter for
+            counts, exclusiveness and auto-delete.
+        priority: of all consumers with credit, those of the highest priority get messages.
+        timeout_ms: how long it may hold a delivery (quorum queues); None: as in the queue's settings.
+        position: in a stream, in the form of `message.filters`.
+        filters: the messages that it wants, and its end in a stream.
+        browse: it receives copies and takes no message from a classic or quorum queue.
+        shown: the progress of a browser that continues, from its last `Deliver`.
+        enqueued_time: messages of a stream get the time at which they were written.
     """
 
     consumer: ConsumerRef
@@ -167,10 +173,13 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """Remove a consumer. `unsent`: keys that did not reach the client: requeued as if never delivered.
-    `unsent_messages`: their messages; of a settled consumer's the queue may have no copy. `seen`: deliveries
-    that reached the session so far; those beyond never reached the client either. `delivery_outcome`: of all
-    others.
+    """Remove a consumer.
+
+    Attributes:
+        unsent: keys that did not reach the client. They are requeued as if they had never been delivered.
+        unsent_messages: their messages; for a settled consumer the queue may have no copy.
+        seen: deliveries that reached the session so far; later ones did not reach the client either.
+        delivery_outcome: of all other deliveries.
     """
 
     consumer: ConsumerRef
@@ -182,11 +191,16 @@ class Unsubscribe:
 
 @dataclass(slots=True, eq=False)
 class Credit:
-    """Set a consumer's credit: ``credit := delivery_count + credit - own delivery-count``. Always answered
-    with one `CreditReply`. Deliveries end with the message that uses up `room`, in bytes of contents,
-    whatever credit is left; `Deliver.spent` is set then, and further deliveries need another `Credit`.
-    `delivery_count`: deliveries that the session has sent to the client, from which `credit` counts. `drain`:
-    credit that cannot be used at once is forfeited. `seen`: as in `Unsubscribe`.
+    """Set a consumer's credit: ``credit := delivery_count + credit - own delivery-count``.
+
+    It is always answered with one `CreditReply`. Deliveries end with the message that uses up `room`, in
+    bytes of contents, whatever credit is left. `Deliver.spent` is set then, and further deliveries need
+    another `Credit`.
+
+    Attributes:
+        delivery_count: deliveries that the session has sent to the client, from which `credit` counts.
+        drain: credit that cannot be used at once is forfeited.
+        seen: as in `Unsubscribe`.
     """
 
     consumer: ConsumerRef
@@ -199,10 +213,12 @@ class Credit:
 
 @dataclass(slots=True, eq=False)
 class Settle:
-    """Settle deliveries. Unknown keys are ignored; without keys the client has settled deliveries that the
-    queue took back, and is alive. `annotations`: an encoded AMQP 1.0 map to merge into the
-    message-annotations (`modified`); queues that store messages as published ignore it. `answer`: send
-    `Settled` when the outcome cannot be lost any more, in order, with all its keys.
+    """Settle deliveries.
+
+    Unknown keys are ignored. Without keys, the client has settled deliveries that the queue took back, which
+    shows that it is alive. `annotations`: an encoded AMQP 1.0 map to merge into the message-annotations
+    (`modified`); queues that store messages as published ignore it. `answer`: send `Settled` with all the
+    keys, in order, when the outcome cannot be lost any more.
     """
 
     consumer: ConsumerRef
@@ -214,11 +230,12 @@ class Settle:
 
 @dataclass(slots=True, eq=False)
 class GiveBack:
-    """Return deliveries that were not sent to their places, after the client has lowered its credit.
+    """Return unsent deliveries to their places, after the client has lowered its credit.
+
     Deliveries beyond `seen` are requeued with them, and the session must not take them any more: accepted
     after a later raise of the credit, they would overtake those that were given back. There is no credit
-    until the next `Credit`. `delivery_count`: of the queue for this consumer from now on. `epoch`: of every
-    `Deliver` and `CreditReply` from now on.
+    until the next `Credit`. `delivery_count`: that of the queue for this consumer from now on. `epoch`: that
+    of every `Deliver` and `CreditReply` from now on.
     """
 
     consumer: ConsumerRef
@@ -245,8 +262,9 @@ class Purge:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the queue with its messages. `request`: answered with the number of ready messages that went, or
-    the reason of a refusal. `if_unused`: only without consumers. `if_empty`: only without ready messages.
+    """Delete the queue with its messages. `request`: answered with the number of ready messages that were
+    deleted, or the reason of a refusal. `if_unused`: only without consumers. `if_empty`: only without ready
+    messages.
     """
 
     request: RequestRef | None = None
@@ -268,7 +286,7 @@ class Touch:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Apply the passing of time. Sent by the queue's own task only."""
+    """Apply the passing of time. Only the queue's own task sends it."""
 
 
 Change = (
@@ -293,14 +311,13 @@ TOUCH: Final = Touch()
 TICK: Final = Tick()
 
 ANSWERED_WHEN_GONE: Final = (Publish, AttachPublisher, DetachPublisher, Subscribe, Inspect, Purge, Delete)
-"""Commands that a deleted queue answers. All others are about consumers, which are notified that it is gone.
-"""
+"""The commands that a deleted queue answers. All others are about consumers, which are notified."""
 
 T = TypeVar("T")
 
 
 def joined(commands: Iterable[T]) -> list[T | Publish]:
-    """Join consecutive publishes of one publisher: each command costs as much as some tens of messages."""
+    """Join consecutive publishes of one publisher: a command takes as much time as some tens of messages."""
     result: list[T | Publish] = []
     last: Publish | None = None
     ids: list[int] = []
@@ -338,9 +355,7 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Unconfirmed:
-    """The queue was deleted before it could take responsibility for published messages. `failed`: because of
-    a fault.
-    """
+    """The queue was deleted before it was responsible for published messages. `failed`: by a fault."""
 
     publisher: PublisherRef
     ids: Sequence[int]
@@ -365,7 +380,7 @@ class Refusal(Enum):
     GONE = "gone"
     NOT_SUPPORTED = "not supported"
     NO_LEADER = "no leader"
-    """The queue had no leader until the time limit of the request."""
+    """The queue had no leader until the time limit of the request was over."""
 
 
 class DeadLetterReason(StrEnum):
@@ -377,8 +392,8 @@ class DeadLetterReason(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class DeadLetters:
-    """Messages that the queue gave up, in queue order, for its dead-letter exchange at that time, which need
-    not exist. `routing_key`: None keeps the messages' own.
+    """Messages that the queue gave up, in queue order, for its dead-letter exchange at that time, which may
+    not exist. `routing_key`: None: each message keeps its own.
     """
 
     reason: DeadLetterReason
@@ -396,10 +411,13 @@ class DeadMessage:
 
 @dataclass(slots=True, eq=False)
 class Deliver:
-    """Messages for a consumer, within its credit, in queue order. `epoch`: of the last `GiveBack`; a session
-    ignores deliveries of an older one. `spent`: the room of the last `Credit` is used up. `again`: some may
-    have been handed out before, which their heads state. `shown`: progress of a browser of a quorum queue
-    after these.
+    """Messages for a consumer, within its credit, in queue order.
+
+    Attributes:
+        epoch: that of the last `GiveBack`; a session ignores deliveries of an older one.
+        spent: the room of the last `Credit` is used up.
+        again: some may have been handed out before, which their heads state.
+        shown: the progress of a browser of a quorum queue after these messages.
     """
 
     consumer: ConsumerRef
@@ -413,7 +431,7 @@ class Deliver:
 
 @dataclass(slots=True, eq=False)
 class Settled:
-    """The outcome of a `Settle` survives a restart, as far as messages of the queue do."""
+    """The outcome of a `Settle` survives a restart, as far as the queue's messages do."""
 
     consumer: ConsumerRef
     keys: Sequence[int]
@@ -421,9 +439,9 @@ class Settled:
 
 @dataclass(slots=True, eq=False)
 class CreditReply:
-    """The answer to one `Credit`, after the deliveries it caused. `delivery_count`: of the queue; a drain has
-    advanced it. `credit`: what is left. `available`: number of ready messages. `epoch`: of the last
-    `GiveBack`; an answer of an older one is outdated.
+    """The answer to one `Credit`, after the deliveries that it caused. `delivery_count`: that of the queue; a
+    drain has advanced it. `credit`: the credit that is left. `available`: the number of ready messages.
+    `epoch`: that of the last `GiveBack`; an answer with an older one is outdated.
     """
 
     consumer: ConsumerRef
@@ -436,7 +454,7 @@ class CreditReply:
 
 @dataclass(frozen=True, slots=True)
 class QueueDeleted:
-    """The queue is gone, and the link to it must end."""
+    """The queue was deleted, and the link to it must end."""
 
     ref: ConsumerRef | PublisherRef
     queue: str
@@ -444,8 +462,8 @@ class QueueDeleted:
 
 @dataclass(frozen=True, slots=True)
 class QueueDown:
-    """The queue's node is unreachable, or has begun again: the consumer must end, and has lost its
-    deliveries. The queue may exist again later, and publishers stay.
+    """The queue's node is unreachable, or was restarted: the consumer must end, and has lost its deliveries.
+    The queue may exist again later, and publishers stay.
     """
 
     consumer: ConsumerRef
@@ -461,7 +479,7 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRefused:
-    """The consumer is not accepted. `why`: conflict of exclusive use; or the queue has no leader."""
+    """The consumer is not accepted. `why`: a conflict of exclusive use, or the queue has no leader."""
 
     consumer: ConsumerRef
     queue: str
@@ -470,7 +488,7 @@ class SubscribeRefused:
 
 @dataclass(frozen=True, slots=True)
 class ActiveChanged:
-    """The consumer became the single active consumer, or ceased to be it."""
+    """The consumer became the single active consumer, or is not active any more."""
 
     consumer: ConsumerRef
     active: bool
@@ -487,8 +505,8 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to `Inspect`, `Purge` or `Delete`. `ready`: ready messages; for the others those that were
-    removed. `refused`: None: success. `next_offset`: of a stream.
+    """The answer to `Inspect`, `Purge` or `Delete`. `ready`: the number of ready messages, or of those that
+    were removed. `refused`: None: success. `next_offset`: of a stream.
     """
 
     request: RequestRef

@@ -3,11 +3,11 @@
 The queue's task (`runtime.queues.queue_task`) calls five methods: `recover` once, then in each step::
 
     apply     let the machine apply commands
-    flush     write what was decided, and see what is durable
+    flush     write the decisions, and check what is durable
     publish   send effects that may be sent by now
 
-and `close` when it ends. No method waits: a completed operation calls `wake`, and the next step goes on with
-it. Commits over several queues call `catch_up`, then `takes_part`, then `apply_part`.
+and `close` when it ends. No method waits: a completed operation calls `wake`, and the next step continues
+with it. Commits over several queues call `catch_up`, then `takes_part`, then `apply_part`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from amqp10broker.queues.quorum.commands import NodeBatch, QuorumCommand
 
 
 class Admission:
-    """Publishes that wait while the disk is full, so that all other commands go on. Published messages need
-    room for good; settlements, credit and other records help to make room, and have a reserve
-    (`storage.journal`).
+    """Holds publishes while the disk is full, and lets all other commands pass.
+
+    Published messages need room permanently. Settlements, credit and other records help to make room, and
+    have a reserve (`storage.journal`).
     """
 
     __slots__ = ("_asked", "_room", "_since_ms", "_wake", "waiting")
@@ -40,7 +41,7 @@ class Admission:
         self._since_ms = 0
 
     def admitted(self, commands: list[Command], now_ms: int) -> list[Command]:
-        """Return the commands that may be applied now, those that waited included. Raises `StorageError`."""
+        """Return the commands that may be applied now, including those that waited. Raises `StorageError`."""
         room = self._room
         if room is None or not room.journal.reserve:
             return commands
@@ -98,22 +99,22 @@ class Admission:
         )
 
     def take(self) -> list[Publish]:
-        """Remove and return all waiting publishes, for a queue that is gone or fails."""
+        """Remove and return all waiting publishes of a queue that was deleted or fails."""
         waiting, self.waiting = self.waiting, []
         if waiting and self._room is not None:
-            # The refused request may have been this one. Other queues that wait repeat theirs.
+            # The refused request may have been this one. Other waiting queues repeat theirs.
             self._room.journal.withdraw()
         return waiting
 
 
 # The commands of a node are applied in order, or not at all (`NodeBatch`). So the leader does not hold
-# publishes back itself, with all commands behind them: it drops batches with publishes, and what follows from
-# that node, and has the node hold its publishes back and send the rest again.
+# publishes back itself, with all commands behind them. It drops batches with publishes and all later batches
+# of that node, and the node holds its publishes back and sends the rest again.
 
 
 class LinkAdmission(Admission):
     """The admission of a queue with members on several nodes. `on_refused`: called with node, incarnation and
-    number from which on commands were dropped.
+    number of the first dropped command.
     """
 
     __slots__ = ("_dropped", "_refuses", "on_refused", "on_room")
@@ -123,7 +124,7 @@ class LinkAdmission(Admission):
         self.on_refused: Callable[[int, int, int], None] = lambda node, incarnation, first: None
         self.on_room: Callable[[], None] = lambda: None
         self._refuses = False
-        # Node and incarnation -> number of the batch with which it has to go on.
+        # (Node, incarnation) -> the number of the batch with which the node has to continue.
         self._dropped: dict[tuple[int, int], int] = {}
 
     @property
@@ -184,7 +185,7 @@ MachineT = TypeVar("MachineT", bound=QueueMachine)
 
 
 class EffectBatch(NamedTuple):
-    """Effects to send. `dead`: dead letters to hand on at least once. `index`: of the last entry of a log
+    """Effects to send. `dead`: dead letters to forward at least once. `index`: that of the last log entry
     that made them; 0: none.
     """
 
@@ -199,9 +200,13 @@ PublishEffects = Callable[[EffectBatch], None]
 
 
 class DurabilityBackend(Generic[MachineT]):
-    """A backend without storage: effects are sent at once. `by_log`: commands are applied in `flush`, in the
-    order of a log. `durable`: what it stores survives a restart. `recovered`: the machine has its former
-    state. `due_ms`: when `flush` must be called without a command.
+    """A backend without storage: effects are sent at once.
+
+    Attributes:
+        by_log: commands are applied in `flush`, in the order of a log.
+        durable: what it stores survives a restart.
+        recovered: the machine has its former state.
+        due_ms: when `flush` must be called without a command.
     """
 
     __slots__ = ("_publish", "admission", "due_ms", "durable", "queue", "recovered", "wake")
@@ -220,8 +225,8 @@ class DurabilityBackend(Generic[MachineT]):
         self._publish = publish
 
     def recover(self, now_ms: int) -> Iterator[int]:
-        """Recover the former state, when the journal has been read; yields bytes read, in steps. Raises
-        `StorageError`; the broker must stop.
+        """Recover the former state, when the journal has been read; yield the number of bytes read, in steps.
+        Raises `StorageError`; the broker must stop then.
         """
         return iter(())
 
@@ -231,7 +236,7 @@ class DurabilityBackend(Generic[MachineT]):
             apply(command, now_ms)
 
     def flush(self, now_ms: int) -> None:
-        """Write what was decided, and check what is durable."""
+        """Write the decisions, and check what is durable."""
 
     def publish(self) -> None:
         self._publish(EffectBatch(self.queue.take_effects(), self.queue.take_dead_letters()))
@@ -247,14 +252,14 @@ class DurabilityBackend(Generic[MachineT]):
 
     @property
     def starting(self) -> bool:
-        """Whether it cannot take part yet; a step follows the end of this."""
+        """Whether the queue cannot take part yet; a step runs when that ends."""
         return False
 
     def recover_parts(self) -> None:
         """Apply what the journal has for a queue with files of its own, when both have been read."""
 
     def catch_up(self) -> None:
-        """Apply pending commands now, so that a commit comes behind them."""
+        """Apply pending commands now, so that a commit follows them."""
 
     def takes_part(self, size: int) -> bool:
         """Return whether the next commit, of so many bytes, can be applied and stored."""
@@ -271,7 +276,7 @@ class DurabilityBackend(Generic[MachineT]):
 
     @property
     def shared(self) -> bool:
-        """Whether other nodes have the queue too, and go on with it if this one cannot."""
+        """Whether other nodes have the queue too, and continue with it if this node cannot."""
         return False
 
     def deadline(self) -> int | None:
@@ -291,11 +296,11 @@ class DurabilityBackend(Generic[MachineT]):
     def delete(self) -> None: ...
 
     def storage_failed(self) -> None:
-        """Refuse publishes that are not safe, since storage has failed."""
+        """Refuse publishes that are not durable, because storage has failed."""
 
     def abandon(self) -> list[Command]:
-        """Give up the machine after a fault; its records are for the next start. Returns commands that were
-        not applied, which the caller has to answer.
+        """Give up the machine after a fault. Its records are left to the next start. Returns commands that
+        were not applied, which the caller has to answer.
         """
         return []
 

@@ -1,18 +1,19 @@
-"""What queues use of the node's storage: the journal, places of messages in it, pages in scratch files.
+"""The queues' interface to the node's storage: the journal, places of messages in it, pages in scratch files.
 
 An extent is one record of the journal, or several with few others between them. Removed messages are bits of
-one number, so that the index takes a few bytes a message even when they go in any order. Positions grow, so
-extents are in order.
+one number, so that the index takes a few bytes for each message even when they are removed in any order.
+Positions grow, so extents are in order.
 
-Durable AMQP 1.0 links in the journal: their termini, and the unsettled deliveries of publishers.
+This module also stores durable AMQP 1.0 links in the journal: their termini, and the unsettled deliveries of
+publishers.
 
 =============  ===============  ==================================================================
 kind           index            payload
 =============  ===============  ==================================================================
-`LINK`         number of link   document of the service, which replaces the one before
+`LINK`         number of link   the link's document, which replaces the one before
 `TAKEN`        number of link   delivery-tags of deliveries that queues have, each behind a u8 with its
                                 length; they are in one group with the queues' records of the messages
-`SETTLED`      number of link   tags likewise: forgotten
+`SETTLED`      number of link   tags likewise: removed
 `ENDED`        number of link   nothing
 =============  ===============  ==================================================================
 
@@ -52,12 +53,12 @@ class RecordLog(Protocol):
 
 
 class Commits(Protocol):
-    """The journal of the node, as its committer serves it."""
+    """The node's journal, with the committer that writes and syncs it."""
 
     journal: Journal
 
     def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
-        """Call a function when a ticket is durable; never, if storage fails."""
+        """Call a function when a ticket is durable. It is never called if storage fails."""
 
     def when_room(self, callback: Callable[[], None]) -> None:
         """Call a function once when there is no shortage of room."""
@@ -68,27 +69,27 @@ class Commits(Protocol):
         """
 
     def write_soon(self) -> None:
-        """Request a sync soon, for records for which no client waits."""
+        """Request a sync soon, for records that no client waits for."""
 
     def forget(self, group: int) -> None: ...
 
     def abandoned(self, group: int) -> None:
-        """Leave a failed queue's records to the next start: until then nothing is cleaned."""
+        """Leave a failed queue's records to the next start. Until then no file is cleaned."""
 
     def progress(self, *, busy: bool, waits: bool) -> QueueProgress: ...
 
 
 EXTENT_BYTES_MAX: Final = 256 * 1024
 DILUTION_MAX: Final = 8
-"""Records are not joined if more bytes than so many times a record's would have to be read for it."""
+"""Records are not joined to an extent if reading it would read more than so many times a record's bytes."""
 
 _FIRST: Final = attrgetter("first")
 
 
 class Extent:
     """Records of messages with consecutive positions. `length`: bytes to the end of the last one, with others
-    between. `weight`: of these, bytes that count for its messages. `size`: bytes of their contents. `gone`:
-    removed ones, as bits.
+    between. `weight`: the part of these bytes that counts for its messages. `size`: bytes of their contents.
+    `gone`: removed messages, as bits.
     """
 
     __slots__ = ("count", "file", "first", "gone", "gone_count", "length", "offset", "size", "weight")
@@ -110,7 +111,7 @@ class Extent:
 
     @property
     def gone_bytes(self) -> int:
-        """The part of its bytes that is not needed, as if all messages were of one size."""
+        """The bytes that are not needed any more, as if all messages were of one size."""
         return self.weight * self.gone_count // self.count
 
     def cut(self, at: int) -> Extent:
@@ -152,7 +153,7 @@ class Extents:
     def __init__(self, journal: RecordLog) -> None:
         self._journal = journal
         self._extents: list[Extent] = []
-        self._start = 0  # those before are all gone
+        self._start = 0  # extents before this one are completely removed
         self.files: dict[int, int] = {}
 
     def __bool__(self) -> bool:
@@ -186,7 +187,7 @@ class Extents:
         self.files[file] = self.files.get(file, 0) + 1
 
     def _make_place(self, start: int, stop: int) -> int:
-        # Returns where an extent with these positions belongs.
+        # Return where an extent with these positions belongs.
         extents = self._extents
         low = bisect_right(extents, start, lo=self._start, key=_FIRST)
         if low > self._start and extents[low - 1].stop > start:
@@ -211,7 +212,7 @@ class Extents:
         was_live = extent.gone_count < extent.count
         rest = extent.cut(at)
         self._extents.insert(index + 1, rest)
-        # Rounding must not change the needed bytes of the file. If all is gone, so may the file be.
+        # Rounding must not change the needed bytes of the file, which may be removed if no message is left.
         rounded = extent.gone_bytes + rest.gone_bytes - bytes_before
         if rounded:
             self._journal.add_dead(extent.file, rounded)
@@ -298,7 +299,7 @@ class Extents:
 
 
 def grows(positions: Sequence[int]) -> bool:
-    """Return whether positions, of which the ends are that far apart, are consecutive."""
+    """Return whether positions, whose ends are that far apart, are consecutive."""
     return isinstance(positions, range) or positions == list(range(positions[0], positions[-1] + 1))
 
 
@@ -342,14 +343,14 @@ class Spool:
 
     def keep(self, pieces: Sequence[bytes]) -> Page:
         if self._open is not None:
-            # Without room the disk alarm is on or will be, and memory is what is left.
+            # Without room the disk alarm is on or will be, and only memory is left.
             with suppress(OSError):
                 return self._write(self._open, pieces)
         return b"".join(pieces)
 
     def _write(self, open_scratch: Callable[[], Scratch], pieces: Sequence[bytes]) -> Place:
         if not self._number or self._filled >= FILE_BYTES_MAX:
-            # First the call that may fail: then it is tried again with the next page.
+            # This call may fail, so it comes first: then it is tried again with the next page.
             self._files[self._number + 1] = open_scratch()
             self._number += 1
             self._filled = 0
@@ -425,7 +426,7 @@ class ResumableLinksInJournal:
         self._write_soon()
 
     def take(self, number: int, tags: Sequence[bytes]) -> None:
-        """Record deliveries of a link that queues have accepted; to be called within the group of their
+        """Record deliveries of a link that queues have accepted; it must be called within the group of their
         records. `tags`: of up to 255 octets; present ones are replaced.
         """
         if tags:
@@ -449,7 +450,7 @@ class ResumableLinksInJournal:
         """Iterate over number, document and tags of each link."""
         for number, link in list(self._links.items()):
             if link.document is None:
-                self.end(number)  # or the next link of this number would have its deliveries
+                self.end(number)  # otherwise the next link of this number would have its deliveries
             else:
                 yield number, link.document, list(link.tags)
 
@@ -524,7 +525,7 @@ class ResumableLinksInJournal:
                 yield
             tags = [tag for tag, record in link.tags.items() if record.file <= file]
             if tags and self._links.get(number) is link:
-                # In this order: newer records in other files come behind them again.
+                # The order matters: newer records in other files follow them again.
                 self.take(number, tags)
                 yield
 

@@ -74,7 +74,7 @@ CONSUMER: Final = Layout(c.ConsumerRef, reply_to=PEER, handle=U64)
 PUBLISHER: Final = Layout(c.PublisherRef, reply_to=PEER, handle=U64)
 REQUEST: Final = Layout(c.RequestRef, reply_to=PEER, handle=U64)
 MESSAGES: Final = Varying(_write_messages, _read_messages)
-"""A batch, behind its length; of no messages, the length 0."""
+"""A batch of messages behind its length. Without messages the length is 0."""
 SETTINGS: Final = as_bytes(encode_settings, decode_settings)
 SHOWN: Final = Many(U64, tuple)
 _OUTCOME: Final = choice(c.DeliveryOutcome)

@@ -1,7 +1,7 @@
 """The base class of all queues' states, their effects, and the rotation of their consumers.
 
-A machine is changed by commands only, each with its time, and returns effects. The passing of time is a
-command too (`Tick`). So a machine can be driven by a log.
+Only commands change a machine, each with its time. It returns effects. The passing of time is a command too
+(`Tick`). So a log can drive a machine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.queue_status import QueueCounters, QueueStats, QueueStatus, QueueWeight
 
 TURN_MAX: Final = 32
-"""Long turns make batches, and batches make deliveries cheap."""
+"""The most messages that a consumer gets before the next one. Long turns make batches, and deliveries in
+batches take less time.
+"""
 
 _TURNS_PER_GRANT: Final = 8
 """A consumer's turn is an eighth of its grant: a small grant gets messages one by one in rotation with the
@@ -46,14 +48,12 @@ others, a grant of hundreds gets batches.
 """
 
 _SHARED_OUT_MAX: Final = 8
-"""Up to so few consumers share every batch. Of more, a batch goes to so many, or to as many as make each part
-a turn: a message costs twice as much in a hundred parts of a batch, and five times in a thousand.
+"""Up to so few consumers share every batch. With more, a batch goes to so many, or to as many as make each
+part a turn: a message takes twice as long in a hundred parts of a batch, and five times in a thousand.
 """
 
 SCAN_MAX: Final = 1_000
-"""Messages of one queue that all selecting and browsing consumers look at before other tasks run: some
-milliseconds.
-"""
+"""The messages of one queue that selecting and browsing consumers look at before other tasks run: some ms."""
 
 
 class Taker(Protocol):
@@ -70,7 +70,7 @@ class RoundRobin(OrderedDict[T, None]):
     """Consumers in the order of rotation."""
 
     def turn_by(self, takers: Sequence[T], count: int) -> None:
-        """Rotate after these first ones got `count` messages one each."""
+        """Rotate after these first consumers got `count` messages each."""
         for taker in takers[: count % len(takers) or len(takers)]:
             self.move_to_end(taker)
 
@@ -80,9 +80,10 @@ def turn_within(credit: int) -> int:
 
 
 def next_takers(ring: RoundRobin[C], ready: int) -> tuple[list[C], int, int]:
-    """Return the consumers that get messages next, one each in as many rounds as all of them have credit for;
-    messages for all of them together; bytes of contents after which one may have no room. `ready`: number of
-    messages, at least 1.
+    """Return the consumers that get messages next, the messages for all of them, and a bound of bytes.
+
+    Each consumer gets one message in as many rounds as all of them have credit for. After so many bytes of
+    contents one of them may have no room. `ready`: the number of messages, at least 1.
     """
     size = len(ring)
     if size > _SHARED_OUT_MAX:
@@ -106,7 +107,7 @@ def turn_of(consumer: Taker, ring: Sized, ready: int, waiting: int) -> int:
 
 
 def that_fill(sizes: Iterable[int], room: int) -> int:
-    """Return how many of these sizes, from the first on, use up a room; their sum must exceed it."""
+    """Return how many of these sizes, from the first on, use up the room. Their sum must exceed it."""
     for count, used in enumerate(accumulate(sizes), 1):
         if used >= room:
             return count
@@ -122,18 +123,18 @@ class QueueConsumer(Protocol):
 
     @property
     def shown(self) -> Sequence[int]:
-        """Progress for `Deliver.shown`."""
+        """The consumer's progress for `Deliver.shown`."""
 
 
 class Outbox:
-    """Effects to be sent. Deliveries to one consumer are gathered until another effect is sent to it."""
+    """Effects to be sent. Deliveries to one consumer are collected until another effect is sent to it."""
 
     __slots__ = ("_again", "_delivering", "_effects")
 
     def __init__(self) -> None:
         self._effects: dict[PeerId, list[Effect]] = {}
         self._delivering: dict[QueueConsumer, tuple[list[int], list[Message]]] = {}
-        # Of these, consumers that get messages that were handed out before.
+        # Those of these consumers that get messages which were handed out before.
         self._again: dict[QueueConsumer, None] = {}
 
     def tell(self, reply_to: PeerId, effect: Effect) -> None:
@@ -160,7 +161,7 @@ class Outbox:
             self._again[consumer] = None
 
     def reply(self, consumer: QueueConsumer, available: int, *, drain: bool) -> CreditReply:
-        """Answer a `Credit` behind the deliveries it caused."""
+        """Answer a `Credit`, behind the deliveries that it caused."""
         if consumer in self._delivering:
             self.flush(consumer)
         reply = CreditReply(
@@ -175,7 +176,7 @@ class Outbox:
             self.tell(consumer.ref.reply_to, QueueDeleted(consumer.ref, queue))
 
     def flush(self, consumer: QueueConsumer) -> None:
-        """End the gathering for a consumer, so that later effects come behind its deliveries."""
+        """Stop collecting for a consumer, so that later effects follow its deliveries."""
         delivering = self._delivering.pop(consumer, None)
         if delivering is not None:
             again = consumer in self._again
@@ -186,7 +187,7 @@ class Outbox:
                 del self._again[consumer]
 
     def withdraw(self, consumer: QueueConsumer) -> None:
-        """Discard the gathered deliveries to a consumer, which the queue has taken back."""
+        """Discard the collected deliveries to a consumer, which the queue has taken back."""
         self._delivering.pop(consumer, None)
         self._again.pop(consumer, None)
 
@@ -199,8 +200,8 @@ class Outbox:
 
 
 class QueueMachine(ABC):
-    """The state of one queue, changed by `apply` only, and by what a kind of queue adds for its store.
-    `failed`: it is gone because of a fault.
+    """The state of one queue. Only `apply` changes it, and what a kind of queue adds for its store. `failed`:
+    it was ended because of a fault.
     """
 
     def __init__(self, name: str, counters: QueueCounters | None = None) -> None:
@@ -217,7 +218,7 @@ class QueueMachine(ABC):
     @property
     @abstractmethod
     def ready(self) -> int:
-        """Messages waiting for a consumer; of a stream, those that can be read."""
+        """The messages that wait for a consumer; in a stream, those that can be read."""
 
     @property
     def not_handed_out(self) -> int:
@@ -233,7 +234,7 @@ class QueueMachine(ABC):
 
     @property
     def publishers(self) -> int:
-        """Links with this queue as their fixed target."""
+        """The number of links with this queue as their fixed target."""
         return len(self._publishers)
 
     @abstractmethod
@@ -248,7 +249,7 @@ class QueueMachine(ABC):
 
     @abstractmethod
     def apply(self, command: Any, now_ms: int) -> None:
-        """Apply a command. `now_ms`: wall clock. A time before that of the last command counts as that."""
+        """Apply a command. `now_ms`: wall clock. A time before the last command's counts as the last."""
 
     @abstractmethod
     def deadline(self) -> int | None:
@@ -269,7 +270,7 @@ class QueueMachine(ABC):
         return dead_letters
 
     def break_down(self, at_work: Iterable[object]) -> None:
-        """End the queue because of a fault, after which its state cannot be trusted. `at_work`: commands
+        """End the queue because of a fault, after which its state is not reliable. `at_work`: commands
         without effects so far, which are answered as too late.
         """
         self.take_effects()
@@ -307,7 +308,7 @@ class QueueMachine(ABC):
             self._end()
 
     def _apply_common(self, command: AttachPublisher | DetachPublisher | Inspect | Delete) -> None:
-        # Commands that most kinds of queues apply alike.
+        # Handle the commands that most kinds of queues apply alike.
         match command:
             case AttachPublisher():
                 if not self._is_gone_for(command.publisher):
@@ -322,13 +323,13 @@ class QueueMachine(ABC):
                 assert_never(command)
 
     def _is_gone_for(self, ref: ConsumerRef | PublisherRef) -> bool:
-        # If so, the new client is notified.
+        # In this case the new client is notified.
         if self.deleted:
             self._tell(ref.reply_to, QueueDeleted(ref, self.name))
         return self.deleted
 
     def _refuse(self, command: Publish, *, failed: bool = False) -> None:
-        # A queue with failed storage reports that whatever `failed` is.
+        # A queue with failed storage reports that, whatever `failed` is.
         publisher, failed = command.publisher, failed or self.failed
         self._tell(
             publisher.reply_to, Unconfirmed(publisher, command.ids, command.settled, failed, self.name)

@@ -1,9 +1,9 @@
 """The versions of the replicated state machines (metadata, quorum queues) that this broker supports.
 
-A version determines the effect and the encoding of log entries. The cluster *uses* one
-(`metadata.queue.ClusterFacts.version`), which is raised by an entry of the metadata when every node has
-announced support; then the leader of each queue writes an entry that raises the queue's
-(`quorum.commands.RaiseVersion`). Up to that entry the older version applies for ever.
+A version determines the effect and the encoding of log entries. The cluster *uses* one version
+(`metadata.queue.ClusterFacts.version`). An entry of the metadata raises it when every node has announced
+support. Then the leader of each queue writes an entry that raises the queue's version
+(`quorum.commands.RaiseVersion`). The older version applies to all entries up to that one.
 
 A change of a command's effect or bytes must raise `NEWEST`, and retain the old behavior for two minor
 versions of the broker, as a check of `QuorumQueue.version`.

@@ -1,8 +1,8 @@
 """Counters of queues, and reports on their waiting messages and consumers.
 
-The queue's machine counts what it does with messages, once a batch. It does not count what consumers got,
-since it takes back messages that were handed out and not sent: each consumer counts what it has written and
-what its client settled, and the numbers of a queue are the sum over its consumers. All times are in ms of the
+The queue's machine counts its actions on messages, once a batch. It does not count deliveries, because it
+takes back messages that were handed out and not sent. Each consumer counts its written deliveries and those
+that its client settled, and a queue's numbers are the sum over its consumers. All times are in ms of the
 queue's clock.
 """
 
@@ -26,7 +26,7 @@ CONSUMING: Final = (
 CONFIRMED: Final = "confirmed"
 
 GONE_MAX: Final = 512
-"""Deleted queues of which counters are separate, because commands sent before may still change them."""
+"""The number of deleted queues with separate counters, because commands sent before may still change them."""
 
 _LOST_AS: Final = {
     DeadLetterReason.MAXLEN: "dropped",
@@ -39,11 +39,11 @@ _LOST_AS: Final = {
 DISABLED: Final = "disabled"
 AT_MOST_ONCE: Final = "at_most_once"
 AT_LEAST_ONCE: Final = "at_least_once"
-"""The dead-letter strategies as RabbitMQ's metrics name them. Disabled: the message is dropped."""
+"""The dead-letter strategies, as RabbitMQ's metrics name them. Disabled means that the message is dropped."""
 
 
 class Consumption:
-    """Counters of deliveries and their outcomes. `credit_requests`: for metrics, and not in `document`."""
+    """Counters of deliveries and their outcomes. `credit_requests`: for metrics only, not in `document`."""
 
     __slots__ = (*CONSUMING, "credit_requests")
 
@@ -79,7 +79,7 @@ class Consumption:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def document(self, names: Container[str] | None = None) -> dict[str, int | None]:
-        """Return the counters as in `status`. `names`: those that apply, the others are null; None: all."""
+        """Return the counters as in `status`. `names`: the others are null; None: all apply."""
         return {name: getattr(self, name) if names is None or name in names else None for name in self.names}
 
 
@@ -94,7 +94,7 @@ class QueueConsumption:
         self._there[counted] = None
 
     def leave(self, counted: Callable[[], Consumption]) -> bool:
-        """Move a consumer's numbers to the sum of those that are gone; return False if done before."""
+        """Move a consumer's numbers to the sum of the removed ones; return False if that was done before."""
         if counted not in self._there:
             return False
         del self._there[counted]
@@ -110,9 +110,12 @@ class QueueConsumption:
 
 
 class QueueCounters:
-    """Counters of a queue's own decisions. `lost`: messages that it gave up, by reason, whether or not they
-    were dead-lettered. `given_up`: the same by reason and strategy; `settled_elsewhere`: of `AT_LEAST_ONCE`,
-    those that their targets have confirmed. Both for metrics only, and not in `document`.
+    """Counters of a queue's own decisions.
+
+    Attributes:
+        lost: messages that it gave up, by reason, whether or not they were dead-lettered.
+        given_up: the same by reason and strategy, for metrics only, not in `document`.
+        settled_elsewhere: of `AT_LEAST_ONCE`, those that their targets have confirmed; likewise.
     """
 
     __slots__ = ("dead_lettered", "given_up", "lost", "published", "rejected", "settled_elsewhere")
@@ -145,7 +148,7 @@ class QueuesGone:
         self._last: deque[tuple[str, QueueCounters, QueueConsumption]] = deque()
 
     def add(self, kind: str, counters: QueueCounters, consumption: QueueConsumption) -> None:
-        """Add a queue that is gone, or will be after the commands that were sent before."""
+        """Add a queue that is deleted, or will be after the commands that were sent before."""
         self._last.append((kind, counters, consumption))
         if len(self._last) > GONE_MAX:
             kind, counters, consumption = self._last.popleft()
@@ -174,7 +177,7 @@ def given_up(kind: str, counters: QueueCounters) -> dict[tuple[str, str, str], i
 
 
 def tally(counters: QueueCounters, consumption: QueueConsumption) -> dict[str, int]:
-    """Return all counters of one queue; messages that consumers rejected are ``discarded``."""
+    """Return all counters of one queue; ``discarded`` counts messages that consumers rejected."""
     got = consumption.counted()
     return {name: getattr(got, name) for name in CONSUMING} | counters.document()
 
@@ -184,7 +187,7 @@ class Looking(NamedTuple):
     looked_at: int
     passed: int
     rests: bool
-    """It has credit, and has looked at all messages."""
+    """The consumer has credit, and has looked at all messages."""
 
 
 class ConsumerStatus(NamedTuple):
@@ -192,14 +195,14 @@ class ConsumerStatus(NamedTuple):
     credit: int
     priority: int = 0
     held: int = 0
-    """0 if they are sent settled."""
+    """The number of unsettled deliveries; 0 if they are sent settled."""
     held_ms: int = 0
-    """Since when it holds the oldest of them; of a classic queue: any."""
+    """Since when it holds the oldest of them; for a classic queue: any of them."""
     settled_ms: int | None = None
     silent: bool = False
-    """It let a delivery time out, and has sent nothing since."""
+    """The consumer let a delivery time out, and has sent nothing since."""
     quiescing: bool = False
-    """It is the active one until it has settled its deliveries."""
+    """The consumer is active until it has settled its deliveries."""
     name: str = ""
     away: bool = False
     looking: Looking | None = None
@@ -216,7 +219,7 @@ class StreamReading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """A queue's waiting messages and consumers. `arrived`: messages that ever came, as far as known."""
+    """A queue's waiting messages and consumers. `arrived`: all messages that ever came, as far as known."""
 
     ready: int
     arrived: int
@@ -238,7 +241,7 @@ class QueueStatus:
     readings: Mapping[ConsumerRef, StreamReading] = field(default_factory=dict)
     # Computed once for all consumers that may need it, of which there may be thousands.
     holders: list[ConsumerStatus] = field(init=False, repr=False, compare=False)
-    """The one with the most unsettled deliveries first."""
+    """The consumers with unsettled deliveries, those with the most first."""
     _foremost: ConsumerStatus | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -263,11 +266,11 @@ class QueueStatus:
 
 
 class QueueProgress(NamedTuple):
-    """Reasons that keep a queue from going on. Times are in ms: since when."""
+    """The reasons for which a queue makes no progress. Times are in ms: since when."""
 
     busy: bool = False
     recovering: bool = False
-    """It waits until the journal, or its own log, has been read."""
+    """The queue waits until the journal, or its own log, has been read."""
     sync_ms: int | None = None
     full_ms: int | None = None
     unled_ms: int | None = None
@@ -280,12 +283,12 @@ UP_TO_DATE = QueueProgress()
 T = TypeVar("T")
 
 LOOKED_THROUGH_MAX: Final = 50_000
-"""Messages, unsettled or returned, up to which sizes are summed on request: a few ms."""
+"""The number of messages, unsettled or returned, up to which sizes are added up on request: a few ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class LengthLimits:
-    """None: any number."""
+    """The limits of a queue's length; None: any number."""
 
     messages: int | None
     bytes: int | None
@@ -294,9 +297,9 @@ class LengthLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """The figures of one queue; None: its kind does not have them. `messages_delayed`: of a quorum queue
-    returned ones, of a classic one those that publishers delayed. `messages_dlx`: dead letters of a quorum
-    queue that are not yet at their target.
+    """The figures of one queue; None: its kind does not have them. `messages_delayed`: in a quorum queue
+    returned messages, in a classic one those that publishers delayed. `messages_dlx`: dead letters of a
+    quorum queue that are not yet at their target.
     """
 
     messages_ready: int = 0
@@ -318,15 +321,15 @@ class QueueWeight(NamedTuple):
     """Bytes of contents; None: counting would take too long, or this kind of queue does not support it."""
 
     ready: int | None
-    """Of those that a start has found and no consumer has read yet, bytes in the journal."""
+    """Messages that a start has found and no consumer has read count as their bytes in the journal."""
     unsettled: int | None
     ready_in_memory: int | None = None
     ready_bytes_in_memory: int | None = None
-    """Unsettled ones are in memory too."""
+    """Unsettled messages are in memory too."""
 
 
 def few(parts: Iterable[Collection[T]]) -> Iterable[T] | None:
-    """Return the items of all parts; None: there are more than may be looked at."""
+    """Return the items of all parts; None: there are more than may be counted."""
     parts = list(parts)
     return None if sum(map(len, parts)) > LOOKED_THROUGH_MAX else chain.from_iterable(parts)
 

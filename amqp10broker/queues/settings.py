@@ -8,12 +8,12 @@ from typing import Final
 from amqp10broker.dataclass import dataclass
 
 DELIVERY_LIMIT: Final = 20
-"""Failed deliveries of a message of a quorum queue."""
+"""The number of failed deliveries of a message of a quorum queue."""
 
 CONSUMER_TIMEOUT_MS: Final = 1_800_000
 
 CONSUMER_DISCONNECTED_TIMEOUT_MS: Final = 60_000
-"""How long consumers of a quorum queue keep their deliveries while their node is unreachable."""
+"""How long consumers of a quorum queue hold their deliveries while their node is unreachable."""
 
 
 class Overflow(StrEnum):
@@ -28,7 +28,7 @@ class DeadLetterStrategy(StrEnum):
 
 
 class RetryType(StrEnum):
-    """The returned messages of a quorum queue that wait before they are delivered again."""
+    """Which returned messages of a quorum queue wait before they are delivered again."""
 
     DISABLED = "disabled"
     ALL = "all"
@@ -37,7 +37,7 @@ class RetryType(StrEnum):
 
 
 class ConfirmWhen(StrEnum):
-    """When a persistent message in a durable classic queue is confirmed."""
+    """The condition for the confirm of a persistent message in a durable classic queue."""
 
     SYNCED = "synced"
     WRITTEN = "written"
@@ -45,16 +45,19 @@ class ConfirmWhen(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """Settings of one queue. None means no limit, never, or none. `max_priority`: levels of a classic queue
-    beside 0; as declared, no policy changes it. `default_priority`: of a message without one, in such a
-    queue. `retry_min_ms`: the wait of returned messages, multiplied by the number of failed deliveries.
-    `confirm_when`: of a classic queue; None: as the broker is configured. `priority_levels`: of a quorum
-    queue: 2, of which the high one gets two turns of three; with another number the order is strict. This and
-    what follows are rules of versions (`emulation.QUORUM`). `limit_counts_failed`: `delivery_limit` counts
-    failed attempts; false: all returns. `unlimited_returns_last`: without `delivery_limit`, a returned
-    message goes to the tail. `shows_no_failures`: a redelivery without a failed attempt has
-    ``x-delivery-count`` 0; false: none. `drops_next`: a full queue drops the message that is next; false: one
-    of the lowest priority.
+    """Settings of one queue. None means no limit, never, or none.
+
+    Attributes:
+        max_priority: levels of a classic queue besides 0, as declared; no policy changes it.
+        default_priority: that of a message without one, in such a queue.
+        retry_min_ms: the wait of returned messages, multiplied by the number of failed deliveries.
+        confirm_when: for a classic queue; None: as the broker is configured.
+        priority_levels: for a quorum queue: 2, of which the high one gets two turns of three; with another
+            number the order is strict. This and the following are rules of versions (`emulation.QUORUM`).
+        limit_counts_failed: `delivery_limit` counts failed attempts; false: all returns.
+        unlimited_returns_last: without `delivery_limit`, a returned message goes to the tail.
+        shows_no_failures: a redelivery without a failed attempt has ``x-delivery-count`` 0; false: none.
+        drops_next: a full queue drops the message that is next; false: one of the lowest priority.
     """
 
     message_ttl_ms: int | None = None

@@ -1,6 +1,7 @@
-"""The volatile queue of direct reply-to, with one consumer and no storage. A message is handed on if the
-consumer has credit, and dropped otherwise, as no client waits for it any more. Publishes are confirmed at
-once.
+"""The volatile queue of direct reply-to, with one consumer and no storage.
+
+A message is delivered if the consumer has credit, and dropped otherwise, because no client waits for it any
+more. Publishes are confirmed at once.
 """
 
 from __future__ import annotations
@@ -137,9 +138,7 @@ class VolatileQueue(QueueMachine):
 
 
 class RelayedQueue(VolatileQueue):
-    """A volatile queue of another node: published messages are forwarded to the requester's node, and may be
-    lost on the way.
-    """
+    """A volatile queue of another node: published messages are forwarded to that node, and may be lost."""
 
     def __init__(self, name: str, hand_on: Callable[[Publish], None]) -> None:
         super().__init__(name)

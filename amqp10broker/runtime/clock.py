@@ -1,4 +1,4 @@
-"""The time of day, for what must mean the same after a restart: when a message expires, when it died."""
+"""The time of day, for times that a restart must not change: when a message expires, when it died."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 import trio
 
 _READINGS: Final = 5
-"""How often both clocks are read. Whoever is interrupted between the two gets too small a difference."""
+"""How often both clocks are read. An interruption between the two makes the difference too small."""
 
 
 def utc_text() -> str:
@@ -17,8 +17,8 @@ def utc_text() -> str:
 
 
 class WallClock:
-    """Milliseconds since 1970, that go on as Trio's clock does: never back, and in tests as fast as it.
-    `offset_s`: between the two, for steps of sessions and queues, which compute `now_ms` without a call.
+    """Milliseconds since 1970 that advance as Trio's clock does: never back, and in tests as fast.
+    `offset_s`: the difference, for steps of sessions and queues, which compute `now_ms` without a call.
     """
 
     __slots__ = ("offset_s",)
@@ -34,5 +34,5 @@ class WallClock:
         return int((trio_time + self.offset_s) * 1000)
 
     def trio_time(self, when_ms: int) -> float:
-        """When that is on Trio's clock, not before: `now_ms` has reached it then."""
+        """Return Trio's time when `now_ms` has reached this value."""
         return (when_ms + 1) / 1000 - self.offset_s

@@ -1,6 +1,7 @@
-"""The views of the broker for its parts: values, and a few methods. The broker (`broker.py`) is all of them,
-and passes itself to the parts that it creates, whose constructors name the view that they use. Connections
-are numbers here, so that lower layers need not import them.
+"""The views of the broker for its parts: values, and a few methods.
+
+The broker (`broker.py`) is all of them, and passes itself to the parts that it creates. Their constructors
+name the view that they use. Connections are numbers here, so that lower layers need not import them.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from amqp10broker.sessions.messages import QueueCommits, SessionMessage
 
 
 class BrokerContext:
-    """`config`: the present one; replaced as a whole when a setting changes. `alarms`: names of those that
-    are on; publishers are held back while there is any.
+    """`config`: the present one; replaced as a whole when a setting changes. `alarms`: the names of active
+    alarms; publishers are held back while there is any.
     """
 
     catalog: Catalog
@@ -33,17 +34,17 @@ class BrokerContext:
 
 
 class ConnectionContext(BrokerContext):
-    """For a connection, its sessions and its channels.
+    """The context of a connection, its sessions and its channels.
 
     Attributes:
-        unfinished: bounds what is kept of messages that are not whole, by user.
-        identity: what both protocols announce of the broker (`sessions.amqp10.open.identity_of`).
+        unfinished: bounds the memory of incomplete messages, by user.
+        identity: the properties that both protocols announce (`sessions.amqp10.open.identity_of`).
         commits: makes the commits of a session or channel with this mailbox.
-        resumable_links: of AMQP 1.0, which outlive their sessions.
-        is_memory_tight: whether memory is near to where its alarm begins.
+        resumable_links: AMQP 1.0 links that survive their sessions.
+        is_memory_tight: whether memory is near the limit of its alarm.
         new_id: returns a fresh unguessable token, for generated names.
-        logged_in: to be called with the number of a connection whose user is known from now on.
-        part_begun: likewise, with the number of a session or a channel that it has from now on.
+        logged_in: called with the number of a connection when its user is known.
+        part_begun: called with the numbers of a connection and of its new session or channel.
     """
 
     container_id: str

@@ -1,8 +1,8 @@
-"""The log of the runtime: structlog where it is configured, otherwise the standard library's. And that of one
-connection: warnings that name it, at a bounded rate, and what went wrong last.
+"""The log of the runtime: structlog where it is configured, otherwise the standard library's. And the log of
+one connection: warnings that name it, at a limited rate, and the last error.
 
 An embedded broker must not print to the program's standard output, which is structlog's default. There its
-entries go to `logging`, which drops those below a warning unless the program configures it.
+entries are passed to `logging`, which drops those below a warning unless the program configures it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from amqp10broker.runtime.clock import utc_text
 
 
 class Log:
-    """A named log. An event is a short sentence; what belongs to it follows as keywords."""
+    """A named log. An event is a short sentence; its details are keywords."""
 
     __slots__ = ("_library", "_name")
 
@@ -59,7 +59,7 @@ class ConnectionLog:
 
     Attributes:
         client: fields by which entries name the connection, as far as they are known.
-        last_error: what went wrong last, at the connection or at anything in it.
+        last_error: the last error of the connection or of anything in it.
     """
 
     __slots__ = ("_catalog", "_limits", "client", "last_error")
@@ -99,7 +99,7 @@ class ConnectionLog:
         self._limits.write(write, key, event, about=about, **{**self.client, **details})
 
     def error(self, event: str, **details: Any) -> None:
-        """Write a fault of ours, however many there are; `exc_info` carries its cause."""
+        """Write an internal error, without a limit of the rate; `exc_info` carries its cause."""
         _log.error(event, **{**self.client, **details})
 
 
@@ -113,10 +113,10 @@ _limits_log = Log("amqp10broker.log")
 
 
 BURST: Final = 10
-"""Entries of one key in one period."""
+"""The number of entries of one key in one period."""
 PERIOD_S: Final = 10.0
 KEYS_MAX: Final = 1024
-"""Keys that are told apart at one time: further ones share a period, so that memory is bounded."""
+"""The number of keys with a period of their own; further ones share a period, so that memory is bounded."""
 _OTHERS: Final = ("others",)
 
 
@@ -133,9 +133,9 @@ class _Period:
 
 
 class LogLimits:
-    """Limits on log entries about one client, so that it cannot fill the log, or hide in it. Each key (a
-    connection; before login its address) may write `BURST` entries in `PERIOD_S`. Further ones are counted by
-    event and summed up in one entry after the period.
+    """Limits on log entries about one client, so that it cannot fill the log. Each key (a connection; before
+    login its address) may write `BURST` entries in `PERIOD_S`. Further ones are counted by event and added up
+    in one entry after the period.
     """
 
     def __init__(self) -> None:
@@ -151,8 +151,8 @@ class LogLimits:
         about: Mapping[str, Any],
         **details: Any,
     ) -> None:
-        """Write an entry, or count it. `event`: a short sentence, one of a closed set: nothing that a client
-        chose.
+        """Write an entry, or count it. `event`: a short sentence of a closed set, without a client's
+        words.
         """
         now = trio.current_time()
         self._tell_ended(now)

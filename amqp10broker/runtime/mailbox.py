@@ -1,14 +1,14 @@
-"""Mailboxes of tasks, taken from in batches; the handles of queues and the registry of reply addresses, which
-put into them; and the steps that tasks run inline.
+"""Mailboxes of tasks, emptied in batches; the handles of queues and the registry of reply addresses, which
+put messages into them; and the steps that tasks run inline.
 
 The mailbox itself has no bound, because a task has one mailbox and many senders, each with a bound of its own
 (table in README.md).
 
-A task that waits is woken by the scheduler a turn later, and the message of a client that waits for each
-confirm goes through four such turns: reader, session, queue, session. Each costs as much as its work. So a
-reader that read little calls `Mailbox.deliver`: the owners that get a message by it run inline, one after the
-other and never one within another. Bulk input, and input on many connections, goes by tasks, so that messages
-of many senders become one batch.
+The scheduler resumes a waiting task one iteration later, and the message of a client that waits for each
+confirm passes four such iterations: reader, session, queue, session. Each costs as much as the task's work.
+So a reader that has read little calls `Mailbox.deliver`: the owners that get a message by it run inline, one
+after the other and never one within another. Bulk input, and input on many connections, is handled by tasks,
+so that messages of many senders become one batch.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from amqp10broker.sessions.amqp10.resumable_links import ResumableLink
 T = TypeVar("T")
 
 INLINE_STEPS_MAX: Final = 8
-"""In one turn of a reader; later ones run in their own turn."""
+"""The number of inline steps for one delivery of a reader; later ones run in their own tasks."""
 
 LITTLE_BYTES: Final = 2048
-"""A read of at most so much is delivered inline."""
+"""A read of at most so many bytes is delivered inline."""
 
 OTHERS_MAX: Final = 1
-"""Reads of other connections between two of one: with more, tasks make batches of what all of them sent."""
+"""The reads of other connections between two of one. With more, tasks make batches of all their input."""
 
 
 class InlineSteps:
-    """The mailboxes of a broker whose owners run inline next. `open`: whether a message for an owner that
-    waits has it run inline. `due`: the mailboxes of those owners, each once. `reads`: how many reads the
-    connections of the broker have handled.
+    """The mailboxes of a broker with owners that run inline next. `open`: whether a message for a waiting
+    owner runs it inline. `due`: the mailboxes of those owners, each once. `reads`: the number of reads that
+    the connections of the broker have handled.
     """
 
     __slots__ = ("due", "open", "reads")
@@ -61,19 +61,19 @@ class InlineSteps:
         self.due: list[Mailbox[Any]] = []
 
     def run(self) -> None:
-        """Run the owners that are due, and those that become due by it; then close."""
+        """Run the owners that are due, and those that become due by that; then close."""
         try:
             for steps, mailbox in enumerate(self.due):  # it grows meanwhile
                 mailbox._due = False
                 step = mailbox._step
                 if mailbox._owner is None or step is None:
-                    continue  # it was cancelled meanwhile, and takes its messages itself
+                    continue  # the task was cancelled meanwhile, and takes its messages itself
                 done = False
                 if steps < INLINE_STEPS_MAX:
                     messages, mailbox._messages = mailbox._messages, []
                     try:
                         done = step(messages)
-                    except Exception as error:  # the owner's, in whose task it is raised
+                    except Exception as error:  # an error of the owner, which its task raises
                         mailbox._error = error
                 if not done and mailbox._owner is not None:  # it needs its task
                     trio.lowlevel.reschedule(mailbox._owner)
@@ -85,20 +85,20 @@ class InlineSteps:
 
 class Mailbox(Generic[T]):
     """Messages for one task: a list, and the task that waits for it. A memory channel of Trio does more, and
-    costs more. `most`: the largest number of messages that ever waited; tests compare it with the table.
+    takes longer. `most`: the largest number of messages that ever waited; tests compare it with the table.
     """
 
     __slots__ = ("_due", "_error", "_inline", "_messages", "_owner", "_step", "closed", "most")
 
     def __init__(self, inline: InlineSteps | None = None) -> None:
-        """Create an empty mailbox. `inline`: of the broker, if the owner may run inline."""
+        """Create an empty mailbox. `inline`: the broker's, if the owner may run inline."""
         self._step: Callable[[list[T]], bool] | None = None
         self._inline = inline
         self._due = False
         self._error: Exception | None = None
         self._messages: list[T] = []
         self._owner: trio.lowlevel.Task | None = None
-        """The task, while it waits."""
+        """The owner's task, while it waits."""
         self.most = 0
         self.closed = False
 
@@ -107,7 +107,7 @@ class Mailbox(Generic[T]):
         return len(self._messages)
 
     def put(self, message: T) -> bool:
-        """Add a message, never waiting; False when the mailbox is closed."""
+        """Add a message without waiting; return False if the mailbox is closed."""
         if self.closed:
             return False
         messages = self._messages
@@ -126,7 +126,7 @@ class Mailbox(Generic[T]):
         return True
 
     def deliver(self, message: T) -> bool:
-        """Add a message as `put`, and run inline its owner and those that get messages by that."""
+        """Add a message as `put`, and run its owner inline, and those that get messages by that."""
         inline = self._inline
         assert inline is not None
         inline.open = True
@@ -135,10 +135,11 @@ class Mailbox(Generic[T]):
         return taken
 
     async def take_all(self, step: Callable[[list[T]], bool] | None = None) -> list[T]:
-        """Wait for a message, then take all that are there; none when cancelled. `step`: handles messages
-        inline while the owner waits; it returns False when the owner has to do something that needs its task:
-        then this returns, perhaps without messages. None: the owner never runs inline. Raises
-        `trio.ClosedResourceError` if it is closed.
+        """Wait for a message, then take all; none when cancelled.
+
+        `step`: handles messages inline while the owner waits. It returns False when the owner has work that
+        needs its task: then this returns, perhaps without messages. None: the owner never runs inline. Raises
+        `trio.ClosedResourceError` if the mailbox is closed.
         """
         if self.closed:
             raise trio.ClosedResourceError
@@ -170,8 +171,9 @@ class Mailbox(Generic[T]):
 
 
 SENT_A_STEP_MAX: Final = 256
-"""Queues to which one step of a session or channel sends; others have the process between two steps: a
-message may go to thousands."""
+"""The number of queues to which one step of a session or channel sends; other tasks run between two steps. A
+message may be routed to thousands of queues.
+"""
 
 
 class BatchHandle(ABC):
@@ -184,12 +186,12 @@ class BatchHandle(ABC):
 
 class OwnQueue(BatchHandle):
     down: str | None = None
-    """A queue of this node is there as long as the node is."""
+    """A queue of this node is available as long as the node is."""
 
     @property
     @abstractmethod
     def queue(self) -> QueueMachine:
-        """The state machine. Reading it between two awaits of a single-threaded program is exact."""
+        """The state machine. It may be read between two awaits of a single-threaded program."""
 
     @property
     def ready(self) -> int:
@@ -211,8 +213,8 @@ class OwnQueue(BatchHandle):
 
 
 class InlineQueue(OwnQueue):
-    """A queue without a task: commands are handled as they are put, and answered at once. For queues that
-    hold nothing (direct reply-to).
+    """A queue without a task: commands are handled as they are put, and answered at once. It is for queues
+    that store nothing (direct reply-to).
     """
 
     def __init__(
@@ -246,8 +248,8 @@ UnsentCommands = list[tuple["BatchHandle", list[Command]]]
 
 
 def send_commands(given: list[QueueCommand]) -> None:
-    """Send commands to queues, those for the same queue as one, and publishes of one link in it as one: a
-    client that sends on several links in turns makes each message a publish of its own.
+    """Send commands to queues. Those for the same queue are joined, and so are publishes of one link: a
+    client that sends on several links in rotation makes each message a publish of its own.
     """
     rest = begin_to_send(given)
     while rest:
@@ -255,7 +257,7 @@ def send_commands(given: list[QueueCommand]) -> None:
 
 
 def begin_to_send(given: list[QueueCommand]) -> UnsentCommands:
-    """As `send_commands`, to `SENT_A_STEP_MAX` queues; what is left is for `send_more`, in later steps."""
+    """Send as `send_commands`, to `SENT_A_STEP_MAX` queues. The rest is for `send_more`, in later steps."""
     if len(given) == 1:
         handle, command = given[0]
         handle.post(command)
@@ -278,16 +280,16 @@ def send_more(unsent: UnsentCommands) -> UnsentCommands:
 
 
 EffectBox = Mailbox[Any] | ResumableLink
-"""What takes the answers of queues, by `put`."""
+"""The receiver of queues' answers, by `put`."""
 
 
 class ReplyRegistry:
-    """The sessions, channels and others that may ask queues. `inline`: runs those inline that get
-    messages.
+    """The sessions, channels and others that may send requests to queues. `inline`: runs the receivers of
+    messages inline.
     """
 
     def __init__(self, *, node: int = 0, incarnation: int = 1) -> None:
-        """`incarnation`: which of its starts this is, from 1."""
+        """Create a registry. `incarnation`: the number of the node's start, from 1."""
         self.node = node
         self.incarnation = incarnation
         self._sessions = count(1)
@@ -298,7 +300,7 @@ class ReplyRegistry:
         return len(self._boxes)
 
     def open(self, label: str, box: EffectBox | None = None) -> ReplyTo:
-        """Register a sender. `box`: where the answers go; None: answers are dropped."""
+        """Register a sender. `box`: the receiver of the answers; None: they are dropped."""
         reply_to = ReplyTo(PeerId(self.node, self.incarnation, next(self._sessions)), label)
         if box is not None:
             self._boxes[reply_to.id] = box
@@ -311,13 +313,13 @@ class ReplyRegistry:
         """Put an answer into the sender's mailbox; drop it if the sender was removed."""
         box: Any = self._boxes.get(decided.ref.reply_to)
         if box is not None:
-            box.put(decided)  # one that has requests decided takes it
+            box.put(decided)  # a sender of requests takes it
 
     def is_open(self, peer: PeerId) -> bool:
         return peer in self._boxes
 
     def post(self, effects: Mapping[PeerId, list[Effect]]) -> None:
-        """Put effects into the mailboxes of their receivers. A removed receiver takes nothing: its
+        """Put effects into the mailboxes of their receivers. Those of a removed receiver are dropped: its
         `Unsubscribe`, with the count of seen deliveries, takes back the rest.
         """
         boxes = self._boxes

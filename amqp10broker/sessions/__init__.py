@@ -1,1 +1,1 @@
-"""The broker's side of both protocols, between the engines, which do not involve queues, and the tasks."""
+"""The broker's side of both protocols, between the engines, which have no queues, and the tasks."""

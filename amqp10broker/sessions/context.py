@@ -1,7 +1,7 @@
-"""What sessions (AMQP 1.0) and channels (AMQP 0-9-1) use of the broker, and their common base: their steps.
+"""The context and the common base of sessions (AMQP 1.0) and channels (AMQP 0-9-1).
 
-One step of both is: `handle` each waiting message, `write_output`, then send the result of `take_commands` to
-queues. A task does that whenever its mailbox is not empty; tests do it without one.
+One step of either is: `handle` each waiting message, `write_output`, then send the result of `take_commands`
+to queues. A task runs a step whenever its mailbox is not empty; tests run steps without a task.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Key = tuple[str, bool]
 
 @dataclass(eq=False, slots=True)
 class LinkNames:
-    """The names of the links of one connection, over all its sessions. A link of a name and direction has one
-    end: the one attached before is detached with `amqp:link:stolen`.
+    """The names of the links of one connection, over all its sessions. A name has one end for each direction:
+    a new attach detaches the earlier one with `amqp:link:stolen`.
     """
 
     _holders: dict[Key, tuple[SenderLink | ReceiverLink, ToSession]] = field(default_factory=dict)
@@ -39,7 +39,9 @@ class LinkNames:
     def take(
         self, link: SenderLink | ReceiverLink, to_session: ToSession
     ) -> SenderLink | ReceiverLink | None:
-        """Give a link its name; return the link of the same session that had it, for the caller to detach."""
+        """Register a link under its name; return the link of this session that had it, which must be
+        detached.
+        """
         key = _key(link)
         stolen, holder = self._holders.get(key, (None, to_session))
         self._holders[key] = link, to_session
@@ -52,7 +54,7 @@ class LinkNames:
         return (name, True) in self._holders
 
     def leave(self, link: SenderLink | ReceiverLink) -> None:
-        """Free the name of a link that is gone, unless another link has taken it over."""
+        """Free the name of an ended link, unless another link has taken it over."""
         key = _key(link)
         holder = self._holders.get(key)
         if holder is not None and holder[0] is link:
@@ -64,8 +66,8 @@ def _key(link: SenderLink | ReceiverLink) -> Key:
 
 
 MakeVolatile = Callable[[VirtualHost, object, Callable[[str], None]], DeclaredQueue]
-"""Makes a queue for direct reply-to: in a virtual host, for a connection. The third argument gets the name
-before the queue is made, and may refuse it.
+"""Makes a queue for direct reply-to in a virtual host, for a connection. The third argument is called with
+the name before the queue is made, and may refuse it.
 """
 
 OfferToken = Callable[[bytes, RequestRef], None]
@@ -79,7 +81,7 @@ OnUnroutable = Callable[[Sequence[Message]], None]
 
 @dataclass(slots=True, kw_only=True)
 class EndpointContext:
-    """What a session and a channel use of the broker.
+    """The parts of the broker that a session and a channel use.
 
     Attributes:
         moment: the time of the present step, set by the caller before each.
@@ -105,8 +107,8 @@ class EndpointContext:
 
 @dataclass(slots=True, kw_only=True)
 class SessionContext(EndpointContext):
-    """The context of one session. `offer_token`, `resumable_links`: None: not supported. `is_memory_tight`:
-    whether automatic limits must not grow.
+    """The context of one session. `offer_token`, `resumable_links`: None if not supported. `is_memory_tight`:
+    returns whether automatic limits must not grow.
     """
 
     container_id: str
@@ -129,10 +131,10 @@ class SessionContext(EndpointContext):
 
 
 class ClientLog(Protocol):
-    """The log of a connection for its sessions and channels; it adds the connection, and bounds the rate."""
+    """The log of a connection for its sessions and channels. It adds the connection, and limits the rate."""
 
     def warning(self, event: str, **details: Any) -> LastError:
-        """Write a warning. Of `details`, `text` is the text that the client got."""
+        """Write a warning. `details["text"]` is the text that the client got."""
 
     def noted(self, event: str, **details: Any) -> LastError:
         """Record an error for `status` only, without a log entry."""
@@ -157,22 +159,22 @@ LARGE_PIECE_BYTES: Final = 4096
 
 
 class Outlet(Protocol):
-    """The path of one session or channel to its connection's writer."""
+    """The output of one session or channel to its connection's writer."""
 
     @property
     def room(self) -> int:
-        """The bytes of transfers or deliveries that may be made now."""
+        """The bytes of transfers or deliveries that may be encoded now."""
 
     def put(self, pieces: Sequence[bytes | memoryview], transfer_bytes: int = 0) -> None:
-        """Write pieces; `transfer_bytes` of them are of transfers."""
+        """Write pieces; `transfer_bytes` of them belong to transfers."""
 
     def want(self) -> None:
         """Request one `Notice.WRITER_READY` as soon as there is room."""
 
 
 class SessionEndpoint(ABC):
-    """One session or channel of one client. `commands`: for queues, not sent yet; `to_queue` adds one.
-    `over`: the session has ended, no step follows.
+    """One session or channel of one client. `commands`: those for queues that are not sent yet; `to_queue`
+    adds one. `over`: the session has ended, and no step follows.
     """
 
     over = False
@@ -187,7 +189,7 @@ class SessionEndpoint(ABC):
         """Handle one message. Raises `AmqpError`, or `Amqp091Error` of a channel, to close the connection."""
 
     def handle_undelivered(self, message: SessionMessage) -> None:
-        """Handle a message that was still waiting at the end."""
+        """Handle a message that was still in the mailbox when the session ended."""
         return
 
     @property
@@ -197,14 +199,14 @@ class SessionEndpoint(ABC):
 
     @abstractmethod
     def pump(self, budget_bytes: int) -> int:
-        """Write deliveries within the budget of bytes; return their bytes. Raises as `handle`."""
+        """Write deliveries within the budget; return their bytes. Raises as `handle`."""
 
     @abstractmethod
     def take_output(self) -> Sequence[bytes | memoryview]:
         """Return the bytes to write now, in pieces to be joined."""
 
     def write_output(self, outlet: Outlet) -> None:
-        """Write answers, and deliveries as far as credit, window and the writer's buffer allow."""
+        """Write answers, then deliveries as far as credit, window and the writer's buffer allow."""
         for writes in range(1, LARGE_WRITES_MAX + 1):
             spent = self.pump(outlet.room)
             unsent = (spent or outlet.room <= 0) and self.has_unsent
@@ -229,10 +231,10 @@ class SessionEndpoint(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End, whatever the reason, and return everything to queues. May be called twice."""
+        """End for any reason, and return everything to queues. May be called twice."""
 
     @abstractmethod
     def release(self) -> None:
-        """Drop the parts of a closed endpoint, which refer back to it: otherwise, in a storm of sessions, the
-        garbage collector would find hundreds of them together and stop all other work.
+        """Drop the parts of a closed endpoint, which refer back to it. Otherwise, when many sessions end
+        together, the garbage collector would find hundreds of them at once and stop all other work.
         """

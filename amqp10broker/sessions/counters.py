@@ -1,6 +1,7 @@
-"""What is counted of clients, once per batch: of links, channels, sessions and connections, and in total.
+"""The counters of clients, updated once per batch: of links, channels, sessions and connections, and in
+total.
 
-The counts of a part that has ended are added to what it was part of.
+The counters of a part that has ended are added to those of the object that contained it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from amqp10broker.queues.queue_status import CONSUMING, Consumption
 PUBLISHING: Final = ("published", "confirmed", "rejected", "unroutable", "returned")
 
 FORGET_AT_LEAST: Final = 1_000
-"""From so many combinations of names on those of deleted objects are removed."""
+"""When there are so many combinations of names, those of deleted objects are removed."""
 
 
 class Whose(NamedTuple):
@@ -32,10 +33,10 @@ class ClientCounters(Consumption):
 
     Attributes:
         published: messages that the client sent and that were routed, also to no queue.
-        rejected: a queue was full or failed, or the address was bad.
+        rejected: messages that were refused because a queue was full or failed, or the address was bad.
         returned: of the unroutable, those that the client got back (AMQP 0-9-1, mandatory).
         published_settled: of those published, those for which the client wants no outcome.
-        copies: of messages that went to more than one queue, those beyond the first.
+        copies: for messages routed to more than one queue, the copies beyond the first.
     """
 
     __slots__ = (*PUBLISHING, "by_type", "copies", "published_settled")
@@ -98,7 +99,7 @@ class Totals:
         users: Container[str],
         vhosts: Container[str],
     ) -> tuple[dict[str, ClientCounters], ...]:
-        """Return the counters by protocol, virtual host and user, with those of present connections."""
+        """Return the counters by protocol, virtual host and user, including those of present connections."""
         self._forget(users, vhosts)
         sums: tuple[defaultdict[str, ClientCounters], ...] = tuple(
             defaultdict(ClientCounters) for _ in Whose._fields
@@ -130,7 +131,7 @@ _SIZES_APART_MAX: Final = 256
 
 
 class Histogram:
-    """A histogram. `bounds`: upper ends of the buckets, ascending; a last bucket has no end."""
+    """A histogram. `bounds`: the upper ends of the buckets, ascending; a last bucket has no upper end."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -186,8 +187,8 @@ class MessageSizes:
 
 
 class Measures:
-    """The histograms of one connection, or of all; times are in ms. `message_sizes`: AMQP 1.0 all sections,
-    AMQP 0-9-1 the body. `transactions`: by end: committed, rolled-back, timed-out.
+    """The histograms of one connection, or of all. Times are in ms. `message_sizes`: for AMQP 1.0 all
+    sections, for AMQP 0-9-1 the body. `transactions`: by end: committed, rolled-back, timed-out.
     """
 
     __slots__ = (

@@ -1,9 +1,9 @@
 """A consumer's credit with its queue, for both protocols; and limits that adapt themselves (``auto``).
 
-A request names the queue's delivery-count up to the last *written* delivery, and the credit from there, so
-deliveries that wait here for the socket count against it. It is bounded in deliveries and bytes. At most one
-is under way. When deliveries go back to the queue, all credit goes with them; deliveries and answers made
-before that bear an older epoch, and the queue has taken those deliveries back by itself.
+A request gives the queue's delivery-count up to the last *written* delivery, and the credit from there, so
+deliveries that wait in the session for the socket count against it. It is bounded in deliveries and bytes. At
+most one request is open. When deliveries go back to the queue, all credit goes back with them. Deliveries and
+answers from before that have an older epoch, and the queue has taken those deliveries back by itself.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from amqp10broker.sessions.counters import ClientCounters
 
 
 class Mode(StrEnum):
-    """The name of the counter of written deliveries."""
+    """The names of the counters of written deliveries."""
 
     DELIVERED = "delivered"
     DELIVERED_SETTLED = "delivered_settled"
@@ -52,7 +52,7 @@ class QueueCredit:
 
     Attributes:
         in_flight: a request has no answer yet, or the answer has not been acted on.
-        returned: deliveries that went back to the queue, or went with it, unwritten.
+        returned: deliveries that were not written, and went back to the queue or were lost with it.
         granted: what the queue may still deliver; negative if it delivered more before a reduction.
         forfeited: credit that the queue gave up with its last answer, to a drain.
     """
@@ -73,11 +73,11 @@ class QueueCredit:
     forfeited: int = 0
     granted: int = 0
     requests: int = 0
-    # Of those that wait: how many are written before each that the queue had delivered before.
+    # For waiting deliveries that were delivered before: how many others are written before each.
     _again: deque[int] = field(default_factory=deque)
-    # By how much the queue's count is ahead of `seen`: the credit that drains have made it give up.
+    # How far the queue's count is ahead of `seen`: the credit that drains have made it give up.
     _ahead: int = 0
-    # Credit of the last request; 0 when its deliveries were not all for the client.
+    # The credit of the last request; 0 when its deliveries were not all for the client.
     _asked: int = 0
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class QueueCredit:
         self.queue.consumption.join(self.counted)
 
     def renewed(self, to_queue: Callable[[QueueCommand], None]) -> QueueCredit:
-        """Return the credit for another end of a kept link: it continues the queue's counts."""
+        """Return the credit for another end of a resumable link: it continues the queue's counts."""
         new = QueueCredit(self.queue, self.ref, to_queue, self.mode)
         new.seen = new.returned = self.seen
         new.epoch, new._ahead = self.epoch, self._ahead
@@ -93,7 +93,7 @@ class QueueCredit:
 
     @property
     def left(self) -> int:
-        """The number of deliveries of the last request that are not written, here or with the queue."""
+        """The number of deliveries of the last request that are not written, in the session or the queue."""
         return max(0, self.granted + self.waiting)
 
     @property
@@ -111,8 +111,8 @@ class QueueCredit:
         self._to_queue((self.queue.handle, command))
 
     def request(self, wanted: int, most: int, *, drain: bool = False) -> None:
-        """Request deliveries, in place of the last request. `most`: its limit, unless the queue's kind has
-        its own or permits more (`_more`).
+        """Request deliveries, replacing the last request. `most`: its limit, unless the queue's kind has its
+        own or permits more (`_more`).
         """
         waiting, seen = self.waiting, self.seen
         unsent_max = self.kind.unsent_max
@@ -139,7 +139,7 @@ class QueueCredit:
             # Such a queue stores nothing: its credit must not run out as long as the client's has not.
             limit, renew_at = unsent_max, unsent_max // 2
         elif self.waiting:
-            return False  # each request is bounded in bytes: one at a time, so waiting deliveries are, too
+            return False  # a request is bounded in bytes: with one at a time, waiting ones are, too
         elif self.kind.asked_times > 1:
             limit, renew_at = self._more(most), max(renew_at, self._asked // 2)
         left = max(0, self.granted + self.waiting)
@@ -149,9 +149,9 @@ class QueueCredit:
         return True
 
     def _more(self, most: int) -> int:
-        # For kinds of queues that answer after a write to their log, which would bound the rate to one
-        # request per sync. Twice the last request when half of that is written and nothing waits here: it
-        # stays `most` for a client that does not read.
+        # Queues that answer after a write to their log would otherwise bound the rate to one request per
+        # sync. The request is doubled when half of the last one is written and nothing waits here. It stays
+        # `most` for a client that does not read.
         asked = self._asked
         if not self.waiting and self.granted <= asked // 2:
             asked *= 2
@@ -180,7 +180,7 @@ class QueueCredit:
     # --- from the queue ---------------------------------------------------------------------------
 
     def on_deliver(self, effect: Deliver) -> bool:
-        """Count deliveries; return False if the queue has them again."""
+        """Count deliveries; return False if the queue has taken them back."""
         if effect.epoch != self.epoch or self.closed:
             return False
         deliveries = len(effect.keys)
@@ -204,8 +204,7 @@ class QueueCredit:
         if reply.epoch != self.epoch:
             return False
         if reply.drain:
-            # Nothing was delivered since, so the difference to the queue's count is the credit that it gave
-            # up.
+            # Nothing was delivered since, so the queue gave up the difference between its count and ours.
             self.forfeited = (reply.delivery_count - self.seen - self._ahead) & MASK
             self._ahead = (self._ahead + self.forfeited) & MASK
             if self.forfeited:
@@ -223,7 +222,7 @@ class QueueCredit:
             self.counters.redelivered += 1
 
     def drop(self, deliveries: int, *, oldest: bool = False) -> None:
-        """Drop the last or the oldest deliveries, which the queue has again, or which are gone with it."""
+        """Drop the last or the oldest deliveries, which the queue has taken back or lost."""
         self.waiting -= deliveries
         self.returned += deliveries
         self._asked = 0
@@ -241,7 +240,7 @@ class QueueCredit:
         return self.counters
 
     def retire(self, into: ClientCounters) -> None:
-        """Hand all counts, also those still to come, over to `into`. May be called twice."""
+        """Add all counts, also later ones, to `into`. May be called twice."""
         if self.queue.consumption.leave(self.counted):
             add_consumed(into, [self])
             self.counters = _Late(into, into.of_type(self.queue.type))
@@ -256,7 +255,7 @@ def add_consumed(total: ClientCounters, credits: Iterable[QueueCredit]) -> Clien
 
 
 class _Late(Consumption):
-    # The decisions of a client on deliveries of a consumer after its counts were taken over.
+    # Counts decisions on deliveries of a consumer after its counts were taken over.
     __slots__ = ("_into",)
 
     def __init__(self, *into: Consumption) -> None:
@@ -273,18 +272,20 @@ ROUNDS: Final = 4
 """The least number of times in an epoch that the limit holds deliveries up."""
 EPOCH_MS_MIN: Final = 100
 EPOCH_MS_MAX: Final = 1_000
-"""The end of an epoch in which nothing is held up, in ms."""
+"""The length in ms after which an epoch ends in which the limit holds nothing up."""
 HELD_PART: Final = 8
-"""The least part of the time held up that is worth a try, as a divisor: less cannot yield `GAIN`."""
+"""The least part of an epoch, as a divisor, for which deliveries must be held up before a try: with less a
+try cannot yield `GAIN`.
+"""
 GAIN: Final = 1.15
-"""The factor by which the rate must rise for twice the limit to remain."""
+"""The factor by which the rate must rise for a doubled limit to remain."""
 SLOWER: Final = 2
 """The factor by which the wait must grow for the limit to shrink, ..."""
 SLOWER_MS: Final = 10
-"""... and the least difference in ms: less may be scheduling."""
+"""... and the least difference in ms: a smaller one may be due to scheduling."""
 RETRY_MS_MIN: Final = 1_000
 RETRY_MS_MAX: Final = 60_000
-"""A try without gain is repeated after a pause, which doubles from the minimum to the maximum."""
+"""A try without gain is repeated after a pause, which doubles from the minimum to this maximum."""
 
 
 class Why(StrEnum):
@@ -304,9 +305,9 @@ class Why(StrEnum):
 class AutoLimit:
     """An automatic limit, from `_base` to `_most` messages of at most `_most_bytes` together.
 
-    It grows only while the limit itself holds deliveries up: it is doubled, and remains so if the rate rises;
-    else it goes back. It shrinks when messages take much longer than when its size was last confirmed, and
-    when memory is tight. It is judged by epochs of some round trips.
+    It grows only while the limit itself holds deliveries up: it is doubled, and stays so if the rate rises;
+    else it returns to its earlier value. It shrinks when messages take much longer than when it was last
+    confirmed, and when memory is tight. It is judged in epochs of some round trips.
     """
 
     _base: int
@@ -323,12 +324,12 @@ class AutoLimit:
     _retry_at_ms: int = field(init=False)
     # How long messages took when the limit was last confirmed.
     _usual_ms: float = 0.0
-    # Bytes of a message: rises at once with larger ones, falls slowly with smaller ones.
+    # The bytes of a message: rises at once with larger messages, falls slowly with smaller ones.
     _size: int = 1
     _in_flight: int = 0
     _at_ms: int = field(init=False)
     _round_ms: int = field(init=False)
-    # Of the present epoch.
+    # The start and the counts of the present epoch.
     _began_ms: int = field(init=False)
     _settled_ms: int = field(init=False)
     _done: int = field(init=False)
@@ -354,7 +355,7 @@ class AutoLimit:
     # --- events -----------------------------------------------------------------------------------
 
     def came(self, now_ms: int, count: int, size_bytes: int, in_flight: int) -> None:
-        """Count messages that have come; `in_flight` includes them."""
+        """Count messages that have arrived; `in_flight` includes them."""
         size = size_bytes // count + 1
         self._size = size if size > self._size else (7 * self._size + size) // 8
         self._note(now_ms, in_flight)
@@ -363,7 +364,7 @@ class AutoLimit:
             self._change(top, Why.BYTES_BOUND, now_ms, 0)
 
     def resumed(self, now_ms: int, held_ms: int) -> None:
-        """Note that messages come again after this limit alone had held them up for `held_ms`."""
+        """Note that messages arrive again after this limit alone had held them up for `held_ms`."""
         self._held_ms += held_ms
         self._rounds += 1
         self._round_ms = now_ms
@@ -378,7 +379,7 @@ class AutoLimit:
         self._done += count
         began_ms = self._began_ms
         if self._settled_ms > began_ms:
-            # Nothing is held up any more, so this is the best moment.
+            # Nothing is held up any more, so this is the best moment to judge the epoch.
             if now_ms >= 2 * self._settled_ms - began_ms:
                 self._restart(now_ms, now_ms)
         elif now_ms - max(began_ms, self._round_ms) >= EPOCH_MS_MAX:
@@ -397,7 +398,7 @@ class AutoLimit:
     # --- decisions --------------------------------------------------------------------------------
 
     def _judge(self, now_ms: int) -> None:
-        # Called at the end of an epoch.
+        # This runs at the end of an epoch.
         elapsed = now_ms - self._began_ms
         loop_ms = elapsed // self._rounds if self._rounds else 0
         per_ms = self._done / elapsed
@@ -437,7 +438,7 @@ class AutoLimit:
         self._before = (limit, per_ms)
 
     def _change(self, limit: int, why: Why, now_ms: int, loop_ms: int) -> None:
-        # The effect is there a round trip later.
+        # The limit has its effect a round trip later.
         self.limit = limit
         self.highest = max(self.highest, limit)
         self._before = None
@@ -459,14 +460,14 @@ class AutoLimit:
 class AutoCredit:
     """The automatic credit of one link on which a client publishes.
 
-    A client that is held up only by credit stops exactly where a grant ends; more credit would save the time
-    until it continues. One that stops elsewhere has nothing to send, or waits for its session's window.
+    A client that only credit holds up stops exactly where a grant ends; more credit would save the time until
+    it continues. A client that stops elsewhere has nothing to send, or waits for its session's window.
     """
 
     _credit: ReceiverCredit
     auto: AutoLimit
     _changed: Callable[[], None]
-    # The delivery-counts at which grants end that the client may not have reached.
+    # The delivery-counts at which grants end that the client may not have reached yet.
     _ends: deque[int] = field(default_factory=deque)
     _stopped_ms: int | None = None
 

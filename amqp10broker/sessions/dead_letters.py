@@ -1,6 +1,6 @@
-"""Where dead letters go: to which queues, at most once or at least once.
+"""The routing and forwarding of dead letters, at most once or at least once.
 
-The heads of a batch of dead letters are few, mostly one, so their queues are determined once for each head.
+A batch of dead letters has few different heads, mostly one; queues are determined once for each head.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _HEAD: Final = itemgetter(0)
 
 
 class DeadLetterRoute(NamedTuple):
-    """The destination of messages with one head. `cycles`: queues that do not get them, because they came
-    from there without an action of a client.
+    """The destination of messages with one head. `cycles`: queues that do not get them, because the messages
+    came from there without an action of a client.
     """
 
     head: bytes
@@ -45,7 +45,7 @@ class DeadLetterRoute(NamedTuple):
 
 
 class DeadLetterRouter:
-    """Where messages go that leave one queue for one reason at one time."""
+    """Routes the messages that leave one queue for one reason at one time."""
 
     __slots__ = ("_heads", "_routes", "_vhost", "exchange")
 
@@ -126,15 +126,15 @@ def route_dead_letters(vhost: VirtualHost, queue: str, letters: DeadLetters, now
     return Routed(list(to.items()), tuple(dropped))
 
 
-# The queue releases a few dead messages at a time; `Forwarding` publishes them with confirms. A message that
-# is unroutable, refused, or not confirmed in time is sent again to the queues that have not taken it, so one
-# may get it twice, and out of order. After a restart the queue releases again what was not settled.
+# The queue releases a few dead messages at a time, and `Forwarding` publishes them with confirms. A message
+# that is unroutable, refused, or not confirmed in time is sent again to the queues that have not taken it. So
+# a queue may get it twice, and out of order. After a restart the queue releases again what was not settled.
 
 RETRY_MS: Final = 180_000
 """The time to wait for a confirm: RabbitMQ's `dead_letter_worker_publisher_confirm_timeout`."""
 
 LOOK_MS: Final = 1_000
-"""How often to check for a route or room. RabbitMQ waits as long as for a confirm."""
+"""The interval of checks for a route or room. RabbitMQ waits as long as for a confirm."""
 
 Post = tuple[DeclaredQueue, Publish]
 
@@ -146,8 +146,8 @@ class DeadLetterTarget(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Outstanding:
-    """One message that is not done. `waiting`: target queues that have not answered, with its number there.
-    `former`: the same of queues that are not bound any more.
+    """One message that is not confirmed by all queues. `waiting`: target queues that have not answered, with
+    the message's number there. `former`: the same for queues that are no longer bound.
     """
 
     letter: DeadMessage
@@ -175,7 +175,7 @@ class _Outstanding:
 
 @dataclass(eq=False)
 class Forwarding:
-    """The dead letters of one queue that are on their way."""
+    """The dead letters of one queue that have been sent and are not confirmed."""
 
     _queue: str
     destination: DeadLetterTarget
@@ -193,7 +193,7 @@ class Forwarding:
         return len(self._outstanding)
 
     def send(self, letters: Iterable[DeadMessage], vhost: VirtualHost, now_ms: int) -> list[Post]:
-        """Forward messages (keys on their way are ignored); return the commands to post."""
+        """Forward messages, and return the commands to send. Keys that were sent before are ignored."""
         if not self._outstanding:
             self._looked_ms = now_ms
         fresh = []
@@ -204,7 +204,7 @@ class Forwarding:
         return self._publish(fresh, vhost, now_ms)
 
     def confirmed(self, effect: Confirmed) -> list[int]:
-        """Return the keys of messages that are done."""
+        """Return the keys of messages that all their queues have confirmed."""
         done: list[int] = []
         for outstanding, queue in self._answered(effect):
             if outstanding.former.pop(queue, None) is None:
@@ -230,7 +230,7 @@ class Forwarding:
                     each.due_ms = now_ms
 
     def due(self, vhost: VirtualHost, now_ms: int) -> tuple[list[Post], list[int]]:
-        """Send messages again that have waited long enough, or have a route or room now."""
+        """Send messages again that have waited long enough, or for which there is a route or room now."""
         self._looked_ms = now_ms
         version = vhost.version
         late = [each for each in self._outstanding.values() if each.due_ms <= now_ms or each.may_go(version)]
@@ -240,7 +240,7 @@ class Forwarding:
         return posts, done
 
     def deadline(self) -> int | None:
-        """Return when `due` has work."""
+        """Return the time at which `due` has work."""
         look_ms = self._looked_ms + LOOK_MS
         return min(
             (min(each.due_ms, look_ms) if each.stuck else each.due_ms for each in self._outstanding.values()),
@@ -253,7 +253,7 @@ class Forwarding:
     def _answered(
         self, effect: Confirmed | PublishRejected | Unconfirmed
     ) -> Iterator[tuple[_Outstanding, DeclaredQueue]]:
-        # Only messages that the target queue has not answered before.
+        # Only messages that the target queue has not answered before count.
         queue = self._queues.get(effect.publisher)
         for number in effect.ids:
             outstanding = self._sent.pop(number, None)
@@ -266,7 +266,7 @@ class Forwarding:
             for number in (*gone.waiting.values(), *gone.former.values()):
                 del self._sent[number]
         if not self._outstanding:
-            # References to queues that come and go must not accumulate.
+            # Otherwise references to queues that are declared and deleted would accumulate.
             self._refs.clear()
             self._queues.clear()
 
@@ -293,8 +293,8 @@ class Forwarding:
         ]
 
     def _numbered(self, each: _Outstanding, queues: Iterable[DeclaredQueue]) -> dict[DeclaredQueue, int]:
-        # Queues to which a message still has to go. One that has not answered retains its number, so that a
-        # late answer to the first attempt counts, too.
+        # A message still has to be sent to some queues. A queue that has not answered retains its number, so
+        # that a late answer to the first attempt counts, too.
         before = each.waiting | each.former
         each.waiting, each.refused = {}, set()
         for queue in queues:

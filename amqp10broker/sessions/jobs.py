@@ -1,7 +1,7 @@
-"""Work at queues for callers without a session: publish one message, get some.
+"""Work at queues for callers without a session: publish one message, or get some messages.
 
-A job posts to queues and receives their effects until it is done. Then, or when it is given up, it must
-`end`.
+A job sends commands to queues and receives their effects until it is done. When it is done or given up, its
+`end` must be called.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ class BackgroundJob(ABC):
 
     @abstractmethod
     def hear(self, effect: Effect) -> None:
-        """Handle an effect of a queue. Raises `RefusedError`: the work cannot be done."""
+        """Handle an effect of a queue. Raises `RefusedError` if the work cannot be done."""
 
     @abstractmethod
     def end(self) -> None:
-        """Remove everything that it has left at queues. May be called twice."""
+        """Remove everything that the job has left at queues. May be called twice."""
 
 
 class PublishOne(BackgroundJob):
@@ -139,7 +139,7 @@ class PublishOne(BackgroundJob):
 
 
 class GetSome(BackgroundJob):
-    """Gets messages from the head of a queue as with basic.get."""
+    """Gets messages from the head of a queue, as basic.get does."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class GetSome(BackgroundJob):
         mode = Mode.GOT_SETTLED if delivery_outcome is DeliveryOutcome.ACCEPT else Mode.GOT
         ref = reply_to.consumer()
         self._credit = QueueCredit(queue, ref, to_queue, mode)
-        # Settled when all are there: a caller that gives up has taken nothing.
+        # Messages are settled when all have come: a caller that gives up removes none from the queue.
         self._credit.post(Subscribe(ref, False, counted=False, name=reply_to.name_of("get")))
         self._ask()
 
@@ -203,7 +203,7 @@ class GetSome(BackgroundJob):
                 credit.closed = True
                 credit.in_flight = False
             case _:
-                # For example that a delivery was held for too long: it is back in the queue.
+                # An example is a delivery that was held for too long: it is back in the queue.
                 pass
 
     def end(self) -> None:

@@ -1,6 +1,6 @@
 """The records that tasks send to each other, and the interface of commits at several queues.
 
-Neither side changes a record after it was sent.
+Neither the sender nor the receiver changes a record after it was sent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from amqp10broker.queues.commands import Effect, RequestRef
 
 @dataclass(eq=False, slots=True)
 class Frames:
-    """Frame bodies of one socket read, or a part of them."""
+    """The frame bodies of one socket read, or a part of them."""
 
     items: Sequence[object]
 
@@ -29,7 +29,7 @@ class Notice(Enum):
     """The messages without content."""
 
     WRITER_READY = auto()
-    """The writer has room again. At most one is under way."""
+    """The writer has room again. At most one such message is in the mailbox."""
     ACCESS_CHANGED = auto()
     """The user's permissions in the virtual host have changed."""
     TRANSACTIONS_DUE = auto()
@@ -48,28 +48,30 @@ class AlarmChanged:
 
 @dataclass(frozen=True, slots=True)
 class LinkStolen:
-    """Another session of the connection (for a kept link: of the container) has attached a link's name."""
+    """Another session of the connection (for a resumable link: of the container) has attached a link's
+    name.
+    """
 
     link: SenderLink | ReceiverLink
 
 
 @dataclass(frozen=True, slots=True)
 class LinkFree:
-    """The end that the attach of a kept link waited for has gone."""
+    """The end for which the attach of a resumable link waited has been detached."""
 
     link: SenderLink | ReceiverLink
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A commit is stored, or one that was `NotYet` done may be possible now."""
+    """A commit is stored, or a commit that returned `NotYet` may be possible now."""
 
     ref: RequestRef
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Settle what is decided, return everything else, and end; with an end frame if `tell`."""
+    """Settle what is decided, return everything else, and end the session, with an end frame if `tell`."""
 
     tell: bool = False
     error: AmqpError | None = None
@@ -110,13 +112,13 @@ def no_part_text(queue: DeclaredQueue) -> str:
 
 
 class NoRoom(str):
-    """Why nothing was done: a queue would exceed its limit."""
+    """The text why a commit was not carried out: a queue would exceed its limit."""
 
     __slots__ = ()
 
 
 class NotYet(str):
-    """Why nothing was done: a queue, declared just now or read after a start, is not ready."""
+    """Why a commit was not carried out: a queue, just declared or read after a start, is not ready."""
 
     __slots__ = ()
 
@@ -126,7 +128,7 @@ class QueueCommits(Protocol):
 
     @property
     def safe(self) -> bool:
-        """Whether the last commit needs no further wait: nothing of it is stored on disk."""
+        """Whether the last commit is complete without a wait, because nothing of it is stored on disk."""
 
     def takes(self, handle: QueueHandle) -> bool:
         """Return whether a queue may take part: it is on this node, and is not replicated."""
@@ -140,9 +142,9 @@ class QueueCommits(Protocol):
     ) -> str | None:
         """Carry out all parts in one step, after the commands `mail`, which are carried out in any case.
 
-        The parts become visible together, and those stored on disk are all there after a restart, or none.
-        `Committed` follows with `ref` when everything is stored, unless it is `safe` at once. `also` appends
-        further records to those on disk, if there are any. Returns why nothing was done; None: it is done.
+        The parts become visible together; of those stored on disk, all or none are there after a restart.
+        `Committed` follows with `ref` when everything is stored, unless the commit is `safe` at once. `also`
+        appends further records to those on disk, if there are any. Returns why nothing was done, or None.
         """
 
     def when_ready(self, parts: Sequence[Part], ref: RequestRef) -> None:

@@ -31,8 +31,8 @@ Headers = Callable[[], Mapping[str, object]]
 
 @dataclass(eq=False, slots=True)
 class Route:
-    """The route of one exchange and key. `queues`: None if they depend on the message. `stamp`: versions of
-    the topology and of the user's permissions.
+    """The route of one exchange and key. `queues`: None if they depend on the message. `stamp`: the versions
+    of the topology and of the user's permissions.
     """
 
     exchange: Exchange
@@ -61,7 +61,7 @@ class Routes:
         route = self._known.get(key)
         if route is not None and route.stamp == stamp:
             return route
-        # Permission first: without it a user must not learn what exists.
+        # The permission is checked first: without it a user must not learn which exchanges exist.
         self._access.write("exchange", exchange)
         found = vhost.topology.lookup_exchange(exchange)
         if found.internal:
@@ -71,7 +71,7 @@ class Routes:
             )
         if found.type == "topic":
             self._access.write_topic(exchange, routing_key)
-        # Tried without headers: the result is discarded if an exchange on the way uses them.
+        # The first attempt has no headers. The result is discarded if an exchange on the way uses headers.
         queues, cacheable = vhost.route(found, (routing_key,), dict)
         queues = self._not_local(queues)
         fresh = Route(found, routing_key, queues if cacheable else None, stamp)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
 
 import pytest
 
 from amqp10broker.protocols.amqp10.performatives import decode_composite
 from amqp10broker.queues.commands import DeliveryOutcome, Subscribe, Unsubscribe
-from tests.support.askers import new_asker
 from tests.support.declaring import declare
 from tests.support.managing import request_message
-from tests.support.scene import ACCEPTED, RELEASED, Scene, content, detached, disposition, ended
+from tests.support.reply_addresses import new_reply_to
+from tests.support.scenario import ACCEPTED, RELEASED, Scenario, content, detached, disposition, ended
 
 UNAUTHORIZED = "amqp:unauthorized-access"
 LOCKED = (
@@ -21,9 +21,9 @@ LOCKED = (
 
 
 @pytest.fixture
-def scene() -> Scene:
+def scene() -> Scenario:
     """Queues, a direct and a topic exchange; guest may do everything so far."""
-    scene = Scene("q1", "q2")
+    scene = Scenario("q1", "q2")
     scene.exchange("x")
     scene.bind("x", "q1", "k")
     scene.exchange("t", "topic")
@@ -39,70 +39,41 @@ def refused(what: str) -> str:
 # --- attach --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Row:
-    """An attach, the permissions that are just enough for it, and what is said without each."""
+    """An attach, the permissions that are just enough for it, and what is said without each.
 
-    attach: str
-    enough: dict[str, str]
-    missing: tuple[tuple[str, str], ...]
+    `accesses`: as ``write exchange x``.
+    """
+
+    def __init__(self, attach: str, *accesses: str) -> None:
+        self.attach = attach
+        needed = [each.split() for each in accesses]
+        self.enough = {permission: f"^{re.escape(name)}$" for permission, _, name in needed}
+        self.missing = [(each, f"{each} access to {kind} '{name}'") for each, kind, name in needed]
 
 
+DYNAMIC = "queue amq.dyn-client-C-link-0-id1"
+DEFAULT = "write exchange amq.default"
 ROWS = {
-    "source queue": Row("source=/queues/q1", {"read": "^q1$"}, (("read", "read access to queue 'q1'"),)),
+    "source queue": Row("source=/queues/q1", "read queue q1"),
     "source queue, with a selector": Row(
-        "source=/queues/q1 filter=apache.org:selector-filter:string",
-        {"read": "^q1$"},
-        (("read", "read access to queue 'q1'"),),
+        "source=/queues/q1 filter=apache.org:selector-filter:string", "read queue q1"
     ),
-    "source queue, to browse": Row(
-        "source=/queues/q1 distribution-mode=copy", {"read": "^q1$"}, (("read", "read access to queue 'q1'"),)
-    ),
-    "target exchange": Row(
-        "target=/exchanges/x/k", {"write": "^x$"}, (("write", "write access to exchange 'x'"),)
-    ),
-    "target topic exchange": Row(
-        "target=/exchanges/t/k", {"write": "^t$"}, (("write", "write access to exchange 't'"),)
-    ),
-    "target queue": Row(
-        "target=/queues/q1",
-        {"write": r"^amq\.default$"},
-        (("write", "write access to exchange 'amq.default'"),),
-    ),
+    "source queue, to browse": Row("source=/queues/q1 distribution-mode=copy", "read queue q1"),
+    "target exchange": Row("target=/exchanges/x/k", "write exchange x"),
+    "target topic exchange": Row("target=/exchanges/t/k", "write exchange t"),
+    "target queue": Row("target=/queues/q1", DEFAULT),
     "dynamic source": Row(
-        "source=dynamic capabilities=temporary-queue",
-        {"configure": r"^amq\.dyn-", "read": r"^amq\.dyn-"},
-        (
-            ("configure", "configure access to queue 'amq.dyn-client-C-link-0-id1'"),
-            ("read", "read access to queue 'amq.dyn-client-C-link-0-id1'"),
-        ),
+        "source=dynamic capabilities=temporary-queue", f"configure {DYNAMIC}", f"read {DYNAMIC}"
     ),
-    "dynamic target": Row(
-        "target=dynamic capabilities=temporary-queue",
-        {"configure": r"^amq\.dyn-", "write": r"^amq\.default$"},
-        (
-            ("configure", "configure access to queue 'amq.dyn-client-C-link-0-id1'"),
-            ("write", "write access to exchange 'amq.default'"),
-        ),
-    ),
-    "bare name as source": Row(
-        "source=fresh",
-        {"configure": "^fresh$", "read": "^fresh$"},
-        (("configure", "configure access to queue 'fresh'"), ("read", "read access to queue 'fresh'")),
-    ),
-    "bare name as target": Row(
-        "target=fresh",
-        {"configure": "^fresh$", "write": r"^amq\.default$"},
-        (
-            ("configure", "configure access to queue 'fresh'"),
-            ("write", "write access to exchange 'amq.default'"),
-        ),
-    ),
+    "dynamic target": Row("target=dynamic capabilities=temporary-queue", f"configure {DYNAMIC}", DEFAULT),
+    "bare name as source": Row("source=fresh", "configure queue fresh", "read queue fresh"),
+    "bare name as target": Row("target=fresh", "configure queue fresh", DEFAULT),
 }
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_an_attach_needs_no_more_than_its_permissions(scene: Scene, name: str) -> None:
+def test_an_attach_needs_no_more_than_its_permissions(scene: Scenario, name: str) -> None:
     """amqp_auth_SUITE attach_*: with exactly these it is answered."""
     row = ROWS[name]
     scene.allow(**row.enough)
@@ -126,7 +97,7 @@ def test_an_attach_needs_no_more_than_its_permissions(scene: Scene, name: str) -
     [(name, permission, what) for name, row in ROWS.items() for permission, what in row.missing],
 )
 def test_an_attach_without_one_of_its_permissions_ends_the_session(
-    scene: Scene, name: str, permission: str, what: str
+    scene: Scenario, name: str, permission: str, what: str
 ) -> None:
     """Not the link: END amqp:unauthorized-access, and no queue is left behind."""
     row = ROWS[name]
@@ -137,19 +108,19 @@ def test_an_attach_without_one_of_its_permissions_ends_the_session(
 
 
 @pytest.mark.parametrize("address", ["source=/queues/gone", "target=/exchanges/gone/k"])
-def test_who_may_not_learns_not_what_exists(scene: Scene, address: str) -> None:
+def test_who_may_not_learns_not_what_exists(scene: Scenario, address: str) -> None:
     """The permission is looked at before the name."""
     scene.allow()
     (line,) = scene.do(f"C> ATTACH h=0 {address}")
     assert line.startswith("B> END error=amqp:unauthorized-access")
 
 
-def test_the_anonymous_terminus_needs_nothing_itself(scene: Scene) -> None:
+def test_the_anonymous_terminus_needs_nothing_itself(scene: Scenario) -> None:
     scene.allow()
     assert scene.sender(None)[0].startswith("B> ATTACH ")
 
 
-def test_the_end_of_one_session_is_none_of_the_others(scene: Scene) -> None:
+def test_the_end_of_one_session_is_none_of_the_others(scene: Scenario) -> None:
     """Links of the ended session give back what they had; the connection's other sessions go on."""
     scene.do("C> BEGIN ch=1", "C> ATTACH ch=1 h=0 target=/queues/q2", "publish q1 2")
     scene.receiver("/queues/q1")
@@ -178,7 +149,7 @@ def test_the_end_of_one_session_is_none_of_the_others(scene: Scene) -> None:
     ],
 )
 def test_a_message_through_the_anonymous_terminus(
-    scene: Scene, to: str, enough: str, what: str, settled: str
+    scene: Scenario, to: str, enough: str, what: str, settled: str
 ) -> None:
     scene.sender(None)
     scene.allow(write=enough)
@@ -193,7 +164,7 @@ def test_a_message_through_the_anonymous_terminus(
     [("configure", "configure access to queue 'fresh'"), ("write", "write access to exchange 'amq.default'")],
 )
 def test_a_message_that_would_declare_a_queue_needs_what_an_attach_needs(
-    scene: Scene, missing: str, what: str
+    scene: Scenario, missing: str, what: str
 ) -> None:
     """Both permissions, and without one of them no queue is left behind."""
     enough = ROWS["bare name as target"].enough
@@ -207,14 +178,14 @@ def test_a_message_that_would_declare_a_queue_needs_what_an_attach_needs(
 
 
 @pytest.mark.rabbitmq("amqp_auth_SUITE", "target_per_message_internal_exchange")
-def test_an_internal_exchange_through_the_anonymous_terminus(scene: Scene) -> None:
+def test_an_internal_exchange_through_the_anonymous_terminus(scene: Scenario) -> None:
     scene.exchange("inside", "fanout", internal=True)
     scene.sender(None)
     text = "forbidden to publish to internal exchange 'inside' in vhost '/'"
     assert scene.publish(content(to="/exchanges/inside")) == [ended(UNAUTHORIZED, text)]
 
 
-def test_what_was_sent_before_the_refused_message_is_published(scene: Scene) -> None:
+def test_what_was_sent_before_the_refused_message_is_published(scene: Scenario) -> None:
     scene.allow(write="^x$")
     scene.sender(None)
     good, bad = content("good", to="/exchanges/x/k").hex(), content("bad", to="/queues/q1").hex()
@@ -233,7 +204,7 @@ def test_what_was_sent_before_the_refused_message_is_published(scene: Scene) -> 
     ("target", "to"), [("/exchanges/t/bad.k", None), (None, "/exchanges/t/bad.k")], ids=["fixed", "anonymous"]
 )
 def test_a_topic_permission_is_looked_at_for_each_key(
-    scene: Scene, target: str | None, to: str | None
+    scene: Scenario, target: str | None, to: str | None
 ) -> None:
     """The attach succeeds: the key is part of the message's way, not of the exchange."""
     scene.allow_topics("t", "^good")
@@ -247,7 +218,9 @@ def test_a_topic_permission_is_looked_at_for_each_key(
     [("/exchanges/t/good.k", None), (None, "/exchanges/t/good.k")],
     ids=["fixed", "anonymous"],
 )
-def test_a_topic_permission_is_looked_at_for_x_cc(scene: Scene, target: str | None, to: str | None) -> None:
+def test_a_topic_permission_is_looked_at_for_x_cc(
+    scene: Scenario, target: str | None, to: str | None
+) -> None:
     """Every key must be allowed, or nothing is published."""
     scene.allow_topics("t", "^good")
     scene.sender(target)
@@ -258,7 +231,7 @@ def test_a_topic_permission_is_looked_at_for_x_cc(scene: Scene, target: str | No
     assert scene.counts("q1") == [1]
 
 
-def test_topic_permissions_are_for_topic_exchanges(scene: Scene) -> None:
+def test_topic_permissions_are_for_topic_exchanges(scene: Scenario) -> None:
     """A permission of that name at an exchange of another kind has no effect."""
     scene.allow_topics("x", "^nothing$")
     scene.sender("/exchanges/x/k")
@@ -277,7 +250,7 @@ def test_topic_permissions_are_for_topic_exchanges(scene: Scene) -> None:
     ],
 )
 def test_a_permission_that_is_taken_away_counts_at_the_next_message(
-    scene: Scene, target: str | None, to: str | None, what: str
+    scene: Scenario, target: str | None, to: str | None, what: str
 ) -> None:
     """What an open link was allowed is not remembered beyond the change; other changes do not matter."""
     scene.sender(target)
@@ -293,7 +266,7 @@ def test_a_permission_that_is_taken_away_counts_at_the_next_message(
 
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "attach_to_exclusive_queue")
-def test_an_exclusive_queue_of_another_connection_is_locked(scene: Scene) -> None:
+def test_an_exclusive_queue_of_another_connection_is_locked(scene: Scenario) -> None:
     scene.world.delete("q1")
     declare(scene.world.catalog, scene.world.vhost, "q1", exclusive_owner=object())
     attach, detach = scene.receiver("/queues/q1")
@@ -303,10 +276,10 @@ def test_an_exclusive_queue_of_another_connection_is_locked(scene: Scene) -> Non
     assert scene.publish() == [disposition(0, ACCEPTED)]
 
 
-def test_an_exclusive_consumer_keeps_links_out(scene: Scene) -> None:
+def test_an_exclusive_consumer_keeps_links_out(scene: Scenario) -> None:
     """One of AMQP 0-9-1: the attach is answered, then the link is detached; when it goes, there is room."""
     queue = scene.world.queues["q1"].queue
-    other = new_asker("elsewhere").consumer()
+    other = new_reply_to("elsewhere").consumer()
     queue.apply(Subscribe(other, False, exclusive=True), 0)
     attach, detach = scene.receiver("/queues/q1")
     assert attach == "B> ATTACH name=link-9 h=9 role=sender source=/queues/q1 idc=0"
@@ -316,10 +289,10 @@ def test_an_exclusive_consumer_keeps_links_out(scene: Scene) -> None:
     assert len(scene.receiver("/queues/q1")) == 1
 
 
-def test_a_link_keeps_an_exclusive_consumer_out(scene: Scene) -> None:
+def test_a_link_keeps_an_exclusive_consumer_out(scene: Scenario) -> None:
     scene.receiver("/queues/q1")
     queue = scene.world.queues["q1"].queue
-    elsewhere = new_asker("elsewhere")
+    elsewhere = new_reply_to("elsewhere")
     queue.take_effects()
     queue.apply(Subscribe(elsewhere.consumer(), False, exclusive=True), 0)
     (effect,) = queue.take_effects()[elsewhere.id]
@@ -330,7 +303,7 @@ def test_a_link_keeps_an_exclusive_consumer_out(scene: Scene) -> None:
 
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "dynamic_target_long_link_name", "dynamic_target_short_link_name")
-def test_dynamic_names(scene: Scene) -> None:
+def test_dynamic_names(scene: Scenario) -> None:
     """dynamic_target_short_link_name and _long_: the name says whose it is, unless that is too long."""
     attach = scene.do("C> ATTACH h=0 target=dynamic capabilities=temporary-queue")[0]
     assert " target=/queues/amq.dyn-client-C-link-0-id1 " in attach
@@ -344,7 +317,7 @@ def test_dynamic_names(scene: Scene) -> None:
 
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "dynamic_terminus_delete")
-def test_a_dynamic_queue_serves_other_links_and_goes_with_its_own(scene: Scene) -> None:
+def test_a_dynamic_queue_serves_other_links_and_goes_with_its_own(scene: Scenario) -> None:
     """Other links to it hear that it was deleted."""
     scene.do("C> ATTACH h=0 source=dynamic capabilities=temporary-queue")
     name = "amq.dyn-client-C-link-0-id1"
@@ -357,7 +330,7 @@ def test_a_dynamic_queue_serves_other_links_and_goes_with_its_own(scene: Scene) 
 
 
 @pytest.mark.parametrize("window", ["open", "closed"])
-def test_links_end_behind_the_answer_to_who_deleted_their_queue(scene: Scene, window: str) -> None:
+def test_links_end_behind_the_answer_to_who_deleted_their_queue(scene: Scenario, window: str) -> None:
     """RabbitMQ's order, as far as there is one session: its client for Python takes a detach in front of the
     response for the request's failure. A client that takes no response hears of the links all the same."""
     scene.do(
@@ -381,7 +354,7 @@ def test_links_end_behind_the_answer_to_who_deleted_their_queue(scene: Scene, wi
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "dynamic_terminus_delete")
 @pytest.mark.parametrize("way", ["END", "CLOSE"])
-def test_a_dynamic_queue_goes_with_session_and_connection(scene: Scene, way: str) -> None:
+def test_a_dynamic_queue_goes_with_session_and_connection(scene: Scenario, way: str) -> None:
     scene.do("C> ATTACH h=0 source=dynamic capabilities=temporary-queue")
     scene.do("C> ATTACH h=1 target=dynamic capabilities=temporary-queue")
     assert len(scene.world.vhost.queues) == 4
@@ -397,7 +370,7 @@ def test_a_dynamic_queue_goes_with_session_and_connection(scene: Scene, way: str
         ("target=dynamic capabilities=rabbitmq:volatile-queue", "target"),
     ],
 )
-def test_other_kinds_of_dynamic_nodes_are_refused(scene: Scene, attach: str, end: str) -> None:
+def test_other_kinds_of_dynamic_nodes_are_refused(scene: Scenario, attach: str, end: str) -> None:
     _, detach = scene.do(f"C> ATTACH h=0 {attach}")
     assert detach.startswith(
         f'B> DETACH h=0 closed=true error=amqp:not-implemented "Dynamic {end} not supported'
@@ -406,7 +379,7 @@ def test_other_kinds_of_dynamic_nodes_are_refused(scene: Scene, attach: str, end
     assert scene.publish(handle=1) == [disposition(0, ACCEPTED)]
 
 
-def test_unroutable_to_a_deleted_dynamic_queue(scene: Scene) -> None:
+def test_unroutable_to_a_deleted_dynamic_queue(scene: Scenario) -> None:
     """By the anonymous terminus its name is one like any other."""
     scene.do("C> ATTACH h=0 source=dynamic capabilities=temporary-queue")
     scene.sender(None, 1)

@@ -30,22 +30,22 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueDelete,
     TxSelect,
 )
-from tests.support.channel_world import World, WorldChannel, bodies, contents, kinds
+from tests.support.channel_harness import ChannelEnds, Harness, bodies, contents, kinds
 
 QUEUE = QueueDeclare("q", durable=True)
 
 
-def closed(channel: WorldChannel) -> WorldChannel:
+def closed(channel: ChannelEnds) -> ChannelEnds:
     assert channel.call(ChannelClose(200, "bye")) == ChannelCloseOk()
     return channel
 
 
 def test_channel_open_is_answered() -> None:
-    World().channel()
+    Harness().channel()
 
 
 def test_second_channel_open_closes_the_connection() -> None:
-    assert World().channel().fatal(ChannelOpen()) == (504, "second 'channel.open' seen")
+    assert Harness().channel().fatal(ChannelOpen()) == (504, "second 'channel.open' seen")
 
 
 @pytest.mark.parametrize(
@@ -53,28 +53,28 @@ def test_second_channel_open_closes_the_connection() -> None:
 )
 def test_a_method_on_a_channel_never_opened_closes_the_connection(method: Method) -> None:
     """504 `expected 'channel.open'`, with the method that came too early."""
-    channel = closed(World().channel())
+    channel = closed(Harness().channel())
     assert channel.fatal(method) == (504, "expected 'channel.open'")
 
 
 def test_a_publish_on_a_channel_never_opened_closes_the_connection() -> None:
-    channel = closed(World().channel())
+    channel = closed(Harness().channel())
     assert channel.fatal(channel.content("q", b"x")) == (504, "expected 'channel.open'")
 
 
 def test_close_ok_on_a_closed_channel_is_ignored() -> None:
     """The two closes crossed: ours is answered after theirs was."""
-    channel = closed(World().channel())
+    channel = closed(Harness().channel())
     assert channel.say(ChannelCloseOk()) == []
     assert channel.connection.fault is None
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> Harness:
+    return Harness()
 
 
-def test_channel_close_ends_consumers_and_requeues(world: World) -> None:
+def test_channel_close_ends_consumers_and_requeues(world: Harness) -> None:
     """channel.close: consumers cancelled, unacked requeued in order, redelivered, close-ok."""
     channel, other = world.channel(), world.channel()
     channel.call(QUEUE)
@@ -89,7 +89,7 @@ def test_channel_close_ends_consumers_and_requeues(world: World) -> None:
     assert [each.method.redelivered for each in contents(got)] == [True] * 3
 
 
-def test_channel_number_is_used_again_after_close(world: World) -> None:
+def test_channel_number_is_used_again_after_close(world: Harness) -> None:
     """Everything begins anew: delivery tags, prefetch, confirm mode."""
     channel = world.channel()
     channel.call(QUEUE)
@@ -105,7 +105,7 @@ def test_channel_number_is_used_again_after_close(world: World) -> None:
     assert channel.publish("nowhere", b"") == [BasicAck(1, False)]
 
 
-def test_close_and_open_in_one_write(world: World) -> None:
+def test_close_and_open_in_one_write(world: Harness) -> None:
     """A client need not wait for close-ok before it opens the same number again."""
     channel = world.channel()
     assert channel.say(ChannelClose(200), ChannelOpen(), QUEUE) == [
@@ -115,7 +115,7 @@ def test_close_and_open_in_one_write(world: World) -> None:
     ]
 
 
-def test_confirms_of_a_closed_channel_do_not_reach_the_next_one_of_that_number(world: World) -> None:
+def test_confirms_of_a_closed_channel_do_not_reach_the_next_one_of_that_number(world: Harness) -> None:
     """What the queue confirms after close and open belongs to nobody any more."""
     channel = world.channel()
     channel.call(QUEUE)
@@ -133,7 +133,7 @@ def test_confirms_of_a_closed_channel_do_not_reach_the_next_one_of_that_number(w
     assert channel.take() == [BasicAck(1, False)]
 
 
-def test_nothing_is_written_behind_the_server_s_close(world: World) -> None:
+def test_nothing_is_written_behind_the_server_s_close(world: Harness) -> None:
     """Confirms that come after channel.close are not sent: the client has forgotten the channel."""
     channel = world.channel()
     channel.call(QUEUE)
@@ -147,7 +147,7 @@ def test_nothing_is_written_behind_the_server_s_close(world: World) -> None:
     assert channel.say(ChannelCloseOk()) == []
 
 
-def test_nothing_is_written_behind_close_ok(world: World) -> None:
+def test_nothing_is_written_behind_close_ok(world: Harness) -> None:
     """Nor after the client's own close was answered."""
     channel = world.channel()
     channel.call(QUEUE)
@@ -162,7 +162,7 @@ def test_nothing_is_written_behind_close_ok(world: World) -> None:
 
 
 @pytest.mark.parametrize("end", [BasicAck(9), ChannelClose(200)], ids=["error", "close"])
-def test_confirms_that_are_due_come_before_the_close(end: Method, world: World) -> None:
+def test_confirms_that_are_due_come_before_the_close(end: Method, world: Harness) -> None:
     """What was confirmed before the channel ends is told before it ends."""
     channel = world.channel()
     channel.call(QUEUE)
@@ -179,7 +179,7 @@ def test_confirms_that_are_due_come_before_the_close(end: Method, world: World) 
     assert kinds(channel.take()) == ["BasicAck", last]
 
 
-def test_methods_behind_the_server_s_close_are_dropped_until_close_ok(world: World) -> None:
+def test_methods_behind_the_server_s_close_are_dropped_until_close_ok(world: Harness) -> None:
     """Publishes, acks and declarations in flight when the channel failed have no effect."""
     channel, other = world.channel(), world.channel()
     channel.call(QUEUE)
@@ -198,7 +198,7 @@ def test_methods_behind_the_server_s_close_are_dropped_until_close_ok(world: Wor
 
 
 @pytest.mark.parametrize("failed", [False, True], ids=["the client's", "the broker's"])
-def test_what_was_under_way_when_the_channel_was_closed_is_dropped(failed: bool, world: World) -> None:
+def test_what_was_under_way_when_the_channel_was_closed_is_dropped(failed: bool, world: Harness) -> None:
     """Another thread of the client may still write on it: that closes no connection, as in RabbitMQ."""
     channel, other = world.channel(), world.channel()
     channel.call(QUEUE)
@@ -220,12 +220,12 @@ def test_what_was_under_way_when_the_channel_was_closed_is_dropped(failed: bool,
 
 def test_the_client_s_close_that_crosses_ours_is_answered() -> None:
     """Both sides close: each close gets its close-ok, then the number is free."""
-    channel = World().channel()
+    channel = Harness().channel()
     assert kinds(channel.say(BasicAck(9), ChannelClose(200))) == ["ChannelClose", "ChannelCloseOk"]
     assert channel.say(ChannelCloseOk(), ChannelOpen()) == [ChannelOpenOk()]
 
 
-def test_an_error_of_one_channel_leaves_the_others_alone(world: World) -> None:
+def test_an_error_of_one_channel_leaves_the_others_alone(world: Harness) -> None:
     """A soft error ends its channel only."""
     connection = world.connect()
     first, second = connection.channel(1), connection.channel(2)
@@ -235,7 +235,7 @@ def test_an_error_of_one_channel_leaves_the_others_alone(world: World) -> None:
 
 def test_reply_text_is_cut_at_255_bytes() -> None:
     """A longer one ends with three dots."""
-    channel = World().channel()
+    channel = Harness().channel()
     name = "n" * 250
     (got,) = channel.say(BasicGet(name))
     assert isinstance(got, ChannelClose)
@@ -245,36 +245,36 @@ def test_reply_text_is_cut_at_255_bytes() -> None:
 
 
 def test_flow_active_is_answered() -> None:
-    assert World().channel().call(ChannelFlow(True)) == ChannelFlowOk(True)
+    assert Harness().channel().call(ChannelFlow(True)) == ChannelFlowOk(True)
 
 
 def test_flow_inactive_is_not_implemented() -> None:
-    assert World().channel().fatal(ChannelFlow(False)) == (540, "active=false")
+    assert Harness().channel().fatal(ChannelFlow(False)) == (540, "active=false")
 
 
 def test_flow_ok_from_the_client_is_ignored() -> None:
-    assert World().channel().say(ChannelFlowOk(True)) == []
+    assert Harness().channel().say(ChannelFlowOk(True)) == []
 
 
 def test_access_request_gets_ticket_1() -> None:
     # pamqp does not know this method any more.
-    assert World(strict=False).channel().call(AccessRequest("/data", active=True)) == AccessRequestOk(1)
+    assert Harness(strict=False).channel().call(AccessRequest("/data", active=True)) == AccessRequestOk(1)
 
 
 def test_a_server_s_method_from_a_client_is_invalid() -> None:
     """503: only servers say that."""
-    code, text = World().channel().fatal(QueueDeclareOk("q", 0, 0))
+    code, text = Harness().channel().fatal(QueueDeclareOk("q", 0, 0))
     assert code == 503
     assert text == "queue.declare-ok is not a method that a client sends on a channel"
 
 
 def test_a_connection_method_on_a_channel_is_invalid() -> None:
-    channel = World().channel()
+    channel = Harness().channel()
     with pytest.raises(Exception, match="COMMAND_INVALID"):
         channel.send(ConnectionBlocked("no"))
 
 
-def test_methods_are_answered_in_order(world: World) -> None:
+def test_methods_are_answered_in_order(world: Harness) -> None:
     """One after another, also those that a queue must answer."""
     channel = world.channel()
     got = channel.say(
@@ -301,7 +301,7 @@ def test_methods_are_answered_in_order(world: World) -> None:
     assert got[4] == QueueDeclareOk("a", 1, 0)
 
 
-def test_a_channel_that_waits_for_a_queue_keeps_what_follows(world: World) -> None:
+def test_a_channel_that_waits_for_a_queue_keeps_what_follows(world: Harness) -> None:
     """While a queue has not answered nothing else of the channel is handled; other channels are."""
     connection = world.connect()
     first, second = connection.channel(1), connection.channel(2)
@@ -314,7 +314,7 @@ def test_a_channel_that_waits_for_a_queue_keeps_what_follows(world: World) -> No
     assert first.take() == [QueueDeclareOk("q", 0, 0), BasicQosOk()]
 
 
-def test_the_error_of_an_answer_names_the_method_that_asked(world: World) -> None:
+def test_the_error_of_an_answer_names_the_method_that_asked(world: Harness) -> None:
     """Class and method of channel.close are those of the request, also when the queue refused it."""
     channel, other = world.channel(), world.channel()
     channel.call(QUEUE)
@@ -326,7 +326,7 @@ def test_the_error_of_an_answer_names_the_method_that_asked(world: World) -> Non
     )
 
 
-def test_contents_behind_a_refused_method_do_not_use_up_the_reader_s_credit(world: World) -> None:
+def test_contents_behind_a_refused_method_do_not_use_up_the_reader_s_credit(world: Harness) -> None:
     """The channel fails while publishes wait behind a method: they are dropped and counted as handled."""
     connection = world.connect()
     channel, other = connection.channel(1), connection.channel(2)
@@ -340,7 +340,7 @@ def test_contents_behind_a_refused_method_do_not_use_up_the_reader_s_credit(worl
 
 
 def test_tx_and_confirm_are_per_channel() -> None:
-    connection = World().connect()
+    connection = Harness().connect()
     first, second = connection.channel(1), connection.channel(2)
     assert kinds(first.say(TxSelect())) == ["TxSelectOk"]
     assert kinds(second.say(ConfirmSelect())) == ["ConfirmSelectOk"]

@@ -21,26 +21,26 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueUnbind,
     QueueUnbindOk,
 )
-from tests.support.channel_world import World, WorldChannel, kinds
+from tests.support.channel_harness import ChannelEnds, Harness, kinds
 from tests.support.declaring import set_permission, set_topic_permission
 
 
 @pytest.fixture
-def channel() -> WorldChannel:
-    channel = World().channel()
+def channel() -> ChannelEnds:
+    channel = Harness().channel()
     channel.call(QueueDeclare("q", durable=True))
     return channel
 
 
-def declare(channel: WorldChannel, name: str, kind: str = "direct", **fields: object) -> None:
+def declare(channel: ChannelEnds, name: str, kind: str = "direct", **fields: object) -> None:
     assert channel.call(ExchangeDeclare(name, kind, **fields)) == ExchangeDeclareOk()  # type: ignore[arg-type]
 
 
-def bind(channel: WorldChannel, exchange: str, key: str = "", queue: str = "q", **arguments: object) -> None:
+def bind(channel: ChannelEnds, exchange: str, key: str = "", queue: str = "q", **arguments: object) -> None:
     assert channel.call(QueueBind(queue, exchange, key, arguments=arguments)) == QueueBindOk()
 
 
-def routed(channel: WorldChannel, exchange: str, key: str = "", **fields: object) -> int:
+def routed(channel: ChannelEnds, exchange: str, key: str = "", **fields: object) -> int:
     """How many messages more are in q after one publish."""
     before = channel.world.counts("q")[0]
     assert channel.publish(key, b"x", exchange=exchange, **fields) == []
@@ -50,37 +50,37 @@ def routed(channel: WorldChannel, exchange: str, key: str = "", **fields: object
 @pytest.mark.parametrize(
     "kind", ["direct", "fanout", "topic", "headers", "x-local-random", "x-consistent-hash"]
 )
-def test_declare_makes_an_exchange_and_again_finds_it(channel: WorldChannel, kind: str) -> None:
+def test_declare_makes_an_exchange_and_again_finds_it(channel: ChannelEnds, kind: str) -> None:
     declare(channel, "e", kind)
     declare(channel, "e", kind)
     assert channel.call(ExchangeDeclare("e", passive=True)) == ExchangeDeclareOk()
 
 
-def test_declare_without_answer(channel: WorldChannel) -> None:
+def test_declare_without_answer(channel: ChannelEnds) -> None:
     """no-wait: nothing is answered, and it is there."""
     assert channel.say(ExchangeDeclare("e", "direct", no_wait=True)) == []
     assert channel.call(ExchangeDeclare("e", passive=True)) == ExchangeDeclareOk()
 
 
 @pytest.mark.rabbitmq("exchanges_SUITE", "invalid_exchange")
-def test_unknown_type_is_refused(channel: WorldChannel) -> None:
+def test_unknown_type_is_refused(channel: ChannelEnds) -> None:
     assert channel.refused(ExchangeDeclare("X", "T")) == (406, "unknown exchange type 'T'")
 
 
-def test_reserved_name_is_refused(channel: WorldChannel) -> None:
+def test_reserved_name_is_refused(channel: ChannelEnds) -> None:
     """403 for new names that begin with amq."""
     text = "exchange name 'amq.x' contains reserved prefix 'amq.*'"
     assert channel.refused(ExchangeDeclare("amq.x", "direct")) == (403, text)
 
 
 @pytest.mark.parametrize("passive", [False, True])
-def test_default_exchange_cannot_be_declared(channel: WorldChannel, passive: bool) -> None:
+def test_default_exchange_cannot_be_declared(channel: ChannelEnds, passive: bool) -> None:
     text = "operation not permitted on the default exchange"
     assert channel.refused(ExchangeDeclare("", "direct", passive=passive)) == (403, text)
 
 
 @pytest.mark.parametrize("name", ["amq.direct", "amq.fanout", "amq.topic", "amq.headers", "amq.match"])
-def test_predeclared_exchanges_are_there_and_durable(channel: WorldChannel, name: str) -> None:
+def test_predeclared_exchanges_are_there_and_durable(channel: ChannelEnds, name: str) -> None:
     """Each can be declared as it is."""
     kind = {"amq.match": "headers"}.get(name, name.removeprefix("amq."))
     declare(channel, name, kind, durable=True)
@@ -91,18 +91,18 @@ def test_predeclared_exchanges_are_there_and_durable(channel: WorldChannel, name
     assert channel.refused(ExchangeDeclare(name, kind)) == (406, text)
 
 
-def test_trace_exchange_is_internal(channel: WorldChannel) -> None:
+def test_trace_exchange_is_internal(channel: ChannelEnds) -> None:
     """amq.rabbitmq.trace is there and not for publishers."""
     assert channel.call(ExchangeDeclare("amq.rabbitmq.trace", passive=True)) == ExchangeDeclareOk()
     text = "cannot publish to internal exchange 'amq.rabbitmq.trace' in vhost '/'"
     assert channel.refused(channel.content("k", exchange="amq.rabbitmq.trace")) == (403, text)
 
 
-def test_passive_declaration_of_nothing_is_not_found(channel: WorldChannel) -> None:
+def test_passive_declaration_of_nothing_is_not_found(channel: ChannelEnds) -> None:
     assert channel.refused(ExchangeDeclare("X", passive=True)) == (404, "no exchange 'X' in vhost '/'")
 
 
-def test_line_breaks_are_removed_from_names(channel: WorldChannel) -> None:
+def test_line_breaks_are_removed_from_names(channel: ChannelEnds) -> None:
     declare(channel, "a\r\nb")
     assert channel.call(ExchangeDeclare("ab", passive=True)) == ExchangeDeclareOk()
 
@@ -110,7 +110,7 @@ def test_line_breaks_are_removed_from_names(channel: WorldChannel) -> None:
 # --- deleting ----------------------------------------------------------------------------------------
 
 
-def test_delete_of_nothing_is_ok(channel: WorldChannel) -> None:
+def test_delete_of_nothing_is_ok(channel: ChannelEnds) -> None:
     assert channel.call(ExchangeDelete("X")) == ExchangeDeleteOk()
 
 
@@ -118,7 +118,7 @@ def test_delete_of_nothing_is_ok(channel: WorldChannel) -> None:
     "bindings_SUITE", "bind_and_delete_exchange_destination", "bind_and_delete_exchange_source"
 )
 @pytest.mark.rabbitmq("bindings_SUITE", "bind_and_delete_source_exchange")
-def test_delete_removes_the_exchange_and_its_bindings(channel: WorldChannel) -> None:
+def test_delete_removes_the_exchange_and_its_bindings(channel: ChannelEnds) -> None:
     """Publishing to it afterwards is 404; a new one has no bindings."""
     declare(channel, "X")
     bind(channel, "X", "k")
@@ -129,7 +129,7 @@ def test_delete_removes_the_exchange_and_its_bindings(channel: WorldChannel) -> 
     assert routed(channel, "X", "k") == 0
 
 
-def test_delete_if_unused(channel: WorldChannel) -> None:
+def test_delete_if_unused(channel: ChannelEnds) -> None:
     """406 with bindings, ok without."""
     declare(channel, "X")
     bind(channel, "X", "k")
@@ -139,23 +139,23 @@ def test_delete_if_unused(channel: WorldChannel) -> None:
 
 
 @pytest.mark.parametrize("name", ["amq.direct", "amq.other"])
-def test_system_exchanges_cannot_be_deleted(channel: WorldChannel, name: str) -> None:
+def test_system_exchanges_cannot_be_deleted(channel: ChannelEnds, name: str) -> None:
     text = f"deletion of system exchange '{name}' in vhost '/' not allowed"
     assert channel.refused(ExchangeDelete(name)) == (403, text)
 
 
-def test_default_exchange_cannot_be_deleted(channel: WorldChannel) -> None:
+def test_default_exchange_cannot_be_deleted(channel: ChannelEnds) -> None:
     text = "operation not permitted on the default exchange"
     assert channel.refused(ExchangeDelete("")) == (403, text)
 
 
-def test_delete_without_answer(channel: WorldChannel) -> None:
+def test_delete_without_answer(channel: ChannelEnds) -> None:
     declare(channel, "X")
     assert channel.say(ExchangeDelete("X", no_wait=True)) == []
     assert channel.refused(ExchangeDeclare("X", passive=True))[0] == 404
 
 
-def test_auto_delete_goes_with_the_last_binding_and_not_before_the_first(channel: WorldChannel) -> None:
+def test_auto_delete_goes_with_the_last_binding_and_not_before_the_first(channel: ChannelEnds) -> None:
     declare(channel, "X", auto_delete=True)
     assert channel.call(QueueUnbind("q", "X", "k")) == QueueUnbindOk()
     assert channel.call(ExchangeDeclare("X", passive=True)) == ExchangeDeclareOk()
@@ -168,14 +168,14 @@ def test_auto_delete_goes_with_the_last_binding_and_not_before_the_first(channel
 
 
 @pytest.mark.rabbitmq("exchanges_SUITE", "direct_exchange")
-def test_direct_compares_keys(channel: WorldChannel) -> None:
+def test_direct_compares_keys(channel: ChannelEnds) -> None:
     declare(channel, "X")
     bind(channel, "X", "k")
     assert [routed(channel, "X", key) for key in ("k", "K", "", "k.k")] == [1, 0, 0, 0]
 
 
 @pytest.mark.rabbitmq("exchanges_SUITE", "fanout_exchange")
-def test_fanout_goes_everywhere(channel: WorldChannel) -> None:
+def test_fanout_goes_everywhere(channel: ChannelEnds) -> None:
     bind(channel, "amq.fanout")
     assert [routed(channel, "amq.fanout", key) for key in ("k", "")] == [1, 1]
 
@@ -186,7 +186,7 @@ def test_fanout_goes_everywhere(channel: WorldChannel) -> None:
     "topic_binding_hash_limit_allows_unbind",
     "topic_exchange_binding_hash_limit",
 )
-def test_three_hashes_in_a_topic_binding_are_refused_and_can_be_unbound(channel: WorldChannel) -> None:
+def test_three_hashes_in_a_topic_binding_are_refused_and_can_be_unbound(channel: ChannelEnds) -> None:
     """406 on bind; unbind is still permitted."""
     text = "Topic binding key '#.a.#.b.#' uses 3 '#' wildcards, at most 2 are allowed"
     assert channel.refused(QueueBind("q", "amq.topic", "#.a.#.b.#")) == (406, text)
@@ -194,14 +194,14 @@ def test_three_hashes_in_a_topic_binding_are_refused_and_can_be_unbound(channel:
 
 
 @pytest.mark.rabbitmq("exchanges_SUITE", "headers_exchange_key_presence_only")
-def test_headers_with_key_presence_only(channel: WorldChannel) -> None:
+def test_headers_with_key_presence_only(channel: ChannelEnds) -> None:
     """A binding value of void compares presence."""
     bind(channel, "amq.headers", a=None)
     assert routed(channel, "amq.headers", headers={"a": "anything"}) == 1
     assert routed(channel, "amq.headers", headers={"b": "anything"}) == 0
 
 
-def test_message_is_delivered_once_per_queue(channel: WorldChannel) -> None:
+def test_message_is_delivered_once_per_queue(channel: ChannelEnds) -> None:
     """Two bindings that match; two that differ in arguments only."""
     bind(channel, "amq.topic", "a.#")
     bind(channel, "amq.topic", "a.b")
@@ -209,7 +209,7 @@ def test_message_is_delivered_once_per_queue(channel: WorldChannel) -> None:
     assert routed(channel, "amq.topic", "a.b") == 1
 
 
-def test_exchange_to_exchange_with_a_cycle(channel: WorldChannel) -> None:
+def test_exchange_to_exchange_with_a_cycle(channel: ChannelEnds) -> None:
     declare(channel, "X", "fanout")
     declare(channel, "Y", "fanout")
     assert channel.call(ExchangeBind("Y", "X", "")) == ExchangeBindOk()
@@ -227,7 +227,7 @@ def test_exchange_to_exchange_with_a_cycle(channel: WorldChannel) -> None:
     [("Y", "X", "X"), ("Y", "amq.fanout", "Y"), ("amq.fanout", "X", "X")],
 )
 def test_exchange_bind_to_nothing_is_not_found(
-    channel: WorldChannel, destination: str, source: str, missing: str
+    channel: ChannelEnds, destination: str, source: str, missing: str
 ) -> None:
     """404 for source or destination."""
     text = f"no exchange '{missing}' in vhost '/'"
@@ -235,19 +235,19 @@ def test_exchange_bind_to_nothing_is_not_found(
 
 
 @pytest.mark.parametrize(("destination", "source"), [("Y", "X"), ("Y", "amq.fanout"), ("amq.fanout", "X")])
-def test_exchange_unbind_of_what_is_gone_is_ok(channel: WorldChannel, destination: str, source: str) -> None:
+def test_exchange_unbind_of_what_is_gone_is_ok(channel: ChannelEnds, destination: str, source: str) -> None:
     """As in RabbitMQ since 3.2; aio-pika's own tests tidy up so."""
     assert channel.call(ExchangeUnbind(destination, source, "")) == ExchangeUnbindOk()
 
 
-def test_default_exchange_cannot_be_bound(channel: WorldChannel) -> None:
+def test_default_exchange_cannot_be_bound(channel: ChannelEnds) -> None:
     text = "operation not permitted on the default exchange"
     assert channel.refused(ExchangeBind("amq.fanout", "", "k")) == (403, text)
     assert channel.refused(ExchangeBind("", "amq.fanout", "k")) == (403, text)
     assert channel.refused(QueueBind("q", "", "k")) == (403, text)
 
 
-def test_alternate_exchange_gets_what_has_no_route(channel: WorldChannel) -> None:
+def test_alternate_exchange_gets_what_has_no_route(channel: ChannelEnds) -> None:
     """Mandatory returns happen only if nothing is routed after it."""
     declare(channel, "X", arguments={"alternate-exchange": "amq.fanout"})
     (returned,) = channel.publish("k", b"x", exchange="X", mandatory=True)
@@ -256,7 +256,7 @@ def test_alternate_exchange_gets_what_has_no_route(channel: WorldChannel) -> Non
     assert routed(channel, "X", "k", mandatory=True) == 1
 
 
-def test_internal_exchange_takes_no_publish_and_routes(channel: WorldChannel) -> None:
+def test_internal_exchange_takes_no_publish_and_routes(channel: ChannelEnds) -> None:
     """403 for publishers; bindings work."""
     declare(channel, "X", "fanout", internal=True)
     text = "cannot publish to internal exchange 'X' in vhost '/'"
@@ -266,7 +266,7 @@ def test_internal_exchange_takes_no_publish_and_routes(channel: WorldChannel) ->
     assert routed(channel, "amq.fanout") == 1
 
 
-def test_a_route_that_was_remembered_follows_changes(channel: WorldChannel) -> None:
+def test_a_route_that_was_remembered_follows_changes(channel: ChannelEnds) -> None:
     """Binding, unbinding and deleting take effect for the very next message of the same shape."""
     message = channel.content("k", b"x", "amq.direct")
     channel.say(message, QueueBind("q", "amq.direct", "k", no_wait=True), message, message)
@@ -278,7 +278,7 @@ def test_a_route_that_was_remembered_follows_changes(channel: WorldChannel) -> N
 # --- permissions -------------------------------------------------------------------------------------
 
 
-def permit(channel: WorldChannel, configure: str = "", write: str = "", read: str = "") -> None:
+def permit(channel: ChannelEnds, configure: str = "", write: str = "", read: str = "") -> None:
     set_permission(channel.world.catalog, "guest", "/", Permission(configure, write, read))
 
 
@@ -286,13 +286,13 @@ def denied(what: str, kind: str, name: str) -> tuple[int, str]:
     return 403, f"{what} access to {kind} '{name}' in vhost '/' refused for user 'guest'"
 
 
-def test_declare_and_delete_need_configure(channel: WorldChannel) -> None:
+def test_declare_and_delete_need_configure(channel: ChannelEnds) -> None:
     permit(channel, "^$", ".*", ".*")
     assert channel.refused(ExchangeDeclare("X", "direct")) == denied("configure", "exchange", "X")
     assert channel.refused(ExchangeDelete("X")) == denied("configure", "exchange", "X")
 
 
-def test_bind_needs_write_on_destination_and_read_on_source(channel: WorldChannel) -> None:
+def test_bind_needs_write_on_destination_and_read_on_source(channel: ChannelEnds) -> None:
     permit(channel, "", "^q$", "^$")
     assert channel.refused(QueueBind("q", "amq.fanout", "")) == denied("read", "exchange", "amq.fanout")
     assert channel.refused(ExchangeBind("amq.topic", "amq.fanout", "")) == denied(
@@ -302,7 +302,7 @@ def test_bind_needs_write_on_destination_and_read_on_source(channel: WorldChanne
     assert channel.refused(QueueBind("q", "amq.fanout", "")) == denied("write", "queue", "q")
 
 
-def test_alternate_exchange_needs_read_on_it_and_write_on_the_alternate(channel: WorldChannel) -> None:
+def test_alternate_exchange_needs_read_on_it_and_write_on_the_alternate(channel: ChannelEnds) -> None:
     arguments = {"alternate-exchange": "A"}
     permit(channel, ".*", "", ".*")
     assert channel.refused(ExchangeDeclare("X", "direct", arguments=arguments)) == denied(
@@ -314,7 +314,7 @@ def test_alternate_exchange_needs_read_on_it_and_write_on_the_alternate(channel:
     )
 
 
-def test_publish_needs_write_and_the_default_exchange_has_a_name(channel: WorldChannel) -> None:
+def test_publish_needs_write_and_the_default_exchange_has_a_name(channel: ChannelEnds) -> None:
     permit(channel, "", "^amq.topic$", "")
     assert channel.refused(channel.content("q")) == denied("write", "exchange", "amq.default")
     assert channel.refused(channel.content("q", exchange="amq.fanout")) == denied(
@@ -323,7 +323,7 @@ def test_publish_needs_write_and_the_default_exchange_has_a_name(channel: WorldC
     assert channel.publish("q", b"", exchange="amq.topic") == []
 
 
-def test_a_permission_that_is_taken_away_counts_at_once(channel: WorldChannel) -> None:
+def test_a_permission_that_is_taken_away_counts_at_once(channel: ChannelEnds) -> None:
     """Remembered routes and heads do not outlive it."""
     assert routed(channel, "", "q") == 1
     permit(channel)
@@ -331,7 +331,7 @@ def test_a_permission_that_is_taken_away_counts_at_once(channel: WorldChannel) -
 
 
 @pytest.mark.rabbitmq("topic_permission_SUITE", "amqpl_bcc_headers", "amqpl_cc_headers")
-def test_topic_permission_is_checked_for_every_key(channel: WorldChannel) -> None:
+def test_topic_permission_is_checked_for_every_key(channel: ChannelEnds) -> None:
     """The routing key, CC and BCC of a publish, and the binding key (read)."""
     set_topic_permission(channel.world.catalog, "guest", "/", "amq.topic", TopicPermission("^a", "^a"))
     bind(channel, "amq.topic", "a.#")
@@ -348,14 +348,14 @@ def test_topic_permission_is_checked_for_every_key(channel: WorldChannel) -> Non
     assert text == "read access to topic 'b.#' in exchange 'amq.topic' in vhost '/' refused for user 'guest'"
 
 
-def test_a_line_end_in_a_name_leads_past_no_permission(channel: WorldChannel) -> None:
+def test_a_line_end_in_a_name_leads_past_no_permission(channel: ChannelEnds) -> None:
     """What is checked is the name that is declared."""
     set_permission(channel.world.catalog, "guest", "/", Permission("^(?!secret)", ".*", ".*"))
     text = "configure access to exchange 'secret' in vhost '/' refused for user 'guest'"
     assert channel.refused(ExchangeDeclare("sec\r\nret", "direct", durable=True)) == (403, text)
 
 
-def test_an_alternate_exchange_given_as_binary_leads_past_no_permission(channel: WorldChannel) -> None:
+def test_an_alternate_exchange_given_as_binary_leads_past_no_permission(channel: ChannelEnds) -> None:
     set_permission(channel.world.catalog, "guest", "/", Permission("^X$", "^$", "^$"))
     method = ExchangeDeclare("X", "direct", arguments={"alternate-exchange": ByteArray(b"amq.fanout")})
     text = "invalid type 'binary' for arg 'alternate-exchange' in exchange 'X' in vhost '/'"

@@ -25,7 +25,7 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueUnbind,
     QueueUnbindOk,
 )
-from tests.support.channel_world import World, WorldChannel, bodies, kinds
+from tests.support.channel_harness import ChannelEnds, Harness, bodies, kinds
 from tests.support.declaring import change_vhost, set_permission
 
 LOCKED_TEXT = (
@@ -37,11 +37,11 @@ MISSING = (404, "no queue 'q' in vhost '/'")
 
 
 @pytest.fixture
-def channel() -> WorldChannel:
-    return World().channel()
+def channel() -> ChannelEnds:
+    return Harness().channel()
 
 
-def declare(channel: WorldChannel, name: str = "q", **fields: Any) -> QueueDeclareOk:
+def declare(channel: ChannelEnds, name: str = "q", **fields: Any) -> QueueDeclareOk:
     got = channel.call(QueueDeclare(name, **{"durable": True, **fields}))
     assert isinstance(got, QueueDeclareOk)
     return got
@@ -50,7 +50,7 @@ def declare(channel: WorldChannel, name: str = "q", **fields: Any) -> QueueDecla
 # --- declaring ---------------------------------------------------------------------------------------
 
 
-def test_declare_gives_name_and_counts(channel: WorldChannel) -> None:
+def test_declare_gives_name_and_counts(channel: ChannelEnds) -> None:
     """message-count is ready messages only, consumer-count the consumers."""
     assert declare(channel) == QueueDeclareOk("q", 0, 0)
     channel.publish("q", b"1", b"2", b"3")
@@ -60,19 +60,19 @@ def test_declare_gives_name_and_counts(channel: WorldChannel) -> None:
     assert channel.call(QueueDeclare("q", passive=True)) == QueueDeclareOk("q", 0, 1)
 
 
-def test_declaration_counts_what_was_published_before_it(channel: WorldChannel) -> None:
+def test_declaration_counts_what_was_published_before_it(channel: ChannelEnds) -> None:
     """In one write: the queue answers behind the channel's publishes."""
     declare(channel)
     got = channel.say(channel.content("q"), QueueDeclare("q", passive=True), channel.content("q"))
     assert got == [QueueDeclareOk("q", 1, 0)]
 
 
-def test_declare_without_answer(channel: WorldChannel) -> None:
+def test_declare_without_answer(channel: ChannelEnds) -> None:
     assert channel.say(*[QueueDeclare("q", durable=True, no_wait=True)] * 2) == []
     assert channel.call(QueueDeclare("q", passive=True)) == QueueDeclareOk("q", 0, 0)
 
 
-def test_empty_name_makes_the_server_choose(channel: WorldChannel) -> None:
+def test_empty_name_makes_the_server_choose(channel: ChannelEnds) -> None:
     """`amq.gen-` and a token; each declaration another."""
     first, second = declare(channel, ""), declare(channel, "")
     assert first.queue.startswith("amq.gen-")
@@ -82,13 +82,13 @@ def test_empty_name_makes_the_server_choose(channel: WorldChannel) -> None:
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "declare_server_named")
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "declare_server_named")
 @pytest.mark.parametrize("kind", ["quorum", "stream"])
-def test_server_named_queue_must_be_classic(channel: WorldChannel, kind: str) -> None:
+def test_server_named_queue_must_be_classic(channel: ChannelEnds, kind: str) -> None:
     method = QueueDeclare("", durable=True, arguments={"x-queue-type": kind})
     text = f"Cannot declare a server-named queue for type {kind}; give it a name"
     assert channel.refused(method) == (406, text)
 
 
-def test_empty_name_later_means_the_queue_declared_last(channel: WorldChannel) -> None:
+def test_empty_name_later_means_the_queue_declared_last(channel: ChannelEnds) -> None:
     """bind, consume, get, purge, unbind, delete; an empty key of queue.bind is then the name."""
     name = declare(channel, "").queue
     assert channel.call(QueueBind("", "amq.direct", "")) == QueueBindOk()
@@ -107,22 +107,22 @@ def test_empty_name_later_means_the_queue_declared_last(channel: WorldChannel) -
     [QueueBind("", "amq.direct", "k"), BasicConsume(""), BasicGet(""), QueuePurge(""), QueueDelete("")],
     ids=lambda method: method.NAME,
 )
-def test_empty_name_without_a_declaration_is_not_found(channel: WorldChannel, method: Any) -> None:
+def test_empty_name_without_a_declaration_is_not_found(channel: ChannelEnds, method: Any) -> None:
     """404 no previously declared queue."""
     assert channel.refused(method) == (404, "no previously declared queue")
 
 
-def test_reserved_name_is_refused(channel: WorldChannel) -> None:
+def test_reserved_name_is_refused(channel: ChannelEnds) -> None:
     """403 for a new name that begins with amq."""
     text = "queue name 'amq.x' contains reserved prefix 'amq.*'"
     assert channel.refused(QueueDeclare("amq.x", durable=True)) == (403, text)
 
 
-def test_passive_declaration_of_nothing_is_not_found(channel: WorldChannel) -> None:
+def test_passive_declaration_of_nothing_is_not_found(channel: ChannelEnds) -> None:
     assert channel.refused(QueueDeclare("q", passive=True)) == MISSING
 
 
-def test_passive_declaration_compares_nothing(channel: WorldChannel) -> None:
+def test_passive_declaration_compares_nothing(channel: ChannelEnds) -> None:
     declare(channel)
     method = QueueDeclare("q", passive=True, auto_delete=True, arguments={"x-max-length": 1})
     assert channel.call(method) == QueueDeclareOk("q", 0, 0)
@@ -137,14 +137,14 @@ def test_passive_declaration_compares_nothing(channel: WorldChannel) -> None:
         ({"x-queue-type": "x"}, "must be one of classic, quorum, stream, not 'x'"),
     ],
 )
-def test_bad_argument_is_refused(channel: WorldChannel, arguments: dict[str, Any], problem: str) -> None:
+def test_bad_argument_is_refused(channel: ChannelEnds, arguments: dict[str, Any], problem: str) -> None:
     (name,) = arguments
     code, text = channel.refused(QueueDeclare("q", durable=True, arguments=arguments))
     assert code == 406
     assert text == f"invalid arg '{name}' for queue 'q' in vhost '/': {problem}"
 
 
-def test_argument_of_another_type_of_queue_is_refused(channel: WorldChannel) -> None:
+def test_argument_of_another_type_of_queue_is_refused(channel: ChannelEnds) -> None:
     """406 with the types that take it."""
     method = QueueDeclare("q", durable=True, arguments={"x-delivery-limit": 5})
     text = (
@@ -157,7 +157,7 @@ def test_argument_of_another_type_of_queue_is_refused(channel: WorldChannel) -> 
 @pytest.mark.rabbitmq(
     "per_vhost_queue_limit_SUITE", "single_node_single_vhost_limit_with_durable_named_queue"
 )
-def test_queue_limit_of_the_virtual_host(channel: WorldChannel) -> None:
+def test_queue_limit_of_the_virtual_host(channel: ChannelEnds) -> None:
     """406 ... queue limit is reached."""
     change_vhost(channel.world.catalog, "/", limits=VhostLimits(max_queues=1))
     declare(channel)
@@ -166,7 +166,7 @@ def test_queue_limit_of_the_virtual_host(channel: WorldChannel) -> None:
     declare(channel)
 
 
-def test_line_breaks_are_removed_from_names(channel: WorldChannel) -> None:
+def test_line_breaks_are_removed_from_names(channel: ChannelEnds) -> None:
     assert declare(channel, "a\r\nb") == QueueDeclareOk("ab", 0, 0)
 
 
@@ -188,7 +188,7 @@ def test_line_breaks_are_removed_from_names(channel: WorldChannel) -> None:
     ],
     ids=lambda method: method.NAME,
 )
-def test_exclusive_queue_is_locked_for_other_connections(channel: WorldChannel, method: Any) -> None:
+def test_exclusive_queue_is_locked_for_other_connections(channel: ChannelEnds, method: Any) -> None:
     other = channel.world.channel()
     channel.call(QueueDeclare("q", exclusive=True))
     assert other.refused(method) == LOCKED
@@ -196,14 +196,14 @@ def test_exclusive_queue_is_locked_for_other_connections(channel: WorldChannel, 
 
 def test_exclusive_queue_serves_all_channels_of_its_connection() -> None:
     """Bound to the connection, not the channel."""
-    connection = World().connect()
+    connection = Harness().connect()
     first, second = connection.channel(1), connection.channel(2)
     first.call(QueueDeclare("q", exclusive=True))
     assert second.call(QueueDeclare("q", exclusive=True)) == QueueDeclareOk("q", 0, 0)
     assert second.consume("q") == []
 
 
-def test_exclusive_differing_is_locked(channel: WorldChannel) -> None:
+def test_exclusive_differing_is_locked(channel: ChannelEnds) -> None:
     """405, also on the connection that has it, either way."""
     declare(channel)
     assert channel.refused(QueueDeclare("q", durable=True, exclusive=True)) == LOCKED
@@ -212,7 +212,7 @@ def test_exclusive_differing_is_locked(channel: WorldChannel) -> None:
     assert channel.refused(QueueDeclare("q", durable=True)) == LOCKED
 
 
-def test_exclusive_queue_goes_with_its_connection(channel: WorldChannel) -> None:
+def test_exclusive_queue_goes_with_its_connection(channel: ChannelEnds) -> None:
     """Publishers elsewhere find nothing; its name is free."""
     other = channel.world.channel()
     channel.call(QueueDeclare("q", exclusive=True))
@@ -224,14 +224,14 @@ def test_exclusive_queue_goes_with_its_connection(channel: WorldChannel) -> None
 
 
 def test_exclusive_queue_survives_its_channel() -> None:
-    connection = World().connect()
+    connection = Harness().connect()
     first, second = connection.channel(1), connection.channel(2)
     first.call(QueueDeclare("q", exclusive=True))
     first.call(ChannelClose(200))
     assert second.call(QueueDeclare("q", exclusive=True)) == QueueDeclareOk("q", 0, 0)
 
 
-def test_exclusive_queue_is_stored_as_not_durable(channel: WorldChannel) -> None:
+def test_exclusive_queue_is_stored_as_not_durable(channel: ChannelEnds) -> None:
     """Seed 000: durability of an exclusive queue is ignored; declared either way it is the same."""
     channel.call(QueueDeclare("q", durable=True, exclusive=True))
     assert not channel.world.vhost.lookup("q").durable
@@ -241,7 +241,7 @@ def test_exclusive_queue_is_stored_as_not_durable(channel: WorldChannel) -> None
 # --- auto-delete -------------------------------------------------------------------------------------
 
 
-def test_auto_delete_goes_with_its_last_consumer(channel: WorldChannel) -> None:
+def test_auto_delete_goes_with_its_last_consumer(channel: ChannelEnds) -> None:
     """Not before the first, and not with the last but one."""
     other = channel.world.channel()
     declare(channel, auto_delete=True)
@@ -255,7 +255,7 @@ def test_auto_delete_goes_with_its_last_consumer(channel: WorldChannel) -> None:
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_auto_delete_goes_when_the_last_consumer_s_channel_ends(channel: WorldChannel, lost: bool) -> None:
+def test_auto_delete_goes_when_the_last_consumer_s_channel_ends(channel: ChannelEnds, lost: bool) -> None:
     other = channel.world.channel()
     declare(channel, auto_delete=True)
     other.publish("q", b"x")
@@ -268,7 +268,7 @@ def test_auto_delete_goes_when_the_last_consumer_s_channel_ends(channel: WorldCh
     assert other.refused(QueueDeclare("q", passive=True)) == MISSING
 
 
-def test_auto_delete_does_not_count_get(channel: WorldChannel) -> None:
+def test_auto_delete_does_not_count_get(channel: ChannelEnds) -> None:
     declare(channel, auto_delete=True)
     channel.say(BasicGet("q"))
     channel.call(ChannelClose(200))
@@ -276,7 +276,7 @@ def test_auto_delete_does_not_count_get(channel: WorldChannel) -> None:
     assert other.call(QueueDeclare("q", passive=True)) == QueueDeclareOk("q", 0, 0)
 
 
-def test_acks_after_auto_delete_are_no_error(channel: WorldChannel) -> None:
+def test_acks_after_auto_delete_are_no_error(channel: ChannelEnds) -> None:
     """The consumer is cancelled, the queue goes, the client acknowledges what it had."""
     declare(channel, auto_delete=True)
     channel.publish("q", b"1", b"2")
@@ -289,7 +289,7 @@ def test_acks_after_auto_delete_are_no_error(channel: WorldChannel) -> None:
 
 
 @pytest.mark.rabbitmq("bindings_SUITE", "bind_and_unbind")
-def test_bind_is_idempotent(channel: WorldChannel) -> None:
+def test_bind_is_idempotent(channel: ChannelEnds) -> None:
     declare(channel)
     for _ in range(2):
         assert channel.call(QueueBind("q", "amq.direct", "k")) == QueueBindOk()
@@ -300,20 +300,20 @@ def test_bind_is_idempotent(channel: WorldChannel) -> None:
 
 
 @pytest.mark.rabbitmq("bindings_SUITE", "bind_to_unknown_exchange", "bind_to_unknown_queue")
-def test_bind_to_what_is_missing(channel: WorldChannel) -> None:
+def test_bind_to_what_is_missing(channel: ChannelEnds) -> None:
     declare(channel)
     assert channel.refused(QueueBind("q", "X", "k")) == (404, "no exchange 'X' in vhost '/'")
     assert channel.refused(QueueBind("r", "amq.direct", "k")) == (404, "no queue 'r' in vhost '/'")
 
 
-def test_unbind_of_nothing_is_ok(channel: WorldChannel) -> None:
+def test_unbind_of_nothing_is_ok(channel: ChannelEnds) -> None:
     declare(channel)
     assert channel.call(QueueUnbind("q", "amq.direct", "k")) == QueueUnbindOk()
     assert channel.call(QueueUnbind("q", "gone", "k")) == QueueUnbindOk()
 
 
 @pytest.mark.rabbitmq("bindings_SUITE", "bind_and_delete")
-def test_bindings_go_with_the_queue(channel: WorldChannel) -> None:
+def test_bindings_go_with_the_queue(channel: ChannelEnds) -> None:
     """A queue of the same name is not bound."""
     declare(channel)
     channel.call(QueueBind("q", "amq.direct", "k"))
@@ -328,7 +328,7 @@ def test_bindings_go_with_the_queue(channel: WorldChannel) -> None:
 
 @pytest.mark.rabbitmq("priority_queue_SUITE", "purge")
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "purge")
-def test_purge_removes_ready_messages_only(channel: WorldChannel) -> None:
+def test_purge_removes_ready_messages_only(channel: ChannelEnds) -> None:
     """Unacked stay, and come back when they are requeued."""
     declare(channel)
     channel.publish("q", b"1", b"2", b"3")
@@ -340,7 +340,7 @@ def test_purge_removes_ready_messages_only(channel: WorldChannel) -> None:
 
 
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "purge_no_consumer")
-def test_purge_without_answer_and_of_nothing(channel: WorldChannel) -> None:
+def test_purge_without_answer_and_of_nothing(channel: ChannelEnds) -> None:
     declare(channel)
     channel.publish("q", b"1")
     assert channel.say(QueuePurge("q", no_wait=True)) == []
@@ -352,7 +352,7 @@ def test_purge_without_answer_and_of_nothing(channel: WorldChannel) -> None:
 # --- deleting ----------------------------------------------------------------------------------------
 
 
-def test_delete_gives_the_number_of_ready_messages(channel: WorldChannel) -> None:
+def test_delete_gives_the_number_of_ready_messages(channel: ChannelEnds) -> None:
     """And the queue is gone at once."""
     declare(channel)
     channel.publish("q", b"1", b"2", b"3")
@@ -361,24 +361,24 @@ def test_delete_gives_the_number_of_ready_messages(channel: WorldChannel) -> Non
     assert channel.refused(QueueDeclare("q", passive=True)) == MISSING
 
 
-def test_delete_of_nothing_is_ok(channel: WorldChannel) -> None:
+def test_delete_of_nothing_is_ok(channel: ChannelEnds) -> None:
     assert channel.call(QueueDelete("q")) == QueueDeleteOk(0)
 
 
-def test_delete_without_answer(channel: WorldChannel) -> None:
+def test_delete_without_answer(channel: ChannelEnds) -> None:
     declare(channel)
     assert channel.say(QueueDelete("q", no_wait=True), QueueDelete("q", no_wait=True)) == []
     assert channel.refused(QueueDeclare("q", passive=True)) == MISSING
 
 
-def test_delete_if_unused(channel: WorldChannel) -> None:
+def test_delete_if_unused(channel: ChannelEnds) -> None:
     declare(channel)
     channel.consume("q")
     assert channel.refused(QueueDelete("q", if_unused=True)) == (406, "queue 'q' in vhost '/' in use")
     assert channel.call(QueueDelete("q", if_unused=True)) == QueueDeleteOk(0)
 
 
-def test_delete_if_empty(channel: WorldChannel) -> None:
+def test_delete_if_empty(channel: ChannelEnds) -> None:
     declare(channel)
     channel.publish("q", b"x")
     assert channel.refused(QueueDelete("q", if_empty=True)) == (406, "queue 'q' in vhost '/' not empty")
@@ -388,7 +388,7 @@ def test_delete_if_empty(channel: WorldChannel) -> None:
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "delete_if_empty", "delete_if_unused")
 @pytest.mark.parametrize("flag", ["if_unused", "if_empty"])
-def test_quorum_queue_knows_no_conditions(channel: WorldChannel, flag: str) -> None:
+def test_quorum_queue_knows_no_conditions(channel: ChannelEnds, flag: str) -> None:
     declare(channel, arguments={"x-queue-type": "quorum"})
     shown = flag.replace("_", "-")
     text = (
@@ -398,7 +398,7 @@ def test_quorum_queue_knows_no_conditions(channel: WorldChannel, flag: str) -> N
     assert channel.fatal(QueueDelete("q", **{flag: True})) == (540, text)  # type: ignore[arg-type]
 
 
-def test_two_deletes_at_once(channel: WorldChannel) -> None:
+def test_two_deletes_at_once(channel: ChannelEnds) -> None:
     """The second finds it gone: delete-ok with 0, whoever was first."""
     other = channel.world.channel()
     declare(channel)
@@ -410,7 +410,7 @@ def test_two_deletes_at_once(channel: WorldChannel) -> None:
     assert counts == [1, 0]
 
 
-def test_a_queue_deleted_between_lookup_and_answer_is_not_found(channel: WorldChannel) -> None:
+def test_a_queue_deleted_between_lookup_and_answer_is_not_found(channel: ChannelEnds) -> None:
     """Declare, purge and consume that meet a deleted queue: 404, the publisher's messages are gone."""
     for method in (QueueDeclare("q", passive=True), QueuePurge("q"), BasicConsume("q", "c")):
         declare(channel)
@@ -430,7 +430,7 @@ def test_a_queue_deleted_between_lookup_and_answer_is_not_found(channel: WorldCh
         channel = channel.world.channel()
 
 
-def test_a_queue_declared_anew_has_nothing_of_the_old_one(channel: WorldChannel) -> None:
+def test_a_queue_declared_anew_has_nothing_of_the_old_one(channel: ChannelEnds) -> None:
     """Messages, consumers and unacked deliveries of the old one do not reach it."""
     declare(channel)
     channel.publish("q", b"old")
@@ -458,7 +458,7 @@ def test_a_queue_declared_anew_has_nothing_of_the_old_one(channel: WorldChannel)
     ],
     ids=lambda value: getattr(value, "NAME", value),
 )
-def test_each_method_needs_its_permission(channel: WorldChannel, method: Any, what: str) -> None:
+def test_each_method_needs_its_permission(channel: ChannelEnds, method: Any, what: str) -> None:
     """403 ... access to queue 'q' in vhost '/' refused."""
     declare(channel)
     others = {"configure": ".*", "write": ".*", "read": ".*", what: "^$"}
@@ -468,14 +468,14 @@ def test_each_method_needs_its_permission(channel: WorldChannel, method: Any, wh
 
 
 @pytest.mark.parametrize("pattern", ["^sec\nret$", "^(?!secret)"])
-def test_a_line_end_in_a_name_leads_past_no_permission(channel: WorldChannel, pattern: str) -> None:
+def test_a_line_end_in_a_name_leads_past_no_permission(channel: ChannelEnds, pattern: str) -> None:
     """What is checked is the name that is declared."""
     set_permission(channel.world.catalog, "guest", "/", Permission(pattern, ".*", ".*"))
     text = "configure access to queue 'secret' in vhost '/' refused for user 'guest'"
     assert channel.refused(QueueDeclare("sec\nret", durable=True)) == (403, text)
 
 
-def test_dead_letter_exchange_needs_read_on_the_queue_and_write_on_it(channel: WorldChannel) -> None:
+def test_dead_letter_exchange_needs_read_on_the_queue_and_write_on_it(channel: ChannelEnds) -> None:
     method = QueueDeclare("q", durable=True, arguments={"x-dead-letter-exchange": "dlx"})
     set_permission(channel.world.catalog, "guest", "/", Permission(".*", "^$", ".*"))
     assert channel.refused(method) == (
@@ -487,7 +487,7 @@ def test_dead_letter_exchange_needs_read_on_the_queue_and_write_on_it(channel: W
 
 
 @pytest.mark.parametrize("anew", [False, True])
-def test_consume_that_meets_a_deleted_queue_is_not_found(channel: WorldChannel, anew: bool) -> None:
+def test_consume_that_meets_a_deleted_queue_is_not_found(channel: ChannelEnds, anew: bool) -> None:
     """404 also when there is a queue of that name again: it is another one."""
     declare(channel)
     other = channel.world.channel()

@@ -9,25 +9,25 @@ import pytest
 from amqp10broker.config import Config
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import END, HEADER, content_header_frame, method_frame
-from tests.support.channel_world import World, WorldChannel, bodies, contents, kinds, properties_of
+from tests.support.channel_harness import ChannelEnds, Harness, bodies, contents, kinds, properties_of
 from tests.support.declaring import add_user, set_tags
 
 
 @pytest.fixture
-def channel() -> WorldChannel:
+def channel() -> ChannelEnds:
     """A channel in a world with queues q and r."""
-    channel = World().channel()
+    channel = Harness().channel()
     for name in "qr":
         channel.call(methods.QueueDeclare(name, durable=True))
     return channel
 
 
-def confirming(channel: WorldChannel) -> WorldChannel:
+def confirming(channel: ChannelEnds) -> ChannelEnds:
     assert channel.call(methods.ConfirmSelect()) == methods.ConfirmSelectOk()
     return channel
 
 
-def got_from(channel: WorldChannel, queue: str = "q") -> list[Any]:
+def got_from(channel: ChannelEnds, queue: str = "q") -> list[Any]:
     got = channel.consume(queue, "probe", no_ack=True)
     channel.call(methods.BasicCancel("probe"))
     return contents(got)
@@ -36,18 +36,18 @@ def got_from(channel: WorldChannel, queue: str = "q") -> list[Any]:
 # --- what is checked ---------------------------------------------------------------------------------
 
 
-def test_missing_exchange_is_not_found(channel: WorldChannel) -> None:
+def test_missing_exchange_is_not_found(channel: ChannelEnds) -> None:
     """404, an asynchronous error; what was published before it has arrived."""
     got = channel.refused(channel.content("q", b"1"), channel.content("k", exchange="X"))
     assert got == (404, "no exchange 'X' in vhost '/'")
     assert channel.world.counts("q") == (1, 0)
 
 
-def test_immediate_is_not_implemented(channel: WorldChannel) -> None:
+def test_immediate_is_not_implemented(channel: ChannelEnds) -> None:
     assert channel.fatal(channel.content("q", immediate=True)) == (540, "immediate=true")
 
 
-def test_mandatory_without_route_is_returned(channel: WorldChannel) -> None:
+def test_mandatory_without_route_is_returned(channel: ChannelEnds) -> None:
     """basic.return 312 NO_ROUTE with the whole message."""
     (returned,) = contents(
         channel.publish("k", b"body", exchange="amq.direct", mandatory=True, message_id="m"),
@@ -58,18 +58,18 @@ def test_mandatory_without_route_is_returned(channel: WorldChannel) -> None:
     assert properties_of(returned).message_id == "m"
 
 
-def test_mandatory_with_route_is_not_returned(channel: WorldChannel) -> None:
+def test_mandatory_with_route_is_not_returned(channel: ChannelEnds) -> None:
     assert channel.publish("q", b"x", mandatory=True) == []
 
 
-def test_unroutable_without_mandatory_is_dropped(channel: WorldChannel) -> None:
+def test_unroutable_without_mandatory_is_dropped(channel: ChannelEnds) -> None:
     assert channel.publish("nowhere", b"x") == []
 
 
 @pytest.mark.rabbitmq("message_size_limit_SUITE", "max_message_size")
 def test_message_larger_than_configured_is_refused() -> None:
     """406 message size N is larger than configured max size M; one of that size is taken."""
-    channel = World(Config(max_message_size_bytes=100)).channel()
+    channel = Harness(Config(max_message_size_bytes=100)).channel()
     channel.call(methods.QueueDeclare("q", durable=True))
     assert channel.publish("q", b"x" * 100) == []
     text = "message size 101 is larger than configured max size 100"
@@ -82,7 +82,7 @@ def head_of(size: int, exchange: str = "", *, immediate: bool = False) -> bytes:
     return method_frame(1, publish) + content_header_frame(1, b"\x00\x00", size)
 
 
-def test_message_that_is_too_large_is_refused_at_its_header(channel: WorldChannel) -> None:
+def test_message_that_is_too_large_is_refused_at_its_header(channel: ChannelEnds) -> None:
     """406 message size N is larger than configured max size M, before the body is there."""
     size = 16 * 1024 * 1024 + 1
     text = f"message size {size} is larger than configured max size {size - 1}"
@@ -93,7 +93,7 @@ def test_message_that_is_too_large_is_refused_at_its_header(channel: WorldChanne
 @pytest.mark.parametrize("size", [100_000, 2**40])
 def test_what_the_method_says_is_looked_at_before_the_body_and_the_size(size: int) -> None:
     """Permission, then the exchange, then the size: RabbitMQ's order. And nothing is kept of the body."""
-    world = World()
+    world = Harness()
     add_user(world.catalog, "stranger", None)
     stranger = world.connect(user="stranger")
     got = stranger.channel(1).say(head_of(size, "nowhere"))
@@ -109,7 +109,7 @@ def test_what_the_method_says_is_looked_at_before_the_body_and_the_size(size: in
 
 
 def test_an_exchange_declared_just_before_is_there_for_a_content_that_is_not_whole(
-    channel: WorldChannel,
+    channel: ChannelEnds,
 ) -> None:
     """What is looked at early is looked at in its turn."""
     declare = method_frame(1, methods.ExchangeDeclare("new", "fanout", no_wait=True))
@@ -119,12 +119,12 @@ def test_an_exchange_declared_just_before_is_there_for_a_content_that_is_not_who
     assert not channel.connection.reader.publishing
 
 
-def test_immediate_is_refused_before_the_body(channel: WorldChannel) -> None:
+def test_immediate_is_refused_before_the_body(channel: ChannelEnds) -> None:
     """540, as with a body."""
     assert channel.fatal(head_of(5, immediate=True)) == (540, "immediate=true")
 
 
-def test_a_channel_that_fails_forgets_the_content_that_is_coming(channel: WorldChannel) -> None:
+def test_a_channel_that_fails_forgets_the_content_that_is_coming(channel: ChannelEnds) -> None:
     """One that is announced when the channel is closing already is not wanted, whatever it is for."""
     (closed,) = channel.say(methods.QueueDeclare("missing", passive=True), head_of(5))
     assert isinstance(closed, methods.ChannelClose)
@@ -134,7 +134,7 @@ def test_a_channel_that_fails_forgets_the_content_that_is_coming(channel: WorldC
     assert channel.say(methods.ChannelCloseOk(), methods.ChannelOpen()) == [methods.ChannelOpenOk()]
 
 
-def test_a_content_of_a_client_that_is_no_publish_is_refused_before_its_body(channel: WorldChannel) -> None:
+def test_a_content_of_a_client_that_is_no_publish_is_refused_before_its_body(channel: ChannelEnds) -> None:
     deliver = method_frame(1, methods.BasicDeliver("c", 1, False, "", "q")) + content_header_frame(
         1, b"\x00\x00", 5
     )
@@ -147,14 +147,14 @@ def test_a_content_of_a_client_that_is_no_publish_is_refused_before_its_body(cha
 @pytest.mark.parametrize("size", [0, 1, 1024, 1025, 8184, 8185, 40_000])
 def test_bodies_of_every_size_arrive(size: int) -> None:
     """Empty, one frame, exactly one frame, several frames; in both directions."""
-    channel = World().channel(frame_max=8192)
+    channel = Harness().channel(frame_max=8192)
     channel.call(methods.QueueDeclare("q", durable=True))
     body = bytes(number % 251 for number in range(size))
     channel.publish("q", body)
     assert bodies(got_from(channel)) == [body]
 
 
-def test_user_id_must_be_the_user(channel: WorldChannel) -> None:
+def test_user_id_must_be_the_user(channel: ChannelEnds) -> None:
     """406; equal is ok; an impersonator may, until the tag is taken away."""
     assert channel.publish("q", b"x", user_id="guest") == []
     text = "user_id property set to 'A' but authenticated user was 'guest'"
@@ -169,18 +169,18 @@ def test_user_id_must_be_the_user(channel: WorldChannel) -> None:
 
 
 @pytest.mark.parametrize("expiration", ["", "abc", "12x", "-1", "315360000001"])
-def test_bad_expiration_is_refused(channel: WorldChannel, expiration: str) -> None:
+def test_bad_expiration_is_refused(channel: ChannelEnds, expiration: str) -> None:
     text = f"invalid expiration '{expiration}': must be milliseconds, an integer of 0 to 315360000000"
     assert channel.refused(channel.content("q", expiration=expiration)) == (406, text)
 
 
-def test_good_expiration_is_kept(channel: WorldChannel) -> None:
+def test_good_expiration_is_kept(channel: ChannelEnds) -> None:
     for expiration in ("0", "315360000000"):
         assert channel.publish("q", b"", expiration=expiration) == []
     assert [properties_of(each).expiration for each in got_from(channel)] == ["0", "315360000000"]
 
 
-def test_properties_arrive_as_published(channel: WorldChannel) -> None:
+def test_properties_arrive_as_published(channel: ChannelEnds) -> None:
     """All of them, x-death included; exchange and key in basic.deliver."""
     given: dict[str, Any] = {
         "content_type": "text/plain",
@@ -205,7 +205,7 @@ def test_properties_arrive_as_published(channel: WorldChannel) -> None:
     assert (message.method.exchange, message.method.routing_key) == ("", "q")
 
 
-def test_cc_and_bcc_add_routing_keys(channel: WorldChannel) -> None:
+def test_cc_and_bcc_add_routing_keys(channel: ChannelEnds) -> None:
     """Each queue once; BCC is not in what is delivered, CC is; the key is the first."""
     headers = {"CC": ["r", "q"], "BCC": ["r"], "other": 1}
     assert channel.publish("q", b"x", headers=headers, mandatory=True) == []
@@ -217,13 +217,13 @@ def test_cc_and_bcc_add_routing_keys(channel: WorldChannel) -> None:
 
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "cc_header_non_array_should_close_channel")
 @pytest.mark.parametrize("header", ["CC", "BCC"])
-def test_cc_that_is_no_array_is_refused(channel: WorldChannel, header: str) -> None:
+def test_cc_that_is_no_array_is_refused(channel: ChannelEnds, header: str) -> None:
     code, _ = channel.refused(channel.content("q", headers={header: "r"}))
     assert code == 406
     assert channel.world.counts("q") == (0, 0)
 
 
-def test_one_bad_message_of_many_of_one_shape(channel: WorldChannel) -> None:
+def test_one_bad_message_of_many_of_one_shape(channel: ChannelEnds) -> None:
     """Those before it have arrived, those behind it have not."""
     parts = [channel.content("q", b"%d" % number) for number in range(3)]
     bad = channel.content("q", expiration="x")
@@ -236,7 +236,7 @@ def test_one_bad_message_of_many_of_one_shape(channel: WorldChannel) -> None:
 
 
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_select_ok")
-def test_confirm_select_is_answered_and_repeatable(channel: WorldChannel) -> None:
+def test_confirm_select_is_answered_and_repeatable(channel: ChannelEnds) -> None:
     confirming(channel)
     assert channel.publish("q", b"x") == [methods.BasicAck(1, False)]
     confirming(channel)
@@ -244,13 +244,13 @@ def test_confirm_select_is_answered_and_repeatable(channel: WorldChannel) -> Non
 
 
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_nowait")
-def test_confirm_select_without_answer(channel: WorldChannel) -> None:
+def test_confirm_select_without_answer(channel: ChannelEnds) -> None:
     assert channel.say(channel.content("q"), methods.ConfirmSelect(True), channel.content("q")) == [
         methods.BasicAck(1, False)
     ]
 
 
-def test_publishes_before_confirm_select_are_not_counted(channel: WorldChannel) -> None:
+def test_publishes_before_confirm_select_are_not_counted(channel: ChannelEnds) -> None:
     """Also when their queue takes them after it."""
     channel.world.box("q").stalled = True
     channel.publish("q", b"1", b"2", b"3")
@@ -266,13 +266,13 @@ def test_publishes_before_confirm_select_are_not_counted(channel: WorldChannel) 
 
 
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_unroutable_message")
-def test_unroutable_is_acked_at_once(channel: WorldChannel) -> None:
+def test_unroutable_is_acked_at_once(channel: ChannelEnds) -> None:
     confirming(channel)
     assert channel.publish("nowhere", b"x") == [methods.BasicAck(1, False)]
 
 
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_mandatory_unroutable")
-def test_return_comes_before_the_ack(channel: WorldChannel) -> None:
+def test_return_comes_before_the_ack(channel: ChannelEnds) -> None:
     confirming(channel)
     assert kinds(channel.publish("nowhere", b"x", mandatory=True)) == ["BasicReturn", "BasicAck"]
     got = channel.say(*[channel.content("nowhere", mandatory=True)] * 3)
@@ -281,7 +281,7 @@ def test_return_comes_before_the_ack(channel: WorldChannel) -> None:
 
 
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_acks")
-def test_acks_of_a_batch_are_merged(channel: WorldChannel) -> None:
+def test_acks_of_a_batch_are_merged(channel: ChannelEnds) -> None:
     """One basic.ack multiple up to the smallest that waits, the others singly."""
     confirming(channel)
     assert channel.publish("q", *[b"x"] * 5) == [methods.BasicAck(5, True)]
@@ -298,7 +298,7 @@ def test_acks_of_a_batch_are_merged(channel: WorldChannel) -> None:
     assert channel.take() == [methods.BasicAck(10, True)]
 
 
-def test_ack_waits_for_the_last_queue(channel: WorldChannel) -> None:
+def test_ack_waits_for_the_last_queue(channel: ChannelEnds) -> None:
     """All routed queues must have taken the message."""
     for name in "qr":
         channel.call(methods.QueueBind(name, "amq.fanout", ""))
@@ -311,7 +311,7 @@ def test_ack_waits_for_the_last_queue(channel: WorldChannel) -> None:
     assert channel.take() == [methods.BasicAck(1, False)]
 
 
-def test_later_messages_may_be_confirmed_first(channel: WorldChannel) -> None:
+def test_later_messages_may_be_confirmed_first(channel: ChannelEnds) -> None:
     confirming(channel)
     channel.world.box("q").stalled = True
     assert channel.say(channel.content("q"), channel.content("r")) == [methods.BasicAck(2, False)]
@@ -319,7 +319,7 @@ def test_later_messages_may_be_confirmed_first(channel: WorldChannel) -> None:
 
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "publisher_confirms_with_deleted_queue")
 @pytest.mark.rabbitmq("rabbit_confirms_SUITE", "remove_queue")
-def test_a_deleted_queue_counts_as_having_confirmed(channel: WorldChannel) -> None:
+def test_a_deleted_queue_counts_as_having_confirmed(channel: ChannelEnds) -> None:
     """Outstanding when it was deleted; or published in the moment of its deletion."""
     other = channel.world.channel()
     confirming(channel)
@@ -333,19 +333,19 @@ def test_a_deleted_queue_counts_as_having_confirmed(channel: WorldChannel) -> No
     assert channel.take() == [methods.BasicAck(2, True)]
 
 
-def test_tx_on_a_confirm_channel_is_refused(channel: WorldChannel) -> None:
+def test_tx_on_a_confirm_channel_is_refused(channel: ChannelEnds) -> None:
     """406 cannot switch from confirm to tx mode."""
     confirming(channel)
     assert channel.refused(methods.TxSelect()) == (406, "cannot switch from confirm to tx mode")
 
 
-def test_confirm_on_a_tx_channel_is_refused(channel: WorldChannel) -> None:
+def test_confirm_on_a_tx_channel_is_refused(channel: ChannelEnds) -> None:
     """406 cannot switch from tx to confirm mode."""
     channel.call(methods.TxSelect())
     assert channel.refused(methods.ConfirmSelect()) == (406, "cannot switch from tx to confirm mode")
 
 
-def test_confirm_comes_although_a_consumer_was_first(channel: WorldChannel) -> None:
+def test_confirm_comes_although_a_consumer_was_first(channel: ChannelEnds) -> None:
     """A message that a consumer takes at once is confirmed like any other; tags are counted apart."""
     confirming(channel)
     channel.consume("q", no_ack=True)
@@ -354,7 +354,7 @@ def test_confirm_comes_although_a_consumer_was_first(channel: WorldChannel) -> N
     assert channel.publish("r", b"3") == [methods.BasicAck(3, False)]
 
 
-def test_delivery_tags_and_confirm_numbers_are_apart(channel: WorldChannel) -> None:
+def test_delivery_tags_and_confirm_numbers_are_apart(channel: ChannelEnds) -> None:
     """A channel may publish with confirms and acknowledge deliveries, both counted from 1."""
     confirming(channel)
     channel.publish("q", b"1", b"2")
@@ -364,7 +364,7 @@ def test_delivery_tags_and_confirm_numbers_are_apart(channel: WorldChannel) -> N
 
 
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_after_mandatory_bug")
-def test_mandatory_after_a_message_without_route(channel: WorldChannel) -> None:
+def test_mandatory_after_a_message_without_route(channel: ChannelEnds) -> None:
     """The flag is of each message: of two of one route only the mandatory one comes back."""
     confirming(channel)
     got = channel.say(channel.content("k"), channel.content("k", mandatory=True), channel.content("k"))
@@ -372,6 +372,6 @@ def test_mandatory_after_a_message_without_route(channel: WorldChannel) -> None:
     assert got[-1] == methods.BasicAck(3, True)
 
 
-def test_consume_while_messages_come(channel: WorldChannel) -> None:
+def test_consume_while_messages_come(channel: ChannelEnds) -> None:
     got = channel.say(channel.content("q", b"1"), methods.BasicConsume("q", "c"), channel.content("q", b"2"))
     assert kinds(got) == ["BasicConsumeOk", "BasicDeliver", "BasicDeliver"]

@@ -31,21 +31,21 @@ from amqp10broker.protocols.amqp091.methods import (
     TxSelect,
     TxSelectOk,
 )
-from tests.support.channel_world import World, WorldChannel, bodies, contents, kinds, redelivered, tags
+from tests.support.channel_harness import ChannelEnds, Harness, bodies, contents, kinds, redelivered, tags
 from tests.support.declaring import set_permission
 
 
 @pytest.fixture
-def channel() -> WorldChannel:
+def channel() -> ChannelEnds:
     """A transactional channel in a world with queues q and r."""
-    channel = World().channel()
+    channel = Harness().channel()
     for name in "qr":
         channel.call(QueueDeclare(name, durable=True))
     assert channel.call(TxSelect()) == TxSelectOk()
     return channel
 
 
-def with_deliveries(channel: WorldChannel, count: int) -> WorldChannel:
+def with_deliveries(channel: ChannelEnds, count: int) -> ChannelEnds:
     """The channel holds deliveries 1 .. count of q."""
     other = channel.world.channel()
     other.publish("q", *[b"%d" % number for number in range(1, count + 1)])
@@ -57,14 +57,14 @@ def with_deliveries(channel: WorldChannel, count: int) -> WorldChannel:
 
 
 @pytest.mark.rabbitmq("transactions_SUITE", "published_visible_after_commit")
-def test_publish_is_transactional(channel: WorldChannel) -> None:
+def test_publish_is_transactional(channel: ChannelEnds) -> None:
     assert channel.publish("q", b"1", b"2") == []
     assert channel.world.counts("q") == (0, 0)
     assert channel.call(TxCommit()) == TxCommitOk()
     assert channel.world.counts("q") == (2, 0)
 
 
-def test_ack_is_transactional(channel: WorldChannel) -> None:
+def test_ack_is_transactional(channel: ChannelEnds) -> None:
     """The queue hears of it at the commit."""
     with_deliveries(channel, 2)
     assert channel.say(BasicAck(2, True)) == []
@@ -74,7 +74,7 @@ def test_ack_is_transactional(channel: WorldChannel) -> None:
 
 
 @pytest.mark.parametrize("method", [BasicReject(1, True), BasicNack(1, False, True)], ids=lambda m: m.NAME)
-def test_reject_is_transactional(channel: WorldChannel, method: Method) -> None:
+def test_reject_is_transactional(channel: ChannelEnds, method: Method) -> None:
     """Requeued at the commit, and delivered again."""
     with_deliveries(channel, 1)
     assert channel.say(method) == []
@@ -84,7 +84,7 @@ def test_reject_is_transactional(channel: WorldChannel, method: Method) -> None:
     assert redelivered(got) == [True]
 
 
-def test_reject_without_requeue_is_transactional(channel: WorldChannel) -> None:
+def test_reject_without_requeue_is_transactional(channel: ChannelEnds) -> None:
     with_deliveries(channel, 1)
     channel.say(BasicReject(1, False))
     assert channel.world.counts("q") == (0, 1)
@@ -92,7 +92,7 @@ def test_reject_without_requeue_is_transactional(channel: WorldChannel) -> None:
     assert channel.world.counts("q") == (0, 0)
 
 
-def test_declaring_and_deleting_is_not_transactional(channel: WorldChannel) -> None:
+def test_declaring_and_deleting_is_not_transactional(channel: ChannelEnds) -> None:
     """Exchanges, queues and bindings are made and gone at once, whatever becomes of the transaction."""
     assert channel.call(QueueDeclare("new", durable=True)) == QueueDeclareOk("new", 0, 0)
     assert channel.call(ExchangeDeclare("e", "fanout")) == ExchangeDeclareOk()
@@ -109,7 +109,7 @@ def test_declaring_and_deleting_is_not_transactional(channel: WorldChannel) -> N
     assert channel.world.vhost.topology.find_exchange("e") is None
 
 
-def test_consuming_and_getting_is_not_transactional(channel: WorldChannel) -> None:
+def test_consuming_and_getting_is_not_transactional(channel: ChannelEnds) -> None:
     """A rollback does not requeue what was consumed; it may be acknowledged in a later transaction."""
     other = channel.world.channel()
     other.publish("q", b"1", b"2")
@@ -121,7 +121,7 @@ def test_consuming_and_getting_is_not_transactional(channel: WorldChannel) -> No
     assert channel.world.counts("q") == (0, 0)
 
 
-def test_several_queues_are_not_atomic(channel: WorldChannel) -> None:
+def test_several_queues_are_not_atomic(channel: ChannelEnds) -> None:
     """One queue may show its part before the other has its own."""
     channel.say(channel.content("q", b"1"), channel.content("r", b"2"))
     channel.world.box("r").stalled = True
@@ -130,7 +130,7 @@ def test_several_queues_are_not_atomic(channel: WorldChannel) -> None:
     assert channel.world.counts("r") == (0, 0)
 
 
-def test_errors_of_a_publish_are_found_at_once(channel: WorldChannel) -> None:
+def test_errors_of_a_publish_are_found_at_once(channel: ChannelEnds) -> None:
     """A missing exchange, a missing permission, a bad property: before any commit."""
     assert channel.refused(channel.content("k", exchange="X")) == (404, "no exchange 'X' in vhost '/'")
     channel.call(TxSelect())
@@ -143,25 +143,25 @@ def test_errors_of_a_publish_are_found_at_once(channel: WorldChannel) -> None:
 @pytest.mark.parametrize(
     "method", [BasicAck(3), BasicNack(3), BasicReject(3), BasicAck(3, True)], ids=lambda m: f"{m.NAME} {m}"
 )
-def test_errors_of_an_ack_are_found_at_once(channel: WorldChannel, method: Method) -> None:
+def test_errors_of_an_ack_are_found_at_once(channel: ChannelEnds, method: Method) -> None:
     with_deliveries(channel, 2)
     assert channel.refused(method) == (406, "unknown delivery tag 3")
 
 
-def test_a_tag_cannot_be_acknowledged_twice_in_a_transaction(channel: WorldChannel) -> None:
+def test_a_tag_cannot_be_acknowledged_twice_in_a_transaction(channel: ChannelEnds) -> None:
     """The second finds it gone, though nothing was committed."""
     with_deliveries(channel, 2)
     assert channel.refused(BasicAck(1), BasicAck(1)) == (406, "unknown delivery tag 1")
 
 
 @pytest.mark.rabbitmq("transactions_SUITE", "return_after_commit")
-def test_returns_are_sent_at_the_commit_before_commit_ok(channel: WorldChannel) -> None:
+def test_returns_are_sent_at_the_commit_before_commit_ok(channel: ChannelEnds) -> None:
     assert channel.publish("nowhere", b"1", b"2", mandatory=True) == []
     got = channel.say(channel.content("q", b"3"), TxCommit())
     assert kinds(got) == ["BasicReturn", "BasicReturn", "TxCommitOk"]
 
 
-def test_commit_ok_comes_when_every_queue_has_taken_over(channel: WorldChannel) -> None:
+def test_commit_ok_comes_when_every_queue_has_taken_over(channel: ChannelEnds) -> None:
     """Effects are visible when it is there."""
     for name in "qr":
         channel.call(QueueBind(name, "amq.fanout", ""))
@@ -179,7 +179,7 @@ def test_commit_ok_comes_when_every_queue_has_taken_over(channel: WorldChannel) 
 # --- the rules beside it -----------------------------------------------------------------------------
 
 
-def test_select_may_be_repeated(channel: WorldChannel) -> None:
+def test_select_may_be_repeated(channel: ChannelEnds) -> None:
     """Nothing that was buffered is lost by it."""
     channel.publish("q", b"1")
     assert channel.call(TxSelect()) == TxSelectOk()
@@ -190,14 +190,14 @@ def test_select_may_be_repeated(channel: WorldChannel) -> None:
 @pytest.mark.parametrize("method", [TxCommit(), TxRollback()], ids=lambda m: m.NAME)
 def test_commit_and_rollback_need_select(method: Method) -> None:
     """406 channel is not transactional."""
-    assert World().channel().refused(method) == (406, "channel is not transactional")
+    assert Harness().channel().refused(method) == (406, "channel is not transactional")
 
 
-def test_empty_commit_and_rollback_are_answered(channel: WorldChannel) -> None:
+def test_empty_commit_and_rollback_are_answered(channel: ChannelEnds) -> None:
     assert channel.say(TxCommit(), TxRollback(), TxCommit()) == [TxCommitOk(), TxRollbackOk(), TxCommitOk()]
 
 
-def test_routing_is_done_at_the_publish(channel: WorldChannel) -> None:
+def test_routing_is_done_at_the_publish(channel: ChannelEnds) -> None:
     """A binding that comes before the commit is too late."""
     channel.publish("k", b"x", exchange="amq.direct")
     channel.call(QueueBind("q", "amq.direct", "k"))
@@ -205,7 +205,7 @@ def test_routing_is_done_at_the_publish(channel: WorldChannel) -> None:
     assert channel.world.counts("q") == (0, 0)
 
 
-def test_rollback_forgets_publishes_and_acks(channel: WorldChannel) -> None:
+def test_rollback_forgets_publishes_and_acks(channel: ChannelEnds) -> None:
     """The deliveries are unacked again, not redelivered, and may be acknowledged again."""
     with_deliveries(channel, 3)
     channel.say(channel.content("r", b"x"), BasicAck(2, True), BasicReject(3, True))
@@ -219,7 +219,7 @@ def test_rollback_forgets_publishes_and_acks(channel: WorldChannel) -> None:
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_channel_close_rolls_back(channel: WorldChannel, lost: bool) -> None:
+def test_channel_close_rolls_back(channel: ChannelEnds, lost: bool) -> None:
     """Publishes are dropped; what was acknowledged and not committed is requeued in order."""
     world = channel.world
     with_deliveries(channel, 3)
@@ -236,7 +236,7 @@ def test_channel_close_rolls_back(channel: WorldChannel, lost: bool) -> None:
     assert redelivered(got) == [True] * 3
 
 
-def test_an_error_rolls_back(channel: WorldChannel) -> None:
+def test_an_error_rolls_back(channel: ChannelEnds) -> None:
     """A soft error ends the transaction with the channel; the next one of the number has none."""
     channel.publish("q", b"x")
     channel.refused(BasicAck(9))
@@ -244,14 +244,14 @@ def test_an_error_rolls_back(channel: WorldChannel) -> None:
     assert channel.world.counts("q") == (0, 0)
 
 
-def test_requeue_in_a_transaction_keeps_the_order(channel: WorldChannel) -> None:
+def test_requeue_in_a_transaction_keeps_the_order(channel: ChannelEnds) -> None:
     """Rejected in any order, they are in the queue's order again."""
     with_deliveries(channel, 3)
     got = channel.say(BasicReject(3, True), BasicReject(1, True), BasicReject(2, True), TxCommit())
     assert bodies(got) == [b"1", b"2", b"3"]
 
 
-def test_a_commit_to_a_deleted_queue_ends(channel: WorldChannel) -> None:
+def test_a_commit_to_a_deleted_queue_ends(channel: ChannelEnds) -> None:
     """The queue went between publish and commit, or while the commit was under way."""
     other = channel.world.channel()
     channel.publish("q", b"x")
@@ -268,7 +268,7 @@ def test_a_commit_to_a_deleted_queue_ends(channel: WorldChannel) -> None:
     assert channel.take() == [TxCommitOk()]
 
 
-def test_acks_after_cancel_in_a_transaction(channel: WorldChannel) -> None:
+def test_acks_after_cancel_in_a_transaction(channel: ChannelEnds) -> None:
     """The consumer is gone, its deliveries are acknowledged in the transaction."""
     with_deliveries(channel, 2)
     assert channel.say(BasicAck(1), BasicCancel("c"), BasicAck(2)) == [BasicCancelOk("c")]
@@ -279,7 +279,7 @@ def test_acks_after_cancel_in_a_transaction(channel: WorldChannel) -> None:
 
 def test_publishes_before_select_are_no_part_of_the_transaction() -> None:
     """They are under way; a commit does not wait for them, nor count their confirms as its own."""
-    channel = World().channel()
+    channel = Harness().channel()
     channel.call(QueueDeclare("q", durable=True))
     channel.call(QueueDeclare("r", durable=True))
     channel.world.box("q").stalled = True
@@ -297,7 +297,7 @@ def test_publishes_before_select_are_no_part_of_the_transaction() -> None:
     assert channel.take() == [TxCommitOk()]
 
 
-def test_prefetch_waits_for_the_commit(channel: WorldChannel) -> None:
+def test_prefetch_waits_for_the_commit(channel: ChannelEnds) -> None:
     """An ack makes room when it is committed, not before."""
     channel.say(BasicQos(prefetch_count=1))
     other = channel.world.channel()
@@ -307,7 +307,7 @@ def test_prefetch_waits_for_the_commit(channel: WorldChannel) -> None:
     assert contents(channel.say(TxCommit())) != []
 
 
-def test_global_prefetch_waits_for_the_commit(channel: WorldChannel) -> None:
+def test_global_prefetch_waits_for_the_commit(channel: ChannelEnds) -> None:
     """So does the limit of the whole channel."""
     channel.say(BasicQos(prefetch_count=1, global_=True))
     other = channel.world.channel()

@@ -18,13 +18,13 @@ from amqp10broker.protocols.amqp091.methods import (
     Method,
     QueueDeclare,
 )
-from tests.support.channel_world import World, WorldChannel, bodies, contents, kinds, redelivered, tags
+from tests.support.channel_harness import ChannelEnds, Harness, bodies, contents, kinds, redelivered, tags
 
 
 @pytest.fixture
-def channel() -> WorldChannel:
+def channel() -> ChannelEnds:
     """A channel that holds deliveries 1 .. 5 of queue q; 6 and 7 are ready."""
-    world = World()
+    world = Harness()
     channel, other = world.channel(), world.channel()
     channel.call(QueueDeclare("q", durable=True))
     channel.say(BasicQos(prefetch_count=5))
@@ -33,7 +33,7 @@ def channel() -> WorldChannel:
     return channel
 
 
-def held(channel: WorldChannel) -> int:
+def held(channel: ChannelEnds) -> int:
     return channel.service.consuming.unacked
 
 
@@ -51,7 +51,7 @@ def held(channel: WorldChannel) -> int:
     ],
     ids=str,
 )
-def test_unknown_tag_is_refused(channel: WorldChannel, method: Method) -> None:
+def test_unknown_tag_is_refused(channel: ChannelEnds, method: Method) -> None:
     """406 unknown delivery tag N; a single 0 is no tag."""
     tag = method.delivery_tag  # type: ignore[attr-defined]
     assert channel.refused(method) == (406, f"unknown delivery tag {tag}")
@@ -59,13 +59,13 @@ def test_unknown_tag_is_refused(channel: WorldChannel, method: Method) -> None:
 
 @pytest.mark.parametrize("first", [BasicAck(2), BasicNack(2), BasicReject(2, True)], ids=str)
 @pytest.mark.parametrize("second", [BasicAck(2), BasicNack(2), BasicReject(2), BasicAck(2, True)], ids=str)
-def test_double_ack_is_refused(channel: WorldChannel, first: Method, second: Method) -> None:
+def test_double_ack_is_refused(channel: ChannelEnds, first: Method, second: Method) -> None:
     """406; the channel closes, and what it holds is requeued."""
     assert channel.refused(first, second) == (406, "unknown delivery tag 2")
     assert channel.world.counts("q")[1] == 0
 
 
-def test_acks_before_an_unknown_tag_count(channel: WorldChannel) -> None:
+def test_acks_before_an_unknown_tag_count(channel: ChannelEnds) -> None:
     """In one write: those before it are done."""
     channel.refused(BasicAck(1), BasicAck(2), BasicAck(9))
     assert bodies(channel.consume("q"))[0] == b"3"
@@ -77,21 +77,21 @@ def test_acks_before_an_unknown_tag_count(channel: WorldChannel) -> None:
     [(BasicAck(3), 4), (BasicAck(3, True), 2), (BasicAck(0, True), 0), (BasicAck(5, True), 0)],
     ids=str,
 )
-def test_ack_removes(channel: WorldChannel, method: Method, left: int) -> None:
+def test_ack_removes(channel: ChannelEnds, method: Method, left: int) -> None:
     """One, all up to the tag, or with 0 all."""
     channel.say(BasicCancel("c"), method)
     assert held(channel) == left
     assert channel.world.counts("q") == (2, left)
 
 
-def test_all_of_none_is_ok(channel: WorldChannel) -> None:
+def test_all_of_none_is_ok(channel: ChannelEnds) -> None:
     """multiple with tag 0 and nothing outstanding."""
     channel.say(BasicCancel("c"), BasicAck(0, True))
     assert channel.say(BasicAck(0, True), BasicNack(0, True, True)) == []
 
 
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_and_multiple_ack", "subscribe_and_multiple_ack")
-def test_multiple_covers_all_queues_and_consumers_of_the_channel(channel: WorldChannel) -> None:
+def test_multiple_covers_all_queues_and_consumers_of_the_channel(channel: ChannelEnds) -> None:
     """Up to the tag, whoever had it; get too."""
     channel.call(QueueDeclare("r", durable=True))
     channel.consume("r", "d")
@@ -106,14 +106,14 @@ def test_multiple_covers_all_queues_and_consumers_of_the_channel(channel: WorldC
 
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_and_requeue_nack", "subscribe_and_requeue_nack")
 @pytest.mark.parametrize("method", [BasicNack(3, False, True), BasicReject(3, True)], ids=str)
-def test_requeue_puts_it_back_to_its_place(channel: WorldChannel, method: Method) -> None:
+def test_requeue_puts_it_back_to_its_place(channel: ChannelEnds, method: Method) -> None:
     got = channel.say(method)
     assert (bodies(got), tags(got), redelivered(got)) == ([b"3"], [6], [True])
 
 
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_and_nack", "subscribe_and_nack")
 @pytest.mark.parametrize("method", [BasicNack(3, False, False), BasicReject(3, False)], ids=str)
-def test_no_requeue_drops(channel: WorldChannel, method: Method) -> None:
+def test_no_requeue_drops(channel: ChannelEnds, method: Method) -> None:
     """Without a dead letter exchange it is gone; the next message comes."""
     got = channel.say(method)
     assert (bodies(got), redelivered(got)) == ([b"6"], [False])
@@ -122,7 +122,7 @@ def test_no_requeue_drops(channel: WorldChannel, method: Method) -> None:
 @pytest.mark.rabbitmq("amqpl_consumer_ack_SUITE", "requeue_one_channel_classic_queue")
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "subscribe_and_requeue_multiple_nack")
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_and_requeue_multiple_nack")
-def test_nack_multiple_redelivers_in_order(channel: WorldChannel) -> None:
+def test_nack_multiple_redelivers_in_order(channel: ChannelEnds) -> None:
     """Of four, the first three: they come again in their order, before the others."""
     got = channel.say(BasicNack(3, True, True))
     assert bodies(got) == [b"1", b"2", b"3"]
@@ -131,12 +131,12 @@ def test_nack_multiple_redelivers_in_order(channel: WorldChannel) -> None:
 
 
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_and_multiple_nack", "subscribe_and_multiple_nack")
-def test_nack_of_all(channel: WorldChannel) -> None:
+def test_nack_of_all(channel: ChannelEnds) -> None:
     got = channel.say(BasicNack(0, True, True))
     assert bodies(got) == [b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_requeue_in_any_order_keeps_the_queue_s_order(channel: WorldChannel) -> None:
+def test_requeue_in_any_order_keeps_the_queue_s_order(channel: ChannelEnds) -> None:
     """Seed 000: messages are always held in the queue in publication order."""
     other = channel.world.channel()
     channel.say(BasicCancel("c"))
@@ -147,7 +147,7 @@ def test_requeue_in_any_order_keeps_the_queue_s_order(channel: WorldChannel) -> 
     assert redelivered(got) == [True] * 5 + [False] * 2
 
 
-def test_requeue_to_another_channel(channel: WorldChannel) -> None:
+def test_requeue_to_another_channel(channel: ChannelEnds) -> None:
     """Two channels take turns; the close of one gives its messages to the other, in order."""
     other = channel.world.channel()
     channel.say(BasicNack(2, True, True), BasicCancel("c"))
@@ -159,7 +159,7 @@ def test_requeue_to_another_channel(channel: WorldChannel) -> None:
 
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "basic_recover")
 @pytest.mark.parametrize("method", [BasicRecover(True), BasicRecoverAsync(True)], ids=lambda m: m.NAME)
-def test_recover_requeues_everything(channel: WorldChannel, method: Method) -> None:
+def test_recover_requeues_everything(channel: ChannelEnds, method: Method) -> None:
     """All unacked again in order, redelivered; recover-ok for basic.recover alone."""
     got = channel.say(method)
     answers = [each for each in got if isinstance(each, BasicRecoverOk)]
@@ -170,17 +170,17 @@ def test_recover_requeues_everything(channel: WorldChannel, method: Method) -> N
 
 
 @pytest.mark.parametrize("method", [BasicRecover(False), BasicRecoverAsync(False)], ids=lambda m: m.NAME)
-def test_recover_without_requeue_is_not_implemented(channel: WorldChannel, method: Method) -> None:
+def test_recover_without_requeue_is_not_implemented(channel: ChannelEnds, method: Method) -> None:
     assert channel.fatal(method) == (540, "requeue=false")
 
 
-def test_recover_of_nothing(channel: WorldChannel) -> None:
+def test_recover_of_nothing(channel: ChannelEnds) -> None:
     channel.say(BasicCancel("c"), BasicAck(0, True))
     assert channel.call(BasicRecover(True)) == BasicRecoverOk()
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_the_end_of_a_channel_requeues_everything(channel: WorldChannel, lost: bool) -> None:
+def test_the_end_of_a_channel_requeues_everything(channel: ChannelEnds, lost: bool) -> None:
     """Channel closed or connection lost: in order, redelivered."""
     world = channel.world
     if lost:
@@ -193,19 +193,19 @@ def test_the_end_of_a_channel_requeues_everything(channel: WorldChannel, lost: b
     assert redelivered(got) == [True] * 5 + [False] * 2
 
 
-def test_tags_of_another_channel_are_unknown(channel: WorldChannel) -> None:
+def test_tags_of_another_channel_are_unknown(channel: ChannelEnds) -> None:
     second = channel.connection.channel(2)
     assert second.refused(BasicAck(1)) == (406, "unknown delivery tag 1")
     assert held(channel) == 5
 
 
-def test_many_acks_of_one_write(channel: WorldChannel) -> None:
+def test_many_acks_of_one_write(channel: ChannelEnds) -> None:
     channel.say(BasicCancel("c"), BasicAck(2), BasicAck(1), BasicAck(4, True), BasicAck(5))
     assert held(channel) == 0
     assert channel.world.counts("q") == (2, 0)
 
 
-def test_redelivered_stays_with_the_message(channel: WorldChannel) -> None:
+def test_redelivered_stays_with_the_message(channel: ChannelEnds) -> None:
     """Requeued by one, it is redelivered for whoever gets it next, by consume and by get."""
     other = channel.world.channel()
     channel.say(BasicCancel("c"), BasicReject(1, True))

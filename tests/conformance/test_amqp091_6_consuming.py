@@ -8,20 +8,20 @@ import pytest
 
 from amqp10broker.config import Config
 from amqp10broker.protocols.amqp091 import methods
-from tests.support.channel_world import World, WorldChannel, bodies, contents, kinds, redelivered, tags
+from tests.support.channel_harness import ChannelEnds, Harness, bodies, contents, kinds, redelivered, tags
 
 Q = methods.QueueDeclare("q", durable=True)
 STREAM = methods.QueueDeclare("s", durable=True, arguments={"x-queue-type": "stream"})
 
 
 @pytest.fixture
-def channel() -> WorldChannel:
-    channel = World().channel()
+def channel() -> ChannelEnds:
+    channel = Harness().channel()
     channel.call(Q)
     return channel
 
 
-def fill(channel: WorldChannel, *bodies: int, queue: str = "q") -> None:
+def fill(channel: ChannelEnds, *bodies: int, queue: str = "q") -> None:
     channel.world.channel().publish(queue, *[b"%d" % body for body in bodies])
     channel.world.rest()
 
@@ -29,7 +29,7 @@ def fill(channel: WorldChannel, *bodies: int, queue: str = "q") -> None:
 # --- consume -----------------------------------------------------------------------------------------
 
 
-def test_empty_tag_makes_the_server_choose(channel: WorldChannel) -> None:
+def test_empty_tag_makes_the_server_choose(channel: ChannelEnds) -> None:
     first, second = channel.call(methods.BasicConsume("q")), channel.call(methods.BasicConsume("q"))
     assert isinstance(first, methods.BasicConsumeOk)
     assert isinstance(second, methods.BasicConsumeOk)
@@ -37,34 +37,34 @@ def test_empty_tag_makes_the_server_choose(channel: WorldChannel) -> None:
     assert first.consumer_tag != second.consumer_tag
 
 
-def test_tag_in_use_closes_the_connection(channel: WorldChannel) -> None:
+def test_tag_in_use_closes_the_connection(channel: ChannelEnds) -> None:
     """530 attempt to reuse consumer tag."""
     channel.consume("q", "T")
     assert channel.fatal(methods.BasicConsume("q", "T")) == (530, "attempt to reuse consumer tag 'T'")
 
 
-def test_tag_is_free_on_other_channels_and_after_cancel(channel: WorldChannel) -> None:
+def test_tag_is_free_on_other_channels_and_after_cancel(channel: ChannelEnds) -> None:
     second = channel.connection.channel(2)
     assert second.consume("q", "T") == channel.consume("q", "T") == []
     channel.call(methods.BasicCancel("T"))
     assert channel.consume("q", "T") == []
 
 
-def test_missing_queue_is_not_found(channel: WorldChannel) -> None:
+def test_missing_queue_is_not_found(channel: ChannelEnds) -> None:
     assert channel.refused(methods.BasicConsume("x", "c")) == (404, "no queue 'x' in vhost '/'")
 
 
-def test_no_local_is_ignored(channel: WorldChannel) -> None:
+def test_no_local_is_ignored(channel: ChannelEnds) -> None:
     channel.consume("q", no_local=True)
     assert bodies(channel.publish("q", b"x")) == [b"x"]
 
 
-def test_consume_without_answer(channel: WorldChannel) -> None:
+def test_consume_without_answer(channel: ChannelEnds) -> None:
     fill(channel, 1)
     assert kinds(channel.say(methods.BasicConsume("q", "c", no_wait=True))) == ["BasicDeliver"]
 
 
-def test_exclusive_consumer_is_alone(channel: WorldChannel) -> None:
+def test_exclusive_consumer_is_alone(channel: ChannelEnds) -> None:
     """403 for whoever comes second, either way; free after cancel."""
     other = channel.world.channel()
     text = (403, "queue 'q' in vhost '/' in exclusive use")
@@ -76,7 +76,7 @@ def test_exclusive_consumer_is_alone(channel: WorldChannel) -> None:
     assert channel.refused(methods.BasicConsume("q", "x", exclusive=True)) == text
 
 
-def test_exclusive_consumer_does_not_hinder_get(channel: WorldChannel) -> None:
+def test_exclusive_consumer_does_not_hinder_get(channel: ChannelEnds) -> None:
     channel.consume("q", "x", exclusive=True)
     assert channel.world.channel().call(methods.BasicGet("q")) == methods.BasicGetEmpty()
 
@@ -101,13 +101,13 @@ CLASSIC_TAKES = "consumers of a queue of type classic may give x-cancel-on-ha-fa
         ({"x-cancel-on-ha-failover": 1}, "must be true or false, not signedint"),
     ],
 )
-def test_arguments_of_consume(channel: WorldChannel, arguments: dict[str, Any], problem: str) -> None:
+def test_arguments_of_consume(channel: ChannelEnds, arguments: dict[str, Any], problem: str) -> None:
     (name,) = arguments
     text = f"invalid arg '{name}' for queue 'q' in vhost '/': {problem}"
     assert channel.refused(methods.BasicConsume("q", "c", arguments=arguments)) == (406, text)
 
 
-def test_good_arguments_of_consume(channel: WorldChannel) -> None:
+def test_good_arguments_of_consume(channel: ChannelEnds) -> None:
     """x-priority is an integer; what does not begin with x- is the client's own, and no selector."""
     fill(channel, 1)
     assert bodies(channel.consume("q", arguments={"x-priority": -3, "selector": "colour = 'red'"})) == [b"1"]
@@ -126,7 +126,7 @@ def test_good_arguments_of_consume(channel: WorldChannel) -> None:
     ],
 )
 def test_what_streams_do_not_support_closes_the_connection(
-    channel: WorldChannel, method: methods.Method, problem: str
+    channel: ChannelEnds, method: methods.Method, problem: str
 ) -> None:
     channel.call(STREAM)
     channel.call(methods.BasicQos(prefetch_count=1))
@@ -134,7 +134,7 @@ def test_what_streams_do_not_support_closes_the_connection(
 
 
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "consume_without_qos")
-def test_a_consumer_of_a_stream_needs_a_prefetch(channel: WorldChannel) -> None:
+def test_a_consumer_of_a_stream_needs_a_prefetch(channel: ChannelEnds) -> None:
     channel.call(STREAM)
     problem = "consumer prefetch count is not set for stream 's' in vhost '/'"
     assert channel.refused(methods.BasicConsume("s")) == (406, problem)
@@ -142,7 +142,7 @@ def test_a_consumer_of_a_stream_needs_a_prefetch(channel: WorldChannel) -> None:
 
 @pytest.mark.rabbitmq("per_node_limit_SUITE", "channel_consumers_limit")
 def test_limit_of_consumers_per_channel() -> None:
-    channel = World(Config(consumer_max_per_channel=1)).channel()
+    channel = Harness(Config(consumer_max_per_channel=1)).channel()
     channel.call(Q)
     channel.consume("q", "a")
     assert channel.fatal(methods.BasicConsume("q", "b")) == (
@@ -151,7 +151,7 @@ def test_limit_of_consumers_per_channel() -> None:
     )
 
 
-def test_delivery_has_tag_exchange_and_key(channel: WorldChannel) -> None:
+def test_delivery_has_tag_exchange_and_key(channel: ChannelEnds) -> None:
     """Delivery tags from 1 per channel, shared by its consumers and get."""
     channel.call(methods.QueueDeclare("r", durable=True))
     fill(channel, 1, 2)
@@ -165,7 +165,7 @@ def test_delivery_has_tag_exchange_and_key(channel: WorldChannel) -> None:
 
 
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "subscribe", "subscribe_consumers")
-def test_consumers_take_turns(channel: WorldChannel) -> None:
+def test_consumers_take_turns(channel: ChannelEnds) -> None:
     """Round robin among equals, one message a turn, when each may have few."""
     others = [channel.world.channel() for _ in range(3)]
     for each in others:
@@ -176,7 +176,7 @@ def test_consumers_take_turns(channel: WorldChannel) -> None:
     assert channel.world.counts("q") == (1, 6)
 
 
-def test_a_burst_goes_in_turn_to_consumers_without_prefetch(channel: WorldChannel) -> None:
+def test_a_burst_goes_in_turn_to_consumers_without_prefetch(channel: ChannelEnds) -> None:
     """Seed 001: in a round robin manner; also where two may have all and one only ten."""
     others = [channel.world.channel() for _ in range(3)]
     others[2].say(methods.BasicQos(prefetch_count=10))
@@ -188,7 +188,7 @@ def test_a_burst_goes_in_turn_to_consumers_without_prefetch(channel: WorldChanne
 
 
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "subscribe_with_autoack")
-def test_no_ack_deliveries_need_no_ack(channel: WorldChannel) -> None:
+def test_no_ack_deliveries_need_no_ack(channel: ChannelEnds) -> None:
     """They are gone when they are written; acknowledging one is an error."""
     fill(channel, 1, 2)
     channel.consume("q", no_ack=True)
@@ -200,7 +200,7 @@ def test_no_ack_deliveries_need_no_ack(channel: WorldChannel) -> None:
 
 
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "basic_cancel")
-def test_cancel_stops_deliveries_and_keeps_what_is_unacked(channel: WorldChannel) -> None:
+def test_cancel_stops_deliveries_and_keeps_what_is_unacked(channel: ChannelEnds) -> None:
     """cancel-ok is behind the last delivery; unacked stays acknowledgeable on the channel."""
     fill(channel, 1, 2)
     channel.consume("q")
@@ -212,17 +212,17 @@ def test_cancel_stops_deliveries_and_keeps_what_is_unacked(channel: WorldChannel
     assert channel.world.counts("q") == (2, 0)
 
 
-def test_cancel_of_an_unknown_tag_is_ok(channel: WorldChannel) -> None:
+def test_cancel_of_an_unknown_tag_is_ok(channel: ChannelEnds) -> None:
     assert channel.call(methods.BasicCancel("nobody")) == methods.BasicCancelOk("nobody")
 
 
-def test_cancel_without_answer(channel: WorldChannel) -> None:
+def test_cancel_without_answer(channel: ChannelEnds) -> None:
     channel.consume("q")
     assert channel.say(methods.BasicCancel("c", True)) == []
     assert channel.call(methods.QueueDeclare("q", passive=True)) == methods.QueueDeclareOk("q", 0, 0)
 
 
-def test_cancel_gives_back_what_was_not_written(channel: WorldChannel) -> None:
+def test_cancel_gives_back_what_was_not_written(channel: ChannelEnds) -> None:
     """In the channel or on its way from the queue: back at its place, not marked redelivered."""
     channel.budget_bytes = 0
     fill(channel, 1, 2, 3)
@@ -240,7 +240,7 @@ def test_cancel_gives_back_what_was_not_written(channel: WorldChannel) -> None:
     assert redelivered(got) == [False] * 3
 
 
-def test_deleted_queue_cancels_its_consumers(channel: WorldChannel) -> None:
+def test_deleted_queue_cancels_its_consumers(channel: ChannelEnds) -> None:
     """basic.cancel with no-wait, for clients that have consumer_cancel_notify."""
     other = channel.world.channel()
     channel.consume("q", "a")
@@ -252,7 +252,7 @@ def test_deleted_queue_cancels_its_consumers(channel: WorldChannel) -> None:
 
 
 def test_deleted_queue_is_silent_for_clients_without_the_capability() -> None:
-    world = World()
+    world = Harness()
     channel, other = world.channel(capabilities=()), world.channel()
     channel.call(Q)
     channel.consume("q")
@@ -261,7 +261,7 @@ def test_deleted_queue_is_silent_for_clients_without_the_capability() -> None:
     assert channel.take() == []
 
 
-def test_cancelled_consumer_hears_nothing_of_its_queue_s_end(channel: WorldChannel) -> None:
+def test_cancelled_consumer_hears_nothing_of_its_queue_s_end(channel: ChannelEnds) -> None:
     """It holds deliveries still, and its tag is used by another consumer, of another queue."""
     fill(channel, 1)
     channel.consume("q", "c")
@@ -275,7 +275,7 @@ def test_cancelled_consumer_hears_nothing_of_its_queue_s_end(channel: WorldChann
 
 
 @pytest.mark.rabbitmq("queue_type_SUITE", "ack_after_queue_delete")
-def test_acks_after_the_queue_was_deleted_are_no_error(channel: WorldChannel) -> None:
+def test_acks_after_the_queue_was_deleted_are_no_error(channel: ChannelEnds) -> None:
     """Every tag that was handed out may be acknowledged once."""
     fill(channel, 1, 2)
     channel.consume("q")
@@ -286,7 +286,7 @@ def test_acks_after_the_queue_was_deleted_are_no_error(channel: WorldChannel) ->
     assert channel.refused(methods.BasicAck(2)) == (406, "unknown delivery tag 2")
 
 
-def test_cancel_ok_of_the_client_is_ignored(channel: WorldChannel) -> None:
+def test_cancel_ok_of_the_client_is_ignored(channel: ChannelEnds) -> None:
     """Some clients answer our basic.cancel, though it wants no answer."""
     assert channel.say(methods.BasicCancelOk("c")) == []
 
@@ -296,7 +296,7 @@ def test_cancel_ok_of_the_client_is_ignored(channel: WorldChannel) -> None:
 
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_first_empty", "consume_from_empty_queue")
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "consume")
-def test_get_gives_one_message_and_how_many_are_left(channel: WorldChannel) -> None:
+def test_get_gives_one_message_and_how_many_are_left(channel: ChannelEnds) -> None:
     fill(channel, 1, 2)
     got = channel.say(methods.BasicGet("q"), methods.BasicGet("q"), methods.BasicGet("q"))
     assert [each.method for each in contents(got, methods.BasicGetOk)] == [
@@ -310,7 +310,7 @@ def test_get_gives_one_message_and_how_many_are_left(channel: WorldChannel) -> N
 
 
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_and_autoack")
-def test_get_with_no_ack(channel: WorldChannel) -> None:
+def test_get_with_no_ack(channel: ChannelEnds) -> None:
     """Gone at once; it has a tag all the same."""
     fill(channel, 1, 2)
     channel.say(methods.BasicGet("q", True))
@@ -320,7 +320,7 @@ def test_get_with_no_ack(channel: WorldChannel) -> None:
     assert channel.refused(methods.BasicAck(1)) == (406, "unknown delivery tag 1")
 
 
-def test_get_of_a_requeued_message_is_redelivered(channel: WorldChannel) -> None:
+def test_get_of_a_requeued_message_is_redelivered(channel: ChannelEnds) -> None:
     """The flag is right, and get may fetch again and again."""
     fill(channel, 1)
     for turn in range(3):
@@ -330,11 +330,11 @@ def test_get_of_a_requeued_message_is_redelivered(channel: WorldChannel) -> None
         assert channel.say(methods.BasicNack(turn + 1, False, True)) == []
 
 
-def test_get_on_a_missing_queue(channel: WorldChannel) -> None:
+def test_get_on_a_missing_queue(channel: ChannelEnds) -> None:
     assert channel.refused(methods.BasicGet("x")) == (404, "no queue 'x' in vhost '/'")
 
 
-def test_get_that_meets_a_deleted_queue(channel: WorldChannel) -> None:
+def test_get_that_meets_a_deleted_queue(channel: ChannelEnds) -> None:
     """Deleted between the question and the answer: there is nothing."""
     other = channel.world.channel()
     box = channel.world.box("q")
@@ -353,7 +353,7 @@ def test_get_that_meets_a_deleted_queue(channel: WorldChannel) -> None:
         box = channel.world.box("q")
 
 
-def test_get_and_a_consumer_on_one_channel(channel: WorldChannel) -> None:
+def test_get_and_a_consumer_on_one_channel(channel: ChannelEnds) -> None:
     """What get brings is not the consumer's."""
     channel.say(methods.BasicQos(prefetch_count=1))
     channel.consume("q")
@@ -366,12 +366,12 @@ def test_get_and_a_consumer_on_one_channel(channel: WorldChannel) -> None:
 # --- prefetch ----------------------------------------------------------------------------------------
 
 
-def test_prefetch_size_is_not_implemented(channel: WorldChannel) -> None:
+def test_prefetch_size_is_not_implemented(channel: ChannelEnds) -> None:
     assert channel.fatal(methods.BasicQos(prefetch_size=3)) == (540, "prefetch_size!=0 (3)")
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 5])
-def test_consumer_has_at_most_prefetch_unacked(channel: WorldChannel, prefetch: int) -> None:
+def test_consumer_has_at_most_prefetch_unacked(channel: ChannelEnds, prefetch: int) -> None:
     """An ack makes room for as many as it acknowledges."""
     fill(channel, *range(10))
     assert channel.call(methods.BasicQos(prefetch_count=prefetch)) == methods.BasicQosOk()
@@ -380,12 +380,12 @@ def test_consumer_has_at_most_prefetch_unacked(channel: WorldChannel, prefetch: 
     assert len(bodies(channel.say(methods.BasicAck(prefetch + 1)))) == min(1, 10 - 2 * prefetch)
 
 
-def test_prefetch_0_is_no_limit(channel: WorldChannel) -> None:
+def test_prefetch_0_is_no_limit(channel: ChannelEnds) -> None:
     fill(channel, *range(1000))
     assert len(bodies(channel.consume("q"))) == 1000
 
 
-def test_prefetch_is_for_new_consumers(channel: WorldChannel) -> None:
+def test_prefetch_is_for_new_consumers(channel: ChannelEnds) -> None:
     """Those that are there keep what they had."""
     channel.call(methods.QueueDeclare("r", durable=True))
     channel.say(methods.BasicQos(prefetch_count=1))
@@ -398,13 +398,13 @@ def test_prefetch_is_for_new_consumers(channel: WorldChannel) -> None:
     assert channel.world.counts("r") == (2, 3)
 
 
-def test_prefetch_does_not_apply_to_no_ack(channel: WorldChannel) -> None:
+def test_prefetch_does_not_apply_to_no_ack(channel: ChannelEnds) -> None:
     fill(channel, *range(10))
     channel.say(methods.BasicQos(prefetch_count=1))
     assert len(bodies(channel.consume("q", no_ack=True))) == 10
 
 
-def test_prefetch_counts_each_consumer_apart(channel: WorldChannel) -> None:
+def test_prefetch_counts_each_consumer_apart(channel: ChannelEnds) -> None:
     """Two consumers of one channel and queue: each has its own."""
     channel.say(methods.BasicQos(prefetch_count=2))
     channel.consume("q", "a")
@@ -414,7 +414,7 @@ def test_prefetch_counts_each_consumer_apart(channel: WorldChannel) -> None:
 
 
 @pytest.mark.rabbitmq("rabbitmq_4_0_deprecations_SUITE", "when_global_qos_is_permitted_from_conf")
-def test_global_prefetch_is_of_the_channel(channel: WorldChannel) -> None:
+def test_global_prefetch_is_of_the_channel(channel: ChannelEnds) -> None:
     """All its consumers together; get counts, and is not stopped by it."""
     channel.say(methods.BasicQos(prefetch_count=3, global_=True))
     channel.consume("q", "a")
@@ -428,7 +428,7 @@ def test_global_prefetch_is_of_the_channel(channel: WorldChannel) -> None:
     assert channel.world.counts("q") == (5, 3)
 
 
-def test_both_limits_hold(channel: WorldChannel) -> None:
+def test_both_limits_hold(channel: ChannelEnds) -> None:
     """Per consumer and per channel: both must allow."""
     channel.say(methods.BasicQos(prefetch_count=3, global_=True), methods.BasicQos(prefetch_count=2))
     channel.consume("q", "a")
@@ -439,7 +439,7 @@ def test_both_limits_hold(channel: WorldChannel) -> None:
     assert channel.world.counts("q") == (7, 3)
 
 
-def test_global_prefetch_may_change_while_deliveries_are_out(channel: WorldChannel) -> None:
+def test_global_prefetch_may_change_while_deliveries_are_out(channel: ChannelEnds) -> None:
     """Lowered: nothing more until it is kept. Raised: more at once. 0: no limit."""
     fill(channel, *range(20))
     channel.say(methods.BasicQos(prefetch_count=4, global_=True))
@@ -453,7 +453,7 @@ def test_global_prefetch_may_change_while_deliveries_are_out(channel: WorldChann
     assert len(bodies(channel.say(methods.BasicQos(prefetch_count=0, global_=True)))) == 12
 
 
-def test_global_prefetch_does_not_apply_to_no_ack(channel: WorldChannel) -> None:
+def test_global_prefetch_does_not_apply_to_no_ack(channel: ChannelEnds) -> None:
     """A consumer without acknowledgements neither counts nor is stopped."""
     channel.call(methods.QueueDeclare("r", durable=True))
     channel.say(methods.BasicQos(prefetch_count=1, global_=True))
@@ -466,7 +466,7 @@ def test_global_prefetch_does_not_apply_to_no_ack(channel: WorldChannel) -> None
 @pytest.mark.rabbitmq("rabbitmq_4_0_deprecations_SUITE", "when_global_qos_is_not_permitted")
 def test_global_prefetch_may_be_forbidden() -> None:
     """Then it is taken as that of each consumer."""
-    channel = World(Config(permit_global_qos=False)).channel()
+    channel = Harness(Config(permit_global_qos=False)).channel()
     channel.call(Q)
     channel.say(methods.BasicQos(prefetch_count=1, global_=True))
     channel.consume("q", "a")
@@ -475,7 +475,7 @@ def test_global_prefetch_may_be_forbidden() -> None:
     assert channel.world.counts("q") == (1, 2)
 
 
-def test_given_back_by_a_global_limit_is_not_redelivered(channel: WorldChannel) -> None:
+def test_given_back_by_a_global_limit_is_not_redelivered(channel: ChannelEnds) -> None:
     """What the limit kept from being written goes to others as new, in order."""
     other = channel.world.channel()
     channel.say(methods.BasicQos(prefetch_count=2, global_=True))
@@ -488,7 +488,7 @@ def test_given_back_by_a_global_limit_is_not_redelivered(channel: WorldChannel) 
     assert not any(redelivered(got))
 
 
-def test_a_client_that_does_not_read_leaves_messages_in_the_queue(channel: WorldChannel) -> None:
+def test_a_client_that_does_not_read_leaves_messages_in_the_queue(channel: ChannelEnds) -> None:
     """200 unsent deliveries per consumer at most, whatever the prefetch."""
     fill(channel, *range(1000))
     channel.budget_bytes = 0
@@ -501,7 +501,7 @@ def test_a_client_that_does_not_read_leaves_messages_in_the_queue(channel: World
     assert bodies(channel.take()) == [b"%d" % number for number in range(1000)]
 
 
-def test_unsent_deliveries_return_unmarked_when_the_channel_closes(channel: WorldChannel) -> None:
+def test_unsent_deliveries_return_unmarked_when_the_channel_closes(channel: ChannelEnds) -> None:
     """No-ack too: what was not written was not delivered."""
     for no_ack in (False, True):
         each = channel.world.channel()

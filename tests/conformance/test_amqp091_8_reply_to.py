@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 
 from amqp10broker.protocols.amqp091 import methods
-from tests.support.channel_world import World, WorldChannel, bodies, contents, kinds, properties_of
+from tests.support.channel_harness import ChannelEnds, Harness, bodies, contents, kinds, properties_of
 
 NAME = "amq.rabbitmq.reply-to"
 
 
 @pytest.fixture
-def channel() -> WorldChannel:
+def channel() -> ChannelEnds:
     """A requester's channel, with its reply consumer, in a world with queue q of requests."""
-    channel = World().channel()
+    channel = Harness().channel()
     channel.call(methods.QueueDeclare("q", durable=True))
     assert channel.consume(NAME, "r", no_ack=True) == []
     return channel
 
 
-def request(channel: WorldChannel, **fields: Any) -> str:
+def request(channel: ChannelEnds, **fields: Any) -> str:
     """Publish a request; gives the address that the server sees."""
     assert channel.publish("q", b"request", reply_to=NAME, **fields) == []
     server = channel.world.channel()
@@ -35,7 +35,7 @@ def request(channel: WorldChannel, **fields: Any) -> str:
 @pytest.mark.rabbitmq(
     "rabbit_volatile_queue_SUITE", "single_target_correlation", "single_target_no_correlation"
 )
-def test_reply_reaches_the_requester(channel: WorldChannel) -> None:
+def test_reply_reaches_the_requester(channel: ChannelEnds) -> None:
     """Exchange empty, routing key the generated name; any channel may reply."""
     address = request(channel, correlation_id="c", headers={"h": 1})
     assert address.startswith(NAME + ".")
@@ -47,7 +47,7 @@ def test_reply_reaches_the_requester(channel: WorldChannel) -> None:
     assert properties_of(got).correlation_id == "c"
 
 
-def test_other_properties_of_a_request_are_kept(channel: WorldChannel) -> None:
+def test_other_properties_of_a_request_are_kept(channel: ChannelEnds) -> None:
     """Only reply_to is rewritten; and the name elsewhere than in reply_to is left alone."""
     channel.publish("q", b"x", reply_to=NAME, message_id="m", headers={"a": NAME})
     channel.publish("q", b"x", message_id=NAME, reply_to="other")
@@ -60,19 +60,19 @@ def test_other_properties_of_a_request_are_kept(channel: WorldChannel) -> None:
 @pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "failure_ack_mode")
 def test_consumer_that_would_acknowledge_is_refused() -> None:
     """406 reply consumer cannot acknowledge."""
-    channel = World().channel()
+    channel = Harness().channel()
     assert channel.refused(methods.BasicConsume(NAME, "r")) == (406, "reply consumer cannot acknowledge")
 
 
 @pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "failure_multiple_consumers")
-def test_second_consumer_is_refused(channel: WorldChannel) -> None:
+def test_second_consumer_is_refused(channel: ChannelEnds) -> None:
     """406 reply consumer already set."""
     method = methods.BasicConsume(NAME, "s", no_ack=True)
     assert channel.refused(method) == (406, "reply consumer already set")
 
 
 @pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "failure_reuse_consumer_tag")
-def test_reuse_of_the_tag_closes_the_connection(channel: WorldChannel) -> None:
+def test_reuse_of_the_tag_closes_the_connection(channel: ChannelEnds) -> None:
     """530, as for any consumer."""
     code, text = channel.fatal(methods.BasicConsume(NAME, "r", no_ack=True))
     assert (code, text) == (530, "attempt to reuse consumer tag 'r'")
@@ -81,20 +81,20 @@ def test_reuse_of_the_tag_closes_the_connection(channel: WorldChannel) -> None:
 @pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "failure_publish")
 def test_request_without_consumer_is_refused() -> None:
     """406 fast reply consumer does not exist."""
-    channel = World().channel()
+    channel = Harness().channel()
     channel.call(methods.QueueDeclare("q", durable=True))
     text = "fast reply consumer does not exist"
     assert channel.refused(channel.content("q", b"x", reply_to=NAME)) == (406, text)
 
 
-def test_consumer_of_another_channel_does_not_count(channel: WorldChannel) -> None:
+def test_consumer_of_another_channel_does_not_count(channel: ChannelEnds) -> None:
     """The request must be on the consumer's channel."""
     other = channel.connection.channel(2)
     text = "fast reply consumer does not exist"
     assert other.refused(other.content("q", b"x", reply_to=NAME)) == (406, text)
 
 
-def test_request_after_cancel_is_refused(channel: WorldChannel) -> None:
+def test_request_after_cancel_is_refused(channel: ChannelEnds) -> None:
     """Also when the same request was sent before: nothing of it is remembered."""
     request(channel)
     channel.call(methods.BasicCancel("r"))
@@ -103,7 +103,7 @@ def test_request_after_cancel_is_refused(channel: WorldChannel) -> None:
     assert channel.refused(message) == (406, text)
 
 
-def test_new_consumer_has_a_new_address(channel: WorldChannel) -> None:
+def test_new_consumer_has_a_new_address(channel: ChannelEnds) -> None:
     """Requests of the same shape carry it."""
     first = request(channel)
     channel.call(methods.BasicCancel("r"))
@@ -117,7 +117,7 @@ def test_new_consumer_has_a_new_address(channel: WorldChannel) -> None:
 
 
 @pytest.mark.parametrize("end", ["cancel", "close", "lost"])
-def test_reply_to_nobody_is_returned(channel: WorldChannel, end: str) -> None:
+def test_reply_to_nobody_is_returned(channel: ChannelEnds, end: str) -> None:
     """Mandatory works: basic.return when the requester is gone."""
     address = request(channel)
     server = channel.world.channel()
@@ -135,7 +135,7 @@ def test_reply_to_nobody_is_returned(channel: WorldChannel, end: str) -> None:
     assert server.publish(address, b"3") == [methods.BasicAck(3, False)]
 
 
-def test_declaring_the_generated_name_tells_whether_the_requester_is_there(channel: WorldChannel) -> None:
+def test_declaring_the_generated_name_tells_whether_the_requester_is_there(channel: ChannelEnds) -> None:
     """Any flags: 0 messages and 1 consumer, else 404."""
     address = request(channel)
     server = channel.world.channel()
@@ -146,13 +146,13 @@ def test_declaring_the_generated_name_tells_whether_the_requester_is_there(chann
     assert server.refused(methods.QueueDeclare(address, passive=True)) == (404, text)
 
 
-def test_declaring_the_bare_name_is_ok(channel: WorldChannel) -> None:
+def test_declaring_the_bare_name_is_ok(channel: ChannelEnds) -> None:
     assert channel.call(methods.QueueDeclare(NAME)) == methods.QueueDeclareOk(NAME, 0, 1)
 
 
 @pytest.mark.rabbitmq("bindings_SUITE", "bind_to_volatile_queue", "unbind_from_volatile_queue")
 @pytest.mark.parametrize("bare", [False, True])
-def test_bind_unbind_and_delete_are_refused(channel: WorldChannel, bare: bool) -> None:
+def test_bind_unbind_and_delete_are_refused(channel: ChannelEnds, bare: bool) -> None:
     name = NAME if bare else request(channel)
     text = f"operation not permitted on the direct reply-to queue '{name}'"
     for method in (
@@ -164,14 +164,14 @@ def test_bind_unbind_and_delete_are_refused(channel: WorldChannel, bare: bool) -
         assert other.refused(method) == (403, text)
 
 
-def test_a_line_end_makes_no_other_queue_of_it(channel: WorldChannel) -> None:
+def test_a_line_end_makes_no_other_queue_of_it(channel: ChannelEnds) -> None:
     """Declared as what it is without: found, not made."""
     address = request(channel)
     method = methods.QueueDeclare(address[:5] + "\n" + address[5:], exclusive=True, auto_delete=True)
     assert channel.call(method) == methods.QueueDeclareOk(address, 0, 1)
 
 
-def test_nobody_else_may_consume_from_it(channel: WorldChannel) -> None:
+def test_nobody_else_may_consume_from_it(channel: ChannelEnds) -> None:
     """Not even another channel of the same connection."""
     address = request(channel)
     for other in (channel.world.channel(), channel.connection.channel(2)):
@@ -181,7 +181,7 @@ def test_nobody_else_may_consume_from_it(channel: WorldChannel) -> None:
 
 @pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "many_replies")
 @pytest.mark.rabbitmq("rabbit_volatile_queue_SUITE", "distinct_pids_not_deduplicated")
-def test_many_replies_at_once_all_arrive(channel: WorldChannel) -> None:
+def test_many_replies_at_once_all_arrive(channel: ChannelEnds) -> None:
     """A server that answers a thousand requests in one write: nothing is dropped."""
     address = request(channel)
     server = channel.world.channel()
@@ -189,7 +189,7 @@ def test_many_replies_at_once_all_arrive(channel: WorldChannel) -> None:
     assert bodies(channel.take()) == [b"%d" % number for number in range(1000)]
 
 
-def test_replies_wait_for_a_socket_that_is_slow(channel: WorldChannel) -> None:
+def test_replies_wait_for_a_socket_that_is_slow(channel: ChannelEnds) -> None:
     """They are written when the writer has room."""
     address = request(channel)
     channel.budget_bytes = 0
@@ -201,7 +201,7 @@ def test_replies_wait_for_a_socket_that_is_slow(channel: WorldChannel) -> None:
 
 
 @pytest.mark.parametrize("no_ack", [True, False])
-def test_basic_get_is_refused(channel: WorldChannel, no_ack: bool) -> None:
+def test_basic_get_is_refused(channel: ChannelEnds, no_ack: bool) -> None:
     """540: it holds nothing that could be fetched, and its messages are for the consumer."""
     address = request(channel)
     text = f"basic.get not supported by volatile queue '{address}' in vhost '/'"
@@ -209,7 +209,7 @@ def test_basic_get_is_refused(channel: WorldChannel, no_ack: bool) -> None:
 
 
 @pytest.mark.parametrize("passive", [True, False])
-def test_a_name_that_only_begins_so_is_any_other(channel: WorldChannel, passive: bool) -> None:
+def test_a_name_that_only_begins_so_is_any_other(channel: ChannelEnds, passive: bool) -> None:
     """404 when it is looked for, and reserved when it is declared."""
     name = NAME + "-mine"
     problem = (

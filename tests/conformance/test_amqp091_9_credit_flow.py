@@ -7,12 +7,12 @@ import pytest
 from amqp10broker.config import Config
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.sessions.amqp091 import publishing
-from tests.support.channel_world import World, WorldChannel, WorldConnection, kinds
+from tests.support.channel_harness import ChannelEnds, ConnectionEnds, Harness, kinds
 
 
-def stuck(config: Config | None = None) -> tuple[WorldConnection, WorldChannel, WorldChannel]:
+def stuck(config: Config | None = None) -> tuple[ConnectionEnds, ChannelEnds, ChannelEnds]:
     """A connection with two channels, and a queue q that does not follow."""
-    world = World(config)
+    world = Harness(config)
     connection = world.connect()
     first, second = connection.channel(1), connection.channel(2)
     first.call(methods.QueueDeclare("q", durable=True))
@@ -23,7 +23,7 @@ def stuck(config: Config | None = None) -> tuple[WorldConnection, WorldChannel, 
     return connection, first, second
 
 
-def letters(connection: WorldConnection) -> int:
+def letters(connection: ConnectionEnds) -> int:
     return sum(len(each.messages) for each in connection.world.box("q").letters)  # type: ignore[union-attr]
 
 
@@ -65,7 +65,7 @@ def test_one_stuck_queue_stops_publishes_to_others() -> None:
 
 def test_reader_gets_its_credit_back_in_portions() -> None:
     """Every 200 messages handled it gets 200."""
-    world = World()
+    world = Harness()
     channel = world.channel()
     channel.call(methods.QueueDeclare("q", durable=True))
     for count, credit in ((199, 201), (1, 400), (150, 250), (50, 400)):
@@ -119,7 +119,7 @@ def test_a_deleted_queue_holds_nobody_up() -> None:
 
 
 def test_messages_that_go_nowhere_cost_no_queue_credit() -> None:
-    world = World()
+    world = Harness()
     channel = world.channel()
     channel.publish("nowhere", *[b"x"] * 3000)
     assert not channel.connection.waiting
@@ -155,7 +155,7 @@ def test_a_fan_out_looks_through_the_queues_it_goes_to_a_few_times(monkeypatch: 
     monkeypatch.setattr(publishing, "QueueOutlet", Counted)
     monkeypatch.setattr(publishing, "OUTLETS_MAX", 16)
     queues = 200
-    world = World()
+    world = Harness()
     channel = world.channel()
     for number in range(queues):
         name = f"q{number}"

@@ -9,7 +9,7 @@ import pytest
 from amqp10broker.protocols.amqp10.performatives import decode_composite
 from amqp10broker.protocols.amqp10.types import Array, Symbol, UInt
 from tests.support.declaring import delete_exchange, set_tags
-from tests.support.scene import ACCEPTED, RELEASED, Scene, content, detached, disposition
+from tests.support.scenario import ACCEPTED, RELEASED, Scenario, content, detached, disposition
 
 NOT_FOUND = "amqp:not-found"
 
@@ -19,9 +19,9 @@ UNAUTHORIZED = "amqp:unauthorized-access"
 
 
 @pytest.fixture
-def scene() -> Scene:
+def scene() -> Scenario:
     """Three queues, and an exchange of each kind that nothing is bound to."""
-    scene = Scene("q1", "q2", "q3")
+    scene = Scenario("q1", "q2", "q3")
     for kind in ("direct", "fanout", "topic", "headers"):
         scene.exchange(kind, kind)
     return scene
@@ -31,7 +31,7 @@ def scene() -> Scene:
 
 
 @pytest.mark.rabbitmq("amqp_address_SUITE", "target_exchange_routing_key")
-def test_a_target_names_exchange_and_routing_key(scene: Scene) -> None:
+def test_a_target_names_exchange_and_routing_key(scene: Scenario) -> None:
     """``/exchanges/:exchange/:routing-key``: the reply echoes it, the message takes that way."""
     scene.bind("direct", "q1", "k")
     attach, flow = scene.sender("/exchanges/direct/k")
@@ -45,7 +45,7 @@ def test_a_target_names_exchange_and_routing_key(scene: Scene) -> None:
 
 @pytest.mark.rabbitmq("amqp_address_SUITE", "target_exchange", "target_exchange_routing_key_empty")
 @pytest.mark.parametrize("target", ["/exchanges/direct", "/exchanges/direct/"])
-def test_a_target_without_a_key_has_the_empty_one(scene: Scene, target: str) -> None:
+def test_a_target_without_a_key_has_the_empty_one(scene: Scenario, target: str) -> None:
     scene.bind("direct", "q1", "")
     scene.sender(target)
     assert scene.publish() == [disposition(0, ACCEPTED)]
@@ -62,7 +62,7 @@ def test_a_target_without_a_key_has_the_empty_one(scene: Scene, target: str) -> 
         ("plus+", "+", "/exchanges/plus+/+"),
     ],
 )
-def test_names_in_targets_are_percent_encoded(scene: Scene, exchange: str, key: str, target: str) -> None:
+def test_names_in_targets_are_percent_encoded(scene: Scenario, exchange: str, key: str, target: str) -> None:
     """Each segment by itself; a plus sign is a plus sign."""
     scene.exchange(exchange)
     scene.bind(exchange, "q1", key)
@@ -97,7 +97,7 @@ def test_names_in_targets_are_percent_encoded(scene: Scene, exchange: str, key: 
         "/",
     ],
 )
-def test_bad_targets_are_refused(scene: Scene, target: str) -> None:
+def test_bad_targets_are_refused(scene: Scenario, target: str) -> None:
     """A refused attach has no target, then the detach says why; the session goes on."""
     attach, detach = scene.sender(target)
     assert attach == "B> ATTACH name=link-0 h=0 role=receiver target=null"
@@ -105,7 +105,7 @@ def test_bad_targets_are_refused(scene: Scene, target: str) -> None:
     assert scene.sender("/exchanges/direct/k", 1)[0].endswith("max-message-size=16777216")
 
 
-def test_an_exchange_is_no_source(scene: Scene) -> None:
+def test_an_exchange_is_no_source(scene: Scenario) -> None:
     _, detach = scene.receiver("/exchanges/direct/k")
     assert detach.startswith(
         f"B> DETACH h=9 closed=true error={INVALID} \"Attach refused: '/exchanges/direct/k'"
@@ -114,19 +114,19 @@ def test_an_exchange_is_no_source(scene: Scene) -> None:
 
 @pytest.mark.rabbitmq("amqp_dotnet_SUITE", "attach_sender_to_missing_exchange")
 @pytest.mark.rabbitmq("amqp_address_SUITE", "target_exchange_absent")
-def test_a_missing_exchange_is_not_found(scene: Scene) -> None:
+def test_a_missing_exchange_is_not_found(scene: Scenario) -> None:
     _, detach = scene.sender("/exchanges/gone/k")
     assert detach == detached(0, NOT_FOUND, "no exchange 'gone' in vhost '/'")
 
 
-def test_an_internal_exchange_is_no_target(scene: Scene) -> None:
+def test_an_internal_exchange_is_no_target(scene: Scenario) -> None:
     scene.exchange("inside", "fanout", internal=True)
     _, detach = scene.sender("/exchanges/inside")
     text = "forbidden to publish to internal exchange 'inside' in vhost '/'"
     assert detach == detached(0, UNAUTHORIZED, text)
 
 
-def test_an_exchange_that_became_internal_is_no_target_any_more(scene: Scene) -> None:
+def test_an_exchange_that_became_internal_is_no_target_any_more(scene: Scenario) -> None:
     """Deleted and declared anew while the link was open: the same words."""
     scene.sender("/exchanges/direct/k")
     delete_exchange(scene.world.catalog, scene.world.vhost, "direct")
@@ -144,7 +144,7 @@ def test_an_exchange_that_became_internal_is_no_target_any_more(scene: Scene) ->
     "target_per_message_exchange_routing_key",
     "target_per_message_queue",
 )
-def test_each_message_may_go_elsewhere(scene: Scene) -> None:
+def test_each_message_may_go_elsewhere(scene: Scenario) -> None:
     """``to`` has the three forms that a target has."""
     scene.bind("direct", "q1", "k")
     scene.bind("fanout", "q2")
@@ -175,7 +175,7 @@ def test_each_message_may_go_elsewhere(scene: Scene) -> None:
         ("/exchanges/gone/k", NOT_FOUND, "no exchange 'gone' in vhost '/'"),
     ],
 )
-def test_a_message_that_names_no_place(scene: Scene, to: str | None, condition: str, text: str) -> None:
+def test_a_message_that_names_no_place(scene: Scenario, to: str | None, condition: str, text: str) -> None:
     """Unsettled: rejected, and the link goes on. Settled: there is nobody to tell but the link."""
     scene.sender(None)
     assert scene.publish(content(to=to)) == [disposition(0, f'state=rejected({condition} "{text}")')]
@@ -184,7 +184,7 @@ def test_a_message_that_names_no_place(scene: Scene, to: str | None, condition: 
 
 
 @pytest.mark.rabbitmq("amqp_address_SUITE", "target_per_message_exchange_absent_settled")
-def test_the_detach_for_a_settled_message_names_it(scene: Scene) -> None:
+def test_the_detach_for_a_settled_message_names_it(scene: Scenario) -> None:
     scene.sender(None)
     client = scene.world.clients["C"]
     client.bodies = []
@@ -195,7 +195,7 @@ def test_the_detach_for_a_settled_message_names_it(scene: Scene) -> None:
 
 @pytest.mark.rabbitmq("amqp_address_SUITE", "target_per_message_queue")
 @pytest.mark.rabbitmq("amqp_client_SUITE", "publishing_to_non_existing_queue_should_settle_with_released")
-def test_a_missing_queue_is_no_error(scene: Scene) -> None:
+def test_a_missing_queue_is_no_error(scene: Scenario) -> None:
     """The default exchange has no such binding: released, or dropped if settled."""
     scene.sender(None)
     assert scene.publish(content(to="/queues/gone")) == [disposition(0, RELEASED)]
@@ -203,7 +203,7 @@ def test_a_missing_queue_is_no_error(scene: Scene) -> None:
     assert scene.publish(content(to="/queues/q1")) == [disposition(2, ACCEPTED)]
 
 
-def test_neighbours_stay_in_order_whatever_ways_they_take(scene: Scene) -> None:
+def test_neighbours_stay_in_order_whatever_ways_they_take(scene: Scenario) -> None:
     """Messages of one link reach a queue in the order in which they were sent, also when some of them go
     through an exchange that looks at each message, and all come in one read."""
     scene.bind("headers", "q1", arguments={"x-match": "all", "a": "b"})
@@ -227,7 +227,7 @@ def test_neighbours_stay_in_order_whatever_ways_they_take(scene: Scene) -> None:
 
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "last_queue_confirms", "sender_settle_mode_unsettled_fanout")
-def test_a_fan_out_is_accepted_once_when_all_have_confirmed(scene: Scene) -> None:
+def test_a_fan_out_is_accepted_once_when_all_have_confirmed(scene: Scenario) -> None:
     """One disposition a message, after the last."""
     for queue in ("q1", "q2", "q3"):
         scene.bind("fanout", queue)
@@ -240,7 +240,7 @@ def test_a_fan_out_is_accepted_once_when_all_have_confirmed(scene: Scene) -> Non
     assert [scene.bodies(queue) for queue in ("q1", "q2", "q3")] == [["m0", "m1", "m2"]] * 3
 
 
-def test_a_queue_that_does_not_confirm_holds_back_the_credit(scene: Scene) -> None:
+def test_a_queue_that_does_not_confirm_holds_back_the_credit(scene: Scenario) -> None:
     """Settled or not, a delivery is finished when its last queue has it."""
     scene.bind("fanout", "q1")
     scene.bind("fanout", "q2")
@@ -253,7 +253,7 @@ def test_a_queue_that_does_not_confirm_holds_back_the_credit(scene: Scene) -> No
 
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "target_queue_deleted", "target_queues_deleted_accepted")
-def test_some_queues_of_a_fan_out_deleted_is_accepted(scene: Scene) -> None:
+def test_some_queues_of_a_fan_out_deleted_is_accepted(scene: Scenario) -> None:
     for queue in ("q1", "q2", "q3"):
         scene.bind("fanout", queue)
         scene.do(f"withhold {queue}")
@@ -264,7 +264,7 @@ def test_some_queues_of_a_fan_out_deleted_is_accepted(scene: Scene) -> None:
     assert scene.do("confirm q3 1") == [disposition(0, ACCEPTED)]
 
 
-def test_all_queues_of_a_fan_out_deleted_is_released(scene: Scene) -> None:
+def test_all_queues_of_a_fan_out_deleted_is_released(scene: Scenario) -> None:
     """Nobody has it; the link, whose target is the exchange, goes on."""
     for queue in ("q1", "q2"):
         scene.bind("fanout", queue)
@@ -279,7 +279,7 @@ def test_all_queues_of_a_fan_out_deleted_is_released(scene: Scene) -> None:
 
 @pytest.mark.rabbitmq("amqp_dotnet_SUITE", "no_routes_is_released")
 @pytest.mark.parametrize("kind", ["direct", "fanout", "topic", "headers"])
-def test_unroutable_is_released(scene: Scene, kind: str) -> None:
+def test_unroutable_is_released(scene: Scenario, kind: str) -> None:
     """Settled: dropped, without a word, and the credit is given back."""
     scene.sender(f"/exchanges/{kind}/k")
     assert scene.publish() == [disposition(0, RELEASED)]
@@ -288,7 +288,7 @@ def test_unroutable_is_released(scene: Scene, kind: str) -> None:
     assert " dc=2 " in flow
 
 
-def test_a_new_binding_is_followed_at_once(scene: Scene) -> None:
+def test_a_new_binding_is_followed_at_once(scene: Scenario) -> None:
     """What was found for a key is forgotten when the topology changes."""
     scene.sender("/exchanges/direct/k")
     assert scene.publish() == [disposition(0, RELEASED)]
@@ -302,7 +302,7 @@ def test_a_new_binding_is_followed_at_once(scene: Scene) -> None:
     assert scene.bodies("q1") == ["m1"]
 
 
-def test_the_alternate_exchange_takes_what_has_no_route(scene: Scene) -> None:
+def test_the_alternate_exchange_takes_what_has_no_route(scene: Scenario) -> None:
     """And what it does not take either is released."""
     scene.exchange("first", arguments={"alternate-exchange": "second"})
     scene.exchange("second", "direct")
@@ -314,7 +314,7 @@ def test_the_alternate_exchange_takes_what_has_no_route(scene: Scene) -> None:
     assert scene.counts("q1", "q2") == [1, 1]
 
 
-def test_exchanges_bound_to_exchanges(scene: Scene) -> None:
+def test_exchanges_bound_to_exchanges(scene: Scenario) -> None:
     """Also through an internal one; a queue that several ways lead to gets one copy."""
     scene.exchange("inside", "fanout", internal=True)
     scene.bind("topic", exchange="inside", key="a.#")
@@ -351,7 +351,7 @@ GIVE_STRINGS = "; give a list of strings"
     ],
 )
 def test_a_headers_exchange_compares(
-    scene: Scene, arguments: dict[str, object], message: bytes, routed: bool
+    scene: Scenario, arguments: dict[str, object], message: bytes, routed: bool
 ) -> None:
     """Application-properties, and annotations with x- where the binding asks for those."""
     scene.bind("headers", "q1", arguments=arguments)
@@ -359,7 +359,7 @@ def test_a_headers_exchange_compares(
     assert scene.publish(message) == [disposition(0, ACCEPTED if routed else RELEASED)]
 
 
-def test_each_message_of_a_batch_is_compared(scene: Scene) -> None:
+def test_each_message_of_a_batch_is_compared(scene: Scenario) -> None:
     """What was found for one message says nothing of the next."""
     scene.bind("headers", "q1", arguments={"a": "1"})
     scene.bind("headers", "q2", arguments={"a": "2"})
@@ -373,7 +373,7 @@ def test_each_message_of_a_batch_is_compared(scene: Scene) -> None:
 
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "x_cc_annotation_exchange")
-def test_x_cc_adds_routing_keys(scene: Scene) -> None:
+def test_x_cc_adds_routing_keys(scene: Scenario) -> None:
     """amqp_client_SUITE x_cc_annotation_exchange; a list or an array of strings."""
     scene.bind("direct", "q1", "k1")
     scene.bind("direct", "q2", "k2")
@@ -389,7 +389,7 @@ def test_x_cc_adds_routing_keys(scene: Scene) -> None:
 
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "x_cc_annotation_exchange_routing_key_empty")
-def test_x_cc_routes_where_the_first_key_does_not(scene: Scene) -> None:
+def test_x_cc_routes_where_the_first_key_does_not(scene: Scenario) -> None:
     """The target has no key at all."""
     scene.bind("direct", "q1", "k1")
     scene.sender("/exchanges/direct")
@@ -398,7 +398,7 @@ def test_x_cc_routes_where_the_first_key_does_not(scene: Scene) -> None:
 
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "x_cc_annotation_queue")
-def test_x_cc_with_a_queue_as_target(scene: Scene) -> None:
+def test_x_cc_with_a_queue_as_target(scene: Scenario) -> None:
     """The default exchange takes the keys as names of queues."""
     scene.sender("/queues/q1")
     assert scene.publish(content("a", cc=["q2", "gone", "q1"])) == [disposition(0, ACCEPTED)]
@@ -407,7 +407,7 @@ def test_x_cc_with_a_queue_as_target(scene: Scene) -> None:
 
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "x_cc_annotation_null")
-def test_x_cc_with_the_anonymous_terminus(scene: Scene) -> None:
+def test_x_cc_with_the_anonymous_terminus(scene: Scenario) -> None:
     """For each message by its own exchange."""
     scene.bind("direct", "q3", "k3")
     scene.sender(None)
@@ -417,7 +417,7 @@ def test_x_cc_with_the_anonymous_terminus(scene: Scene) -> None:
     assert scene.counts("q1", "q2", "q3") == [1, 1, 1]
 
 
-def test_x_cc_counts_as_a_fan_out(scene: Scene) -> None:
+def test_x_cc_counts_as_a_fan_out(scene: Scenario) -> None:
     """Accepted when all the queues have it."""
     scene.do("withhold q2")
     scene.sender("/queues/q1")
@@ -440,7 +440,7 @@ def test_x_cc_counts_as_a_fan_out(scene: Scene) -> None:
     ],
 )
 @pytest.mark.parametrize("target", ["/exchanges/direct/k", "/queues/q1", None])
-def test_a_bad_x_cc_ends_the_link(scene: Scene, target: str | None, cc: object, shown: str) -> None:
+def test_a_bad_x_cc_ends_the_link(scene: Scenario, target: str | None, cc: object, shown: str) -> None:
     """Released if it was unsettled, then the detach."""
     text = f"bad value for 'x-cc' message-annotation: {shown}{GIVE_STRINGS}"
     message = content(cc=cc, to=None if target else "/queues/q1")
@@ -451,7 +451,7 @@ def test_a_bad_x_cc_ends_the_link(scene: Scene, target: str | None, cc: object, 
     assert scene.counts("q1") == [0]
 
 
-def test_what_came_before_a_bad_x_cc_is_published(scene: Scene) -> None:
+def test_what_came_before_a_bad_x_cc_is_published(scene: Scenario) -> None:
     """In one read with it, and unharmed."""
     scene.sender("/queues/q1")
     good, bad = content("good").hex(), content("bad", cc="k").hex()
@@ -469,7 +469,7 @@ def test_what_came_before_a_bad_x_cc_is_published(scene: Scene) -> None:
 @pytest.mark.rabbitmq(
     "amqp_client_SUITE", "server_closes_link_exchange_settled", "server_closes_link_exchange_unsettled"
 )
-def test_an_exchange_deleted_after_attach(scene: Scene) -> None:
+def test_an_exchange_deleted_after_attach(scene: Scenario) -> None:
     text = "no exchange 'direct' in vhost '/'"
     scene.bind("direct", "q1", "k")
     scene.sender("/exchanges/direct/k")
@@ -481,7 +481,7 @@ def test_an_exchange_deleted_after_attach(scene: Scene) -> None:
     assert scene.publish(handle=1, settled="true") == [detached(1, NOT_FOUND, text)]
 
 
-def test_a_batch_to_a_deleted_exchange_is_released_as_a_whole(scene: Scene) -> None:
+def test_a_batch_to_a_deleted_exchange_is_released_as_a_whole(scene: Scenario) -> None:
     """None of those that were handed on together is left without an answer."""
     scene.sender("/exchanges/direct/k", 1)
     scene.do("C> TRANSFER h=1 did=0..1")
@@ -493,7 +493,7 @@ def test_a_batch_to_a_deleted_exchange_is_released_as_a_whole(scene: Scene) -> N
     ]
 
 
-def test_an_exchange_declared_anew_is_the_target_again(scene: Scene) -> None:
+def test_an_exchange_declared_anew_is_the_target_again(scene: Scenario) -> None:
     """The link knows it by name; nobody published while it was gone."""
     scene.sender("/exchanges/direct/k")
     delete_exchange(scene.world.catalog, scene.world.vhost, "direct")
@@ -507,7 +507,7 @@ def test_an_exchange_declared_anew_is_the_target_again(scene: Scene) -> None:
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "user_id")
 @pytest.mark.parametrize("target", ["/exchanges/fanout", "/queues/q1", None])
-def test_the_user_id_is_the_users(scene: Scene, target: str | None) -> None:
+def test_the_user_id_is_the_users(scene: Scenario, target: str | None) -> None:
     """One's own name, or the link ends."""
     scene.bind("fanout", "q1")
     to = None if target else "/queues/q1"
@@ -518,7 +518,7 @@ def test_the_user_id_is_the_users(scene: Scene, target: str | None) -> None:
     assert scene.counts("q1") == [1]
 
 
-def test_an_impersonator_may_use_any_user_id(scene: Scene) -> None:
+def test_an_impersonator_may_use_any_user_id(scene: Scenario) -> None:
     set_tags(scene.world.catalog, "guest", {"impersonator"})
     scene.sender("/queues/q1")
     assert scene.publish(content(user=b"somebody")) == [disposition(0, ACCEPTED)]

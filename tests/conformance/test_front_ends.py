@@ -7,6 +7,7 @@ until that is decided. What differs between front ends by intention is in docs/a
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -23,9 +24,9 @@ from amqp10broker.queues.commands import Answer, Refusal
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.runtime.admin import admin
 from tests.support import declaring
-from tests.support.channel_world import World, WorldChannel
+from tests.support.channel_harness import ChannelEnds, Harness
 from tests.support.managing import Broker, arguments_of
-from tests.support.scene import Scene
+from tests.support.scenario import Scenario
 from tests.support.trioclient import running_broker
 
 USER: Final = "u"
@@ -50,81 +51,61 @@ BIND: Final = {"source": "x", "destination_queue": "a", "binding_key": "k"}
 BIND_EXCHANGE: Final = {"source": "x", "destination_exchange": "y", "binding_key": "k"}
 
 
-def _binding(destination: str) -> Mapping[str, Any]:
-    name = destination.split("'")[1]
-    return {
-        "enough": {"write": f"^{name}$", "read": "^x$", "topic": "^k$"},
-        "missing": (
-            ("write", f"write access to {destination}"),
-            ("read", "read access to exchange 'x'"),
-            ("topic", "read access to topic 'k' in exchange 'x'"),
-        ),
-    }
+def need(given: Mapping[str, Any], *accesses: str) -> Need:
+    """What is just enough, and what is missing without each. `accesses`: as ``write exchange y``."""
+    enough: dict[str, str] = {}
+    missing: list[tuple[str, str]] = []
+    for permission, kind, name in map(str.split, accesses):
+        enough[permission] = f"^{re.escape(name)}$"
+        text = (
+            "read access to topic 'k' in exchange 'x'"
+            if kind == "topic"
+            else f"{permission} access to {kind} '{name}'"
+        )
+        missing.append((permission, text))
+    return Need(given, enough, tuple(missing))
 
+
+def _any_of(kind: str, name: str) -> tuple[Need, ...]:
+    """Of an object that is looked up, which each permission allows."""
+    lacks = f"configure access to {kind} '{name}'"
+    permissions = ("configure", "write", "read")
+    return tuple(Need({"name": name}, {each: f"^{name}$"}, ((each, lacks),)) for each in permissions)
+
+
+BINDING: Final = ("read exchange x", "topic topic k")
+DEAD_LETTERED: Final = {"x-dead-letter-exchange": "y"}
+ALTERNATE: Final = {"alternate-exchange": "y"}
+SEGMENT: Final = {"segment": "src=x;dstq=a;key=k;args="}
 
 NEEDS: Final[Mapping[str, tuple[Need, ...]]] = {
-    "get-queue": tuple(
-        Need({"name": "a"}, {each: "^a$"}, ((each, "configure access to queue 'a'"),))
-        for each in ("configure", "write", "read")
-    ),
+    "get-queue": _any_of("queue", "a"),
     "declare-queue": (
-        Need({"name": "new"}, {"configure": "^new$"}, (("configure", "configure access to queue 'new'"),)),
-        Need({"name": "a"}, {"configure": "^a$"}, (("configure", "configure access to queue 'a'"),)),
-        Need(
-            {"name": "new", "arguments": {"x-dead-letter-exchange": "y"}},
-            {"configure": "^new$", "read": "^new$", "write": "^y$"},
-            (
-                ("configure", "configure access to queue 'new'"),
-                ("read", "read access to queue 'new'"),
-                ("write", "write access to exchange 'y'"),
-            ),
+        need({"name": "new"}, "configure queue new"),
+        need({"name": "a"}, "configure queue a"),
+        need(
+            {"name": "new", "arguments": DEAD_LETTERED},
+            *("configure queue new", "read queue new", "write exchange y"),
         ),
         # One that is there has its dead-letter exchange already.
-        Need(
-            {"name": "dead", "arguments": {"x-dead-letter-exchange": "y"}},
-            {"configure": "^dead$"},
-            (("configure", "configure access to queue 'dead'"),),
-        ),
+        need({"name": "dead", "arguments": DEAD_LETTERED}, "configure queue dead"),
     ),
-    "delete-queue": (
-        Need({"name": "a"}, {"configure": "^a$"}, (("configure", "configure access to queue 'a'"),)),
-        Need({"name": "no"}, {"configure": "^no$"}, (("configure", "configure access to queue 'no'"),)),
-    ),
-    "purge-queue": (Need({"name": "a"}, {"read": "^a$"}, (("read", "read access to queue 'a'"),)),),
-    "get-exchange": tuple(
-        Need({"name": "x"}, {each: "^x$"}, ((each, "configure access to exchange 'x'"),))
-        for each in ("configure", "write", "read")
-    ),
+    "delete-queue": (need({"name": "a"}, "configure queue a"), need({"name": "no"}, "configure queue no")),
+    "purge-queue": (need({"name": "a"}, "read queue a"),),
+    "get-exchange": _any_of("exchange", "x"),
     "declare-exchange": (
-        Need({"name": "new"}, {"configure": "^new$"}, (("configure", "configure access to exchange 'new'"),)),
-        Need(
-            {"name": "new", "arguments": {"alternate-exchange": "y"}},
-            {"configure": "^new$", "read": "^new$", "write": "^y$"},
-            (
-                ("configure", "configure access to exchange 'new'"),
-                ("read", "read access to exchange 'new'"),
-                ("write", "write access to exchange 'y'"),
-            ),
+        need({"name": "new"}, "configure exchange new"),
+        need(
+            {"name": "new", "arguments": ALTERNATE},
+            *("configure exchange new", "read exchange new", "write exchange y"),
         ),
-        Need(
-            {"name": "alt", "arguments": {"alternate-exchange": "y"}},
-            {"configure": "^alt$"},
-            (("configure", "configure access to exchange 'alt'"),),
-        ),
+        need({"name": "alt", "arguments": ALTERNATE}, "configure exchange alt"),
     ),
-    "delete-exchange": (
-        Need({"name": "x"}, {"configure": "^x$"}, (("configure", "configure access to exchange 'x'"),)),
-    ),
-    "bind": (Need(BIND, **_binding("queue 'a'")), Need(BIND_EXCHANGE, **_binding("exchange 'y'"))),
-    "unbind": (Need(BIND, **_binding("queue 'a'")), Need(BIND_EXCHANGE, **_binding("exchange 'y'"))),
-    "unbind-by-segment": (Need({"segment": "src=x;dstq=a;key=k;args="}, **_binding("queue 'a'")),),
-    "get-bindings": (
-        Need(
-            BIND,
-            {"write": "^a$", "read": "^x$"},
-            (("write", "write access to queue 'a'"), ("read", "read access to exchange 'x'")),
-        ),
-    ),
+    "delete-exchange": (need({"name": "x"}, "configure exchange x"),),
+    "bind": (need(BIND, "write queue a", *BINDING), need(BIND_EXCHANGE, "write exchange y", *BINDING)),
+    "unbind": (need(BIND, "write queue a", *BINDING), need(BIND_EXCHANGE, "write exchange y", *BINDING)),
+    "unbind-by-segment": (need(SEGMENT, "write queue a", *BINDING),),
+    "get-bindings": (need(BIND, "write queue a", "read exchange x"),),
 }
 """Operations on what is in a virtual host."""
 
@@ -261,7 +242,7 @@ class Methods091:
     needs: Mapping[str, tuple[Need, ...]] = field(default_factory=dict)
 
     def ask(self, operation: str, given: Mapping[str, Any], allowed: Mapping[str, str]) -> str | None:
-        world = World()
+        world = Harness()
         furnish(world.catalog)
         allow(world.catalog, allowed)
         channel = world.channel(user=USER)
@@ -283,7 +264,7 @@ class Attach:
     offers: frozenset[str] = frozenset({"declare-queue"})
 
     def ask(self, operation: str, given: Mapping[str, Any], allowed: Mapping[str, str]) -> str | None:
-        scene = Scene("q")
+        scene = Scenario("q")
         scene.allow(**allowed)
         (line, *_) = scene.do(f"C> ATTACH h=0 {self.end}={given['name']}")
         if line.startswith("B> ATTACH"):
@@ -292,25 +273,16 @@ class Attach:
         return _access(line.split('"')[1])
 
 
-def _attaching(link: str, pattern: str, what: str) -> Mapping[str, tuple[Need, ...]]:
-    configure = ("configure", "configure access to queue 'new'")
-    return {
-        "declare-queue": (
-            Need({"name": "new"}, {"configure": "^new$", link: pattern}, (configure, (link, what))),
-        )
-    }
+def _attaching(link: str) -> Mapping[str, tuple[Need, ...]]:
+    return {"declare-queue": (need({"name": "new"}, "configure queue new", link),)}
 
 
 FRONT_ENDS: Final[tuple[BrokerApi, ...]] = (
     Table(),
     Management10(),
     Methods091(),
-    Attach("source", _attaching("read", "^new$", "read access to queue 'new'"), "attach of a receiver"),
-    Attach(
-        "target",
-        _attaching("write", r"^amq\.default$", "write access to exchange 'amq.default'"),
-        "attach of a sender",
-    ),
+    Attach("source", _attaching("read queue new"), "attach of a receiver"),
+    Attach("target", _attaching("write exchange amq.default"), "attach of a sender"),
 )
 
 NOT_OFFERED: Final[Mapping[str, frozenset[str]]] = {
@@ -477,9 +449,9 @@ def broker() -> Broker:
 
 
 @pytest.fixture
-def channel() -> WorldChannel:
+def channel() -> ChannelEnds:
     """A channel of AMQP 0-9-1 of a user without permissions."""
-    world = World()
+    world = Harness()
     furnish(world.catalog)
     return world.channel(user=USER)
 
@@ -520,13 +492,13 @@ def test_a_queue_that_ends_while_it_is_declared_again_is_not_found(broker: Broke
     ],
 )
 def test_what_nobody_may_is_told_before_any_permission(
-    channel: WorldChannel, method: methods.Method, text: str
+    channel: ChannelEnds, method: methods.Method, text: str
 ) -> None:
     """AMQP 0-9-1, as in RabbitMQ and as the management node has it."""
     assert channel.refused(method) == (403, text)
 
 
-def test_who_has_a_queue_for_itself_is_told_only_to_who_may_bind_it(channel: WorldChannel) -> None:
+def test_who_has_a_queue_for_itself_is_told_only_to_who_may_bind_it(channel: ChannelEnds) -> None:
     """AMQP 0-9-1: permissions on both ends come first, as in RabbitMQ."""
     catalog = channel.world.catalog
     declaring.declare(catalog, "/", "mine", exclusive_owner="another", durable=False)
@@ -554,14 +526,14 @@ def test_who_has_a_queue_for_itself_is_told_only_to_who_may_bind_it(channel: Wor
     ids=lambda method: f"{method.NAME}{'-passive' if getattr(method, 'passive', False) else ''}",
 )
 def test_line_ends_are_dropped_from_names_in_all_methods(
-    channel: WorldChannel, method: methods.Method
+    channel: ChannelEnds, method: methods.Method
 ) -> None:
     """AMQP 0-9-1: not in declarations alone, whose names could not be used as they were given."""
     allow(channel.world.catalog, dict.fromkeys(("configure", "write", "read", "topic"), "^[axyk]$"))
     assert f"{method.NAME}-ok" == channel.call(method).NAME
 
 
-def test_a_deleted_queue_is_not_there_any_more_for_what_comes_behind(channel: WorldChannel) -> None:
+def test_a_deleted_queue_is_not_there_any_more_for_what_comes_behind(channel: ChannelEnds) -> None:
     """AMQP 0-9-1, as over management: whoever declares it behind the request gets another one."""
     allow(channel.world.catalog, {"configure": "^a$"})
     channel.world.box("a").stalled = True

@@ -13,13 +13,13 @@ from amqp10broker.metadata.users import Permission
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import Content
 from amqp10broker.queues.commands import DELETE
-from tests.support.channel_world import World, WorldChannel, bodies, contents, properties_of
+from tests.support.channel_harness import ChannelEnds, Harness, bodies, contents, properties_of
 from tests.support.declaring import set_permission
 
 
 @pytest.fixture
-def channel() -> WorldChannel:
-    channel = World().channel()
+def channel() -> ChannelEnds:
+    channel = Harness().channel()
     channel.call(methods.QueueDeclare("q", durable=True))
     return channel
 
@@ -35,7 +35,7 @@ def channel() -> WorldChannel:
 @pytest.mark.parametrize("kind", ["queue", "exchange"])
 @pytest.mark.parametrize("granted", list(product([False, True], repeat=3)))
 def test_a_passive_declaration_needs_any_permission(
-    channel: WorldChannel, kind: str, granted: tuple[bool, bool, bool]
+    channel: ChannelEnds, kind: str, granted: tuple[bool, bool, bool]
 ) -> None:
     """Of the eight sets of permissions, the empty one only is refused."""
     channel.call(methods.ExchangeDeclare("e", "direct"))
@@ -55,7 +55,7 @@ def test_a_passive_declaration_needs_any_permission(
 @pytest.mark.rabbitmq("rabbit_exchange_type_modulus_hash_SUITE", "routed_to_zero_queue_test")
 @pytest.mark.rabbitmq("rabbit_local_random_exchange_SUITE", "no_route")
 @pytest.mark.parametrize("kind", ["x-local-random", "x-modulus-hash", "x-consistent-hash"])
-def test_an_exchange_that_chooses_has_nothing_to_choose_from(channel: WorldChannel, kind: str) -> None:
+def test_an_exchange_that_chooses_has_nothing_to_choose_from(channel: ChannelEnds, kind: str) -> None:
     """Without bindings a mandatory message comes back."""
     channel.call(methods.ExchangeDeclare("e", kind))
     got = channel.publish("k", b"m", exchange="e", mandatory=True)
@@ -71,7 +71,7 @@ def test_an_exchange_that_chooses_has_nothing_to_choose_from(channel: WorldChann
     ("kind", "key"), [("x-local-random", ""), ("x-modulus-hash", ""), ("x-consistent-hash", "1")]
 )
 def test_an_exchange_that_chooses_takes_one_queue(
-    channel: WorldChannel, kind: str, key: str, queues: int
+    channel: ChannelEnds, kind: str, key: str, queues: int
 ) -> None:
     """Every message is in exactly one of the queues."""
     channel.call(methods.ExchangeDeclare("e", kind))
@@ -85,7 +85,7 @@ def test_an_exchange_that_chooses_takes_one_queue(
 
 @pytest.mark.rabbitmq("amqpl_consumer_ack_SUITE", "requeue_two_channels_classic_queue")
 @pytest.mark.parametrize("consumers", [2, 3, 8])
-def test_a_backlog_is_shared_out_evenly(channel: WorldChannel, consumers: int) -> None:
+def test_a_backlog_is_shared_out_evenly(channel: ChannelEnds, consumers: int) -> None:
     """Consumers without a limit of their own take turns, whatever the batches are."""
     others = [channel.connection.channel(number + 2) for number in range(consumers)]
     for each in others:
@@ -94,7 +94,7 @@ def test_a_backlog_is_shared_out_evenly(channel: WorldChannel, consumers: int) -
     assert [len(bodies(each.take())) for each in others] == [12] * consumers
 
 
-def fail(channel: WorldChannel, name: str) -> None:
+def fail(channel: ChannelEnds, name: str) -> None:
     """A queue ends because of a fault, in front of what waits for it."""
     box = channel.world.box(name)
     box.queue.failed = True
@@ -104,7 +104,7 @@ def fail(channel: WorldChannel, name: str) -> None:
 
 @pytest.mark.rabbitmq("confirms_rejects_SUITE", "dead_queue_rejects")
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_nack")
-def test_a_queue_that_failed_rejects(channel: WorldChannel) -> None:
+def test_a_queue_that_failed_rejects(channel: ChannelEnds) -> None:
     """What it had not taken is nacked."""
     channel.call(methods.ConfirmSelect())
     assert channel.publish("q", b"1") == [methods.BasicAck(1, False)]
@@ -116,7 +116,7 @@ def test_a_queue_that_failed_rejects(channel: WorldChannel) -> None:
 
 
 @pytest.mark.rabbitmq("confirms_rejects_SUITE", "mixed_dead_alive_queues_reject")
-def test_one_queue_of_several_that_failed_rejects(channel: WorldChannel) -> None:
+def test_one_queue_of_several_that_failed_rejects(channel: ChannelEnds) -> None:
     """The others have the message, and the publisher hears nack."""
     channel.call(methods.QueueDeclare("r", durable=True))
     for name in ("q", "r"):
@@ -135,7 +135,7 @@ def test_one_queue_of_several_that_failed_rejects(channel: WorldChannel) -> None
     "forged_suffixes_one_pid_cast_once_correlation",
     "forged_suffixes_one_pid_cast_once_no_correlation",
 )
-def test_forged_addresses_of_a_requester_reach_nobody(channel: WorldChannel) -> None:
+def test_forged_addresses_of_a_requester_reach_nobody(channel: ChannelEnds) -> None:
     """One message with the address and others made from it in CC arrives once."""
     channel.say(methods.BasicConsume("amq.rabbitmq.reply-to", "r", no_ack=True))
     channel.publish("q", b"question", reply_to="amq.rabbitmq.reply-to")

@@ -11,25 +11,25 @@ from amqp10broker.message.amqp10 import SECTIONS_MAX
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from tests.support.script import ScriptRunner
-from tests.support.world import World
+from tests.support.session_harness import Harness
 
 SETTLED = " snd-settle-mode=settled"
 UNSETTLED = ""
 
 
-def attached(mode: str) -> World:
+def attached(mode: str) -> Harness:
     runner = ScriptRunner()
     runner.run(f"queue q\nC> BEGIN\nC> ATTACH h=0 source=/queues/q{mode}\n")
     return runner.world
 
 
-def say(world: World, frame: str) -> None:
+def say(world: Harness, frame: str) -> None:
     """The consumer sends a frame, and everything arrives that can."""
     world.clients["C"].send(frame)
     world.settle()
 
 
-def take(world: World) -> list[str]:
+def take(world: Harness) -> list[str]:
     """What the consumer has received since the last look."""
     received = world.clients["C"].mine[0].received
     taken = received[:]

@@ -8,25 +8,25 @@ from amqp10broker.errors import InvalidArgument
 from amqp10broker.metadata.queue_requests import Subscription
 from amqp10broker.protocols.amqp10.performatives import decode_composite
 from tests.support.declaring import declare
-from tests.support.scene import ACCEPTED, RELEASED, Scene, content, detached, disposition, ended
+from tests.support.scenario import ACCEPTED, RELEASED, Scenario, content, detached, disposition, ended
 
 LOCKED = "amqp:resource-locked"
 DURABLE = {"capabilities": "topic", "durable": 2, "expiry_policy": "never", "distribution_mode": "copy"}
 
 
 @pytest.fixture
-def scene() -> Scene:
+def scene() -> Scenario:
     """One client, C, with a session, and a link 0 that publishes to the topic news.eu."""
-    scene = Scene()
+    scene = Scenario()
     scene.sender("/topics/news.eu")
     return scene
 
 
-def queues(scene: Scene) -> list[str]:
+def queues(scene: Scenario) -> list[str]:
     return [queue.name for queue in scene.world.catalog]
 
 
-def taken(scene: Scene, handle: int, credit: int = 10) -> list[str]:
+def taken(scene: Scenario, handle: int, credit: int = 10) -> list[str]:
     """Bodies that a link gets for its first credit; they are accepted."""
     session = scene.world.clients["C"].mine[0]
     del session.received[:]
@@ -39,7 +39,7 @@ def taken(scene: Scene, handle: int, credit: int = 10) -> list[str]:
     return list(session.received)
 
 
-def unsubscribe(scene: Scene, name: str, handle: int = 30, **fields: object) -> list[str]:
+def unsubscribe(scene: Scenario, name: str, handle: int = 30, **fields: object) -> list[str]:
     """Attach with a null source, as Qpid JMS does; returns the answer, behind which it is closed."""
     words = "".join(f" {key}={value}" for key, value in fields.items())
     answer = scene.do(f"C> ATTACH h={handle} name={name}{words} role=receiver source=null")
@@ -67,7 +67,7 @@ def unsubscribe(scene: Scene, name: str, handle: int = 30, **fields: object) -> 
 )
 def test_a_terminus_of_a_topic_says_so(end: str, address: str, asked: str, answered: str | None) -> None:
     """By capability if the name is bare, else by its address; what is not true of it is not answered."""
-    scene = Scene()
+    scene = Scenario()
     bodies: list[bytes] = []
     scene.world.clients["C"].bodies = bodies
     scene.do(f"C> ATTACH h=1 {end}={address} capabilities={asked}")
@@ -76,7 +76,7 @@ def test_a_terminus_of_a_topic_says_so(end: str, address: str, asked: str, answe
     assert own.address == address
 
 
-def test_a_topic_without_subscribers_accepts_messages(scene: Scene) -> None:
+def test_a_topic_without_subscribers_accepts_messages(scene: Scenario) -> None:
     """Nobody listens: no fault of the publisher's. An exchange that leads nowhere releases, as ever."""
     assert scene.publish() == [disposition(0, ACCEPTED)]
     assert scene.publish(settled="true") == []
@@ -85,7 +85,7 @@ def test_a_topic_without_subscribers_accepts_messages(scene: Scene) -> None:
     assert queues(scene) == []
 
 
-def test_each_subscriber_has_a_queue_of_its_own_that_ends_with_its_link(scene: Scene) -> None:
+def test_each_subscriber_has_a_queue_of_its_own_that_ends_with_its_link(scene: Scenario) -> None:
     """Each gets all that is published from now on; words of its topic's name may be wild."""
     scene.publish()
     scene.receiver("news.eu", 10, capabilities="topic")
@@ -105,7 +105,7 @@ def test_each_subscriber_has_a_queue_of_its_own_that_ends_with_its_link(scene: S
     assert queues(scene) == []
 
 
-def test_others_publish_and_bind_there(scene: Scene) -> None:
+def test_others_publish_and_bind_there(scene: Scenario) -> None:
     """A topic is a routing key of amq.topic, for who says so by other addresses or another protocol."""
     scene.do("queue q")
     scene.bind("amq.topic", "q", "news.#")
@@ -117,7 +117,7 @@ def test_others_publish_and_bind_there(scene: Scene) -> None:
     assert taken(scene, 10) == ["m0", "m1"]
 
 
-def test_a_queue_and_a_topic_of_one_name_are_two_things(scene: Scene) -> None:
+def test_a_queue_and_a_topic_of_one_name_are_two_things(scene: Scenario) -> None:
     """A bare name without the capability is a queue, as it always was."""
     scene.receiver("news.eu", 10, capabilities="topic")
     scene.receiver("news.eu", 11, capabilities="queue")
@@ -128,7 +128,7 @@ def test_a_queue_and_a_topic_of_one_name_are_two_things(scene: Scene) -> None:
     assert taken(scene, 11) == ["queued"]
 
 
-def test_an_anonymous_producer_names_topics_and_queues(scene: Scene) -> None:
+def test_an_anonymous_producer_names_topics_and_queues(scene: Scenario) -> None:
     """`to` is an address as in an attach: a bare name makes its queue, a topic needs no subscriber."""
     scene.receiver("/topics/a", 10)
     scene.sender(None, 1)
@@ -141,7 +141,7 @@ def test_an_anonymous_producer_names_topics_and_queues(scene: Scene) -> None:
     assert scene.counts("made") == [1]
 
 
-def test_a_bare_name_of_an_anonymous_producer_is_the_topics_that_is_subscribed_to(scene: Scene) -> None:
+def test_a_bare_name_of_an_anonymous_producer_is_the_topics_that_is_subscribed_to(scene: Scenario) -> None:
     """While no queue has it: a producer of SmallRye names the topic of its consumers so."""
     scene.receiver("prices", 10, capabilities="topic")
     scene.receiver("#", 11, capabilities="topic")
@@ -159,7 +159,7 @@ def test_a_bare_name_of_an_anonymous_producer_is_the_topics_that_is_subscribed_t
     assert taken(scene, 11) == ["1"]
 
 
-def test_a_bare_name_is_a_queue_again_when_its_last_subscriber_is_gone(scene: Scene) -> None:
+def test_a_bare_name_is_a_queue_again_when_its_last_subscriber_is_gone(scene: Scenario) -> None:
     scene.receiver("prices", 10, capabilities="topic")
     scene.sender(None, 1)
     scene.publish(content("1", to="prices"), handle=1)
@@ -169,7 +169,7 @@ def test_a_bare_name_is_a_queue_again_when_its_last_subscriber_is_gone(scene: Sc
     assert scene.counts("prices") == [1]
 
 
-def test_who_may_not_write_to_topics_is_refused_where_a_bare_name_is_one(scene: Scene) -> None:
+def test_who_may_not_write_to_topics_is_refused_where_a_bare_name_is_one(scene: Scenario) -> None:
     """Rather than have a queue made that nobody reads."""
     scene.receiver("prices", 10, capabilities="topic")
     scene.sender(None, 1)
@@ -180,13 +180,13 @@ def test_who_may_not_write_to_topics_is_refused_where_a_bare_name_is_one(scene: 
 
 @pytest.mark.parametrize("address", ["/topics/", "/topics//", "/topics/" + 256 * "x"])
 def test_an_address_that_names_no_topic_is_refused(address: str) -> None:
-    scene = Scene()
+    scene = Scenario()
     refused = scene.receiver(address)
     assert refused[0].endswith("source=null")
     assert "error=amqp:invalid-field" in refused[1]
 
 
-def test_names_of_topics_are_taken_as_they_are(scene: Scene) -> None:
+def test_names_of_topics_are_taken_as_they_are(scene: Scenario) -> None:
     """Clients of JMS put the prefix before any name: nothing of it is an escape."""
     for name in ("100%", "a?b", "a%20b", "ünï/cödé"):
         scene.sender(f"/topics/{name}", 1)
@@ -200,7 +200,7 @@ def test_names_of_topics_are_taken_as_they_are(scene: Scene) -> None:
 # --- durable subscriptions -----------------------------------------------------------------------
 
 
-def test_a_durable_subscription_collects_until_it_is_closed(scene: Scene) -> None:
+def test_a_durable_subscription_collects_until_it_is_closed(scene: Scenario) -> None:
     """Detach keeps it, with what comes meanwhile; the answer says what is kept: configuration, for ever."""
     bodies: list[bytes] = []
     client = scene.world.clients["C"]
@@ -229,7 +229,7 @@ def test_a_durable_subscription_collects_until_it_is_closed(scene: Scene) -> Non
         {"expiry_policy": "never"},
     ],
 )
-def test_what_is_half_durable_ends_with_its_link(scene: Scene, fields: dict[str, object]) -> None:
+def test_what_is_half_durable_ends_with_its_link(scene: Scenario, fields: dict[str, object]) -> None:
     bodies: list[bytes] = []
     client = scene.world.clients["C"]
     client.bodies = bodies
@@ -240,7 +240,7 @@ def test_what_is_half_durable_ends_with_its_link(scene: Scene, fields: dict[str,
     assert queues(scene) == []
 
 
-def test_a_durable_subscription_says_what_it_is(scene: Scene) -> None:
+def test_a_durable_subscription_says_what_it_is(scene: Scenario) -> None:
     scene.receiver("news.eu", 10, name="a:b%c", **DURABLE)
     (queue,) = scene.world.catalog
     assert queue.name == "subscription:client-C:a%3Ab%25c"
@@ -254,7 +254,7 @@ def test_a_durable_subscription_says_what_it_is(scene: Scene) -> None:
     assert Subscription.of(queue) == Subscription("news.eu", "client-C", "a:b%c", durable=True)
 
 
-def test_a_durable_subscription_has_one_consumer(scene: Scene) -> None:
+def test_a_durable_subscription_has_one_consumer(scene: Scenario) -> None:
     """Another connection of the container is refused, and the one that has it keeps it."""
     scene.receiver("news.eu", 10, name="sub", **DURABLE)
     scene.do("connect D container=client-C", "D> BEGIN")
@@ -267,7 +267,7 @@ def test_a_durable_subscription_has_one_consumer(scene: Scene) -> None:
     assert taken(scene, 10) == ["m0"]
 
 
-def test_another_topic_makes_another_subscription(scene: Scene) -> None:
+def test_another_topic_makes_another_subscription(scene: Scenario) -> None:
     """The old one is deleted with what it had; it may have no consumer."""
     scene.receiver("news.eu", 10, name="sub", **DURABLE)
     scene.do("C> DETACH h=10 closed=false")
@@ -280,14 +280,14 @@ def test_another_topic_makes_another_subscription(scene: Scene) -> None:
     assert queues(scene) == ["subscription:client-C:sub"]
 
 
-def test_a_queue_of_that_name_that_is_no_subscription_is_left_alone(scene: Scene) -> None:
+def test_a_queue_of_that_name_that_is_no_subscription_is_left_alone(scene: Scenario) -> None:
     scene.do("queue subscription:client-C:sub")
     refused = scene.receiver("news.eu", 10, name="sub", **DURABLE)
     assert "error=amqp:precondition-failed" in refused[1]
     assert queues(scene) == ["subscription:client-C:sub"]
 
 
-def test_a_null_source_comes_back_to_a_subscription_to_end_it(scene: Scene) -> None:
+def test_a_null_source_comes_back_to_a_subscription_to_end_it(scene: Scenario) -> None:
     """The answer has the source as it is; unknown: no source, and detached with not-found."""
     scene.receiver("news.eu", 10, name="sub", **DURABLE)
     scene.do("C> DETACH h=10 closed=false")
@@ -304,7 +304,7 @@ def test_a_null_source_comes_back_to_a_subscription_to_end_it(scene: Scene) -> N
     assert "closed=true error=amqp:not-found" in detach
 
 
-def test_a_null_source_may_be_consumed_from(scene: Scene) -> None:
+def test_a_null_source_may_be_consumed_from(scene: Scenario) -> None:
     """The link is what it was; a detach keeps it."""
     scene.receiver("news.eu", 10, name="sub", **DURABLE)
     scene.do("C> DETACH h=10 closed=false")
@@ -318,7 +318,7 @@ def test_a_null_source_may_be_consumed_from(scene: Scene) -> None:
 # --- shared subscriptions ------------------------------------------------------------------------
 
 
-def test_links_share_a_subscription_by_the_name_before_the_bar(scene: Scene) -> None:
+def test_links_share_a_subscription_by_the_name_before_the_bar(scene: Scenario) -> None:
     """Each message goes to one of them; another name is another subscription."""
     scene.receiver("news.eu", 10, name="s|volatile1", capabilities="topic,shared")
     scene.receiver("news.eu", 11, name="s|volatile2", capabilities="topic,shared")
@@ -331,7 +331,7 @@ def test_links_share_a_subscription_by_the_name_before_the_bar(scene: Scene) -> 
     assert scene.counts("subscription-shared:client-C:t") == [2]
 
 
-def test_a_global_subscription_is_shared_by_all_containers(scene: Scene) -> None:
+def test_a_global_subscription_is_shared_by_all_containers(scene: Scenario) -> None:
     """As programs without a client id use it; one of a container is another."""
     scene.do("connect D", "D> BEGIN")
     for client, handle in (("C", 10), ("D", 1)):
@@ -346,7 +346,7 @@ def test_a_global_subscription_is_shared_by_all_containers(scene: Scene) -> None
     assert sorted(line.split()[0] for line in came if "TRANSFER" in line) == ["B>", "B>D"]
 
 
-def test_a_shared_durable_subscription_outlives_its_links(scene: Scene) -> None:
+def test_a_shared_durable_subscription_outlives_its_links(scene: Scenario) -> None:
     """Detach keeps it; a close ends it when nobody else consumes from it."""
     shared = DURABLE | {"capabilities": "topic,shared"}
     scene.receiver("news.eu", 10, name="s", **shared)
@@ -358,7 +358,7 @@ def test_a_shared_durable_subscription_outlives_its_links(scene: Scene) -> None:
     assert queues(scene) == ["subscription:client-C:s"]
 
 
-def test_a_shared_subscription_in_use_cannot_be_unsubscribed(scene: Scene) -> None:
+def test_a_shared_subscription_in_use_cannot_be_unsubscribed(scene: Scenario) -> None:
     """Nor changed; without consumers it can be both."""
     shared = DURABLE | {"capabilities": "topic,shared,global"}
     scene.receiver("news.eu", 10, name="s|global", **shared)
@@ -373,7 +373,7 @@ def test_a_shared_subscription_in_use_cannot_be_unsubscribed(scene: Scene) -> No
 
 
 @pytest.mark.parametrize("first", ["topic", "topic,shared"])
-def test_a_name_is_of_a_shared_subscription_or_of_one_that_is_not(scene: Scene, first: str) -> None:
+def test_a_name_is_of_a_shared_subscription_or_of_one_that_is_not(scene: Scenario, first: str) -> None:
     other = {"topic": "topic,shared", "topic,shared": "topic"}[first]
     scene.receiver("news.eu", 10, name="s", **DURABLE | {"capabilities": first})
     scene.do("C> DETACH h=10 closed=false")
@@ -385,7 +385,7 @@ def test_a_name_is_of_a_shared_subscription_or_of_one_that_is_not(scene: Scene, 
 # --- temporary topics ----------------------------------------------------------------------------
 
 
-def temporary_topic(scene: Scene, handle: int = 5) -> str:
+def temporary_topic(scene: Scenario, handle: int = 5) -> str:
     bodies: list[bytes] = []
     client = scene.world.clients["C"]
     client.bodies = bodies
@@ -398,7 +398,7 @@ def temporary_topic(scene: Scene, handle: int = 5) -> str:
     return str(target.address)
 
 
-def test_a_temporary_topic_is_for_its_connection_and_all_may_send_to_it(scene: Scene) -> None:
+def test_a_temporary_topic_is_for_its_connection_and_all_may_send_to_it(scene: Scenario) -> None:
     """By its address, in an attach and in `to`; each subscriber gets a copy."""
     address = temporary_topic(scene)
     assert scene.publish(handle=5) == [disposition(0, ACCEPTED)]
@@ -415,7 +415,7 @@ def test_a_temporary_topic_is_for_its_connection_and_all_may_send_to_it(scene: S
     assert [taken(scene, handle) for handle in (10, 11)] == 2 * [["theirs", "mine"]]
 
 
-def test_a_temporary_topic_ends_with_its_link(scene: Scene) -> None:
+def test_a_temporary_topic_ends_with_its_link(scene: Scenario) -> None:
     """Then nobody publishes to it any more, also who is attached; its name leads nowhere."""
     address = temporary_topic(scene)
     name = address.removeprefix("/topics/")
@@ -435,13 +435,13 @@ def test_a_temporary_topic_ends_with_its_link(scene: Scene) -> None:
     assert gone == detached(6, "amqp:resource-deleted", f"temporary topic '{name}' in vhost '/' was deleted")
 
 
-def test_a_temporary_topic_ends_with_its_session(scene: Scene) -> None:
+def test_a_temporary_topic_ends_with_its_session(scene: Scenario) -> None:
     temporary_topic(scene)
     scene.do("C> END")
     assert queues(scene) == []
 
 
-def test_a_temporary_topic_needs_the_rights_of_its_name(scene: Scene) -> None:
+def test_a_temporary_topic_needs_the_rights_of_its_name(scene: Scenario) -> None:
     scene.allow(configure="amq.dyn.*", write="amq.topic")
     (end,) = scene.do("C> ATTACH h=5 capabilities=temporary-topic target=dynamic")
     assert end.startswith('B> END error=amqp:unauthorized-access "configure access to queue')
@@ -454,7 +454,7 @@ NO_LOCAL = "apache.org:no-local-filter:list"
 
 
 @pytest.mark.parametrize("descriptor", [SELECTOR, "0x0000468C00000004"])
-def test_a_subscription_takes_in_what_its_selector_selects(scene: Scene, descriptor: str) -> None:
+def test_a_subscription_takes_in_what_its_selector_selects(scene: Scenario, descriptor: str) -> None:
     """What it does not select is accepted, and nowhere kept; the answer has the filter."""
     bodies: list[bytes] = []
     client = scene.world.clients["C"]
@@ -469,7 +469,7 @@ def test_a_subscription_takes_in_what_its_selector_selects(scene: Scene, descrip
     assert taken(scene, 10) == ["yes"]
 
 
-def test_messages_of_one_read_are_selected_each_by_itself(scene: Scene) -> None:
+def test_messages_of_one_read_are_selected_each_by_itself(scene: Scenario) -> None:
     scene.receiver("/topics/news.eu", 10, filter=SELECTOR)
     one, other = content("one", application={"a": 1}).hex(), content("other", application={"a": 2}).hex()
     answer = scene.do(
@@ -484,7 +484,7 @@ def test_messages_of_one_read_are_selected_each_by_itself(scene: Scene) -> None:
     assert taken(scene, 10) == ["one", "one"]
 
 
-def test_another_selector_makes_another_subscription(scene: Scene) -> None:
+def test_another_selector_makes_another_subscription(scene: Scenario) -> None:
     """Of a durable one: what the old one had is gone."""
     scene.receiver("news.eu", 10, name="sub", **DURABLE)
     scene.do("C> DETACH h=10 closed=false")
@@ -500,7 +500,7 @@ def test_another_selector_makes_another_subscription(scene: Scene) -> None:
     assert (described.descriptor, described.value) == (SELECTOR, "a = 1")
 
 
-def test_a_subscriber_that_wants_nothing_local_gets_what_others_publish(scene: Scene) -> None:
+def test_a_subscriber_that_wants_nothing_local_gets_what_others_publish(scene: Scenario) -> None:
     """Others are other containers; a publisher whom nobody else listens to is accepted."""
     bodies: list[bytes] = []
     client = scene.world.clients["C"]
@@ -515,7 +515,7 @@ def test_a_subscriber_that_wants_nothing_local_gets_what_others_publish(scene: S
     assert taken(scene, 10) == ["theirs"]
 
 
-def test_of_a_shared_subscription_no_local_is_not_in_place(scene: Scene) -> None:
+def test_of_a_shared_subscription_no_local_is_not_in_place(scene: Scenario) -> None:
     """Its links are of several connections; the answer does not have the filter."""
     bodies: list[bytes] = []
     client = scene.world.clients["C"]
@@ -540,17 +540,17 @@ ENOUGH = {"configure": OWN, "write": OWN, "read": rf"{OWN}|amq\.topic"}
     ],
 )
 def test_a_subscriber_needs_what_the_three_steps_need(without: dict[str, str], refused: str) -> None:
-    scene = Scene()
+    scene = Scenario()
     scene.allow(**ENOUGH)
     assert len(scene.receiver("/topics/news.eu")) == 1
-    scene = Scene()
+    scene = Scenario()
     scene.allow(**ENOUGH | without)
     (end,) = scene.receiver("/topics/news.eu")
     assert end.startswith(f'B> END error=amqp:unauthorized-access "{refused}')
     assert queues(scene) == []
 
 
-def test_a_publisher_needs_the_exchange_and_the_topic(scene: Scene) -> None:
+def test_a_publisher_needs_the_exchange_and_the_topic(scene: Scenario) -> None:
     scene.allow_topics("amq.topic", r"^sport\.")
     text = "write access to topic 'news.eu' in exchange 'amq.topic' in vhost '/' refused for user 'guest'"
     assert scene.publish() == [ended("amqp:unauthorized-access", text)]
@@ -558,7 +558,7 @@ def test_a_publisher_needs_the_exchange_and_the_topic(scene: Scene) -> None:
 
 def test_a_queue_says_why_its_subscription_is_none() -> None:
     """Whoever declares one by hand: what stands in the argument is checked."""
-    scene = Scene()
+    scene = Scenario()
     for value in (
         "news",
         {},

@@ -31,7 +31,7 @@ from tests.support.crash_load import (
     look,
     look_at_stream,
 )
-from tests.support.journals import LONG
+from tests.support.journal_harness import LONG
 
 ROUNDS: Final = 210 if LONG else 6
 FILE_BYTES: Final = 150_000

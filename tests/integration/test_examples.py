@@ -68,7 +68,7 @@ def test_simple_send_and_recv(broker: BrokerProcess, queue: str) -> None:
     assert run("simple_send.py", url(broker), queue).stdout == f"10 messages sent to '{queue}' and accepted\n"
     broker.wait_for_counts(queue, ready=10)
     assert run("simple_recv.py", url(broker), queue).stdout.splitlines() == [
-        f"waiting for 10 messages from '{queue}' (ctrl-C gives up)",
+        f"waiting for 10 messages from '{queue}' (press Ctrl-C to stop)",
         *(f"message {number}" for number in range(1, 11)),
     ]
     broker.wait_for_counts(queue, ready=0)
@@ -88,7 +88,7 @@ def test_simple_recv_takes_as_many_as_asked_and_leaves_the_rest(broker: BrokerPr
 def test_blocking_send_receive(broker: BrokerProcess, queue: str) -> None:
     """blocking_send_receive.py: sent, received, given back, received again."""
     lines = run("blocking_send_receive.py", url(broker), queue).stdout.splitlines()
-    assert lines[0] == "sent, and the broker said: accepted"
+    assert lines[0] == "sent, outcome: accepted"
     assert "received: hello {'language': 'en'}" in lines
     assert "received again; first acquirer: False" in lines
     broker.wait_for_counts(queue, ready=0)
@@ -98,8 +98,8 @@ def test_fetch_with_timeout(broker: BrokerProcess, queue: str) -> None:
     """fetch_with_timeout.py: a message, none, and a late one that waits until it is asked for."""
     assert run("fetch_with_timeout.py", url(broker), queue).stdout.splitlines() == [
         "fetch 1: the only message",
-        "fetch 2: nothing there; credit left: 0",
-        "after the second fetch, without asking: 0 messages",
+        "fetch 2: no message; credit left: 0",
+        "before the third fetch: 0 messages arrived",
         "fetch 3: a late message",
     ]
 
@@ -107,10 +107,10 @@ def test_fetch_with_timeout(broker: BrokerProcess, queue: str) -> None:
 def test_stop_and_resume(broker: BrokerProcess, queue: str) -> None:
     """stop_and_resume.py: nothing comes while it is stopped, and nothing is lost."""
     lines = run("stop_and_resume.py", url(broker), queue).stdout.splitlines()
-    assert lines[1] == "no credit yet: 0 messages have come"
+    assert lines[1] == "no credit yet: 0 messages arrived"
     assert lines[2] == "credit 20: [0, 1, 2, 3, 4] ..."
-    assert "while stopped: 0 messages come" in lines
-    assert lines[-1] == "the rest came, nothing was lost or reordered: True"
+    assert "while stopped: 0 messages arrived" in lines
+    assert lines[-1] == "all messages arrived once and in order: True"
     broker.wait_for_counts(queue, ready=0)
 
 
@@ -118,7 +118,7 @@ def test_request_response(broker: BrokerProcess, queue: str) -> None:
     """request_response.py: three answers, and the reply queue is gone afterwards."""
     before = reply_queues(broker)
     assert run("request_response.py", url(broker), queue).stdout.splitlines() == [
-        "replies come to /queues/amq.dyn-...",
+        "reply address: /queues/amq.dyn-...",
         "one -> ONE",
         "two -> TWO",
         "three -> THREE",
@@ -133,10 +133,10 @@ def reply_queues(broker: BrokerProcess) -> set[str]:
 def test_embedded_broker() -> None:
     """embedded_broker.py: a broker, a client and the end of both in one program."""
     lines = run("embedded_broker.py").stdout.splitlines()
-    assert lines[0] == "a broker listens on 127.0.0.1, on any free port"
+    assert lines[0] == "the broker listens on 127.0.0.1, on a free port"
     assert "received: hello Ada" in lines
     assert "queue 'greetings' has 2 messages left" in lines
-    assert lines[-1] == "and now it is gone"
+    assert lines[-1] == "the broker has stopped"
 
 
 def test_watch_credit(broker: BrokerProcess, queue: str) -> None:
@@ -167,7 +167,7 @@ def test_pika_publish_consume(broker: BrokerProcess, queue: str) -> None:
     """pika_publish_consume.py: five confirmed, one returned, five received in order."""
     assert run("pika_publish_consume.py", url(broker), queue).stdout.splitlines() == [
         f"5 messages confirmed for queue '{queue}'",
-        "a message without a route came back",
+        "the broker returned an unroutable message",
         *(f"order {number}, delivery {number}" for number in range(1, 6)),
     ]
 

@@ -10,6 +10,7 @@ import socket
 import struct
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.folder import open_data_folder
 from amqp10broker.storage.journal import Journal
 from tests.support.broker_process import BrokerProcess
+from tests.support.trioclient import alongside
 
 
 def _helper(of: int | str = "self") -> int:
@@ -99,10 +101,8 @@ async def test_a_cancelled_sync_does_not_answer_for_the_next(tmp_path: Path) -> 
             # An error of a cancelled one is told by the next.
             reading, writing = os.pipe()
             os.kill(_helper(), signal.SIGSTOP)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(syncer.sync, [writing])
+            async with alongside(partial(syncer.sync, [writing])):
                 await trio.testing.wait_all_tasks_blocked()
-                nursery.cancel_scope.cancel()
             os.kill(_helper(), signal.SIGCONT)
             with pytest.raises(StorageFailed, match="Invalid argument"):
                 await syncer.sync([fd])

@@ -110,7 +110,10 @@ def test_a_default_limit_is_found_from_and_to_3_13() -> None:
     with running(emulate="3.13") as broker, channel_of(broker) as channel:
         quorum(channel, "q")
         (row,) = found(broker, "4.0")
-        assert (row["finding"], row["what"]) == ("delivery_limit", "it states no delivery limit: it has none")
+        assert (row["finding"], row["what"]) == (
+            "delivery_limit",
+            "it sets no delivery limit; the limit is none",
+        )
         quorum(channel, "stated", **{"x-delivery-limit": 3})
         assert [each["who"] for each in found(broker, "4.0")] == ["q"]
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.journals import LONG
+from tests.support.journal_harness import LONG
 from tests.support.script import ScriptRunner
 from tests.support.sim_nodes import Simulation
 

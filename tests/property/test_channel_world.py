@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amqp10broker.sessions.amqp091 import consuming
-from tests.support.channel_walk import Walk
+from tests.support.channel_random_walk import Walk
 from tests.support.examples import tried
 
 STEPS = 250

@@ -45,11 +45,11 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.settings import QueueSettings
-from tests.support.askers import new_asker
 from tests.support.examples import tried
-from tests.support.kept_queues import shorten_pages
+from tests.support.memory_journal import MemoryJournal, MemoryScratch
 from tests.support.queue_inside import consumers_of, fresh_of, returned_of
-from tests.support.small_journal import MemoryScratch, SmallJournal
+from tests.support.reply_addresses import new_reply_to
+from tests.support.stored_queue import shorten_pages
 
 HEAD = make_head(None, None, "", "q")
 WRAPS = (0, 1, 2**31 - 3, 2**31, MASK - 2, MASK)
@@ -76,7 +76,7 @@ class Held:
 
 class Party:
     def __init__(self, number: int) -> None:
-        self.reply_to = new_asker(str(number))
+        self.reply_to = new_reply_to(str(number))
         self.publisher = self.reply_to.publisher()
         self.alive = True
 
@@ -410,7 +410,7 @@ TestClassicQueue.settings = settings(max_examples=tried(200), stateful_step_coun
 def test_deliver_that_nobody_hears_is_requeued_once(settled: bool, seen: int) -> None:
     """Credit and the end of the session in one batch: what it has not seen is back, once."""
     queue = ClassicQueue("q", durable=False)
-    reply_to = new_asker("s")
+    reply_to = new_reply_to("s")
     ref = reply_to.consumer()
     queue.apply(Publish(reply_to.publisher(), range(5), [(HEAD, b"%d" % n) for n in range(5)], True), 0)
     queue.apply(Subscribe(ref, settled=settled), 0)
@@ -424,7 +424,7 @@ def test_deliver_that_nobody_hears_is_requeued_once(settled: bool, seen: int) ->
 
 
 GROUP = 7
-HERE = new_asker("1.1")
+HERE = new_reply_to("1.1")
 SHAPES = st.tuples(
     st.sampled_from([None, 0, 3, 10, 10, 25, 200]),  # delay
     st.sampled_from([None, None, None, 2, 9, 24]),  # time to live, which acts only if it is shorter
@@ -441,7 +441,7 @@ class Delaying(RuleBasedStateMachine):
     def start(self, durable: bool, levels: int | None) -> None:
         self.durable = durable
         self.settings = QueueSettings(max_priority=levels, dead_letter_exchange="dlx")
-        self.log = SmallJournal(records_max=8)
+        self.log = MemoryJournal(records_max=8)
         self.now = 1_000
         self.next = 0
         self.arrived = 0

@@ -18,17 +18,17 @@ from amqp10broker.queues.classic.durability import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.settings import QueueSettings
-from tests.support.askers import new_asker
 from tests.support.examples import tried
-from tests.support.kept_queues import shorten_pages
-from tests.support.small_journal import MemoryScratch, SmallJournal
+from tests.support.memory_journal import MemoryJournal, MemoryScratch
+from tests.support.reply_addresses import new_reply_to
+from tests.support.stored_queue import shorten_pages
 
 SAFE = {
     priority: make_head(Header(durable=True, priority=priority), None, "", "q") for priority in (None, 1, 2)
 }
 LOST = make_head(None, None, "", "q")
 GROUP = 7
-HERE = new_asker("1.1")
+HERE = new_reply_to("1.1")
 
 
 class Restarting(RuleBasedStateMachine):
@@ -41,7 +41,7 @@ class Restarting(RuleBasedStateMachine):
     @initialize(levels=st.sampled_from([None, 2]))
     def start(self, levels: int | None) -> None:
         self.settings = QueueSettings(max_priority=levels)
-        self.log = SmallJournal(records_max=8)
+        self.log = MemoryJournal(records_max=8)
         self.scratches: list[MemoryScratch] = []
         self.next = 0
         self.ready: dict[int, tuple[int, bool]] = {}  # number -> level, safe

@@ -28,14 +28,14 @@ from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.spark.errors import SpoolError
 from amqp10broker.spark.queue_source import QueueOffsets, SegmentFiller, message_ids, recall
 from amqp10broker.spark.spool import SpoolOwner, open_spool
-from tests.support.askers import new_asker
 from tests.support.declaring import declare
 from tests.support.disks import PowerLoss, SimDisk
 from tests.support.examples import tried
-from tests.support.journals import LONG, World, new_disk, walk
-from tests.support.pairing import Host
+from tests.support.journal_harness import LONG, Harness, new_disk, walk
+from tests.support.queue_handles import QueueHost
 from tests.support.rawframes import FrameCutter, attach_sender, frame, transfer
-from tests.support.surroundings import make_catalog, make_context
+from tests.support.reply_addresses import new_reply_to
+from tests.support.session_context import make_catalog, make_context
 
 SIZES = st.sampled_from((0, 1, 20, 100, 480, 512, 1100))
 # States after a loss of power that are looked at before one of them is gone on with.
@@ -52,7 +52,7 @@ class JournalMachine(RuleBasedStateMachine):
         seed=st.integers(0, 1000),
     )
     def begin(self, file_bytes_max: int, reserve_bytes: int, seed: int) -> None:
-        self.world = World(new_disk(seed), file_bytes_max, reserve_bytes)
+        self.world = Harness(new_disk(seed), file_bytes_max, reserve_bytes)
         self.world.recover()
         self.syncing: tuple[int, list[int]] | None = None
 
@@ -230,10 +230,10 @@ def encoded(step: Step) -> bytes:
 
 def outcome(writes: Sequence[bytes]) -> dict[str, Any]:
     """What becomes of it: what queues were told of each link, and what the client was."""
-    catalog = make_catalog(Host())
+    catalog = make_catalog(QueueHost())
     declare(catalog, "/", "q")
     config = Config(max_message_size_bytes=MAX_BYTES)
-    context = make_context(catalog, config, new_asker("client"), object())
+    context = make_context(catalog, config, new_reply_to("client"), object())
     begin = performatives.Begin(next_outgoing_id=0, incoming_window=1_000, outgoing_window=1_000)
     session = BrokerSession(0, begin, context, frame_size_max=4_096, alarm=False)
     reader, cutter = FrameReader(), FrameCutter()
@@ -359,7 +359,7 @@ def steps_of(consumers: int, credit_max: int) -> Any:
 def test_each_message_goes_to_the_next_in_rotation(make: Any, given: tuple[int, list[Any]]) -> None:
     """Seed 001: in a round robin manner; among few consumers, or such as ask for few at a time."""
     consumers, steps = given
-    queue, model, party = make(), Model(), new_asker("s")
+    queue, model, party = make(), Model(), new_reply_to("s")
     publisher, published = party.publisher(), 0
     got: dict[ConsumerRef, list[int]] = {}
     for step in steps:
@@ -385,7 +385,7 @@ def test_each_message_goes_to_the_next_in_rotation(make: Any, given: tuple[int, 
 @pytest.mark.parametrize("batch", [1, 7, 40, 2000])
 def test_many_consumers_that_ask_for_many_have_had_as_much_within_a_turn(make: Any, batch: int) -> None:
     """Each batch is cut into few parts, and the next goes to the next consumers."""
-    queue, party = make(), new_asker("s")
+    queue, party = make(), new_reply_to("s")
     got = {party.consumer(): 0 for _ in range(30)}
     for ref in got:
         queue.apply(Subscribe(ref, settled=False), 0)

@@ -1,8 +1,8 @@
 """Links that are kept, lost again and again: each message passes exactly once.
 
-The broker is whole but for its tasks (`tests/support/world.py`). The client is a model that keeps what is
-unsettled for it and decides by the same table, for the other role. A connection ends after any number of
-frames of either side; what was on its way then is lost.
+The broker is whole but for its tasks (`tests/support/session_harness.py`). The client is a model that keeps
+what is unsettled for it and decides by the same table, for the other role. A connection ends after any number
+of frames of either side; what was on its way then is lost.
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.queues.commands import Confirmed, Publish, PublishRejected, Unconfirmed
 from amqp10broker.routing.exchange_types import Binding, Destination
 from amqp10broker.sessions.dead_letters import DeadLetterTarget, Forwarding
-from tests.support.askers import new_asker
+from tests.support.catalog_log import FakeHost
 from tests.support.dead_letters import held
 from tests.support.declaring import bind, declare, declare_exchange, unbind
 from tests.support.examples import tried
-from tests.support.kept_entries import Host
-from tests.support.scene import Scene, content
+from tests.support.reply_addresses import new_reply_to
+from tests.support.scenario import Scenario, content
 from tests.unit.sessions.test_links_decided_later import REPLIES, TEMPORARY, SlowScene, said
 
 LINKS = 3
@@ -68,7 +68,7 @@ def by_link(lines: list[str]) -> list[list[str]]:
     return [[line for line in words if f" h={link}" in line] for link in range(LINKS)]
 
 
-def contents(scene: Scene) -> dict[str, list[str]]:
+def contents(scene: Scenario) -> dict[str, list[str]]:
     """What is in each queue that outlives its link, in order."""
     return {name: scene.bodies(name) for name in sorted(scene.world.vhost.queues) if name[:3] != "amq"}
 
@@ -78,7 +78,7 @@ def test_each_link_does_what_it_does_where_all_is_decided_at_once(
     steps: list[tuple[int, str, int, int]],
 ) -> None:
     """Whatever the client sends without waiting, and whenever the decisions come."""
-    at_once, later, links = Scene(), SlowScene(), Links()
+    at_once, later, links = Scenario(), SlowScene(), Links()
     heard: list[str] = []
     waited: list[str] = []
     for link, terminus, what, decisions in steps:
@@ -104,13 +104,13 @@ class World(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.catalog = Catalog(Host().start_queue)
+        self.catalog = Catalog(FakeHost().start_queue)
         self.vhost = self.catalog.lookup_vhost("/")
         for name in QUEUES:
             declare(self.catalog, self.vhost, name)
         declare_exchange(self.catalog, self.vhost, "dlx", "fanout", durable=True)
         self.forwarding = Forwarding(
-            "q", DeadLetterTarget("dlx", None), new_asker("worker"), retry_ms=RETRY_MS
+            "q", DeadLetterTarget("dlx", None), new_reply_to("worker"), retry_ms=RETRY_MS
         )
         self.now_ms = 0
         self.key = 0

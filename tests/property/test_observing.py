@@ -16,9 +16,9 @@ from amqp10broker.observe.flow import Observer, channel_samples, session_samples
 from amqp10broker.observe.flow_events import EventKind
 from amqp10broker.protocols.amqp091.methods import BasicAck, BasicCancel, BasicQos, ConfirmSelect
 from amqp10broker.sessions.diagnosis.wait_reasons import WaitContext
-from tests.support.channel_world import World, tags
+from tests.support.channel_harness import Harness, tags
 from tests.support.declaring import declare
-from tests.support.scene import Scene
+from tests.support.scenario import Scenario
 from tests.support.watching import Event, Seen, total
 
 STEPS = (
@@ -39,7 +39,7 @@ class Session:
     """A scene that does steps."""
 
     def __init__(self) -> None:
-        self.scene = Scene("q")
+        self.scene = Scenario("q")
         self.scene.sender("/queues/q")
         for handle in (1, 2):
             self.scene.receiver("/queues/q", handle)
@@ -156,7 +156,7 @@ CHANNEL_STEPS = (
 @given(st.lists(st.sampled_from(CHANNEL_STEPS), max_size=40))
 def test_a_channel_is_told_whole(steps: list[str]) -> None:
     """Sums of messages, deliveries, confirms and acknowledgements are those of the client."""
-    world = World()
+    world = Harness()
     declare(world.catalog, world.vhost, "q")
     channel = world.channel()
     seen = Seen()

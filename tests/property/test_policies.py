@@ -17,7 +17,7 @@ from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.routing.exchange import ALTERNATE_EXCHANGE
 from tests.support.declaring import declare, declare_exchange, delete_policy, put_policy, remove
 from tests.support.examples import tried
-from tests.support.handles import IdleHandle
+from tests.support.queue_handles import FakeHandle
 
 NAMES = st.sampled_from(["a", "ab", "b", "abc"])
 PATTERNS = st.sampled_from(["a", "^a", "b", "^b$", ".*", "c$", "no"])
@@ -27,7 +27,7 @@ DEFINITIONS = st.dictionaries(
 ALTERNATES = st.builds(lambda name: {ALTERNATE_EXCHANGE: name}, NAMES)
 
 
-class Queue(IdleHandle):
+class Queue(FakeHandle):
     """A queue that knows its settings and whether it was told anything for nothing."""
 
     def __init__(self, spec: QueueSpec) -> None:

@@ -17,12 +17,12 @@ from amqp10broker.protocols.serial import MASK, diff
 from amqp10broker.queues import commands
 from amqp10broker.sessions.credit import QueueCredit
 from amqp10broker.spark.queue_source import MESSAGE_COST_BYTES, CreditPacing
-from tests.support.askers import new_asker
 from tests.support.credit_loop import BASE, Conditions, CreditLoop
+from tests.support.reply_addresses import new_reply_to
 
 MOST = 6
 SIZES = (1, commands.ROOM_BYTES // 4, commands.ROOM_BYTES - 1, commands.ROOM_BYTES, 3 * commands.ROOM_BYTES)
-REF = new_asker("1.1").consumer()
+REF = new_reply_to("1.1").consumer()
 EMPTY: Message = (b"\x91" + bytes(9), b"")
 AGAIN: Message = (b"\x91\x01" + bytes(8), b"")
 

@@ -18,9 +18,9 @@ from amqp10broker.queues.quorum import log_store as quorum_store
 from amqp10broker.queues.quorum.commands import QuorumCommand
 from amqp10broker.queues.quorum.queue import QuorumQueue, encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
-from tests.support.askers import new_asker
 from tests.support.examples import tried
-from tests.support.quorum_nodes import World
+from tests.support.quorum_harness import Harness
+from tests.support.reply_addresses import new_reply_to
 from tests.support.selecting import coloured, selector
 
 WANTED = {"r": "colour = 'r'", "rg": "colour IN ('r', 'g')"}
@@ -57,7 +57,7 @@ class Browsing(RuleBasedStateMachine):
         settings = QueueSettings(delivery_limit=delivery_limit)
         self.queue, self.twin = (QuorumQueue("q", settings=settings, now_ms=self.now) for _ in range(2))
         self.queue.browsers.scan_max = 3
-        self.asker = new_asker("consumer")
+        self.asker = new_reply_to("consumer")
         self.taker = self.asker.consumer()
         self.publisher = self.asker.publisher()
         self.held: list[int] = []
@@ -238,7 +238,7 @@ class Life:
     """A world, and clients that use its queue."""
 
     def __init__(self, seed: int) -> None:
-        self.world = World(seed, settings=SETTINGS[seed % 3], file_bytes=1500)
+        self.world = Harness(seed, settings=SETTINGS[seed % 3], file_bytes=1500)
         self.dice = self.world.dice
         self.consumer = self.world.client.consumer()
         self.settled: set[int] = set()

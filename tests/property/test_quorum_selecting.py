@@ -22,7 +22,7 @@ from amqp10broker.queues.quorum import selecting
 from amqp10broker.queues.quorum.commands import QuorumCommand, Selected, decode_commands, encode_commands
 from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
-from tests.support.askers import new_asker
+from tests.support.reply_addresses import new_reply_to
 from tests.support.selecting import coloured, selector
 
 WANTED = {"r": "colour = 'r'", "rg": "colour IN ('r', 'g')", "b": "colour = 'b'"}
@@ -76,7 +76,7 @@ class Life:
         settings = QueueSettings(delivery_limit=dice.choice([None, 20]))
         self.leader, self.other = (QuorumQueue("q", settings=settings, now_ms=self.now) for _ in range(2))
         self.other.follow()
-        self.asker = new_asker("consumer")
+        self.asker = new_reply_to("consumer")
         self.publisher = self.asker.publisher()
         self.entries: list[Entry] = []
         self.takers: dict[commands.ConsumerRef, Taker] = {}

@@ -36,8 +36,8 @@ from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumComma
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings
-from tests.support.quorum_alone import Alone, store_on
-from tests.support.small_journal import SmallJournal
+from tests.support.memory_journal import MemoryJournal
+from tests.support.quorum_single import Alone, store_on
 
 NORMAL = make_head(None, None, "", "q")
 SETTINGS = [
@@ -59,7 +59,7 @@ class Life:
     def __init__(self, seed: int) -> None:
         self.dice = Random(seed)
         self.now = 1_000
-        self.journal = SmallJournal()
+        self.journal = MemoryJournal()
         self.settings = SETTINGS[0]
         self.published = 0
         self.incarnation = 0

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.support.examples import tried
-from tests.support.journals import LONG
+from tests.support.journal_harness import LONG
 from tests.support.raft_group import Group, Node
-from tests.support.raft_room import the_room
+from tests.support.raft_modules import raft_modules
 
-ROOM = the_room()
+ROOM = raft_modules()
 MEMBERS = st.integers(1, 5)
 PLACES = st.integers(0, 1_000)
 

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from tests.support.raft_mixed import MixedSimulation, Process
-from tests.support.raft_room import the_room
+from tests.support.raft_modules import raft_modules
 
 pytestmark = [
     pytest.mark.long,
@@ -35,7 +35,7 @@ def process() -> Iterator[Process]:
 @pytest.mark.parametrize(("ours", "others"), PROPORTIONS)
 def test_both_cores_get_on(ours: int, others: int, block: int, process: Process) -> None:
     """Nothing committed is lost, all have the same, and both lead."""
-    room = the_room()
+    room = raft_modules()
     terms = {True: 0, False: 0}
     commits = 0
     for seed in range(block * SEEDS_IN_A_BLOCK, (block + 1) * SEEDS_IN_A_BLOCK):
@@ -49,7 +49,7 @@ def test_both_cores_get_on(ours: int, others: int, block: int, process: Process)
 
 
 def test_the_same_seed_is_the_same_life(process: Process) -> None:
-    room = the_room()
+    room = raft_modules()
     for seed in range(10):
         traces = []
         for _ in range(2):

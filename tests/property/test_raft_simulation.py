@@ -1,7 +1,7 @@
 """S0: random lives of Raft groups, in which eight invariants hold after every step, and which recover.
 
 `tests.support.raft_simulation` says what may happen, `tests.support.raft_group` what must hold. A failure
-says the seed; ``Simulation(seed, the_room(), trace=True)`` has the trace.
+says the seed; ``Simulation(seed, raft_modules(), trace=True)`` has the trace.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.journals import LONG
+from tests.support.journal_harness import LONG
 from tests.support.raft_group import Group
+from tests.support.raft_modules import RaftModules, mutant, raft_modules
 from tests.support.raft_mutants import MUTANTS, Mutant
-from tests.support.raft_room import Room, mutant, the_room
 from tests.support.raft_script import ScriptRunner
 from tests.support.raft_simulation import Failure, Simulation
 
@@ -27,7 +27,7 @@ SEEDS_IN_A_BLOCK: Final = 100
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_nothing_committed_is_lost_and_the_group_gets_on(block: int) -> None:
     """Whatever is lost, late, doubled, cut, slow, or crashes; and when that ends, the group falls silent."""
-    room = the_room()
+    room = raft_modules()
     terms = commits = 0
     for seed in range(block * SEEDS_IN_A_BLOCK, (block + 1) * SEEDS_IN_A_BLOCK):
         run = Simulation(seed, room, codec=seed % 8 == 0)
@@ -42,14 +42,14 @@ def test_nothing_committed_is_lost_and_the_group_gets_on(block: int) -> None:
 @pytest.mark.parametrize("block", range(500 if LONG else 1))
 def test_long_lives(block: int) -> None:
     """Four times as many steps: more terms, more snapshots, more changes of members in one life."""
-    room = the_room()
+    room = raft_modules()
     for seed in range(block * 20, block * 20 + 20):
         Simulation(1_000_000 + seed, room, steps=2400).run()
 
 
 def test_the_same_seed_is_the_same_life() -> None:
     """Line by line; so a seed that fails can be looked at."""
-    room = the_room()
+    room = raft_modules()
     for seed in range(50):
         one, other = (Simulation(seed, room, trace=True, codec=through) for through in (False, True))
         one.run()
@@ -64,7 +64,7 @@ def test_the_same_seed_is_the_same_life() -> None:
 )
 def test_a_leader_is_elected_however_slow_messages_and_disks_are(way_ms: int, disk_ms: int) -> None:
     """Rounds may take many times the time-out: late answers count, and attempts wait as long as they take."""
-    room = the_room()
+    room = raft_modules()
     for seed in range(20):
         group = slow_election(Group(room, range(1, 4), Random(seed).random), way_ms, disk_ms)
         assert group.now <= 20 * (2 * way_ms + disk_ms) + 1_000
@@ -119,7 +119,7 @@ def test_the_simulation_finds_it(planted: Mutant) -> None:
     assert first_failure(mutant(planted.name, planted.patches), planted.seed) is not None
 
 
-def first_failure(room: Room, first: int) -> int | None:
+def first_failure(room: RaftModules, first: int) -> int | None:
     for seed in (first, *range(SEEDS)):
         try:
             Simulation(seed, room).run()

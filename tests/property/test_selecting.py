@@ -24,10 +24,10 @@ from amqp10broker.queues.classic.durability import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.settings import QueueSettings
-from tests.support.askers import new_asker
 from tests.support.examples import tried
+from tests.support.memory_journal import MemoryJournal, MemoryScratch
+from tests.support.reply_addresses import new_reply_to
 from tests.support.selecting import coloured, selector
-from tests.support.small_journal import MemoryScratch, SmallJournal
 
 COLOURS = "rgb"
 WANTED = {"r": "colour = 'r'", "rg": "colour IN ('r', 'g')", "b": "colour = 'b'", "rgb": "colour IS NOT NULL"}
@@ -92,8 +92,8 @@ class Selecting(RuleBasedStateMachine):
         self.restarted = False
         self.entries: list[Entry] = []
         self.takers: list[Taker] = []
-        self.publisher = new_asker("publisher")
-        self.asker = new_asker("consumer")
+        self.publisher = new_reply_to("publisher")
+        self.asker = new_reply_to("consumer")
 
     def teardown(self) -> None:
         self.parts.__exit__(None, None, None)
@@ -103,7 +103,7 @@ class Selecting(RuleBasedStateMachine):
     )
     def begin(self, priorities: bool, limit: int | None, in_journal: bool) -> None:
         self.store: ClassicStore | None = None
-        self.log = SmallJournal(records_max=8)
+        self.log = MemoryJournal(records_max=8)
         if in_journal:
             self.store = ClassicStore(7, self.log, Spool(MemoryScratch))
         self.limit = limit

@@ -273,7 +273,7 @@ class PairMachine(RuleBasedStateMachine):
                 case ("round",):
                     pair.carry_up(1 << 20)
                     pair.wake(1 << 30)
-                    for queue in pair.host.boxes:
+                    for queue in pair.host.queues:
                         pair.run_queue(queue, 100)
                     self._letters(len(pair.inbox))
                     pair.wake(1 << 30)
@@ -291,7 +291,7 @@ class PairMachine(RuleBasedStateMachine):
                         self._letters(letters)
                     pair.wake(budget)
                 case ("queue", queue, letters):
-                    if queue in pair.host.boxes:
+                    if queue in pair.host.queues:
                         pair.run_queue(queue, letters)
             self.look_at_the_wire()
             self.at_most_one_batch_is_between_queue_and_wire()
@@ -397,7 +397,7 @@ class PairMachine(RuleBasedStateMachine):
                 assert flows[-1].link_credit == 0
 
     def _drain(self, queue: str) -> None:
-        if queue not in self.pair.host.boxes:
+        if queue not in self.pair.host.queues:
             return
         self.only_consumer[queue] = None
         self.attach_receiver_for_good(queue)

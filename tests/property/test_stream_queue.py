@@ -26,10 +26,10 @@ from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.queues.stream import queue as stream_module
 from amqp10broker.queues.stream.log import MemoryShelf, Shelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
-from tests.support.askers import new_asker
 from tests.support.disks import SimDisk
 from tests.support.examples import tried
 from tests.support.inventories import ShelfAlone
+from tests.support.reply_addresses import new_reply_to
 from tests.support.streams import Bench
 
 VALUES = ("eu", "us", None)
@@ -99,7 +99,7 @@ class StreamMachine(RuleBasedStateMachine):
         for _ in self.log.recover():
             raise AssertionError("a new stream is empty")
         self.queue = StreamQueue("s", self.log)
-        self.reply_to = new_asker("somebody")
+        self.reply_to = new_reply_to("somebody")
         self.publisher = self.reply_to.publisher()
         self.now_ms = 1000
         self.values: list[str | None] = []

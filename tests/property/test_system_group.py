@@ -11,16 +11,16 @@ from amqp10broker.cluster import transactions
 from amqp10broker.cluster.system import System
 from amqp10broker.cluster.transactions import CatalogTransaction, SystemMachine, TransactionDecision
 from tests.property.test_transactions import some_request
-from tests.support.journals import LONG
+from tests.support.journal_harness import LONG
 from tests.support.metadata_group import caught
-from tests.support.system_group import World
+from tests.support.system_cluster import Cluster
 
 SEEDS = 300 if LONG else 25
 
 
-def live(seed: int, **kinds: Any) -> World:
+def live(seed: int, **kinds: Any) -> Cluster:
     """Some hundred steps with faults, then half a minute without."""
-    world = World(seed, **kinds)
+    world = Cluster(seed, **kinds)
     random_source = world.random_source
     for _ in range(700):
         kind = random_source.random()

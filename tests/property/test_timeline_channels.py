@@ -1,7 +1,7 @@
 """The timeline of a channel beside the channel: behind every frame it says what the channel is then.
 
 A ring takes a few numbers before each frame and works out the rest when somebody asks. The witness looks at
-the whole channel behind each frame. Both listen to the walks of `tests/support/channel_walk.py`.
+the whole channel behind each frame. Both listen to the walks of `tests/support/channel_random_walk.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from amqp10broker.sessions.amqp091 import consuming as consumers
 from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
 from amqp10broker.sessions.amqp091.consuming import ChannelConsumer
 from tests.property.test_channel_world import UNSENT_MAX, walk
-from tests.support import channel_world
+from tests.support import channel_harness
 from tests.support.examples import tried
 
 COUNTED = ("unacknowledged", "global_prefetch", "channel_unacknowledged", "unconfirmed")
@@ -32,7 +32,7 @@ LOOKED_AT = tuple(name for name in CHANNEL_NAMES if name not in COUNTED)
 class Witness:
     """Looks at everything behind every frame, and after every turn asks the ring for the same."""
 
-    def __init__(self, channel: channel_world.WorldChannel, consumer: ChannelConsumer | None) -> None:
+    def __init__(self, channel: channel_harness.ChannelEnds, consumer: ChannelConsumer | None) -> None:
         service = channel.service
         self.channel, self.service, self.consumer = channel, service, consumer
         self.consuming, self.publishing = service.consuming, service.publishing
@@ -166,7 +166,7 @@ class Witnesses:
         for each in self.of.get(service, {}).values():
             each.settle()
 
-    def turn_over(self, channel: channel_world.WorldChannel, service: BrokerChannel) -> None:
+    def turn_over(self, channel: channel_harness.ChannelEnds, service: BrokerChannel) -> None:
         mine = self.of.setdefault(service, {})
         for link, each in list(mine.items()):
             each.turn_over(self.met)
@@ -187,7 +187,7 @@ class Witnesses:
 def witnesses() -> Any:
     found = Witnesses()
     handle, pump = BrokerChannel.handle, BrokerChannel.pump
-    wake = channel_world.WorldChannel.wake
+    wake = channel_harness.ChannelEnds.wake
 
     def handled(self: BrokerChannel, letter: Any) -> None:
         found.settle(self)
@@ -197,7 +197,7 @@ def witnesses() -> Any:
         found.settle(self)
         return pump(self, budget_bytes)
 
-    def woken(self: channel_world.WorldChannel, budget_bytes: int | None = None) -> int:
+    def woken(self: channel_harness.ChannelEnds, budget_bytes: int | None = None) -> int:
         service = self.service
         spent = wake(self, budget_bytes)
         found.turn_over(self, service)
@@ -206,7 +206,7 @@ def witnesses() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BrokerChannel, "handle", handled)
         patch.setattr(BrokerChannel, "pump", pumped)
-        patch.setattr(channel_world.WorldChannel, "wake", woken)
+        patch.setattr(channel_harness.ChannelEnds, "wake", woken)
         patch.setattr(consumers, "UNSENT_MAX", UNSENT_MAX)
         yield found
 

@@ -19,7 +19,7 @@ from amqp10broker.observe.timeline import LINK_NAMES, FrameRing, Taps
 from amqp10broker.operations.snapshot import LinkView, SessionView
 from amqp10broker.sessions.diagnosis.wait_reasons import WaitContext
 from amqp10broker.sessions.diagnosis.why_link import session_view
-from tests.support import world
+from tests.support import session_harness
 from tests.support.script import ScriptRunner
 
 SCRIPTS = sorted(Path(__file__).parents[1].glob("scripts/*.txt"))
@@ -30,7 +30,7 @@ OF_LINK = ("credit", "delivery_count", "drain")
 class Watched:
     """All links of one session, each in a ring of its own."""
 
-    def __init__(self, session: world.WorldSession) -> None:
+    def __init__(self, session: session_harness.FakeSessionTask) -> None:
         self.session = session
         self.rings: dict[Any, FrameRing] = {}
         self.checked = 0
@@ -75,9 +75,9 @@ class Watched:
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Watched]:
     sessions: dict[Any, Watched] = {}
-    wake = world.WorldSession.wake
+    wake = session_harness.FakeSessionTask.wake
 
-    def watch(session: world.WorldSession) -> bool:
+    def watch(session: session_harness.FakeSessionTask) -> bool:
         if session not in sessions:
             sessions[session] = Watched(session)
         moved = wake(session)
@@ -85,7 +85,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Watched]:
             sessions[session].turn_over()
         return moved
 
-    monkeypatch.setattr(world.WorldSession, "wake", watch)
+    monkeypatch.setattr(session_harness.FakeSessionTask, "wake", watch)
     return sessions
 
 
@@ -111,7 +111,7 @@ class Tapped:
         for frame in self._splitters[direction].feed(data):
             self.state.apply(direction, frame.channel, frame.body)
 
-    def compare(self, session: world.WorldSession) -> None:
+    def compare(self, session: session_harness.FakeSessionTask) -> None:
         """What a session's step has come to is the state that follows from all frames so far."""
         engine = session.service.session
         observed = self.state.session("in", engine.channel)
@@ -136,25 +136,29 @@ class Tapped:
 @pytest.fixture
 def tapped(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Tapped]:
     taps: dict[Any, Tapped] = {}
-    feed, written, wake = world.Client.feed, world.Client.written, world.WorldSession.wake
+    feed, written, wake = (
+        session_harness.Client.feed,
+        session_harness.Client.written,
+        session_harness.FakeSessionTask.wake,
+    )
 
-    def fed(client: world.Client, data: bytes) -> None:
+    def fed(client: session_harness.Client, data: bytes) -> None:
         taps.setdefault(client, Tapped()).feed("in", data)
         feed(client, data)
 
-    def wrote(client: world.Client, data: bytes) -> None:
+    def wrote(client: session_harness.Client, data: bytes) -> None:
         taps.setdefault(client, Tapped()).feed("out", data)
         written(client, data)
 
-    def woken(session: world.WorldSession) -> bool:
+    def woken(session: session_harness.FakeSessionTask) -> bool:
         moved = wake(session)
         if moved:
             taps[session.client].compare(session)
         return moved
 
-    monkeypatch.setattr(world.Client, "feed", fed)
-    monkeypatch.setattr(world.Client, "written", wrote)
-    monkeypatch.setattr(world.WorldSession, "wake", woken)
+    monkeypatch.setattr(session_harness.Client, "feed", fed)
+    monkeypatch.setattr(session_harness.Client, "written", wrote)
+    monkeypatch.setattr(session_harness.FakeSessionTask, "wake", woken)
     return taps
 
 

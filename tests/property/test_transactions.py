@@ -48,6 +48,7 @@ from amqp10broker.metadata.vhost_requests import (
     SetTopicPermission,
 )
 from amqp10broker.routing.exchange import Binding, Destination, ExchangeSpec
+from tests.support.catalog_log import CheckedCatalog, FakeHost, check_log, logged_catalog, restarted, state
 from tests.support.declaring import (
     add_user,
     add_vhost,
@@ -70,8 +71,7 @@ from tests.support.declaring import (
     unbind,
 )
 from tests.support.examples import tried
-from tests.support.journals import LONG
-from tests.support.kept_entries import Host, Watched, check_kept, kept_catalog, restarted, state
+from tests.support.journal_harness import LONG
 from tests.support.metadata_group import Agreement, Asked, Copy, caught
 
 SEEDS = 2000 if LONG else 150
@@ -233,7 +233,7 @@ class KeptCatalogs(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.catalog, self.kept = kept_catalog(Watched)
+        self.catalog, self.kept = logged_catalog(CheckedCatalog)
         self.numbers: dict[int, tuple[str, str]] = {}
         self.handles: list[QueueHandle] = []
 
@@ -246,7 +246,7 @@ class KeptCatalogs(RuleBasedStateMachine):
         """Go on with a catalog that was made of what is kept."""
         if orderly:
             self.catalog.changes.give_numbers_back(self.catalog.highest_number)
-        self.catalog = restarted(self.kept, Watched)
+        self.catalog = restarted(self.kept, CheckedCatalog)
         self.handles.clear()
 
     @rule(name=vhosts, limit=st.sampled_from((None, 0, 2)), text=st.sampled_from(("", "d")))
@@ -373,7 +373,7 @@ class KeptCatalogs(RuleBasedStateMachine):
     @invariant()
     def is_replayed(self) -> None:
         """The plans that were applied so far, applied to nothing, make the same catalog."""
-        again = Catalog(Host().start_queue)
+        again = Catalog(FakeHost().start_queue)
         for puts, forgets in self.catalog.log[1:]:  # the first is the virtual host that every one has
             again.apply(puts, forgets)
         assert state(again) == state(self.catalog)
@@ -381,7 +381,7 @@ class KeptCatalogs(RuleBasedStateMachine):
     @invariant()
     def is_kept(self) -> None:
         """What was told is what there is, and a restart at this point brings it back."""
-        check_kept(self.catalog, self.kept)
+        check_log(self.catalog, self.kept)
 
 
 TestKeptCatalogs = KeptCatalogs.TestCase

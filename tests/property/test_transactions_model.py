@@ -26,7 +26,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED
 from amqp10broker.runtime.broker import Broker
 from tests.support.declaring import declare
-from tests.support.journals import LONG
+from tests.support.journal_harness import LONG
 from tests.support.rawframes import attach_receiver, body_of, credit, disposition, transfer
 from tests.support.transacting import LINKS, Session, request, start
 from tests.support.trioclient import queue_counts, running_broker, settle_down

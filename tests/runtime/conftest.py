@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from amqp10broker.runtime.broker import Broker
 from tests.support.http_user import HttpUser, http_user
-from tests.support.surroundings import LogRecorder
+from tests.support.session_context import LogRecorder
 from tests.support.trioclient import running_broker
 from tests.support.virtual_time import wait_for_syncs
 

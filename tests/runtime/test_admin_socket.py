@@ -24,27 +24,17 @@ from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections import login
 from amqp10broker.runtime.mailbox import Mailbox
 from tests.runtime.conftest import LogRecorder
+from tests.support.admin_requests import ask, asked
 from tests.support.declaring import declare, declare_exchange
-from tests.support.handles import IdleHandle
-from tests.support.later import Slow
+from tests.support.deferred_decisions import DeferredDecisions
+from tests.support.queue_handles import FakeHandle
 from tests.support.rawframes import attach_receiver, attach_sender, credit, frame, open_frame, transfer
 from tests.support.rawframes import login as sasl
 from tests.support.trioclient import Client, connect, running_broker, settle_down
 from tests.support.trioclient091 import Client091, connect091
 
 
-async def ask(broker: Broker, op: str, vhost: str | None = None, /, **given: Any) -> Any:
-    response = await asked(broker, op, vhost, **given)
-    assert response["ok"], response
-    return response["result"]
-
-
-async def asked(broker: Broker, op: str, vhost: str | None = None, /, **given: Any) -> dict[str, Any]:
-    request = {"op": op, "vhost": vhost, "arguments": given}
-    return await admin.answer(broker, json.dumps(request).encode())
-
-
-class Mute(IdleHandle):
+class Mute(FakeHandle):
     """A queue that says nothing until it is told to; the handle of a `DeclaredQueue`."""
 
     def __init__(self, broker: Broker) -> None:
@@ -52,7 +42,7 @@ class Mute(IdleHandle):
         self.broker = broker
 
     def reply(self, ready: int) -> None:
-        letter: Any = self.letters.pop(0)
+        letter: Any = self.commands.pop(0)
         request = letter.request
         self.broker.reply_registry.post({request.reply_to: [Answer(request, ready, 0)]})
 
@@ -484,7 +474,7 @@ async def test_a_request_without_end_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 async def test_an_operation_waits_for_what_is_decided_later(broker: Broker) -> None:
     """And then for the queue that it has to ask; what is never decided is told as such."""
-    slow = broker.propose = Slow(broker.catalog)
+    slow = broker.propose = DeferredDecisions(broker.catalog)
     got: list[dict[str, Any]] = []
 
     async def ask(op: str, **given: Any) -> None:

@@ -12,7 +12,7 @@ from amqp10broker.config import FaultInjection, FlowSettings
 from amqp10broker.protocols.amqp10.performatives import Flow
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe.meters import Meter
-from tests.runtime.test_watches import ask
+from tests.support.admin_requests import ask
 from tests.support.rawframes import attach_sender, transfer
 from tests.support.trioclient import Client, connect, eventually, quiet_config, settle_down
 

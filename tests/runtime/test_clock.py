@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 import time
-from typing import Any
 
 import pytest
 import trio
 
 from amqp10broker.cli.status import page
-from amqp10broker.runtime.admin import admin, node
+from amqp10broker.runtime.admin import node
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.journal.journal_task import Syncer
@@ -20,6 +18,7 @@ from amqp10broker.runtime.observe import meters
 from amqp10broker.runtime.observe.meters import LOOK_S
 from amqp10broker.syncing import ANSWER
 from tests.runtime.conftest import LogRecorder
+from tests.support.admin_requests import ask
 from tests.support.trioclient import quiet_config
 
 
@@ -73,12 +72,6 @@ async def test_a_clock_that_jumps_does_not_jump_over_a_sync() -> None:
     assert trio.current_time() >= begun_s + 3_600
 
 
-async def answer_of(broker: Broker, operation: str) -> Any:
-    answer = await admin.answer(broker, json.dumps({"op": operation, "arguments": {}}).encode())
-    assert answer["ok"], answer
-    return answer["result"]
-
-
 class Ahead:
     """A queue whose time is ahead."""
 
@@ -100,7 +93,7 @@ async def test_what_is_wrong_with_clocks_is_logged_and_shown_while_it_is_and_whe
         add = broker.clock_watch.queues.add  # as a keeper has it
         await trio.sleep(LOOK_S + 1)
         assert not log.of("warning")
-        assert "note" not in "".join(page(await answer_of(broker, "waiting"), 80))
+        assert "note" not in "".join(page(await ask(broker, "waiting"), 80))
         set_s = 7_200.0
         queue = Ahead(5_000)
         add(queue)
@@ -111,13 +104,11 @@ async def test_what_is_wrong_with_clocks_is_logged_and_shown_while_it_is_and_whe
             "time of queues",
             "clock of the machine",
         ]
-        shown = " ".join(page(await answer_of(broker, "waiting"), 1_000))
+        shown = " ".join(page(await ask(broker, "waiting"), 1_000))
         assert "the clock of this node is 7199.0 s ahead of that of most nodes" in shown
         assert "quorum queues that this node leads (1) is up to 5.0 s ahead of the clock" in shown
         assert "the machine's clock was set: it is 7200.0 s ahead of the time" in shown
-        (check,) = [
-            each for each in (await answer_of(broker, "doctor"))["checks"] if each["check"] == "clock"
-        ]
+        (check,) = [each for each in (await ask(broker, "doctor"))["checks"] if each["check"] == "clock"]
         assert check["state"] == "warn"
         assert "up to 5.0 s ahead of the clock" in check["evidence"]
         log.entries.clear()

@@ -14,7 +14,7 @@ from amqp10broker.runtime.journal.journal_task import Committer
 from amqp10broker.storage.journal import Journal
 from tests.support.disks import SimDisk
 from tests.support.inventories import inventory_on
-from tests.support.journals import FOLDER, file_name, new_disk
+from tests.support.journal_harness import FOLDER, file_name, new_disk
 
 
 class Scene:
@@ -63,13 +63,19 @@ class Scene:
         return [record.index for batch in journal.recover() for record in batch]
 
 
+@pytest.fixture
+def scene(nursery: trio.Nursery) -> Scene:
+    """A scene whose committer runs."""
+    scene = Scene()
+    nursery.start_soon(scene.committer.run)
+    return scene
+
+
 async def _settled() -> None:
     await trio.testing.wait_all_tasks_blocked()
 
 
-async def test_nobody_is_told_before_the_sync_is_over(nursery: trio.Nursery) -> None:
-    scene = Scene(sync_s=0.01)
-    nursery.start_soon(scene.committer.run)
+async def test_nobody_is_told_before_the_sync_is_over(scene: Scene) -> None:
     ticket = scene.append()
     scene.committer.when_durable(ticket, lambda: scene.told.append("durable"))
     await trio.sleep(0.009)
@@ -77,14 +83,11 @@ async def test_nobody_is_told_before_the_sync_is_over(nursery: trio.Nursery) -> 
     await trio.sleep(0.002)
     assert (scene.told, scene.committer.journal.durable) == (["durable"], 1)
     assert scene.recovered() == [1]
-    nursery.cancel_scope.cancel()
 
 
-async def test_a_sync_that_is_running_counts_as_the_last_one(nursery: trio.Nursery) -> None:
+async def test_a_sync_that_is_running_counts_as_the_last_one(scene: Scene) -> None:
     """As soon as it has taken longer than the one before."""
-    scene = Scene(sync_s=0.01)
     committer = scene.committer
-    nursery.start_soon(committer.run)
     assert (committer.began, committer.last_sync_ms) == (None, 0)
     await committer.wait_durable(scene.append())
     assert (committer.began, committer.last_sync_ms) == (None, pytest.approx(10))
@@ -95,12 +98,9 @@ async def test_a_sync_that_is_running_counts_as_the_last_one(nursery: trio.Nurse
     assert (committer.began, committer.last_sync_ms) == (began, pytest.approx(10))
     await trio.sleep(45)
     assert committer.last_sync_ms == pytest.approx(45_005)
-    nursery.cancel_scope.cancel()
 
 
-async def test_what_comes_during_a_sync_makes_one_batch(nursery: trio.Nursery) -> None:
-    scene = Scene(sync_s=0.01)
-    nursery.start_soon(scene.committer.run)
+async def test_what_comes_during_a_sync_makes_one_batch(scene: Scene) -> None:
     scene.append()
     for _ in range(100):
         await trio.sleep(0.00005)
@@ -109,15 +109,10 @@ async def test_what_comes_during_a_sync_makes_one_batch(nursery: trio.Nursery) -
     assert scene.syncs == 2
     assert scene.committer.commits == 2
     assert scene.committer.sync_ms == pytest.approx(10)
-    nursery.cancel_scope.cancel()
 
 
-async def test_a_callback_may_wait_for_the_next_ticket_and_a_late_one_is_called_at_once(
-    nursery: trio.Nursery,
-) -> None:
-    scene = Scene()
+async def test_a_callback_may_wait_for_the_next_ticket_and_a_late_one_is_called_at_once(scene: Scene) -> None:
     committer = scene.committer
-    nursery.start_soon(committer.run)
     first = scene.append()
 
     def again() -> None:
@@ -133,14 +128,12 @@ async def test_a_callback_may_wait_for_the_next_ticket_and_a_late_one_is_called_
     committer.when_durable(first, lambda: scene.told.append("late"))
     assert scene.told[-1] == "late"
     await committer.wait_durable(first)
-    nursery.cancel_scope.cancel()
 
 
 async def test_a_commit_that_leaves_nothing_is_the_last_look_until_the_next_append(
-    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each look costs as much as a part of a commit."""
-    scene = Scene()
     looks = 0
     write = scene.journal.write
 
@@ -149,20 +142,16 @@ async def test_a_commit_that_leaves_nothing_is_the_last_look_until_the_next_appe
         looks += 1
         return write()
 
-    nursery.start_soon(scene.committer.run)
     await _settled()
     monkeypatch.setattr(scene.journal, "write", look)
     for _ in range(10):
         await scene.committer.wait_durable(scene.append())
         await _settled()
     assert (looks, scene.syncs) == (10, 10)
-    nursery.cancel_scope.cancel()
 
 
-async def test_what_nobody_asks_for_makes_no_commit_of_its_own(nursery: trio.Nursery) -> None:
+async def test_what_nobody_asks_for_makes_no_commit_of_its_own(scene: Scene) -> None:
     """A settlement that comes while a publish is synced goes with the next publish, or a little later."""
-    scene = Scene()
-    nursery.start_soon(scene.committer.run)
     scene.append()
     await trio.sleep(0.001)
     assert scene.committer.began is not None
@@ -175,12 +164,9 @@ async def test_what_nobody_asks_for_makes_no_commit_of_its_own(nursery: trio.Nur
     await trio.sleep(10)
     assert scene.committer.journal.durable == 4  # with what the inventory is told
     assert scene.recovered() == [1, 2, 3, 4]
-    nursery.cancel_scope.cancel()
 
 
-async def test_a_second_after_the_last_commit_the_inventory_is_told_of_it(nursery: trio.Nursery) -> None:
-    scene = Scene()
-    nursery.start_soon(scene.committer.run)
+async def test_a_second_after_the_last_commit_the_inventory_is_told_of_it(scene: Scene) -> None:
     await scene.committer.wait_durable(scene.append())
     size = len(scene.disk.contents(f"{FOLDER}/{file_name(1)}"))
     await trio.sleep(0.9)
@@ -191,7 +177,6 @@ async def test_a_second_after_the_last_commit_the_inventory_is_told_of_it(nurser
     assert scene.marks == 2  # the second finds nothing new
     await scene.committer.wait_durable(scene.append())
     assert scene.recovered() == [1, 2]
-    nursery.cancel_scope.cancel()
 
 
 async def test_commits_without_a_pause_do_not_keep_the_inventory_from_being_told_each_second(
@@ -211,14 +196,9 @@ async def test_commits_without_a_pause_do_not_keep_the_inventory_from_being_told
             assert scene.synced() >= sizes[-20]
     assert scene.syncs > 30
     assert scene.marks <= 10
-    nursery.cancel_scope.cancel()
 
 
-async def test_a_full_disk_is_told_and_tried_again_and_nothing_is_confirmed_or_lost(
-    nursery: trio.Nursery,
-) -> None:
-    scene = Scene()
-    nursery.start_soon(scene.committer.run)
+async def test_a_full_disk_is_told_and_tried_again_and_nothing_is_confirmed_or_lost(scene: Scene) -> None:
     await scene.committer.wait_durable(scene.append())
     await trio.sleep(10)  # the inventory has been told
     began = trio.current_time()
@@ -237,7 +217,6 @@ async def test_a_full_disk_is_told_and_tried_again_and_nothing_is_confirmed_or_l
     assert scene.told == ["full True", "full False"]
     assert not scene.committer.full
     assert scene.recovered() == [1, 2, 3]
-    nursery.cancel_scope.cancel()
 
 
 async def test_who_waits_for_room_hears_of_it_though_the_disk_never_counted_as_full() -> None:
@@ -371,15 +350,12 @@ async def test_stopping_with_a_full_disk_ends() -> None:
     assert scene.recovered() == []
 
 
-async def test_a_cancelled_wait_leaves_nothing_behind(nursery: trio.Nursery) -> None:
-    scene = Scene()
-    nursery.start_soon(scene.committer.run)
+async def test_a_cancelled_wait_leaves_nothing_behind(scene: Scene) -> None:
     ticket = scene.append()
     with trio.move_on_after(0.001) as scope:
         await scene.committer.wait_durable(ticket)
     assert scope.cancelled_caught
     await scene.committer.wait_durable(ticket)
-    nursery.cancel_scope.cancel()
 
 
 class Other:
@@ -421,7 +397,6 @@ async def test_another_file_is_durable_before_anything_is_told(nursery: trio.Nur
     committer.wake()
     await trio.sleep(0.5)
     assert asked[-1] == [99], "also when the journal has nothing to say"
-    nursery.cancel_scope.cancel()
 
 
 async def test_other_files_are_synced_though_the_disk_is_full(nursery: trio.Nursery) -> None:
@@ -447,4 +422,3 @@ async def test_other_files_are_synced_though_the_disk_is_full(nursery: trio.Nurs
     assert committer.journal.durable == 0
     await committer.wait_durable(ticket)
     assert scene.told == ["other durable", "full True", "full False"]
-    nursery.cancel_scope.cancel()

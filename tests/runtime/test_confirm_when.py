@@ -20,17 +20,17 @@ from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.journal.journal_task import SOON_S
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.sessions.messages import SessionMessage
-from tests.support.askers import asker_at
 from tests.support.declaring import declare
 from tests.support.disks import PowerLoss
-from tests.support.journals import LONG, files_of
-from tests.support.kept_queues import make_message
+from tests.support.journal_harness import LONG, files_of
 from tests.support.node import History, Kind, Node, Seat
+from tests.support.reply_addresses import reply_to_at
+from tests.support.stored_queue import make_message
 
 LIVES: Final = 200 if LONG else 8
 NAMES: Final = ("synced", "written")
 PERSISTENT: Final = (0, 1, 2, 4)
-"""Of five consecutive numbers, those that are published (`kept_queues.is_persistent`)."""
+"""Of five consecutive numbers, those that are published (`stored_queue.is_persistent`)."""
 
 
 @dataclass
@@ -117,7 +117,7 @@ class Confirming(Node):
 class _Publisher:
     def __init__(self, queue: DeclaredQueue, told: Told) -> None:
         self._mailbox: Mailbox[SessionMessage] = Mailbox()
-        self._ref = asker_at(queue, self._mailbox).publisher()
+        self._ref = reply_to_at(queue, self._mailbox).publisher()
         self._queue = queue
         self._told = told
         self._sent: dict[int, float] = {}

@@ -18,8 +18,8 @@ from amqp10broker.runtime.journal.bootstrap import Contents
 from amqp10broker.runtime.journal.data import INCARNATION, MEMBERSHIP
 from tests.runtime.test_standalone import queue
 from tests.support.metadata_group import first_entries
-from tests.support.quorum_nodes import GROUP, Node, World
-from tests.support.system_group import MemoryLog
+from tests.support.quorum_harness import GROUP, Harness, Node
+from tests.support.system_cluster import MemoryLog
 
 NODES = tuple(MemberAt(each, chr(96 + each), Address("host", each)) for each in (1, 2, 3, 4))
 
@@ -52,9 +52,9 @@ def faults_of(log: MemoryLog, records: Sequence[Any]) -> list[StorageError]:
     return list(contents.faults())
 
 
-def a_world() -> World:
+def a_world() -> Harness:
     """Three nodes, and a fourth that was added and has become a voter."""
-    world = World(1, file_bytes=10**6)
+    world = Harness(1, file_bytes=10**6)
     world.settle_down(lambda: world.leader() is not None)
     leader = world.leader()
     assert leader is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +25,6 @@ from tests.support.declaring import declare, delete_user
 from tests.support.trioclient import Client, connect, running_broker, settle_down
 from tests.support.trioclient091 import Client091, connect091, message
 
-Moved = Mapping[str, int]
 NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 DLX = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
 REFUSES = {"x-max-length": 1, "x-overflow": "reject-publish"}
@@ -86,6 +86,9 @@ class Scene:
         await self.new.send(raw.credit(1, 10))
 
 
+Step = Callable[[Scene], Awaitable[None]]
+
+
 async def later(scene: Scene) -> None:
     await trio.sleep(1)
 
@@ -94,15 +97,19 @@ async def nothing(scene: Scene) -> None:
     """No preparation."""
 
 
-def old(*parts: Any) -> Callable[[Scene], Awaitable[None]]:
+def old(*parts: Any) -> Step:
     return lambda scene: scene.old.send(1, *parts)
 
 
-def new(*frames: bytes) -> Callable[[Scene], Awaitable[None]]:
+def new(*frames: bytes) -> Step:
     return lambda scene: scene.new.send(*frames)
 
 
-def all_of(*steps: Callable[[Scene], Awaitable[None]]) -> Callable[[Scene], Awaitable[None]]:
+def attached(frame: bytes) -> Step:
+    return lambda scene: scene.attach(frame)
+
+
+def all_of(*steps: Step) -> Step:
     async def run(scene: Scene) -> None:
         for step in steps:
             await step(scene)
@@ -114,208 +121,122 @@ def all_of(*steps: Callable[[Scene], Awaitable[None]]) -> Callable[[Scene], Awai
 publish = Scene.publish
 consume = Scene.consume
 receive = Scene.receive
-attach_sender = all_of(lambda scene: scene.attach(raw.attach_sender(0, "/queues/q")))
 
 
 class Case(NamedTuple):
-    """What is done, and what moves: of the queue what moves of the client, if nothing else is said."""
+    """What is done, and the names of what moves, each as often as it moves.
+
+    Of the queue moves what moves of the client, if nothing else is said.
+    """
 
     name: str
-    before: Callable[[Scene], Awaitable[None]]
-    action: Callable[[Scene], Awaitable[None]]
-    client: Moved = NONE
-    queue: Moved | None = None
-    exchange: Moved = NONE
+    before: Step
+    action: Step
+    client: str = ""
+    queue: str | None = None
+    exchange: str = ""
     arguments: Mapping[str, Any] = NONE
 
 
-SENT = {"published": 1}
+confirmed = partial(publish, channel=2)
+nowhere = partial(publish, key="none")
+expiring = partial(publish, expiration="50")
+two_held = all_of(publish, publish, consume)
+get, get_settled = (methods.BasicGet("q", no_ack=no_ack) for no_ack in (False, True))
+reject, requeue = (old(methods.BasicReject(1, requeue)) for requeue in (False, True))
+transfer = new(raw.transfer(0, 0, b"x"))
+attach_sender = attached(raw.attach_sender(0, "/queues/q"))
+attach_nowhere = attached(raw.attach_sender(0, "/exchanges/amq.direct/none"))
+attach_anonymous = attached(raw.attach_sender(0, "", target=amqp10.Target(address=None)))
+
+SENT = "published"
+DEAD = "dead_lettered published"
+LOST = "published unroutable"
+AGAIN = "requeued delivered redelivered"
+LIMITED = {"x-queue-type": "quorum", "x-delivery-limit": 1}
 CASES = (
     Case("0-9-1 publish", nothing, publish, SENT, SENT, SENT),
-    Case(
-        "0-9-1 publish, confirmed",
-        nothing,
-        lambda scene: scene.publish(channel=2),
-        {"published": 1, "confirmed": 1},
-        SENT,
-        SENT,
-    ),
-    Case(
-        "0-9-1 publish, refused",
-        publish,
-        lambda scene: scene.publish(channel=2),
-        {"published": 1, "rejected": 1},
-        {"rejected": 1},
-        SENT,
-        REFUSES,
-    ),
-    Case(
-        "0-9-1 publish, no queue",
-        nothing,
-        lambda scene: scene.publish(key="none"),
-        {"published": 1, "unroutable": 1},
-        {},
-        {"published": 1, "unroutable": 1},
-    ),
+    Case("0-9-1 publish, confirmed", nothing, confirmed, "published confirmed", SENT, SENT),
+    Case("0-9-1 publish, refused", publish, confirmed, "published rejected", "rejected", SENT, REFUSES),
+    Case("0-9-1 publish, no queue", nothing, nowhere, LOST, "", LOST),
     Case(
         "0-9-1 publish, returned",
         nothing,
-        lambda scene: scene.publish(key="none", mandatory=True),
-        {"published": 1, "unroutable": 1, "returned": 1},
-        {},
-        {"published": 1, "unroutable": 1, "returned": 1},
+        partial(nowhere, mandatory=True),
+        *(f"{LOST} returned", "", f"{LOST} returned"),
     ),
     Case(
         "0-9-1 publish, the oldest is dropped",
-        publish,
-        publish,
-        SENT,
-        {"published": 1, "dropped": 1},
-        SENT,
+        *(publish, publish),
+        *(SENT, "published dropped", SENT),
         {"x-max-length": 1},
     ),
-    Case("a message expires", lambda scene: scene.publish(expiration="50"), later, queue={"expired": 1}),
+    Case("a message expires", expiring, later, queue="expired"),
+    Case("a message expires, and is dead-lettered", expiring, later, "", f"expired {DEAD}", SENT, DLX),
+    Case("0-9-1 consume", all_of(publish, publish), consume, "delivered delivered"),
     Case(
-        "a message expires, and is dead-lettered",
-        lambda scene: scene.publish(expiration="50"),
-        later,
-        queue={"expired": 1, "dead_lettered": 1, "published": 1},
-        exchange=SENT,
-        arguments=DLX,
+        "0-9-1 consume, no-ack",
+        all_of(publish, publish),
+        partial(consume, no_ack=True),
+        "delivered_settled delivered_settled",
     ),
-    *(
-        Case(
-            f"0-9-1 consume{', no-ack' if no_ack else ''}",
-            all_of(publish, publish),
-            lambda scene, no_ack=no_ack: scene.consume(no_ack=no_ack),
-            {mode: 2},
-        )
-        for no_ack, mode in ((False, "delivered"), (True, "delivered_settled"))
-    ),
-    *(
-        Case(
-            f"0-9-1 get{', no-ack' if no_ack else ''}",
-            publish,
-            old(methods.BasicGet("q", no_ack=no_ack), methods.BasicGet("q", no_ack=no_ack)),
-            {mode: 1, "got_nothing": 1},
-        )
-        for no_ack, mode in ((False, "got"), (True, "got_settled"))
-    ),
-    Case(
-        "0-9-1 ack",
-        all_of(publish, publish, consume),
-        old(methods.BasicAck(2, multiple=True)),
-        {"acknowledged": 2},
-    ),
-    Case(
-        "0-9-1 ack of what was got",
-        all_of(publish, old(methods.BasicGet("q"))),
-        old(methods.BasicAck(1)),
-        {"acknowledged": 1},
-    ),
-    Case(
-        "0-9-1 nack, requeued",
-        all_of(publish, publish, consume),
-        old(methods.BasicNack(1, False, True)),
-        {"requeued": 1, "delivered": 1, "redelivered": 1},
-    ),
-    Case(
-        "0-9-1 recover",
-        all_of(publish, publish, consume),
-        old(methods.BasicRecover(True)),
-        {"requeued": 2, "delivered": 2, "redelivered": 2},
-    ),
+    Case("0-9-1 get", publish, old(get, get), "got got_nothing"),
+    Case("0-9-1 get, no-ack", publish, old(get_settled, get_settled), "got_settled got_nothing"),
+    Case("0-9-1 ack", two_held, old(methods.BasicAck(2, multiple=True)), "acknowledged acknowledged"),
+    Case("0-9-1 ack of what was got", all_of(publish, old(get)), old(methods.BasicAck(1)), "acknowledged"),
+    Case("0-9-1 nack, requeued", two_held, old(methods.BasicNack(1, False, True)), AGAIN),
+    Case("0-9-1 recover", two_held, old(methods.BasicRecover(True)), f"{AGAIN} {AGAIN}"),
     Case(
         "0-9-1 get of what was returned",
-        all_of(publish, old(methods.BasicGet("q")), old(methods.BasicReject(1, True))),
-        old(methods.BasicGet("q", no_ack=True)),
-        {"got_settled": 1, "redelivered": 1},
+        all_of(publish, old(get), requeue),
+        old(get_settled),
+        "got_settled redelivered",
     ),
-    Case("0-9-1 reject", all_of(publish, consume), old(methods.BasicReject(1, False)), {"discarded": 1}),
+    Case("0-9-1 reject", all_of(publish, consume), reject, "discarded"),
     Case(
         "0-9-1 reject, dead-lettered",
         all_of(publish, consume),
-        old(methods.BasicReject(1, False)),
-        {"discarded": 1},
-        {"discarded": 1, "dead_lettered": 1, "published": 1},
-        SENT,
+        reject,
+        *("discarded", f"discarded {DEAD}", SENT),
         DLX,
     ),
     Case(
         "a quorum queue's limit of deliveries",
-        all_of(publish, consume, old(methods.BasicReject(1, True))),
+        all_of(publish, consume, requeue),
         old(methods.BasicReject(2, True)),
-        {"requeued": 1},
-        {"requeued": 1, "delivery_limit": 1},
-        arguments={"x-queue-type": "quorum", "x-delivery-limit": 1},
+        *("requeued", "requeued delivery_limit"),
+        arguments=LIMITED,
     ),
-    Case(
-        "a quorum queue delivers again",
-        all_of(publish, publish, consume),
-        old(methods.BasicReject(1, True)),
-        {"requeued": 1, "delivered": 1, "redelivered": 1},
-        arguments={"x-queue-type": "quorum"},
-    ),
+    Case("a quorum queue delivers again", two_held, requeue, AGAIN, arguments={"x-queue-type": "quorum"}),
     Case("0-9-1 publish, rolled back", old(methods.TxSelect()), all_of(publish, old(methods.TxRollback()))),
     Case(
         "0-9-1 publish, committed",
         old(methods.TxSelect()),
         all_of(publish, old(methods.TxCommit())),
-        SENT,
-        SENT,
-        SENT,
+        *(SENT, SENT, SENT),
     ),
     Case(
         "a dead letter that reaches no queue",
         all_of(publish, consume),
-        old(methods.BasicReject(1, False)),
-        {"discarded": 1},
-        {"discarded": 1, "dead_lettered": 1},
-        {"published": 1, "unroutable": 1},
+        reject,
+        *("discarded", "discarded dead_lettered", LOST),
         {"x-dead-letter-exchange": "amq.fanout"},
     ),
-    Case(
-        "1.0 transfer",
-        attach_sender,
-        new(raw.transfer(0, 0, b"x")),
-        {"published": 1, "confirmed": 1},
-        SENT,
-        SENT,
-    ),
+    Case("1.0 transfer", attach_sender, transfer, "published confirmed", SENT, SENT),
     Case(
         "1.0 transfer, settled", attach_sender, new(raw.transfer(0, 0, b"x", settled=True)), SENT, SENT, SENT
     ),
     Case(
         "1.0 transfer, refused",
         all_of(publish, attach_sender),
-        new(raw.transfer(0, 0, b"x")),
-        {"published": 1, "rejected": 1},
-        {"rejected": 1},
-        SENT,
+        transfer,
+        *("published rejected", "rejected", SENT),
         REFUSES,
     ),
-    Case(
-        "1.0 transfer, no queue",
-        all_of(lambda scene: scene.attach(raw.attach_sender(0, "/exchanges/amq.direct/none"))),
-        new(raw.transfer(0, 0, b"x")),
-        {"published": 1, "unroutable": 1},
-        {},
-        {"published": 1, "unroutable": 1},
-    ),
-    Case(
-        "1.0 transfer, no address",
-        all_of(lambda scene: scene.attach(raw.attach_sender(0, "", target=amqp10.Target(address=None)))),
-        new(raw.transfer(0, 0, b"x")),
-        {"rejected": 1},
-        {},
-    ),
+    Case("1.0 transfer, no queue", attach_nowhere, transfer, LOST, "", LOST),
+    Case("1.0 transfer, no address", attach_anonymous, transfer, "rejected", ""),
     *(
-        Case(
-            f"1.0 delivery, {mode}",
-            all_of(publish, publish),
-            lambda scene, fields=fields: scene.receive(**fields),
-            {mode: 2},
-        )
+        Case(f"1.0 delivery, {mode}", all_of(publish, publish), partial(receive, **fields), f"{mode} {mode}")
         for mode, fields in (("delivered", {}), ("delivered_settled", {"snd_settle_mode": 1}))
     ),
     *(
@@ -326,10 +247,10 @@ CASES = (
             moved,
         )
         for state, moved in (
-            (amqp10.Accepted(), {"acknowledged": 1}),
-            (amqp10.Rejected(), {"discarded": 1}),
-            (amqp10.Released(), {"requeued": 1, "delivered": 1, "redelivered": 1}),
-            (amqp10.Modified(delivery_failed=True), {"requeued": 1, "delivered": 1, "redelivered": 1}),
+            (amqp10.Accepted(), "acknowledged"),
+            (amqp10.Rejected(), "discarded"),
+            (amqp10.Released(), AGAIN),
+            (amqp10.Modified(delivery_failed=True), AGAIN),
         )
     ),
 )
@@ -357,12 +278,10 @@ async def test_these_counters_move_and_no_others(case: Case) -> None:
         }
         for level, counted in after.items()
     }
-    expected = {level: dict(case.client) for level in moved}
-    expected["queues"] = expected["queues of virtual hosts"] = dict(
-        case.client if case.queue is None else case.queue
-    )
-    expected["exchanges"] = dict(case.exchange)
-    assert moved == expected
+    expected = dict.fromkeys(moved, case.client)
+    queue = case.client if case.queue is None else case.queue
+    expected |= {"queues": queue, "queues of virtual hosts": queue, "exchanges": case.exchange}
+    assert moved == {level: Counter(names.split()) for level, names in expected.items()}
 
 
 async def test_nothing_falls_when_something_ends(broker: Broker) -> None:

@@ -27,7 +27,7 @@ from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.storage.disk import Disk
 from tests.runtime.conftest import LogRecorder
 from tests.support import declaring
-from tests.support.kept_entries import durable_part
+from tests.support.catalog_log import durable_part
 from tests.support.node import CLASSIC, STREAM, History, Seat
 from tests.support.trioclient import quiet_config
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 from pathlib import Path
@@ -13,18 +12,18 @@ import trio
 
 from amqp10broker import portable
 from amqp10broker.operations.doctor import CHECKS
-from amqp10broker.runtime.admin import admin, node
+from amqp10broker.runtime.admin import node
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe import meters
+from tests.support.admin_requests import ask
 from tests.support.certificates import Certificates
 from tests.support.declaring import declare
 from tests.support.trioclient import quiet_config
 
 
 async def doctor(broker: Broker) -> dict[str, tuple[str, str]]:
-    answer = await admin.answer(broker, json.dumps({"op": "doctor", "arguments": {}}).encode())
-    assert answer["ok"], answer
-    return {row["check"]: (row["state"], row["evidence"]) for row in answer["result"]["checks"]}
+    checks = (await ask(broker, "doctor"))["checks"]
+    return {row["check"]: (row["state"], row["evidence"]) for row in checks}
 
 
 async def found(**settings: Any) -> dict[str, tuple[str, str]]:
@@ -44,7 +43,10 @@ async def test_a_broker_as_it_comes_is_not_one_for_production(verify_passwords_a
     )
     assert said["default-user"] == (
         "warn",
-        ("user 'guest' has the password 'guest' from this machine, and for what comes over a proxy here"),
+        (
+            "user 'guest' has the password 'guest', for clients on this machine and those that connect "
+            "through a proxy on it"
+        ),
     )
     assert said["data-folder"][0] == "bad"
     assert said["data-folder"][1].startswith("3 queues are declared durable")
@@ -96,17 +98,17 @@ async def test_certificates_are_read_with_their_dates(tmp_path: Path, verify_pas
     async with Broker(quiet_config(**settings)) as broker:
         state, evidence = (await doctor(broker))["certificates"]
         assert state == "ok"
-        assert evidence.startswith(f"tls_certificate {made.server} ends 3000-01-01")
+        assert evidence.startswith(f"tls_certificate {made.server} expires 3000-01-01")
         later = broker.clock.now_ms() / 1000 + 60
         os.utime(made.server, (later, later))
         state, evidence = (await doctor(broker))["certificates"]
         assert state == "warn"
-        assert "changed after the broker had read it" in evidence
+        assert "the file has changed since the broker read it" in evidence
         await trio.Path(made.server).write_text("no certificate")
         os.utime(made.server, (later, later))  # the broker's clock stands while the machine's goes on
-        assert "cannot be read; the file was changed" in (await doctor(broker))["certificates"][1]
+        assert "cannot be read; the file has changed" in (await doctor(broker))["certificates"][1]
         await trio.Path(made.server).unlink()
-        assert "cannot be read; the file was changed" in (await doctor(broker))["certificates"][1]
+        assert "cannot be read; the file has changed" in (await doctor(broker))["certificates"][1]
 
 
 async def test_guest_with_another_password_or_none_at_all_is_no_default_user(
@@ -115,18 +117,17 @@ async def test_guest_with_another_password_or_none_at_all_is_no_default_user(
     """The password is verified as at a login."""
     async with Broker(quiet_config()) as broker:
         for op, given, said in (
-            ("change-password", {"user": "guest", "password": "another"}, "is not 'guest'"),
-            ("change-password", {"user": "guest", "password": "guest"}, "has the password 'guest'"),
-            ("delete-user", {"user": "guest"}, "there is no user 'guest'"),
+            ("change-password", {"password": "another"}, "is not 'guest'"),
+            ("change-password", {"password": "guest"}, "has the password 'guest'"),
+            ("delete-user", {}, "there is no user 'guest'"),
         ):
-            await admin.answer(broker, json.dumps({"op": op, "arguments": given}).encode())
+            await ask(broker, op, user="guest", **given)
             assert said in (await doctor(broker))["default-user"][1]
 
 
 async def test_traces_left_on_are_told(verify_passwords_at_once: None, tmp_path: Path) -> None:
     async with Broker(quiet_config()) as broker:
-        given = {"what": "guest", "on": True, "file": str(tmp_path / "frames")}
-        await admin.answer(broker, json.dumps({"op": "trace", "arguments": given}).encode())
+        await ask(broker, "trace", what="guest", on=True, file=str(tmp_path / "frames"))
         assert (await doctor(broker))["tracing"] == ("warn", "frames are traced: guest")
 
 
@@ -137,9 +138,9 @@ async def test_a_clock_that_was_set_since_the_start_is_told(
     monkeypatch.setattr(node, "_clock_status", lambda: 0)
     async with Broker(quiet_config()) as broker:
         for set_ms, state, said in (
-            (0, "ok", "was not set since the start"),
+            (0, "ok", "was not changed since the broker started"),
             (1_500, "warn", "1.5 s ahead of the broker's time"),
-            (-40_000, "bad", "40.0 s behind of the broker's time"),
+            (-40_000, "bad", "40.0 s behind the broker's time"),
         ):
             monkeypatch.setattr(node, "_wall_ms", lambda set_ms=set_ms: broker.clock.now_ms() + set_ms)
             found = (await doctor(broker))["clock"]

@@ -23,10 +23,10 @@ from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues import queues
-from tests.support.askers import asker_at
 from tests.support.declaring import declare, remove
-from tests.support.journals import files_of
+from tests.support.journal_harness import files_of
 from tests.support.rawframes import attach_receiver, begin, credit
+from tests.support.reply_addresses import reply_to_at
 from tests.support.trioclient import connect, eventually
 
 pytestmark = pytest.mark.real_clock
@@ -43,7 +43,7 @@ class Client:
 
     def __init__(self, queue: DeclaredQueue) -> None:
         self.mailbox: Mailbox[list[commands.Effect]] = Mailbox()
-        self.reply_to = reply_to = asker_at(queue, self.mailbox)
+        self.reply_to = reply_to = reply_to_at(queue, self.mailbox)
         self.queue = queue
         self.publisher = reply_to.publisher()
         self.consumer = reply_to.consumer()
@@ -140,10 +140,6 @@ def queue_of(broker: Broker, name: str = "q", kind: str = "classic", **given: An
 def counts(client: Client) -> tuple[int, int, int]:
     found = client.queue.handle.figures()
     return found.messages_ready, found.messages_unsettled, found.messages_dlx or 0
-
-
-async def alarm(broker: Broker, *, on: bool) -> None:
-    await eventually(lambda: ("disk" in broker.alarms) is on)
 
 
 async def test_persistent_messages_survive_in_order_and_transient_ones_do_not(folder: str) -> None:
@@ -296,32 +292,6 @@ async def test_a_failed_sync_tells_publishers_and_stops_the_broker(
         assert 1 in await queue_of(broker).get(9)
 
 
-async def test_a_full_disk_raises_the_alarm_and_goes_on_when_there_is_room(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with broker_on(folder) as broker:
-        client = queue_of(broker)
-        await client.post(1)
-        real = broker.data.disk.write
-
-        def no_room(fd: int, offset: int, pieces: object) -> None:
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(broker.data.disk, "write", no_room)
-        client.publish(2)
-        await alarm(broker, on=True)
-        assert client.confirmed == [1]
-        assert client.queue.handle.progress().full_ms is not None
-        assert client.queue.handle.queue_status().unconfirmed == 1
-        monkeypatch.setattr(broker.data.disk, "write", real)
-        await client.listen(until=2)
-        assert client.queue.handle.progress().full_ms is None
-        assert client.queue.handle.queue_status().unconfirmed == 0
-        await alarm(broker, on=False)
-    async with broker_on(folder) as broker:
-        assert await queue_of(broker).get(9) == [1, 2]
-
-
 async def test_a_fault_in_a_durable_queue_loses_nothing(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It begins again with what is on the disk."""
     async with broker_on(folder) as broker:
@@ -415,28 +385,6 @@ async def test_a_quorum_queue_that_failed_may_be_deleted_and_the_journal_is_clea
         client.queue.handle.post(commands.DELETE)
         assert not broker.journal_task._abandoned
         assert broker.journal_task.journal.live_bytes == 0
-
-
-@pytest.mark.rabbitmq("queue_parallel_SUITE", "trigger_message_store_compaction")
-async def test_the_journal_is_cleaned_while_a_queue_lives_in_it(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("amqp10broker.runtime.journal.journal_task.journal_sizes", files_of(2000))
-    async with broker_on(folder) as broker:
-        stays = queue_of(broker, "stays")
-        await stays.post(*range(5))
-        for _ in range(60):
-            passing = queue_of(broker, "passing")
-            await passing.post(*range(20))
-            passing.consumer = passing.reply_to.consumer()
-            await passing.get(20)
-            passing.settle(*range(20))
-        journal = broker.journal_task.journal
-        # What is cleaned last waits for the disk; about 60 000 bytes were written.
-        await eventually(lambda: journal.size_bytes < 12_000)
-    async with broker_on(folder) as broker:
-        assert await queue_of(broker, "passing").get(9) == []
-        assert await queue_of(broker, "stays").get(9) == list(range(5))
 
 
 async def test_letters_wait_until_the_journal_was_read(folder: str) -> None:

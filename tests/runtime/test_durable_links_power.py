@@ -15,7 +15,7 @@ from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.runtime.broker import Broker
 from tests.support import rawframes as raw
 from tests.support.declaring import bind, declare
-from tests.support.journals import LONG
+from tests.support.journal_harness import LONG
 from tests.support.node import Node
 from tests.support.trioclient import Client, connect, settle_down
 

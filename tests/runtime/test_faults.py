@@ -12,7 +12,7 @@ from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe.faults import FaultyStream
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.session import BrokerSession
-from tests.runtime.test_watches import ask, asked
+from tests.support.admin_requests import ask, asked
 from tests.support.rawframes import attach_sender, transfer
 from tests.support.trioclient import Client, connect, eventually, running_broker, settle_down
 

@@ -11,7 +11,7 @@ from amqp10broker.protocols.amqp091.methods import BasicGet, ChannelClose, Chann
 from amqp10broker.protocols.amqp10.performatives import Detach
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe import watches
-from tests.runtime.test_watches import ask, asked
+from tests.support.admin_requests import ask, asked
 from tests.support.rawframes import attach_receiver, attach_sender, credit, frame, transfer
 from tests.support.trioclient import connect, running_broker, settle_down
 from tests.support.trioclient091 import connect091

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,16 +11,10 @@ from amqp10broker.observe.frames.records import KnownLink, Listening, Record, Re
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Flow, Open
 from amqp10broker.protocols.connection import WireProtocol
-from amqp10broker.runtime.admin import admin
-from amqp10broker.runtime.broker import Broker
+from tests.support.admin_requests import ask, asked
 from tests.support.rawframes import attach_receiver, attach_sender, transfer
 from tests.support.trioclient import connect, running_broker, settle_down
 from tests.support.trioclient091 import connect091
-
-
-async def trace(broker: Broker, **given: Any) -> dict[str, Any]:
-    """What an operator at the admin socket is answered."""
-    return await admin.answer(broker, json.dumps({"op": "trace", "arguments": given}).encode())
 
 
 def records_of(path: Path) -> list[Record]:
@@ -37,21 +29,17 @@ def words(records: list[Record]) -> list[str]:
     ]
 
 
-async def declared(broker: Broker) -> None:
-    assert (await admin.answer(broker, b'{"op": "declare-queue", "arguments": {"name": "q"}}'))["ok"]
-
-
 async def test_everything_is_recorded_from_the_first_byte_of_a_connection(tmp_path: Path) -> None:
     """And ends with the trace; times grow."""
     path = tmp_path / "frames.jsonl"
     async with running_broker() as broker:
-        await declared(broker)
-        begun = await trace(broker, what="everything", on=True, file=str(path), frames=True)
+        await ask(broker, "declare-queue", name="q")
+        begun = await asked(broker, "trace", what="everything", on=True, file=str(path), frames=True)
         assert begun["ok"]
         client = await connect(broker).open()
         await client.call(Flow, attach_sender(0, "/queues/q"))
         await client.submit(transfer(0, 0, b"hello"))
-        ended = await trace(broker, what="everything", on=False)
+        ended = await asked(broker, "trace", what="everything", on=False)
         assert ended["result"]["lines"] == len(path.read_text().splitlines()) - 1
         await client.submit(transfer(0, 1, b"more"))
     records = records_of(path)
@@ -72,12 +60,12 @@ async def test_links_that_are_there_already_are_told_first(tmp_path: Path) -> No
     """With the address that is asked for, and no others."""
     path = tmp_path / "frames.jsonl"
     async with running_broker() as broker:
-        await declared(broker)
-        assert (await admin.answer(broker, b'{"op": "declare-queue", "arguments": {"name": "r"}}'))["ok"]
+        await ask(broker, "declare-queue", name="q")
+        await ask(broker, "declare-queue", name="r")
         client = await connect(broker).open()
         await client.call(Flow, attach_sender(5, "/queues/q"), attach_receiver(6, "/queues/r"))
         await settle_down()
-        assert (await trace(broker, what="/queues/q", on=True, file=str(path), frames=True))["ok"]
+        await ask(broker, "trace", what="/queues/q", on=True, file=str(path), frames=True)
     listening, known = records_of(path)[:2]
     assert isinstance(listening, Listening)
     assert not listening.begins
@@ -94,7 +82,7 @@ async def test_consumers_of_amqp_091_are_told_too(tmp_path: Path) -> None:
         await client.call(1, methods.QueueDeclare(queue="q"), methods.QueueDeclareOk)
         await client.call(1, methods.BasicConsume(queue="q", consumer_tag="t"), methods.BasicConsumeOk)
         number = str(client.task.number)
-        assert (await trace(broker, what=number, on=True, file=str(path), frames=True))["ok"]
+        await ask(broker, "trace", what=number, on=True, file=str(path), frames=True)
         await client.call(1, methods.BasicCancel(consumer_tag="t"), methods.BasicCancelOk)
     listening, known, *rest = records_of(path)
     assert isinstance(listening, Listening)

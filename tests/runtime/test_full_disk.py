@@ -229,8 +229,8 @@ def test_a_stream_is_read_and_its_publishers_wait(node: Node) -> None:
     _life(body)
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "trigger_message_store_compaction")
 def test_what_is_consumed_on_a_full_disk_makes_room_for_what_waits(node: Node) -> None:
-
     async def body(broker: Broker) -> None:
         journal = broker.journal_task.journal
         seat = _seat(broker, QUORUM)

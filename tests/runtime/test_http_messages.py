@@ -15,8 +15,8 @@ from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.sessions import jobs
 from tests.support.declaring import bind, declare, declare_exchange, set_permission
-from tests.support.handles import IdleHandle
 from tests.support.http_user import HttpUser, add_login, http_user
+from tests.support.queue_handles import FakeHandle
 from tests.support.rawframes import attach_sender, transfer
 from tests.support.trioclient import connect, settle_down
 from tests.support.trioclient091 import connect091
@@ -261,7 +261,7 @@ async def test_a_queue_that_does_not_answer_is_not_waited_for_for_ever(
     broker: Broker, user: HttpUser
 ) -> None:
     declare(broker.catalog, "/", "q")
-    broker.catalog.lookup_vhost("/").queues["q"].handle = IdleHandle()
+    broker.catalog.lookup_vhost("/").queues["q"].handle = FakeHandle()
     heard = await publish(user, "x")
     assert (heard.status, heard.json["error"]) == (503, "unavailable")
     assert heard.json["reason"].startswith("a queue has not answered for 15 s")

@@ -110,77 +110,72 @@ def inline() -> InlineSteps:
     return InlineSteps()
 
 
-async def test_letters_of_one_turn_are_one_batch(inline: InlineSteps) -> None:
-    async with trio.open_nursery() as nursery:
-        owner = Owner(inline)
+async def waiting(nursery: trio.Nursery, *owners: Owner) -> None:
+    """Run owners until each waits for its first messages."""
+    for owner in owners:
         nursery.start_soon(owner.run)
-        await settle_down()
-        inline.open = True
-        for number in range(3):
-            owner.mailbox.put(number)
-        inline.run()
-        assert owner.inline == [[0, 1, 2]]
-        owner.mailbox.put(3)  # inline steps are closed again
-        await settle_down()
-        assert owner.woken == [[3]]
-        nursery.cancel_scope.cancel()
+    await settle_down()
 
 
-async def test_one_that_has_not_waited_takes_its_letters_itself(inline: InlineSteps) -> None:
+async def test_letters_of_one_turn_are_one_batch(nursery: trio.Nursery, inline: InlineSteps) -> None:
+    owner = Owner(inline)
+    await waiting(nursery, owner)
+    inline.open = True
+    for number in range(3):
+        owner.mailbox.put(number)
+    inline.run()
+    assert owner.inline == [[0, 1, 2]]
+    owner.mailbox.put(3)  # inline steps are closed again
+    await settle_down()
+    assert owner.woken == [[3]]
+
+
+async def test_one_that_has_not_waited_takes_its_letters_itself(
+    nursery: trio.Nursery, inline: InlineSteps
+) -> None:
     """It may be in the middle of something; and letters stay in their order."""
-    async with trio.open_nursery() as nursery:
-        owner = Owner(inline)
-        nursery.start_soon(owner.run)
-        await settle_down()
-        owner.mailbox.put(1)
-        inline.open = True
-        owner.mailbox.put(2)
-        inline.run()
-        assert owner.inline == []
-        await settle_down()
-        assert owner.woken == [[1, 2]]
-        nursery.cancel_scope.cancel()
+    owner = Owner(inline)
+    await waiting(nursery, owner)
+    owner.mailbox.put(1)
+    inline.open = True
+    owner.mailbox.put(2)
+    inline.run()
+    assert owner.inline == []
+    await settle_down()
+    assert owner.woken == [[1, 2]]
 
 
-async def test_one_that_has_more_to_do_wakes(inline: InlineSteps) -> None:
-    async with trio.open_nursery() as nursery:
-        owner = Owner(inline)
-        owner.done = False
-        nursery.start_soon(owner.run)
-        await settle_down()
-        inline.open = True
-        owner.mailbox.put(1)
-        inline.run()
-        await settle_down()
-        assert (owner.inline, owner.woken) == ([[1]], [[]])
-        nursery.cancel_scope.cancel()
+async def test_one_that_has_more_to_do_wakes(nursery: trio.Nursery, inline: InlineSteps) -> None:
+    owner = Owner(inline)
+    owner.done = False
+    await waiting(nursery, owner)
+    inline.open = True
+    owner.mailbox.put(1)
+    inline.run()
+    await settle_down()
+    assert (owner.inline, owner.woken) == ([[1]], [[]])
 
 
-async def test_a_fault_is_the_owners_and_met_once(inline: InlineSteps) -> None:
+async def test_a_fault_is_the_owners_and_met_once(nursery: trio.Nursery, inline: InlineSteps) -> None:
     """Not that of the reader in whose turn it happened, nor of those who are next."""
-    async with trio.open_nursery() as nursery:
-        owner, next_one = Owner(inline), Owner(inline)
-        fault = owner.raises = ValueError("a fault")
-        for each in (owner, next_one):
-            nursery.start_soon(each.run)
-        await settle_down()
-        inline.open = True
-        owner.mailbox.put(1)
-        next_one.mailbox.put(1)
-        inline.run()
-        assert next_one.inline == [[1]]
-        owner.mailbox.put(2)
-        await settle_down()
-        assert owner.raised == [fault]
-        assert owner.woken == [[2]]
-        nursery.cancel_scope.cancel()
+    owner, next_one = Owner(inline), Owner(inline)
+    fault = owner.raises = ValueError("a fault")
+    await waiting(nursery, owner, next_one)
+    inline.open = True
+    owner.mailbox.put(1)
+    next_one.mailbox.put(1)
+    inline.run()
+    assert next_one.inline == [[1]]
+    owner.mailbox.put(2)
+    await settle_down()
+    assert owner.raised == [fault]
+    assert owner.woken == [[2]]
 
 
 async def test_one_that_is_cancelled_meanwhile_is_left_alone(inline: InlineSteps) -> None:
     async with trio.open_nursery() as nursery:
         owner = Owner(inline)
-        nursery.start_soon(owner.run)
-        await settle_down()
+        await waiting(nursery, owner)
         inline.open = True
         owner.mailbox.put(1)
         nursery.cancel_scope.cancel()
@@ -189,18 +184,14 @@ async def test_one_that_is_cancelled_meanwhile_is_left_alone(inline: InlineSteps
         assert owner.mailbox.close() == [1]
 
 
-async def test_a_chain_without_end_goes_on_by_tasks(inline: InlineSteps) -> None:
+async def test_a_chain_without_end_goes_on_by_tasks(nursery: trio.Nursery, inline: InlineSteps) -> None:
     """Two that give each other letters do not hold up the reader, nor everybody."""
-    async with trio.open_nursery() as nursery:
-        one, other = Owner(inline), Owner(inline)
-        one.passes_on, other.passes_on = [other], [one]
-        for each in (one, other):
-            nursery.start_soon(each.run)
-        await settle_down()
-        inline.open = True
-        one.mailbox.put(1)
-        inline.run()
-        assert len(one.inline) + len(other.inline) == INLINE_STEPS_MAX
-        await settle_down()
-        assert len(one.woken) + len(other.woken) == 1
-        nursery.cancel_scope.cancel()
+    one, other = Owner(inline), Owner(inline)
+    one.passes_on, other.passes_on = [other], [one]
+    await waiting(nursery, one, other)
+    inline.open = True
+    one.mailbox.put(1)
+    inline.run()
+    assert len(one.inline) + len(other.inline) == INLINE_STEPS_MAX
+    await settle_down()
+    assert len(one.woken) + len(other.woken) == 1

@@ -7,14 +7,14 @@ import pytest
 from amqp10broker.protocols.amqp10 import performatives
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.runtime.broker import Broker
-from tests.support.later import Slow
+from tests.support.deferred_decisions import DeferredDecisions
 from tests.support.rawframes import attach_receiver, attach_sender, begin, credit, frame, transfer
 from tests.support.trioclient import connect, queue_counts, settle_down
 
 TEMPORARY = performatives.Source(dynamic=True, capabilities=(Symbol("temporary-queue"),))
 
 
-async def decide(broker: Broker, slow: Slow) -> None:
+async def decide(broker: Broker, slow: DeferredDecisions) -> None:
     """What waits longest is decided; the letter goes to the session that asked, if it is there."""
     decided = slow.decide()
     broker.reply_registry.post({decided.ref.reply_to: decided})  # type: ignore[dict-item]
@@ -23,7 +23,7 @@ async def decide(broker: Broker, slow: Slow) -> None:
 
 async def test_a_link_is_answered_when_its_queue_is_decided(broker: Broker) -> None:
     """What was sent behind its attach counts, and another link of the session is answered before."""
-    slow = broker.propose = Slow(broker.catalog)
+    slow = broker.propose = DeferredDecisions(broker.catalog)
     client = await connect(broker).open()
     await client.send(attach_sender(0, "new"), transfer(0, 0, b"x"))
     assert (await client.call(performatives.Attach, attach_receiver(1, "/exchanges/none"))).handle == 1
@@ -36,7 +36,7 @@ async def test_a_link_is_answered_when_its_queue_is_decided(broker: Broker) -> N
 @pytest.mark.parametrize("way", ["end", "close", "lost"])
 async def test_a_session_ends_while_its_links_wait(broker: Broker, way: str) -> None:
     """At once, whatever is not decided; what is decided then concerns nobody, and nobody stays to hear it."""
-    slow = broker.propose = Slow(broker.catalog)
+    slow = broker.propose = DeferredDecisions(broker.catalog)
     at_rest = len(broker.reply_registry)
     client = await connect(broker).open()
     await client.send(attach_sender(0, "new"), transfer(0, 0, b"x"))

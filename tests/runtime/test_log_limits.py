@@ -7,6 +7,7 @@ import trio
 
 from amqp10broker.runtime.log import BURST, KEYS_MAX, PERIOD_S, LogLimits
 from tests.runtime.conftest import LogRecorder
+from tests.support.trioclient import alongside
 
 
 @pytest.fixture
@@ -27,8 +28,7 @@ async def test_beyond_the_burst_entries_are_counted_and_told_when_the_period_is_
     log: LogRecorder, limits: LogLimits
 ) -> None:
     """The sum comes by itself, with a number for each event, and the next period begins anew."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(limits.run)
+    async with alongside(limits.run):
         write(limits, log, "a", BURST + 3)
         write(limits, log, "a", 2, event="closed")
         await trio.sleep(PERIOD_S - 0.1)
@@ -39,7 +39,6 @@ async def test_beyond_the_burst_entries_are_counted_and_told_when_the_period_is_
         ]
         write(limits, log, "a", 1)
         assert log.entries[-1][2]["number"] == 0
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_sum_is_told_before_the_next_entry_of_its_key_also_without_the_task(

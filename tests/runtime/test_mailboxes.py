@@ -20,9 +20,9 @@ from amqp10broker.queues.commands import JOINED_MAX, TICK, Command, Publish, Pub
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections.session_task import READS_MAX, Bound, OutputBuffer
 from amqp10broker.runtime.mailbox import BatchHandle, Mailbox, send_commands
-from tests.support.askers import new_asker
 from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, flow, transfer
-from tests.support.trioclient import Client, connect, pipe_pair, queue_counts, settle_down
+from tests.support.reply_addresses import new_reply_to
+from tests.support.trioclient import Client, alongside, connect, pipe_pair, queue_counts, settle_down
 
 FLOW = FlowSettings()
 
@@ -197,12 +197,10 @@ async def test_cancelled_take_loses_no_letter() -> None:
         async def take(mailbox: Mailbox[int] = mailbox, taken: list[int] = taken) -> None:
             taken += await mailbox.take_all()
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(take)
+        async with alongside(take):
             for _ in range(steps):
                 await trio.lowlevel.checkpoint()
             mailbox.put(1)
-            nursery.cancel_scope.cancel()
         assert taken + mailbox.close() == [1]
 
 
@@ -250,7 +248,7 @@ def _told(box: Box) -> list[tuple[PublisherRef, list[int], list[bytes], bool] | 
 def test_publishes_to_several_queues_in_turns_are_one_for_each_queue() -> None:
     """As clients with several links send them; in their order, and none past another command."""
     first, second, third = Box(), Box(), Box()
-    asker = new_asker()
+    asker = new_reply_to()
     one, other = asker.publisher(), asker.publisher()
     given = [_publish(one, number) for number in range(6)]
     mail: list[tuple[Any, Command]] = [
@@ -271,7 +269,7 @@ def test_publishes_to_several_queues_in_turns_are_one_for_each_queue() -> None:
 
 
 def test_a_joined_publish_has_a_largest_size() -> None:
-    box, publisher = Box(), new_asker().publisher()
+    box, publisher = Box(), new_reply_to().publisher()
     many = range(JOINED_MAX - 1)
     message = (b"head", b"body")
     send_commands([(cast("Any", box), Publish(publisher, many, [message] * len(many), False))] * 3)

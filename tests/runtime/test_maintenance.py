@@ -11,7 +11,7 @@ import trio
 from amqp10broker.protocols.amqp091.methods import ConnectionClose
 from amqp10broker.protocols.amqp10.performatives import Close
 from amqp10broker.runtime.broker import Broker
-from tests.runtime.test_admin_socket import ask
+from tests.support.admin_requests import ask
 from tests.support.trioclient import connect, running_broker
 from tests.support.trioclient091 import connect091
 

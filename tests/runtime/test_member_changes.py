@@ -23,8 +23,9 @@ from amqp10broker.runtime.cluster.node_of_cluster import MemberChanges, MovedAwa
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import declare
 from tests.support.declaring import remove as delete_queue
-from tests.support.managing import Host
-from tests.support.quorum_nodes import GROUP, Journal, Node, World
+from tests.support.queue_handles import QueueHost
+from tests.support.quorum_harness import GROUP, Harness, Journal, Node
+from tests.support.trioclient import alongside
 
 PROMOTABLE, VOTER = MemberRole.PROMOTABLE, MemberRole.VOTER
 
@@ -38,12 +39,12 @@ class Scene:
     """
 
     def __init__(self) -> None:
-        self.world = World(1)
+        self.world = Harness(1)
         self.config = Config()
         self.absent: set[int] = set()
         self.decides = trio.Event()
         self.decides.set()
-        self.catalog = Catalog(Host().start_queue)
+        self.catalog = Catalog(QueueHost().start_queue)
         self.catalog.placement = self.place
         self.catalog.highest_number = GROUP - 1
         self.queue: DeclaredQueue = declare(self.catalog, "/", "q", arguments={"x-queue-type": "quorum"})[0]
@@ -86,10 +87,8 @@ class Scene:
                 self.world.step_all()
                 await trio.sleep(0.02)
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(live)
+        async with alongside(live):
             yield
-            nursery.cancel_scope.cancel()
 
     def declared(self) -> list[int]:
         """Nodes that have a member by the catalog, and by the log."""
@@ -151,10 +150,8 @@ async def test_of_many_queues_some_are_looked_at_each_time_and_none_is_left_out(
 
     groups = SimpleNamespace(get=look)
     changes = MemberChanges(1, scene.catalog, cast("Groups", groups), scene.propose, scene.config)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(changes.run)
+    async with alongside(changes.run):
         await trio.sleep(4.5)
-        nursery.cancel_scope.cancel()
     numbers = [queue.number for queue in scene.catalog]
     assert list(looked.values()) == [numbers[:2], numbers[2:4], numbers[4:], numbers[:2]]
 

@@ -6,12 +6,12 @@ import pytest
 
 from amqp10broker.operations.node import MemberState
 from amqp10broker.runtime.admin.serving_node import state_of
-from tests.support.quorum_nodes import GROUP, World
+from tests.support.quorum_harness import GROUP, Harness
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "status_noproc")
 def test_a_member_that_has_ended_does_not_run_and_the_others_say_how_they_stand() -> None:
-    world = World(1)
+    world = Harness(1)
     world.settle_down(lambda: world.leader() is not None)
     leader = world.leader()
     assert leader is not None

@@ -27,7 +27,7 @@ from tests.support import panels
 from tests.support import rawframes as raw
 from tests.support.declaring import add_vhost, declare, declare_exchange, delete_vhost, remove, set_permission
 from tests.support.http_user import add_login, http_user
-from tests.support.trioclient import connect, eventually, running_broker, settle_down
+from tests.support.trioclient import alongside, connect, eventually, running_broker, settle_down
 from tests.support.trioclient091 import connect091, message
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -369,10 +369,8 @@ async def test_a_scrape_of_many_queues_leaves_others_their_turns(monkeypatch: py
                 turns += 1
                 await trio.lowlevel.checkpoint()
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(other)
+        async with alongside(other):
             found = await scraped(broker, Form.PER_OBJECT)
-            nursery.cancel_scope.cancel()
         assert turns > 500 / 5
     names = [
         sample.labels["queue"]

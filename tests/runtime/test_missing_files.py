@@ -21,7 +21,7 @@ from amqp10broker.storage.check import accept_folder
 from amqp10broker.storage.folder import open_data_folder
 from amqp10broker.storage.record import HEADER_BYTES
 from tests.support.disks import SimDisk
-from tests.support.journals import LONG
+from tests.support.journal_harness import LONG
 from tests.support.node import CONFIG, FOLDER, KINDS, History, Node, NoMeter, Seat, faults_of
 
 STEPS: Final = 40

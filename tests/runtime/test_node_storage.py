@@ -14,7 +14,7 @@ import pytest
 
 from amqp10broker.errors import BrokerError
 from tests.runtime.conftest import LogRecorder
-from tests.support.journals import LONG
+from tests.support.journal_harness import LONG
 from tests.support.node import FOLDER, Node, faults_of
 
 STEPS: Final = 40

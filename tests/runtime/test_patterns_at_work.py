@@ -12,7 +12,7 @@ from amqp10broker.metadata.users import TopicPermission
 from amqp10broker.protocols.amqp091.methods import ChannelClose, ConnectionClose, ConnectionCloseOk
 from amqp10broker.runtime.broker import Broker
 from tests.runtime.conftest import LogRecorder
-from tests.runtime.test_admin_socket import ask
+from tests.support.admin_requests import ask
 from tests.support.declaring import set_topic_permission
 from tests.support.trioclient import quiet_config, running_broker
 from tests.support.trioclient091 import connect091

@@ -26,6 +26,7 @@ from tests.support.certificates import Certificates
 from tests.support.cluster_process import free_ports
 from tests.support.deadline import DEADLINE_S
 from tests.support.peer_network import Network, Node
+from tests.support.trioclient import alongside
 
 pytestmark = pytest.mark.real_clock
 
@@ -167,12 +168,10 @@ async def test_one_that_stands_between_two_tls_connections_is_found(certificates
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 await sink.aclose()
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(relay)
+        async with alongside(relay):
             await trio.testing.wait_all_tasks_blocked()
             with pytest.raises(HelloRefused, match="wrong secret"):
                 await a.peers.ask_address(port.getsockname(), {"what": "probe"}, DEADLINE_S)
-            nursery.cancel_scope.cancel()
         port.close()
 
 

@@ -17,9 +17,9 @@ from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.queues import RESTARTS_MAX
 from tests.runtime.conftest import LogRecorder
-from tests.support.askers import asker_at
 from tests.support.declaring import declare
 from tests.support.rawframes import attach_sender, transfer
+from tests.support.reply_addresses import reply_to_at
 from tests.support.trioclient import connect, running_broker
 
 MESSAGE = (make_head(None, None, "", "q"), b"a")
@@ -91,7 +91,7 @@ async def test_what_becomes_of_a_queue_that_fails(
         queue, _ = declare(broker.catalog, "/", "q", durable=True, arguments={"x-queue-type": kind})
         other, _ = declare(broker.catalog, "/", "other", durable=True)
         box: Mailbox[list[Effect]] = Mailbox()
-        publisher = asker_at(queue, box).publisher()
+        publisher = reply_to_at(queue, box).publisher()
         await queue.handle.begun.wait()  # type: ignore[attr-defined]
         with monkeypatch.context() as patch:
             break_at_publish(patch, kind)
@@ -110,7 +110,7 @@ async def test_what_becomes_of_a_queue_that_fails(
         queue.handle.post(Publish(publisher, [2], [MESSAGE], False))
         (answer,) = [effect for letter in await box.take_all() for effect in letter]
         assert isinstance(answer, Confirmed if becomes == "begins again" else Unconfirmed)
-        other.handle.post(Publish(asker_at(other, box).publisher(), [3], [MESSAGE], False))
+        other.handle.post(Publish(reply_to_at(other, box).publisher(), [3], [MESSAGE], False))
         (answer,) = [effect for letter in await box.take_all() for effect in letter]
         assert isinstance(answer, Confirmed)
 
@@ -122,7 +122,7 @@ async def test_a_classic_queue_that_fails_again_and_again_stays_down(
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
         queue, _ = declare(broker.catalog, "/", "q", durable=True)
         box: Mailbox[list[Effect]] = Mailbox()
-        publisher = asker_at(queue, box).publisher()
+        publisher = reply_to_at(queue, box).publisher()
         break_at_publish(monkeypatch, "classic")
         for number in range(RESTARTS_MAX + 1):
             queue.handle.post(Publish(publisher, [number], [MESSAGE], False))

@@ -12,6 +12,7 @@ from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.errors import BrokerError, StorageFailed
 from amqp10broker.runtime.cluster.cluster import Cluster
 from amqp10broker.runtime.cluster.system_node import RaftNode, now_ms
+from tests.support.trioclient import alongside
 
 BROKEN = StorageFailed("journal", "cannot be written", "look at the disk")
 
@@ -29,10 +30,8 @@ async def test_a_turn_is_given_when_its_millisecond_has_come(due_ms: int) -> Non
 
     raft = RaftNode(lambda *_: None)
     raft.give_turns(deadline, lambda: None)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(raft.run)
+    async with alongside(raft.run):
         await trio.sleep(due_ms / 1000 + 1)
-        nursery.cancel_scope.cancel()
 
 
 async def test_an_error_of_the_disk_in_a_turn_is_told() -> None:
@@ -42,10 +41,8 @@ async def test_an_error_of_the_disk_in_a_turn_is_told() -> None:
     raft, told = RaftNode(lambda *_: None), []
     raft.on_failed = told.append
     raft.give_turns(lambda: None, turn)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(raft.run)
+    async with alongside(raft.run):
         await trio.sleep(1)
-        nursery.cancel_scope.cancel()
     assert told[:1] == [BROKEN]
 
 

@@ -24,6 +24,7 @@ from amqp10broker.runtime.mailbox import ReplyRegistry
 from amqp10broker.runtime.queues.queue_task import QueueTask, RemoteQueue
 from amqp10broker.sessions.diagnosis.idle import idle_wait
 from amqp10broker.sessions.diagnosis.wait_reasons import Wait
+from tests.support.trioclient import alongside
 
 BODY = (make_head(None, None, "", "q"), b"body")
 SPEC = QueueSpec("/", "q", "classic", True, False, {}, number=7, home=1)
@@ -135,8 +136,7 @@ class Cluster:
 @pytest.mark.real_clock
 async def test_a_classic_queue_of_another_node_serves_as_one_of_this() -> None:
     cluster = Cluster()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(cluster.task.run)
+    async with alongside(cluster.task.run):
         ref, publisher = cluster.consumer(), cluster.session.publisher()
         cluster.remote.post(commands.Publish(publisher, [1], [BODY], settled=False))
         heard = await cluster.settle()
@@ -151,14 +151,12 @@ async def test_a_classic_queue_of_another_node_serves_as_one_of_this() -> None:
         cluster.line.nodes[2].links.heard(1, 1)
         assert not await cluster.settle()
         assert ref in cluster.task.queue_status().parts
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.real_clock
 async def test_when_the_home_is_lost_its_consumers_end_and_its_publishers_are_refused() -> None:
     cluster = Cluster()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(cluster.task.run)
+    async with alongside(cluster.task.run):
         ref, publisher = cluster.consumer(), cluster.session.publisher()
         cluster.remote.post(commands.Publish(publisher, [1], [BODY], settled=False))
         await cluster.settle()
@@ -182,14 +180,12 @@ async def test_when_the_home_is_lost_its_consumers_end_and_its_publishers_are_re
         (answer,) = await cluster.settle()
         assert isinstance(answer, commands.Answer)
         assert (answer.ready, answer.refused) == (1, None)
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.real_clock
 async def test_a_queue_that_was_deleted_says_so_at_other_nodes() -> None:
     cluster = Cluster()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(cluster.task.run)
+    async with alongside(cluster.task.run):
         publisher = cluster.session.publisher()
         cluster.remote.post(commands.AttachPublisher(publisher))
         await cluster.settle()
@@ -200,7 +196,6 @@ async def test_a_queue_that_was_deleted_says_so_at_other_nodes() -> None:
             cluster.line.nodes[2].sweep(())
         assert 7 not in cluster.line.nodes[2].links.clients
         assert not cluster.line.nodes[2].links.clients
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_node_whose_links_wait_for_nothing_sleeps() -> None:
@@ -216,8 +211,7 @@ async def test_a_node_whose_links_wait_for_nothing_sleeps() -> None:
         tick()
 
     nodes.links.tick = counted  # type: ignore[method-assign]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(nodes.run)
+    async with alongside(nodes.run):
         await trio.sleep(1.0)
         assert not nodes.links.port.stirred
         at_rest = ticks
@@ -226,4 +220,3 @@ async def test_a_node_whose_links_wait_for_nothing_sleeps() -> None:
         nodes.links.port.stir(SPEC.number)
         await trio.sleep(1.0)
         assert ticks == at_rest + 1
-        nursery.cancel_scope.cancel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,20 +15,15 @@ from amqp10broker.observe.frames.records import read_lines
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.types import Symbol
-from amqp10broker.runtime.admin import admin
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.tools.replay.player import Player, ReplayLogin, Script, Step, read_script
 from amqp10broker.tools.replay.replay import Replay
 from tests.support import rawframes as raw
+from tests.support.admin_requests import ask
 from tests.support.trioclient import connect, running_broker, settle_down
 from tests.support.trioclient091 import connect091, message
 
 Scene = Callable[[Broker], Awaitable[None]]
-
-
-async def ask(broker: Broker, operation: str, **given: Any) -> None:
-    answer = await admin.answer(broker, json.dumps({"op": operation, "arguments": given}).encode())
-    assert answer["ok"], answer
 
 
 def script_of(path: Path) -> Script:

@@ -16,14 +16,15 @@ from amqp10broker.errors import ConfigError
 from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp091.methods import ConnectionBlocked, ConnectionUnblocked
 from amqp10broker.protocols.amqp10.performatives import Begin, Flow
-from amqp10broker.runtime.admin.admin import answer
 from amqp10broker.runtime.broker import Broker
+from tests.support.admin_requests import ask, asked
 from tests.support.http_user import http_user
 from tests.support.rawframes import begin
 from tests.support.trioclient import connect, quiet_config, settle_down
 from tests.support.trioclient091 import connect091, message
 
 MB = 1_000_000
+WATERMARK = "vm_memory_high_watermark"
 
 
 class FakeMeter:
@@ -155,36 +156,17 @@ async def test_an_alarm_at_the_start_is_on_before_anybody_connects(meter: FakeMe
 # --- when it measures ---------------------------------------------------------------------------------
 
 
-async def test_it_measures_each_second_while_anybody_is_connected_and_not_otherwise(meter: FakeMeter) -> None:
-    """An idle broker sleeps; who connects wakes it."""
+@pytest.mark.parametrize("over_http", [False, True])
+async def test_it_measures_each_second_while_anybody_is_connected_and_not_otherwise(
+    meter: FakeMeter, over_http: bool
+) -> None:
+    """An idle broker sleeps; who connects wakes it. What clients of HTTP send takes memory before a login."""
     async with watched(meter) as broker:
         await pass_time(1_000)
         assert meter.asked == 1
         meter.used = 700 * MB
-        client = await connect(broker).open()
-        await pass_time(0.01)
-        assert broker.alarms == {"memory"}
-        meter.used = 50 * MB
-        await pass_time()
-        assert not broker.alarms
-        meter.asked = 0
-        await pass_time(10)
-        assert 9 <= meter.asked <= 11
-        await client.vanish()
-        await pass_time(1)
-        meter.asked = 0
-        await pass_time(1_000)
-        assert meter.asked <= 1
-
-
-async def test_it_measures_while_there_are_clients_of_http_alone(meter: FakeMeter) -> None:
-    """What they send takes memory before any of them has logged in."""
-    async with watched(meter) as broker:
-        await pass_time(1_000)
-        assert meter.asked == 1
-        async with http_user(broker):
-            meter.used = 700 * MB
-            await pass_time()
+        async with http_user(broker) if over_http else (await connect(broker).open()).stream:
+            await pass_time(0.01)
             assert broker.alarms == {"memory"}
             meter.used = 50 * MB
             await pass_time()
@@ -337,15 +319,10 @@ async def test_a_limit_set_while_running_is_judged_by_at_once(meter: FakeMeter) 
     """Lower and higher; the total is measured anew, as RabbitMQ does then."""
     async with watched(meter) as broker:
         client = await connect(broker).open()
-        assert (
-            broker.resource_monitor.set_limit("vm_memory_high_watermark", "absolute 40MB", source="test")
-            == 40 * MB
-        )
+        assert broker.resource_monitor.set_limit(WATERMARK, "absolute 40MB", source="test") == 40 * MB
         assert [each.body.incoming_window for each in await client.idle()] == [0]
         meter.total = 2_000 * MB
-        assert (
-            broker.resource_monitor.set_limit("vm_memory_high_watermark", "0.5", source="test") == 1_000 * MB
-        )
+        assert broker.resource_monitor.set_limit(WATERMARK, "0.5", source="test") == 1_000 * MB
         assert [each.body.incoming_window for each in await client.idle()] == [400]
         assert broker.config.vm_memory_high_watermark == "0.5"
 
@@ -366,9 +343,6 @@ async def test_a_bad_limit_changes_nothing(meter: FakeMeter, name: str, value: o
         with pytest.raises(ConfigError, match=problem):
             broker.resource_monitor.set_limit(name, value, source="test")
         assert broker.config is before
-
-
-# --- causes -------------------------------------------------------------------------------------------
 
 
 # --- what is shown ------------------------------------------------------------------------------------
@@ -436,13 +410,10 @@ async def test_changes_are_logged_with_the_figures(
 async def test_the_admin_door_sets_limits(meter: FakeMeter) -> None:
     """`set-limit` answers with bytes and with the alarms that are on then."""
     async with watched(meter) as broker:
-        request = b'{"op": "set-limit", "arguments": {"name": "vm_memory_high_watermark", "value": "10MB"}}'
         result = {"limit_bytes": 10 * MB, "alarms": ["memory"]}
-        assert await answer(broker, request) == {"ok": True, "result": result}
-        refused = await answer(
-            broker, b'{"op": "set-limit", "arguments": {"name": "disk_free_limit", "value": "-1"}}'
-        )
-        assert refused["ok"] is False
+        assert await ask(broker, "set-limit", name=WATERMARK, value="10MB") == result
+        refused = await asked(broker, "set-limit", name="disk_free_limit", value="-1")
+        assert not refused["ok"]
         assert "must be an amount such as 50MB" in refused["error"]
         assert broker.config.vm_memory_high_watermark == "10MB"
         assert broker.config.disk_free_limit is None

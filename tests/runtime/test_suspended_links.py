@@ -19,10 +19,10 @@ from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.queue_task import SessionCommits
 from amqp10broker.sessions.messages import SessionMessage
-from tests.runtime.test_watches import ask, asked
 from tests.support import rawframes as raw
+from tests.support.admin_requests import ask, asked
 from tests.support.declaring import declare, declare_exchange
-from tests.support.kept_queues import make_message
+from tests.support.stored_queue import make_message
 from tests.support.trioclient import Client, connect, queue_counts, running_broker, settle_down
 
 SECOND = amqp10.ReceiverSettleMode.SECOND

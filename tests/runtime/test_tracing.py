@@ -13,15 +13,15 @@ import trio
 from trio.testing import memory_stream_pair
 
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.content import content_frames
-from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Detach, Flow
 from amqp10broker.runtime.admin import admin
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe import trace_sinks
+from tests.runtime.conftest import LogRecorder
+from tests.support.admin_requests import ask, asked
 from tests.support.rawframes import attach_receiver, attach_sender, begin, flow, frame, transfer
 from tests.support.trioclient import Client, connect, running_broker, settle_down
-from tests.support.trioclient091 import connect091
+from tests.support.trioclient091 import connect091, message
 
 
 class Lines:
@@ -56,10 +56,6 @@ async def serve(broker: Broker, stream: trio.abc.Stream) -> None:
         await admin.serve_lines(broker, stream)
 
 
-async def request(broker: Broker, **fields: Any) -> dict[str, Any]:
-    return await admin.answer(broker, json.dumps({"op": "trace", "arguments": fields}).encode())
-
-
 def grant(handle: int) -> bytes:
     return flow(1, handle=handle, delivery_count=0, link_credit=1)
 
@@ -81,9 +77,9 @@ async def test_everything_can_be_asked_for_while_the_broker_runs(broker: Broker,
     trace.lines.clear()
     await connect(broker).open()
     assert trace.names()[0] == "<- AMQP"
-    refused = await request(broker, what="everything", on=True, file=str(tmp_path / "lines"))
+    refused = await asked(broker, "trace", what="everything", on=True, file=str(tmp_path / "lines"))
     assert "being traced already" in refused["error"]
-    assert (await request(broker, what="everything", on=False))["ok"]
+    await ask(broker, "trace", what="everything", on=False)
     assert trace.ended == "it was switched off"
 
 
@@ -91,7 +87,7 @@ async def test_a_trace_that_begins_in_the_middle_of_a_frame_shows_that_frame_who
     """AMQP 1.0: the reader holds its beginning, and nothing before it is shown."""
     client = await connect(broker).open()
     attach = attach_sender(0, "/queues/q")
-    assert (await admin.answer(broker, b'{"op": "declare-queue", "arguments": {"name": "q"}}'))["ok"]
+    await ask(broker, "declare-queue", name="q")
     await client.submit(attach[:20])
     shown = begun(broker, number_of(client))
     await client.call(Attach, attach[20:])
@@ -104,13 +100,7 @@ async def test_a_trace_of_amqp_091_begins_in_the_middle_of_a_content_too(broker:
     """Half of the body's frame has come; the method before it is past."""
     client = await connect091(broker).open()
     await client.call(1, methods.QueueDeclare(queue="q"), methods.QueueDeclareOk)
-    publish = content_frames(
-        1,
-        methods.BasicPublish(exchange="", routing_key="q"),
-        encode_properties(BasicProperties()),
-        b"0123456789",
-        4096,
-    )
+    publish = message(1, "q", b"0123456789")
     await client.send_bytes(publish[:-5])
     await settle_down()
     shown = begun(broker, str(client.task.number))
@@ -121,15 +111,8 @@ async def test_a_trace_of_amqp_091_begins_in_the_middle_of_a_content_too(broker:
 
 async def test_a_user_is_traced_on_all_connections_also_on_those_to_come(broker: Broker) -> None:
     """From the login on; others are not shown."""
-    added = b'{"op": "add-user", "arguments": {"user": "ann", "password": "secret"}}'
-    assert (await admin.answer(broker, added))["ok"]
-    assert (
-        await admin.answer(
-            broker,
-            b'{"op": "set-permissions", "arguments": {"user": "ann", "configure": ".*", "write": ".*", '
-            b'"read": ".*"}}',
-        )
-    )["ok"]
+    await ask(broker, "add-user", user="ann", password="secret")
+    await ask(broker, "set-permissions", user="ann", configure=".*", write=".*", read=".*")
     shown = begun(broker, "ann")
     other = await connect091(broker).open()
     await other.call(1, methods.QueueDeclare(queue="q"), methods.QueueDeclareOk)
@@ -146,8 +129,7 @@ async def test_a_user_is_traced_on_all_connections_also_on_those_to_come(broker:
 async def test_an_address_is_traced_on_links_that_are_there_and_links_that_come(broker: Broker) -> None:
     """Of one session, the frames of other links are left out; a bare name is the queue's address too."""
     for name in ("one", "two"):
-        asked = json.dumps({"op": "declare-queue", "arguments": {"name": name}})
-        assert (await admin.answer(broker, asked.encode()))["ok"]
+        await ask(broker, "declare-queue", name=name)
     client = await connect(broker).open(channels=2)
     await client.send(attach_sender(4, "/queues/one"), attach_sender(5, "/queues/two"))
     await client.idle()
@@ -176,8 +158,7 @@ async def test_an_address_is_traced_on_links_that_are_there_and_links_that_come(
 async def test_a_handle_that_is_used_again_for_another_address_is_not_shown(broker: Broker) -> None:
     """Also when the session ended and its channel is begun anew."""
     for name in ("one", "two"):
-        asked = json.dumps({"op": "declare-queue", "arguments": {"name": name}})
-        assert (await admin.answer(broker, asked.encode()))["ok"]
+        await ask(broker, "declare-queue", name=name)
     client = await connect(broker).open()
     shown = begun(broker, "/queues/o*")
     await client.send(attach_sender(0, "/queues/one"))
@@ -200,11 +181,7 @@ async def test_a_channel_is_shown_from_the_method_on_that_names_the_queue(broker
         await client.call(channel, methods.QueueDeclare(queue=name), methods.QueueDeclareOk)
     shown = begun(broker, "/queues/one")
     for name in ("two", "one", "two"):
-        await client.send_bytes(
-            content_frames(
-                1, methods.BasicPublish("", name), encode_properties(BasicProperties()), b"m", 4096
-            )
-        )
+        await client.publish("", name, b"m")
     await client.call(2, methods.QueuePurge(queue="two"), methods.QueuePurgeOk)
     await client.call(1, methods.ChannelClose(200, "", 0, 0), methods.ChannelCloseOk)
     assert shown.names() == [
@@ -223,9 +200,7 @@ async def test_a_consumer_that_is_there_already_is_traced_by_its_queue(broker: B
     await client.call(1, methods.BasicConsume(queue="one", consumer_tag="t"), methods.BasicConsumeOk)
     shown = begun(broker, "/queues/one")
     other = await connect091(broker).open()
-    await other.send_bytes(
-        content_frames(1, methods.BasicPublish("", "one"), encode_properties(BasicProperties()), b"m", 4096)
-    )
+    await other.publish("", "one", b"m")
     await client.idle()
     assert shown.names() == [
         "<- basic.publish",
@@ -239,8 +214,6 @@ async def test_a_consumer_that_is_there_already_is_traced_by_its_queue(broker: B
 
 async def test_everything_is_traced_from_the_protocol_header_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """``--trace-frames`` is the same mechanism; a header that is no protocol of ours is shown too."""
-    from tests.runtime.conftest import LogRecorder
-
     log = LogRecorder()
     monkeypatch.setattr("amqp10broker.runtime.observe.trace_sinks._log", log)
     async with running_broker(trace_frames=True) as broker:
@@ -296,17 +269,17 @@ async def test_the_trace_of_a_connection_ends_with_it_and_says_how(broker: Broke
 async def test_what_cannot_be_traced_is_refused_with_a_sentence(broker: Broker, tmp_path: Path) -> None:
     """Nothing is made meanwhile: no file, no trace."""
     file = str(tmp_path / "t")
-    unknown = await request(broker, what="gast", on=True, file=file)
+    unknown = await asked(broker, "trace", what="gast", on=True, file=file)
     assert unknown["kind"] == "NotFound"
     assert "'gast' is no connection's number, no user, and no address" in unknown["error"]
-    assert (await request(broker, what="guest", on=True, file=file))["ok"]
-    twice = await request(broker, what="guest", on=True, file=file)
+    await ask(broker, "trace", what="guest", on=True, file=file)
+    twice = await asked(broker, "trace", what="guest", on=True, file=file)
     assert f"user guest is being traced already, into {file}" in twice["error"]
-    nowhere = await request(broker, what="127.0.0.1", on=True, file=str(tmp_path / "no" / "t"))
+    nowhere = await asked(broker, "trace", what="127.0.0.1", on=True, file=str(tmp_path / "no" / "t"))
     assert "cannot be opened: No such file or directory" in nowhere["error"]
-    assert "'x' is not being traced; guest is" in (await request(broker, what="x", on=False))["error"]
+    assert "'x' is not being traced; guest is" in (await asked(broker, "trace", what="x", on=False))["error"]
     for bad in ({"what": 1, "on": True}, {"what": "guest", "on": 1}, {"what": "g", "on": True, "file": 1}):
-        assert "must be" in (await request(broker, **bad))["error"]
+        assert "must be" in (await asked(broker, "trace", **bad))["error"]
     assert [trace.what for trace in broker.tracing.views()] == ["guest"]
 
 
@@ -317,10 +290,10 @@ async def test_a_file_is_its_owners_alone_and_has_a_line_a_frame(broker: Broker,
     """Time, connection, direction, frame; the answer to off says how many."""
     client = await connect(broker).open()
     file = tmp_path / "trace"
-    on = await request(broker, what=number_of(client), on=True, file=str(file))
+    on = await asked(broker, "trace", what=number_of(client), on=True, file=str(file))
     assert on["result"]["target"] == f"connection {number_of(client)} (user guest, from {client.peer})"
     await client.call(Begin, begin(1))
-    off = await request(broker, what=number_of(client), on=False)
+    off = await asked(broker, "trace", what=number_of(client), on=False)
     assert off["result"] == {**on["result"], "lines": 2, "ended": "it was switched off"}
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
     first, second = file.read_text().splitlines()
@@ -332,18 +305,16 @@ async def test_a_file_that_takes_no_more_ends_the_trace_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection goes on; status says why."""
-    from tests.runtime.conftest import LogRecorder
-
     log = LogRecorder()
     monkeypatch.setattr(trace_sinks, "_log", log)
     monkeypatch.setattr(trace_sinks, "FILE_BYTES_MAX", 1024 * 1024)
     async with running_broker() as broker:
         client = await connect(broker).open()
-        assert (await request(broker, what="guest", on=True, file="/dev/full"))["ok"]
+        await ask(broker, "trace", what="guest", on=True, file="/dev/full")
         file = tmp_path / "big"
         file.write_bytes(bytes(1024 * 1024))
-        assert (await request(broker, what="127.0.0.1", on=True, file=str(file)))["ok"]
-        assert (await request(broker, what=number_of(client), on=True, file=str(file)))["ok"]
+        await ask(broker, "trace", what="127.0.0.1", on=True, file=str(file))
+        await ask(broker, "trace", what=number_of(client), on=True, file=str(file))
         await client.call(Begin, begin(1))
         full, _, bounded = broker.tracing.views()
         assert full.ended == "the file cannot be written: No space left on device"
@@ -368,7 +339,7 @@ async def test_a_terminal_gets_lines_as_they_come_until_the_trace_is_switched_of
         while len(lines) < 2:
             lines += (await received.next())["lines"]
         assert [line.split()[3:6] for line in lines] == [["<-", "ch", "1"], ["->", "ch", "1"]]
-        assert (await request(broker, what="guest", on=False))["ok"]
+        await ask(broker, "trace", what="guest", on=False)
         assert (await received.next())["ended"] == "it was switched off"
         assert await received.rest() == b""
 

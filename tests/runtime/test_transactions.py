@@ -90,18 +90,6 @@ async def test_300_transactions_on_one_link(session: Session) -> None:
     assert {len(txn_id) for txn_id in ids} == {8}
 
 
-async def test_posts_to_two_queues_are_seen_together_when_committed(broker: Broker, session: Session) -> None:
-    """The outcome comes at once, within the transactional state; the messages with the commit."""
-    txn_id = await session.declare()
-    for queue in ("one", "two", "one"):
-        state = await session.post(txn_id, queue)
-        assert state == TransactionalState(txn_id=txn_id, outcome=Accepted())
-    assert queue_counts(broker, "one") == queue_counts(broker, "two") == (0, 0)
-    assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
-    assert queue_counts(broker, "one") == (2, 0)
-    assert queue_counts(broker, "two") == (1, 0)
-
-
 async def test_an_unknown_id_posts_nothing_and_decides_nothing(broker: Broker) -> None:
     """A transaction that is discharged, or of another session, is unknown: its link ends."""
     await declare_queues(broker)
@@ -185,24 +173,6 @@ async def test_2000_posts_in_one_transaction_pass_a_credit_of_170(broker: Broker
             done += (answer.first if answer.last is None else answer.last) - answer.first + 1
     assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
     assert queue_counts(broker, "one") == (2_000, 0)
-
-
-async def test_unsettled_decisions(broker: Broker, session: Session) -> None:
-    """Rolled back, the client has the delivery as before; committed, it is told the outcome, settled."""
-    await session.post(None, "one")
-    (number,) = await session.consume("one", 1)
-    for fail in (True, False):
-        txn_id = await session.declare()
-        await session.decide(txn_id, number, settled=False)
-        if fail:
-            assert await session.ask(Discharge(txn_id=txn_id, fail=True)) == ACCEPTED
-            assert queue_counts(broker, "one") == (0, 1)
-    request_id = session.take_id()
-    await session.client.send(request(request_id, Discharge(txn_id=txn_id)))
-    answers = [got.body for got in await session.client.take(Disposition, 2)]
-    told = {(answer.role, answer.first): (answer.settled, answer.state) for answer in answers}
-    assert told == {(True, request_id): (True, ACCEPTED), (False, number): (True, ACCEPTED)}
-    assert queue_counts(broker, "one") == (0, 0)
 
 
 async def test_one_delivery_in_two_transactions_ends_the_second_ones_link(session: Session) -> None:
@@ -503,19 +473,6 @@ async def test_a_commit_of_amqp_0_9_1_waits_for_a_queue_that_was_declared_just_n
         await client.call(1, methods.TxCommit(), methods.TxCommitOk)
         assert waited == [(0, 0)]
         assert queue_counts(broker, "one") == queue_counts(broker, "two") == (1, 0)
-
-
-async def test_other_consumers_get_all_of_a_commit_after_it(broker: Broker, session: Session) -> None:
-    """A consumer that waits gets nothing before the commit."""
-    consumer = await connect(broker).open()
-    await consumer.send(attach_receiver(1, "/queues/one"), credit(1, 10))
-    txn_id = await session.declare()
-    for _ in range(3):
-        await session.post(txn_id, "one")
-    assert not any(isinstance(got.body, Transfer) for got in await consumer.idle())
-    await session.ask(Discharge(txn_id=txn_id))
-    with trio.fail_after(10):
-        assert len(await consumer.take(Transfer, 3)) == 3
 
 
 async def test_a_commit_of_amqp_0_9_1_is_one_step_of_its_queues() -> None:

@@ -23,7 +23,7 @@ from amqp10broker.protocols.amqp10.settling import ACCEPTED
 from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.runtime.broker import Broker
 from tests.support.declaring import declare
-from tests.support.journals import LONG
+from tests.support.journal_harness import LONG
 from tests.support.node import Node
 from tests.support.rawframes import attach_receiver, body_of, credit, disposition, message, transfer
 from tests.support.transacting import LINKS, start

@@ -10,6 +10,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from amqp10broker.runtime.connections.session_task import HEAVY, PORTION, READS_
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from tests.support.rawframes import attach_receiver, attach_sender, begin, frame
-from tests.support.trioclient import connect, running_broker, settle_down
+from tests.support.trioclient import alongside, connect, running_broker, settle_down
 from tests.support.trioclient091 import connect091
 
 HEAVY_A_TURN = PORTION // HEAVY
@@ -85,11 +86,9 @@ async def test_begins_and_ends_in_one_write_are_shared_out_over_turns(
         def look() -> None:
             at_once.append(broker.catalog.usage.counts[CHANNELS]["guest"])
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(neighbour.run, look)
+        async with alongside(partial(neighbour.run, look)):
             await client.send(*[begin(1), frame(1, End())] * pairs)
             await until_all(neighbour, pairs)
-            nursery.cancel_scope.cancel()
         kinds = [type(each.body) for each in await client.idle()]
         assert kinds.count(Begin) == kinds.count(End) == pairs
         assert neighbour.most <= HEAVY_A_TURN
@@ -143,11 +142,9 @@ async def test_attaches_in_one_write_are_shared_out_over_turns(monkeypatch: pyte
     pairs = 500
     async with running_broker() as broker:
         client = await connect(broker).open()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(neighbour.run)
+        async with alongside(neighbour.run):
             await client.send(*[attach_sender(0, "q"), frame(0, Detach(handle=0, closed=True))] * pairs)
             await until_all(neighbour, pairs)
-            nursery.cancel_scope.cancel()
         kinds = [type(each.body) for each in await client.idle()]
         assert kinds.count(Attach) == kinds.count(Detach) == pairs
         # What waited while the session was at work is taken together.
@@ -163,14 +160,12 @@ async def test_channels_opened_and_closed_in_one_write_are_shared_out_over_turns
     async with running_broker() as broker:
         client = await connect091(broker).open(channels=0)
         close = methods.ChannelClose(200, "", 0, 0)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(neighbour.run)
+        async with alongside(neighbour.run):
             await client.send(1, *[methods.ChannelOpen(), close] * 500)
             await until_all(neighbour, 500)
             for number in range(2, 502):
                 await client.send(number, methods.ChannelOpen(), close)
             await until_all(neighbour, 1000)
-            nursery.cancel_scope.cancel()
         kinds = [type(got) for _, got in await client.idle()]
         assert (kinds.count(methods.ChannelOpenOk), kinds.count(methods.ChannelCloseOk)) == (1000, 1000)
         assert neighbour.most <= READS_MAX * HEAVY_A_TURN
@@ -184,11 +179,9 @@ async def test_frames_of_one_write_are_also_read_in_portions(monkeypatch: pytest
     counted(monkeypatch, Connection, "_dispatch", neighbour)
     async with running_broker() as broker:
         client = await connect(broker).open(channels=0)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(neighbour.run)
+        async with alongside(neighbour.run):
             await client.send(*[begin(1), frame(1, End())] * 1000)
             await until_all(neighbour, 2000)
-            nursery.cancel_scope.cancel()
         kinds = [type(each.body) for each in await client.idle()]
         assert kinds.count(Begin) == kinds.count(End) == 1000
     assert neighbour.most <= PORTION
@@ -199,27 +192,21 @@ async def test_methods_of_one_write_are_also_read_in_portions(monkeypatch: pytes
     counted(monkeypatch, FrameReader091, "_on_method", neighbour)
     async with running_broker() as broker:
         client = await connect091(broker).open(channels=0)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(neighbour.run)
+        async with alongside(neighbour.run):
             await client.send(1, *[methods.ChannelOpen(), methods.ChannelClose(200, "", 0, 0)] * 1000)
             await until_all(neighbour, 2000)
-            nursery.cancel_scope.cancel()
     assert neighbour.most <= PORTION
 
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
+    if sys.implementation.name != "cpython":
+        pytest.skip("PyPy frees nothing before its collector comes")
     gc.disable()
     yield
     gc.enable()
 
 
-needs_reference_counts = pytest.mark.skipif(
-    sys.implementation.name != "cpython", reason="PyPy frees nothing before its collector comes"
-)
-
-
-@needs_reference_counts
 async def test_sessions_that_are_over_are_freed_without_the_garbage_collector(
     broker: Broker, no_collector: None
 ) -> None:
@@ -236,7 +223,6 @@ async def test_sessions_that_are_over_are_freed_without_the_garbage_collector(
     assert [ref() for ref in refs] == [None, None, None]
 
 
-@needs_reference_counts
 async def test_channels_that_are_over_are_freed_without_the_garbage_collector(
     broker: Broker, no_collector: None
 ) -> None:
@@ -253,7 +239,6 @@ async def test_channels_that_are_over_are_freed_without_the_garbage_collector(
     assert [ref() for ref in refs] == [None, None, None]
 
 
-@needs_reference_counts
 async def test_connections_that_are_over_are_freed_without_the_garbage_collector(
     broker: Broker, no_collector: None
 ) -> None:

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from amqp10broker.observe import timeline as rings
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.runtime.admin import admin
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe import watches
+from tests.support.admin_requests import ask, asked
 from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, flow, transfer
 from tests.support.trioclient import Client, connect, running_broker, settle_down
 from tests.support.trioclient091 import Client091, connect091
-
-
-async def asked(broker: Broker, op: str, /, **given: Any) -> dict[str, Any]:
-    return await admin.answer(broker, json.dumps({"op": op, "arguments": given}).encode())
-
-
-async def ask(broker: Broker, op: str, /, **given: Any) -> Any:
-    response = await asked(broker, op, **given)
-    assert response["ok"], response
-    return response["result"]
 
 
 async def publisher_and_consumer(broker: Broker) -> Client:

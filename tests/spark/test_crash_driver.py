@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.journals import LONG
+from tests.support.journal_harness import LONG
 from tests.support.spark_process import DriverProcess, Query, batches, spark_driver, stream_query
 from tests.support.spark_rows import Tally, declare, publish, read_copies, tally, tally_rows, url
 

@@ -16,7 +16,7 @@ import pyarrow.dataset
 import pytest
 
 from tests.support.broker_process import REPOSITORY
-from tests.support.process_family import Family, Listening, command_line, family, wait_until
+from tests.support.process_tree import Family, Listening, command_line, family, wait_until
 from tests.support.spark_process import QUICK_SPARK
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]

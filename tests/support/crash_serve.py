@@ -9,7 +9,7 @@ import sys
 
 from amqp10broker.cli.main import main
 from amqp10broker.runtime.journal import journal_task
-from tests.support.journals import files_of
+from tests.support.journal_harness import files_of
 
 if __name__ == "__main__":
     journal_task.journal_sizes = files_of(int(sys.argv.pop(1)))  # type: ignore[assignment]

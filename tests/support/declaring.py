@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -190,13 +190,9 @@ def clear_topic_permission(
     _catalog(accounts, vhost).propose(vhost_requests.ClearTopicPermission(user, vhost, exchange))
 
 
-def export(
-    catalog: Catalog,
-    *,
-    conceal: Callable[[PasswordRecord | None], PasswordRecord | None] = lambda record: record,
-) -> dict[str, Any]:
-    """All that is declared, as a document for definitions files."""
+def export(catalog: Catalog) -> dict[str, Any]:
+    """Return the document of a definitions file with everything that is declared."""
     return {
         name: list(section.made()) if isinstance(section, ExportSection) else section
-        for name, section in sections(catalog, conceal).items()
+        for name, section in sections(catalog, lambda record: record).items()
     }

@@ -38,14 +38,12 @@ def message(
     return MessageReader("", "q", "guest", impersonator=True).read(payload)
 
 
-def evaluate(
-    text: str, on: Message, now_ms: int = NOW_MS, compiled: Callable[[str], SqlFilter] = compile_sql
-) -> Any:
+def evaluate(text: str, on: Message, compiled: Callable[[str], SqlFilter] = compile_sql) -> Any:
     """The value of an expression: True, False, None for unknown, or any other."""
     sql = compiled(text)
     values = FieldReader(sql.fields, uuid_as_binary=True).read(on)
     if sql.uses_time:
-        values.append(now_ms)
+        values.append(NOW_MS)
     return sql.run(values)
 
 

@@ -11,10 +11,10 @@ from amqp10broker.storage.stream_files import FileShelf, part_of
 TOP = "/"
 
 
-def inventory_on(disk: Disk, folder: str = TOP) -> Inventory:
-    """The inventory of a folder, read; made if there is none."""
-    inventory = Inventory(disk, folder)
-    if is_there(disk, folder):
+def inventory_on(disk: Disk) -> Inventory:
+    """The inventory of a disk, read; made if there is none."""
+    inventory = Inventory(disk, TOP)
+    if is_there(disk, TOP):
         inventory.open()
     else:
         inventory.make()

@@ -101,9 +101,9 @@ class _Search:
     def __init__(self, operations: Sequence[Operation]) -> None:
         self._ordered = sorted(operations, key=lambda each: each.began)
 
-    def finds(self, first: State) -> bool:
+    def finds_one(self) -> bool:
         must = sum(1 << place for place, each in enumerate(self._ordered) if each.answer is not Answer.NONE)
-        begin = _Partial(0, (first,), ())
+        begin = _Partial(0, (None,), ())
         waiting, seen = [begin], {begin}
         while waiting:
             partial = waiting.pop()
@@ -175,9 +175,9 @@ def _least(partial: _Partial, operation: Operation) -> int:
     )
 
 
-def is_explained(operations: Sequence[Operation], first: State = None) -> bool:
+def is_explained(operations: Sequence[Operation]) -> bool:
     """Whether an order of the changes explains all that was seen of a name."""
-    return _Search(operations).finds(first)
+    return _Search(operations).finds_one()
 
 
 def check(histories: Mapping[str, Sequence[Operation]]) -> None:

@@ -15,7 +15,6 @@ from amqp10broker.auth.authorise import Access, CatalogGrants
 from amqp10broker.errors import RefusedError
 from amqp10broker.message.amqp10 import MessageReader
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.metadata.queue_requests import QueueEnded
 from amqp10broker.metadata.users import Permission
 from amqp10broker.metadata.vhost import VirtualHost
@@ -26,53 +25,15 @@ from amqp10broker.operations.registry import OPERATIONS, operation_named
 from amqp10broker.protocols.amqp10.codec import decode, encode
 from amqp10broker.protocols.amqp10.performatives import Properties, decode_composite
 from amqp10broker.protocols.amqp10.types import Described, ULong
-from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.commands import Answer, Command, Effect, PeerId, Publish, Subscribe
-from tests.support.askers import new_asker
+from amqp10broker.queues.commands import Answer, Publish, Subscribe
 from tests.support.declaring import add_user, set_permission
-from tests.support.handles import MachineHandle
 from tests.support.notation import body_bytes, message
+from tests.support.queue_handles import QueueHost
+from tests.support.reply_addresses import new_reply_to
 
 NODE = "node-1"
-ELSEWHERE = new_asker("elsewhere")
+ELSEWHERE = new_reply_to("elsewhere")
 _AMQP_VALUE = ULong(0x77)
-
-
-class Box(MachineHandle[ClassicQueue]):
-    """A queue and the letters to it; the `QueueHandle`."""
-
-    def __init__(self, spec: QueueSpec, on_deleted: Callable[[Box], None] = lambda box: None) -> None:
-        super().__init__(
-            ClassicQueue(
-                spec.name, durable=spec.durable, auto_delete=spec.auto_delete, settings=spec.settings
-            )
-        )
-        self.spec = spec
-        self._on_deleted = on_deleted
-        self.letters: list[Command] = []
-
-    def post(self, command: Command) -> None:
-        self.letters.append(command)
-
-    def work(self) -> dict[PeerId, list[Effect]]:
-        letters, self.letters = self.letters, []
-        for command in letters:
-            self.queue.apply(command, 0)
-        if self.queue.deleted:
-            self._on_deleted(self)
-        return self.queue.take_effects()
-
-
-class Host:
-    """Starts queues for the catalog."""
-
-    def __init__(self) -> None:
-        self.boxes: dict[str, Box] = {}
-        self.on_deleted: Callable[[Box], None] = lambda box: None
-
-    def start_queue(self, spec: QueueSpec) -> Box:
-        self.boxes[spec.name] = box = Box(spec, lambda deleted: self.on_deleted(deleted))
-        return box
 
 
 _SOME: dict[Kind, Any] = {
@@ -124,10 +85,10 @@ class Broker:
 
     def __init__(self) -> None:
         self.node: Any = NotedNode()
-        self.host = Host()
+        self.host = QueueHost()
         self.catalog = Catalog(self.host.start_queue)
-        self.host.on_deleted = lambda box: self.catalog.propose(
-            QueueEnded(box.spec.vhost, box.spec.name, box)
+        self.host.on_deleted = lambda queue: self.catalog.propose(
+            QueueEnded(queue.spec.vhost, queue.spec.name, queue)
         )
         add_user(self.catalog, "guest", None, tags=["administrator"])
         set_permission(self.catalog, "guest", "/", Permission())
@@ -183,12 +144,12 @@ class Broker:
     def fill(self, name: str, count: int) -> None:
         read = MessageReader("", name, "guest").read
         messages = [read(message(body_bytes(f"m{number}"))) for number in range(count)]
-        box = self.host.boxes[name]
+        box = self.host.queues[name]
         box.post(Publish(ELSEWHERE.publisher(), range(count), messages, True))
         box.work()
 
     def consume(self, name: str) -> None:
-        box = self.host.boxes[name]
+        box = self.host.queues[name]
         box.post(Subscribe(ELSEWHERE.consumer(), False))
         box.work()
 

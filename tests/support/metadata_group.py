@@ -27,7 +27,7 @@ from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, Key, Plan, Put
 from amqp10broker.metadata.queue import ClusterFacts, NodeFacts, Placement
 from amqp10broker.metadata.queue_requests import ConnectionEnded
 from amqp10broker.metadata.vhost_requests import NodeLost
-from tests.support.kept_entries import Host, Watched, state
+from tests.support.catalog_log import CheckedCatalog, FakeHost, state
 
 
 def conceal(record: Any) -> Any:
@@ -35,7 +35,7 @@ def conceal(record: Any) -> Any:
 
 
 def first_entries(nodes: int) -> list[tuple[Key, Value]]:
-    catalog = Catalog(Host().start_queue)
+    catalog = Catalog(FakeHost().start_queue)
     facts = [Put(CLUSTER, ClusterFacts("id", "name")), Put(NODE_NUMBERS, nodes)]
     for number in range(1, nodes + 1):
         name = chr(96 + number)
@@ -44,8 +44,8 @@ def first_entries(nodes: int) -> list[tuple[Key, Value]]:
     return [(put.key, encoded(put.key, put.record)) for put in entries(catalog)]
 
 
-def filled(first: Iterable[tuple[Key, Value]]) -> Watched:
-    catalog = Watched(Host().start_queue)
+def filled(first: Iterable[tuple[Key, Value]]) -> CheckedCatalog:
+    catalog = CheckedCatalog(FakeHost().start_queue)
     catalog.apply([Put(key, decoded(key, value)) for key, value in first])
     return catalog
 
@@ -191,7 +191,7 @@ class Agreement:
             assert state(node.catalog) == state(self.truth)
             assert node.machine.snapshot() == self.nodes[0].machine.snapshot()
             check_whole(node.catalog)
-            again = Watched(Host().start_queue)
+            again = CheckedCatalog(FakeHost().start_queue)
             restore(again, node.machine.entries())
             assert state(again) == state(node.catalog), "the machine has other entries"
 

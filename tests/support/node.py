@@ -33,11 +33,11 @@ from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.sessions.messages import SessionMessage
 from amqp10broker.storage.check import check_folder
 from amqp10broker.storage.folder import inspect_data_folder
-from tests.support.askers import asker_at
 from tests.support.declaring import declare
 from tests.support.disks import PowerLoss, SimDisk
-from tests.support.journals import files_of
-from tests.support.kept_queues import is_persistent, make_message, number_of, shorten_pages
+from tests.support.journal_harness import files_of
+from tests.support.reply_addresses import reply_to_at
+from tests.support.stored_queue import is_persistent, make_message, number_of, shorten_pages
 
 FOLDER: Final = "/data"
 CONFIG: Final = Config(port=0, data_dir=FOLDER, admin_socket="")
@@ -130,7 +130,7 @@ class Seat:
 
     def __init__(self, queue: DeclaredQueue, history: History) -> None:
         self.mailbox: Mailbox[SessionMessage] = Mailbox()
-        self.here = asker_at(queue, self.mailbox)
+        self.here = reply_to_at(queue, self.mailbox)
         self.handle = queue.handle
         self.history = history
         self.publisher = self.here.publisher()

@@ -7,7 +7,6 @@ letters to queues, letters from queues. The test says what moves next.
 from __future__ import annotations
 
 from amqp10broker.config import Config, FlowSettings
-from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.connection import FrameReader
 from amqp10broker.protocols.amqp10.delivery import DeliveryBatch
@@ -24,37 +23,15 @@ from amqp10broker.protocols.amqp10.link import (
 )
 from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.protocols.serial import MASK, diff
-from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.commands import Command, Deliver, Effect
+from amqp10broker.queues.commands import Deliver, Effect
 from amqp10broker.sessions.amqp10.session import BrokerSession
-from tests.support.askers import new_asker
-from tests.support.handles import MachineHandle
+from tests.support.queue_handles import QueueHost
 from tests.support.rawframes import FrameCutter, Got
-from tests.support.surroundings import make_catalog, make_context
+from tests.support.reply_addresses import new_reply_to
+from tests.support.session_context import make_catalog, make_context
 
 FRAME_BYTES = 512
-
-
-class QueueBox(MachineHandle[ClassicQueue]):
-    """A queue and its letters; the `QueueHandle` of the pair's broker."""
-
-    def __init__(self, name: str, *, durable: bool) -> None:
-        super().__init__(ClassicQueue(name, durable=durable))
-        self.letters: list[list[Command]] = []
-
-    def post(self, command: Command) -> None:
-        self.letters.append([command])
-
-
-class Host:
-    """Starts queues for the catalog."""
-
-    def __init__(self) -> None:
-        self.boxes: dict[str, QueueBox] = {}
-
-    def start_queue(self, queue: QueueSpec) -> QueueBox:
-        self.boxes[queue.name] = box = QueueBox(queue.name, durable=queue.durable)
-        return box
+BATCH_BYTES = 4_000
 
 
 class SenderWatch:
@@ -134,25 +111,22 @@ class SenderWatch:
 class Pair:
     """The two ends, what is between them, and watches on both directions."""
 
-    def __init__(
-        self, *, window: int, flow: FlowSettings, frame_bytes: int = FRAME_BYTES, batch_bytes: int = 4_000
-    ) -> None:
+    def __init__(self, *, window: int, flow: FlowSettings) -> None:
         self.config = Config(flow=flow, container_id="broker")
-        self.host = Host()
+        self.host = QueueHost()
         self.catalog = make_catalog(self.host)
-        self.reply_to = new_asker("pair")
-        self.batch_bytes = batch_bytes
+        self.reply_to = new_reply_to("pair")
         self.up = b""
         self.down = b""
         self.inbox: list[list[Effect]] = []
         self.broker_reader = FrameReader()
         self.client_reader = FrameReader()
-        self.client = Session(0, incoming_window=window, handle_max=255, frame_size_max=frame_bytes)
+        self.client = Session(0, incoming_window=window, handle_max=255, frame_size_max=FRAME_BYTES)
         self.client.begin()
         (begin,) = self.client.take_output()
         (got,) = FrameCutter().feed(begin)
         context = make_context(self.catalog, self.config, self.reply_to, self)
-        self.broker = BrokerSession(0, got.body, context, frame_size_max=frame_bytes, alarm=False)
+        self.broker = BrokerSession(0, got.body, context, frame_size_max=FRAME_BYTES, alarm=False)
         (answer,) = FrameCutter().feed(b"".join(self.broker.session.take_output()))
         assert type(answer.body) is amqp10.Begin
         self.client.receive_begin(0, answer.body)
@@ -168,7 +142,7 @@ class Pair:
     def write_up(self) -> None:
         """The client writes what it has, transfers as credit and window allow."""
         while True:
-            _, events = self.client.pump(self.batch_bytes)
+            _, events = self.client.pump(BATCH_BYTES)
             if not events:
                 break
         out = b"".join(self.client.take_output())
@@ -229,8 +203,7 @@ class Pair:
         self.down_watch.limits_of_turn.clear()
         self.down += out
         for handle, command in self.broker.take_commands():
-            assert isinstance(handle, QueueBox)
-            handle.letters.append([command])
+            handle.post(command)
 
     def _assert_nothing_stalls(self) -> None:
         for link in self.broker.session.links:
@@ -241,21 +214,16 @@ class Pair:
                 "deliveries wait though credit, window and writer allow them"
             )
 
-    def run_queue(self, name: str, letters: int) -> None:
-        """A queue takes some of its letters and answers."""
-        box = self.host.boxes[name]
-        taken, box.letters = box.letters[:letters], box.letters[letters:]
-        for commands in taken:
-            for command in commands:
-                box.queue.apply(command, 0)
-        self.inbox += [
-            batch for reply_to, batch in box.queue.take_effects().items() if reply_to == self.reply_to.id
-        ]
+    def run_queue(self, name: str, commands: int) -> None:
+        """A queue applies the first of its commands, and its effects go to the session."""
+        effects = self.host.queues[name].work(commands)
+        if self.reply_to.id in effects:
+            self.inbox.append(effects[self.reply_to.id])
 
     @property
     def busy(self) -> bool:
         return bool(
-            self.up or self.down or self.inbox or any(box.letters for box in self.host.boxes.values())
+            self.up or self.down or self.inbox or any(queue.commands for queue in self.host.queues.values())
         )
 
     def settle_down(self) -> None:
@@ -266,7 +234,7 @@ class Pair:
                 return
             self.carry_up(1 << 20)
             self.wake(1 << 30)
-            for name in self.host.boxes:
+            for name in self.host.queues:
                 self.run_queue(name, 1000)
             while self.inbox:
                 self.take_letter()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -19,7 +20,7 @@ FAULTS: Final[list[dict[str, Any]]] = tomllib.loads(
 
 
 class _Loader(SourceFileLoader):
-    changes: Sequence[tuple[str, str]]
+    changes: Sequence[Sequence[str]]
 
     def get_code(self, fullname: str) -> CodeType:
         source = self.get_data(self.path).decode()
@@ -30,27 +31,29 @@ class _Loader(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
-    def __init__(self, module: str, changes: Sequence[tuple[str, str]]) -> None:
-        self._module = module
+    def __init__(self, changes: Mapping[str, Sequence[Sequence[str]]]) -> None:
         self._changes = changes
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self._module:
+        if fullname not in self._changes:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         assert spec.origin is not None
         spec.loader = loader = _Loader(fullname, spec.origin)
-        loader.changes = self._changes
+        loader.changes = self._changes[fullname]
         return spec
 
 
 def main(fault: dict[str, Any]) -> int:
     """Run the fault's test with it; returns the exit code of pytest: 1 if the test fails."""
-    module = "amqp10broker." + fault["file"].removesuffix(".py").replace("/", ".")
     old, new = ([each] if isinstance(each, str) else each for each in (fault["old"], fault["new"]))
-    sys.meta_path.insert(0, _Finder(module, list(zip(old, new, strict=True))))
+    files = [fault["file"]] * len(old) if isinstance(fault["file"], str) else fault["file"]
+    changes = defaultdict(list)
+    for file, *change in zip(files, old, new, strict=True):
+        changes["amqp10broker." + file.removesuffix(".py").replace("/", ".")].append(change)
+    sys.meta_path.insert(0, _Finder(changes))
     # pytest's rewriting of assertions would import the package itself, which has a plugin of pytest.
     options = ["-q", "-x", "--assert=plain", "-p", "no:cacheprovider", "--tb=no"]
     return int(pytest.main([*options, fault["test"]]))

@@ -137,15 +137,11 @@ class SendingEnd(LinkEnd):
         self.client.wait(lambda: tag in self.outcomes or self.closed, f"outcome of delivery {tag}")
         return self.outcomes[tag]
 
-    def send(self, *contents: bytes | Message | str, settled: bool = False) -> list[Outcome]:
-        """Send messages one after the other, then wait for their outcomes, if they are to have any."""
+    def send(self, *contents: bytes | Message | str) -> list[Outcome]:
+        """Send messages one after the other, then wait for their outcomes."""
         tags = []
         for content in contents:
-            each = Message(body=content) if isinstance(content, str) else content
-            tags.append(self.transfer(each, settled=settled))
-        if settled:
-            self.client.flush()
-            return []
+            tags.append(self.transfer(Message(body=content) if isinstance(content, str) else content))
         return [self.outcome(tag) for tag in tags]
 
     def on_delivery(self, event: Event) -> None:
@@ -213,12 +209,10 @@ class ReceivingEnd(LinkEnd):
             each.delivery.settle()
         self.client.flush()
 
-    def modify(self, item: Received, *, failed: bool, undeliverable: bool, annotations: Any = None) -> None:
+    def modify(self, item: Received, *, failed: bool, undeliverable: bool) -> None:
         local = item.delivery.local
         local.failed = failed
         local.undeliverable = undeliverable
-        if annotations is not None:
-            local.annotations = annotations
         self.settle(item, Delivery.MODIFIED)
 
     def on_delivery(self, event: Event) -> None:

@@ -17,8 +17,8 @@ from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.quorum.commands import QuorumCommand
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import QueueSettings
-from tests.support.askers import new_asker
 from tests.support.queue_inside import consumers_of
+from tests.support.reply_addresses import new_reply_to
 
 E = TypeVar("E")
 BOTH = pytest.mark.parametrize("kind", ["classic", "quorum"])
@@ -58,7 +58,7 @@ class Bench:
             if kind == "quorum"
             else ClassicQueue("q", durable=True, settings=self.settings, now_ms=self.now, **given)
         )
-        self.reply_to = new_asker("session")
+        self.reply_to = new_reply_to("session")
         self.publisher = self.reply_to.publisher()
         self.request = self.reply_to.request()
         self.told: list[object] = []

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
-from tests.support.raft_room import Room
+from tests.support.raft_modules import RaftModules
 
 QUORUM_MS = 1000
 """How long a leader may lead without a majority that it can reach."""
@@ -231,7 +231,7 @@ class Group:
 
     def __init__(
         self,
-        room: Room,
+        room: RaftModules,
         voters: Iterable[int],
         random_source: Callable[[], float],
         *,

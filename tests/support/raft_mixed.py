@@ -20,7 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-from tests.support.raft_room import Room
+from tests.support.raft_modules import RaftModules
 from tests.support.raft_simulation import Simulation
 
 SOURCES: Final = Path(__file__).parent / "raft_rs"
@@ -102,7 +102,7 @@ class OtherMember:
     def __init__(
         self,
         process: Process,
-        room: Room,
+        room: RaftModules,
         size: int,
         me: int,
         stored: Any,
@@ -584,7 +584,7 @@ class MixedSimulation(Simulation):
     """One run of a group in which both cores are.
 
     Args:
-        seed, room, steps, trace: as of `Simulation`.
+        seed, room, trace: as of `Simulation`.
         ours: how many of the first members are ours.
         others: how many are not.
     """
@@ -592,12 +592,11 @@ class MixedSimulation(Simulation):
     def __init__(
         self,
         seed: int,
-        room: Room,
+        room: RaftModules,
         process: Process,
         *,
         ours: int,
         others: int,
-        steps: int = 600,
         trace: bool = False,
     ) -> None:
         self.ours = ours
@@ -609,7 +608,7 @@ class MixedSimulation(Simulation):
                 return room.Raft(me, stored, store, commit_wait_ms=commit_wait_ms, **rest)
             return OtherMember(process, room, bytes_of, me, stored, store, **rest)
 
-        super().__init__(seed, _Mixed(room, member), steps=steps, trace=trace)
+        super().__init__(seed, _Mixed(room, member), trace=trace)
 
     def _size(self) -> int:
         return self.size
@@ -637,10 +636,10 @@ class MixedSimulation(Simulation):
         return not removed and super().can_do_without(me)
 
 
-class _Mixed(Room):
+class _Mixed(RaftModules):
     """Our room, in which members may be of the crate's."""
 
-    def __init__(self, room: Room, member: Callable[..., Any]) -> None:
+    def __init__(self, room: RaftModules, member: Callable[..., Any]) -> None:
         self.names = room.names | {"Raft": member, "new_group": self._new_group}
         self._room = room
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.raft_room import Patch
+from tests.support.raft_modules import Patch
 
 _FAULTS: Final = Path(__file__).parents[1] / "scripts" / "raft" / "planted_faults.toml"
 

@@ -33,13 +33,13 @@ from random import Random
 from typing import Any
 
 from tests.support.raft_group import Broken, Group, Node
-from tests.support.raft_room import Room
+from tests.support.raft_modules import RaftModules
 
 
 class Watched(Group):
     """A group that says what happens."""
 
-    def __init__(self, room: Room, voters: list[int]) -> None:
+    def __init__(self, room: RaftModules, voters: list[int]) -> None:
         self.out: list[str] = []
         self.made_up = False
         """Logs or messages are the script's: nobody knows who committed what is in them."""
@@ -107,7 +107,7 @@ def point(of: Any) -> str:
 class ScriptRunner:
     """Runs one script."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: RaftModules) -> None:
         self.room = room
         self.group: Watched = Watched(room, [])
         self.loud = True

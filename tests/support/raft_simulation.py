@@ -16,7 +16,7 @@ from random import Random
 from typing import Any, Final
 
 from tests.support.raft_group import Broken, Group, Node, check
-from tests.support.raft_room import Room
+from tests.support.raft_modules import RaftModules
 
 HEARTBEAT_MS: Final = 50
 SUSPECT_MS: Final = 300
@@ -39,7 +39,7 @@ class Simulation:
     """
 
     def __init__(
-        self, seed: int, room: Room, *, steps: int = 600, codec: bool = False, trace: bool = False
+        self, seed: int, room: RaftModules, *, steps: int = 600, codec: bool = False, trace: bool = False
     ) -> None:
         self.seed = seed
         self.rng = rng = Random(seed)

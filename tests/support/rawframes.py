@@ -157,14 +157,12 @@ def transfer(
     return frame(channel, performatives.Transfer(**{**given, **fields}), body if raw else message(body))
 
 
-def pieces(handle: int, delivery_id: int, body: bytes, size: int, *, channel: int = 0) -> list[bytes]:
+def pieces(handle: int, delivery_id: int, body: bytes, size: int) -> list[bytes]:
     """A delivery cut into frames with `size` payload bytes each."""
     whole = message(body)
     cuts = range(0, len(whole), size)
     return [
-        transfer(
-            handle, delivery_id, whole[at : at + size], channel=channel, raw=True, more=at + size < len(whole)
-        )
+        transfer(handle, delivery_id, whole[at : at + size], raw=True, more=at + size < len(whole))
         for at in cuts
     ]
 

@@ -14,11 +14,11 @@ PATIENCE_S = 30.0
 
 
 class RawSocket:
-    def __init__(self, port: int, *, timeout_s: float = PATIENCE_S, receive_bytes: int | None = None) -> None:
+    def __init__(self, port: int, *, receive_bytes: int | None = None) -> None:
         self.socket = socket.socket()
         if receive_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        self.socket.settimeout(timeout_s)
+        self.socket.settimeout(PATIENCE_S)
         self.socket.connect(("127.0.0.1", port))
         self.cutter = FrameCutter()
         self.waiting: deque[Got] = deque()

@@ -42,7 +42,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.notation import collapse, show_bodies
-from tests.support.world import World
+from tests.support.session_harness import Harness
 
 OUTPUT = ("B>", "Q>", "Q<", "=")
 
@@ -51,7 +51,7 @@ class ScriptRunner:
     """Runs the commands of one script on one world."""
 
     def __init__(self, *, chunk: int = 0) -> None:
-        self.world = World(chunk=chunk)
+        self.world = Harness(chunk=chunk)
         self._commands: dict[str, Callable[..., None]] = {
             "queue": self._queue,
             "delete": self.world.delete,

@@ -48,7 +48,7 @@ from amqp10broker.runtime.journal import journal_task as journal_module
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.queues.queue_task import RemoteQueue
 from tests.support.disks import PowerLoss, SimDisk
-from tests.support.journals import files_of
+from tests.support.journal_harness import files_of
 from tests.support.node import NoMeter
 from tests.support.sim_clients import SimClient, UsedQueue
 from tests.support.sim_network import SimNetwork

@@ -17,7 +17,7 @@ from typing import Final
 import pyspark
 
 from amqp10broker.spark.session import LOOPBACK, spark_environment
-from tests.support.process_family import Family, family, wait_until
+from tests.support.process_tree import Family, family, wait_until
 from tests.support.spark_process import QUICK_JAVA, QUICK_SPARK
 
 EXECUTOR: Final = "CoarseGrainedExecutorBackend"

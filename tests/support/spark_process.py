@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.support.broker_process import REPOSITORY
-from tests.support.process_family import Family, family, wait_until
+from tests.support.process_tree import Family, family, wait_until
 
 RUN_S: Final = 300.0
 QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

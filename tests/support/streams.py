@@ -25,7 +25,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.stream.log import MemoryShelf, Shelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
-from tests.support.askers import new_asker
+from tests.support.reply_addresses import new_reply_to
 
 NOW_MS = 1_000_000
 FIRST = OffsetWord.FIRST
@@ -71,7 +71,7 @@ class Bench:
         self.queue = StreamQueue("s", self.log, settings=settings)
         self.now_ms = NOW_MS
         self.slow = False
-        self.reply_to = new_asker("somebody")
+        self.reply_to = new_reply_to("somebody")
         self.publisher = self.reply_to.publisher()
         self.effects: list[Effect] = []
         self.wakes = 0

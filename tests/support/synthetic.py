@@ -25,6 +25,7 @@ from amqp10broker.observe.recording import RunRecord, event_schema, events_folde
 from amqp10broker.sessions.diagnosis.wait_reasons import Wait
 
 BEGAN_NS: Final = 1_790_000_000_000_000_000
+QUEUE_CREDIT: Final = 256
 _PART_TICKS: Final = 100_000
 _NS: Final = 1_000_000_000
 
@@ -79,56 +80,35 @@ def sweep(
     *,
     credits: Sequence[int] = (10, 50, 170, 500, 1000),
     windows: Sequence[int] = (50, 400, 2000),
-    queue_credits: Sequence[int] = (256,),
     sizes: Sequence[int] = (100,),
     repetitions: int = 3,
     noise: float = 0.01,
-    top_per_s: float = 60_000.0,
-    knee: tuple[float, float, float] = (100.0, 200.0, 100.0),
     events: int = 100_000,
     seed: int = 1,
-    benchmark: str = "sweep",
     rate_limit_per_s: float | None = None,
-    protocol: str = "amqp10",
-    queue_type: str = "classic",
 ) -> list[Plant]:
     """Runs of a sweep: throughput rises with each setting up to its knee and is flat beyond."""
     random = np.random.default_rng(seed)
-    cells = list(product(sizes, queue_credits, windows, credits, range(repetitions)))
     plants = []
-    for number, (size, queue_credit, window, credit, repetition) in enumerate(cells):
-        began = BEGAN_NS + number * 20 * _NS
-        reach = [
-            _saturating(each / at) for each, at in zip((credit, window, queue_credit), knee, strict=True)
-        ]
-        rate = (
-            top_per_s * math.prod(reach) * (min(sizes) / size) ** 0.3 * (1 + noise * random.standard_normal())
-        )
+    for number, cell in enumerate(product(sizes, windows, credits, range(repetitions))):
+        size, window, credit, repetition = cell
+        reach = [_saturating(credit / 100), _saturating(window / 200), _saturating(QUEUE_CREDIT / 100)]
+        noisy = 1 + noise * random.standard_normal()
+        rate = 60_000 * math.prod(reach) * (min(sizes) / size) ** 0.3 * noisy
         if rate_limit_per_s is not None:
             rate = min(rate, rate_limit_per_s)
-        name = f"{benchmark}-{size}-{queue_credit}-{window}-{credit}-{rate_limit_per_s or 0:g}"
-        run = RunRecord(
-            run_id=f"{name}-{repetition}",
-            benchmark=benchmark,
+        run = _run(
+            f"sweep-{size}-{window}-{credit}-{rate_limit_per_s or 0:g}-{repetition}",
+            number,
+            benchmark="sweep",
             case="publish and consume",
             repetition=repetition,
-            began_ns=began + _NS,
-            ended_ns=began + 10 * _NS,
             max_link_credit=credit,
             max_incoming_window=window,
-            max_queue_credit=queue_credit,
             message_size_bytes=size,
-            queue_type=queue_type,
-            protocol=protocol,
             publishers=1,
             consumers=1,
             rate_limit_per_s=rate_limit_per_s,
-            durable=False,
-            sample_ms=10,
-            events_dropped=0,
-            broker_version="0",
-            python_version="3",
-            machine="synthetic",
         )
         plants.append(
             Plant(run, (_swept(rate, credit, window, reach),), memory_bytes=50_000_000 + 300 * credit * size)
@@ -137,40 +117,49 @@ def sweep(
     return [replace(plant, ticks=ticks) for plant in plants]
 
 
-def two_senders(*, repetitions: int = 3, events: int = 20_000, slow_share: float = 0.1) -> list[Plant]:
+def two_senders(*, repetitions: int = 3, events: int = 20_000) -> list[Plant]:
     """Runs with a fast and a slow stream, as the benchmark of that name."""
     plants = []
     for repetition in range(repetitions):
-        began = BEGAN_NS + repetition * 20 * _NS
-        run = RunRecord(
-            run_id=f"two_senders-{repetition}",
+        run = _run(
+            f"two_senders-{repetition}",
+            repetition,
             benchmark="two_senders",
             case="5 ms",
             repetition=repetition,
-            began_ns=began + _NS,
-            ended_ns=began + 10 * _NS,
             max_link_credit=170,
             max_incoming_window=400,
-            max_queue_credit=256,
             message_size_bytes=12,
-            queue_type="classic",
-            protocol="amqp10",
             publishers=2,
             consumers=0,
-            durable=False,
-            sample_ms=10,
-            events_dropped=0,
             settings=json.dumps({"streams": ["fast", "slow"]}),
         )
         fast = Stream(50_000.0 * (1 + 0.01 * repetition), Latency(1.5), publisher_waits={NO_CREDIT: 0.1})
         slow = Stream(
-            50_000.0 * slow_share,
+            5_000.0,
             Latency(20.0),
             publisher_waits={Wait.CREDIT_WITHHELD.number: 0.85},
             credit_left=0.05,
         )
         plants.append(Plant(run, (fast, slow), ticks=max(20, events // repetitions // 10)))
     return plants
+
+
+def _run(run_id: str, number: int, **values: Any) -> RunRecord:
+    """The row of a run of nine seconds, the first of which begins at `BEGAN_NS`."""
+    began = BEGAN_NS + number * 20 * _NS
+    return RunRecord(
+        run_id=run_id,
+        began_ns=began + _NS,
+        ended_ns=began + 10 * _NS,
+        max_queue_credit=QUEUE_CREDIT,
+        queue_type="classic",
+        protocol="amqp10",
+        durable=False,
+        sample_ms=10,
+        events_dropped=0,
+        **values,
+    )
 
 
 def _swept(rate: float, credit: int, window: int, reach: Sequence[float]) -> Stream:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -294,6 +294,16 @@ async def eventually(
             if condition():
                 return
             await trio.sleep(every_s)
+
+
+@asynccontextmanager
+async def alongside(*tasks: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
+    """Run tasks for as long as the block runs; its end cancels them."""
+    async with trio.open_nursery() as nursery:
+        for task in tasks:
+            nursery.start_soon(task)
+        yield
+        nursery.cancel_scope.cancel()
 
 
 async def settle_down() -> None:

@@ -1,1 +1,1 @@
-"""Links from a node to queues at other nodes, and to replicated ones."""
+"""Links from a node to queues on other nodes, and to replicated ones."""

@@ -1,12 +1,12 @@
-"""The consumers and browsers at one node of one replicated queue.
+"""The consumers and browsers of one node at one replicated queue.
 
-Deliveries that never reached the node count as `missed`: the queue has them in its numbers of the consumer,
-and the sessions do not.
+Deliveries that never reached the node count as `missed`: the queue's numbers of the consumer include them,
+and the sessions' numbers do not.
 
 Browsers are neither in the log nor in the replicated state. Their node stores the subscription of each, its
 last request and its position, and sends them to each new leader (`LinkBrowsers.anew`). Lost messages are
-shown again, because they were not counted. Between the two ends browsers have epochs of their own, which grow
-with each `GiveBack` and each renewal, so that late answers are dropped.
+delivered again, because they were not counted. Between the two ends browsers have epochs of their own, which
+grow with each `GiveBack` and each renewal, so that late answers are dropped.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from amqp10broker.queues.quorum.commands import encoded
 @dataclass(slots=True, eq=False)
 class RemoteConsumer:
     """A consumer of this node. `seen`: deliveries of the present epoch that its session has. `selects`: the
-    queue answers a drain when the search has ended. `held`: deliveries that it has not settled.
+    queue answers a drain when the search has ended. `held`: the number of unsettled deliveries.
     """
 
     settled: bool
@@ -132,7 +132,7 @@ class HeldByConsumer:
 
     @property
     def gone(self) -> bool:
-        """Whether it is cancelled, holds nothing, and awaits no `Settled`."""
+        """Whether it is cancelled, has no delivery, and expects no `Settled`."""
         return self._cancelled and not self.asked and (self._settled or self.count <= 0)
 
     def note(self, command: Command) -> None:
@@ -151,13 +151,13 @@ class HeldByConsumer:
 
 
 def drop_gone(consumers: dict[ConsumerRef, Any], ref: ConsumerRef) -> None:
-    """Forget a consumer that neither the queue nor the session refers to any more."""
+    """Remove a consumer to which neither the queue nor the session refers any more."""
     if consumers[ref].gone:
         del consumers[ref]
 
 
 class HomeUsers:
-    """The consumers and publishers of a queue at another node only, as both ends count them."""
+    """The consumers and publishers of a queue on one other node, as both ends count them."""
 
     __slots__ = ("consumers", "publishers")
 
@@ -184,7 +184,7 @@ class HomeUsers:
                 return
 
     def counts(self, effect: Effect) -> bool:
-        """Count an effect; return whether it is for one of these."""
+        """Count an effect; return whether its receiver is one of these."""
         match effect:
             case Deliver() | Settled():
                 held = self.consumers.get(effect.consumer)
@@ -193,7 +193,7 @@ class HomeUsers:
                 if isinstance(effect, Settled):
                     held.asked -= 1
                     drop_gone(self.consumers, effect.consumer)
-                elif effect.epoch == held.epoch:  # the queue has those again that a `GiveBack` met
+                elif effect.epoch == held.epoch:  # the queue has those again that a `GiveBack` overtook
                     held.seen += len(effect.keys)
                     held.count += len(effect.keys)
                 return True
@@ -213,8 +213,8 @@ class HomeUsers:
 @dataclass(slots=True, eq=False)
 class _Browser:
     """The state of one browser. `since_ms`: since when it waits for a leader; None: it does not. `asked`: its
-    last `Credit`, if no drain or `GiveBack` has used it up. `room`: bytes of it that are left. `quiet`: the
-    answer of this epoch is dropped, because the session has one.
+    last `Credit`, if no drain or `GiveBack` has used it up. `room`: the bytes of it that are left. `quiet`:
+    the answer of this epoch is dropped, because the session has one.
     """
 
     subscribed: Subscribe
@@ -275,7 +275,7 @@ class LinkBrowsers(dict[ConsumerRef, _Browser]):
     # --- to a leader ------------------------------------------------------------------------------
 
     def anew(self) -> tuple[list[Command], list[CreditReply]]:
-        """Return the requests for a new leader, and the answers that no leader gives any more."""
+        """Return the requests for a new leader, and the answers that no leader will give."""
         commands: list[Command] = []
         answers: list[CreditReply] = []
         for ref, browser in self.items():
@@ -329,7 +329,7 @@ class LinkBrowsers(dict[ConsumerRef, _Browser]):
         browser.seen += count
         browser.count = (browser.count + count) & MASK
         if deliver.shown:
-            # Messages that were given back and wait there still are behind this.
+            # Messages that were given back and still wait there are before this.
             browser.shown = deliver.shown
             browser.back.clear()
         browser.room = 0 if deliver.spent else browser.room - sum(len(each[1]) for each in deliver.messages)

@@ -1,4 +1,4 @@
-"""The link to a queue that is at one other node only, a classic queue or a stream: both of its ends."""
+"""Both ends of the link to a queue that is on one other node only: a classic queue or a stream."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ class _State(Enum):
 class HomeLink:
     """The end of a node that uses the queue.
 
-    Commands are sent at once. Both ends reset when the connection is lost: unconfirmed publishes are not
-    taken, consumers end, and callers get the error that the queue's node is down (docs/adr/0049), until the
-    home announces the queue again. `down_ms`: since when it cannot be reached; None: it can. `full_ms`: None:
-    publishes wait at its node.
+    Commands are sent at once. Both ends reset when the connection is lost. Then unconfirmed publishes are
+    refused, consumers end, and callers get the error that the queue's node is down (docs/adr/0049), until the
+    home announces the queue again. `down_ms`: since when it cannot be reached; None: it can. `full_ms`: since
+    when publishes wait at its node, or None.
     """
 
     full_ms: ClassVar[None] = None
@@ -83,7 +83,7 @@ class HomeLink:
     _waiting: list[Command] = field(default_factory=list, init=False)
     _users: HomeUsers = field(default_factory=HomeUsers, init=False)
     _requests: dict[RequestRef, None] = field(default_factory=dict, init=False)
-    # Of each publisher what is not confirmed: number -> whether it was published settled.
+    # For each publisher the unconfirmed messages: number -> whether it was published settled.
     _unconfirmed: dict[PublisherRef, dict[int, bool]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class HomeLink:
 
     @property
     def consumers(self) -> int:
-        """Consumers of this node, with cancelled ones that hold deliveries."""
+        """The consumers of this node, including cancelled ones that hold deliveries."""
         return len(self._users.consumers)
 
     @property
@@ -140,9 +140,9 @@ class HomeLink:
         if node != self.home or self.ended:
             return
         if self._state is _State.UP:
-            self._fall()  # it has begun anew
+            self._fall()  # it has restarted
         if self._lost:
-            # It may not have noticed that this node was away, and must reset its end.
+            # It may not have noticed that this node was unreachable, and must reset its end.
             self._port.send(node, self.group, ResumeRemote(0, 0, 0, 1, {}))
         self._state, self._lost = _State.UP, False
         self.down_ms = None
@@ -177,7 +177,7 @@ class HomeLink:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` is due; None: never."""
+        """The time at which `tick` is due; None: never."""
         return self._opening_ms + OPENING_MS if self._state is _State.OPENING and not self.ended else None
 
     def tick(self) -> None:
@@ -226,7 +226,7 @@ class HomeLink:
         return replace(effect, ids=ids) if ids else None
 
     def resumed(self, node: int, resumed: RemoteResumed) -> None:
-        """Such a link has nothing to resume."""
+        """Do nothing: such a link has nothing to resume."""
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -282,7 +282,7 @@ class _Visitor(HomeUsers):
 
 @dataclass(slots=True, eq=False)
 class HomeLinkServer:
-    """The end of the queue. Deliveries to a node that cannot be reached return to the queue."""
+    """The end at the queue. Deliveries to a node that cannot be reached return to the queue."""
 
     _group: int
     _post_all: Callable[[list[Command]], None]
@@ -311,7 +311,7 @@ class HomeLinkServer:
             self._post_all(commands)
 
     def node_changed(self, node: int) -> None:
-        """A suspected node has lost its connection to the queue."""
+        """Note that a suspected node has lost its connection to the queue."""
         if node in self._port.suspected:
             self.node_down(node)
 

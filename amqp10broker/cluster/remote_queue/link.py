@@ -8,7 +8,7 @@
         └── node lost, LeaderIs (no_more) ─────────────────┘
 
 Commands are numbered and stored in each state, and sent while the link is open. A lost link reports its
-position to the next leader (`ResumeRemote`), and continues behind the last executed command. Effects that the
+position to the next leader (`ResumeRemote`), and continues after the last executed command. Effects that the
 old leader could not send are rebuilt (`CatchUp`), so sessions notice only the delay: the queue's state gives
 deliveries, credit and activity, the number of the last executed command gives confirms, and the queue has
 stored the others (`RemoteResumed.kept`).
@@ -81,12 +81,14 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.quorum.node_links import ConsumerFacts, StoredEffect
 
 BATCH_MAX: Final = 64
-"""Commands of a backlog that go in one batch."""
+"""The number of commands of a backlog in one batch."""
 
 
 @dataclass(slots=True, eq=False)
 class NumberedCommand:
-    """`done`: it needs no answer any more. `epoch`: of its consumer, for a `Credit`."""
+    """A stored command. `done`: it needs no answer any more. `epoch`: that of its consumer, for a
+    `Credit`.
+    """
 
     number: int
     command: Command
@@ -100,12 +102,12 @@ class NumberedCommand:
 
 
 _NO_COMMANDS: Final[deque[NumberedCommand]] = deque()
-"""Shared by links that were never used, since an empty deque takes 600 bytes. It stays empty."""
+"""One object for all unused links, because an empty deque takes 600 bytes. It stays empty."""
 
 
 class NumberedCommands:
-    """Commands in order, with consecutive numbers. `sent`: number of the last one sent to the present leader.
-    `timed`: those that are given up if no leader is found in time, in order.
+    """Commands in order, with consecutive numbers. `sent`: the number of the last one sent to the present
+    leader. `timed`: commands that are given up if no leader is found in time, in order.
     """
 
     __slots__ = ("_commands", "next", "sent", "timed")
@@ -155,7 +157,7 @@ class NumberedCommands:
             del timed[: next((at for at, each in enumerate(timed) if not each.done), len(timed))]
 
     def take_publishes(self) -> list[Publish]:
-        """Remove all publishes, and renumber the commands behind them."""
+        """Remove all publishes, and renumber the following commands."""
         publishes: list[Publish] = []
         number, others = self.first, deque[NumberedCommand]()
         for each in self._commands:
@@ -192,7 +194,7 @@ class CatchUp:
     _answers: dict[RequestRef, Answer] = field(default_factory=dict, init=False)
 
     def effects(self, commands: Iterable[NumberedCommand]) -> EffectsBySession:
-        """`commands`: those without an answer, executed or not."""
+        """Return the effects for commands without an answer, executed or not."""
         resumed, consumers = self._resumed, self._consumers
         drained = [reply for reply in map(self._take_kept, cast("list[StoredEffect]", resumed.kept)) if reply]
         for ref, facts in resumed.consumers.items():
@@ -226,7 +228,7 @@ class CatchUp:
             if facts_of is not None:
                 self._bring_up_to_date(ref, consumer, facts_of, asks=ref in asking)
             elif ref not in subscribing and not resumed.deleted:
-                # A cancelled consumer that holds nothing is unknown there; any other was lost.
+                # A cancelled consumer without deliveries is unknown there; any other was lost.
                 del consumers[ref]
                 if not consumer.cancelled:
                     add_effect(self.out, ref.reply_to, QueueDown(ref, self._queue))
@@ -265,7 +267,7 @@ class CatchUp:
             case Credit():
                 facts = self._resumed.consumers.get(command.consumer)
                 consumer = self._consumers.get(command.consumer)
-                # Drains of those that select are answered by the queue, now or later.
+                # The queue answers the drains of selecting consumers, now or later.
                 if facts and consumer and not (command.drain and consumer.selects):
                     self._reply(command.consumer, consumer, facts, command.drain, numbered.epoch)
             case Purge() | Delete():
@@ -300,16 +302,18 @@ class CatchUp:
             consumer.active = facts.active
             add_effect(self.out, ref.reply_to, ActiveChanged(ref, facts.active))
         if facts.missed and not asks and not consumer.draining:
-            # Credit went with deliveries that were lost: its session would wait for them.
+            # The credit was lost with the deliveries; the session would wait for them.
             self._reply(ref, consumer, facts, False, facts.epoch)
 
 
 ASK_AGAIN_MS: Final = 1_000
-"""When `ResumeRemote` is sent again without an answer."""
+"""The time after which an unanswered `ResumeRemote` is sent again."""
 NO_LEADER_MS: Final = 30_000
-"""How long a subscribe, fetch, purge or delete request waits for a leader (RabbitMQ: 65 s a member)."""
+"""How long a subscribe, fetch, purge or delete request waits for a leader (RabbitMQ: 65 s for each
+member).
+"""
 NO_COUNTS_MS: Final = 5_000
-"""How long a request for counts waits; then they are 0. An election is over before that."""
+"""How long a request for counts waits; then they are 0. An election takes less time."""
 LAST_WORDS_MS: Final = 5_000
 """How long a link to a deleted queue waits for the queue's last effects."""
 
@@ -319,8 +323,8 @@ class QueueLink:
     """The client's end of one link.
 
     Attributes:
-        leader: node of the leader; None: none is known.
-        last_leader: node of the present or last leader.
+        leader: the node of the leader, or None.
+        last_leader: the node of the present or last leader.
         lost_ms: since when the link is not open; None: it is.
         full_ms: since when the leader's disk is full, and publishes wait here; None: they do not.
     """
@@ -346,7 +350,7 @@ class QueueLink:
     _consumers: RemoteConsumers = field(default_factory=RemoteConsumers, init=False)
     _browsers: LinkBrowsers = field(default_factory=LinkBrowsers, init=False)
     _publishers: dict[PublisherRef, None] = field(default_factory=dict, init=False)
-    # Requests that were refused here, with the number of the command behind which they are forgotten.
+    # Requests that were refused here, each with the number of the command after which it is removed.
     _refused: dict[RequestRef | ConsumerRef, int] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -363,7 +367,7 @@ class QueueLink:
 
     @property
     def kept(self) -> int:
-        """How many commands have no answer yet."""
+        """The number of commands without an answer."""
         return len(self._commands) + len(self._held)
 
     @property
@@ -408,7 +412,7 @@ class QueueLink:
             asked.append(said)
 
     def _ask_for_browsers(self, asked: Sequence[Command]) -> None:
-        # Without a leader browsers ask anew later, and nothing is lost.
+        # Without a leader browsers send their requests later, and nothing is lost.
         if asked and self.lost_ms is None:
             assert self.leader is not None
             self._port.send(self.leader, self.group, Browse(self._token, asked))
@@ -464,7 +468,7 @@ class QueueLink:
             commands = [self._consumers.as_counted(each.command) for each in batch]
             message = CommandBatch(self._token, batch[0].number, self.heard, commands)
             if not self._port.send(self.leader, self.group, message):
-                return  # the connection will be reported lost
+                return  # the loss of the connection will be reported
 
     def _ask(self, now_ms: int, *, idle: bool = False) -> None:
         used = self._commands or self._consumers or self._publishers or self._browsers
@@ -515,7 +519,7 @@ class QueueLink:
                 self.end()
 
     def _lose(self) -> None:
-        # Late effects under the present token are not for the next leadership.
+        # Late effects with the present token do not belong to the next leadership.
         self._token = self._token + 1 & MASK
         self._asked_ms = None
         if self.lost_ms is None:
@@ -608,7 +612,7 @@ class QueueLink:
         ref = effect.consumer
         consumer = self._consumers.get(ref)
         if type(effect) is CreditReply and (consumer is None or consumer.active is not False):
-            self.available = effect.available  # of an inactive consumer it is not the queue's
+            self.available = effect.available  # that of an inactive consumer is not the queue's
         if consumer is None:
             return effect if ref in self._browsers or type(effect) is TimedOut else None
         if not consumer.counts(effect):
@@ -656,7 +660,7 @@ class QueueLink:
             return
         now_ms = self._port.now_ms()
         for command in inspects:
-            # The counts of then are not known any more: it is asked again.
+            # The counts of that time are not known any more: the request is sent again.
             self._put(command, now_ms)
         self._send_rest()
         if self._browsers:
@@ -682,7 +686,7 @@ class QueueLink:
             if since_ms is not None:
                 times.append(since_ms + self.wait_ms)
         elif not self.ended and self._commands.unsent:
-            times.append(self._port.now_ms())  # there was no room on the way
+            times.append(self._port.now_ms())  # the connection had no room
         return min(times, default=None)
 
     def _waits_until(self, numbered: NumberedCommand) -> int:
@@ -773,7 +777,7 @@ class QueueLink:
             known.clear()
 
     def _forgotten(self) -> None:
-        # The queue has no state of the link: waiting commands have no answer any more.
+        # The queue has no state of the link: no waiting command gets an answer any more.
         out: EffectsBySession = {}
         waiting = [*(numbered.command for numbered in self._commands), *self._held]
         refuse(

@@ -53,7 +53,7 @@ class LinkServer:
     """The links of a member of a replicated queue: commands of nodes in, effects for their sessions out.
 
     A link gets effects only after it has resumed under this leader and on this connection: the queue's state
-    has the effects that it missed. `term`: since which the member leads; None: it does not.
+    has the effects that it missed. `term`: the term in which the member leads; None: it does not.
     """
 
     _group: int
@@ -62,15 +62,15 @@ class LinkServer:
     _port: LinkPort
     term: int | None = None
     _links: dict[int, _Link] = field(default_factory=dict, init=False)
-    # Node and incarnation -> number of the last command that was put into the queue's mailbox.
+    # (Node, incarnation) -> number of the last command that was put into the queue's mailbox.
     _posted: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
-    # Node and incarnation -> whether the last command in the mailbox about it was a suspicion.
+    # (Node, incarnation) -> whether the last command in the mailbox about it was a suspicion.
     _said: dict[tuple[int, int], bool] = field(default_factory=dict, init=False)
     # Nodes that wait for their answer until such commands are executed.
     _asking: dict[int, ResumeRemote] = field(default_factory=dict, init=False)
     # Nodes that have had browsers since this member leads.
     _browsed: set[int] = field(default_factory=set, init=False)
-    # The queue has refused publishes since it had room.
+    # The queue has refused publishes since it last had room.
     _full: bool = False
 
     # --- this member ------------------------------------------------------------------------------
@@ -108,12 +108,12 @@ class LinkServer:
         self._announce(node)
 
     def node_down(self, node: int) -> None:
-        """The connection to a node is lost; the node may be alive."""
+        """Note the loss of the connection to a node, which may be alive."""
         self._links.pop(node, None)
         self._asking.pop(node, None)
 
     def node_changed(self, node: int) -> None:
-        """A node is suspected, reachable again, restarted, or removed from the cluster."""
+        """Note that a node is suspected, reachable again, restarted, or removed from the cluster."""
         if self.term is None:
             return
         self._look_at(node)
@@ -153,8 +153,9 @@ class LinkServer:
     # --- from links ---------------------------------------------------------------------------------
 
     def resume(self, node: int, resume: ResumeRemote) -> None:
-        """Answer a node when the earlier commands of its link are executed (`ConsumerFacts.missed`), its
-        suspicion has ended, since the queue delivers nothing to a suspected node, and the state is committed.
+        """Answer a node when the state is committed, the earlier commands of its link are executed
+        (`ConsumerFacts.missed`), and its suspicion has ended, because the queue delivers nothing to a
+        suspected node.
         """
         if self.term is None:
             return
@@ -196,7 +197,7 @@ class LinkServer:
             self._announce(node, again=True)
             return
         if last <= posted:
-            return  # they came before the link was lost, and are on their way
+            return  # they came before the link was lost, and are being handled
         if first <= posted:
             commands = commands[posted + 1 - first :]
             first = posted + 1
@@ -250,7 +251,7 @@ class LinkServer:
                 self.resume(node, resume)
 
     def tell(self, effects: Effects, index: int) -> None:
-        """Send the effects of entries up to this one; 0: of a deleted queue, in no log."""
+        """Send the effects of entries up to this one; 0: effects of a deleted queue, which are in no log."""
         links = self._links
         machine = self._backend.queue
         self._answer_those_who_ask()
@@ -263,7 +264,7 @@ class LinkServer:
             if link is None or link.incarnation != peer.incarnation:
                 continue
             if index and index <= link.index:
-                # Browsers are in no state. Effects for those of before the link bear an older epoch.
+                # Browsers are in no state. Effects for those from before the link have an older epoch.
                 told = [each for each in told if getattr(each, "consumer", None) in machine.browsers.by_ref]
             if told:
                 by_node.setdefault(peer.node, {})[peer] = told
@@ -397,7 +398,7 @@ class QueueLinks:
     # --- time ---------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Call it a few times a second while links are stirred."""
+        """Handle what is due. Call it a few times a second while links are stirred."""
         port = self.port
         now_ms = port.now_ms()
         stirred, port.stirred = port.stirred, {}

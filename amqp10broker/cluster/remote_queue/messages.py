@@ -1,6 +1,6 @@
 """The messages between the two ends of a link, and their bytes.
 
-A link leads from all sessions of one start of a node to one queue. Its commands are numbered from 1, so that
+A link connects all sessions of one start of a node with one queue. Its commands are numbered from 1, so that
 the queue executes each once under any leader. Within a node the records are passed by reference and must not
 be changed.
 """
@@ -41,8 +41,8 @@ from amqp10broker.queues.quorum.selecting import OF_CONSUMERS
 
 @dataclass(slots=True, eq=False)
 class CommandBatch:
-    """Consecutively numbered commands, at least one. `token`: of the last `ResumeRemote`. `first`: number of
-    the first command. `heard`: index of the last entry whose effects the node has.
+    """Consecutively numbered commands, at least one. `token`: that of the last `ResumeRemote`. `first`: the
+    number of the first command. `heard`: the index of the last entry with effects that the node has.
     """
 
     token: int
@@ -70,10 +70,11 @@ class ResumeRemote:
     """A node has found the leader of the queue, and reports its position.
 
     Attributes:
-        token: of this attempt; later messages carry it.
-        heard: index of the last entry whose effects it has; 0: of none.
-        first: number of the first command that it stores: all before are done.
-        seen: of each consumer, the deliveries of the present epoch that its session had, as the queue counts.
+        token: that of this attempt; later messages carry it.
+        heard: the index of the last entry with effects that it has; 0: none.
+        first: the number of the first command that it stores: all before are executed.
+        seen: for each consumer, the deliveries of the present epoch that its session had, as the queue
+            counts.
     """
 
     token: int
@@ -88,12 +89,12 @@ class RemoteResumed:
     """The answer to `ResumeRemote`: the part of the queue's state that concerns the node.
 
     Attributes:
-        index: of the entry whose state it is; the effects of later ones follow.
-        deleted: the queue is gone.
+        index: that of the entry with this state; the effects of later ones follow.
+        deleted: the queue was deleted.
         consumers: all that exist at the node.
-        last: number of the last executed command; all answers up to it are in the state, or in `kept`.
-        kept: effects that do not follow from the state and that the node has not had, in order.
-        deliveries: of its consumers that their sessions have not had, in order.
+        last: the number of the last executed command; all answers up to it are in the state, or in `kept`.
+        kept: effects that do not follow from the state and that the node does not have, in order.
+        deliveries: those of its consumers that their sessions have not had, in order.
     """
 
     token: int
@@ -107,8 +108,8 @@ class RemoteResumed:
 
 @dataclass(slots=True, eq=False)
 class RemoteEffects:
-    """Effects for the sessions of a node. `index`: of the entry that made them; 0: the queue has no log.
-    `done`: number of the last executed command.
+    """Effects for the sessions of a node. `index`: that of the entry that made them; 0: the queue has no log.
+    `done`: the number of the last executed command.
     """
 
     token: int
@@ -122,7 +123,7 @@ class LeaderIs:
     """The sender leads the queue and accepts commands.
 
     Attributes:
-        term: since which term; 0: the queue is at one node only.
+        term: since which term; 0: the queue is on one node only.
         again: it missed commands, or the link's token is unknown: `ResumeRemote` must be sent again.
         no_more: the sender does not lead the queue any more.
         full: its disk is full: publishes stay in their links until the next `LeaderIs`.
@@ -235,7 +236,7 @@ def decode(frame: PeerFrame) -> LinkMessage:
 
 
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes that may wait for the connection to one node before commands stay in their links."""
+"""The bytes that may wait for the connection to one node before commands stay in their links."""
 
 SendFrame = Callable[[int, FrameKind, int, Sequence[bytes]], bool]
 """(node, kind, group, body) -> False if there is no connection."""
@@ -243,12 +244,12 @@ SendFrame = Callable[[int, FrameKind, int, Sequence[bytes]], bool]
 
 @dataclass(eq=False)
 class LinkPort:
-    """A node, as its links use it.
+    """The node, as its links use it.
 
     Attributes:
-        connected: other nodes to which there is a connection.
-        incarnations: the last known start of each node of the cluster; 0: none is known.
-        stirred: queues whose links have deadlines, or had.
+        connected: other nodes with a connection.
+        incarnations: the last known start of each node of the cluster; 0: unknown.
+        stirred: queues with links that have deadlines, or had.
         on_stirred: called when the first of them begins to wait.
         waiting_bytes: returns the bytes that wait for the connection to a node.
         tell: delivers effects to sessions of this node.
@@ -285,7 +286,7 @@ class LinkPort:
         self.stirred[group] = None
 
     def send(self, node: int, group: int, message: LinkMessage) -> bool:
-        """Send a message to a node; False: there is no connection."""
+        """Send a message to a node; return False if there is no connection."""
         if node == self.node:
             self.deliver(node, group, message)
             return True
@@ -311,7 +312,7 @@ def refuse(
     why: Refusal,
     answered: Container[object] = (),
 ) -> None:
-    """Add the answers to commands that the queue does not execute. `answered`: requests that have an answer
+    """Add the answers to commands that the queue does not execute. `answered`: requests with an answer
     already.
     """
     gone = why is Refusal.GONE

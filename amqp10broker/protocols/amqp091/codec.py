@@ -96,7 +96,7 @@ _I32: Final = struct.Struct(">i").unpack_from
 _SCALED: Final = struct.Struct(">Bi").unpack_from
 _new_int: Final = int.__new__
 
-# The exceptions for reading behind the end, or for text that is not UTF-8.
+# The exceptions for reading after the end, or for text that is not UTF-8.
 _FAULTS: Final = (IndexError, struct.error, UnicodeDecodeError)
 
 
@@ -199,7 +199,7 @@ def _check_room(data: bytes, pos: int, end: int, depth: int) -> None:
 
 
 Reader = Callable[[bytes, int, int], tuple[Any, int]]
-"""(data, position behind the letter, number of enclosing tables and arrays) -> value, position behind it."""
+"""(data, position after the letter, number of enclosing tables and arrays) -> value, position after it."""
 
 
 def _number(kind: type[int | float], layout: str) -> Reader:
@@ -299,7 +299,7 @@ Writer = Callable[[Any, int], bytes]
 
 
 def _writer_for(value: Any) -> Writer:
-    # For a subclass: an IntEnum, a named tuple.
+    # This is for a subclass: an IntEnum, a named tuple.
     for base in type(value).__mro__:
         writer = _WRITERS.get(base)
         if writer is not None:
@@ -388,12 +388,12 @@ _NAMES: Final[dict[str, Any]] = {
     **{f"decode_{name}": globals()[f"decode_{name}"] for name in _TEXTS},
 }
 _EMPTY: Final = {"short": b"\x00\x00", "bit": b"\x00", "shortstr": b"\x00", "longstr": b"\x00\x00\x00\x00"}
-"""The encodings of reserved fields; no definition reserves another type."""
+"""The encodings of reserved fields; no definition has a reserved field of another type."""
 
 
 class Method:
-    """A method. `TYPES`: of the arguments, separated by spaces, with "-" before those that are reserved and
-    no fields.
+    """A method. `TYPES`: the types of the arguments, separated by spaces, with "-" before reserved ones,
+    which are not fields.
     """
 
     __slots__ = ()

@@ -1,7 +1,7 @@
 """One AMQP 0-9-1 connection, the server's end: section 2.2.4 of the specification, and 2.3.5 for its frames.
 
-Bytes go in (`receive`), from behind the protocol header on, and events come out; commands go in and bytes
-come out (`take_output`). A channel is only a number here. Passwords and secrets do not appear in reprs.
+Bytes after the protocol header go in (`receive`), and events come out; commands go in and bytes come out
+(`take_output`). A channel is only a number here. Passwords and secrets do not appear in reprs.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ from amqp10broker.protocols.connection import Budget
 CONTENT_BYTES_MAX: Final = 512 * 1024 * 1024
 """The default limit of a body."""
 
-# Method frames cached per connection.
+# The number of method frames cached for each connection.
 _LAYOUTS_MAX: Final = 4096
 
 _NO_LIMIT: Final = 2**32
 
 
 class _Batch:
-    # The items of one call, with the last one of each channel, which may still grow.
+    # The items of one call, with the last one of each channel, to which more may be joined.
     __slots__ = ("items", "tails")
 
     def __init__(self) -> None:
@@ -141,10 +141,10 @@ class FrameReader:
         # A message of the largest size always fits, with the overhead of its frames.
         self.unfinished = Budget(max(unfinished_bytes_max, 2 * content_bytes_max), "on this connection")
         self._contents: dict[int, PendingContent] = {}
-        # Contents with a header that has come in this call.
+        # Contents with a header that came in this call.
         self._announced: list[tuple[int, PendingContent]] = []
         self._layouts: dict[bytes, PublishLayout] = {}
-        # Bytes not read yet, and how many are needed to read on: a long frame is joined once.
+        # The unread bytes, and the number of bytes needed to continue: a long frame is joined once.
         self._pieces: list[bytes] = []
         self._held = 0
         self._need = 0
@@ -216,7 +216,7 @@ class FrameReader:
         return (stop, stop) if stop <= len(buf) else (0, stop)
 
     def _read(self, buf: bytes, batch: _Batch) -> tuple[int, int]:
-        # Returns where reading stopped, and which position must be reached to read on.
+        # Return where reading stopped, and the position that is needed to continue.
         end = len(buf)
         pos = 0
         layout: PublishLayout | None = None  # of the last message, if no other frame came after it
@@ -282,7 +282,7 @@ class FrameReader:
         return pos, pos + HEADER_BYTES
 
     def _read_frame(self, buf: bytes, pos: int, batch: _Batch) -> int:
-        # Returns where the frame ends; behind the bytes: nothing was done.
+        # Return where the frame ends; a position after the bytes if nothing was done.
         kind, channel, size = HEADER.unpack_from(buf, pos)
         stop: int = pos + size + FRAME_OVERHEAD
         self._check_header(kind, channel, size)
@@ -344,7 +344,7 @@ class FrameReader:
             run.bodies.append(content.take_body())
 
     def _check_header(self, kind: int, channel: int, size: int) -> None:
-        # Refuses an invalid frame before all of it is here.
+        # Refuse an invalid frame before all of it has come.
         if kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT):
             raise AmqpHardError(ReplyCode.FRAME_ERROR, f"type {kind}, {size} octets payload, unknown type")
         if self.frame_max and size > self.frame_max:
@@ -363,7 +363,7 @@ class FrameReader:
     def _on_method(self, channel: int, payload: bytes, frame: bytes, batch: _Batch) -> None:
         pending = self._contents.get(channel)
         if pending is not None:
-            # A peer may leave a content incomplete after we closed its channel, and then send close-ok.
+            # A peer may leave a content incomplete after its channel was closed, and then send close-ok.
             if not pending.discarded and payload != _CLOSE_OK:
                 raise pending.unexpected()
             self.unfinished.give_back(pending.held)
@@ -427,9 +427,9 @@ ConnectionEvent = (
     | ConnectionCloseOk
     | ConnectionFailed
 )
-"""Answer start-ok and secure-ok with `secure`, `tune` or `fail`, open with `open_ok` or `fail`, then
-`receive` the rest; update-secret with `update_secret_ok`; close, after the end of the channels, with
-`close_ok`; after close-ok write the rest, and close the socket.
+"""Answer start-ok and secure-ok with `secure`, `tune` or `fail`, and open with `open_ok` or `fail`; then
+`receive` the rest. Answer update-secret with `update_secret_ok`, and close, after the end of the channels,
+with `close_ok`. After close-ok write the rest, and close the socket.
 """
 
 
@@ -437,8 +437,8 @@ CHANNEL_MAX: Final = 65535
 
 
 class ConnectionState(Enum):
-    """In START, AUTHENTICATING and OPEN_RECEIVED the owner has to act, in the other states before RUNNING the
-    client.
+    """The state of a connection. In START, AUTHENTICATING and OPEN_RECEIVED the owner must act, in the other
+    states before RUNNING the client.
     """
 
     START = auto()
@@ -476,8 +476,8 @@ _I = ConnectionInput
 _CLOSED: Final = (_S.CLOSE_RECEIVED, _S.CLOSING, _S.END)
 _TALKING: Final = [state for state in _S if state is not _S.START and state not in _CLOSED]
 
-# An absent pair is refused: from the client it is a 504, from our owner a fault of ours. With our close on
-# its way, the client's close is only answered.
+# An absent pair is refused: from the client it is a 504, from the owner an internal error. When the broker's
+# close has been sent, the client's close is only answered.
 CONNECTION_TRANSITIONS: Final[dict[tuple[ConnectionState, ConnectionInput], ConnectionState]] = {
     (_S.START, _I.SEND_START): _S.STARTING,
     (_S.STARTING, _I.RECEIVE_START_OK): _S.AUTHENTICATING,
@@ -513,8 +513,8 @@ class Connection091:
 
     Attributes:
         frame_max: bytes of the largest frame in either direction; 0 for no limit.
-        channel_max: how many channels may be open at one time. As in RabbitMQ the owner counts them, and
-            clients choose numbers freely.
+        channel_max: the number of channels that may be open at one time. As in RabbitMQ the owner counts
+            them, and clients choose numbers freely.
         heartbeat_s: the negotiated heartbeat; 0 for none.
     """
 
@@ -525,7 +525,9 @@ class Connection091:
         unfinished_bytes_max: int = CONTENT_BYTES_MAX,
         frames_singly_max: int = sys.maxsize,
     ) -> None:
-        """`unfinished_bytes_max`: of incomplete contents; twice `content_bytes_max` is always allowed."""
+        """Create it. `unfinished_bytes_max`: of incomplete contents; twice `content_bytes_max` is always
+        allowed.
+        """
         self.state = ConnectionState.START
         self.frame_max = FRAME_MIN_SIZE
         self.channel_max = CHANNEL_MAX
@@ -554,8 +556,8 @@ class Connection091:
         """Take bytes from the socket.
 
         A fault of the client becomes a `ConnectionFailed` event, the last of its batch. Bytes that came while
-        the owner has to act are retained: call this without bytes after the answer, and read no more from the
-        socket until then. Likewise as long as there is `more`.
+        the owner must act are retained: call this without bytes after the answer, and read no more from the
+        socket until then. Do the same as long as there is `more`.
         """
         events: list[ConnectionEvent] = []
         try:
@@ -615,7 +617,7 @@ class Connection091:
                 groups.clear()
                 self._on_channel_0(item, events)
                 if self.state is not ConnectionState.RUNNING:
-                    return  # frames of the client behind its close do not count
+                    return  # frames of the client after its close do not count
 
     def _on_channel_0(self, item: Item, events: list[ConnectionEvent]) -> None:
         if isinstance(item, Heartbeat):
@@ -679,7 +681,7 @@ class Connection091:
         self._write(ConnectionSecure(challenge))
 
     def tune(self, *, channel_max: int, frame_max: int, heartbeat_s: int) -> None:
-        """Accept the client's authentication, and send our limits; 0 for no limit."""
+        """Accept the client's authentication, and send the broker's limits; 0 for no limit."""
         self._move(ConnectionInput.SEND_TUNE)
         self._offered = ConnectionTune(channel_max=channel_max, frame_max=frame_max, heartbeat=heartbeat_s)
         self._write(self._offered)
@@ -690,7 +692,7 @@ class Connection091:
         self._write(ConnectionOpenOk())
 
     def blocked(self, reason: str) -> bool:
-        """Notify the client that its publishes are not read; False: it does not support that."""
+        """Notify the client that its publishes are not read; return False if it does not support that."""
         return self._notify(ConnectionBlocked(cut_reply_text(reason)))
 
     def unblocked(self) -> bool:
@@ -710,7 +712,7 @@ class Connection091:
         self.state = ConnectionState.END
 
     def fail(self, error: Amqp091Error) -> None:
-        """Close for a fault, if the connection is not closing already."""
+        """Close because of a fault, if the connection is not closing already."""
         if self.state not in _CLOSED:
             self._send_close(error)
 
@@ -718,7 +720,7 @@ class Connection091:
         self.fail(AmqpHardError(code, text))
 
     def close_ok(self) -> None:
-        """Answer the client's close; the last bytes."""
+        """Answer the client's close; these are the last bytes."""
         self._move(ConnectionInput.SEND_CLOSE_OK)
         self._write(ConnectionCloseOk())
 

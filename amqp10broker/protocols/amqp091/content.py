@@ -100,7 +100,8 @@ class MethodFrame:
 @dataclass(eq=False, slots=True)
 class PublishRun:
     """Adjacent basic.publish of one channel with equal arguments. `immediate`: the channel refuses it, as
-    RabbitMQ since 2011. `properties`: of each message the bytes of its content header behind the body size.
+    RabbitMQ has since 2011. `properties`: for each message, the bytes of its content header after the body
+    size.
     """
 
     channel: int
@@ -122,12 +123,12 @@ class PublishRun:
 class AckRun:
     channel: int
     tags: list[tuple[int, bool]] = field(default_factory=list)
-    """Of consecutive basic.ack: delivery tag and multiple."""
+    """Consecutive basic.ack: delivery tag and multiple."""
 
 
 @dataclass(slots=True)
 class Content:
-    """A method with content other than basic.publish, which only clients receive."""
+    """A method with content other than basic.publish. Only clients receive it."""
 
     channel: int
     method: Method
@@ -155,7 +156,7 @@ class Heartbeat:
 ACK: Final = b"\x00\x3c\x00\x50"
 ACK_PAYLOAD_BYTES: Final = 13
 ACK_BYTES: Final = 21
-# A whole basic.ack frame: all up to the tag, the tag, and the bit with the end octet.
+# A whole basic.ack frame: everything up to the tag, the tag, and the bit with the end octet.
 _ACK_ROW: Final = Struct(">11sQ2s")
 _ACK_ENDS: Final = {b"\x00" + END: False, b"\x01" + END: True}
 
@@ -165,8 +166,8 @@ PREFIX_BYTES_MAX: Final = 2048
 _unpack_header = HEADER.unpack_from
 _unpack_content = CONTENT_START.unpack_from
 
-# The number of messages compared first; four times as many each time all were alike, so that few bytes are
-# read in vain.
+# The number of messages compared first. It is multiplied by four each time all were alike, so that few bytes
+# are read without use.
 _FIRST_ROWS: Final = 4
 
 
@@ -185,8 +186,8 @@ class PublishLayout:
     _row: Struct | None = None
 
     def read(self, buf: bytes, pos: int, head_at: int, frame_limit: int, body_limit: int) -> int:
-        """Read a message whose body is one frame, behind the method frame, and learn from it. Returns where
-        it ends; behind the end of the bytes: how many are needed to read on; 0: it is malformed, or not such
+        """Read a message with a body of one frame, after its method frame, and learn from it. Returns where
+        it ends; beyond the end of the bytes: how many are needed to continue; 0: it is malformed, or not such
         a message.
         """
         end = len(buf)
@@ -251,7 +252,7 @@ class PublishLayout:
 
 
 def is_ack(buf: bytes, pos: int, end: int) -> bool:
-    """Whether a whole basic.ack frame with bit octet 0 or 1 begins there, given the size of its payload."""
+    """Return whether a whole basic.ack frame with bit octet 0 or 1 begins there, given its payload size."""
     stop = pos + ACK_BYTES
     return (
         buf.startswith(ACK, pos + HEADER_BYTES)
@@ -366,10 +367,11 @@ class ContentOpened:
 Item = MethodFrame | PublishRun | AckRun | Content | ContentOpened | ContentTooLarge | Heartbeat
 
 
-# --- messages for clients: basic.deliver, basic.get-ok and basic.return with content -------------  A head
-# has redelivered flag, exchange, routing key and properties in the encoding of these methods and of the
-# content header (`message` defines its layout), so they are sliced. The bytes that are equal for messages of
-# one consumer with equal heads and body sizes are made once.
+# --- messages for clients: basic.deliver, basic.get-ok and basic.return with content -------------
+#
+# A head has redelivered flag, exchange, routing key and properties in the encoding of these methods and of
+# the content header (`message` defines its layout), so they are sliced. The bytes that are equal for messages
+# of one consumer with equal heads and body sizes are made once.
 
 _DELIVER: Final = b"\x00\x3c\x00\x3c"
 _GET_OK: Final = b"\x00\x3c\x00\x47"
@@ -377,7 +379,7 @@ _RETURN: Final = b"\x00\x3c\x00\x32"
 _TAG_BYTES: Final = 8
 
 _FLAGS_AT: Final = 1
-# The offset of the names in a head, behind the flags.
+# The offset of the names in a head, after the flags.
 _NAMES_AT: Final = 6
 
 REDELIVERED: Final = 1
@@ -385,15 +387,15 @@ REDELIVERED: Final = 1
 DEAD_LETTERED: Final = 2
 """Flag: the head ends with records of 16 bytes each, and their number in the last two bytes."""
 HIDDEN_KEYS: Final = 4
-"""Flag: before these come routing keys that are not sent to clients, and their length in four bytes."""
+"""Flag: routing keys that are not sent to clients come before these, and their length in four bytes."""
 
-# A longer body is a piece of its own: copying it costs more.
+# A longer body is a separate piece, because copying it takes longer.
 _WHOLE_BODY_BYTES_MAX: Final = 1024
 
 # Heads cached per consumer, and structs.
 _LAYOUTS_MAX: Final = 1024
 
-# A longer head is not cached: it mostly does not repeat.
+# A longer head is not cached, because it mostly does not repeat.
 _LAYOUT_BYTES_MAX: Final = 1024
 
 Pack = Callable[[bytes, int, bytes, bytes, bytes], bytes]
@@ -456,11 +458,11 @@ class DeliverEncoder:
             tag += 1
 
     def _fits(self, body_bytes: int) -> bool:
-        # Whether a body takes one frame; then `between` includes its header.
+        # Return whether a body takes one frame; then `between` includes its header.
         return not self._frame_max or body_bytes <= self._frame_max - FRAME_OVERHEAD
 
     def _learn(self, head: bytes, body_bytes: int) -> tuple[bytes, bytes]:
-        # The bytes before the delivery tag, and between it and the body.
+        # Return the bytes before the delivery tag, and between it and the body.
         redelivered, names, properties = split(head)
         size = len(_DELIVER) + len(self._consumer) + _TAG_BYTES + len(redelivered) + len(names)
         before = HEADER.pack(FRAME_METHOD, self._channel, size) + _DELIVER + self._consumer
@@ -476,7 +478,7 @@ class DeliverEncoder:
         return before, between
 
     def _pack_for(self, between_bytes: int, body_bytes: int) -> Pack | None:
-        # For a message with a body of this size in one frame; None if it takes several.
+        # Return the bytes for a message with a body of this size in one frame; None if it takes several.
         if not self._fits(body_bytes):
             return None
         pack = self._packs.get((between_bytes, body_bytes))

@@ -13,7 +13,7 @@ from amqp10broker.protocols.amqp091.errors import AmqpChannelError, ReplyCode
 C = TypeVar("C")
 K = TypeVar("K")
 
-# The gaps of a run are only freed with the whole of it.
+# The gaps of a run are only freed with the whole run.
 _RUN_TAGS_MAX: Final = 256
 
 _GONE: Final[Any] = object()
@@ -29,7 +29,7 @@ class Taken(Generic[C, K]):
 
 
 class _Run(Generic[C, K]):
-    # Adjacent tags of one consumer; a key that was taken is `_GONE`.
+    # Adjacent tags of one consumer. A key that was taken is `_GONE`.
     __slots__ = ("consumer", "first", "keys", "left")
 
     def __init__(self, first: int, consumer: C, keys: list[K]) -> None:
@@ -58,8 +58,8 @@ class _Run(Generic[C, K]):
 
 
 class Unacked(Generic[C, K]):
-    """The deliveries that wait for basic.ack, basic.nack or basic.reject, by delivery tag. Adjacent ones of
-    one consumer are a run, which is added, and acknowledged, at once.
+    """The deliveries that wait for basic.ack, basic.nack or basic.reject, by delivery tag. Adjacent
+    deliveries of one consumer are a run, which is added, and acknowledged, at once.
     """
 
     __slots__ = ("_firsts", "_runs", "outstanding")
@@ -78,7 +78,7 @@ class Unacked(Generic[C, K]):
         return run is not None and tag < run.stop and run.keys[tag - run.first] is not _GONE
 
     def add(self, first_tag: int, consumer: C, keys: Sequence[K]) -> None:
-        """Add deliveries with consecutive tags, higher than all before."""
+        """Add deliveries with consecutive tags, higher than all earlier ones."""
         self.outstanding += len(keys)
         if self._runs:
             last = self._runs[-1]
@@ -200,7 +200,7 @@ class ConfirmTracker:
     """The messages that wait for their queues, and the confirms to send.
 
     The messages are in a window of one byte each, by sequence number: a batch is marked with one slice, and
-    the smallest that waits is found by a search for a byte. `take` merges confirms as RabbitMQ does.
+    the smallest waiting number is found by a search for a byte. `take` merges confirms as RabbitMQ does.
     """
 
     __slots__ = ("_base", "_counts", "_window", "acked", "acks", "nacked", "nacks")
@@ -208,8 +208,8 @@ class ConfirmTracker:
     def __init__(self) -> None:
         self._base = 1  # the sequence number of the window's first byte
         self._window = bytearray()
-        self._counts: dict[int, int] = {}  # queues still to confirm, where they were more than one
-        self.acks: list[range] = []  # not taken yet, disjoint, in the order of confirmation
+        self._counts: dict[int, int] = {}  # the number of queues still to confirm, where there were several
+        self.acks: list[range] = []  # not taken yet; disjoint, in the order of confirmation
         self.nacks: list[int] = []
         self.acked = 0
         self.nacked = 0
@@ -223,8 +223,8 @@ class ConfirmTracker:
         return self._window.count(_WAITING)
 
     def published(self, seq: int, queues: int, count: int = 1) -> None:
-        """Add routed messages. `seq`: sequence number of the first, `next_seq`. `queues`: to how many queues
-        each went; with 0 it is confirmed at once.
+        """Add routed messages. `seq`: the sequence number of the first, `next_seq`. `queues`: the number of
+        queues to which each was routed; with 0 it is confirmed at once.
         """
         assert seq == self.next_seq, f"sequence number {seq} where {self.next_seq} is next"
         if queues == 0:
@@ -258,7 +258,7 @@ class ConfirmTracker:
             self.acks.append(range(seq, seq + 1))
 
     def rejected(self, seqs: Sequence[int]) -> None:
-        """Note that a queue has not taken messages: they are nacked, whatever other queues answer."""
+        """Note that a queue has refused messages: they are nacked, whatever other queues answer."""
         for seq in seqs:
             index = seq - self._base
             if index < 0 or self._window[index] != _WAITING:
@@ -299,7 +299,7 @@ class ConfirmTracker:
 
 
 def _as_range(seqs: Sequence[int]) -> range | None:
-    # None if the numbers are not adjacent and ascending.
+    # Return None if the numbers are not adjacent and ascending.
     if isinstance(seqs, range):
         return seqs if seqs and seqs.step == 1 else None
     if not seqs or seqs[-1] - seqs[0] != len(seqs) - 1:

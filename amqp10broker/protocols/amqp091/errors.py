@@ -42,7 +42,7 @@ class ReplyCode(IntEnum):
 
 
 class Amqp091Error(Exception):
-    """A fault; the fields are sent to the peer. `queue`: for the log, where the method does not name it."""
+    """A fault; the fields are sent to the peer. `queue`: for the log, if the method does not name it."""
 
     def __init__(
         self, code: ReplyCode, text: str, class_id: int = 0, method_id: int = 0, *, queue: str | None = None

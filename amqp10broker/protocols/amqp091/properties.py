@@ -1,6 +1,6 @@
 """The properties of a basic content, which follow the body size in a content header (section 4.2.6.1).
 
-A word of flags states which of the fourteen properties are present, then come their values in order.
+A word of flags states which of the fourteen properties are present. Their values follow in order.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _FAULTS: Final = (IndexError, struct.error)
 
 @dataclass(slots=True)
 class BasicProperties:
-    """The properties of a message. One that is absent is None.
+    """The properties of a message. An absent property is None.
 
-    Texts that are not UTF-8 hold the odd bytes as lone surrogates (PEP 383), so that they are passed on
+    Texts that are not UTF-8 have the invalid bytes as lone surrogates (PEP 383), so that they are passed on
     unchanged.
     """
 
@@ -204,7 +204,7 @@ def is_persistent(data: bytes) -> bool:
 
 
 def read_headers(data: bytes) -> Table:
-    """Return only the headers of accepted properties, an empty table if there are none."""
+    """Return only the headers of accepted properties, or an empty table."""
     flags, pos = read_flags(data)
     if not flags & HEADERS:
         return {}

@@ -201,7 +201,7 @@ def _read_string32(data: bytes, pos: int, end: int, depth: int) -> tuple[str, in
         raise _not_utf8(pos, error) from None
 
 
-# Symbols come from small sets (capabilities, annotation keys, outcomes).
+# Symbols belong to small sets (capabilities, annotation keys, outcomes).
 @lru_cache(maxsize=1024)
 def _symbol(content: bytes) -> Symbol:
     return str.__new__(Symbol, content, "ascii")
@@ -472,7 +472,7 @@ def _skip_items(data: bytes, pos: int, stop: int, count: int, depth: int) -> int
     for _ in range(count):
         if pos >= stop:
             raise truncated("list", pos)
-        # As `_skip`, inline. An item of fixed width that runs over the end is found below.
+        # This is `_skip`, inline. An item of fixed width that exceeds the end is found below.
         code = data[pos]
         pos += 1
         pos = pos + widths[code] if widths[code] >= 0 else _SKIPPERS[code](data, pos, stop, depth)
@@ -481,7 +481,7 @@ def _skip_items(data: bytes, pos: int, stop: int, count: int, depth: int) -> int
 
 
 def _skip_pairs(data: bytes, pos: int, stop: int, count: int, depth: int) -> int:
-    # Keys are built, since they must differ.
+    # Keys are built, because they must differ.
     if count & 1:
         raise DecodeError(f"map at offset {pos} has an odd count of {count}")
     check_room("map", pos, stop, count, depth)

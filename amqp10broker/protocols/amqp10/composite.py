@@ -1,11 +1,11 @@
 """Composite types: their encoders and decoders, compiled from the fields of a class (part 1, section 1.4).
 
 A class of `performatives` has, in its decorator, a type for each field: a row of `FIELD_TYPES`, or a role,
-which is a set of composites (`define_role`). Its functions are compiled at their first use: a start has no
-cost, and a frame is read without a loop over fields.
+which is a set of composites (`define_role`). Its functions are compiled at their first use, so they do not
+slow down a start, and a frame is read without a loop over fields.
 
-A type has a reader per constructor byte, so that its check has no extra cost. Numbers are plain int. A reader
-that runs over the end of the list around it is found when the whole list has been read.
+A type has a reader for each constructor byte, so that its check takes no extra time. Numbers are plain int. A
+reader that exceeds the end of the enclosing list is detected when the whole list has been read.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ Decoder = Callable[[bytes, int, int, int], tuple[C, int]]
 
 
 class Composite:
-    """A described list of fields. `TYPES`: of the fields, separated by spaces."""
+    """A described list of fields. `TYPES`: the types of the fields, separated by spaces."""
 
     __slots__ = ()
 

@@ -56,7 +56,7 @@ PRE_OPEN_FRAME_SIZE_MAX: Final = 8192
 clients put more properties into it, and RabbitMQ reads 8192.
 """
 
-# Per connection; a client with more layouts than this does not repeat itself.
+# The limit for one connection; a client with more layouts than this does not repeat them.
 _LAYOUTS_MAX: Final = 4096
 
 HEARTBEAT: Final = FRAME_HEADER.pack(FRAME_HEADER_BYTES, 2, TYPE_AMQP, 0)
@@ -95,14 +95,16 @@ class FrameReader:
         self.fault: DecodeError | None = None
         self.rest = b""
         self._layouts = _Layouts()
-        # The run that the last frame of a new layout has begun.
+        # The run that the last frame with a new layout has begun.
         self._begun: tuple[TransferLayout, TransferRun] | None = None
 
     def read(self, data: bytes, *, stop_after_first: bool = False) -> list[tuple[int, list[object]]]:
-        """Return the bodies of all complete frames, within `singly_max`, as ``(channel, items)``. Frames of
-        different channels may be regrouped, but never across open, begin, end or close, each of which is a
-        group of its own. `stop_after_first`: for phases in which a frame changes the meaning of the bytes
-        behind it. Raises `DecodeError`, after the frames before the fault were returned and `fault` was set.
+        """Return the bodies of all complete frames, within `singly_max`, as ``(channel, items)``.
+
+        Frames of different channels may be regrouped, but never across open, begin, end or close, each of
+        which is a separate group. `stop_after_first`: for phases in which a frame changes the meaning of the
+        following bytes. Raises `DecodeError`, after the frames before the fault were returned and `fault` was
+        set.
         """
         if self.fault is not None:
             raise self.fault
@@ -174,7 +176,7 @@ class FrameReader:
                 if not groups:
                     self.rest = buf[pos:]
                     raise
-                break  # the frames before it must not depend on how the socket cut the bytes
+                break  # the frames before it must not depend on the boundaries of socket reads
             if stop is None:
                 break
             frames += 1
@@ -203,7 +205,7 @@ class FrameReader:
         groups: list[tuple[int, list[object]]],
         open_groups: dict[int, list[object]],
     ) -> int | None:
-        # Returns where the frame ends, None when it is not complete.
+        # Return where the frame ends, or None if it is not complete.
         size, doff, frame_type, channel = FRAME_HEADER.unpack_from(buf, pos)
         self._check_header(size, doff, frame_type)
         stop: int = pos + size
@@ -234,7 +236,7 @@ class FrameReader:
     def _transfer(
         self, item: Transfer, payload: bytes, learned: Mapping[bytes, TransferLayout] | None
     ) -> TransferRun | TransferFrame:
-        # Each transaction has a layout of its own: its first transfer begins the run of those behind it.
+        # Each transaction has a separate layout: its first transfer begins the run of the following ones.
         layout = None if learned is None else next(iter(learned.values()))
         if layout is None or layout.txn_id is None:
             return TransferFrame(item, payload)
@@ -285,16 +287,16 @@ class FrameReader:
 HEADER_AMQP: Final = b"AMQP\x00\x01\x00\x00"
 HEADER_SASL: Final = b"AMQP\x03\x01\x00\x00"
 ESTABLISHMENT_FAILED: Final = Symbol("amqp:connection-establishment-failed")
-"""Property of an open which announces a close with the reason, as Apache's brokers and clients use it."""
+"""The property of an open that announces a close with the reason, as Apache's brokers and clients use it."""
 
 IDLE_TIMEOUT_MS_MIN: Final = 1000
-"""A server refuses shorter ones of a client: they cost more frames than they find dead peers. A client
-accepts its server's value, which is half of 1000 for a broker with the least setting.
+"""A server refuses shorter ones of a client: they cost more frames than they detect dead peers. A client
+accepts its server's value, which is half of 1000 for a broker with the lowest setting.
 """
 
 
 class ConnectionState(Enum):
-    """Section 2.4.6, with the SASL layer's phases before it."""
+    """The states of section 2.4.6, after the phases of the SASL layer."""
 
     START = auto()
     SASL_HEADER_SENT = auto()
@@ -329,8 +331,8 @@ class ConnectionInput(Enum):
 _S = ConnectionState
 _I = ConnectionInput
 
-# Section 2.4.6. An absent pair closes the connection. A server is moved by RECEIVE_ before SEND_, a client
-# the other way round.
+# Section 2.4.6. An absent pair closes the connection. A server makes the RECEIVE_ step before SEND_, a client
+# in the other order.
 CONNECTION_TRANSITIONS: Final[dict[tuple[ConnectionState, ConnectionInput], ConnectionState]] = {
     (_S.START, _I.SEND_SASL_HEADER): _S.SASL_HEADER_SENT,
     (_S.START, _I.RECEIVE_SASL_HEADER): _S.SASL_NEGOTIATING,
@@ -359,8 +361,8 @@ _READING_HEADER: Final = (_S.START, _S.SASL_HEADER_SENT, _S.SASL_DONE, _S.HEADER
 
 
 class Connection:
-    """One connection end. `frame_size_max`: bytes of the largest frame that the peer takes. `fault`: why we
-    closed the connection.
+    """One connection end. `frame_size_max`: bytes of the largest frame that the peer accepts. `fault`: why
+    this end closed the connection.
     """
 
     def __init__(
@@ -372,7 +374,7 @@ class Connection:
         mechanisms: tuple[str, ...] = (),
         frames_singly_max: int = sys.maxsize,
     ) -> None:
-        """`frame_size_max`: bytes of the largest frame that we take, at least 512."""
+        """Create an end. `frame_size_max`: bytes of the largest frame that it accepts, at least 512."""
         self.server = server
         self.state = ConnectionState.START
         self.remote_open: Open | None = None
@@ -400,7 +402,7 @@ class Connection:
         """Take bytes from the socket.
 
         A fault of the peer becomes a `ConnectionFailed` event, the last of its batch. Bytes that came while
-        the owner has to act (SASL outcome, open) are retained: call `receive` without bytes after the answer,
+        the owner must act (SASL outcome, open) are retained: call `receive` without bytes after the answer,
         and as long as there is `more`.
         """
         events: list[ConnectionEvent] = []
@@ -430,7 +432,7 @@ class Connection:
 
     def _receive(self, data: bytes, events: list[ConnectionEvent]) -> None:
         while self._is_in(_READING_HEADER):
-            # A client that does not wait has sent its header behind the last frame.
+            # A client that does not wait has sent its header after the last frame.
             self._head += self.frames.take_rest() + data
             data = b""
             if len(self._head) < len(HEADER_AMQP):
@@ -496,7 +498,7 @@ class Connection:
         raise AmqpConnectionError(Condition.FRAMING_ERROR, text)
 
     def _on_early(self, channel: int, item: object, events: list[ConnectionEvent]) -> None:
-        # Before the connection is open, and after close was sent.
+        # This handles items before the connection is open, and after close was sent.
         match item:
             case Close() if self.state is not ConnectionState.SASL_NEGOTIATING:
                 self._on_close(item, events)

@@ -16,28 +16,28 @@ from amqp10broker.protocols.amqp10.errors import AmqpSessionError, Condition
 from amqp10broker.protocols.amqp10.performatives import Flow
 from amqp10broker.protocols.serial import MASK, diff, limit_left
 
-# "not a count but a sequence number initialized at an arbitrary point by the sender" (2.6.7). We
-# start at 0: proton 0.40 sends a flow counted from 0 before it has seen our attach, and with any
-# other start that flow would be read as a grant of another size.
+# "not a count but a sequence number initialized at an arbitrary point by the sender" (2.6.7). This engine
+# starts at 0: proton 0.40 sends a flow counted from 0 before it has read the broker's attach, and with any
+# other start that flow would be a grant of another size.
 INITIAL_DELIVERY_COUNT: Final = 0
 
 _INT32_MAX: Final = 0x7FFF_FFFF
 _MODULUS: Final = 0x1_0000_0000
-# A client's buffer is smaller than this, and so is the number by which it can be ahead of its own limit.
+# A client's buffer is smaller than this, and so is the amount by which its use can exceed its own limit.
 _BELOW_ZERO_MAX: Final = 0x100_0000
 
 
 class Spent(Enum):
-    """The cause that ended a receiver's credit, or will when it is used."""
+    """The cause that ended a receiver's credit, or will end it when it is used."""
 
     NEVER_GRANTED = auto()
     USED_UP = auto()
     SET_TO_ZERO = auto()
     REVOKED = auto()
-    """By a flow that lowers it to less than was sent already."""
+    """A flow lowered the credit below the number of deliveries already sent."""
     DRAINED = auto()
     STALE_FLOW = auto()
-    """A flow granted some again, but nothing is left of its grant."""
+    """A flow granted credit again, but none of its grant is left."""
 
 
 class Grant(NamedTuple):
@@ -52,8 +52,8 @@ class Grant(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class SenderCredit:
-    """The sending end: how many deliveries may be started. `spent`: the cause that ended the credit, if it is
-    0. `granted`: the last flow after which there was credit.
+    """The sending end: the number of deliveries that may be started. `spent`: the cause that ended the
+    credit, if it is 0. `granted`: the last flow after which there was credit.
     """
 
     delivery_count: int = INITIAL_DELIVERY_COUNT
@@ -68,7 +68,7 @@ class SenderCredit:
     _large: bool = False
 
     def set(self, delivery_count: int | None, link_credit: int, *, drain: bool) -> None:
-        """Apply the credit of a flow. `delivery_count`: None: the receiver has not seen our attach yet
+        """Apply the credit of a flow. `delivery_count`: None: the receiver has not read this end's attach yet
         (2.7.4).
         """
         base = INITIAL_DELIVERY_COUNT if delivery_count is None else delivery_count
@@ -96,11 +96,11 @@ class SenderCredit:
             self.spent = Spent.STALE_FLOW
 
     def _is_large_grant(self, base: int, link_credit: int, limit: int) -> bool:
-        # Whether a credit of 2**31 and more is one, and not a negative number: proton counts credit in a
-        # signed integer that goes below 0 when its user takes back more than is left (stop while deliveries
-        # are under way), and writes -n as 2**32 - n. Then n is at most the number that it has received, and a
-        # limit that was in its last flow is not a new grant. People write 2**32 - 1, which is taken
-        # literally. So are all grants of a client that has once made a large one beyond doubt.
+        # Return whether a credit of 2**31 and more is a credit, and not a negative number. Proton counts
+        # credit in a signed integer that falls below 0 when its user takes back more than is left (stop while
+        # deliveries are on their way), and writes -n as 2**32 - n. Then n is at most the number that it has
+        # received, and a limit that was in its last flow is not a new grant. Programs write 2**32 - 1, which
+        # is taken literally. So are all grants of a client that has once certainly made a large one.
         if not self._large:
             below_zero = _MODULUS - link_credit
             received = diff(base, INITIAL_DELIVERY_COUNT)
@@ -126,7 +126,7 @@ class SenderCredit:
 class ReceiverCredit:
     """The receiving end: the credit granted, and when to grant more.
 
-    The top-up rule grants again up to `limit` when no more than half of it is left and fewer than `limit`
+    The top-up rule grants again up to `limit` when at most half of it is left and fewer than `limit`
     deliveries are outstanding, that is received and not finished. So a target that does not finish deliveries
     withholds credit from the links that feed it, and from no others.
 
@@ -174,9 +174,9 @@ class ReceiverCredit:
         self.top_up()
 
     def receive(self, deliveries: int) -> int:
-        """Count deliveries in, with top-ups as if they came one by one: a batch that crosses the half-way
-        mark is granted at the mark, and the rest counts against the new grant. Returns how many the credit
-        covered.
+        """Count received deliveries, with top-ups as if they came one by one: a batch that crosses the
+        half-way mark is granted at the mark, and the rest counts against the new grant. Returns how many of
+        them the credit covered.
         """
         left = deliveries
         limit = self.limit
@@ -217,17 +217,17 @@ class ReceiverCredit:
 
 # Session windows (section 2.5.6) count frames, not messages.
 
-# "The outgoing-window ... MAY (depending on policy) be decremented" (2.5.6): credit and the peer's window
-# decide how many transfers we send.
+# "The outgoing-window ... MAY (depending on policy) be decremented" (2.5.6). Credit and the peer's window
+# decide how many transfers this end sends.
 OUTGOING_WINDOW: Final = 0xFFFF_FFFF
 
 INITIAL_OUTGOING_ID: Final = 0
 
 
 class IncomingWindow:
-    """How many transfer frames the peer may send us. The window is opened to its full size again when half of
-    it is used. While it is held closed (an alarm), a margin of frames that were already on their way is
-    tolerated. `flow_due`: it was re-opened or closed and the peer has not been notified.
+    """The number of transfer frames that the peer may send. The window is opened to its full size again when
+    half of it is used. While it is held closed (an alarm), a margin of frames that were already on their way
+    is tolerated. `flow_due`: it was re-opened or closed and the peer has not been notified.
     """
 
     __slots__ = ("_margin", "closed", "flow_due", "left", "next_incoming_id", "size")
@@ -245,11 +245,11 @@ class IncomingWindow:
         return self.left if self.left > 0 else 0
 
     def allowance(self) -> int:
-        """How many frames may still come; -1: no limit, because only a window held closed can be violated."""
+        """The number of frames that may still come; -1: no limit, which only a closed window has."""
         return max(0, self.left + self._margin) if self.closed else -1
 
     def count(self, frames: int) -> int | None:
-        """Count frames in; return None if all fit, else how many do."""
+        """Count received frames; return None if all fit, else how many do."""
         violation = None
         if self.closed and frames > self.allowance():
             frames = violation = self.allowance()
@@ -261,7 +261,7 @@ class IncomingWindow:
         half = self.size // 2
         left = self.left - frames
         if left <= half:
-            # As if counted one by one: full again at the half-way mark, then repeatedly.
+            # This counts as if one by one: full again at the half-way mark, then repeatedly.
             past_mark = frames - max(1, self.left - half)
             left = self.size - past_mark % (self.size - half)
             self.flow_due = True
@@ -299,7 +299,7 @@ class IncomingWindow:
 
 @dataclass(eq=False, slots=True)
 class OutgoingWindow:
-    """How many transfer frames we may send. `remote_outgoing_window`: the peer's, only shown."""
+    """The number of transfer frames that this end may send. `remote_outgoing_window`: only displayed."""
 
     next_outgoing_id: int = INITIAL_OUTGOING_ID
     initial_outgoing_id: int = field(init=False)
@@ -317,7 +317,7 @@ class OutgoingWindow:
     def update(self, flow: Flow) -> None:
         """Apply the session fields of a flow. Raises `AmqpSessionError` if they count unsent frames."""
         base = flow.next_incoming_id
-        if base is None:  # the peer had not seen our begin when it sent this (2.5.6)
+        if base is None:  # the peer had not read this end's begin when it sent the flow (2.5.6)
             base = self.initial_outgoing_id
         elif diff(base, self.next_outgoing_id) > 0:
             raise AmqpSessionError(

@@ -35,7 +35,7 @@ DELIVERY_TAG_BYTES_MAX: Final = 32
 """Section 2.8.7."""
 
 Parts = tuple[bytes, bytes]
-"""A message to send: the part that the sender writes anew, and the part that it must not change."""
+"""A message to send: the part that the sender writes, and the part that it must not change."""
 
 
 @dataclass(eq=False, slots=True)
@@ -56,7 +56,7 @@ class PartialDelivery:
 
     @classmethod
     def of(cls, first: Transfer) -> Self:
-        """Raises if the first transfer lacks a field that only it can have."""
+        """Begin with a first transfer. Raises if it lacks a field that only it can have."""
         if first.delivery_id is None:
             raise AmqpSessionError(
                 Condition.INVALID_FIELD, "delivery-id is not set on the first transfer of a delivery"
@@ -158,8 +158,8 @@ class ResumedDelivery:
 
 @dataclass(eq=False, slots=True)
 class OutgoingDelivery:
-    """A multi-frame delivery of ours that has begun and not ended. `txn_id`: the transaction in which it is
-    acquired.
+    """A multi-frame delivery of this end that has begun and not ended. `txn_id`: the transaction in which it
+    is acquired.
     """
 
     delivery_id: int
@@ -216,7 +216,9 @@ class NotOurs(Enum):
 
 
 class Resume(Enum):
-    """CONTENT: with its content, from the receiver's position on. OUTCOME: without content, and settled."""
+    """How a delivery is resumed. CONTENT: with its content, from the receiver's position on. OUTCOME: without
+    content, and settled.
+    """
 
     CONTENT = auto()
     OUTCOME = auto()
@@ -239,10 +241,10 @@ class SenderPlan:
     """A sender's treatment of its unsettled deliveries.
 
     Attributes:
-        unknown: without an outcome, and the receiver does not have them: return them without a failed
+        unknown: deliveries without an outcome that the receiver does not have: return them without a failed
             attempt.
-        settled: with an outcome, and the receiver does not have them: remove them.
-        open: not determined by an incomplete map.
+        settled: deliveries with an outcome that the receiver does not have: remove them.
+        open: deliveries that an incomplete map does not determine.
     """
 
     resumed: list[Resumed] = field(default_factory=list)
@@ -253,9 +255,9 @@ class SenderPlan:
 
 @dataclass(slots=True)
 class ReceiverPlan:
-    """A receiver's treatment of its unsettled deliveries. `awaited`: our state of deliveries that the sender
-    will resume: our map in the answer. `open`: not determined by an incomplete map: retain them, and include
-    them in our map.
+    """A receiver's treatment of its unsettled deliveries. `awaited`: the receiver's state of deliveries that
+    the sender will resume: its map in the answer. `open`: deliveries that an incomplete map does not
+    determine: retain them, and include them in the map.
     """
 
     awaited: dict[bytes, State] = field(default_factory=dict)
@@ -267,14 +269,14 @@ class Arrival(Enum):
     """The meaning of a transfer with resume=true to its receiver."""
 
     IGNORED = auto()
-    """Not in our map: only its credit is used (2.7.5)."""
+    """The delivery is not in the receiver's map: only its credit is used (2.7.5)."""
     CONTINUED = auto()
-    """Its content follows, from our position on."""
+    """Its content follows, from the receiver's position on."""
     SETTLED = auto()
-    """The sender has our outcome: remove the delivery."""
+    """The sender has the receiver's outcome: remove the delivery."""
     ABORTED = auto()
     REPEATED = auto()
-    """The sender does not have our outcome: send it again, and take no content."""
+    """The sender does not have the receiver's outcome: send it again, and take no content."""
 
 
 def unsettled_map(attach: Attach) -> dict[bytes, State]:
@@ -323,7 +325,7 @@ def _no_state(tag: bytes, reason: str) -> AmqpLinkError:
 
 
 def resume_as_sender(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bool = False) -> SenderPlan:
-    """Tags that only the receiver has are ignored: our map shows it that we do not have them."""
+    """Plan as the sender. Tags that only the receiver has are ignored, as the sender's map lacks them."""
     plan = SenderPlan()
     for tag, known in ours.items():
         decided = isinstance(known, _OUTCOMES)
@@ -341,7 +343,9 @@ def resume_as_sender(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bo
 
 
 def resume_as_receiver(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bool = False) -> ReceiverPlan:
-    """Tags that only the sender has are not in our map: it sends them anew, or forgets them."""
+    """Plan as the receiver. Tags that only the sender has are not in its map: they are sent anew, or
+    dropped.
+    """
     plan = ReceiverPlan()
     for tag, known in ours.items():
         if tag in theirs:

@@ -62,8 +62,8 @@ def misfit(value: object, name: str) -> EncodeError:
 
 
 def encode(value: Any) -> bytes:
-    """Encode a value of `types`, or a composite; a plain int is a long, a tuple a list, an instance of a
-    subclass as of the nearest base. Raises `EncodeError`.
+    """Encode a value of `types`, or a composite. A plain int is a long, a tuple a list, an instance of a
+    subclass is encoded as its nearest base. Raises `EncodeError`.
     """
     return write_any(value, 0)
 
@@ -76,7 +76,7 @@ def write_any(value: Any, depth: int = 0) -> bytes:
 
 
 def _writer_for(value: Any) -> Writer:
-    # For a subclass (an IntEnum, a named tuple) or a composite.
+    # This is for a subclass (an IntEnum, a named tuple) or a composite.
     for base in type(value).__mro__:
         writer = _WRITERS.get(base)
         if writer is not None:
@@ -207,7 +207,7 @@ def write_map(value: Mapping[Any, Any] | Map, depth: int = 0) -> bytes:
         parts.append(write_any(item, depth + 1))
     if isinstance(value, Map):
         keys = [part for part, (key, _) in zip(parts[::2], value.pairs, strict=True) if key == key]
-        if len(set(keys)) != len(keys):  # not-a-number, left out above, differs from everything
+        if len(set(keys)) != len(keys):  # not-a-number, left out above, differs from every value
             raise EncodeError("a map with the same key twice")
     return write_compound(0xC1, 0xD1, len(parts), b"".join(parts))
 
@@ -257,7 +257,7 @@ def array_of(items: Iterable[Any]) -> Array:
     for family in _FAMILIES:
         if codes and codes <= set(family):
             widest = max(family.index(code) for code in codes)
-            # A constructor of width 0 stands for one value only.
+            # A constructor of width 0 has one value only.
             while family[widest] in _CONSTANTS and family[-1] not in _CONSTANTS:
                 widest += 1
             return Array(family[widest], values, tuple(descriptors))
@@ -281,7 +281,7 @@ _FAMILIES: Final = (
     *((code,) for code in (0x50, 0x60, 0x51, 0x61, 0x72, 0x82, 0x73, 0x83, 0x98, 0x74, 0x84, 0x94)),
 )
 
-# Constructors of width 0 with the value that each stands for.
+# Constructors of width 0 with the value of each.
 _CONSTANTS: Final[dict[int, Any]] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0, 0x45: []}
 
 
@@ -312,7 +312,7 @@ def _item(writer: Writer, code: int, kinds: type | tuple[type, ...] = object) ->
             return encoded[1:]
         if code not in (0xB0, 0xB1, 0xB3, 0xD0, 0xD1, 0xF0):
             raise TypeError
-        # Sizes and counts have four bytes here.
+        # Sizes and counts have four bytes in arrays.
         if code < 0xC0:
             return (len(encoded) - 2).to_bytes(4, "big") + encoded[2:]
         return struct.pack(">II", len(encoded) + 1, encoded[2]) + encoded[3:]

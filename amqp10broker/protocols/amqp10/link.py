@@ -1,6 +1,6 @@
 """Links (part 2, section 2.6): the state of a link end, and the events that the engine reports to its owner.
 
-Events are made once per batch or more rarely, except that a message of many frames has its own
+Events are made once per batch or less often, except that a message of many frames has its own
 `DeliveriesReceived`.
 
 A `TransferLayout` is the common part of a sender's transfers, learned from one and checked, byte for byte, on
@@ -64,7 +64,7 @@ KEY32_BYTES: Final = 19
 class TransferRun:
     """Adjacent single-frame transfers of one channel, link, format, settled flag and transaction.
 
-    Filled while parsing: the three lists cost 0.1 us a transfer, against 0.3 us for a record of each.
+    It is filled while parsing: the three lists take 0.1 us a transfer, against 0.3 us for a record of each.
     """
 
     handle: int
@@ -86,7 +86,7 @@ def handles_of(items: Sequence[object]) -> set[int] | None:
 
 
 def by_link(runs: Sequence[TransferRun]) -> list[TransferRun]:
-    """Group the transfers by link, merged where they are alike."""
+    """Group the transfers by link, and merge runs that are alike."""
     result: list[TransferRun] = []
     last: dict[int, TransferRun] = {}
     for run in runs:
@@ -120,12 +120,13 @@ class TransferLayout:
 
 
 LIST32: Final = TransferLayout(Struct(">I").unpack_from, b"", b"", 1 << 62, 0, 0, None, None, None)
-"""The entry of a short key for frames with a list32: the reader looks again with the longer key."""
+"""The entry of a short key for frames with a list32: the reader repeats the search with the longer key."""
 
 
 def learn(buf: bytes, pos: int, transfer: Transfer, payload_pos: int) -> dict[bytes, TransferLayout] | None:
     """Return the layout of a transfer frame just decoded, under the keys by which the reader finds it. Only a
-    complete, ordinary delivery has one. Each transaction has a layout of its own, in place of the one before.
+    complete, ordinary delivery has a layout. Each transaction has a separate one, which replaces the one
+    before.
     """
     if (
         transfer.more
@@ -159,7 +160,7 @@ def learn(buf: bytes, pos: int, transfer: Transfer, payload_pos: int) -> dict[by
     if id_code not in (_UINT, _SMALLUINT):
         return None
     at += 1
-    # Everything before the delivery-id's value must be in the key, or the key would not prove it.
+    # Everything before the delivery-id's value must be in the key; otherwise the key would not prove it.
     if at > pos + 4 + key_bytes:
         return None
     if id_code == _SMALLUINT and at == pos + 4 + SHORT_KEY_BYTES:
@@ -200,11 +201,11 @@ class TransferHead:
         self, channel: int, handle: int, *, settled: bool, tag_bytes: int = 4, txn_id: bytes | None = None
     ) -> None:
         encoded_handle = write_uint(handle)
-        # Five fields: handle, delivery-id, delivery-tag, message-format 0, settled.
+        # These are five fields: handle, delivery-id, delivery-tag, message-format 0, settled.
         fields = 5
         self.after = b"\x43\x41" if settled else b"\x43\x42"
         if txn_id is not None:
-            # And three more: more and rcv-settle-mode, which are null, and state.
+            # These are three more: more and rcv-settle-mode, which are null, and state.
             fields = 8
             self.after += b"\x40\x40" + TransactionalState(txn_id=txn_id).encode()
         fields_bytes = len(encoded_handle) + 5 + 2 + tag_bytes + len(self.after)
@@ -242,7 +243,7 @@ class LinkState(Enum):
     ATTACH_RECEIVED = auto()
     ATTACHED = auto()
     DETACH_SENT = auto()
-    """We detached; frames for the handle are discarded until the peer's detach."""
+    """This end detached; frames for the handle are discarded until the peer's detach."""
     DETACH_RECEIVED = auto()
 
 
@@ -254,7 +255,7 @@ class LinkInput(Enum):
 
 
 # Sections 2.6.3 to 2.6.6, for both roles. An absent pair is refused: from the peer it is an error of the
-# session, from ourselves a broken invariant.
+# session, from this end a broken invariant.
 LINK_TRANSITIONS: Final[dict[tuple[LinkState, LinkInput], LinkState]] = {
     (LinkState.DETACHED, LinkInput.SEND_ATTACH): LinkState.ATTACH_SENT,
     (LinkState.DETACHED, LinkInput.RECEIVE_ATTACH): LinkState.ATTACH_RECEIVED,
@@ -276,8 +277,8 @@ class Link:
 
     Attributes:
         remote_handle: the peer's; None until its attach arrived.
-        peer_max_message_size: bytes the peer takes; 0 for no limit.
-        address: of the node at our end; None for an anonymous terminus, and for a coordinator.
+        peer_max_message_size: the bytes of the largest message that the peer accepts; 0 for no limit.
+        address: that of the node at this end; None for an anonymous terminus, and for a coordinator.
     """
 
     name: str
@@ -302,7 +303,7 @@ class Link:
 
 @dataclass(eq=False, slots=True)
 class SenderLink(Link):
-    """The end from which deliveries leave. `head`: of single-frame deliveries; None until attached."""
+    """The end that sends deliveries. `head`: that of single-frame deliveries; None until attached."""
 
     credit: SenderCredit = field(default_factory=SenderCredit)
     pending: Pending = field(default_factory=deque)
@@ -342,10 +343,10 @@ class SenderLink(Link):
 
 @dataclass(eq=False, slots=True)
 class ReceiverLink(Link):
-    """The end at which deliveries arrive.
+    """The end that receives deliveries.
 
     Attributes:
-        max_message_size: bytes we take; 0 for no limit.
+        max_message_size: the bytes of the largest accepted message; 0 for no limit.
         manages: the client sends management requests: in whole frames, and a fault ends the session.
         looks_ahead: its owner gets `DeliveryBegun`.
         resumes: its owner handles deliveries that the peer resumes; else they are ignored.
@@ -373,7 +374,7 @@ class LinkAttaching:
 
 @dataclass(frozen=True, slots=True)
 class LinkAttached:
-    """The peer has answered our attach."""
+    """The peer has answered this end's attach."""
 
     link: SenderLink | ReceiverLink
     attach: Attach
@@ -395,7 +396,7 @@ class LinkDetached:
 @dataclass(frozen=True, slots=True)
 class LinkFlowed:
     """The peer sent its link state, which the engine has applied. On a sender link the owner answers `echo`
-    and `drain` (`Session.send_flow`, `Session.drained`), since only it has the number of available
+    and `drain` (`Session.send_flow`, `Session.drained`), because only it has the number of available
     deliveries.
     """
 
@@ -429,7 +430,7 @@ class DeliveryBegun:
 @dataclass(frozen=True, slots=True)
 class DeliveryResumed:
     """The peer has resumed a delivery on a receiver link that `resumes`: it has used its credit, and its
-    content is not taken. Pass its delivery-id to `Inbound.note_unsettled` if it is to be settled.
+    content is not taken. Pass its delivery-id to `Inbound.note_unsettled` if it must be settled.
     """
 
     link: ReceiverLink
@@ -441,8 +442,8 @@ class DeliveryResumed:
 
 @dataclass(eq=False, slots=True)
 class DeliveriesUpdated:
-    """The peer's disposition reached deliveries that we sent. `keys`: the application's numbers. `settled`:
-    the peer has settled; the deliveries are gone from the unsettled map.
+    """The peer's disposition reached deliveries that this end sent. `keys`: the application's numbers.
+    `settled`: the peer has settled; the deliveries are not in the unsettled map any more.
     """
 
     link: SenderLink
@@ -454,7 +455,7 @@ class DeliveriesUpdated:
 
 @dataclass(eq=False, slots=True)
 class DeliveriesSettled:
-    """The peer's disposition reached deliveries that we received."""
+    """The peer's disposition reached deliveries that this end received."""
 
     link: ReceiverLink
     delivery_ids: list[int]
@@ -507,7 +508,7 @@ PumpEvent = DeliveriesSent | MarkerReached | LinkDetached
 
 @dataclass(frozen=True, slots=True)
 class BeginReceived:
-    """The peer begins a session on its channel; `remote_channel` is ours if it answers."""
+    """The peer begins a session on its channel; `remote_channel` is this end's if it answers."""
 
     channel: int
     performative: Begin
@@ -533,5 +534,5 @@ ConnectionEvent = (
     SaslInit | SaslResponse | SaslOutcome | Open | BeginReceived | FramesReceived | Close | ConnectionFailed
 )
 """Performatives of the peer: answer SASL init and response with `sasl_outcome` or `sasl_challenge`, open with
-`open` and close with `close`, unless ours went first.
+`open` and close with `close`, unless this end sent its own first.
 """

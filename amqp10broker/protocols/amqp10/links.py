@@ -61,10 +61,10 @@ from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.protocols.connection import Unfinished
 from amqp10broker.protocols.serial import MASK
 
-# Keys of one batch are closer together than this, so the largest is only searched for above it.
+# Keys of one batch are closer together than this, so the largest is searched for only above it.
 _LARGE_KEY: Final = MASK - 0x1000_0000
 
-# Deliveries that one link sends before the next link of the session.
+# The number of deliveries that one link sends before the next link of the session.
 _QUANTUM_FRAMES: Final = 128
 
 
@@ -101,7 +101,7 @@ class Outbound:
         return 0, 0, None
 
     def _send_next(self, link: SenderLink, entry: DeliveryBatch, left: int, budget: int) -> tuple[int, int]:
-        # Returns bytes and deliveries written.
+        # Return bytes and deliveries written.
         limit = min(left, self._window.remote_incoming_window, link.credit.link_credit, _QUANTUM_FRAMES)
         if limit <= 0 or budget <= 0:
             return 0, 0
@@ -115,7 +115,7 @@ class Outbound:
         return spent, sent
 
     def _resume_next(self, link: SenderLink, entry: ResumedDelivery, budget: int) -> int:
-        # Returns bytes written. A resumed delivery needs credit as any.
+        # Return bytes written. A resumed delivery needs credit, too.
         if budget <= 0 or self._window.remote_incoming_window == 0 or link.credit.link_credit <= 0:
             return 0
         spent = self._begin_large(link, entry.key, entry.message, settled=entry.settled, resumed=entry)
@@ -124,7 +124,7 @@ class Outbound:
         return spent
 
     def _send_whole(self, link: SenderLink, batch: DeliveryBatch, limit: int, budget: int) -> tuple[int, int]:
-        # Up to the first that does not fit one frame.
+        # Write up to the first that does not fit one frame.
         layout = link.head
         assert layout is not None
         position = batch.position
@@ -193,7 +193,7 @@ class Outbound:
         return self._send_piece(link)
 
     def _send_piece(self, link: SenderLink) -> int:
-        # Returns the bytes of one frame of `link.partial`.
+        # Return the bytes of one frame of `link.partial`.
         partial = link.partial
         assert partial is not None
         performative = Transfer(
@@ -267,8 +267,8 @@ class Outbound:
 
     def pump(self, budget_bytes: int) -> tuple[int, list[PumpEvent], tuple[SenderLink, AmqpLinkError] | None]:
         """Write transfers of the links in rotation, as far as windows and budget allow, up to a marker.
-        Returns bytes of transfers, events, and a link that must be detached because its next delivery is
-        larger than its peer takes.
+        Returns bytes of transfers, events, and a link that must be detached because its next delivery is too
+        large for its peer.
         """
         written = 0
         events: list[PumpEvent] = []
@@ -295,7 +295,7 @@ class Outbound:
         return written, events, None
 
     def close(self) -> None:
-        """Stop sending: no transfer may follow our end (2.5.5)."""
+        """Stop sending: no transfer may follow this end's end (2.5.5)."""
         self._closed = True
         for link in self.turns:
             link.queued = False
@@ -320,8 +320,8 @@ class Outbound:
 
 
 class Inbound:
-    """Makes messages of transfer frames; `unsettled` has deliveries received and not settled by us. `grants`:
-    links whose new grant, if they have one, goes out with the next output.
+    """Makes messages of transfer frames; `unsettled` has deliveries received and not settled by this end.
+    `grants`: links whose new grant, if any, is sent with the next output.
     """
 
     __slots__ = ("_unfinished", "_window", "grants", "unsettled")
@@ -335,10 +335,11 @@ class Inbound:
     def take_run(
         self, link: ReceiverLink, run: TransferRun, events: list[SessionEvent]
     ) -> TransferRun | None:
-        """Take a run of complete deliveries, or, within a partial one, its end. Returns the part to take
-        after the owner has acted on `events`: behind the end of a partial delivery, or from a delivery-id on
-        that is in flight. Raises `AmqpLinkError` (deliveries before the fault are in `events`), and
-        `AmqpSessionError` if the first delivery-id is in flight.
+        """Take a run of complete deliveries, or, within a partial one, its end.
+
+        Returns the part to take after the owner has acted on `events`: after the end of a partial delivery,
+        or from a delivery-id on that is in flight. Raises `AmqpLinkError` (deliveries before the fault are in
+        `events`), and `AmqpSessionError` if the first delivery-id is in flight.
         """
         if link.partial is not None:
             # The first transfer of the run is the last of a delivery that has begun.
@@ -391,13 +392,13 @@ class Inbound:
         return rest
 
     def note_unsettled(self, delivery_id: int, link: ReceiverLink) -> None:
-        """Note a delivery that we have to settle. Raises `AmqpSessionError` if its id is in flight."""
+        """Note a delivery that this end must settle. Raises `AmqpSessionError` if its id is in flight."""
         if delivery_id in self.unsettled:
             raise _in_flight(delivery_id)
         self.unsettled[delivery_id] = link
 
     def _note_first_unsettled(self, ids: Sequence[int], link: ReceiverLink) -> int:
-        # Returns how many are noted: those before the first in flight.
+        # Return how many are noted: those before the first in flight.
         unsettled = self.unsettled
         before = len(unsettled)
         # With setdefault a delivery-id that is in flight stays with its link.
@@ -582,7 +583,9 @@ class Links:
         desired_capabilities: tuple[Symbol, ...] | None = None,
         properties: Any = None,
     ) -> SenderLink | ReceiverLink:
-        """`credit_limit`: credit is topped up to it; 0 leaves it to `Session.grant`."""
+        """Attach a link of this end. `credit_limit`: credit is topped up to it; 0 leaves it to
+        `Session.grant`.
+        """
         handle = next(number for number in range(self.handle_max + 2) if number not in self.by_handle)
         link: SenderLink | ReceiverLink
         link = SenderLink(name, handle) if role == Role.SENDER else ReceiverLink(name, handle)
@@ -599,8 +602,8 @@ class Links:
         return link
 
     def on_attach(self, attach: Attach, events: list[SessionEvent]) -> None:
-        """Raises `AmqpConnectionError` if the handle is larger than we allowed, and `AmqpSessionError` if it
-        is in use by a link that we did not detach.
+        """Handle an attach. Raises `AmqpConnectionError` if the handle is too large, and `AmqpSessionError`
+        if a link uses it that this end did not detach.
         """
         if attach.handle > self.handle_max:
             raise AmqpConnectionError(
@@ -613,8 +616,8 @@ class Links:
                 raise AmqpSessionError(
                     Condition.HANDLE_IN_USE, f"handle {attach.handle} is already associated with a link"
                 )
-            # We refused or detached that link, and the peer owes us its detach. RabbitMQ forgets such a link
-            # at once, so there are clients which do not answer and use the number again.
+            # This end refused or detached that link, and the peer has not sent its detach yet. RabbitMQ
+            # removes such a link at once, so some clients do not answer and use the number again.
             held.move(LinkInput.RECEIVE_DETACH)
             self._forget(held)
         for link in self.by_handle.values():
@@ -688,10 +691,11 @@ class Links:
         properties: Any = None,
         unsettled: Mapping[bytes, State] | None = None,
     ) -> bool:
-        """Answer the peer's attach; the first credit of a receiver link follows at once. `credit_limit`: as
-        of `attach`. `unsettled`: our map; None: no earlier state exists here, which is sent as an empty map
-        if the peer has sent a map. Returns whether the whole map is sent: if it does not fit a frame, its
-        first entries are.
+        """Answer the peer's attach; the first credit of a receiver link follows at once.
+
+        `credit_limit`: as in `attach`. `unsettled`: this end's map; None: no earlier state exists here, which
+        is sent as an empty map if the peer has sent a map. Returns whether the whole map is sent: if it does
+        not fit a frame, its first entries are.
         """
         link.move(LinkInput.SEND_ATTACH)
         link.snd_settle_mode = snd_settle_mode
@@ -719,7 +723,7 @@ class Links:
         return not answer.incomplete_unsettled
 
     def _cut(self, answer: Attach) -> None:
-        # Sends fewer entries of an unsettled map if the whole does not fit a frame: 2.6.13.
+        # Send fewer entries of an unsettled map if the whole map does not fit a frame: 2.6.13.
         entries = list((answer.unsettled or {}).items())
         count = len(entries)
         while count and len(answer.encode()) > self._output.frame_size_max - FRAME_HEADER_BYTES:
@@ -736,7 +740,7 @@ class Links:
             link.snd_settle_mode = attach.snd_settle_mode
         if attach.rcv_settle_mode in _RCV_MODES:
             link.rcv_settle_mode = attach.rcv_settle_mode
-        # "the local terminus is null": source where we send, target where we receive
+        # "the local terminus is null": the source where this end sends, the target where it receives
         sender = type(link) is SenderLink
         source, target = (None, attach.target) if sender else (attach.source, None)
         self._output.write(_attach_of(link, source, target))
@@ -746,7 +750,7 @@ class Links:
     def detach(
         self, link: SenderLink | ReceiverLink, error: AmqpError | None = None, *, closed: bool = True
     ) -> list[tuple[int, Parts]]:
-        """Send detach; return key and message of each delivery that was handed over and not begun."""
+        """Send detach; return key and message of each delivery that has not begun."""
         unsent = self._detach(link, error, closed=closed)
         if error is not None:
             self._on_fault(link, error, False)
@@ -784,8 +788,8 @@ class Links:
             self.by_remote.pop(link.remote_handle, None)
 
     def drop(self, link: SenderLink | ReceiverLink) -> list[tuple[int, Parts]]:
-        """Remove a link and its deliveries without a frame. Returns those that were handed over and not
-        begun, and one that was begun settled and not finished, because its receiver discards it.
+        """Remove a link and its deliveries without a frame. Returns those that have not begun, and one that
+        was begun settled and not finished, because its receiver discards it.
         """
         if type(link) is ReceiverLink:
             self._in.drop(link)
@@ -829,7 +833,7 @@ _RCV_MODES: Final = frozenset(ReceiverSettleMode)
 
 
 def _bad_attach(attach: Attach) -> AmqpLinkError | None:
-    # Why an attach is invalid whatever it requests; None if it is valid.
+    # Return why an attach is invalid whatever it requests; None if it is valid.
     if not attach.role and attach.initial_delivery_count is None:
         text = "initial-delivery-count must be set when the role of attach is sender"
     elif attach.snd_settle_mode not in _SND_MODES:

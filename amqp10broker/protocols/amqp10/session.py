@@ -42,7 +42,7 @@ from amqp10broker.protocols.serial import diff
 LinkFrame = TransferRun | TransferFrame | Flow | Attach | Detach
 
 FIELDS_BYTES: Final = 65_536
-"""The size counted for a held frame with fields of any length."""
+"""The size counted for a held frame that has fields of any length."""
 
 PLAIN_BYTES: Final = 448
 """The size counted for a flow or a detach without such fields: each of thousands of links may have one."""
@@ -51,8 +51,8 @@ PLAIN_BYTES: Final = 448
 class HeldFrames:
     """Frames for links that their owners cannot accept yet, in order.
 
-    Everything for the handle of a held link waits, also an attach that takes its handle or name again. Of a
-    link that is already attached, deliveries and flows pass, but its detach, and frames behind that, wait.
+    All frames for the handle of a held link wait, even an attach that uses its handle or name again. For a
+    link that is already attached, deliveries and flows pass, but its detach, and frames after that, wait.
     Frames count against the session's window first; their size is bounded with the connection's incomplete
     deliveries.
     """
@@ -117,7 +117,7 @@ class Held:
 
 
 def _size(frame: LinkFrame) -> int:
-    # In addition to the fixed size of each frame.
+    # This is counted in addition to the fixed size of each frame.
     if type(frame) is TransferRun:
         return sum(map(len, frame.payloads)) + FRAME_BYTES * (len(frame.payloads) - 1)
     if type(frame) is TransferFrame:
@@ -135,7 +135,7 @@ class SessionState(Enum):
     END_SENT = auto()
     END_RECEIVED = auto()
     DISCARDING = auto()
-    """We ended with an error: all but the peer's end is discarded."""
+    """This end ended with an error: all frames but the peer's end are discarded."""
 
 
 class SessionInput(Enum):
@@ -146,7 +146,7 @@ class SessionInput(Enum):
     RECEIVE_END = auto()
 
 
-# Section 2.5.5. A pair that is absent is refused. The role that begins first is not in the table.
+# Section 2.5.5. An absent pair is refused. The table does not contain the role that begins first.
 SESSION_TRANSITIONS: Final[dict[tuple[SessionState, SessionInput], SessionState]] = {
     (SessionState.UNMAPPED, SessionInput.SEND_BEGIN): SessionState.BEGIN_SENT,
     (SessionState.UNMAPPED, SessionInput.RECEIVE_BEGIN): SessionState.BEGIN_RECEIVED,
@@ -265,11 +265,11 @@ class Session:
         self._each(self.held.release(link), self._on_link_frame, on_event)
 
     def receive_each(self, items: Sequence[object], on_event: OnEvent) -> None:
-        """Handle frame bodies in order, and call `on_event` with each at once.
+        """Handle frame bodies in order, and call `on_event` with each event at once.
 
-        So the owner's action (answer an attach, refuse a message) takes effect on the frames behind. A fault
-        comes after the events of the frames before it, and only if the owner has not ended the link or the
-        session by then. Raises `AmqpConnectionError`.
+        So the owner's action (answer an attach, refuse a message) takes effect on the following frames. A
+        fault comes after the events of the frames before it, and only if the owner has not ended the link or
+        the session by then. Raises `AmqpConnectionError`.
         """
         self._each(items, self._handle, on_event)
 
@@ -293,7 +293,7 @@ class Session:
             for event in events:
                 on_event(event)
             if rest is not None:
-                # One by one: how many can go together changes with each.
+                # They are handled one by one: each changes how many can be handled together.
                 ones = [part_of_run(rest, at, at + 1) for at in range(len(rest.delivery_ids))]
                 self._each(ones, self._on_link_frame, on_event)
             if faulty is not None and faulty[0].attached and not self.ended:
@@ -378,7 +378,7 @@ class Session:
                 assert_never(frame)
 
     def _receiver(self, handle: int) -> ReceiverLink | None:
-        # None when the link's frames are to be discarded.
+        # None if the link's frames must be discarded.
         link = self.links.by_remote.get(handle)
         if link is None:
             raise AmqpSessionError(Condition.UNATTACHED_HANDLE, f"Unknown link handle: {handle}")
@@ -447,7 +447,7 @@ class Session:
         echo: bool = False,
         properties: Any = None,
     ) -> None:
-        """`drain`: sender links repeat the receiver's last value; None takes it from the link."""
+        """Send a flow of a link. `drain`: sender links repeat the receiver's last value; None: the link's."""
         flow = self._flow()
         flow.handle = link.handle
         flow.delivery_count = link.credit.delivery_count
@@ -483,9 +483,9 @@ class Session:
         )
 
     def _flush(self) -> None:
-        # The order: outcomes, then grants, then the session's own window.
+        # The order is: outcomes, then grants, then the session's own window.
         if self.state not in (SessionState.MAPPED, SessionState.END_RECEIVED):
-            # No frame may follow our end (2.5.5).
+            # No frame may follow this end's end (2.5.5).
             self.settling.waiting.clear()
             return
         if self.settling.waiting:

@@ -41,7 +41,7 @@ from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.protocols.serial import MASK, diff, ranges
 
 DESCRIPTION_BYTES_MAX: Final = 1024
-"""Longer ones are cut: they repeat data of the peer, and an error has to fit a frame."""
+"""Longer descriptions are cut: they repeat data of the peer, and an error has to fit a frame."""
 
 
 def message_too_large(size: int, limit: int) -> AmqpLinkError:
@@ -92,7 +92,7 @@ class FrameTap(Protocol):
 
 
 class Output:
-    """Collects the bytes of one channel. `frame_tail`: the bytes behind the size in every frame's header."""
+    """Collects the bytes of one channel. `frame_tail`: the bytes after the size in every frame's header."""
 
     __slots__ = ("frame_size_max", "frame_tail", "pieces", "tap")
 
@@ -110,7 +110,7 @@ class Output:
             self.tap.sent(frame)
 
 
-# Clients that settle message by message send the same frame with another delivery-id: it is read by a learned
+# Clients that settle message by message send the same frame with another delivery-id. It is read by a learned
 # layout, as transfers are (`link.py`).
 
 Outcome = Accepted | Rejected | Released | Modified
@@ -137,8 +137,8 @@ class DispositionRun:
 
 @dataclass(eq=False, slots=True)
 class DispositionLayout:
-    """The common part of a client's dispositions. `head_bytes`: of the whole frame. `last_code`: None where
-    `last` is absent or null.
+    """The common part of a client's dispositions. `head_bytes`: the length of the whole frame. `last_code`:
+    None if `last` is absent or null.
     """
 
     unpack_from: Callable[..., tuple[Any, ...]]
@@ -149,7 +149,7 @@ class DispositionLayout:
     disposition: Disposition
 
     def read(self, buf: bytes, pos: int) -> tuple[int, int] | None:
-        """Return the inclusive id range of the frame at `pos`; None: it is of another layout."""
+        """Return the inclusive id range of the frame at `pos`; None: it has another layout."""
         last_code = self.last_code
         if last_code is None:
             size, first, suffix = self.unpack_from(buf, pos)
@@ -292,21 +292,21 @@ class Settling:
         self.add(Role.RECEIVER, delivery_ids, state, settled=settled)
 
     def settle_sent(self, delivery_ids: Sequence[int], state: Outcome | None) -> None:
-        """Settle deliveries that we sent, of which the peer has stated the outcome without settling."""
+        """Settle deliveries that this end sent, after the peer has stated their outcome without settling."""
         pop = self._sent.pop
         for delivery_id in delivery_ids:
             pop(delivery_id, None)
         self.add(Role.SENDER, delivery_ids, state, settled=True)
 
     def tell_sent(self, link: SenderLink, keys: Collection[int], state: Outcome) -> list[int]:
-        """Send the state of unsettled deliveries that we sent; the peer still has to settle."""
+        """Send the state of unsettled deliveries that this end sent; the peer still has to settle."""
         ids = [number for number, (owner, key) in self._sent.items() if owner is link and key in keys]
         self.add(Role.SENDER, ids, state, settled=False)
         return ids
 
 
 def _known(unsettled: dict[int, Any], first: int, last: int) -> Iterable[int]:
-    # Ascending, and never more than are in the map, whatever range the peer sends.
+    # The ids are ascending, and never more than those in the map, whatever range the peer sends.
     if 0 <= last - first < len(unsettled):
         return range(first, last + 1)
     span = diff(last, first)

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Final, Self
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.serial import Binary32, EncodeError, Integer
 
-# How many values may enclose another one: hostile messages must not exhaust the stack of the readers.
+# How many values may enclose another one: hostile messages must not exhaust the readers' stack.
 DEPTH_MAX: Final = 64
 
-# Items of width 0 (null, true, uint0, list0 ...) cost no bytes, so an array of 2**32 - 1 of them would fit in
+# Items of width 0 (null, true, uint0, list0 ...) take no bytes, so an array of 2**32 - 1 of them would fit in
 # ten. Real messages have no such arrays: booleans have constructor 0x56.
 ZERO_WIDTH_ITEMS_MAX: Final = 64
 
@@ -93,7 +93,7 @@ class Float(Binary32):
 
 @dataclass(frozen=True, slots=True)
 class _Decimal:
-    # An IEEE 754-2008 decimal in its encoded form, since nothing computes with it.
+    # It is an IEEE 754-2008 decimal in its encoded form, because the broker does not compute with it.
     raw: bytes
 
     WIDTH: ClassVar[int]
@@ -118,7 +118,7 @@ class Decimal128(_Decimal):
     WIDTH: ClassVar[int] = 16
 
 
-# Not frozen, since a frozen one costs three times as much to build.
+# It is not frozen, because a frozen one takes three times as long to build.
 @dataclass(slots=True, unsafe_hash=True)
 class Described:
     """A value and its descriptor (section 1.3.1): a `Symbol`, or a `ULong` of which the upper 32 bits are a
@@ -151,8 +151,8 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """A map whose keys a dict cannot distinguish (section 1.6.23): two are equal in Python and differ in AMQP
-    (uint 1 and ulong 1, string "a" and symbol "a"), or one cannot be hashed (a list).
+    """A map with keys that a dict cannot distinguish (section 1.6.23): two are equal in Python and differ in
+    AMQP (uint 1 and ulong 1, string "a" and symbol "a"), or one cannot be hashed (a list).
     """
 
     pairs: tuple[tuple[Any, Any], ...] = ()

@@ -1,9 +1,9 @@
 """The messages of one priority level that have not been delivered: first in, first out, of any length.
 
 Positions are consecutive numbers, with gaps after a restart, and where a selecting consumer has taken
-messages. The head, up to `HEAD_MESSAGES_MAX` messages or `HEAD_BYTES_MAX` bytes of content (thirty times as
-much if pages are in memory), consists of objects. Messages behind a full head gather in the tail, which is
-given to the store page by page; a page is loaded when the head is used up.
+messages. The head consists of objects: up to `HEAD_MESSAGES_MAX` messages or `HEAD_BYTES_MAX` bytes of
+content (thirty times as much if pages are in memory). Messages behind a full head are collected in the tail,
+which is given to the store page by page. A page is loaded when the head is used up.
 
 In memory pages are packed: a million messages of 100 bytes take 110 MB, as objects twice that.
 """
@@ -26,14 +26,14 @@ from amqp10broker.queues.commands import NO_BOUND
 from amqp10broker.queues.machine import that_fill
 
 PAGE_MESSAGES_MAX: Final = 4096
-"""Enough that a page costs little, few enough to load it at once."""
+"""At this size a page costs little, and can still be loaded at once."""
 PAGE_BYTES_MAX: Final = 1024 * 1024
 
 Handle = object
 
 DELAYED: Final = 256
-"""The level, for stores, of messages that wait for their time; priorities end at 255. They have positions of
-their own until they join the level of their priority.
+"""The level, for stores, of messages with a delay; priorities end at 255. They have positions of their own
+until they join the level of their priority.
 """
 
 
@@ -52,8 +52,8 @@ class _Packed(NamedTuple):
 
 
 class Store:
-    """The store of one classic queue, here in memory. Positions are numbers in one priority level. `durable`:
-    messages given to `keep` survive a restart; if not, it is never called.
+    """The store of one classic queue; this one is in memory. Positions are numbers in one priority level.
+    `durable`: messages given to `keep` survive a restart; without it, `keep` is never called.
     """
 
     durable = False
@@ -69,17 +69,17 @@ class Store:
         dues: Sequence[int] | None = None,
         moved: Sequence[int] | None = None,
     ) -> int:
-        """Store messages with consecutive positions; they are safe when the returned ticket is. `expiries`:
-        ms of wall clock, 0: never. None: no message expires. `moved`: former positions in `DELAYED`, which
-        are removed atomically: a restart finds the messages here or there.
+        """Store messages with consecutive positions; they are durable when the returned ticket is.
+        `expiries`: ms of wall clock, 0: never. None: no message expires. `moved`: former positions in
+        `DELAYED`, which are removed atomically: after a restart the messages are in one of the two levels.
         """
         raise AssertionError("nothing survives in memory")
 
     def forget(self, level: int, positions: Sequence[int]) -> None:
-        """Remove messages. Positions that were never kept are ignored."""
+        """Remove messages. Positions that were never stored are ignored."""
 
     def delivered(self, level: int, position: int) -> None:
-        """Note that messages up to a position were delivered: after a restart they count as redelivered."""
+        """Note that messages up to a position were delivered. After a restart they count as redelivered."""
 
     def page_out(
         self, level: int, first: int, messages: Sequence[Message], expiries: Sequence[int] | None
@@ -92,7 +92,7 @@ class Store:
         return _Packed(b"".join(encode_batch(messages)), times)
 
     def is_packed(self, handle: Handle) -> bool:
-        """Return whether the page takes room of its own, for removed messages too, until it is dropped."""
+        """Return whether the page uses memory of its own, even for removed messages, until it is dropped."""
         return True
 
     def page_in(self, handle: Handle) -> tuple[Sequence[Message], Sequence[int] | None]:
@@ -115,14 +115,16 @@ class Store:
 HEAD_MESSAGES_MAX: Final = 16_384
 HEAD_BYTES_MAX: Final = 4 * 1024 * 1024
 HEADS_IN_MEMORY: Final = 30
-"""Factor for stores with pages in memory: packing saves half of it and costs a tenth of a message's way."""
+"""The factor for stores with pages in memory: packing saves half of the memory, and costs a tenth of the time
+that a message takes.
+"""
 
 
 _CONTENT: Final = itemgetter(1)
 _LAST: Final = attrgetter("last")
 _SHORT: Final = 64
 _PACK_AGAIN: Final = 4
-"""A packed page of which only this part is left is packed anew: removed messages take room until then."""
+"""A packed page is packed again when only this part of it remains: removed messages use memory until then."""
 
 T = TypeVar("T")
 
@@ -132,14 +134,14 @@ def content_bytes(messages: Iterable[Message]) -> int:
 
 
 class Window(NamedTuple):
-    """Consecutive ready messages, valid as long as nothing is taken or comes back."""
+    """Consecutive ready messages. It is valid as long as no message is taken or returned."""
 
     positions: Sequence[int]
     messages: Sequence[Message]
     expiries: Sequence[int] | None
     """0: never; None: no message expires, or expiries are stored elsewhere."""
     again: bool
-    """Some may have been handed out before."""
+    """Some messages may have been handed out before."""
 
 
 @dataclass(eq=False)
@@ -181,7 +183,7 @@ class Page:
 
 
 class Backlog:
-    """The messages of one level. `counting`: `size` is maintained: only a limit of bytes needs it."""
+    """The messages of one level. `counting`: `size` is maintained, which only a limit of bytes needs."""
 
     __slots__ = (
         "_head", "_head_expiries", "_head_first", "_head_positions", "_head_size", "_level", "_looked",
@@ -195,10 +197,10 @@ class Backlog:
         self._times = HEADS_IN_MEMORY if store.in_memory else 1
         self._head: deque[Message] = deque()
         self._head_first = 0
-        # Of all in the head, or in the tail, if there are gaps.
+        # The positions of all messages in the head, or in the tail, if there are gaps.
         self._head_positions: deque[int] | None = None
         self._tail_positions: list[int] | None = None
-        # The messages of the page that was looked at last, and their expiries.
+        # The messages and expiries of the page that was read last without being removed.
         self._looked: tuple[Page, list[Message], list[int] | None] | None = None
         self._head_expiries: deque[int] | None = None
         self._head_size = 0
@@ -268,7 +270,7 @@ class Backlog:
         return len(self._head) >= times * HEAD_MESSAGES_MAX or self._head_size >= times * HEAD_BYTES_MAX
 
     def _head_ends_at_next(self) -> bool:
-        # Not so if the last page found after a restart is the head, and the messages behind it were gone.
+        # Not so if the last page found after a restart is the head, and later messages were removed.
         if not self._head or self._head_positions is not None:
             return True
         return self._head_first + len(self._head) == self.next
@@ -279,7 +281,7 @@ class Backlog:
                 self._tail_expiries = [0] * len(self._tail)
             self._tail_expiries.extend(expiries if expiries is not None else [0] * len(messages))
         if self._tail_positions is not None:
-            # `next` does not count these yet.
+            # `next` does not include these messages yet.
             self._tail_positions.extend(range(self.next, self.next + len(messages)))
         self._tail.extend(messages)
         self._tail_size += size
@@ -287,7 +289,7 @@ class Backlog:
             if self._tail_positions is None:
                 self._page_out(self.next + len(messages) - len(self._tail))
             else:
-                # Such a page is longer than others by one publish at most.
+                # Such a page is at most one publish longer than the others.
                 positions, count, tail_size = self._tail_positions, len(self._tail), self._tail_size
                 handle = self._store.pack(self._level, self._tail, self._tail_expiries)
                 self._pages.append(Page(positions[0], count, handle, tail_size, positions=positions))
@@ -376,7 +378,7 @@ class Backlog:
                 self._store.drop_page(page.handle)
             self._looked = None
             assert len(messages) == page.count, "a page has lost messages"
-            # After a restart, the size of a page is known from its record as a whole only.
+            # After a restart, the size of a page is only known as a whole, from its record.
             size = content_bytes(messages)
             if self.counting:
                 self.size += size - page.size
@@ -463,7 +465,7 @@ class Backlog:
         return self._looked
 
     def take_out(self, window: Window, places: Sequence[int]) -> None:
-        """Take messages at growing places of a window, after which nothing has changed."""
+        """Take messages at ascending places of a window, since which nothing has changed."""
         size = sum([len(window.messages[place][1]) for place in places])
         first = window.positions[0]
         head = self._head_run()
@@ -518,7 +520,7 @@ class Backlog:
 
 
 def _part(whole: Sequence[T], start: int, stop: int) -> Sequence[T]:
-    # From the nearer end of the deque.
+    # Delete from the nearer end of the deque.
     if not isinstance(whole, deque):
         return whole[start:stop]
     if stop - start <= _SHORT:

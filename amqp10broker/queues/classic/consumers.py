@@ -1,7 +1,6 @@
 """The consumers of a classic queue: rotation among those with credit, higher priorities first.
 
-With a single active consumer only one takes part, and the others wait for it to go. Only `Credit` changes
-credit.
+With a single active consumer only that one takes part, and the others wait. Only `Credit` changes credit.
 """
 
 from __future__ import annotations
@@ -23,9 +22,14 @@ from amqp10broker.queues.queue_status import ConsumerStatus, Looking
 
 @dataclass(eq=False)
 class ClassicConsumer:
-    """A consumer's state in its queue. `room`: bytes of contents it may have now; used up, there is no credit
-    either. `unsettled`: key -> message as delivered; of a settled or browsing consumer only what may still be
-    on its way. `counted`: false for a fetch of one message. `cursor`: of one that selects or browses.
+    """A consumer's state in its queue.
+
+    Attributes:
+        room: bytes of contents that it may get now; at 0 there is no credit either.
+        unsettled: key -> message as delivered; for a settled or browsing consumer only deliveries that may
+            not have reached its session.
+        counted: false for a fetch of one message.
+        cursor: for a consumer that selects or browses.
     """
 
     ref: ConsumerRef
@@ -48,7 +52,7 @@ class ClassicConsumer:
     held_ms: int = 0
     settled_ms: int | None = None
     shown: ClassVar[Sequence[int]] = ()
-    """It does not follow its queue to another node (`Deliver.shown`)."""
+    """Its progress does not move with the queue to another node (`Deliver.shown`)."""
 
     def __post_init__(self) -> None:
         self.browses = self.cursor is not None and not self.cursor.takes
@@ -77,14 +81,14 @@ class Consumers:
 
     def __init__(self, *, single: bool) -> None:
         self.by_ref: dict[ConsumerRef, ClassicConsumer] = {}
-        # Those that are counted and not cancelled, in order of arrival.
+        # Consumers that are counted and not cancelled, in order of arrival.
         self._counted: dict[ConsumerRef, ClassicConsumer] = {}
         # Consumers with credit by priority, the highest first; no ring is empty.
         self.rings: dict[int, RoundRobin[ClassicConsumer]] = {}
-        # The first of them; an empty one if there is none.
+        # The first of these rings; an empty one if there is none.
         self.top: RoundRobin[ClassicConsumer] = RoundRobin()
-        # Selecting consumers with credit that have looked through all messages; true: the last search found
-        # nothing, so that the next turn is theirs.
+        # Selecting consumers with credit that have looked at all messages. True: the last search found
+        # nothing, so the consumer is next in the rotation.
         self._resting: dict[ClassicConsumer, bool] = {}
         self.looking: dict[ConsumerRef, ClassicConsumer] = {}
         self.single = single
@@ -123,7 +127,7 @@ class Consumers:
         self.retire(consumer)
 
     def retire(self, consumer: ClassicConsumer) -> None:
-        """Stop deliveries to a consumer; if it was the active one, the next in order of arrival is."""
+        """Stop deliveries to a consumer. If it was active, the next in order of arrival becomes active."""
         self._counted.pop(consumer.ref, None)
         self.take_credit(consumer)
         self.looking.pop(consumer.ref, None)
@@ -174,7 +178,7 @@ class Consumers:
         self._resting[consumer] = in_vain
 
     def wake(self, waiting: ReadyMessages) -> None:
-        """Resume suspended consumers if there is something to look at."""
+        """Resume suspended consumers if there are messages that they have not looked at."""
         for consumer, in_vain in [*self._resting.items()][::-1]:
             assert consumer.cursor is not None
             if has_more(waiting, consumer.cursor):
@@ -192,14 +196,14 @@ class Consumers:
             self.top = next(iter(self.rings.values()), ring)
 
     def had_turns(self, takers: Sequence[ClassicConsumer], count: int) -> None:
-        """Rotate after the first of the top ring got `count` messages, at least one."""
+        """Rotate after the first consumers of the top ring got `count` messages, at least one."""
         self.top.turn_by(takers, count)
         for consumer in takers:
             if not consumer.credit:
                 self.leave_ring(consumer)
 
     def had_turn(self, consumer: ClassicConsumer) -> None:
-        """Rotate after the first of the top ring was served; without credit it leaves the ring."""
+        """Rotate after the first consumer of the top ring was served; without credit it leaves the ring."""
         ring = self.rings[consumer.priority]
         if consumer.credit:
             ring.move_to_end(consumer)
@@ -211,7 +215,7 @@ WINDOW_MAX: Final = 128
 
 
 def has_more(waiting: ReadyMessages, cursor: Cursor) -> bool:
-    """Return whether a cursor has something to look at, which may be gone already."""
+    """Return whether there may be messages that the cursor has not passed."""
     for which, level in enumerate(waiting.levels):
         if level.count and (cursor.behind[which] or cursor.at[which] < level.backlog.next):
             return True
@@ -219,7 +223,7 @@ def has_more(waiting: ReadyMessages, cursor: Cursor) -> bool:
 
 
 def has_passed(waiting: ReadyMessages, cursor: Cursor, ends: Sequence[int]) -> bool:
-    """Return whether a cursor has looked at everything before these positions, one a level."""
+    """Return whether a cursor has passed everything before these positions, one for each level."""
     return not has_more(waiting, cursor) or (
         not any(cursor.behind) and all(at >= end for at, end in zip(cursor.at, ends, strict=True))
     )
@@ -252,20 +256,20 @@ class Search:
         return len(self.keys) < self._count and self.size < self._room and self.looked_at < self._budget
 
     def _look_behind(self, which: int, level: Level) -> bool:
-        # Returns whether all places behind the cursor were looked at.
+        # Return whether all places behind the cursor were looked at.
         behind = self._cursor.behind[which]
         while behind:
             if not self._goes_on:
                 return False
             position = heappop(behind)
             window = level.window(position, 1)
-            # Otherwise it was taken meanwhile.
+            # Otherwise the message was taken meanwhile.
             if window is not None and window.positions[0] == position:
                 self._look_through(which, level, window)
         return True
 
     def _look_on(self, which: int, level: Level) -> bool:
-        # Returns whether the end of the level was reached.
+        # Return whether the end of the level was reached.
         cursor = self._cursor
         end = level.backlog.next
         step = self._count - len(self.keys)
@@ -283,7 +287,7 @@ class Search:
         return True
 
     def _look_through(self, which: int, level: Level, window: Window) -> bool:
-        # Returns whether the consumer wants any of these messages.
+        # Return whether the consumer wants any of these messages.
         self.looked_at += len(window.messages)
         wanted = self._cursor.wanted
         places: Sequence[int] = range(len(window.messages))
@@ -318,7 +322,7 @@ class Search:
         self.size += content_bytes(had)
 
     def _without_expired(self, window: Window, chosen: Sequence[int], taken: list[Keyed]) -> list[Keyed]:
-        # The expiry is checked when a message is its consumer's next, as for other consumers.
+        # The expiry is checked when a message is the consumer's next, as for other consumers.
         times = window.expiries
         kept: list[Keyed] = []
         for place, keyed in zip(chosen, taken, strict=True):

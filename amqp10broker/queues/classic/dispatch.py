@@ -1,5 +1,5 @@
-"""What becomes of a classic queue's messages: handed out to consumers in rotation, within their credit, or
-removed from queue and store, with dead-lettering and limits of length.
+"""The delivery and removal of a classic queue's messages: handing out in rotation within the consumers'
+credit, removal from queue and store, dead-lettering, and limits of length.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from amqp10broker.queues.queue_status import AT_MOST_ONCE, DISABLED, QueueCounte
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
 
 DROPPED_MAX: Final = 4096
-"""Messages that are dropped in one step when a limit was lowered."""
+"""The number of messages that are dropped in one step when a limit was lowered."""
 
 
 @dataclass(slots=True, eq=False)
@@ -95,12 +95,12 @@ class Disposal:
 
     @property
     def counted(self) -> tuple[int, int]:
-        """Messages that count against the limits of length, and their bytes if there is a limit of those."""
+        """Return messages that count against the limits of length, and their bytes if bytes are limited."""
         waiting, delayed = self._waiting, self._delayed
         return waiting.count + delayed.count, waiting.size + delayed.size
 
     def make_room(self) -> None:
-        """Drop messages beyond the limits from the head; delayed messages count as behind the others."""
+        """Drop messages beyond the limits from the head; delayed messages count as behind all others."""
         settings, waiting = self.settings, self._waiting
         self.unfinished = False
         if settings.overflow is not Overflow.DROP_HEAD or not is_limited(settings):
@@ -151,9 +151,7 @@ class Disposal:
     def take_back(
         self, consumer: ClassicConsumer, keys: Sequence[int], messages: Sequence[Message], seen: int
     ) -> None:
-        """Requeue deliveries that never reached the client, unchanged. A consumer that browses will be shown
-        them again.
-        """
+        """Requeue deliveries that never reached the client, unchanged. A browser gets them again."""
         self._outbox.withdraw(consumer)
         if consumer.browses:
             self._show_again(consumer, keys, seen)
@@ -166,7 +164,7 @@ class Disposal:
                 put_back(key, unsettled.pop(key))
         consumer.handed_out = seen
         for key, message in zip(keys, messages, strict=True):
-            # The queue's own copy if it has one: the session's may be in another protocol's encoding.
+            # The queue's own copy is preferred: the session's may be in the encoding of another protocol.
             held = unsettled.pop(key, None)
             if held is not None:
                 put_back(key, held)
@@ -206,9 +204,9 @@ _HEAD: Final = itemgetter(0)
 def expiries_of(
     messages: Sequence[Message], queue_ttl_ms: int | None, now_ms: int
 ) -> tuple[Sequence[int] | None, bool]:
-    """Return the expiry of each newly published message, in ms, 0: never; None: no message expires. The
-    smaller of the queue's and the message's time to live counts. Returns also whether some message requests a
-    delay.
+    """Return the expiry of each newly published message in ms, 0: never; None: no message expires. The
+    smaller of the queue's and the message's time to live counts. The second value is whether some message
+    requests a delay.
     """
     ttls: dict[bytes, int | None] = {}
     delays = False
@@ -227,7 +225,7 @@ def expiries_of(
 
 
 def dues_of(messages: Sequence[Message], now_ms: int) -> list[int]:
-    """Return when each newly published message may be delivered, in ms; 0: it requests no delay."""
+    """Return the time in ms at which each newly published message may be delivered; 0: no delay requested."""
     delays = [traits_of(head).delay for head, _ in messages]
     return [0 if delay is None else delay.due_ms(now_ms) for delay in delays]
 
@@ -261,8 +259,8 @@ class Serving:
 
     def serve(self, now_ms: int, *, to_the_end: bool = False) -> None:
         """Hand out ready messages while any consumer has credit. `to_the_end`: remaining credit will be
-        forfeited. Otherwise this ends when many messages have expired and more have to:
-        `ReadyMessages.next_expiry` is due then, so that other tasks run before the next call.
+        forfeited. Otherwise this ends when many messages have expired and more are left:
+        `ReadyMessages.next_expiry` is then due at once, so that other tasks run before the next call.
         """
         waiting, consumers = self._waiting, self._consumers
         if consumers.looking:
@@ -277,7 +275,7 @@ class Serving:
                     return
 
     def _rotate(self, now_ms: int) -> int:
-        # Returns how many messages had expired instead. Messages are taken together, and each consumer gets a
+        # Return how many messages had expired instead. Messages are taken together, and each consumer gets a
         # slice of them, so that no message costs an iteration of its own.
         consumers = self._consumers
         again = self._waiting.again
@@ -299,9 +297,9 @@ class Serving:
         return len(expired)
 
     def _serve_all(self, now_ms: int, *, to_the_end: bool) -> None:
-        # Selecting consumers take turns with the others. One that has looked through everything rests; one
-        # that has not, when `scan_max` messages were looked at, goes on in the next step, and those of lower
-        # priority wait for it.
+        # Selecting consumers take turns with the others. A consumer that has looked at everything is
+        # suspended. One that has not, when `scan_max` messages were looked at, continues in the next step,
+        # and those of lower priority wait for it.
         waiting, consumers = self._waiting, self._consumers
         consumers.wake(waiting)
         self._left = self.scan_max
@@ -365,7 +363,7 @@ class Serving:
             self.unfinished = True
 
     def _hand_out(self, consumer: ClassicConsumer, count: int, now_ms: int) -> int:
-        # Returns how many messages had expired instead.
+        # Return how many messages had expired instead.
         again = self._waiting.again
         keys, messages, expired, size = self._waiting.take(count, now_ms, consumer.room)
         if expired:

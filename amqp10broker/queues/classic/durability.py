@@ -50,8 +50,8 @@ DELIVERED: Final = 3
 
 
 class MessagesHead(NamedTuple):
-    """The head of the payload of `MESSAGES`. `level`: with one for delayed messages. `expiries`, `dues`:
-    None: no message expires, or is delayed. `moved`: former positions of these messages as delayed ones.
+    """The head of the payload of `MESSAGES`. `level`: with one for delayed messages. `expiries`, `dues`: None
+    if no message expires, or is delayed. `moved`: former positions of these messages as delayed ones.
     """
 
     level: int
@@ -65,7 +65,7 @@ COLUMN: Final = maybe(NUMBERS)
 HEAD: Final = Layout(MessagesHead, level=U16, messages=U32, expiries=COLUMN, dues=COLUMN, moved=COLUMN)
 _PLAIN: Final = Struct("<HI3x")
 REMOVED: Final = row(U16, Many(row(U64, U64)))
-"""Level, and runs of positions that are gone: the first, and the one behind the last."""
+"""The level, and runs of removed positions: the first, and the one behind the last."""
 
 
 def encode_messages(
@@ -96,7 +96,7 @@ RECORD_MESSAGES_MAX: Final = 8192
 """A larger publish becomes several records."""
 
 _BUCKET: Final = 256
-"""Number of consecutive delayed messages for which a start remembers the first due time only."""
+"""The number of consecutive delayed messages for which a start stores only the first due time."""
 
 _FIRST: Final = attrgetter("first")
 
@@ -147,8 +147,8 @@ class _RecordPart(NamedTuple):
 
 class _Level:
     """The state of one level. `delivered`: messages up to this position may have been delivered; -1: none.
-    `soonest`: of delayed messages found at start: the first due time or expiry in each `_BUCKET` positions,
-    also if that message has gone.
+    `soonest`: for delayed messages found at start, the first due time or expiry in each `_BUCKET` positions,
+    even if that message has been removed.
     """
 
     __slots__ = ("delivered", "extents", "gone", "may_expire", "next", "soonest", "written")
@@ -181,7 +181,7 @@ class ClassicStore(Store):
         self._spool = spool
         self._levels: defaultdict[int, _Level] = defaultdict(lambda: _Level(log))
         self._appended = False  # records for which no client waits, since the last flush
-        # The extent with holes that was read last: the next page is mostly behind the next hole.
+        # The extent with holes that was read last: the next page is mostly behind its next hole.
         self._last: tuple[tuple[int, int, int, int], list[_Read]] | None = None
 
     def keep(
@@ -321,7 +321,7 @@ class ClassicStore(Store):
     def _from_journal(
         self, handle: JournalPage
     ) -> tuple[list[int], list[Message], Sequence[int] | None, list[int]]:
-        # The rest of a page: positions, messages, expiries, and due times of delayed ones.
+        # The columns of the rest of a page: positions, messages, expiries, and due times of delayed messages.
         positions: list[int] = []
         messages: list[Message] = []
         times: list[int] = []
@@ -358,7 +358,7 @@ class ClassicStore(Store):
                 yield _RecordPart(low, slice(low - first, high - first), record)
 
     def _read(self, number: int, extent: Extent) -> list[_Read]:
-        # By position. Between the records are those of others, of other levels too, and some without live
+        # By position: between the records are those of other queues and levels, and some without live
         # messages.
         key = number, extent.file, extent.offset, extent.length
         if self._last is not None and self._last[0] == key:
@@ -374,12 +374,12 @@ class ClassicStore(Store):
         return records
 
     def relocate(self, file: int) -> Iterator[None]:
-        """Append again the live records of a file that will be removed, in steps."""
+        """Append the live records of a file again, in steps. The file can be removed then."""
         for number, level in list(self._levels.items()):
             for extent in level.extents.of_file(file):
                 if file not in level.extents.files:
                     break  # the queue was deleted meanwhile
-                # Read before anything is appended: that replaces the extent.
+                # Parts are read before anything is appended, because an append replaces the extent.
                 parts = [part for run in extent.live_runs() for part in self._parts(number, extent, run)]
                 for part in parts:
                     self._append_again(number, part)
@@ -476,7 +476,7 @@ def _add_run(pages: list[Page], number: int, run: range, size: int, level: _Leve
         if start <= level.delivered < stop - 1:
             stop = level.delivered + 1
         count = stop - start
-        # Rounding goes to the last part.
+        # The last part gets the rounding error.
         part = size if stop == run.stop else average * count
         size -= part
         redelivered = start <= level.delivered
@@ -498,7 +498,7 @@ def _add_run(pages: list[Page], number: int, run: range, size: int, level: _Leve
 
 
 MakeQueue = Callable[[ClassicQueue | None], ClassicQueue]
-"""Makes an empty machine, with the settings and counters of one that failed."""
+"""Makes an empty machine, with the settings and counters of a machine that failed."""
 
 
 class ClassicInJournal(DurabilityBackend[ClassicQueue]):
@@ -537,7 +537,7 @@ class ClassicInJournal(DurabilityBackend[ClassicQueue]):
             self._asked_for = ticket
             self._commits.when_durable(ticket, self.wake)
         elif wrote:
-            # Also during a sync, which may not cover this.
+            # This also runs during a sync, which may not cover the records.
             self._commits.write_soon()
 
     def progress(self, *, busy: bool) -> QueueProgress:

@@ -1,8 +1,8 @@
 """The classic queue: first in, first out.
 
-`ready` holds the waiting messages; `consumers` decides the rotation; `dispatch` hands out, settles and
-removes. Messages that must survive a restart are given to the store, and confirmed when they are safe. Each
-command contains the time in ms of wall clock; the queue's time stands still while the clock is set back.
+`ready` has the waiting messages; `consumers` decides the rotation; `dispatch` delivers, settles and removes.
+Messages that must survive a restart are given to the store, and confirmed when they are durable. Each command
+contains the time in ms of wall clock. The queue's time does not change while the clock is set back.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _HEAD: Final = itemgetter(0)
 
 
 DUE_MAX: Final = 1024
-"""Due messages that are handled in one step."""
+"""The number of due messages that are handled in one step."""
 
 
 Select = Callable[[Sequence[Message]], Sequence[int]]
@@ -79,15 +79,15 @@ Select = Callable[[Sequence[Message]], Sequence[int]]
 
 
 def selection(selector: str) -> Select:
-    """Compile a JMS selector of a queue that accepts only some of the messages published to it. Raises
-    `ValueError`, with the position, if it is not valid.
+    """Compile a JMS selector for a queue that accepts only some of the messages published to it. Raises
+    `ValueError`, with the position of the fault.
     """
     wanted = MessageFilter.of_sql(compile_selector(selector))
     return lambda messages: wanted.matching(messages, 0)
 
 
 class ClassicQueue(QueueMachine):
-    """The state of a classic queue. `auto_delete`: it goes with the last of its consumers."""
+    """The state of a classic queue. `auto_delete`: it is deleted with the last of its consumers."""
 
     def __init__(
         self,
@@ -120,9 +120,10 @@ class ClassicQueue(QueueMachine):
             self._end_drains,
             scan_max=scan_max,
         )
-        # Drains that are answered when the queue was looked through up to these positions.
+        # Drains, each answered when the queue was looked through up to these positions.
         self._drains: dict[ClassicConsumer, list[int]] = {}
-        # Publishes that wait to be safe: ticket of the store, publisher, numbers, settled, since when in ms.
+        # Publishes that are not durable yet: the store's ticket, publisher, numbers, settled, since when in
+        # ms.
         self.unsafe: list[tuple[int, PublisherRef, Sequence[int], bool, int]] = []
         self._store_failed = False
         # Heads of transient messages without properties that matter here.
@@ -139,7 +140,9 @@ class ClassicQueue(QueueMachine):
             self.waiting.count_bytes()
 
     def recover(self, backlogs: Mapping[int, tuple[Sequence[Page], int]]) -> None:
-        """Begin with what the store found: by level, and `DELAYED`: pages in order, and the next position."""
+        """Begin with the messages that the store found. For each level, and `DELAYED`: pages in order, and
+        the next position.
+        """
         self.waiting.recover({level: found for level, found in backlogs.items() if level != DELAYED})
         if DELAYED in backlogs:
             self.delayed.recover(*backlogs[DELAYED])
@@ -258,12 +261,12 @@ class ClassicQueue(QueueMachine):
         return min([when for when in times if when is not None], default=None)
 
     def refuse_unsafe(self) -> None:
-        """Refuse all publishes that are not safe, and later ones, since the store has failed."""
+        """Refuse all publishes that are not durable, and later ones, because the store has failed."""
         self._store_failed = True
         self._refuse_unsafe(failed=True)
 
     def _break_off(self) -> None:
-        # The store's messages are not this state's to remove any more.
+        # This state must not remove the store's messages any more.
         self._keeps = self._disposal.keeps = False
         self._refuse_unsafe(failed=True)
 
@@ -284,13 +287,13 @@ class ClassicQueue(QueueMachine):
         if self._consumers.rings or self._consumers.looking:
             self._serving.serve(self._now)
         if self.waiting.may_expire:
-            # A time to live of 0 is for messages that could not be delivered at once.
+            # A message with a time to live of 0 expires if it could not be delivered at once.
             self._disposal.expire(self._now)
         if self._limited:
             self._disposal.make_room()
 
     def _selected(self, command: Publish, select: Select) -> Publish:
-        # Messages that are not selected are confirmed, since they are for no consumer here.
+        # Messages that are not selected are confirmed: no consumer of this queue wants them.
         ids, messages = command.ids, command.messages
         wanted = select(messages)
         if len(wanted) == len(messages):
@@ -331,15 +334,15 @@ class ClassicQueue(QueueMachine):
         return True
 
     def has_room_for(self, messages: Sequence[Message]) -> bool:
-        # Regardless of what consumers take meanwhile.
+        # Consumers may take messages meanwhile; that does not matter here.
         if not (self._limited and rejects(self.settings)):
             return True
         count, size = self._disposal.counted
         return not is_over(self.settings, count + len(messages), size + content_bytes(messages))
 
     def _publish_within(self, command: Publish) -> None:
-        # A publish that would exceed a limit is refused; the others are not. As in RabbitMQ the ready
-        # messages before it count, even if a consumer would take it at once.
+        # Only a publish that would exceed a limit is refused. As in RabbitMQ, the ready messages before it
+        # count, even if a consumer would take it at once.
         settings, disposal = self.settings, self._disposal
         ids, messages = command.ids, command.messages
         start = 0
@@ -348,7 +351,7 @@ class ClassicQueue(QueueMachine):
         for index, message in enumerate(messages):
             size_then = size + len(message[1])
             if is_over(settings, count + 1, size_then):
-                # Consumers may take those before it, which makes room.
+                # Consumers may take the messages before it, which makes room.
                 self._take_in(command, start, index)
                 self._serving.serve(self._now)
                 start = index
@@ -416,7 +419,7 @@ class ClassicQueue(QueueMachine):
     def _hold_back(
         self, messages: Sequence[Message], expiries: Sequence[int] | None, now_ms: int
     ) -> tuple[int, Sequence[Message], Sequence[int] | None]:
-        # Returns the store's ticket, and the messages without a delay and their expiries.
+        # Return the store's ticket, and the messages without a delay and their expiries.
         dues = dues_of(messages, now_ms)
         later = [index for index, due in enumerate(dues) if due > now_ms]
         if not later:
@@ -431,7 +434,7 @@ class ClassicQueue(QueueMachine):
     def _line_up(
         self, messages: Sequence[Message], expiries: Sequence[int] | None, moved: Sequence[int] | None
     ) -> int:
-        # Returns the store's ticket, 0 if nothing was stored.
+        # Return the store's ticket, 0 if nothing was stored.
         waiting = self.waiting
         ticket = 0
         for level, indexes in waiting.by_level(messages):
@@ -446,7 +449,7 @@ class ClassicQueue(QueueMachine):
         return ticket
 
     def _are_plain(self, messages: Sequence[Message]) -> bool:
-        # All are transient (or not to be stored) without time to live, delay or priority.
+        # All messages are transient (or not to be stored), without time to live, delay or priority.
         heads = set(map(_HEAD, messages))
         plain, default = self._plain, self.waiting.default
         if heads <= plain:
@@ -472,7 +475,7 @@ class ClassicQueue(QueueMachine):
         dues: Sequence[int] | None = None,
         moved: Sequence[int] | None = None,
     ) -> int:
-        # Returns 0 if no message must survive a restart.
+        # Return 0 if no message must survive a restart.
         durable = {head: traits_of(head).durable for head in {head for head, _ in messages}}
         if all(durable.values()):
             return self._store.keep(level, first, messages, expiries, dues=dues, moved=moved)
@@ -494,7 +497,7 @@ class ClassicQueue(QueueMachine):
         return ticket
 
     def safe_up_to(self, ticket: int) -> int | None:
-        """Confirm publishes up to a ticket, which the store has made safe; return the first unsafe one."""
+        """Confirm publishes up to a ticket that the store has made durable; return the first unsafe one."""
         safe = 0
         for safe_at, publisher, ids, settled, _ in self.unsafe:
             if safe_at > ticket:
@@ -610,7 +613,7 @@ class ClassicQueue(QueueMachine):
         delivery_outcome = DeliveryOutcome.ACCEPT if consumer.settled else command.delivery_outcome
         if not consumer.browses:
             self._disposal.decide(consumer.unsettled.items(), delivery_outcome)
-        # Only now, so that the next active consumer finds everything in its place.
+        # The consumer is removed last, so that the next active consumer finds all messages in their places.
         self._consumers.remove(consumer)
         self._serving.serve(self._now)
         self._disposal.make_room()
@@ -644,12 +647,12 @@ class ClassicQueue(QueueMachine):
         if command.drain and consumer.credit:
             consumer.delivery_count = (consumer.delivery_count + consumer.credit) & MASK
             self._consumers.set_credit(consumer, 0)
-        # A consumer that waits for the active one to go can have nothing, whatever its credit.
+        # A consumer that waits for the active one to leave gets nothing, whatever its credit.
         available = self.ready if self._consumers.is_active(consumer) else 0
         self._outbox.reply(consumer, available, drain=command.drain)
 
     def _credit_looking(self, consumer: ClassicConsumer, command: Credit) -> None:
-        # The drain of a consumer that selects or browses is answered when it has looked enough.
+        # The drain of a consumer that selects or browses is answered when its search has ended.
         if consumer in self._drains:
             self._answer_drain(consumer)
         self._disposal.trim(consumer, command.seen)
@@ -662,7 +665,7 @@ class ClassicQueue(QueueMachine):
         if not consumer.counted:
             self._unused_since = self._now
         if command.drain:
-            # Where the queue ends now: messages that come during the search do not count for the drain.
+            # The present ends of the queue: messages that come during the search do not count for the drain.
             self._drains[consumer] = [level.backlog.next for level in self.waiting.levels]
         self._serving.serve(self._now)
         if not command.drain:
@@ -676,7 +679,7 @@ class ClassicQueue(QueueMachine):
 
     def _reply_looking(self, consumer: ClassicConsumer, *, drain: bool) -> None:
         assert consumer.cursor is not None
-        # It could have nothing of what it has looked through.
+        # Messages that the consumer has looked at are not available to it.
         available = self.ready if has_more(self.waiting, consumer.cursor) else 0
         self._outbox.reply(consumer, available, drain=drain)
 

@@ -1,7 +1,7 @@
-"""The ready messages of a classic queue in priority levels, and those that wait for their time.
+"""The ready messages of a classic queue in priority levels, and the messages with a delay.
 
-The key of a message is its position in its level times the number of levels, plus the level. A message that
-comes back goes to its old place: each level is a heap of returned messages and a backlog. Returned messages
+The key of a message is its position in its level times the number of levels, plus the level. A returned
+message goes back to its old place: each level is a heap of returned messages and a backlog. Returned messages
 are before the backlog, except for those that a selecting consumer took from the middle. Messages expire at
 the head of their level only, as in RabbitMQ.
 """
@@ -25,9 +25,9 @@ from amqp10broker.queues.queue_status import QueueWeight, few
 
 
 class Cursor:
-    """The progress of one consumer, which looks at each message once. `at`: by level, the highest priority
-    first: everything before this position was looked at. `behind`: by level: heaps of earlier positions, of
-    which some may be empty by now.
+    """The progress of one consumer, which looks at each message once. `at`: for each level, the highest
+    priority first, the position before which everything was looked at. `behind`: for each level, a heap of
+    earlier positions, of which some may be empty by now.
     """
 
     __slots__ = ("at", "behind", "looked_at", "passed", "takes", "wanted")
@@ -51,7 +51,7 @@ _POSITION: Final = itemgetter(0)
 Keyed = tuple[int, Message]
 
 EXPIRED_MAX: Final = 1024
-"""Messages that expire in one step; each may have to be dead-lettered."""
+"""The number of messages that expire in one step; each may have to be dead-lettered."""
 
 
 class Level:
@@ -141,7 +141,7 @@ class ReadyMessages:
 
     def recover(self, backlogs: Mapping[int, tuple[Sequence[Page], int]]) -> None:
         for number, (pages, next_position) in backlogs.items():
-            # The number of levels is an argument of the queue, and cannot have changed.
+            # The number of levels is an argument of the queue, so it cannot have changed.
             self.levels[self.width - 1 - number].backlog.recover(pages, next_position)
             self.may_expire = self.may_expire or any(page.may_expire for page in pages)
         self.count = sum(level.count for level in self.levels)
@@ -156,7 +156,7 @@ class ReadyMessages:
 
     @property
     def arrived(self) -> int:
-        """The number of messages ever added, as far as the store has it."""
+        """The number of messages that were ever added, as far as the store has recorded it."""
         return sum([level.backlog.next for level in self.levels])
 
     @property
@@ -165,7 +165,7 @@ class ReadyMessages:
         return self._returned_size + sum([level.backlog.size for level in self.levels])
 
     def weigh(self) -> QueueWeight:
-        """Return the bytes of contents; None where many messages would have to be looked at."""
+        """Return the bytes of contents; None where too many messages would have to be read."""
         returned = few(level.returned for level in self.levels)
         if returned is None:
             return QueueWeight(None, None)
@@ -223,6 +223,7 @@ class ReadyMessages:
         self, count: int, now_ms: int, room: int = NO_BOUND
     ) -> tuple[Sequence[int], list[Message], Sequence[Keyed], int]:
         """Take the next messages in order, at most `count`, which are ready. `room`: as in `Backlog.take`.
+
         Returns keys, messages, (key, message) of those that had expired, and bytes of contents. Fewer than
         `count` only if some had expired, or the room is used up.
         """
@@ -364,7 +365,7 @@ SOON_MESSAGES_MAX: Final = 8192
 SOON_BYTES_MAX: Final = 2 * 1024 * 1024
 
 PAGE_MESSAGES: Final = 128
-"""Small, so that of all pages that were stored at one time about one is in memory."""
+"""Pages are small, so that of all pages that were stored at one time about one is in memory."""
 PAGE_BYTES: Final = 32 * 1024
 
 _RUN_MAX: Final = 2**31
@@ -373,7 +374,7 @@ _BEFORE: Final = struct.Struct("<QQ")
 
 
 class Delayed(NamedTuple):
-    """A message, ordered by due time and then by position."""
+    """A delayed message, ordered by due time and then by position."""
 
     when_ms: int
     position: int
@@ -385,18 +386,20 @@ class Delayed(NamedTuple):
 class _DelayedPage(NamedTuple):
     when_ms: int
     position: int
-    """Both of its first message, or lower bounds."""
+    """Time and position are those of the page's first message, or lower bounds."""
     handle: Handle
     messages: int
     size: int
 
 
 class DelayedMessages:
-    """Messages for later delivery, in order of the times when they may be delivered, or expire if that is
-    earlier. The soonest are objects, at most `SOON_MESSAGES_MAX` of them and `SOON_BYTES_MAX` bytes. Beyond
-    that, the later half goes to the store in pages of a few messages, each behind its time and position; a
-    page is loaded when its first message is due. So memory holds some thousands and a line for each page,
-    whatever the order of arrival.
+    """Messages for later delivery, ordered by the time when they may be delivered, or expire if that is
+    earlier.
+
+    The soonest are objects, at most `SOON_MESSAGES_MAX` of them and `SOON_BYTES_MAX` bytes. Beyond that, the
+    later half goes to the store in pages of a few messages, each ordered by its time and position. A page is
+    loaded when its first message is due. So memory holds some thousands of messages and one entry for each
+    page, whatever the order of arrival.
     """
 
     __slots__ = ("_first", "_pages", "_soon", "_soon_size", "_store", "count", "next", "size")
@@ -437,7 +440,7 @@ class DelayedMessages:
         return min(times, default=None)
 
     def take_due(self, now_ms: int, most: int) -> list[Delayed]:
-        """Take the first due messages. `most`: maximum, roughly also of messages in pages loaded for it."""
+        """Take the first due messages, at most `most`, which limits the loading of pages roughly, too."""
         taken: list[Delayed] = []
         looked_at = 0
         while len(taken) < most and looked_at < most:
@@ -458,7 +461,7 @@ class DelayedMessages:
 
     @property
     def _page_is_first(self) -> bool:
-        # Or may be: the due time of a page can be a lower bound.
+        # Or the message may be due: the due time of a page can be a lower bound.
         pages, soon = self._pages, self._soon
         return bool(pages) and (not soon or pages[0][:2] <= soon[0][:2])
 
@@ -471,7 +474,7 @@ class DelayedMessages:
         return first
 
     def clear(self) -> Iterator[range]:
-        """Remove all messages, and return ranges that contain their positions."""
+        """Remove all messages, and iterate over ranges that contain their positions."""
         for page in self._pages:
             self._store.drop_page(page.handle)
         self._pages.clear()
@@ -508,7 +511,7 @@ class DelayedMessages:
         assert len(messages) == page.messages, "a page has lost messages"
         self._push(positions, messages, dues, expiries)
         size = sum([len(content) for _, content in messages])
-        # After a restart, the size of a page is known from its record as a whole only.
+        # After a restart, the size of a page is only known as a whole, from its record.
         self.size += size - page.size
         self._soon_size += size
         self._put_out()

@@ -1,4 +1,4 @@
-"""The messages of a quorum queue, of which the state holds only the indexes; in pages for reading, and in the
+"""The messages of a quorum queue, whose state has only their indexes: in pages for reading, and in the
 journal.
 
 An index has at most one message, and the indexes of new messages only grow. A queue adds and removes messages
@@ -23,11 +23,11 @@ _PAGE: Final = 1 << _PAGE_BITS
 _MASK: Final = _PAGE - 1
 
 OPEN_PAGES_MAX: Final = 6
-"""Pages that are lists of messages at the same time: for publishers, readers and settlements."""
+"""The pages that are lists of messages at the same time: for publishers, readers and settlements."""
 
 
 PEEKS_MAX: Final = 32
-"""Messages that are read from a packed page before it is opened, which costs as much."""
+"""The number of messages that are read from a packed page before it is opened, which takes as long."""
 
 _IN_MEMORY: Final = Spool()
 
@@ -36,13 +36,13 @@ class BodyPlace(NamedTuple):
     first: int
     messages: int
     at: int
-    """From the start of the entry."""
+    """The offset from the start of the entry."""
     length: int
 
 
 class _BodyPage:
-    """Messages of 4096 consecutive indexes: packed, or a list with holes, or both. `messages`: the list, None
-    while the page is closed. `packed`: all messages of `slots`; None: it would differ from the list.
+    """The messages of 4096 consecutive indexes: packed, or a list with holes, or both. `messages`: the list,
+    None while the page is closed. `packed`: all messages of `slots`; None if it would differ from the list.
     """
 
     __slots__ = ("_spool", "dropped", "live", "messages", "packed", "peeks", "slots")
@@ -101,7 +101,7 @@ class _BodyPage:
         return [slot for slot in self.slots if slot not in dropped]
 
     def drop(self, slots: Sequence[int]) -> None:
-        # Remove messages of which at least one other remains.
+        # At least one other message remains in the page.
         self.live -= len(slots)
         messages = self.messages
         if messages is not None:
@@ -122,10 +122,10 @@ class PagedBodies:
         self._spool = spool or _IN_MEMORY
         self._pages: dict[int, _BodyPage] = {}
         self._open: dict[int, None] = {}
-        """Pages that are lists, least recently used first."""
+        """The pages that are lists, least recently used first."""
         self._latest = -1
         self._next = -1
-        """Follows the last message that was fetched."""
+        """The index after the last message that was fetched."""
 
     def __len__(self) -> int:
         return sum(page.live for page in self._pages.values())
@@ -186,7 +186,7 @@ class PagedBodies:
         return [messages[at] for at in range(len(indexes))]
 
     def _messages_of(self, number: int, slots: Sequence[int], *, peek: bool) -> list[Message]:
-        # The page is opened for them unless they are few and far between.
+        # The page is opened unless few of its messages are requested.
         page = self._pages.get(number)
         if peek and page is not None and page.messages is None and page.peeks + len(slots) <= PEEKS_MAX:
             return page.peek(slots)
@@ -214,7 +214,7 @@ class PagedBodies:
         if page.live > len(slots):
             page.drop(slots)
             return
-        # The page that publishers fill may be emptied too, and is made anew by the next of them.
+        # This may also empty the page that publishers fill. The next publish makes it again.
         page.changed()
         del self._pages[number]
         self._open.pop(number, None)
@@ -251,7 +251,7 @@ class _Put(NamedTuple):
 
 class JournalBodies(PagedBodies):
     """`PagedBodies` with the places of its messages in the journal. `recovering`: entries are applied again,
-    and messages may be missing, since their present record comes later in the journal.
+    and messages may be missing, because their latest record comes later in the journal.
     """
 
     def __init__(self, journal: RecordLog, spool: Spool | None = None) -> None:
@@ -261,11 +261,11 @@ class JournalBodies(PagedBodies):
         self._noted: list[_Put | Sequence[int]] = []
         self._readers = 0
         self._dropped: set[int] = set()
-        """To be forgotten when no reader is left."""
+        """Messages to be removed when no reader is left."""
         self._abandoned = False
         # Messages put again during recovery that no record read so far contains.
         self._unplaced: set[int] = set()
-        # Extents join consecutive indexes; here the messages that were put one after the other.
+        # Extents join consecutive indexes: here those of messages that were put in sequence.
         self._end = 0
 
     def put(self, first: int, messages: Sequence[Message]) -> None:
@@ -300,8 +300,8 @@ class JournalBodies(PagedBodies):
             self._extents.clear()
 
     def read_all(self, indexes: Sequence[int], size: int) -> Iterator[tuple[int, list[Message]]]:
-        """Iterate over (first index, messages) of runs of about `size` bytes, as they are now, even if they
-        are dropped meanwhile, until `read_done`.
+        """Iterate over (first index, messages) of runs of about `size` bytes. The messages are those of now,
+        even if they are dropped before `read_done`.
         """
         self._readers += 1
         return self._runs(indexes, size)
@@ -334,8 +334,9 @@ class JournalBodies(PagedBodies):
         self.clear()
 
     def placed(self, file: int, places: Sequence[BodyPlace]) -> list[tuple[int, int]]:
-        """Apply collected changes after an entry with its record in this file. `places`: of all its messages,
-        accepted or not. Returns runs (first, end) of messages put again that are in no record: append them.
+        """Apply collected changes after an entry with its record in this file. `places`: those of all its
+        messages, accepted or not. Returns runs (first, end) of messages added again that no record contains:
+        append them.
         """
         place_of = {place.first: place for place in places}
         unplaced: dict[int, None] = {}
@@ -372,22 +373,23 @@ class JournalBodies(PagedBodies):
         self._end += length
 
     def in_file(self, file: int) -> Iterator[tuple[int, int]]:
-        """Iterate over runs (first, end) of a file, which the caller must relocate before the next, until it
-        has none.
+        """Iterate over runs (first, end) of a file, until it has none; the caller relocates each before the
+        next.
         """
         while not self._abandoned and (extents := self._extents.of_file(file)):
             run = next(extents[0].live_runs())
             yield run.start, min(run.stop, run.start + RELOCATED_MAX)
 
     def unplaced(self) -> list[tuple[int, int]]:
-        """Return runs (first, end) of messages that recovery found in no record of their own: append them."""
+        """Return runs (first, end) of messages without a record of their own, for the caller to append."""
         runs = ranges_of(sorted(index for index in self._unplaced if index in self))
         self._unplaced.clear()
         return runs
 
     def forget(self, places: Sequence[BodyPlace]) -> None:
-        """Remove what other records have of the messages of an entry that is about to be applied. Messages
-        behind them stay: a later state may include them, though their entries are not read again.
+        """Remove the messages that other records have at the indexes of an entry, before it is applied.
+        Messages at later indexes stay: a later state may include them, though their entries are not read
+        again.
         """
         for place in places:
             stale = [each for each in range(place.first, place.first + place.messages) if each in self]
@@ -401,7 +403,7 @@ class JournalBodies(PagedBodies):
         self._noted.clear()
         wanted, there = sorted(indexes), self.indexes()
         missing: set[int] = set()
-        if wanted != there:  # deliveries that were settled behind the last record of their messages
+        if wanted != there:  # deliveries that were settled after the last record of their messages
             missing = set(wanted).difference(there)
             super().drop(sorted(set(there).difference(wanted)))
             wanted = sorted(set(wanted))

@@ -1,8 +1,8 @@
 """The commands of a quorum queue, the entries of its log, and its records in the journal.
 
-Everything that changes the state of a quorum queue is a command, the passing of time included: these commands
-are its log, and the same log makes the same state. Commands that change nothing (`Inspect`, `Touch`) are in
-no entry: they are answered between two of them, in the order in which they were sent.
+Every change of a quorum queue's state is a command, the passing of time included. These commands are its log,
+and the same log makes the same state. Commands that change nothing (`Inspect`, `Touch`) are in no entry: they
+are answered between two entries, in the order in which they were sent.
 
 An entry has the commands, time and first index of messages of a step, so that a message can be read again
 without decoding the commands. Every message has an index, whether the queue accepts it or not: indexes are
@@ -30,16 +30,16 @@ kind            index                   payload
                 1: repeated
 ==============  ======================  =========================================================
 
-An entry with an index not above that of the entry before, and with another term, takes the place of
-that one, and all behind it go. With the same term it is the same entry, appended again because its file was
-cleaned. Whatever is needed behind a state stands behind its record.
+An entry whose index is not above that of the entry before, with another term, replaces that one and all later
+ones. With the same term it is the same entry, appended again because its file was cleaned. A state's record
+is followed by everything else that a start needs.
 
-Staged records of one transfer do not count before its `INSTALLED`, nor when records of another one follow
-them.
+Staged records of one transfer count only when its `INSTALLED` follows, and not if records of another transfer
+come between.
 
-A node may have had another member of the group before. Records before the `BEGINS` of a member that was
-added belong to that one; but before a repeated one (after cleaning), messages are its own.
-Behind it stand term and vote again, and the state.
+A node may have had another member of the group before. Records before the `BEGINS` of an added member belong
+to that earlier member. Before a repeated `BEGINS` (after cleaning), messages are the present member's. Term
+and vote, and the state, follow it again.
 """
 
 from __future__ import annotations
@@ -89,11 +89,15 @@ from amqp10broker.raft.messages import POINT, Kind
 
 @dataclass(slots=True, eq=False)
 class NodeBatch:
-    """A batch of commands of the sessions of one node, which numbers them from 1. It is applied only if its
-    first number is the next one; otherwise it is a repetition, or earlier ones are missing. `last`: ``first -
-    1``: the batch contains `heard` only: the index of the last entry of which the node has the effects.
-    `commands`: their count may differ from the numbers, since publishes are joined. A command that is not of
-    a session of this node and start is not applied.
+    """A batch of commands of the sessions of one node, which numbers them from 1.
+
+    It is applied only if its first number is the next one. Otherwise it is a repetition, or earlier ones are
+    missing. A command of another node or start is not applied.
+
+    Attributes:
+        last: ``first - 1``: the batch contains `heard` only.
+        heard: the index of the last entry whose effects the node has.
+        commands: their count may differ from the numbers, because publishes are joined.
     """
 
     node: int
@@ -107,7 +111,7 @@ class NodeBatch:
 @dataclass(frozen=True, slots=True)
 class NodeSuspect:
     """A node is unreachable: its consumers get nothing, and keep their deliveries. After
-    `QueueSettings.consumer_disconnected_timeout_ms` these are returned, without a failed delivery.
+    `QueueSettings.consumer_disconnected_timeout_ms` these are returned, and do not count as failed.
     """
 
     node: int
@@ -122,8 +126,8 @@ class NodeBack:
 
 @dataclass(frozen=True, slots=True)
 class NodeGone:
-    """A node went away, or began again: its consumers and publishers are removed as if their connections had
-    been lost, and the numbers of its commands are forgotten. `incarnation`: this start and those before.
+    """A node has left, or was restarted: its consumers and publishers are removed as if their connections had
+    been lost, and the numbers of its commands are dropped. `incarnation`: this start and those before.
     """
 
     node: int
@@ -132,7 +136,7 @@ class NodeGone:
 
 @dataclass(frozen=True, slots=True)
 class SessionGone:
-    """A session is gone with its consumers and publishers, as if its connection had been lost."""
+    """A session has ended; its consumers and publishers are removed as if its connection had been lost."""
 
     session: PeerId
 
@@ -146,8 +150,8 @@ class DlxSettle:
 
 @dataclass(frozen=True, slots=True)
 class RaiseVersion:
-    """The entries behind this one in the log are encoded and applied by another machine version, if it is a
-    higher one. It is an entry by itself.
+    """Entries after this one in the log are encoded and applied by another machine version, if that is
+    higher. The command is alone in its entry.
     """
 
     version: int
@@ -155,10 +159,12 @@ class RaiseVersion:
 
 @dataclass(slots=True)
 class SearchResult:
-    """The leader's search result for one consumer that selects. `at`: its cursor from now on
-    (`selecting.Selection`): no message before it is wanted and waits. `taken`: line and key of the messages
-    that it gets, in this order; messages that no longer wait there are left out, and those that it may not
-    have any more are offered again to all consumers.
+    """The result of the leader's search for one consumer that selects.
+
+    Attributes:
+        at: its cursor from now on (`selecting.Selection`): no waiting message before it is wanted.
+        taken: line and key of the messages that it gets, in this order. Messages that no longer wait there
+            are left out; those that it may not have any more are offered again to all consumers.
     """
 
     consumer: ConsumerRef
@@ -173,7 +179,7 @@ class Selected:
 
 @dataclass(slots=True, eq=False)
 class SelectedInLevels(Selected):
-    """The same with another number of priorities than two, whose cursors are as much longer."""
+    """`Selected` for another number of priorities than two, with correspondingly longer cursors."""
 
 
 QuorumChange = (
@@ -190,7 +196,7 @@ class Browsing:
 
 @dataclass(frozen=True, slots=True)
 class BrowsersGone:
-    """A node lost contact with this member: it attaches its browsers anew."""
+    """A node lost contact with this member; it attaches its browsers again."""
 
     node: int
     incarnation: int
@@ -203,7 +209,7 @@ CHANGES_NOTHING: Final = (Inspect, Touch, Browsing, BrowsersGone)
 
 
 def joined(commands: Iterable[QuorumCommand]) -> list[QuorumCommand]:
-    """As `queues.commands.joined`, and consecutive `NodeBatch` of one node become one."""
+    """Join as `queues.commands.joined`; consecutive `NodeBatch` of one node become one, too."""
     result: list[QuorumCommand] = []
     for command in joined_publishes(commands):
         if type(command) is NodeBatch:
@@ -245,7 +251,7 @@ class EntryCommands:
 
 
 def encoded(filters: object | None) -> bytes | None:
-    """Return a consumer's filters as the log contains them; None: it wants all messages."""
+    """Return a consumer's filters as the log contains them; None if it wants all messages."""
     if filters is None or isinstance(filters, bytes):
         return filters
     assert isinstance(filters, Filters)
@@ -296,7 +302,7 @@ _ENTRY: Final[Layout[EntryCommands]] = Layout(EntryCommands, now_ms=U64, first=U
 
 def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, first: int, version: int = 1) -> Encoded:
     """Encode commands as one entry, without those that change nothing. `version`: the machine version in the
-    log at this place. All versions write alike so far. Raises `NewerMachine`.
+    log at this place. All versions encode alike so far. Raises `NewerMachine`.
     """
     if version != machine_version.NEWEST:
         machine_version.check(version)
@@ -310,7 +316,7 @@ def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, first: int, 
 def _encode_all(
     commands: Sequence[QuorumCommand], pieces: list[bytes], places: list[BodyPlace], at: int, first: int
 ) -> tuple[int, int, int]:
-    # Returns how many commands were written, and where the next one and its first message stand.
+    # Return how many commands were written, and where the next command and its first message are.
     writers = _COMMAND.writers
     count = 0
     for command in commands:
@@ -328,7 +334,7 @@ def _encode_all(
         writers[kind](command, pieces)
         at += sum(map(len, pieces[start:]))
         if type(command) is Publish and (messages := len(command.messages)):
-            # Behind the fixed fields, the numbers, and the length of the batch.
+            # The batch follows the fixed fields, the numbers, and its length.
             batch = sum(map(len, pieces[start + 3 :]))
             places.append(BodyPlace(first, messages, at - batch, batch))
             first += messages
@@ -340,8 +346,8 @@ def decode_commands(payload: bytes) -> EntryCommands:
 
 
 def entry_head(payload: bytes, at: int) -> tuple[int, int, int]:
-    """Return the time, first index and raised version of the entry at an offset. The version is 0 for all
-    entries but those of a `RaiseVersion`, which stand alone. Raises `BadBytes`.
+    """Return the time, first index and raised version of the entry at an offset. The version is 0 except for
+    a `RaiseVersion`, which is alone in its entry. Raises `BadBytes`.
     """
     try:
         now_ms, first, _ = _HEAD.unpack_from(payload, at)
@@ -371,4 +377,4 @@ MEMBER: Final = struct.Struct("<Q")
 
 PLACES: Final[Many] = Many(Layout(BodyPlace, first=U64, messages=U32, at=U32, length=U32))
 STATE_OF: Final = row(POINT, REST)
-"""The point that a state stands for, and the state."""
+"""The point in the log whose state this is, and the state."""

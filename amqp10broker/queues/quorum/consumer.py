@@ -1,8 +1,8 @@
 """The state of a quorum queue's consumers.
 
-Without a single active consumer, those of the highest priority with credit take turns. With one, only it gets
-messages. A consumer of higher priority that comes later takes over when the active one has settled its
-deliveries; until then that one is quiescing and gets nothing (tests/queue-features.md, section 8).
+Without a single active consumer, the consumers of the highest priority with credit take turns. With one, only
+that one gets messages. A later consumer of higher priority takes over when the active one has settled its
+deliveries. Until then the active one is quiescing and gets nothing (tests/queue-features.md, section 8).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from amqp10broker.queues.queue_status import ConsumerStatus
 from amqp10broker.queues.quorum.ordered_entries import delivered_at
 
 _OLD_RANKS_MAX: Final = 64
-"""Outdated ranks beside as many as there are consumers."""
+"""The number of outdated ranks that may be held, besides one for each consumer."""
 
 
 class ConsumerSelection:
-    """A consumer's selection, and its progress. `at`: by line of `ReadyIndexes.lines`, and of
-    `selecting.Again`, the key before which everything was looked at. `ends`: of a drain: the keys up to which
-    it must have looked.
+    """A consumer's selection and its progress. `at`: for each line of `ReadyIndexes.lines`, and for
+    `selecting.Again`, the key before which everything was looked at. `ends`: for a drain: the keys up to
+    which it must look.
     """
 
     __slots__ = ("_filter", "at", "ends", "looked_at", "passed", "wanted")
@@ -41,7 +41,7 @@ class ConsumerSelection:
 
     @property
     def filter(self) -> MessageFilter:
-        """The decoded filter, needed by the leader only."""
+        """The decoded filter, which only the leader needs."""
         if self._filter is None:
             self._filter = decode_wanted(self.wanted).messages
             assert self._filter is not None, "it selects"
@@ -50,12 +50,17 @@ class ConsumerSelection:
 
 @dataclass(eq=False)
 class QuorumConsumer:
-    """A consumer's state in its queue. `counted`: false for a fetch of one message. `timeout_ms`: None: as in
-    the queue's settings. `room`: bytes of contents it may have now; used up, there is no credit either.
-    `unsettled`: index -> ``delivery time in ms << 32 | size``, in order of delivery; of a settled consumer
-    only what may still be on its way. `silent`: it let a delivery time out and has sent nothing since.
-    `given_up`: suspended for so long that its deliveries were returned. `selection`: None: it gets the first
-    message.
+    """A consumer's state in its queue.
+
+    Attributes:
+        counted: false for a fetch of one message.
+        timeout_ms: None: as in the queue's settings.
+        room: bytes of contents that it may get now; at 0 there is no credit either.
+        unsettled: index -> ``delivery time in ms << 32 | size``, in order of delivery; for a settled consumer
+            only deliveries that may not have reached its session.
+        silent: it let a delivery time out and has sent nothing since.
+        given_up: it was suspended for so long that its deliveries were returned.
+        selection: None: it gets the first message.
     """
 
     ref: ConsumerRef
@@ -81,7 +86,7 @@ class QuorumConsumer:
     settled_ms: int | None = None
     selection: ConsumerSelection | None = None
     shown: ClassVar[Sequence[int]] = ()
-    """Its progress is part of the state, and no node has to record it (`Deliver.shown`)."""
+    """Its progress is part of the state, so no node has to record it (`Deliver.shown`)."""
 
     @property
     def part(self) -> ConsumerStatus:
@@ -128,8 +133,10 @@ class ConsumerRotation(dict[int, RoundRobin[QuorumConsumer]]):
 
 
 class Activity:
-    """The choice of the single active consumer. The candidates are in a heap: of thousands of consumers that
-    come and go together, none is compared with all the others. `holder`: the active or quiescing consumer.
+    """The choice of the single active consumer.
+
+    The candidates are in a heap: when thousands of consumers come and go together, none is compared with all
+    the others. `holder`: the active or quiescing consumer.
     """
 
     __slots__ = ("_all", "_changed", "_ranks", "holder")
@@ -160,7 +167,7 @@ class Activity:
             if best is not None:
                 self._set(best, active=True)
         elif best is not None and best.priority > holder.priority:
-            # Quiescing first, so that messages stay in order from one to the other.
+            # It is quiescing first, so that messages stay in order from one consumer to the other.
             self._set(holder, active=False)
             if not holder.busy:
                 self.holder = best
@@ -174,7 +181,7 @@ class Activity:
         return changed
 
     def _best(self) -> QuorumConsumer | None:
-        # None if the holder is the only candidate.
+        # Return None if the holder is the only candidate.
         ranks = self._ranks
         while ranks:
             *rank, consumer = ranks[0]
@@ -192,11 +199,11 @@ class Activity:
         if consumer.active != active:
             consumer.active = active
             if consumer in self._changed:
-                self._changed.remove(consumer)  # as it was last notified
+                self._changed.remove(consumer)  # it is in the state that it was last notified of
             else:
                 self._changed.append(consumer)
 
 
 def _rank(consumer: QuorumConsumer) -> tuple[int, int, int]:
-    # The smallest is the best: of the highest priority, with the most credit, the oldest.
+    # The smallest rank is the best: the highest priority, then the most credit, then the oldest.
     return -consumer.priority, -consumer.credit, consumer.number

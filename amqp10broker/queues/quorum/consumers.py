@@ -33,10 +33,14 @@ from amqp10broker.queues.quorum.selecting import Selecting
 
 
 class QuorumConsumers:
-    """All consumers of one queue. `timeout_at`, `give_up_at`: lower bounds of the times, in ms, at which a
-    delivery has been held, or an unreachable node been away, for too long. `unused_since`: when the last
-    consumer went or the last message was fetched. `suspects`: unreachable nodes, by number and incarnation ->
-    since when; None: for so long that the deliveries of their consumers were returned.
+    """All consumers of one queue.
+
+    Attributes:
+        timeout_at, give_up_at: lower bounds of the times, in ms, at which a delivery has been held, or a node
+            has been unreachable, for too long.
+        unused_since: when the last consumer left or the last message was fetched.
+        suspects: unreachable nodes, by number and incarnation -> since when; None: for so long that the
+            deliveries of their consumers were returned.
     """
 
     def __init__(self, name: str, messages: Messages, outbox: Outbox, links: NodeLinks, now_ms: int) -> None:
@@ -101,8 +105,8 @@ class QuorumConsumers:
         self.serve()
 
     def give_up(self) -> None:
-        """Return the deliveries of nodes that were away for too long. They do not count as failed, since the
-        nodes may only be cut off; those that were sent settled stay.
+        """Return the deliveries of nodes that were unreachable for too long. They do not count as failed,
+        because the nodes may only be cut off. Those that were sent settled stay.
         """
         limit = self._messages.settings.consumer_disconnected_timeout_ms
         now = self._messages.now_ms
@@ -143,7 +147,7 @@ class QuorumConsumers:
 
     def lose(self, is_gone: Callable[[PeerId], bool]) -> None:
         """Remove the consumers of lost sessions and return their deliveries. The lease of an unused queue
-        begins anew: while the node was away, no client of it could use the queue.
+        begins again: while the node was unreachable, none of its clients could use the queue.
         """
         lost = [each for each in self.by_ref.values() if is_gone(each.ref.reply_to)]
         held = sorted(item for each in lost if not each.settled for item in each.unsettled.items())
@@ -263,12 +267,12 @@ class QuorumConsumers:
         if not command.drain:
             self._reply(consumer, drain=False)
         elif selection is not None and (consumer.suspended or consumer.ref in self.selecting.able):
-            # Where the queue ends now: messages that come during the search do not count for the drain.
+            # The present ends of the queue: messages that come during the search do not count for the drain.
             selection.ends = self.selecting.ends()
             self._look_for_end(consumer)
         else:
             if self.selecting.able and consumer.queued:
-                # A drain is for what is there now, also for messages that other consumers have yet to look
+                # A drain gets the messages that wait now, even those that other consumers have yet to look
                 # at.
                 self._hand_out(consumer, min(consumer.credit, self._messages.ready.length), None)
             self._drained(consumer)
@@ -285,7 +289,7 @@ class QuorumConsumers:
             return
         selection.ends = None
         self.selecting.able.pop(consumer.ref, None)
-        # The answer comes later than the request: that the request was applied does not contain it.
+        # The answer comes later than the request, so the number of the applied command does not imply it.
         self._links.keep(consumer.ref.reply_to, self._reply(consumer, drain=True))
 
     def _look_for_end(self, consumer: QuorumConsumer) -> None:
@@ -370,7 +374,7 @@ class QuorumConsumers:
         consumer.handed_out -= on_its_way
         back += [key for key in keys if key in unsettled]
         if consumer.settled:
-            # Trimmed messages are not here any more: the session's copy is the only one.
+            # The queue has no trimmed messages any more: the session's copy is the only one.
             for key, message in zip(keys, messages, strict=True):
                 if key not in unsettled:
                     place = self._messages.put_back_unknown(key, message)
@@ -499,7 +503,7 @@ class QuorumConsumers:
                 self._drained(consumer)
 
     def _heard_of(self, consumer: QuorumConsumer) -> None:
-        # Any command of the session shows that its client is alive; this one may have settled its last
+        # Any command of the session shows that its client is alive. This one may have settled its last
         # delivery.
         if consumer.silent:
             consumer.silent = False
@@ -526,8 +530,8 @@ class QuorumConsumers:
                 self._outbox.tell(consumer.ref.reply_to, ActiveChanged(consumer.ref, consumer.active))
 
     def beyond(self, ref: ConsumerRef, seen: int) -> tuple[Deliver | None, int]:
-        """Return the deliveries that a consumer's node has not seen, and how many were taken back since:
-        these are the oldest, since those that it has seen go first.
+        """Return the deliveries that a consumer's node has not seen, and how many were taken back since.
+        These are the oldest, because deliveries that the node has seen are removed first.
         """
         consumer = self.by_ref[ref]
         count = max(0, consumer.handed_out - seen)
@@ -591,7 +595,7 @@ class QuorumConsumers:
         self.choose_active()
 
     def _timeout_of(self, consumer: QuorumConsumer) -> int | None:
-        # A time-out of 0 means none, and what is settled is not held.
+        # A time-out of 0 means none; settled deliveries are not held.
         timeout_ms = consumer.timeout_ms
         if timeout_ms is None:
             timeout_ms = self._messages.settings.consumer_timeout_ms

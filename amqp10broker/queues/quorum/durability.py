@@ -1,9 +1,9 @@
 """Durability backends of quorum queues: in memory, or the log of a Raft group, with its time.
 
 Without a data folder effects are sent at once. With one, the commands of a step are proposed to the group as
-one entry, which is applied when it is committed, and its effects are sent then. Further entries are proposed
-meanwhile. A follower applies without effects or counters, a few entries at a time, since no client waits for
-it.
+one entry. When it is committed it is applied, and its effects are sent. Further entries are proposed
+meanwhile. A follower applies entries without effects or counters, a few at a time, because no client waits
+for it.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ from amqp10broker.raft.groups import Member
 from amqp10broker.raft.messages import Full, Kind, NotLeader, NotReady, Role, Status
 
 AHEAD_MS_MAX: Final = 1_000
-"""A leader's time is not further from that of most nodes."""
+"""The most by which a leader's time may differ from the time of most nodes."""
 
 
 class Clocks:
-    """The clock differences as one node measures them. A node's time advances evenly from its start
-    (`runtime.clock`), so a difference is constant. As in NTP (RFC 5905) it is known within half a round trip:
-    a late heartbeat makes the bound wide, and not the clock wrong. `correction_ms`: of this node's clock
-    where it leads: 0 if the clocks of most nodes are near it. Of two that differ the one behind is taken for
-    right: what expires too early is lost.
+    """The clock differences as measured by one node.
+
+    A node's time advances evenly from its start (`runtime.clock`), so a difference is constant. As in NTP
+    (RFC 5905) it is known within half a round trip: a late heartbeat makes the bound wider, not the clock
+    wrong. `correction_ms`: of this node's clock where it leads: 0 if the clocks of most nodes are near it. Of
+    two that differ the one behind is considered right: what expires too early is lost.
     """
 
     def __init__(self) -> None:
@@ -61,8 +62,8 @@ class Clocks:
         self._measured: dict[int, tuple[int, int]] = {}
 
     def heard(self, node: int, ahead_ms: int, within_ms: int = 0) -> None:
-        """Another node's clock is so much ahead of this one's, give or take `within_ms`. A measurement that
-        is less exact than the last one counts only if it contradicts that.
+        """Record a measurement: another node's clock is `ahead_ms` ahead of this one's, give or take
+        `within_ms`. If it is less exact than the last one, it counts only if it contradicts that.
         """
         last_ms, last_within_ms = self._measured.get(node, (0, math.inf))
         if within_ms <= last_within_ms or abs(ahead_ms - last_ms) > within_ms:
@@ -95,7 +96,7 @@ class Clocks:
 
 
 def _beyond(ahead_ms: int, within_ms: int) -> int:
-    # The part of a difference that is left when so much of it is allowed for.
+    # Return the part of the difference that remains when the inexactness is allowed for.
     return max(ahead_ms - within_ms, min(0, ahead_ms + within_ms))
 
 
@@ -108,9 +109,11 @@ NEVER: Final = 2**62
 
 @dataclass(slots=True, eq=False)
 class LogTime:
-    """The time of one leader, in ms. A leader whose clock is hours ahead stamps entries with its time, and
-    time never runs back. If the next leader waited until its own clock is there, no message would expire for
-    hours. So its time goes on from the last entry's, a tenth slower than the clock, until that has caught up.
+    """The time of one leader, in ms.
+
+    A leader whose clock is hours ahead stamps entries with its time, and time never runs back. If the next
+    leader waited until its own clock reaches that time, no message would expire for hours. So its time
+    continues from the last entry's, a tenth slower than the clock, until the clock has caught up.
     """
 
     _node: Clocks
@@ -126,7 +129,7 @@ class LogTime:
         return own
 
     def when(self, time_ms: int) -> int:
-        """Return what the leader's clock shows at this time."""
+        """Return the leader's clock at this time."""
         slow = self._clock_ms - (self._time_ms - time_ms) * 10 // 9
         return min(time_ms - self._node.correction_ms, slow)
 
@@ -138,11 +141,11 @@ class LogTime:
 
 
 APPLIED_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Size of entries that are applied in one step, so that other tasks run between."""
+"""The size of entries that are applied in one step. Other tasks run after it."""
 
 LATE_ENTRIES: Final = 16
 LATE_BYTES: Final = 4096
-"""Number, and bytes, of committed entries that a follower accumulates before it applies them."""
+"""The number, and bytes, of committed entries that a follower accumulates before it applies them."""
 
 RETRY_MS: Final = 100
 
@@ -151,7 +154,7 @@ _WITH_COPIES: Final = frozenset((GiveBack, Unsubscribe))
 
 
 def _published(commands: Sequence[QuorumCommand]) -> int:
-    # Includes those in batches of remote nodes.
+    # The count includes commands in batches of remote nodes.
     count = 0
     for command in commands:
         if type(command) is NodeBatch:
@@ -184,7 +187,7 @@ class QuorumInMemory(DurabilityBackend[QuorumQueue]):
         if selected is not None:
             self.queue.apply(selected, now_ms)
         self._show_on()
-        # There may be more, when other queues have been served.
+        # There may be more work, when other queues have been served.
         self.due_ms = None if selected is None else now_ms
 
     def _show_on(self) -> None:
@@ -223,7 +226,7 @@ class QuorumInLog(QuorumInMemory):
     ) -> None:
         """Create the backend of a queue that `recover` fills. `begin`: starts this node's member of the
         group, when the log has been read. `usable`: returns the machine version that all members support; 0:
-        not known. `on_ahead`: called when this member leads and the time of the log is ahead of its clock.
+        unknown. `on_ahead`: called when this member leads and the time of the log is ahead of its clock.
         """
         super().__init__(queue, wake, publish, commits)
         self.admission = LinkAdmission(commits, wake)
@@ -241,22 +244,22 @@ class QuorumInLog(QuorumInMemory):
         store.on_installed = self._installed
         self._committed = 0
         self._early = 0
-        """Entries up to this one were carried out before they were committed (`catch_up`)."""
+        """The last entry that was carried out before it was committed (`catch_up`)."""
         self._done: list[tuple[int, dict[tuple[int, int], int]]] = []
-        """How far the commands of nodes were applied meanwhile, by entry."""
+        """For each entry, the numbers of the last commands of nodes that were applied with it."""
         self._wanted: list[int] = []
-        """Members that get the state afterwards."""
+        """Members to which the state is sent afterwards."""
         self._failed = False
         self._leads = False
         self._late = self._hurries = False
-        """Committed entries are applied later; or soon, because of their size."""
+        """Whether committed entries are applied later, and whether they are applied soon for their size."""
         self._late_bytes = 0
         self._looked = 0
         """The last entry with a result for selecting consumers."""
         self._waiting: list[QuorumCommand] = []
         self._waits_since_ms: int | None = None
         self._questions: list[tuple[int, list[QuorumCommand]]] = []
-        """Requests to be answered when the entry of this index has been applied."""
+        """Requests that are answered when the entry of this index has been applied."""
         self._unpublished: list[EffectBatch] = []
         self._applied: list[QuorumCommand] = []
         self._seen = 0  # the ticket seen by the last `keep`
@@ -268,8 +271,8 @@ class QuorumInLog(QuorumInMemory):
         on_room: Callable[[], None],
     ) -> None:
         """Serve other nodes while this member leads. `on_lead`: called with True when it leads and has
-        applied everything that was committed before, and with False when it ceases to lead. `on_refused`,
-        `on_room`: as of `LinkAdmission`.
+        applied everything that was committed before, and with False when it is no longer leader.
+        `on_refused`, `on_room`: as in `LinkAdmission`.
         """
         self._on_lead = on_lead
         self.admission.on_refused, self.admission.on_room = on_refused, on_room
@@ -328,8 +331,8 @@ class QuorumInLog(QuorumInMemory):
                 self._settings = command.settings  # the catalog notifies every member
         forgotten = (type(each) is Delete and each.request is None for each in commands)
         if self._snapshots is not None and any(forgotten):
-            # The catalog has forgotten the queue, and its number is never reused: no member waits for others
-            # to agree.
+            # The catalog has removed the queue, and its number is never reused: no member waits for the
+            # agreement of others.
             super()._decide([DELETE], now_ms)
             self._note()
             return
@@ -341,7 +344,7 @@ class QuorumInLog(QuorumInMemory):
     def _decide(self, commands: list[QuorumCommand], now_ms: int) -> None:
         member, store = self.member, self._store
         if member is None:
-            super()._decide(commands, now_ms)  # the queue is gone
+            super()._decide(commands, now_ms)  # the queue was deleted
         elif not (member.leads or member.alone):
             pass  # the sender tries again when it finds the leader
         elif all(isinstance(each, CHANGES_NOTHING) for each in commands):
@@ -365,9 +368,9 @@ class QuorumInLog(QuorumInMemory):
         self.due_ms = now_ms + RETRY_MS if self.member is not None and self.member.leads else None
 
     def _without_copies(self, commands: list[QuorumCommand]) -> list[QuorumCommand]:
-        # Returned messages of which there is a copy here are left out of the log; settled ones may have none.
-        # Whether a consumer's deliveries are sent settled never changes. If it is gone when the entry is
-        # applied, its messages are ignored, with or without copies.
+        # Returned messages that have a copy here are left out of the log; settled ones may have none. Whether
+        # a consumer's deliveries are sent settled never changes. If the consumer was removed when the entry
+        # is applied, its messages are ignored, with or without copies.
         has = self.queue.has_copies_for
         for at, command in enumerate(commands):
             if type(command) is NodeBatch:
@@ -403,7 +406,7 @@ class QuorumInLog(QuorumInMemory):
             self._commits.when_durable(store.ticket, self.wake)
         if not self._late:
             self._late = True
-            member.groups.later(self._apply_late)  # also if the disk takes its time
+            member.groups.later(self._apply_late)  # this also works if the disk is slow
 
     def _apply_late(self) -> None:
         self._late = False
@@ -415,11 +418,11 @@ class QuorumInLog(QuorumInMemory):
         if not status.open and not self._store.alone:
             self._follow()
             if followed and status.role is not Role.LEADER:
-                return  # there is nothing to do: with thousands of queues a wake costs as much as an election
+                return  # there is nothing to do: with thousands of queues a wake takes as long as an election
         self.wake()
 
     def _follow(self) -> None:
-        # Senders of undecided commands find the leader, and send them there.
+        # Senders of undecided commands find the leader, and send the commands to it.
         self.queue.follow()
         self.admission.follow()
         self._looked = 0
@@ -447,9 +450,9 @@ class QuorumInLog(QuorumInMemory):
             self._on_ahead(self)
         self._on_lead(True)
         if self.queue.settings != self._settings:
-            # Changed while no member led, or never set: a group of several begins without settings.
+            # They were changed while no member led, or never set: a group of several begins without settings.
             self._decide([Configure(self._settings)], now_ms)
-        # Dead letters of the former leader are offered now, since no entry may come for long.
+        # Dead letters of the former leader are offered now, because the next entry may come much later.
         self._note()
 
     def _raise_version(self, now_ms: int) -> None:
@@ -458,14 +461,14 @@ class QuorumInLog(QuorumInMemory):
             self._propose(RaiseVersion(usable), now_ms)
 
     def _look(self, now_ms: int) -> None:
-        # Not before the last result has been applied.
+        # A search waits until the result of the last one has been applied.
         if self._looked <= self._store.point.index and not self._waiting:
             selected = self.queue.look(self.queue.browsers.scan_max)
             if selected is not None and self._propose(selected, now_ms):
                 self._looked = self._store.last
 
     def _propose(self, command: QuorumCommand, now_ms: int) -> bool:
-        # For commands without a sender; returns whether it was possible.
+        # Propose a command without a sender; return whether it was possible.
         if not self._append([command], now_ms):
             self.due_ms = now_ms + RETRY_MS
             return False
@@ -485,7 +488,7 @@ class QuorumInLog(QuorumInMemory):
     def snapshot_for(self, to: int) -> None:
         assert self._snapshots is not None, "a group of one has nobody who needs a state"
         if self.ahead:
-            self._wanted.append(to)  # a state that is sent is a committed one
+            self._wanted.append(to)  # a state must be committed before it is sent
         else:
             self._snapshots.begin(self._store.group, to)
 
@@ -509,7 +512,7 @@ class QuorumInLog(QuorumInMemory):
                 self.wake()
                 break
         if queue.deleted:
-            # Commands behind the deletion are too late.
+            # Commands after the deletion are too late.
             super()._decide(self._under_way(), now_ms)
             self._note()
         elif not self._leads and self.member is not None and self.member.leads and not self._behind:
@@ -543,12 +546,13 @@ class QuorumInLog(QuorumInMemory):
 
     @property
     def starting(self) -> bool:
-        # Alone, its member leads when its first vote is on the disk.
+        # In a group of one, the member leads when its first vote is on the disk.
         return self.transacts and not self._leads and not self._failed
 
     def catch_up(self) -> None:
-        # Alone, an appended entry will be committed, so that it can be applied at once; its effects are sent
-        # when it is committed. An entry that deletes the queue is left, since its commit is not reported.
+        # In a group of one, an appended entry will be committed, so it can be applied at once. Its effects
+        # are sent when it is committed. An entry that deletes the queue is not applied early, because its
+        # commit is not reported.
         store = self._store
         if not self._leads_alone or any(type(each) is Delete for each in self._asked):
             return
@@ -562,7 +566,7 @@ class QuorumInLog(QuorumInMemory):
 
     @property
     def ahead(self) -> bool:
-        """Whether something was carried out that is not committed, and must not be sent yet."""
+        """Whether something was carried out that is not committed, so that no effect of it may be sent."""
         return self._early > self._committed and not self.queue.deleted
 
     def done(self, node: int, incarnation: int) -> int:
@@ -583,17 +587,17 @@ class QuorumInLog(QuorumInMemory):
 
     @property
     def _asked(self) -> list[QuorumCommand]:
-        # Without requests that change nothing.
+        # Requests that change nothing are left out.
         return [each for entry in self._store.tail for each in entry.commands or ()] + self._waiting
 
     def takes_part(self, size: int) -> bool:
-        # Only when all commands have been applied.
+        # All earlier commands must have been applied.
         if not super().takes_part(size) or not self._leads_alone or self._store.tail or self._waiting:
             return False
         return self.member is not None and self.member.raft.has_room(size)
 
     def apply_part(self, commands: list[Command], now_ms: int) -> None:
-        # One entry, applied together with the other queues' parts.
+        # This makes one entry, which is applied together with the other queues' parts.
         self.apply(commands, now_ms)
         self.catch_up()
 
@@ -611,8 +615,8 @@ class QuorumInLog(QuorumInMemory):
 
     def publish(self) -> None:
         # The effects of several entries are sent together, with the index of the last. The numbers of applied
-        # commands come from the state: sent with an earlier entry's effects, they would let a node drop
-        # commands without having their answers.
+        # commands are those of the state: sent with an earlier entry's effects, they would let a node drop
+        # commands whose answers it has not received.
         ready = self._unpublished
         if self.ahead:
             ready = [each for each in ready if each.index <= self._committed]
@@ -669,8 +673,8 @@ class QuorumInLog(QuorumInMemory):
         return self._commits.progress(busy=busy, waits=waits)
 
     def storage_failed(self) -> None:
-        # Entries with refused senders are not applied, though a late sync may yet commit them: a state
-        # without them could still get into the journal.
+        # Entries with refused senders are not applied, though a late sync may yet commit them: otherwise a
+        # state without them could be written to the journal.
         self._failed = True
         left, self._unpublished = self._unpublished, []
         answers = [each for batch in left for some in batch.effects.values() for each in some]
@@ -695,7 +699,7 @@ class QuorumInLog(QuorumInMemory):
         return left  # type: ignore[return-value]
 
     def _publish_rest(self) -> None:
-        # Effects of entries that were applied before they were committed: they are durable, and a member that
-        # takes no part gets no report of that.
+        # These are effects of entries that were applied before they were committed. They are durable, and a
+        # member that takes no part gets no report of that.
         self._early = 0
         self.publish()

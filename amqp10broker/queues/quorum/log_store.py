@@ -1,11 +1,11 @@
 """A quorum queue's member of its Raft group, in the journal: entries, term and vote, and snapshots.
 
 The commands of one step are one entry: `propose` encodes them, the group has the entry written (`write`), and
-`apply` applies it when it is committed. Entries in between are the *tail*; another leader's entries may
-replace them.
+`apply` applies it when it is committed. Entries between these two are the *tail*; another leader's entries
+may replace them.
 
 A snapshot of the state is appended when the log since the last one is long enough, and whenever the file with
-the last one is cleaned; the tail is appended again behind it. So recovery begins with the first state that is
+the last one is cleaned; the tail is appended again after it. So recovery begins with the first state that is
 still in the journal, and older records matter for their messages only. In a group of one everything in it is
 committed: a start applies it, and appends the loss of the former sessions, before the group begins.
 """
@@ -80,7 +80,7 @@ class EntryIndex:
 
     def __init__(self) -> None:
         self._first = 0
-        self._places = array("Q")  # file << _OFFSET_BITS | offset
+        self._places = array("Q")  # each is file << _OFFSET_BITS | offset
         self._terms: list[tuple[int, int, Kind]] = []
 
     def add(self, index: int, term: int, kind: Kind, file: int, offset: int) -> None:
@@ -113,7 +113,8 @@ class EntryIndex:
             del self._terms[0]
 
     def last_in(self, file: int) -> int | None:
-        # Entries that were appended again before the power went are in later files than those behind them.
+        # Entries that were appended again before a loss of power are in later files than the entries after
+        # them.
         behind, first, places = file + 1 << _OFFSET_BITS, self._first, self._places
         return next((first + at for at in reversed(range(len(places))) if places[at] < behind), None)
 
@@ -122,7 +123,7 @@ class EntryIndex:
         return term, kind
 
     def terms(self, behind: int) -> Iterator[tuple[int, int, Kind]]:
-        """Iterate over (first index, term, kind) of the stretches of one term and kind behind an index."""
+        """Iterate over (first index, term, kind) of each run of one term and kind after an index."""
         for at, (first, term, kind) in enumerate(self._terms):
             following = self._terms[at + 1][0] if at + 1 < len(self._terms) else None
             if following is None or following > behind + 1:
@@ -134,10 +135,10 @@ class EntryIndex:
 
 
 SNAPSHOT_AFTER_BYTES: Final = 32 * 1024 * 1024
-"""Log after which the state is written again; applying so much takes less than a second at start."""
+"""The log after which the state is written again; a start applies so much in less than a second."""
 
 SNAPSHOT_GROWTH: Final = 4
-"""And not before the log is so many times as long as the last snapshot."""
+"""The state is only written again when the log is so many times as long as the last snapshot."""
 
 STAGED_BYTES: Final = 768 * 1024
 
@@ -149,8 +150,8 @@ WhenDurable = Callable[[int, Callable[[], None]], None]
 
 @dataclass(slots=True, eq=False)
 class LogEntry:
-    """One entry of the log. `commands`: as proposed by this member, with those without effect, to be answered
-    in order; None: they are in the payload only. `version`: the machine version behind the entry.
+    """One entry of the log. `commands`: as proposed by this member, including those without effect, to be
+    answered in order; None: they are in the payload only. `version`: the machine version after the entry.
     """
 
     index: int
@@ -166,13 +167,13 @@ class LogEntry:
 
 
 _NO_ENTRIES: Final[deque[LogEntry]] = deque()
-"""Shared by queues at rest, since an empty deque takes 600 bytes."""
+"""One object for all queues at rest, because an empty deque takes 600 bytes."""
 
 
 class QuorumStore:
     """One member's part of the journal. `on_compact`: called with the index up to which entries cannot be
-    read any more. `compact_max`: upper bound for it, while entries are applied before the group has committed
-    them.
+    read any more. `compact_max`: an upper bound for it, while entries are applied before the group has
+    committed them.
     """
 
     __slots__ = (
@@ -198,8 +199,9 @@ class QuorumStore:
         node: int = 0,
         incarnation: int = 1,
     ) -> None:
-        """Create the store of a new or existing queue. `joins`: it is added to a group, and gets its state
-        from the leader. `incarnation`: of this start of the node; sessions of earlier ones are gone.
+        """Create the store of a new or existing queue. `joins`: the member is added to a group, and gets its
+        state from the leader. `incarnation`: that of this start of the node; sessions of earlier ones have
+        ended.
         """
         self.group = group
         self.me = me
@@ -213,7 +215,7 @@ class QuorumStore:
         self._when_durable = when_durable
         self._write_soon = write_soon
         self.newer_state = 0
-        """Version of a state that was sent, if this broker does not support it."""
+        """The version of a state that was sent, if this broker does not support it."""
         self._spool = spool
         self._joins = joins
         self._mine = not joins
@@ -227,12 +229,12 @@ class QuorumStore:
         self._queue: QuorumQueue | None = None
         self._hard = Hard(0, None, 0)
         self._hard_file = 0
-        # Behind the last entry: the time, the index of the next message, and the machine version by which the
-        # next entry is encoded.
+        # The state after the last entry: the time, the index of the next message, and the machine version by
+        # which the next entry is encoded.
         self.now_ms = 0
         self.next_index = 0
         self.version = 1
-        # The applied part: the place in the log, and the same behind it.
+        # The place in the log up to which entries are applied, and the same values after it.
         first = Point(1, 0, Configuration(tuple(sorted(members)) or (me,)))
         self.point = new_member().point if joins else first
         self._next_index = 0
@@ -241,15 +243,15 @@ class QuorumStore:
         self.last = self.point.index
         self._entries = EntryIndex()
         self._base = self.point
-        """Entries behind this point can be read."""
+        """Entries after this point can be read."""
         self._proposal: LogEntry | None = None
         self._failing: LogEntry | None = None
         self._before = self._again = 0
-        """The indexes up to which entries stand before the last state that was read, and again behind it."""
+        """The last index before the last state that was read, and the last one repeated after it."""
         self._snapshot: tuple[int, int] | None = None
-        """File and length of the last state."""
+        """The file and length of the last state."""
         self._since = 0
-        """Bytes of entries appended since then."""
+        """The bytes of entries appended since that state."""
         self.ticket = 0
 
     @property
@@ -265,8 +267,8 @@ class QuorumStore:
         return self.point.config.members == (self.me,) and not changing
 
     def propose(self, commands: Sequence[QuorumCommand], now_ms: int) -> LogEntry:
-        """Encode commands, at least one, as the next entry, without any change; it has no index and term yet.
-        The time of an entry is never before that of the last one.
+        """Encode commands, at least one, as the next entry, without changing anything. It has no index and
+        term yet. The time of an entry is never before that of the last one.
         """
         now_ms = max(now_ms, self.now_ms)
         version = self.version
@@ -281,7 +283,7 @@ class QuorumStore:
 
     def write(self, ready: Ready, on_durable: Callable[[], None]) -> None:
         if ready.hard is not None:
-            # Applied entries are committed for sure; a part of the others written here may get lost.
+            # Applied entries are certainly committed; a part of the others written here may be lost.
             self._write_hard(replace(ready.hard, commit=self.point.index))
         if ready.snapshot is not None:
             self._install(ready.snapshot)
@@ -327,7 +329,7 @@ class QuorumStore:
         return offset
 
     def _truncate(self, first: int) -> None:
-        # Entries from this index on are another leader's, and were not committed.
+        # Entries from this index on are those of another leader, and were not committed.
         assert first > self.point.index, "an entry that was applied is replaced"
         while self.tail and self.tail[-1].index >= first:
             self.tail.pop()
@@ -348,8 +350,8 @@ class QuorumStore:
         self.ticket, self._hard_file, _ = self._log.append(self.group, HARD, 0, [messages.HARD.encode(hard)])
 
     def snapshot(self) -> tuple[Point, bytes, Iterator[bytes], Callable[[], None]]:
-        """Return the place, state, and message records of the applied part; the last item must be called once
-        when the records have been read.
+        """Return the place, state, and message records of the applied part. The last item is a function that
+        must be called once when the records have been read.
         """
         queue = self._queue
         assert queue is not None
@@ -358,12 +360,12 @@ class QuorumStore:
         return self.point, encode_snapshot(queue), records, self.bodies.read_done
 
     def stage(self, transfer: int, messages: bytes) -> None:
-        """Store a record of messages; of another transfer than before: drop the earlier ones."""
+        """Store a record of messages. If its transfer is a new one, drop the records of the earlier one."""
         self._find(self._append_staged(transfer, messages), messages, 0, self._stage_of(transfer))
         self._write_soon()
 
     def staged(self, transfer: int, state: bytes) -> bytes:
-        """Complete a transfer; returns the data of `Ready.snapshot` for it. Raises `NewerMachine`."""
+        """Complete a transfer; return the data of `Ready.snapshot` for it. Raises `NewerMachine`."""
         version = version_of(state)
         try:
             machine_version.check(version)
@@ -386,7 +388,7 @@ class QuorumStore:
         return self._staged
 
     def unstage(self) -> None:
-        """Drop staged data that is not from a `Ready`."""
+        """Drop staged data, unless a `Ready` refers to it."""
         if self._staged is not None:
             self._staged.clear()
         self._staged, self._staged_state, self._transfer = None, b"", 0
@@ -441,8 +443,9 @@ class QuorumStore:
         return runs
 
     def apply(self, committed: int) -> LogEntry | None:
-        """Let the queue apply the next entry of the log. Returns the entry; None if none is committed, or its
-        machine version is newer: applying it might lead to another state than on other members.
+        """Let the queue apply the next entry of the log, and return the entry. Returns None if none is
+        committed, or its machine version is newer: applying it might lead to another state than on other
+        members.
         """
         if not self.tail or self.tail[0].index > committed or self.newer:
             return None
@@ -491,7 +494,7 @@ class QuorumStore:
         self._remember_snapshot(file, sum(map(len, pieces)))
         self._append_tail_again()
         if self.alone:
-            self._compact(self.point.index)  # no other member reads entries
+            self._compact(self.point.index)  # other members do not read entries
 
     def _append_tail_again(self) -> None:
         for entry in self.tail:
@@ -512,11 +515,11 @@ class QuorumStore:
         self.on_compact(index)
 
     def relocate(self, file: int) -> Iterator[None]:
-        # First apply what is committed: its messages would be in the file otherwise.
+        # Apply the committed entries first: otherwise their messages would be in the file.
         if any(entry.file <= file for entry in self.tail):
             self._append_tail_again()
             yield
-        # Staged messages may become the queue's own at each pause: then its messages are collected anew.
+        # Staged messages may become the queue's at each pause: then its messages are collected again.
         while True:
             for bodies in (self.bodies, self._staged):
                 if bodies is not None and (run := next(bodies.in_file(file), None)):
@@ -530,8 +533,8 @@ class QuorumStore:
         begins = 0 < self._begin_file <= file
         if begins:
             self._write_beginning(1)
-        # Messages in the file may be settled by entries of which no record states that they are committed:
-        # the next start would miss the messages.
+        # Messages in the file may be settled by entries that no record states to be committed: the next start
+        # would miss the messages.
         settled = not self.alone and self._hard.commit < self.point.index
         if begins or 0 < self._hard_file <= file or settled:
             self._write_hard(replace(self._hard, commit=max(self._hard.commit, self.point.index)))
@@ -553,8 +556,8 @@ class QuorumStore:
 
     def abandon(self) -> None:
         """Give up the queue's state, and leave the journal's records to the next start: no file with records
-        of it may be cleaned. In a group of one, an entry that the queue failed at, and those behind it, are
-        replaced by empty ones, since the next start would fail, too.
+        of it may be cleaned. In a group of one, the entry at which the queue failed, and later ones, are
+        replaced by empty ones, because the next start would fail, too.
         """
         entry, self._failing = self._failing, None
         if entry is not None and self.alone:
@@ -686,7 +689,7 @@ class QuorumStore:
         self._entries.clear()
 
     def _replay(self, until: int) -> None:
-        # Only entries that were applied before the stop, or are known to be committed.
+        # Apply only entries that were applied before the stop, or are recorded as committed.
         queue = self._queue
         assert queue is not None
         while self.tail and self.tail[0].index <= until:
@@ -701,7 +704,7 @@ class QuorumStore:
                     )
                 # Entries in between are missing only if a lost file was given up.
                 queue.messages.next_index = decoded.first
-                # An entry that this one replaced may have had messages, in a record before the first state.
+                # The entry that this one replaced may have had messages, in a record before the first state.
                 self.bodies.forget(entry.places)
                 queue.node_links.entry = entry.index
                 for command in decoded.commands:
@@ -718,7 +721,7 @@ class QuorumStore:
         if self._queue is None:
             return self._begin_new(settings, now_ms)
         queue = self._queue
-        # Alone, all entries are committed; otherwise those recorded as such.
+        # In a group of one, all entries are committed; otherwise those recorded as committed.
         known = self.last if self.alone else self._hard.commit
         try:
             self._replay(known)
@@ -731,11 +734,12 @@ class QuorumStore:
                 f"with index {missing[0]}",
                 "restore the data folder from a copy",
             )
-        # The power went between the record of what a queue decided, and those of the messages it put again.
+        # The power was lost between the record of a decision of the queue, and those of the messages that it
+        # added again.
         for first, end in self.bodies.unplaced():
             self._relocate(self.bodies, first, end)
         if self._again < self._before and not queue.deleted:
-            # The power went between a state and what was to stand behind it again.
+            # The power was lost between a state and the records that had to follow it.
             self._write_state(queue)
         if self.alone:
             queue.lead()
@@ -744,7 +748,7 @@ class QuorumStore:
         return queue
 
     def _begin_new(self, settings: QueueSettings, now_ms: int) -> QuorumQueue:
-        # All first members begin with the same state: without time and settings, if they are several.
+        # All first members begin with the same state: without time and settings, if there are several.
         self.bodies.keep_only([])
         if not self.alone:
             settings, now_ms = DEFAULTS, 0
@@ -760,13 +764,13 @@ class QuorumStore:
         return queue
 
     def _begin_alone(self, queue: QuorumQueue, settings: QueueSettings, now_ms: int) -> None:
-        # Former sessions are gone: this needs an entry of a new term, as if this member had been elected. Its
-        # effects are sent when a later record is durable, and this one with it.
+        # Former sessions have ended: this needs an entry of a new term, as if this member had been elected.
+        # Its effects are sent when a later record is durable, and this one with it.
         term = self._hard.term + 1
         self._write_hard(Hard(term, self.me, self.point.index))
         commands: list[QuorumCommand] = [self._gone]
         if self._gone.node:
-            # Before the node was one of a cluster it had no number.
+            # Before the node joined a cluster it had no number.
             commands.append(NodeGone(0, self._gone.incarnation))
         if settings != queue.settings:
             commands.append(Configure(settings))

@@ -1,6 +1,6 @@
-"""The messages of a quorum queue: their places, their delivery counts, their limits, and dead ones.
+"""The messages of a quorum queue: places, delivery counts, limits, and dead messages.
 
-`consumers` has the deliveries that consumers hold; they come back here when they are decided.
+`consumers` has the deliveries that consumers hold; they are returned to this module when they are decided.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from amqp10broker.queues.quorum.ordered_entries import NEVER, DueMessage, size_o
 from amqp10broker.queues.quorum.ready import Place, ReadyIndexes
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType
 
-# At most once: they leave the queue at once, as `DeadLetters`. At least once: they stay in the queue, count
-# against its limits, and an internal consumer takes them, `QuorumQueue.dead_letter_prefetch` at a time, until
-# all target queues have confirmed them (tests/queue-features.md, section 6).
+# At most once: dead messages leave the queue at once, as `DeadLetters`. At least once: they stay in the queue
+# and count against its limits. An internal consumer takes them, `QuorumQueue.dead_letter_prefetch` at a time,
+# until all target queues have confirmed them (tests/queue-features.md, section 6).
 
 PREFETCH: Final = 32
-"""Dead messages that the internal consumer holds at a time, as in RabbitMQ."""
+"""The number of dead messages that the internal consumer holds at a time, as in RabbitMQ."""
 
 
 def at_least_once(settings: QueueSettings) -> bool:
-    """Return whether dead messages stay until they have arrived; with drop-head they do not."""
+    """Return whether dead messages stay until they have arrived. With drop-head they do not."""
     return (
         settings.dead_letter_strategy is DeadLetterStrategy.AT_LEAST_ONCE
         and settings.overflow is Overflow.REJECT_PUBLISH
@@ -44,7 +44,7 @@ class PendingDeadLetters:
     def __init__(self) -> None:
         self.entries: dict[int, tuple[DeadLetterReason, int]] = {}
         self.size_bytes = 0
-        # Not part of the state: another member's internal consumer begins anew.
+        # This is not part of the state: another member's internal consumer begins again.
         self._handed_out: set[int] = set()
 
     def __len__(self) -> int:
@@ -68,7 +68,7 @@ class PendingDeadLetters:
         return found
 
     def settle(self, index: int) -> bool:
-        """Remove a message that has arrived or is given up; return False if it is not present."""
+        """Remove a message that has arrived or was given up; return False if it is not present."""
         entry = self.entries.pop(index, None)
         if entry is None:
             return False
@@ -88,14 +88,14 @@ class PendingDeadLetters:
 
 
 Counts = tuple[int, int, bytes]
-"""Of a returned message: number of deliveries, number of failed ones, and the annotations merged into it."""
+"""For a returned message: the number of deliveries, of failed ones, and the annotations merged into it."""
 
 RETRY_MS_MAX: Final = 315_360_000_000
-"""Upper bound of the wait for the next delivery: ten years, as for times to live."""
+"""The upper bound of the wait for the next delivery: ten years, as for times to live."""
 
 DUE_MAX: Final = 1024
-"""Messages that become ready by one command. The meaning of logs depends on it: another number needs a new
-machine version.
+"""The number of messages that one command makes ready. The meaning of logs depends on it: another number
+needs a new machine version.
 """
 
 _NO_COUNTS: Final[Counts] = (0, 0, b"")
@@ -128,7 +128,7 @@ class Messages:
         self.bodies.clear()
 
     def add(self, first: int, messages: Sequence[Message], sizes: list[int]) -> None:
-        """Add new messages, to the end of their lines or for later delivery."""
+        """Add new messages to the end of their lines, or for later delivery."""
         self.bodies.put(first, messages)
         heads = dict.fromkeys(map(_HEAD, messages))
         queue_ttl = self.settings.message_ttl_ms
@@ -138,7 +138,7 @@ class Messages:
             _, priority, ttl, delay = traits_of(head)
             if ttl is None or (queue_ttl is not None and queue_ttl < ttl):
                 ttl = queue_ttl
-            # 0 is `NEVER`: a clock that stands at 1970 must not make messages immortal.
+            # 0 is `NEVER`: without the maximum, a clock that stands at 1970 would make messages immortal.
             expiry = NEVER if ttl is None else max(1, self.now_ms + ttl)
             when = 0
             if delay is not None and (due := delay.due_ms(self.now_ms)) > self.now_ms:
@@ -212,7 +212,7 @@ class Messages:
         return messages
 
     def put_back_unknown(self, index: int, message: Message) -> Place:
-        """Put back a message that the queue had dropped; return its place, about the original one."""
+        """Put back a message that the queue had dropped; return its approximate original place."""
         _, priority, ttl, _ = traits_of(message[0])
         expiry = NEVER if ttl is None else max(1, self.now_ms + ttl)
         self.bodies.put_again(index, message)
@@ -259,7 +259,7 @@ class Messages:
         counts = acquired + 1, failures + failed, merged(notes, annotations)
         shared = self._shared_counts.get(counts)
         if shared is None:
-            # Most messages that come back at the same time have the same counts: they share one object.
+            # Most messages that are returned at the same time have the same counts, and share one object.
             if len(self._shared_counts) >= _SHARED_COUNTS_MAX:
                 self._shared_counts.clear()
             shared = self._shared_counts[counts] = counts
@@ -285,8 +285,8 @@ class Messages:
             for entry in entries:
                 self.ready.give_return(*entry)
         else:
-            # Without a limit a loop of returns does not end, and must not keep others from being served: the
-            # message goes to the tail, as in RabbitMQ 4.0 to 4.2.
+            # A loop of returns without a limit does not end, and must not delay other messages: the message
+            # moves to the tail, as in RabbitMQ 4.0 to 4.2.
             behind = self.next_index
             for entry in entries:
                 self.ready.give_to_tail(*entry, behind)
@@ -325,8 +325,8 @@ class Messages:
     def select(
         self, places: Sequence[Place], count: int, room: int
     ) -> tuple[list[int], list[int], list[Place]]:
-        """Take messages from anywhere; those that are gone are skipped, expired ones removed. `room`: as in
-        `OrderedEntries.take`. Returns indexes and sizes, and places where a message waits that was not taken.
+        """Take messages from anywhere; removed ones are skipped, expired ones removed. `room`: as in
+        `OrderedEntries.take`. Returns indexes, sizes, and places where a message waits that was not taken.
         """
         indexes: list[int] = []
         sizes: list[int] = []
@@ -351,7 +351,7 @@ class Messages:
         return indexes, sizes, left
 
     def counted(self) -> tuple[int, int]:
-        """Return messages and bytes that count against the limits, delayed and dead ones included."""
+        """Return the messages and bytes that count against the limits, including delayed and dead ones."""
         ready, pending = self.ready, self.pending
         return (
             ready.length + ready.delayed + len(pending),
@@ -359,7 +359,7 @@ class Messages:
         )
 
     def room_for(self, sizes: list[int], credit: int) -> int:
-        """Return how many new messages are accepted; what a consumer takes at once needs no room."""
+        """Return how many new messages are accepted. Messages that a consumer takes at once need no room."""
         settings = self.settings
         if self.full:
             return 0
@@ -377,7 +377,7 @@ class Messages:
         return passing + room
 
     def leave_full(self) -> None:
-        """Accept messages again if a full queue is down to 80 % of its limits."""
+        """Accept messages again when a full queue has shrunk to 80 % of its limits."""
         settings = self.settings
         messages, size_bytes = self.counted()
         if settings.overflow is Overflow.REJECT_PUBLISH:
@@ -387,8 +387,8 @@ class Messages:
         self.full = False
 
     def drop_heads(self) -> None:
-        """Drop messages above the limits. When no message is ready, those published for later delivery go,
-        the first due first.
+        """Drop messages above the limits. When no message is ready, those published for later delivery are
+        dropped, the first due first.
         """
         settings, ready = self.settings, self.ready
         if settings.max_length is not None:

@@ -1,7 +1,7 @@
 """The remote nodes that have consumers or publishers of a quorum queue.
 
-A node numbers its commands to the queue, so that those which are sent again after the loss of a leader are
-applied once. Effects are sent by the leader and stored by no member: a node that missed some gets them again
+A node numbers its commands to the queue, so that commands which are sent again after the loss of a leader are
+applied once. The leader sends effects, and no member stores them. A node that missed some gets them again
 from the state (deliveries, credit, single activity) or derives them from the number of its last applied
 command (confirms). Effects that follow from neither are stored here until the node has them.
 """
@@ -39,14 +39,14 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.quorum.commands import NodeBatch, QuorumCommand
 
 StoredEffect = PublishRejected | Answer | TimedOut | CreditReply
-"""Effects that neither the state nor the number of the last command replaces. A `CreditReply` to a drain of a
-consumer that selects comes when the search has ended.
+"""Effects that neither the state nor the number of the last command replaces. The `CreditReply` to a drain of
+a consumer that selects is one, because it comes when the search has ended.
 """
 
 
 @dataclass(slots=True)
 class NodeLink:
-    """The state of one start of one node. `heard`: the last entry of which the node has the effects."""
+    """The state of one start of one node. `heard`: the last entry whose effects the node has."""
 
     last: int = 0
     heard: int = 0
@@ -55,9 +55,9 @@ class NodeLink:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerFacts:
-    """The state of a consumer for its node. `missed`: deliveries that never reached the node and have been
-    returned. They are included in `delivery_count`. The node adds them to `seen` and `delivery_count` of its
-    commands for this consumer from now on, also of those that it sends again, and subtracts them from
+    """The state of a consumer, for its node. `missed`: deliveries that never reached the node and have been
+    returned. They are included in `delivery_count`. From now on the node adds them to `seen` and
+    `delivery_count` of its commands for this consumer, even of repeated ones, and subtracts them from
     `CreditReply.delivery_count`.
     """
 
@@ -71,8 +71,8 @@ class ConsumerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """The state that a node needs to go on with a new leader, or after it lost contact. `last`: of its
-    commands, the last that was applied. `deliveries`: that it has missed.
+    """The state that a node needs in order to continue with a new leader, or after a lost contact. `last`:
+    the number of its last command that was applied. `deliveries`: those that it has missed.
     """
 
     last: int
@@ -85,7 +85,7 @@ class Resumption:
 
 
 class NodeLinks:
-    """All remote nodes of one queue. `entry`: index of the applied entry, under which effects are stored."""
+    """All remote nodes of one queue. `entry`: index of the applied entry; effects are stored under it."""
 
     __slots__ = ("by_node", "entry", "gone")
 
@@ -95,7 +95,7 @@ class NodeLinks:
         self.entry = 0
 
     def take(self, batch: NodeBatch) -> bool:
-        """Return whether a batch is the next one of its node and has to be applied now."""
+        """Return whether a batch is the next one of its node, and must be applied now."""
         key = batch.node, batch.incarnation
         link = self.by_node.get(key)
         if link is None:

@@ -1,15 +1,14 @@
-"""The waiting messages of a quorum queue as packed numbers: lines, and those that were published for later
-delivery.
+"""The waiting messages of a quorum queue as packed numbers: lines, and messages published for later delivery.
 
 An entry of a line consists of a key, which only grows along the line, the size of the body, and the expiry.
-Entries lie in blocks of arrays, 12 bytes an entry, or 20 in a block with messages that have a time to live: a
+Entries are in blocks of arrays, 12 bytes an entry, or 20 in a block with messages that have a time to live: a
 million of them take some megabytes.
 
-Messages for later delivery are in order of the times when they become ready, or expire, if that is earlier.
-The soonest are tuples in a heap, at most `SOON_MAX` of them. Beyond that, the later half is packed into
-pages, in order; a page is loaded when its first message is due. So a million of them take some 25 MB, in
-whatever order they come. The distribution over heap and pages is not part of the state: members may differ in
-it, and have the same order.
+Messages for later delivery are ordered by the time when they become ready, or expire, if that is earlier. The
+soonest are tuples in a heap, at most `SOON_MAX` of them. Beyond that, the later half is packed into pages, in
+order. A page is loaded when its first message is due. So a million of them take some 25 MB, in whatever order
+they come. The distribution over heap and pages is not part of the state: members may differ in it, and have
+the same order.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Block:
         return [NEVER] * (stop - start) if self.expiries is None else self.expiries[start:stop].tolist()
 
     def places_of(self, keys: Sequence[int]) -> Sequence[int]:
-        """Return the positions of entries with these growing keys, as far as they are present."""
+        """Return the positions of the entries with these ascending keys that are present."""
         start = bisect_left(self.keys, keys[0], self.start)
         stop = start + len(keys)
         if self.keys[start:stop].tolist() == keys:
@@ -79,11 +78,11 @@ class Block:
 
 
 _NO_BLOCKS: Final[deque[Block]] = deque()
-"""Shared by all lines that never had an entry: an empty deque is larger than the rest of such a line."""
+"""One object for all lines that never had an entry: an empty deque is larger than the rest of such a line."""
 
 
 MERGED_MAX: Final = 2 * BLOCK_MAX
-"""Entries after which a block is split when entries are put back into it."""
+"""The number of entries at which a block is split when entries are put back into it."""
 
 
 def _block_of(entries: Sequence[tuple[int, int, int]]) -> Block:

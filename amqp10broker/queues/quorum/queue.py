@@ -1,11 +1,12 @@
 """The quorum queue: a deterministic state machine for a log of commands.
 
-The same commands with the same times in the same order make the same state, whatever happens to the effects:
-consumers, their credit and their unsettled deliveries are part of it, and so is everything that time does
-(`Tick`). No command depends on data of one process. So the log may be one journal, or a replicated one with
-members that apply its committed entries: all of them reach the same state.
+The same commands with the same times in the same order make the same state, whatever happens to the effects.
+Consumers, their credit and their unsettled deliveries are part of the state, and the passing of time is a
+command (`Tick`). No command depends on data of one process. So the log may be one journal, or a replicated
+one whose members apply its committed entries: all of them reach the same state.
 
-The state refers to messages by index: each message that was ever published has one, growing.
+The state refers to messages by index. Each message that was ever published has an index, and the indexes
+grow.
 """
 
 from __future__ import annotations
@@ -103,12 +104,13 @@ class QuorumQueue(QueueMachine):
 
     @property
     def replaying(self) -> bool:
-        """Whether past commands, or another leader's, are applied: no effects, no reading, no counting."""
+        """Whether past or another leader's commands are applied: no effects, no reading, no counting."""
         return self.messages.replaying
 
     def lead(self) -> None:
-        """Begin to emit effects, which happens on the leader only. A new queue leads. Dead messages that stay
-        until they have arrived are offered again, since confirms of another member's will not come here.
+        """Begin to return effects, which only the leader does. A new queue leads. Dead messages that stay
+        until they have arrived are offered again, because this member gets no confirms of another member's
+        messages.
         """
         self.messages.replaying = False
         self.messages.pending.begin_anew()
@@ -200,7 +202,7 @@ class QuorumQueue(QueueMachine):
 
     def look(self, budget: int) -> Selected | None:
         """Search for consumers that select, and return the command to log, which must be applied before the
-        next call; None: there is nothing to look at for any consumer with credit.
+        next call. Returns None if there is nothing to look at for any consumer with credit.
         """
         if self.replaying or not self._consumers.selecting.able:
             return None
@@ -219,7 +221,7 @@ class QuorumQueue(QueueMachine):
         ]
 
     def live_indexes(self) -> list[int]:
-        """Return the indexes of all messages: waiting, held by consumers, or dead and not arrived."""
+        """Return the indexes of all messages: waiting, held by consumers, or dead and not yet arrived."""
         ready = self.messages.ready
         indexes = ready.indexes_of_returns()
         indexes += ready.indexes_of_tail()
@@ -245,14 +247,15 @@ class QuorumQueue(QueueMachine):
         return self._consumers.suspects
 
     def link_last(self, node: int, incarnation: int) -> int:
-        """Return the number of the last `NodeBatch` of a node that were applied; 0: none."""
+        """Return the number of the last command of a node that was applied; 0: none."""
         link = self.node_links.by_node.get((node, incarnation))
         return 0 if link is None else link.last
 
     def resume(self, node: int, incarnation: int, heard: int, seen: Mapping[ConsumerRef, int]) -> Resumption:
-        """Return the state that a node needs after it had another leader or lost contact. `seen`: by consumer
-        the number of deliveries that reached the node, less those that it gave back or refused, as in the
-        `seen` of its commands. A consumer that is missing has seen none.
+        """Return the state that a node needs after it had another leader or lost contact.
+
+        `seen`: for each consumer the number of deliveries that reached the node, less those that it gave back
+        or refused, as in the `seen` of its commands. A consumer that is missing has seen none.
         """
         consumers = self._consumers
         link = self.node_links.by_node.get((node, incarnation), NodeLink())
@@ -291,7 +294,7 @@ class QuorumQueue(QueueMachine):
         if now_ms < self.messages.now_ms:
             now_ms = self.messages.now_ms
         self.messages.now_ms = self.messages.expired_at = now_ms
-        # Lost consumers let no delivery time out, and no client can use the queue while its node is away.
+        # Lost consumers let no delivery time out, and no client uses the queue while its node is unreachable.
         late = type(command) in _LOSSES
         if not self.deleted and not late:
             self._pass_time()
@@ -321,7 +324,7 @@ class QuorumQueue(QueueMachine):
             if taken and is_of(command, node, incarnation):
                 self.apply(command, now_ms)
             elif type(command) is Publish:
-                # Messages of an entry have indexes, accepted or not.
+                # Messages of an entry have indexes, whether they are accepted or not.
                 self.messages.next_index += len(command.messages)
 
     def _answer(self, request: RequestRef, count: int, refused: Refusal | None = None) -> Answer:
@@ -397,7 +400,7 @@ class QuorumQueue(QueueMachine):
             return
         sizes = list(map(len, map(_CONTENT, messages)))
         if rejects:
-            # Where a consumer selects, messages wait until they were looked at.
+            # Where a consumer selects, messages wait until the leader's search has reached them.
             passing = 0 if self._consumers.selecting.able else self._consumers.turns.credit()
             if passing:
                 passing = min(passing, self.messages.before_later(messages))

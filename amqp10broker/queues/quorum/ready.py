@@ -1,16 +1,19 @@
 """The waiting messages of a quorum queue, and the order in which they are served.
 
-`returns` holds what consumers gave back, in order of return, and is served first. `levels` hold new messages
-by priority, the highest first; `normal` is the level of a message without one. With two levels, as in
-RabbitMQ 4.0 to 4.2, high gets two turns and normal one, high first, and a high message published before the
-oldest normal one goes first even in normal's turn. With another number of levels the order is strict.
-`tail` holds returns to a queue without a delivery limit, in order of return, and messages published for later
-delivery that are due: it is part of the normal level, behind all that had been published when they came there
-and before what was published since. `delayed` holds returned messages that must not be delivered yet, `later`
-those that were published so.
+`returns` has the messages that consumers gave back, in order of return, and is served first. `levels` have
+new messages by priority, the highest first; `normal` is the level of a message without a priority.
 
-A message that a consumer holds has left its place; the place is remembered, so that a message which never
-reached the client goes back to it.
+With two levels, as in RabbitMQ 4.0 to 4.2, the high level gets two turns and the normal one gets one, the
+high level first. A high message published before the oldest normal one is served first even in the normal
+level's turn. With another number of levels the order is strict.
+
+`tail` has returns to a queue without a delivery limit, in order of return, and messages published for later
+delivery that are due. It is part of the normal level: its messages are served after all that had been
+published when they were put there, and before what was published since. `delayed` has returned messages that
+must not be delivered yet, `later` those that were published so.
+
+A message that a consumer holds has left its place. The place is recorded, so that a message which never
+reached the client returns to it.
 """
 
 from __future__ import annotations
@@ -24,23 +27,23 @@ from amqp10broker.queues.commands import NO_BOUND
 from amqp10broker.queues.quorum.ordered_entries import NEVER, DueMessage, LaterMessages, OrderedEntries
 
 HIGH_TURNS: Final = 2
-"""Turns of the high level for one of the normal level."""
+"""The turns of the high level for each turn of the normal level."""
 
 FAIR_LEVELS: Final = 2
 PRIORITY: Final = 4
-"""The priority of a message without one, and of two levels the highest that is normal."""
+"""The priority of a message without one; with two levels, the highest that is normal."""
 
 _NOTHING: Final = OrderedEntries()
 RETURNS: Final = 0
 """The first line in the order of `ReadyIndexes.lines`; the levels follow, and then the tail."""
 
 Place = tuple[int, int]
-"""Line, and key in it. It stays the same unless the message comes back from a consumer that decided on it,
-and no other message ever has the same place.
+"""Line, and key in it. A message keeps its place until a consumer has decided on it and returned it; no other
+message ever has the same place.
 """
 
 Delayed = tuple[int, int, int, int, int]
-"""Due time in ms, number of its return, index, size, expiry."""
+"""The due time in ms, number of the return, index, size, and expiry."""
 
 
 class ReadyIndexes:
@@ -64,17 +67,17 @@ class ReadyIndexes:
         self._index_of_return: dict[int, int] | Numbers = {}
         self.returns_made = 0
         self.places: dict[int, int] = {}
-        """By index of messages that consumers hold: the number of their return, or minus the line of their
+        """For messages that consumers hold, by index: the number of their return, or minus the line of their
         level; absent: normal.
         """
         self.behind: dict[int, int] | Numbers = {}
-        """By number of a return to the tail, also while a consumer holds the message: the index of the next
-        message at that time, before which it is served.
+        """For each return to the tail, by its number, also while a consumer holds the message: the index of
+        the next message at that time. The returned message is served before that one.
         """
         self.expiries: dict[int, int] = {}
-        """By index of messages that consumers hold."""
+        """The expiries of messages that consumers hold, by index."""
         self.high_turns = 0
-        """Turns of the high level since the last of the normal one."""
+        """The turns of the high level since the last one of the normal level."""
 
     def line_of(self, priority: int | None) -> int:
         if self.levels == FAIR_LEVELS:
@@ -106,14 +109,14 @@ class ReadyIndexes:
 
     @property
     def expiring(self) -> bool:
-        # A loop, not any(): it is asked for each command.
+        # This is a loop, not any(), because it runs for each command.
         for line in self.lines:  # noqa: SIM110
             if line.expiring:
                 return True
         return False
 
     def deadline(self, others: Iterable[int | None]) -> int | None:
-        """Return the first of the times at which a message expires or is due, and of others."""
+        """Return the first of the times at which a message expires or is due, and of the given times."""
         times = [when for line in self.lines if line.expiring and (when := line.head_expiry) != NEVER]
         times += [when for when in (self.next_delayed, *others) if when is not None]
         return min(times, default=None)
@@ -124,7 +127,7 @@ class ReadyIndexes:
         return [self._index_of_return[key] for key in keys]
 
     def ends(self, next_index: int) -> list[int]:
-        """Return by line a key above all keys in it."""
+        """Return for each line a key above all keys in it."""
         return [self.returns_made, *[next_index] * self.levels, self.returns_made]
 
     def places_of(self, indexes: Iterable[int]) -> list[Place]:
@@ -140,7 +143,7 @@ class ReadyIndexes:
         return (self.tail_line if place in self.behind else RETURNS), place
 
     def where(self, index: int) -> Place | None:
-        """Return where a message waits; None: it does not. Linear in the number of returns."""
+        """Return where a message waits, or None. The time is linear in the number of returns."""
         for line in range(1, self.tail_line):
             if self.find(line, (index,)):
                 return line, index
@@ -188,7 +191,7 @@ class ReadyIndexes:
         self.delayed_bytes += size
 
     def line_up(self, due: Sequence[DueMessage], behind: int) -> list[Place]:
-        """Make due messages ready. Returns the places that are not the last ones of their lines."""
+        """Make due messages ready. Returns their places, except those at the ends of their lines."""
         for each in due:
             if each.line:
                 self.put_back_unknown(each.key, each.size, each.expiry, each.line)
@@ -239,9 +242,9 @@ class ReadyIndexes:
         return indexes
 
     def take(self, count: int, expired_at: int, room: int = NO_BOUND) -> tuple[list[int], list[int]]:
-        """Take the next messages for a consumer, and return their indexes and sizes. Fewer than `count`, at
-        least 1, may come although there are more. None come when the next one has expired. `room`: as in
-        `OrderedEntries.take`.
+        """Take the next messages for a consumer, and return their indexes and sizes. `count` is at least 1.
+        The result may be smaller although there are more, and is empty if the next message has expired.
+        `room`: as in `OrderedEntries.take`.
         """
         if self.returns.length:
             return self._took(*self._take_returned(self.returns, count, expired_at, room))
@@ -305,12 +308,13 @@ class ReadyIndexes:
             return self._take_returned(tail, count, expired_at, room)
         behind = self.behind[tail.head_key]
         if normal.head_key >= behind:
-            # Later returns of the tail may be behind what was published meanwhile: one at a time.
+            # Later returns of the tail may belong after messages published meanwhile, so they are taken one
+            # at a time.
             return self._take_returned(tail, 1, expired_at, room)
         return normal.take(count, expired_at, room, below=behind)
 
     def _normal_age(self) -> int:
-        # Of a message of the tail, the index before its return counts.
+        # For a message of the tail, the index recorded at its return counts.
         normal, tail = self.normal, self.tail
         ages = [normal.head_key] if normal.length else []
         if tail.length:
@@ -331,7 +335,7 @@ class ReadyIndexes:
         return self.expiries.pop(index, NEVER)
 
     def forget(self, indexes: Sequence[int]) -> None:
-        """Forget messages that consumers held and that do not come back."""
+        """Remove the places and expiries of messages that consumers held and will not return."""
         if self.places:
             for index in indexes:
                 self.behind.pop(self.places.pop(index, -1), None)
@@ -352,7 +356,7 @@ class ReadyIndexes:
 
     def take_heads(self, count: int, *, drops_next: bool) -> tuple[list[int], list[int]]:
         """Take messages that a full queue drops, and return their indexes and sizes: the oldest returns, then
-        the oldest of low priority, or of the highest with `drops_next`. There must be as many.
+        the oldest of low priority, or of the highest with `drops_next`. There must be at least `count`.
         """
         numbers = range(1, self.tail_line) if drops_next else range(self.tail_line - 1, 0, -1)
         indexes: list[int] = []
@@ -437,7 +441,7 @@ _PAGE: Final = 1 << _BITS
 _MASK: Final = _PAGE - 1
 
 NUMBERS_MIN: Final = 4096
-"""Entries from which on it replaces a dict, which is faster."""
+"""The number of entries from which it replaces a dict, which is faster."""
 
 
 class Numbers:
@@ -447,7 +451,7 @@ class Numbers:
 
     def __init__(self, items: Iterable[tuple[int, int]]) -> None:
         self._pages: dict[int, array[int]] = {}
-        """By page: the values plus 1, 0 for none; then their count."""
+        """For each page: the values plus 1, or 0 for none; then the number of values."""
         for key, value in items:
             self[key] = value
 

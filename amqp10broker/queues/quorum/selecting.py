@@ -1,9 +1,9 @@
 """Consumers of a quorum queue that select or browse.
 
-The messages that consumers take from the middle of the queue are part of the state, the evaluation of filters
+The messages that consumers take from the middle of the queue are part of the state. The evaluation of filters
 is not: the leader searches the queue and proposes the result (`commands.Selected`). Every member moves the
 cursors and hands out the messages of the command. A cursor is exact: no message before it is wanted by its
-consumer and was not offered. So a new leader continues where the last one was.
+consumer and was not offered. So a new leader continues where the last one stopped.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ from amqp10broker.queues.quorum.ordered_entries import NEVER
 from amqp10broker.queues.quorum.ready import FAIR_LEVELS, RETURNS, Place
 
 AGAIN: Final = -1
-"""Index in a cursor for places in `Again`."""
+"""The index in a cursor for places in `Again`."""
 
 AGAIN_MAX: Final = 4096
-"""Places that `Again` remembers. Consumers that have not looked at earlier ones start again there."""
+"""The number of places in `Again`. Consumers that have not looked at earlier ones begin again there."""
 
 WINDOW_MAX: Final = 128
 
 
 class Again:
-    """Places where messages wait again: returned unseen, or offered to a consumer that could not take them.
-    Places are numbered, and each consumer with a cursor beyond a place looks at it again.
+    """Places at which messages wait again: returned unseen, or offered to a consumer that could not take
+    them. Places are numbered, and each consumer with a cursor beyond a place looks at it again.
     """
 
     __slots__ = ("first", "places")
@@ -130,7 +130,7 @@ class Selecting:
 
     def advance(self, consumer: QuorumConsumer, at: Sequence[int]) -> None:
         """Advance a consumer's cursor to a position. If more places were added to `again` since the leader's
-        search than are remembered, the cursor goes back to the first of them.
+        search than it holds, the cursor goes back to the first of them.
         """
         assert consumer.selection is not None
         if at[AGAIN] >= self.again.first:
@@ -153,7 +153,7 @@ class Selecting:
         return [*self._messages.ready.ends(self._messages.next_index), self.again.next]
 
     def bounds(self, priority: int) -> list[int] | None:
-        """Return by line the keys below which consumers of a priority may have messages; None: no bound.
+        """Return for each line the key below which consumers of a priority may have messages; None: no bound.
         Consumers that select, of this or a higher priority, have yet to look at messages from there on.
         """
         ats = [_at(each) for each in self.able.values() if each.priority >= priority]
@@ -168,7 +168,7 @@ class Selecting:
     def forget_passed(self) -> None:
         again = self.again
         if not self.by_ref:
-            # As in a state without consumers that select: its snapshot lacks the number.
+            # As in a state without consumers that select: its snapshot does not have the number.
             again.first = 0
             again.places.clear()
             return
@@ -185,8 +185,8 @@ class Selecting:
         )
 
     def look(self, budget: int) -> Selected | None:
-        """Search the queue and return the result as a command; None: there is nothing to look at for any
-        consumer with credit.
+        """Search the queue and return the result as a command. Returns None if there is nothing to look at
+        for any consumer with credit.
         """
         waiting: dict[int, list[_Sight]] = {}
         taken: dict[Place, None] = {}
@@ -200,7 +200,7 @@ class Selecting:
         ends = self.ends()
         looks: list[SearchResult] = []
         for _, group in sorted(waiting.items(), reverse=True):
-            # If any of the budget is left for those of lower priority, the others have seen all or have no
+            # If budget is left for those of lower priority, the others have seen all messages or have no
             # credit.
             budget = _look_in_turns(group, ends, budget)
             looks += [each.found for each in group if each.had_turn]
@@ -266,7 +266,7 @@ class _Sight:
         return self.credit > 0 and self._room > 0 and self._budget > 0
 
     def _look_again(self) -> bool:
-        # Returns whether all of it was looked at.
+        # Return whether all of it was looked at.
         for line, key in self._again.since(self.at[AGAIN]):
             if key < self.at[line]:
                 if not self._goes_on:
@@ -279,7 +279,7 @@ class _Sight:
         return True
 
     def _line(self, number: int, end: int) -> bool:
-        # Returns whether the search reached the key.
+        # Return whether the search reached the key.
         line = self._messages.ready.lines[number]
         while self.at[number] < end:
             if not self._goes_on:
@@ -315,14 +315,14 @@ class _Sight:
         for at in wanted:
             place = line, keys[at]
             if place in self._taken:
-                continue  # by another consumer of the same search
+                continue  # another consumer of the same search takes it
             expired = NEVER < expiries[at] <= messages.expired_at
             if not expired:
                 if self.credit <= 0 or self._room <= 0:
                     return keys[at], True
                 self.credit -= 1
                 self._room -= len(found[at][1])
-            # An expired message goes when it is reached.
+            # An expired message is removed when it is reached.
             self._taken[place] = None
             self._chosen.append(place)
         return None, bool(wanted)
@@ -345,10 +345,14 @@ OF_CONSUMERS: Final = (Credit, Settle, GiveBack, Cancel, Unsubscribe)
 
 @dataclass(eq=False)
 class Browser:
-    """A browsing consumer. `room`: bytes of contents that it may be shown now. `delivery_count`: messages
-    shown, as `Credit` counts them. `at`: by line the key before which everything was looked at. `behind`,
-    `on_its_way`: places of messages to be shown again, or that its session may not have. `ends`: of a drain:
-    the keys up to which it must have looked.
+    """A browsing consumer.
+
+    Attributes:
+        room: bytes of contents that it may get now.
+        delivery_count: the messages that it got, as `Credit` counts them.
+        at: for each line the key before which everything was looked at.
+        behind, on_its_way: places of messages to deliver again, or that its session may not have.
+        ends: for a drain: the keys up to which it must look.
     """
 
     ref: ConsumerRef
@@ -367,7 +371,7 @@ class Browser:
 
     @property
     def shown(self) -> list[int]:
-        """By line the key from which on messages are to be shown, those that were given back included."""
+        """For each line the key from which messages must still be delivered, including those given back."""
         at = list(self.at)
         for line, key in self.behind:
             at[line] = min(at[line], key)
@@ -375,7 +379,7 @@ class Browser:
 
 
 class Browsers:
-    """Consumers that receive copies of messages and are not part of the state: only the leader has them, and
+    """Consumers that receive copies of messages and are not part of the state. Only the leader has them, and
     applies their commands between two entries (`commands.Browsing`). In a cluster the node of a browser
     records its progress (`Browser.shown`), from which the next leader continues.
     """
@@ -455,7 +459,7 @@ class Browsers:
         browser.credit = limit_left(command.delivery_count, command.credit, browser.delivery_count)
         browser.room = command.room
         if command.drain:
-            # Where the queue ends now: messages that come during the search do not count for the drain.
+            # The present ends of the queue: messages that come during the search do not count for the drain.
             browser.ends = self._messages.ready.ends(self._messages.next_index)
         self.show()
         if not command.drain:
@@ -472,7 +476,7 @@ class Browsers:
             if index in missed:
                 heappush(browser.behind, place)
         for index in command.keys:
-            # Shown by another leader, which had recorded where it waited then.
+            # Another leader delivered it, and recorded where it waited then.
             stands = None if index in browser.on_its_way else self._messages.ready.where(index)
             if stands is not None and stands[1] < browser.at[stands[0]]:
                 heappush(browser.behind, stands)
@@ -535,7 +539,7 @@ class Browsers:
                 step = max(1, browser.credit) if found else 2 * step
 
     def _look_through(self, browser: Browser, number: int, keys: list[int], expiries: list[int]) -> bool:
-        # Returns whether the browser wants any of these messages.
+        # Return whether the browser wants any of these messages.
         messages = self._messages
         browser.looked_at += len(keys)
         indexes = messages.ready.indexes_of(number, keys)

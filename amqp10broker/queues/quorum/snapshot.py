@@ -1,7 +1,7 @@
 """The layout of a quorum queue's state in bytes, without messages; `queue` encodes and decodes it.
 
-A snapshot stands for all commands before it. Equal states make equal bytes. Live messages are written as
-ranges of indexes.
+A snapshot replaces all commands before it. Equal states make equal bytes. Live messages are written as ranges
+of indexes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from amqp10broker.queues.quorum.ordered_entries import SIZE_BITS, delivered_at, 
 from amqp10broker.queues.quorum.ready import FAIR_LEVELS
 
 LIVE_MAX: Final = 1 << 28
-"""So that damaged bytes do not take all memory."""
+"""This bound keeps damaged bytes from taking all memory."""
 _PLAIN: Final = 0
 _RUNS: Final = 1
 
@@ -78,7 +78,7 @@ def _numbers(data: bytes, at: int) -> tuple[array[int], int]:
 
 
 COLUMN: Final = Varying(_write_column, _read_column)
-"""Numbers, or each with how often it stands in a row, whichever is shorter."""
+"""Numbers, or each with the length of its run, whichever is shorter."""
 
 
 def _read_indexes(data: bytes, at: int) -> tuple[list[int], int]:
@@ -129,7 +129,7 @@ _CONSUMER: Final[Mapping[str, Field]] = {
     "cancelled": FLAG,
     "silent": FLAG,
     "active": FLAG,
-    # A message may exceed it; how much too large it was does not matter.
+    # A message may exceed it; by how much does not matter.
     "room": Fixed("Q", "max({0}, 0)"),
     "name": TEXT,
     "unsettled": UNSETTLED,

@@ -1,9 +1,9 @@
-"""States of groups on their way from a leader to a member that its log does not reach any more.
+"""The transfer of a group's state from the leader to a member that the leader's log does not reach any more.
 
-A state is sent in parts of at most `PART_BYTES`, `WINDOW` of them under way, over a connection of its own,
-numbered from 0. The parts of one transfer come in order; a member that gets the beginning of another transfer
-drops what it had. First come the messages, as records of the journal; then the state; last an
-`InstallSnapshot` with the sender, the term and the place in the log.
+A state is sent in parts of at most `PART_BYTES`, numbered from 0, over a connection of its own. At most
+`WINDOW` parts have no answer. The parts of one transfer come in order. A member that gets the beginning of
+another transfer drops the parts of the first one. First come the messages, as records of the journal; then
+the state; last an `InstallSnapshot` with the sender, the term and the place in the log.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from amqp10broker.raft.messages import MESSAGE, InstallSnapshot, Snapshot
 PART_BYTES: Final = 1 << 20
 WINDOW: Final = 4
 PATIENCE_MS: Final = 60_000
-"""After so long without an answer a transfer has failed; what it holds of the disk is free again."""
+"""A transfer has failed after so long without an answer. Its space on the disk is then free again."""
 
 PART: Final = row(U64, U32, U8, REST)
-"""Transfer, number, kind of the part, and bytes of it; in an answer the outcome, and none."""
+"""Transfer, number, kind of the part, and its bytes; in an answer the outcome, and no bytes."""
 
 Send = Callable[[int, int, bytes, bool], bool]
 """Sends a frame: node, group, body, and whether it is an answer. Returns False without a connection."""
@@ -35,17 +35,17 @@ Send = Callable[[int, int, bytes, bool], bool]
 
 class What(enum.IntEnum):
     MESSAGES = 1
-    """A part of a record of messages, more of which follows."""
+    """A part of a record of messages; more parts follow."""
     MESSAGES_END = 2
     STATE = 3
     END = 4
-    """An `InstallSnapshot` without data: all has come."""
+    """An `InstallSnapshot` without data: everything has been sent."""
 
 
 class SnapshotOutcome(enum.IntEnum):
     GOES_ON = 0
     TAKEN = 1
-    """The member has it, durably or soon."""
+    """The member has stored it durably, or soon will."""
     REFUSED = 2
 
 
@@ -209,7 +209,8 @@ class Snapshots:
         try:
             data = store.staged(incoming.transfer, b"".join(incoming.state))
         except NewerMachine:
-            # Its leader would send it again at once if it heard of this: so it does when its patience ends.
+            # With an answer, the leader would send it again at once; without one it does so after
+            # `PATIENCE_MS`.
             store.unstage()
             return SnapshotOutcome.GOES_ON
         snapshot = Snapshot(message.snapshot.point, data)

@@ -1,11 +1,10 @@
 """The durability backend of a stream: its own log, synced with the node's commits.
 
-Messages published during a sync wait, and make the next chunk: so chunks get large when the disk is slow.
+Messages published during a sync wait, and make the next chunk, so chunks get large when the disk is slow.
 
 A commit over several queues must be whole or absent. So its messages are written to the journal first, with a
-number that grows from commit to commit. When they are durable they are written to the stream as one chunk,
-and each chunk records which commits are in the stream up to it. A start writes those that the journal has
-beyond.
+number that grows from commit to commit. When they are durable they are written to the stream as one chunk.
+Each chunk records which commits are in the stream up to it. A start writes the later ones from the journal.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.storage.record import Record
 
 PART: Final = 1
-"""A record with the messages of a commit; its index is the commit's number."""
+"""A record with the messages of a commit. Its index is the commit's number."""
 
 WRITTEN: Final = 2
-"""The stream has all commits up to the record's index. Chunks with this information may go by age or size."""
+"""The stream has all commits up to the record's index. The chunks that had this information may be gone."""
 
 
 class StreamCommits:
@@ -106,11 +105,11 @@ class StreamCommits:
             self._let_go(number)
 
 
-# A stream requests the sync of its one file, and the committer takes some waiting ones into each commit. So
+# A stream requests the sync of its one file, and the committer includes some waiting files in each commit. So
 # declarations, which are in every commit, are durable before a message of a stream is confirmed.
 
 FILES_MAX: Final = 8
-"""Files of streams in one commit, so that no commit takes long."""
+"""The number of streams' files in one commit, so that no commit takes long."""
 
 _Wait = tuple[Sequence[int], Callable[[], None]]
 
@@ -122,7 +121,7 @@ class StreamSyncs:
         self._under_way: list[_Wait] = []
 
     def when_synced(self, fds: Sequence[int], callback: Callable[[], None]) -> None:
-        """Call a function when what was written to files is durable; never, if storage fails."""
+        """Call a function when data written to files is durable. It is never called if storage fails."""
         assert len(fds) <= FILES_MAX
         self._waiting.append((fds, callback))
         self.wake()
@@ -157,8 +156,8 @@ MARK_AFTER_MS: Final = 1000
 
 
 PARTS_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of commits that are in the journal and not in the stream's files; beyond that it takes part in no
-commit.
+"""The bytes of commits that are in the journal and not in the stream's files. Beyond that the stream takes
+part in no commit.
 """
 
 NOBODY: Final = PublisherRef(PeerId(0, 0, 0), 0)
@@ -186,7 +185,7 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
         self._on_full = on_full
         self._commits = commits
         self._parts = parts
-        # Parts of commits that are not durable in the journal yet, and up to which one they are.
+        # Parts of commits that are not durable in the journal, and the number up to which they are.
         self._undurable: deque[tuple[int, Publish]] = deque()
         self._durable = self._asked = 0
         self._writing: int | None = None
@@ -207,7 +206,7 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
         self.recovered = True
 
     def recover_parts(self) -> None:
-        # Commits that are in the journal only are written to the stream now.
+        # Commits that are only in the journal are written to the stream now.
         if self._parts is not None:
             for number, messages in self._parts.missing(self._log.number):
                 self._durable = self._asked = number
@@ -218,7 +217,7 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
         return self._full_ms is None and (self._parts is None or self._parts.bytes <= PARTS_BYTES_MAX)
 
     def apply_part(self, commands: list[Command], now_ms: int) -> None:
-        # Messages that were posted before must be in the journal first.
+        # Messages that were sent before must be in the journal first.
         for command in commands:
             if type(command) is Publish and self._parts is not None:
                 self._undurable.append((self._parts.append(command.messages), command))
@@ -231,7 +230,7 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
         if self._undurable and (last := self._undurable[-1][0]) > self._asked:
             assert self._commits is not None, "it has parts"
             self._asked = last
-            # Behind the end of the commit, which may be appended after this queue's part.
+            # This is after the end of the commit, which may be appended after this queue's part.
             self._commits.when_durable(self._commits.journal.ticket, partial(self._on_durable, last))
 
     def _on_durable(self, number: int) -> None:
@@ -239,8 +238,8 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
         self.wake()
 
     def _publish_durable(self, now_ms: int) -> None:
-        # Only parts that are durable in the journal: after a loss of power, a part of a commit would be there
-        # without the others.
+        # Only parts that are durable in the journal are written: otherwise a part of a commit could survive a
+        # loss of power without the others.
         while self._undurable and self._undurable[0][0] <= self._durable:
             number, command = self._undurable.popleft()
             self.queue.publish_part(command, number, now_ms)

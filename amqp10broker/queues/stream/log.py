@@ -23,7 +23,7 @@ from amqp10broker.storage.record import RECORD_BYTES, Record
 from amqp10broker.storage.stream_files import CHUNK, FileShelf
 
 INDEX_BYTES: Final = 64 * 1024
-"""Distance of index entries: a chunk is found by reading on from the entry before it."""
+"""The distance of index entries. A chunk is found by reading from the entry before it."""
 
 
 class SegmentIndex:
@@ -53,13 +53,13 @@ class SegmentIndex:
         self.size = position + length
 
     def before_offset(self, offset: int) -> int:
-        """Return the position of a chunk that is not behind the one with this offset."""
+        """Return the position of a chunk that is not after the one with this offset."""
         at = bisect_right(self._offsets, offset)
         return self._positions[at - 1] if at else self.start
 
     def before_time(self, timestamp_ms: int) -> int:
-        """Return the position of a chunk that is not behind the first one that is not older than this."""
-        # Several chunks may have one time: of those the first may stand before the entry that has it.
+        """Return the position of a chunk that is not after the first one of at least this time."""
+        # Several chunks may have the same time. The first of them may be before the entry with this time.
         at = bisect_left(self._times, timestamp_ms)
         return self._positions[at - 1] if at else self.start
 
@@ -72,7 +72,7 @@ _START: Final = Struct(">QIB")
 _OFFSET: Final = attrgetter("offset")
 
 Place = tuple[int, int]
-"""First offset of a segment, and a position in it."""
+"""The first offset of a segment, and a position in it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -97,8 +97,8 @@ class Chunk:
 
 class StreamLog:
     """The log of one stream. Offsets from `first_offset` up to, and not including, `committed` may be read;
-    those up to `next_offset` are appended. `number`: commits over several queues up to this one are in the
-    stream.
+    those up to `next_offset` are appended. `number`: the stream has the commits over several queues up to
+    this one.
     """
 
     def __init__(self, shelf: Shelf) -> None:
@@ -111,7 +111,7 @@ class StreamLog:
         self.next_offset = 0
         self._last_ms = 0
         self._older_bytes = 0
-        # A segment was begun; its first message follows.
+        # True when a segment was begun, until its first message has been appended.
         self._rolling = False
 
     def recover(self) -> Iterator[int]:
@@ -158,12 +158,12 @@ class StreamLog:
     def append(
         self, count: int, timestamp_ms: int, filter_bytes: bytes, data: Sequence[bytes], number: int = 0
     ) -> int:
-        """Append a chunk, which is not committed. `number`: of the commit that the chunk is. Returns the
-        chunk's `timestamp_ms`: later than the wall clock if that has gone back.
+        """Append a chunk, which is not committed. `number`: that of the commit whose messages it has. Returns
+        the chunk's `timestamp_ms`, which is later than the wall clock if that was set back.
         """
         first = self.next_offset
         self.number = max(self.number, number)
-        # Chunks are found by time, so times must not go back when the clock does.
+        # Chunks are found by time, so times must not go back when the clock is set back.
         timestamp_ms = self._last_ms = max(timestamp_ms, self._last_ms)
         start = _START.pack(timestamp_ms, count, len(filter_bytes)) + filter_bytes
         position, length = self.shelf.append(first, [start, *data], self.number)
@@ -235,7 +235,7 @@ class StreamLog:
                 continue
             if segment.next <= self.committed:
                 return segment.last_chunk
-            # A chunk is being written: the last one before it is found by reading.
+            # A chunk is being written, so the one before it is found by reading.
             found = segment.first
             place: Place = (segment.first, segment.before_offset(self.committed - 1))
             while True:
@@ -246,15 +246,15 @@ class StreamLog:
         return self.committed
 
     def read(self, place: Place) -> tuple[Sequence[Chunk], Place]:
-        """Read committed chunks from a place on, some hundred kilobytes, and the place of the next one; none
-        at the end. Starts at the oldest chunk if the place has been removed.
+        """Read some hundred kilobytes of committed chunks from a place on; return them and the place of the
+        next one. Returns no chunks at the end. Begins at the oldest chunk if the place has been removed.
         """
         first, position = place
         at = bisect_right(self._firsts, first) - 1
         if at < 0 or self._firsts[at] != first:
             if at + 1 >= len(self._firsts):
                 return [], place
-            # Its segment has been removed; the next one begins behind it.
+            # The segment of the place has been removed; the next one begins after it.
             at += 1
             first, position = self._firsts[at], self.segments[at].start
         while True:
@@ -264,7 +264,7 @@ class StreamLog:
                 entries = self.shelf.read(first, position, READ_BYTES)
                 if entries:
                     return self._committed_of(entries, first, position)
-            # A segment may end in a record that is not a chunk, behind a torn end.
+            # A segment may end in a record that is not a chunk, after a torn end.
             if at + 1 == len(self.segments):
                 return [], (first, position)
             at += 1

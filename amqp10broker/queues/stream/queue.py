@@ -1,8 +1,8 @@
 """The stream: a log of messages in which each consumer has a position of its own.
 
-Each step appends published messages as chunks, which are confirmed and delivered when the log has committed
+Each step appends published messages as chunks. They are confirmed and delivered when the log has committed
 them. A delivery removes nothing: settling is only an acknowledgement, and returning a delivery resets the
-consumer's position. Consumers read in rotation, together at most `WORK_MAX` a step, so that one that reads
+consumer's position. Consumers read in rotation, together at most `WORK_MAX` a step. So a consumer that reads
 from the beginning, or with a narrow filter, does not delay those at the end.
 """
 
@@ -59,10 +59,14 @@ FILTER_WORK: Final = 8
 
 
 class StreamConsumer:
-    """A consumer's state in its stream. `end`: the first offset that it does not want. `room`: bytes it may
-    have now, a chunk's divided evenly over its messages; used up, there is no credit either. `draining`: a
-    drain has no answer yet, because there is more to read. `queued`: it is in the rotation, or waits at the
-    end for new messages.
+    """A consumer's state in its stream.
+
+    Attributes:
+        end: the first offset that it does not want.
+        room: bytes that it may get now, a chunk's divided evenly over its messages; at 0 there is no credit
+            either.
+        draining: a drain has no answer yet, because there is more to read.
+        queued: it is in the rotation, or waits at the end for new messages.
     """
 
     shown: Final = ()
@@ -125,12 +129,12 @@ class StreamConsumer:
         place = self._place
         chunks, self._place = log.read(log.find(self.position) if place is None else place)
         assert chunks, f"the log has no chunk at {self.position}, below what it has committed"
-        # Later than the position if retention has been faster than the consumer.
+        # It is later than the position if retention removed messages before the consumer read them.
         self.position = max(self.position, chunks[0].first)
         self._ahead.extend(chunks)
 
     def take(self, chunk: Chunk, work: int, keys: list[int], messages: list[Message], now_ms: int) -> int:
-        """Take messages of the chunk. `work`: limit, 1 or more; filtering may exceed it a little."""
+        """Take messages of the chunk. `work`: the limit, 1 or more; filtering may exceed it a little."""
         position = self.position
         if self._bloom is not None and not self._bloom.may_match(chunk.filter):
             self.looked_at += chunk.end - position
@@ -175,7 +179,7 @@ class StreamConsumer:
         else:
             messages.extend([piece[place] for place in places])
         self.credit -= len(places)
-        # Without credit the next message that it wants may be right behind the last one.
+        # Without credit the next wanted message may directly follow the last one.
         self.position = position + (count if self.credit else places[-1] + 1)
         self.looked_at += self.position - position
         return count * FILTER_WORK
@@ -218,17 +222,16 @@ class StreamConsumer:
 
 CHUNK_MESSAGES_MIN: Final = 32
 CHUNK_MESSAGES_MAX: Final = 512
-"""The first chunk of a burst gets at most the smaller number of messages, and each twice as many as the one
-before, up to the larger one. RabbitMQ 4.3.6 was seen to make about the same (of 100: 1, 32, 64, 3; of 50 000
-half the chunks had up to 36, one in ten more than 136, the largest 457).
+"""The first chunk of a burst gets at most this number of messages, each further chunk twice as many as the
+one before, up to the larger limit. RabbitMQ 4.3.6 was seen to do about the same (of 100: 1, 32, 64, 3; of 50
+000 half the chunks had up to 36, one in ten more than 136, the largest 457).
 """
 
 CHUNK_BYTES_MAX: Final = 256 * 1024
-"""A chunk gets no more messages when it has so many bytes. A consumer has one chunk in memory.
-"""
+"""A chunk with so many bytes gets no more messages. A consumer has one chunk in memory."""
 
 WORK_MAX: Final = 8192
-"""Messages that are handed out in one step; one that is filtered counts `FILTER_WORK`."""
+"""The work of one step: a message counts 1, a filtered one `FILTER_WORK`."""
 
 _TURN_MAX: Final = 1024
 
@@ -237,7 +240,7 @@ _READ_WORK: Final = 256
 
 _RECENT_MAX: Final = 256
 _RECENT_BYTES_MAX: Final = 1024 * 1024
-"""Size of the last chunks that stay decoded, for the consumers that wait at the end."""
+"""The size of the last chunks that stay decoded, for the consumers that wait at the end."""
 
 
 class StreamQueue(QueueMachine):
@@ -247,7 +250,7 @@ class StreamQueue(QueueMachine):
         self.log = log
         self.log.segment_bytes = settings.segment_bytes
         self._pending: list[Publish] = []
-        # Of these, parts of commits: their place, and the number that their chunk gets.
+        # For waiting messages that are parts of commits: their place, and the number that their chunk gets.
         self._numbers: dict[int, int] = {}
         self._unconfirmed: deque[tuple[int, Publish]] = deque()
         # Since when the oldest message waits for the commit, and since when the oldest waits to be appended.
@@ -367,7 +370,7 @@ class StreamQueue(QueueMachine):
             first = self.log.next_offset
             filter_bytes = chunk_filter(filter_values(chunk), self.settings.filter_bytes)
             data = encode_batch(chunk)
-            # Consumers at the end also get the log's time, which does not go back when the clock does.
+            # Consumers at the end also get the log's time, which does not go back when the clock is set back.
             written_ms = self.log.append(len(chunk), now_ms, filter_bytes, data, number)
             size_bytes = sum(map(len, data))
             opened = Chunk(first, first + len(chunk), written_ms, filter_bytes, chunk, size_bytes)
@@ -517,7 +520,7 @@ class StreamQueue(QueueMachine):
         self._outbox.reply(consumer, available, drain=drain)
 
     def _limit(self, consumer: StreamConsumer) -> int:
-        # The offset below which the consumer can read now.
+        # The consumer can read offsets below this one now.
         return min(self.log.committed, consumer.end)
 
     def _serve(self, now_ms: int) -> None:
@@ -550,7 +553,7 @@ class StreamQueue(QueueMachine):
                     self._work -= _READ_WORK
                     work -= _READ_WORK
                     continue
-                # Consumers that wait at the end want the newest, so the search begins there.
+                # Consumers that wait at the end want the newest chunk, so the search begins there.
                 chunk = next(each for each in reversed(recent) if each.first <= consumer.position)
                 consumer.hold(chunk)
             before = len(keys)
@@ -573,7 +576,7 @@ class StreamQueue(QueueMachine):
 
 
 def _pieces(pending: Sequence[Publish], numbers: Mapping[int, int]) -> Iterator[tuple[list[Message], int]]:
-    # Each chunk with the number of the commit that it is, else 0.
+    # Iterate over chunks, each with the number of the commit whose messages it has, else 0.
     start = 0
     for end in (*numbers, len(pending)):
         plain = list(chain.from_iterable(command.messages for command in pending[start:end]))

@@ -1,16 +1,15 @@
 """The admin socket: a Unix socket in a private folder, one JSON line in, one JSON line out; and operations
 for all front ends that can wait (`run_operation`).
 
-Only this user can reach it (`path`), so it has no password and its clients may do everything. Windows has a
-port of loopback and a secret instead (`portable`). Requests of one client are answered in order; clients do
-not wait for each other.
+Only the broker's user can reach it (`path`), so it has no password and its clients may do everything. Windows
+has a loopback port and a secret instead (`portable`). Requests of one client are answered in order; clients
+do not wait for each other.
 
 ::
 
     {"op": "purge-queue", "vhost": "/", "arguments": {"name": "q"}}
     {"op": "status", "arguments": {"choose": {"user": "ann", "limit": 20}}}
     {"op": "trace", "arguments": {"what": "3", "on": true}}      lines may follow
-
     {"ok": true, "result": ...}
     {"ok": false, "error": "a sentence", "kind": "NotFound", "resource": "queue 'q'"}
 """
@@ -64,13 +63,13 @@ from amqp10broker.sessions.messages import SessionMessage
 _log = Log("amqp10broker.admin")
 
 ANSWER_S: Final = 8.0
-"""How long a queue may take; less than the command line waits, so that its user learns which queue it was."""
+"""The time limit for a queue's answer. It is below the command line's, so that the error names the queue."""
 DECIDED_S: Final = 40.0
-"""How long the nodes of a cluster may take to agree; they give up before."""
+"""The time limit for the agreement of a cluster's nodes, which give up earlier."""
 
 
 BY_ADMIN_SOCKET: Final = "admin socket"
-"""The name in the log of the machine's owner: no other user reaches the socket."""
+"""The name of the machine's owner in the log: no other user reaches the socket."""
 OWNER: Final = Actor(BY_ADMIN_SOCKET, types=True)
 """The machine's owner."""
 
@@ -79,13 +78,13 @@ class AdminContext(ConnectionContext, ClientsContext):
     """The broker for operators: operations, the HTTP API, metrics, and its part in a cluster.
 
     Attributes:
-        data: None in memory only, and before the broker runs.
-        journal_task: stores what durable queues have; None likewise.
-        afterwards: what is to be done with the folder when the broker has stopped; None: nothing.
-        over: set when the broker cannot go on, or is to stop: the caller then leaves the block.
-        failure: the reason why it cannot go on; leaving the block raises it.
-        as_member: this node as one of a cluster, or alone.
-        running: makes the broker as operations see it, for an operator of this name.
+        data: the data folder; None in memory only, and before the broker runs.
+        journal_task: stores the data of durable queues; None likewise.
+        afterwards: the change of the folder to make when the broker has stopped; None: no change.
+        over: set when the broker cannot continue, or must stop: the caller then leaves the block.
+        failure: the reason why it cannot continue; leaving the block raises it.
+        as_member: this node as a member of a cluster, or alone.
+        running: makes the broker as operations use it, for an operator of this name.
     """
 
     addresses: list[tuple[str, int]]
@@ -109,10 +108,11 @@ class AdminContext(ConnectionContext, ClientsContext):
 async def run_operation(
     broker: AdminContext, name: str, given: Mapping[str, Any], vhost: str | None, actor: Actor = OWNER
 ) -> Any:
-    """Run an operation of `operations.registry` to its end. Passwords become argon2 records in a thread
-    before it runs, and a queue's answer is awaited in a mailbox of this one request, so that any number of
-    requests may wait at the same time. Raises a `RefusedError` subclass with the reason if nothing was
-    changed.
+    """Run an operation of `operations.registry` to its end.
+
+    Passwords become argon2 records in a thread before it runs. A queue's answer is awaited in a mailbox of
+    this one request, so that any number of requests may wait at the same time. Raises a `RefusedError`
+    subclass with the reason if nothing was changed.
     """
     if name == "declare-queue" and actor.types:
         arguments = given.get("arguments")
@@ -164,7 +164,7 @@ async def _finished(steps: Steps[Any], replies: _Replies) -> Any:
 
 
 async def _made_in_thread(passwords: Passwords, plain: list[str]) -> ReadyRecords:
-    """Have records made of passwords. Raises `InvalidArgument` if one is empty or holds a NUL."""
+    """Make records of passwords in a thread. Raises `InvalidArgument` if one is empty or has a NUL."""
     records: dict[str, list[PasswordRecord]] = defaultdict(list)
     for password in plain:
         records[password].append(await login.run_slow(partial(passwords.make, password)))
@@ -194,7 +194,7 @@ def _plain_passwords(document: object) -> Iterator[str]:
 
 
 class _Replies:
-    """The reply address of one operation, opened with the first request, which most do not have."""
+    """The reply address of one operation. It is opened with the first request; most operations have none."""
 
     def __init__(self, registry: ReplyRegistry) -> None:
         self._registry = registry
@@ -219,7 +219,7 @@ class _Replies:
                             return each
                         if isinstance(each, Decided) and each.ref == wait.ref:
                             return each
-        # A queue that is deleted meanwhile answers that it is gone. The time is for one that is stuck.
+        # A queue that is deleted meanwhile answers so. The time limit is for a queue that is stuck.
         raise BrokerError(
             f"it has not been decided for {within_s:g} s: look with a list command whether it is done"
             if wait.queue is None
@@ -239,20 +239,20 @@ def _vhost(broker: AdminContext, operation: str, name: str | None) -> VirtualHos
     if found is None:
         if OPERATIONS[operation].in_vhost:
             return broker.catalog.lookup_vhost(name)
-        # The default one may be deleted, and users must be manageable all the same.
+        # The default virtual host may be deleted, and users must be manageable all the same.
         found = VirtualHost(VhostFacts(name), broker.start_queue)
         found.deleted = True
     return found
 
 
 REQUEST_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A definitions file with a hundred thousand bindings has some 20 MB."""
+"""The size of a request: a definitions file with a hundred thousand bindings has some 20 MB."""
 CLIENTS_MAX: Final = 32
 _HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
-"""What may be a surrogate, as JSON escapes it or as bytes."""
+"""A possible surrogate, as JSON escapes it or as bytes."""
 IDLE_S: Final = 300.0
 SECRET_S: Final = 10.0
-"""How long a client may take to send the secret, where the socket is one of loopback."""
+"""How long a client may take to send the secret, where the socket is a loopback port."""
 
 
 async def serve_admin(
@@ -338,7 +338,7 @@ async def serve_lines(broker: AdminContext, stream: trio.abc.Stream) -> None:
                     line = bytes(buffer[:end])
                     del buffer[: end + 1]
                     searched = 0
-                    # What is asked for is carried out, and told, however long it takes.
+                    # The operation is carried out and answered, however long it takes.
                     idle.deadline = float("inf")
                     response = await answer(broker, line)
                     lines = response.get("result")
@@ -358,13 +358,13 @@ async def serve_lines(broker: AdminContext, stream: trio.abc.Stream) -> None:
 
 
 async def answer(broker: AdminContext, line: bytes) -> dict[str, Any]:
-    """The response to one request line; its result may be `Lines`, which only a stream can be given."""
+    """Return the response to one request line. Its result may be `Lines`, which only a stream can send."""
     request, name = _read(line)
     if name not in OPERATIONS:
         names = ", ".join(sorted(OPERATIONS))
         return {"ok": False, "error": f"not a request: send one JSON object a line with op one of {names}"}
     if _HALF.search(line) and not _is_text(request):
-        # A name with half a character could be declared, and no frame or file could hold it afterwards.
+        # A name with half a character could be declared, but no frame or file could contain it.
         return {
             "ok": False,
             "error": "a text has half a character in it, a lone surrogate: write it in UTF-8",
@@ -433,8 +433,8 @@ READER_GONE: Final = "who asked for it has gone"
 
 
 async def send_lines(stream: trio.abc.Stream, lines: Lines) -> None:
-    """Answer, and then send lines until the trace ends or its reader has gone. Raises `RefusedError` if it
-    does not begin; nothing was sent.
+    """Answer, and then send lines until the trace ends or the client disconnects. Raises `RefusedError` if
+    the trace does not begin; nothing was sent then.
     """
     sink = StreamSink()
     begun = lines.begin(sink)
@@ -460,13 +460,13 @@ async def _send(stream: trio.abc.Stream, sink: StreamSink, answer: dict[str, Any
             ended = sink.ended
             await stream.send_all(_encoded({"lines": lines, "left_out": left_out, "ended": ended}))
     except trio.BrokenResourceError:
-        return  # the reader is lost, which ends the trace
+        return  # the client is lost, which ends the trace
 
 
 async def _end_with_reader(stream: trio.abc.Stream, scope: trio.CancelScope) -> None:
     try:
         while await stream.receive_some(1024):
-            pass  # it has nothing more to say
+            pass  # the client sends nothing more
     except trio.BrokenResourceError:
-        pass  # as gone as one that closed
+        pass  # the client is lost, too
     scope.cancel()

@@ -1,4 +1,4 @@
-"""The running broker as operations see it (`operations.node`), and its look at itself for `doctor`."""
+"""The running broker as operations use it (`operations.node`), and its inspection for `doctor`."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ _log = Log("amqp10broker.admin")
 
 
 class NodeContext(AdminContext):
-    """The broker with what observes it, and what changes while it runs. `faults`: that it commits on request;
-    None: it is not in test mode.
+    """The broker with its observers, and the parts that change while it runs. `faults`: the faults injected
+    on request; None: it is not in test mode.
     """
 
     resource_monitor: ResourceMonitor
@@ -66,11 +66,11 @@ class NodeContext(AdminContext):
     faults: Faults | None
 
     def set_flow(self, name: str, value: object, *, source: str) -> None:
-        """Change one of the three flow settings while running; grants from now on follow it. `value`: 1 ..
-        2**32 - 1, or ``auto`` where that may be. Raises `ConfigError`; nothing was changed.
+        """Change one of the three flow settings while running. Later grants follow it. `value`: 1 .. 2**32 -
+        1, or ``auto`` where permitted. Raises `ConfigError`; nothing was changed.
         """
         config = replace(self.config, flow=self.config.flow.changed(name, value, source=source))
-        self.recordings.configured(config)  # first: what has happened until now is of the run before
+        self.recordings.configured(config)  # first: all events until now belong to the earlier configuration
         self.config = config
         self.connections.tell(ConfigChanged(config))
         _log.info("setting changed", name=name, value=value)
@@ -179,17 +179,17 @@ class RunningNode(Node):
 CERTIFICATES: Final = ("tls_certificate", "tls_ca", "cluster_tls_cert_file", "cluster_tls_ca_file")
 GUEST: Final = "guest"
 STA_UNSYNC: Final = 0x0040
-"""Of adjtimex(2)."""
+"""The status bit of adjtimex(2) for a clock that is not synchronized."""
 TIMESYNCD: Final = "/run/systemd/timesync/synchronized"
-"""systemd-timesyncd makes it when it has set the clock for the first time."""
+"""The file that systemd-timesyncd creates when it has set the clock for the first time."""
 _TIMEX_LONGS: Final = 64
-"""More than struct timex has of them."""
+"""More longs than struct timex has."""
 _STATUS_AT: Final = 5
-"""Where its field status is, in longs."""
+"""The offset of its field status, in longs."""
 
 
 async def inspect(broker: NodeContext) -> Inspection:
-    """All that a node finds; what reads files is done in a thread."""
+    """Return all findings of a node. Files are read in a thread."""
     at_ms = broker.clock.now_ms()
     ahead_ms = _wall_ms() - at_ms
     node, config = broker.node_view(), broker.config
@@ -234,7 +234,7 @@ def _rules(broker: NodeContext) -> Rules:
 def _listeners(broker: NodeContext) -> Iterator[ListenerSeen]:
     config = broker.config
     between_nodes = [port for protocol, _, port in broker.as_member.listeners() if protocol == "clustering"]
-    # Nodes come in where clients do, at a port of their own.
+    # Other nodes connect at the clients' addresses, to a port of their own.
     nodes = [(host, port) for host, _ in broker.addresses for port in between_nodes]
     found: Iterable[tuple[str, Iterable[Address], bool]] = (
         ("amqp", broker.addresses, False),
@@ -266,7 +266,7 @@ def certificates(config: Config, began_ms: int = 0, ahead_ms: int = 0) -> tuple[
         try:
             changed = os.stat(path).st_mtime * 1000 - ahead_ms > began_ms
         except OSError:
-            changed = True  # it was there at the start
+            changed = True  # it existed at the start
         found.append(CertificateSeen(setting, path, first_end_ms(meters.read_text(path)), changed))
     return tuple(found)
 
@@ -284,7 +284,7 @@ def _clock(ahead_ms: int, notes: tuple[str, ...] = ()) -> ClockSeen:
 
 
 def _clock_status() -> int | None:
-    import ctypes  # milliseconds of the start, and few ask
+    import ctypes  # this import takes milliseconds of the start, and is rarely needed
 
     timex = (ctypes.c_long * _TIMEX_LONGS)()
     library = portable.libc()

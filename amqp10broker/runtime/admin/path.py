@@ -1,11 +1,12 @@
-"""Where the broker's administration socket lives, and how both sides make sure that it is ours.
+"""The path of the broker's administration socket, and the checks on both sides that it is the user's own.
 
-Its default place is ``<port>.sock`` in a directory that only we can enter: ``$XDG_RUNTIME_DIR/amqp10broker``,
-or ``<temporary directory>/amqp10broker-<uid>``. Anybody may create names in a temporary directory, so the
-broker and the command line both check, without following links, that the directory is a real one, owned by us
-and closed to others. The command line also asks the kernel who is at the other end.
+Its default place is ``<port>.sock`` in a directory that only this user can enter:
+``$XDG_RUNTIME_DIR/amqp10broker``, or ``<temporary directory>/amqp10broker-<uid>``. Any user may create names
+in a temporary directory. So the broker and the command line both check, without following links, that the
+directory is a real one, owned by this user and closed to others. The command line also requests the user at
+the other end from the kernel.
 
-Standard library only: the command line starts without Trio.
+It uses the standard library only: the command line starts without Trio.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ _PEER_CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
 
 def directories(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The directories in which a socket may be by default, the preferred one first. The broker uses the
-    first. The command line looks into all: the broker may have been started where ``XDG_RUNTIME_DIR`` is not
-    set, by cron or by a service manager.
+    """The default directories of sockets, the preferred one first, which the broker uses. The command line
+    searches all: the broker may have been started where ``XDG_RUNTIME_DIR`` is not set, by cron or by a
+    service manager.
     """
     if environ is None:
         environ = os.environ
@@ -37,7 +38,7 @@ def directories(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     temporary = next(filter(os.path.isabs, folders), "/tmp")
     places = [os.path.join(temporary, f"amqp10broker-{portable.user_id()}")]
     runtime = environ.get("XDG_RUNTIME_DIR", "")
-    # After su the variable may still name the directory of the other user, which is not for us.
+    # After su the variable may still name the directory of the other user, which must not be used.
     if os.path.isabs(runtime) and _owned_by_us(runtime):
         places.insert(0, os.path.join(runtime, "amqp10broker"))
     return tuple(places)
@@ -49,7 +50,7 @@ def default_path(port: int, environ: Mapping[str, str] | None = None) -> str:
 
 
 def find(port: int, environ: Mapping[str, str] | None = None) -> str | None:
-    """The path of the socket of a broker on `port`; None if no default place has one."""
+    """The path of the socket of a broker on `port`; None if no default directory has one."""
     for directory in directories(environ):
         path = os.path.join(directory, f"{port}.sock")
         if os.path.lexists(path):
@@ -58,7 +59,7 @@ def find(port: int, environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def found_ports(environ: Mapping[str, str] | None = None) -> tuple[int, ...]:
-    """The ports of the brokers that have a socket in a default place, for a helpful message."""
+    """The ports of the brokers that have a socket in a default directory, for a helpful message."""
     ports: set[int] = set()
     for directory in directories(environ):
         try:
@@ -74,7 +75,7 @@ def found_ports(environ: Mapping[str, str] | None = None) -> tuple[int, ...]:
 
 
 def prepare_directory(directory: str) -> None:
-    """Create the private directory if it is not there, and check it. Raises `AdminSocketError`."""
+    """Create the private directory if it does not exist, and check it. Raises `AdminSocketError`."""
     try:
         os.mkdir(directory, DIRECTORY_MODE)
     except FileExistsError:
@@ -110,10 +111,10 @@ def check_directory(directory: str) -> None:
 
 
 def listen(path: str) -> socket.socket:
-    """Open the broker's end: a listening, non-blocking socket that only we can open (`portable.listen_at`). A
-    socket that a dead broker left behind is replaced. A default directory is created and checked; any other
-    is the user's choice and must exist. Raises `AdminSocketError` if the place is unsafe, or a living broker
-    listens there.
+    """Open the broker's end: a listening, non-blocking socket that only this user can open
+    (`portable.listen_at`). The socket of a dead broker is replaced. A default directory is created and
+    checked; any other is the user's choice and must exist. Raises `AdminSocketError` if the place is unsafe,
+    or a living broker listens there.
     """
     _check_length(path)
     directory = os.path.dirname(path)
@@ -130,7 +131,7 @@ def listen(path: str) -> socket.socket:
 
 
 def remove(path: str) -> None:
-    """Take the broker's socket away on shutdown. Does nothing if it is gone."""
+    """Remove the broker's socket on shutdown. Does nothing if it does not exist."""
     try:
         os.unlink(path)
     except OSError:
@@ -138,8 +139,8 @@ def remove(path: str) -> None:
 
 
 def connect(path: str, *, timeout_s: float) -> socket.socket:
-    """Open the command line's end, after checking its owner. Raises `AdminSocketError` if the place is
-    unsafe, or the other end is not ours, and `OSError` if nothing listens there.
+    """Open the command line's end, after checking its owner. Raises `AdminSocketError` if the place is unsafe
+    or the other end belongs to another user, and `OSError` if no broker listens there.
     """
     _check_length(path)
     directory = os.path.dirname(path)
@@ -183,7 +184,7 @@ def _remove_stale(path: str) -> None:
         remove(path)
         return
     except (BlockingIOError, TimeoutError):
-        pass  # its backlog is full: it lives
+        pass  # the backlog is full: a broker lives
     except OSError as error:
         raise AdminSocketError(f"cannot tell whether {path} is in use: {error.strerror}") from error
     raise AdminSocketError(f"another broker serves {path}; stop it, or give another --admin-socket PATH")

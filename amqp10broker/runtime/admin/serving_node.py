@@ -1,4 +1,4 @@
-"""This node as one that serves clients (`operations.node.ClusterNode`), here in no cluster."""
+"""This node as a server of clients (`operations.node.ClusterNode`), here without a cluster."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from amqp10broker.runtime.queues.queue_task import QueueTask
 
 
 class ServingContext(AdminContext):
-    """The broker as it accepts clients."""
+    """The broker as the acceptor of clients."""
 
     listener: Listener
 
 
 MAINTENANCE: Final = "Node was put into maintenance mode"
-"""The reason that clients get when the node is drained; RabbitMQ's words."""
+"""The reason that clients get when the node is drained; the text is RabbitMQ's."""
 
 
 class ServingNode(ClusterNode):
-    """The running node; in no cluster, its quorum queues have one member, which is here and leads."""
+    """The running node without a cluster. Its quorum queues have one member, which leads."""
 
     def __init__(self, broker: ServingContext) -> None:
         self._broker = broker
@@ -56,7 +56,7 @@ class ServingNode(ClusterNode):
     ) -> Mapping[int, MemberState]:
         handle = None if queue is None else queue.handle
         if not isinstance(handle, QueueTask) or not handle.backend.by_log:
-            return {0: MemberState("leader", "voter")}  # in memory there is no log
+            return {0: MemberState("leader", "voter")}  # a queue in memory has no log
         return {0: state_of(cast("QuorumInLog", handle.backend).member)}
 
     async def drain(self) -> None:
@@ -64,9 +64,7 @@ class ServingNode(ClusterNode):
         self._broker.connections.turn_out(MAINTENANCE)
 
     async def revive(self) -> None:
-        """Accept clients as before. Raises `OSError` or `ConfigError` if another program has an address by
-        now.
-        """
+        """Accept clients again. Raises `OSError` or `ConfigError` if another program uses an address now."""
         await self._broker.listener.reopen(self._broker.config)
 
     async def leave(self) -> None:

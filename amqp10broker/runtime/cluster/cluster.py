@@ -1,7 +1,7 @@
 """This node's part in a cluster: its connections to the other nodes, and the dispatch of their messages.
 
 First the node finds its cluster (`forming`), before its data folder is used. Then it receives the metadata as
-a member of the system group (`cluster.system`), and serves clients once it has all of it. It outlives all
+a member of the system group (`cluster.system`), and serves clients when it has all of it. It outlives all
 other parts, so that their last messages still reach other nodes.
 """
 
@@ -68,16 +68,16 @@ from amqp10broker.runtime.queues.queues import Queues
 _log = Log("amqp10broker.cluster")
 
 SWEEP_EACH_S: Final = 30.0
-"""How often the links to queues that are no more are let go of."""
+"""The interval at which links to deleted queues are removed."""
 FOR_STRANGERS: Final = ("look", "join")
-"""The questions that a node may ask that is not a member."""
+"""The requests that a node may send which is not a member."""
 Answer = Callable[[int, Document], Awaitable[Document]]
-"""Answers a question of a node, which is 0 if it is not a member yet."""
+"""Answers a request of a node. The node is 0 if it is not a member yet."""
 
 
 class Cluster:
-    """`system`: what is declared; None before `begin`. `slow`: set when the disk is so slow that other nodes
-    should lead; the reader replaces it.
+    """This node's part in a cluster. `system`: the metadata's group; None before `begin`. `slow`: set when
+    the disk is so slow that other nodes should lead; the reader replaces it.
     """
 
     membership: ClusterIdentity
@@ -112,10 +112,11 @@ class Cluster:
         self.system: SystemNode | None = None
         self.queues: NodeQueues = None  # type: ignore[assignment]
         self._ending: set[int] = set()
-        # By node and queue: said once, when the connection came up, and perhaps before there are links here.
+        # For each node and queue, a frame that is sent only once, when the connection came up, and perhaps
+        # before this node has links.
         self._early: dict[int, dict[int, PeerFrame]] | None = {}
         self._refusals: set[str] = set()
-        """Said so far."""
+        """The refusals that were logged so far."""
         self.answers: dict[str, Answer] = {
             "look": self._looked_at,
             "join": self._let_in,
@@ -127,7 +128,7 @@ class Cluster:
     @asynccontextmanager
     async def running(self, host: str, port: int) -> AsyncIterator[None]:
         """Be reachable by other nodes, as a member of a cluster. Raises `ClusterRefused` if the node cannot
-        be a member, and `Stopped` if the broker is to end meanwhile.
+        be a member, and `Stopped` if the broker must end meanwhile.
         """
         config, data = self._node_context.config, self._data
         sockets = await bind_cluster(config, port)
@@ -136,7 +137,7 @@ class Cluster:
         self._stands_back = False
         self._used = used_version(data.catalog_log)
         self._check_version()
-        # Durable before the first hello: others refuse a start that is not above what they saw.
+        # The start is durable before the first hello: others refuse a start that is not above the last one.
         data.catalog_log.sync()
         self.peers = Peers(
             self._identity(known),
@@ -255,21 +256,19 @@ class Cluster:
         self._nursery.start_soon(self._sweep)
         self._nursery.start_soon(self.leaderless.run)
         for member in self.membership.members:
-            # They may have come, or be known to be gone, before this.
+            # They may have connected, or be known to be lost, before this.
             if self.peers.connected(member.number, ConnectionPurpose.COMMANDS):
                 self.queues.connected(member.number)
             if member.number in self.raft.groups.suspected:
                 self.queues.links.suspect(member.number)
         early, self._early = self._early or {}, None
         for node, said in early.items():
-            # One that cannot be read is in the log: the others count.
+            # An unreadable one is in the log; the others count.
             with suppress(BadBytes):
                 self.queues.frames(node, list(said.values()))
 
     def begin(self) -> System:
-        """Join the system group: from now on the catalog, which has the state of the folder, follows its
-        decisions.
-        """
+        """Join the system group. The catalog, which has the folder's state, follows its decisions."""
         node_context = self._node_context
         self.system = SystemNode(
             self.membership.number,
@@ -291,14 +290,14 @@ class Cluster:
     def start_queue(
         self, spec: QueueSpec, start: Callable[[QueueSpec], QueueTask]
     ) -> RemoteQueue | QueueTask:
-        """Start the part of a queue at this node, and return its handle (`metadata.queue.StartQueue`)."""
+        """Start the part of a queue on this node, and return its handle (`metadata.queue.StartQueue`)."""
         me, group = self.membership.number, spec.number
         here = spec.home == me or me in map(node_of, spec.members)
         task = start(spec) if here else None
         return self.queues.reach(spec, task, lambda: self._term(group))
 
     def members_changed(self, queue: DeclaredQueue, queues: Queues) -> None:
-        """A queue has other members (`Catalog.on_members`): this node's begins, or goes."""
+        """Start or remove this node's member of a queue with changed members (`Catalog.on_members`)."""
         handle = queue.handle
         if not isinstance(handle, RemoteQueue):
             return
@@ -333,14 +332,14 @@ class Cluster:
         return 0 if member is None else member.raft.status.term
 
     async def elect(self, begun: Callable[[], Awaitable[None]]) -> None:
-        """Have quorum queues elect leaders when this node's have begun."""
+        """Let quorum queues elect leaders when the members on this node have started."""
         await begun()
         self.raft.groups.elects = True
         self.raft.groups.on_deadline()
 
     async def caught_up(self) -> None:
         """Wait until this node has all metadata declared before its start. Raises `BrokerError` if the
-        cluster had no majority in all that time.
+        cluster had no majority until the time limit.
         """
         assert self.system is not None
         at = self.address
@@ -351,9 +350,9 @@ class Cluster:
             self._nursery.start_soon(declare_when_whole, config, self._catalog, propose)
 
     async def let_in_by(self, written: str) -> ClusterIdentity:
-        """Ask a node of another cluster to let this one in, which is alone and goes on until it is.
-        `written`: the other's name, if the list of nodes has it, or ``NAME=HOST:PORT``. Returns as what this
-        node shall begin anew. Raises `RefusedError` if it is not let in.
+        """Request that a node of another cluster lets this one in, which runs alone until then. `written`:
+        the other's name, if the list of nodes has it, or ``NAME=HOST:PORT``. Returns the identity with which
+        this node must start again. Raises `RefusedError` if it is not let in.
         """
         try:
             listed = read_nodes(written) if "=" in written else self._listed
@@ -370,12 +369,12 @@ class Cluster:
         return await let_in(ask, name, listed[name], self.name, self.address)
 
     async def leave_by(self, node: int) -> None:
-        """Have another node see to it that this one is a member no more. Raises `RefusedError` if it is not
+        """Request that another node removes this one from the members. Raises `RefusedError` if that is not
         decided in time.
         """
         other = next(each for each in self.membership.members if each.number == node)
         at = self._listed.get(other.name, other.address)
-        # On a connection of its own: those of a member end when it is none.
+        # The request has its own connection: those of a member end when it is removed.
         await self.peers.ask_address((at.host, at.port), {"what": "leave"}, JOIN_S)
 
     async def _check_membership(self) -> None:
@@ -390,7 +389,7 @@ class Cluster:
             except HelloRefused as refusal:
                 if refusal.reason.startswith(OTHER_VERSION):
                     raise ClusterRefused(str(refusal)) from refusal
-                # Said, and no more: it may be that one which is of another cluster now, and the rest go on.
+                # It is only logged: that node may be in another cluster now, and the others continue.
                 if str(refusal) not in self._refusals:
                     self._refusals.add(str(refusal))
                     _log.warning("a node of this cluster refuses this one", reason=str(refusal))
@@ -412,7 +411,7 @@ class Cluster:
         self.peers.know(member.number, member.name, (at.host, at.port), incarnation)
 
     def stand_back(self) -> None:
-        """Let no member of this node lead any more: it is about to stop."""
+        """Let no member of this node lead any more, because it is about to stop."""
         self._stands_back = True
         self._nodes_changed()
 
@@ -509,7 +508,7 @@ class Cluster:
     def frames(self, node: int, purpose: ConnectionPurpose, frames: Sequence[PeerFrame]) -> None:
         try:
             self._frames(node, purpose, frames)
-        except StorageError as error:  # of this node's own disk: there is nothing wrong with the frames
+        except StorageError as error:  # this node's own disk has failed: the frames are valid
             self._on_storage_failed(error)
 
     def _frames(self, node: int, purpose: ConnectionPurpose, frames: Sequence[PeerFrame]) -> None:
@@ -577,7 +576,7 @@ class Cluster:
             self.system.system.node_up(node)
 
     def heartbeat(self) -> Document:
-        """State that every node shares with the others: alarms, and counts against limits."""
+        """Return state that every node shares with the others: alarms, and counts against limits."""
         return {
             "alarms": sorted(self.monitor.alarms.names()),
             "usage": self._catalog.usage.limited(self._catalog.vhosts.values(), self._catalog.users),
@@ -595,7 +594,7 @@ class Cluster:
             self._hear(node, facts)
 
     def _hear(self, node: int, facts: Document) -> None:
-        # Those of a node that cannot be reached are dropped.
+        # Facts of a node that cannot be reached are dropped.
         alarms, usage = facts.get("alarms"), facts.get("usage")
         known = [each for each in alarms if isinstance(each, str)] if isinstance(alarms, list) else []
         self.monitor.hear(node, frozenset(known))
@@ -630,5 +629,5 @@ def _machines_of(question: Document) -> tuple[int, int]:
 
 
 def _is_new(node: NodeFacts) -> bool:
-    # It was let in, and has never started since: no data of it could be missed.
+    # It was let in, and has never started since: no data of it can be missing.
     return node.incarnation == 0

@@ -1,5 +1,5 @@
-"""The start of a node that is in no cluster yet: it queries the nodes of its list until it founds or joins
-(`cluster.bootstrap` decides).
+"""The start of a node that is not in a cluster yet. It queries the nodes of its list until it founds or joins
+one (`cluster.bootstrap` decides).
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from amqp10broker.runtime.log import Log
 _log = Log("amqp10broker.cluster")
 
 LOOK_EACH_S: Final = 0.1
-"""Pause between two looks at the nodes of the list."""
+"""The pause between two rounds of queries to the nodes of the list."""
 LOOK_S: Final = 2.0
-"""How long one node may take to say what it is."""
+"""The time limit for one node's answer to a query."""
 JOIN_S: Final = 35.0
-"""How long it may take to let a node in, which is a change of the metadata."""
+"""The time limit for letting a node in, which is a change of the metadata."""
 TOLD_EACH_S: Final = 10.0
-"""How often a node says for whom it waits."""
+"""The interval of log entries about the nodes for which this one waits."""
 PATIENCE_S: Final = 300.0
-"""How long it waits: RabbitMQ's time for a metadata leader at start."""
+"""How long the node waits: RabbitMQ's time for a metadata leader at start."""
 
 FIRST: Final = 1
-"""The number of the node that founds."""
+"""The number of the node that founds a cluster."""
 
 
 AskNode = Callable[[tuple[str, int], dict[str, Any], float], Awaitable[dict[str, Any]]]
@@ -75,7 +75,7 @@ class Former:
     _said: str = ""
 
     async def find(self) -> ClusterIdentity:
-        """Repeat until this node is in a cluster. Raises `ClusterRefused` if it cannot be."""
+        """Repeat the queries until this node is in a cluster. Raises `ClusterRefused` if it cannot be."""
         started = told = trio.current_time()
         while True:
             heard = await self._look()
@@ -151,12 +151,13 @@ class Former:
 
 
 NAME_TAKEN: Final = "name of a node"
-"""Resource of the refusal of a node that wants to join under a name that there is."""
+"""The resource of the refusal of a node that tries to join under a name that is in use."""
 
 
 async def let_in(ask: AskNode, by: str, where: Address, name: str, at: Address) -> ClusterIdentity:
-    """Ask a node to let this one into its cluster; nothing is changed here. Raises `PreconditionFailed` if it
-    is not let in, or the other cannot be reached, and `Unavailable` if it cannot be decided now.
+    """Request that a node lets this one into its cluster; nothing is changed here. Raises
+    `PreconditionFailed` if it is not let in, or the other cannot be reached, and `Unavailable` if it cannot
+    be decided now.
     """
     resource = f"node '{by}'"
     try:
@@ -193,10 +194,11 @@ AGAIN_S: Final = 10.0
 
 
 def prepare_folder(data: Data, config: Config, membership: ClusterIdentity) -> None:
-    """Have a folder hold a member of the metadata's group; nothing happens if it does. Waits for the disk.
+    """Write a member of the metadata's group into a folder, unless it has one. Waits for the disk.
+
     The founder's catalog, with its configuration, becomes the cluster's. A joining node is empty: the leader
-    sends it everything. Raises `StorageError` or `RefusedError` if it cannot be written, and `ConfigError`
-    for the definitions file.
+    sends it everything. Raises `StorageError` or `RefusedError` if the member cannot be written, and
+    `ConfigError` for the definitions file.
     """
     log = data.catalog_log
     if transactions.is_member(log):
@@ -237,7 +239,7 @@ async def declare_when_whole(
     catalog: Catalog,
     propose: Callable[[CatalogRequest[Any]], Awaitable[Any]],
 ) -> None:
-    """Declare the queues of the founder's configuration once the expected number of nodes runs. A conflict
+    """Declare the queues of the founder's configuration when the expected number of nodes runs. A conflict
     with a queue of a client is left out and logged; an unreadable file is tried again.
     """
     size, said = target_nodes(config.cluster_target_size, config.cluster_nodes), ""

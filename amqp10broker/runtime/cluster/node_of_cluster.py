@@ -1,8 +1,8 @@
 """Operations on the cluster at one of several nodes (`operations.node`), and changes of members.
 
-Operations on a queue are executed by the node that leads it, which the others ask. `cluster.membership`
-chooses the next step of a change; this module executes it in the catalog or the group, and looks again. A
-look each second repairs changes that ended between two steps, and promotes members that have caught up.
+Operations on a queue are executed by the node that leads it; the others send them there. `cluster.membership`
+chooses the next step of a change; this module executes it in the catalog or the group, and checks again. A
+check each second repairs changes that ended between two steps, and promotes members that have caught up.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ _node_log = Log("amqp10broker.cluster")
 
 REPAIR_S: Final = 1.0
 REPAIR_QUEUES: Final = 1_000
-"""So many queues are looked at each time: where there are 10 000, each is looked at every ten seconds."""
+"""The number of queues in each check: of 10 000 queues, each is checked every ten seconds."""
 TAKE_BACK_S: Final = 5.0
-"""How long taking back a member may take that could not be added in time."""
+"""The time limit for taking back a member that could not be added in time."""
 LOOK_S: Final = 0.05
-"""How often it is looked whether something has come about."""
+"""The interval of checks whether a change has taken effect."""
 BATCH: Final = 64
-"""Leaderships that are handed over without a pause for others."""
+"""The number of leaderships that are handed over before other tasks run."""
 TRANSFER_EACH_S: Final = 3.0
-"""How long it is waited for a transfer, which the group itself gives up after 2 s."""
+"""The time limit for a transfer, which the group itself gives up after 2 s."""
 CHANGE_S: Final = 20.0
-"""How long one change may take (T5)."""
+"""The time limit for one change (T5)."""
 
 
 Proposing = Callable[[CatalogRequest[Any]], Awaitable[Any]]
@@ -79,11 +79,11 @@ Proposing = Callable[[CatalogRequest[Any]], Awaitable[Any]]
 
 
 class MovedAway(Exception):
-    """Another member leads now: it goes on there."""
+    """Another member leads now, so the operation must continue there."""
 
 
 class MemberChanges:
-    """Changes of members that are asked for, repairs, and reconciliation of the queues that are led here."""
+    """Requested changes of members, repairs, and reconciliation of the queues with a leader on this node."""
 
     def __init__(self, me: int, catalog: Catalog, groups: Groups, propose: Proposing, config: Config) -> None:
         self._me = me
@@ -167,7 +167,7 @@ class MemberChanges:
             case DeclareMembers(members):
                 request = SetMembers(queue.vhost, queue.name, queue.number, members)
                 if not await self._propose(request):
-                    raise MovedAway  # the queue was deleted; its member ends in a moment
+                    raise MovedAway  # the queue was deleted; its member ends soon
                 return
             case Hand(to):
                 await hand_over(queue, member, to)
@@ -187,7 +187,7 @@ class MemberChanges:
     # --- what nobody asks for -----------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Repair what differs, again and again, until cancelled."""
+        """Repair differences, again and again, until cancelled."""
         end = 0
         while True:
             await trio.sleep(REPAIR_S)
@@ -228,7 +228,7 @@ class MemberChanges:
     # --- reconciliation -----------------------------------------------------------------------------
 
     def trigger(self) -> None:
-        """A node has come up or has left for good, a queue was declared, or a policy set."""
+        """Note that a node has started or left for good, a queue was declared, or a policy set."""
         self._schedule.trigger(now_ms())
 
     async def reconcile(self) -> None:
@@ -240,7 +240,7 @@ class MemberChanges:
             await trio.sleep(min(LOOK_S, max(0.01, due_ms / 1000 - trio.current_time())))
 
     async def round(self) -> bool:
-        """Look once at every queue that is led here; return whether something may be still to be done."""
+        """Check every queue with a leader on this node; return whether there may be more to do."""
         unfinished = False
         short: list[DeclaredQueue] = []
         for queue in list(self._catalog):
@@ -300,8 +300,8 @@ class MemberChanges:
 
 
 def leading_member(groups: Groups, queue: DeclaredQueue) -> Member:
-    """This node's member. Raises `MovedAway` if it does not lead, and `PreconditionFailed` if it has
-    committed nothing of its term yet.
+    """Return this node's member. Raises `MovedAway` if it does not lead, and `PreconditionFailed` if it has
+    not committed an entry of its term.
     """
     member = groups.get(queue.number)
     if member is None or member.raft.status.leader != member.me:
@@ -321,8 +321,8 @@ async def transfer(groups: Groups, queue: DeclaredQueue, node: int) -> None:
 
 
 async def hand_over(queue: DeclaredQueue, member: Member, to: int) -> None:
-    """Hand a leadership to a member, and wait until that leads. Raises `MovedAway` likewise,
-    `PreconditionFailed` if that cannot lead, and `Unavailable` if it takes too long.
+    """Hand a leadership to a member, and wait until that member leads. Raises `MovedAway` likewise,
+    `PreconditionFailed` if the member cannot lead, and `Unavailable` if it takes too long.
     """
     try:
         member.transfer(to)
@@ -333,7 +333,7 @@ async def hand_over(queue: DeclaredQueue, member: Member, to: int) -> None:
     member.advance()
     with trio.move_on_after(TRANSFER_EACH_S):
         while True:
-            # Until the other is known to lead: what is asked next is asked of it.
+            # Wait until the other is known to lead: later requests are sent to it.
             if not _leads_still(member):
                 return
             await trio.sleep(LOOK_S)
@@ -344,8 +344,8 @@ async def hand_over(queue: DeclaredQueue, member: Member, to: int) -> None:
 async def hand_all_over(
     me: int, catalog: Catalog, groups: Groups, patience_s: float = TRANSFER_EACH_S
 ) -> list[str]:
-    """Hand over what another member than that of this node can lead, to the one that has the most of its log;
-    all at once. Returns a line for each queue that is led here all the same.
+    """Hand over all leaderships, each to the member on another node with the most of the log, all at once.
+    Returns a line for each queue that is still led here.
     """
     may = {
         node.number
@@ -371,7 +371,7 @@ async def hand_all_over(
 
 
 def _handed(queue: DeclaredQueue | None, member: Member, may: Collection[int], kept: list[str]) -> bool:
-    # Begin to hand one over; else the reason is noted.
+    # Begin to hand one over, or note the reason why that is not possible.
     matches, voters = member.raft.matches(), member.raft.config.voters
     heirs = [each for each in matches if each in voters and node_of(each) in may]
     told = "the metadata" if queue is None else f"queue '{queue.name}' in vhost '{queue.vhost}'"
@@ -394,15 +394,15 @@ def _leads_still(member: Member) -> bool:
 
 
 STATE_S: Final = 1.0
-"""How long a node may take to say how its member stands."""
+"""The time limit for a node's report on its member."""
 OPERATION_S: Final = 5.0
-"""How long another node may take for an operation that does not take longer by itself."""
+"""The time limit of another node for an operation that does not take longer by itself."""
 AGAIN_S: Final = 0.1
-"""Between two attempts to find the leader of a queue."""
+"""The pause between two attempts to find the leader of a queue."""
 TRANSFER_OF_LEADER_S: Final = 10.0
 LOOK_AGAIN_S: Final = 1.0
 LEAVE_S: Final = 2.0
-"""How long a stop may be held up until others lead."""
+"""How long a stop waits until others lead."""
 
 
 class NodeOfCluster(ServingNode):
@@ -514,7 +514,7 @@ class NodeOfCluster(ServingNode):
     # --- maintenance --------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """The steps are RabbitMQ's, in its order."""
+        """Drain the node, in the order of RabbitMQ's steps."""
         await self._system.propose(SetDraining(self._cluster.name, True))
         await super().drain()
         for line in await hand_all_over(self.number, self._catalog, self._groups):
@@ -533,7 +533,7 @@ class NodeOfCluster(ServingNode):
             _node_log.debug("not handed over", reason=line)
 
     async def run(self) -> None:
-        """Keep members as they should be, and a drained node from leading, until cancelled."""
+        """Repair members, and prevent a drained node from leading, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.changes.run)
             nursery.start_soon(self.changes.reconcile)
@@ -607,7 +607,7 @@ class NodeOfCluster(ServingNode):
     async def _change_members(self, node: int, question: Document) -> Document:
         queue = next((each for each in self._catalog if each.number == question["queue"]), None)
         if queue is None:
-            return {"moved": True}  # it is not known here yet, or not any more
+            return {"moved": True}  # this node does not have it yet, or not any more
         where, timeout_s = int(question["node"]), float(question["timeout_s"])
         try:
             match question["change"]:
@@ -636,5 +636,5 @@ class NodeOfCluster(ServingNode):
         if name not in OPERATIONS:
             raise RefusedError("operation", f"this node knows no operation '{name}'")
         result = await run_operation(self._broker, name, question["given"], question["vhost"])
-        # As the door of the administration socket would write it: some values have no form in JSON.
+        # Encode it as the administration socket would: some values have no form in JSON.
         return {"result": json.loads(json.dumps(result, default=str))}

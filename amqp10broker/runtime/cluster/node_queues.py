@@ -1,8 +1,8 @@
-"""How a node of a cluster reaches queues, and other nodes those that are here: its links, and their feed. A
-quorum queue is reached by a link, also at the node of its leader; a classic queue or a stream likewise, but
-not at its home, where it is reached as in a broker without a cluster.
+"""The access of a cluster's node to queues, and of other nodes to those that are here.
 
-Also the queues here that have no leader: how many, since when and why.
+A quorum queue is reached by a link, even at the node of its leader. A classic queue or a stream is reached by
+a link, except at its home, where it is reached as in a broker without a cluster. The module also counts the
+queues here that have no leader: how many, since when and why.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from amqp10broker.runtime.queues.queue_task import QueueTask, RemoteQueue
 _log = Log("amqp10broker.cluster")
 
 TICK_S: Final = 0.1
-"""How often links that wait for something look whether it is due."""
+"""The interval of checks of links that wait for something."""
 
 
 class NodeQueues:
@@ -76,8 +76,8 @@ class NodeQueues:
     def reach(
         self, spec: QueueSpec, task: QueueTask | None, term: Callable[[], int]
     ) -> RemoteQueue | QueueTask:
-        """How sessions of this node reach a queue, and those of other nodes, if it is here. `task`: of this
-        node's member, or of the queue; None: it is elsewhere.
+        """Return the handle of a queue for sessions of this node and, if the queue is here, of other nodes.
+        `task`: that of this node's member, or of the queue; None: it is elsewhere.
         """
         links, group = self.links, spec.number
         if spec.type == QUORUM.name:
@@ -107,7 +107,7 @@ class NodeQueues:
     def make_volatile(
         self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]
     ) -> DeclaredQueue:
-        """As `sessions.context.MakeVolatile`, and announce the queue to the other nodes."""
+        """Make a queue as `sessions.context.MakeVolatile`, and announce it to the other nodes."""
         name = self.replies.new_name()
         allowed(name)
         gone = partial(self.replies.closed, vhost.name, name)
@@ -118,7 +118,7 @@ class NodeQueues:
         return queue
 
     def member_begun(self, group: int, queue: RemoteQueue, task: QueueTask, term: Callable[[], int]) -> None:
-        """This node has a member of a queue from now on; see `reach`."""
+        """Note that this node has a member of a queue from now on; see `reach`."""
         self._serve_group(group, task, term)
         queue.member = task
 
@@ -131,9 +131,7 @@ class NodeQueues:
         return task
 
     def sweep(self, declared: Collection[int]) -> None:
-        """Let go of queues that were deleted and have had the time since the last call for their
-        last words.
-        """
+        """Remove queues that were deleted and had the time since the last call to send their last effects."""
         links = self.links
         gone = {group for group in (*links.servers, *links.clients) if group not in declared}
         for group in gone & self._gone:
@@ -144,7 +142,7 @@ class NodeQueues:
     # --- other nodes --------------------------------------------------------------------------------
 
     def frames(self, node: int, frames: Sequence[PeerFrame]) -> None:
-        """Handle frames of one read by the connection for commands; those of other kinds are passed over.
+        """Handle the frames of one read from the connection for commands; those of other kinds are ignored.
         Raises `BadBytes`; the connection must end.
         """
         received = self.links.received
@@ -165,7 +163,7 @@ class NodeQueues:
         self.replies.disconnected(node)
 
     async def run(self) -> None:
-        """Look after what is due, until cancelled; while no link waits for anything it sleeps."""
+        """Handle what is due, until cancelled; sleep while no link waits for anything."""
         while True:
             if not self.links.port.stirred:
                 stirred = trio.Event()
@@ -189,7 +187,7 @@ class LeaderlessQueues:
         self._told: float | None = None
 
     def found(self) -> Leaderless | None:
-        """Return a note; None if every queue with a member here has a leader."""
+        """Return the queues without a leader; None if every queue with a member here has one."""
         groups = self._groups
         lacking = {member.group for member in groups if member.lacks_leader and member.group != SYSTEM_GROUP}
         if not lacking:
@@ -225,7 +223,7 @@ class LeaderlessQueues:
                 _log.info("every queue here has a leader", after_s=round(now - self._since, 1))
             self._since = self._told = None
         elif self._since is None:
-            self._since = now  # most elections are over at the next look
+            self._since = now  # most elections are over at the next check
         elif (self._told is None or now - self._told >= TOLD_EACH_S) and (found := self.found()) is not None:
             self._told = now
             _log.warning(

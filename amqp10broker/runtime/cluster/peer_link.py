@@ -1,4 +1,4 @@
-"""One connection to another node: its socket, with TLS with certificates both ways, its greeting, its end."""
+"""One connection to another node: the socket, with TLS with certificates both ways, the greeting, the end."""
 
 from __future__ import annotations
 
@@ -40,10 +40,9 @@ from amqp10broker.runtime.connections.sockets import (
 from amqp10broker.runtime.log import Log
 
 CONNECT_S: Final = 2.0
-"""How long a connection may take to be made, TLS included. The kernel would try again after longer and longer
-times."""
+"""The time limit for making a connection, including TLS. The kernel would retry after ever longer times."""
 GREETING_S: Final = 5.0
-# A connection over which nothing is acknowledged for so long is lost, in ms; the kernel sees to it.
+# A connection on which nothing is acknowledged for so long is lost, in ms; the kernel checks it.
 _UNACKNOWLEDGED_MS: Final = 10_000
 _KEEPALIVE_S: Final = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 5))
 
@@ -54,7 +53,7 @@ PLAIN: Final = (
 
 
 class Transport(NamedTuple):
-    """A stream to another node, not greeted yet."""
+    """A stream to another node before the greeting."""
 
     stream: Stream
     binding: bytes
@@ -66,7 +65,7 @@ Dial = Callable[[Address], Awaitable[Transport]]
 
 
 class Wires:
-    """How this node reaches others, and is reached. `tls`: None: plain, on this machine or if `plaintext`."""
+    """The connections between this node and others. `tls`: None: plain, on this machine or if `plaintext`."""
 
     def __init__(self, tls: MutualTls | None = None, *, plaintext: bool = False) -> None:
         self._tls = tls
@@ -91,7 +90,7 @@ class Wires:
                 except BaseException:
                     sock.close()
                     raise
-                if own:  # a free port of this machine may be connected to itself, and is then in use
+                if own:  # a free port may be connected to itself, and is then in use
                     sock.close()
                     error = ConnectionRefusedError("nobody listens there")
                     continue
@@ -99,7 +98,7 @@ class Wires:
         raise error or OSError(f"no answer within {CONNECT_S:g} s")
 
     async def wrap(self, sock: socket.socket, address: tuple[str, int], *, dials: bool) -> Transport:
-        """A transport of a connected socket; the socket is closed on errors. Raises `OSError` or
+        """Return the transport of a connected socket; the socket is closed on errors. Raises `OSError` or
         `trio.BrokenResourceError` if it is lost, or TLS fails, and `HelloRefused` if it would be plain to
         another machine.
         """
@@ -119,7 +118,7 @@ class Wires:
             with trio.move_on_after(GREETING_S):
                 await stream.do_handshake()
                 theirs = stream.getpeercert(binary_form=True)
-                assert theirs is not None  # both contexts demand one
+                assert theirs is not None  # both contexts require a certificate
                 return Transport(stream, _binding(self._tls.certificate, theirs, dials=dials), host)
             raise OSError("the TLS handshake timed out")
         except trio.BrokenResourceError as error:
@@ -132,7 +131,7 @@ class Wires:
 
 async def greet(transport: Transport, greeting: PeerGreeting) -> None:
     """Authenticate both sides; afterwards `greeting.peer` is authentic. The stream is closed on errors.
-    Raises `HelloRefused`, of which the other side was told, and `OSError`, `trio.BrokenResourceError` or
+    Raises `HelloRefused`, which was sent to the other side, and `OSError`, `trio.BrokenResourceError` or
     `trio.ClosedResourceError` if the connection is lost, or too slow.
     """
     stream = transport.stream
@@ -164,7 +163,7 @@ async def close(stream: Stream) -> None:
 
 
 def why(error: BaseException) -> str:
-    """An error of a connection, for people."""
+    """Return the text of a connection's error."""
     if isinstance(error, BrokerError):
         return str(error)
     if isinstance(error, OSError):
@@ -196,7 +195,7 @@ _log = Log("amqp10broker.peers")
 AGAIN_S: Final = 60.0
 REASONS_MAX: Final = 10
 KEPT_MAX: Final = 1_000
-"""So many are remembered; there are no entries about others until some of these are older."""
+"""The number of remembered reasons. Beyond it nothing more is logged until some of them are older."""
 
 
 class Complaints:
@@ -205,7 +204,7 @@ class Complaints:
     """
 
     def __init__(self) -> None:
-        # By whom, since when, and which reasons were written from then on.
+        # For each address, since when, and which reasons were logged from then on.
         self._said: dict[str, tuple[float, set[str]]] = {}
 
     def warn(self, event: str, peer_name: str, reason: str, **details: object) -> None:
@@ -228,14 +227,14 @@ class Complaints:
 
 
 PORT_ABOVE: Final = 20_000
-"""By how much the cluster's port is above that of AMQP unless it is given."""
+"""The distance of the cluster's port from that of AMQP, unless it is configured."""
 STRANGERS_MAX: Final = 256
 STRANGERS_OF_ONE_MAX: Final = 64
-"""Connections that have not proved the secret: in all, and of one address."""
+"""The most connections that have not proved the secret: in all, and for one address."""
 
 
 async def bind_cluster(config: Config, port: int) -> list[socket.socket]:
-    """Bind to the cluster port; the kernel refuses nodes until it is listened to. Raises `ConfigError` if it
+    """Bind to the cluster port; the kernel refuses nodes until it listens. Raises `ConfigError` if the port
     cannot be used, or would be plain to other machines.
     """
     wanted = config.cluster_port or port + PORT_ABOVE
@@ -263,7 +262,7 @@ async def bind_cluster(config: Config, port: int) -> list[socket.socket]:
 
 @dataclass(eq=False)
 class ClusterListener:
-    """Accepts connections of other nodes. `serve`: called with each, until it is over; it calls `proved` once
+    """Accepts connections of other nodes. `serve`: called with each, until it is over; it calls `proved` when
     the other side is authenticated.
     """
 
@@ -274,7 +273,7 @@ class ClusterListener:
     _strangers: Counter[str] = field(default_factory=Counter, init=False)
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Let nodes come, until the nursery is cancelled. Raises `ConfigError` as `listen`."""
+        """Accept nodes until the nursery is cancelled. Raises `ConfigError` as `listen`."""
         for sock in self._sockets:
             listen(sock, "cluster_port")
             nursery.start_soon(self._accept_forever, sock, nursery)
@@ -323,16 +322,17 @@ class ClusterListener:
 READ_BYTES: Final = 65_536
 
 FRAMES_A_TURN: Final = 256
-"""Of one read so many are worked off before others have their turn: ten milliseconds."""
+"""The number of frames of one read that are handled before other tasks run: ten milliseconds."""
 
 JOIN_S: Final = 0.0005
-"""Frames so soon behind one that went out at once go with all that their turn of the loop brings: messages of
-several hundred groups as one frame."""
+"""A frame within this time after one that was sent at once is joined with all others of the same iteration of
+the loop: messages of several hundred groups become one frame.
+"""
 
 
 class PeerLink:
-    """An authenticated connection to another node. `read_at`: when a whole frame came last, by Trio's clock:
-    bytes may be the garbled end of a stream.
+    """An authenticated connection to another node. `read_at`: when the last whole frame came, by Trio's
+    clock: bytes may be the garbled end of a stream.
     """
 
     def __init__(
@@ -344,12 +344,12 @@ class PeerLink:
         *,
         body_bytes_max: int = BODY_BYTES_MAX,
     ) -> None:
-        """`rest`: bytes that came behind the greeting. `on_frames`: called with the frames of each read; a
-        `BrokerError` of it ends the connection: a frame was invalid.
+        """Create the link. `rest`: bytes that came after the greeting. `on_frames`: called with the frames of
+        each read; a `BrokerError` that it raises ends the connection: a frame was invalid.
         """
         self.peer = peer
         self.backlog_bytes = 0
-        # Asked twice a message: by `trio.current_time` it takes as many calls again.
+        # It is called twice a message: `trio.current_time` would double the number of calls.
         self._now = trio.lowlevel.current_clock().current_time
         self.read_at = self._now()
         self.facts_told = (0, 0)
@@ -367,11 +367,11 @@ class PeerLink:
         self._scope = trio.CancelScope()
         self._over = False
         self._direct_at = -JOIN_S
-        """When a frame went out at once, by Trio's clock."""
+        """When a frame was last sent at once, by Trio's clock."""
 
     def put(self, pieces: Sequence[bytes], *, first: bool = False) -> None:
-        """Send a frame, never waiting: from here when nothing is before it, as `Writer` does. Of many at a
-        time only the first goes alone: a call of the system costs more than what is in it.
+        """Send a frame without waiting, as `Writer` does: at once if nothing waits before it. Of many at a
+        time only the first is sent alone: a system call takes longer than its contents.
         """
         if self._goes_at_once():
             self._send_directly(pieces)
@@ -381,7 +381,7 @@ class PeerLink:
             self._wake.set()
 
     def put_message(self, group: int, message: bytes) -> None:
-        """Send a message of a group, as `put`; those that do not go at once are joined."""
+        """Send a message of a group, as `put`. Messages that are not sent at once are joined."""
         if self._goes_at_once():
             self._send_directly(encode(FrameKind.RAFT, group, [message]))
         else:
@@ -401,9 +401,9 @@ class PeerLink:
         try:
             sent = self._direct.try_send(data)
         except trio.BrokenResourceError:
-            sent = 0  # the task will meet the error and end the connection
+            sent = 0  # the task will get the error and end the connection
         if sent < len(data):
-            # The rest of a frame of which a part is gone goes before any other.
+            # The rest of a partly sent frame is sent before any other frame.
             self._first.append(data[sent:])
             self.backlog_bytes = len(data) - sent
             self._wake.set()
@@ -449,14 +449,14 @@ class PeerLink:
 
     def _take(self, frames: Sequence[PeerFrame]) -> None:
         self.read_at = self._now()
-        if self._over:  # that was told already
+        if self._over:  # the end was already reported
             return
         try:
             self._on_frames(self, frames)
-        except BrokerError:  # it says what is wrong with the bytes
+        except BrokerError:  # the error describes the invalid bytes
             raise
         except Exception as error:
-            # It must not end the other connections. What was lost with this one is asked for on the next.
+            # It must not end the other connections. Lost messages are requested again on the next connection.
             _log.error(
                 "frames of a node failed by a fault in the broker", node=self.peer.name, exc_info=error
             )
@@ -478,42 +478,42 @@ class PeerLink:
 
 
 class PeerEvents(Protocol):
-    """The receiver of events of `Peers`, in its tasks. Only `asked` may wait; all may send."""
+    """Receives the events of `Peers`, in its tasks. Only `asked` may wait; all may send."""
 
     def frames(self, node: int, purpose: ConnectionPurpose, frames: Sequence[PeerFrame]) -> None:
-        """All frames of one read, but heartbeats, questions and answers."""
+        """Handle the frames of one read, without heartbeats, requests and answers."""
 
     def connected(self, node: int, purpose: ConnectionPurpose) -> None:
-        """A connection exists. After a restart of the node, all older ones were reported as disconnected."""
+        """Note a new connection. After a restart of the node, all older ones were reported as lost."""
 
     def disconnected(self, node: int, purpose: ConnectionPurpose) -> None:
-        """A connection is lost, with its unsent frames. Another one may be reported at once."""
+        """Note the loss of a connection, with its unsent frames. Another one may be reported at once."""
 
     def suspected(self, node: int) -> None:
-        """A node is not alive: called when the node becomes known, and whenever it ceases to be alive."""
+        """Note that a node is not alive: when it becomes known, and whenever it stops being alive."""
 
     def heard(self, node: int, incarnation: int) -> None:
-        """A node is alive from now on, and receives this one's heartbeats."""
+        """Note that a node is alive from now on, and receives this node's heartbeats."""
 
     async def asked(self, node: int, question: Document) -> Document:
         """Answer a request of a node; cancelled if its connection is lost. `node`: 0: it is not a member yet.
-        Raises `BrokerError` if it is refused; a `RefusedError` is raised as such at the node that asks.
+        Raises `BrokerError` if it is refused; a `RefusedError` is raised as such at the requesting node.
         """
 
     def heartbeat(self) -> Document:
-        """Small facts that every other node should know; sent when they differ from the last ones."""
+        """Return small facts for every other node, which are sent when they differ from the last ones."""
 
     def told(self, node: int, facts: Document) -> None:
-        """Another node's facts, when they have changed or its connection is new."""
+        """Handle another node's facts, when they have changed or its connection is new."""
 
     def clock_ms(self) -> int:
-        """This node's time, since 1970."""
+        """Return this node's time in ms since 1970."""
 
     def clock_compared(self, node: int, ahead_ms: int, within_ms: int) -> None:
-        """Another node's is so much ahead of it, give or take `within_ms`."""
+        """Handle a measurement: another node's clock is `ahead_ms` ahead, give or take `within_ms`."""
 
     def unsynced_ms(self) -> int:
-        """For how long the oldest append here has not been synced; 0: none waits."""
+        """Return for how long the oldest append here has not been synced; 0: none waits."""
 
     def hand_over(self) -> None:
-        """The disk is slow (`liveness.HAND_OVER_MS`): others should lead. Called once until it recovers."""
+        """Let others lead: the disk is slow (`liveness.HAND_OVER_MS`). Called once until it recovers."""

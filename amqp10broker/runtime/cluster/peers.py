@@ -1,9 +1,9 @@
-"""The other nodes of the cluster: connections to each, questions to them, and their liveness.
+"""The other nodes of the cluster: connections to each, requests to them, and their liveness.
 
 Of two nodes the one with the lower number dials: a connection for each of `LINKS`. The handshake
-(`cluster.hello`) comes before any other read; a second connection for a purpose then replaces the first.
-Questions and answers go over connections for commands, or one for a single question. Nothing here waits for a
-node but `call` and `ask_address`.
+(`cluster.hello`) comes before any other read. A second connection for a purpose then replaces the first.
+Requests and answers use connections for commands, or a separate one for a single request. Only `call` and
+`ask_address` wait for a node.
 """
 
 from __future__ import annotations
@@ -66,29 +66,29 @@ from amqp10broker.runtime.log import Log
 _log = Log("amqp10broker.peers")
 
 QUESTIONS_MAX: Final = 1_024
-"""Of one connection, that are not answered yet; further ones are refused."""
+"""The unanswered requests of one connection; further ones are refused."""
 UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""So much waits to be sent, and a connection over which still more is asked ends: it is not read."""
+"""If so much waits to be sent when a further request comes, the connection ends: it is not read."""
 _NUMBERS: Final = 2**32
 QUESTION_BYTES_MAX: Final = 1024 * 1024
-"""The largest question of a node that is not a member yet, and the largest answer."""
+"""The largest request of a node that is not a member yet, and the largest answer."""
 QUESTION_S: Final = 300.0
-"""How long a connection for questions may last."""
+"""How long a connection for requests may last."""
 LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 SILENT_TIMES: Final = 2
-"""So many suspicion times without a frame, and the connections to a node are made anew: on one that was cut
-the kernel waits longer and longer."""
+"""After so many suspicion times without a frame, the connections to a node are made again: on a cut
+connection the kernel waits longer and longer.
+"""
 CLOCK: Final = "clock_ms"
-"""Beside the facts of a heartbeat: the sender's time, since 1970."""
+"""A field with the facts of a heartbeat: the sender's time in ms since 1970."""
 ECHO: Final = "clock_echo"
-"""Likewise: the last time that the receiver has sent, and the sender's when that came: a round trip."""
+"""Likewise: the last time that the receiver has sent, and the sender's at its arrival: a round trip."""
 CLOCK_TOLD_S: Final = 60
-"""They are sent as often: clocks drift."""
+"""The interval of these fields, because clocks drift."""
 BACKLOG_BYTES_MAX: Final = 16 * 1024 * 1024
 LINKS: Final = (ConnectionPurpose.RAFT, ConnectionPurpose.COMMANDS, ConnectionPurpose.BULK)
 RAFT_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Bytes of messages of groups that may wait for a node; what is beyond is dropped, and `raft` sends
-it again."""
+"""The bytes of groups' messages that may wait for a node. More are dropped, and `raft` sends them again."""
 BACK_OFF_S: Final = (0.05, 1.0)
 """The first wait before another attempt to connect, and the longest."""
 
@@ -110,9 +110,7 @@ class _Peer:
 
 
 class Peers:
-    """All connections to other nodes. `identity`: of this node; another one by `become`, when it is
-    a member.
-    """
+    """All connections to other nodes. `identity`: this node's; `become` changes it to that of a member."""
 
     def __init__(
         self,
@@ -126,8 +124,8 @@ class Peers:
         suspect_ms: int = 1_000,
         random_source: Callable[[], float] = random.random,
     ) -> None:
-        """`wires`: None: plain, on this machine only. `dial`: connects to an address; None: as
-        `wires` does.
+        """Create the table. `wires`: None: plain, on this machine only. `dial`: connects to an address; None:
+        as `wires` does.
         """
         self.identity = identity
         self._events = events
@@ -141,11 +139,11 @@ class Peers:
         self._connect = dial or wires.dial
         self._listener = ClusterListener(sockets, wires, self._complaints, self.serve)
         self._nursery: trio.Nursery | None = None
-        # Questions: the last number, those of this node, and how many of others are being answered.
+        # Requests: the last number, those of this node, and the number of others' that are being answered.
         self._last = 0
         self._waiting: dict[int, _Waiting] = {}
         self._answering: Counter[PeerLink] = Counter()
-        # Heartbeats: the facts in them, which are told when their version has grown.
+        # Heartbeats: the facts in them, which are sent when their version has grown.
         self.liveness = Liveness(identity.node, suspect_ms)
         self._facts: Document = {}
         self._version = 0
@@ -174,7 +172,7 @@ class Peers:
         self._begin_dialing(node)
 
     def forget(self, node: int) -> None:
-        """A node is a member no more: its connections end."""
+        """End the connections to a node that is not a member any more."""
         peer = self._peers.get(node)
         if peer is None:
             return
@@ -189,7 +187,7 @@ class Peers:
         return self._link(node, purpose) is not None
 
     def backlog_bytes(self, node: int, purpose: ConnectionPurpose = ConnectionPurpose.COMMANDS) -> int:
-        """Bytes that wait to be sent; 0 without a connection."""
+        """Return the bytes that wait to be sent; 0 without a connection."""
         link = self._link(node, purpose)
         return 0 if link is None else link.backlog_bytes
 
@@ -198,15 +196,17 @@ class Peers:
     def send(
         self, node: int, purpose: ConnectionPurpose, kind: FrameKind, group: int, body: Sequence[bytes]
     ) -> bool:
-        """Send a frame without waiting. Returns false if there is no connection, or too much waits on it for
-        groups: the frame was dropped. True: it is sent unless the connection is lost, which is reported then.
-        Raises `ValueError` if the body is above `wire.BODY_BYTES_MAX`.
+        """Send a frame without waiting; return whether it was accepted.
+
+        The result is false without a connection, or if too much of groups waits on it: the frame was dropped.
+        If it is true, the frame is sent unless the connection is lost, which is reported then. Raises
+        `ValueError` if the body is above `wire.BODY_BYTES_MAX`.
         """
         link = self._link(node, purpose)
         if link is None:
             return False
         waits = link.backlog_bytes if purpose is ConnectionPurpose.RAFT else 0
-        # One that is larger by itself goes when nothing waits: it could never be sent otherwise.
+        # A frame that is larger by itself is sent when nothing waits: it could never be sent otherwise.
         if waits and waits + sum(map(len, body)) > RAFT_BYTES_MAX:
             self.dropped += 1
             return False
@@ -217,8 +217,8 @@ class Peers:
         return True
 
     async def call(self, node: int, question: Document, timeout_s: float) -> Document:
-        """Ask a member. Raises `PeerUnreachable` if it is not connected, its connection is lost, or it takes
-        too long, and `RefusedError` as the other node raised it.
+        """Send a request to a member. Raises `PeerUnreachable` if it is not connected, its connection is
+        lost, or it takes too long, and `RefusedError` as the other node raised it.
         """
         link = self._link(node, ConnectionPurpose.COMMANDS)
         if link is None:
@@ -230,8 +230,8 @@ class Peers:
     async def ask_address(
         self, address: Address, question: Document, timeout_s: float, identity: Identity | None = None
     ) -> Document:
-        """Ask a node that is not known, or before this one is in a cluster, on a connection of its own.
-        `identity`: of the sender; None: this node's. Raises as `call`, and `HelloRefused`.
+        """Send a request to a node that is not known, or before this one is in a cluster, on a separate
+        connection. `identity`: that of the sender; None: this node's. Raises as `call`, and `HelloRefused`.
         """
         own = identity or self.identity
         place = peer_text(address)
@@ -303,7 +303,7 @@ class Peers:
         hello = greeting.peer
         assert hello is not None
         peer = self._peers.get(hello.node)
-        # It may have been forgotten, or have started anew, since it was judged.
+        # Since it was checked, the node may have been removed, or have started again.
         if peer is None or self._judge(hello) is not None:
             await close(transport.stream)
             return
@@ -365,7 +365,7 @@ class Peers:
     # -- greetings
 
     async def _meet(self, transport: Transport, proved: Callable[[], None]) -> PeerGreeting | None:
-        """Greet one that has come; None: it was refused, or lost."""
+        """Greet a node that has connected; None: it was refused, or lost."""
         greeting = self._greeting(ConnectionPurpose.QUESTION, self._judge, transport, dials=False)
         try:
             await greet(transport, greeting)
@@ -379,7 +379,7 @@ class Peers:
     async def _visit(
         self, node: int, name: str, address: Address, purpose: ConnectionPurpose
     ) -> tuple[Transport, PeerGreeting] | None:
-        """Dial a node that is known, and greet it; None: it was refused, or cannot be reached."""
+        """Dial a known node, and greet it; None: it was refused, or cannot be reached."""
 
         def judge(hello: Hello) -> str | None:
             if not hello.node and hello.name == name:
@@ -500,7 +500,7 @@ class Peers:
             waiting.over.set()
 
     def _unanswered(self, link: PeerLink) -> None:
-        # No answer will come over this connection.
+        # This connection will not bring any answer.
         for waiting in self._waiting.values():
             if waiting.link is link:
                 waiting.over.set()
@@ -547,9 +547,9 @@ class Peers:
             await trio.sleep_until(at)
 
     def _beat(self, link: PeerLink) -> None:
-        """Send a heartbeat over a connection for groups, before what waits there."""
+        """Send a heartbeat over a connection for groups, before all waiting frames."""
         if link.backlog_bytes > BACKLOG_BYTES_MAX:
-            return  # it does not read: more of them would only wait
+            return  # the other node does not read: more heartbeats would only wait
         told = self._version, int(trio.current_time() / CLOCK_TOLD_S)
         facts = b""
         if self._version and link.facts_told != told:
@@ -566,11 +566,11 @@ class Peers:
         known = node in self.liveness.hears
         if facts is not None:
             self._compare_clocks(link, facts.pop(CLOCK, None), facts.pop(ECHO, None))
-        # What it says of its start was proved in its hello.
+        # Its number of starts was proved in its hello.
         beat = beat._replace(incarnation=link.peer.identity.incarnation)
         self._tell(self.liveness.received(node, beat, now_ms()))
         if (node in self.liveness.hears) != known:
-            self._beat(link)  # it waits for that
+            self._beat(link)  # the other node waits for it
         if facts is not None:
             self._events.told(node, facts)
 
@@ -581,7 +581,7 @@ class Peers:
         link.clock_heard = [sent_ms, clock_ms]
         match echo:
             case [int(asked_ms), int(asked_came_ms)]:
-                # Before the node counts as alive: before anything is led by what its clock says.
+                # This comes before the node counts as alive: nothing may be led by its clock before.
                 ahead_ms = (asked_came_ms - asked_ms + sent_ms - clock_ms) // 2
                 round_trip_ms = clock_ms - asked_ms - (sent_ms - asked_came_ms)
                 self._events.clock_compared(link.peer.node, ahead_ms, max(0, round_trip_ms) // 2 + 1)
@@ -609,7 +609,7 @@ class Peers:
             self._version += 1
         self._tell(self.liveness.tick(now_ms()))
         now = trio.current_time()
-        # A loop that hung has not read what came meanwhile.
+        # A loop that hung has not read the frames that came meanwhile.
         late = now - self._looked_at > 3 * self.liveness.beat_ms / 1000
         self._looked_at = now
         silent_s = SILENT_TIMES * self.liveness.suspect_ms / 1000

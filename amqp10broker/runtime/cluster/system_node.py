@@ -1,5 +1,5 @@
-"""All groups of this node, with a clock and the ways to other nodes, in one task; and the system group, which
-decides on the cluster's metadata (`cluster.system`). Its members follow the nodes of the cluster.
+"""All groups of this node, with a clock and connections to other nodes, in one task; and the system group,
+which decides on the cluster's metadata (`cluster.system`). Its members follow the nodes of the cluster.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from amqp10broker.runtime.mailbox import Mailbox
 
 NO_MEMBER: Final = b"\0"
 MEMBER: Final = b"\1"
-"""In place of a message of a group: the node that is written to has no such member, or has it from now on."""
+"""Sent in place of a message of a group: the sender has no such member, or has it from now on."""
 
 LOOK_AT_GROUPS_EACH_S: Final = 0.25
-"""How often those that have no deadline are given a turn."""
+"""The interval of steps of callers without a deadline."""
 
 SendToGroup = Callable[[int, int, bytes], None]
 """Sends bytes of a group to a node, or loses them: node, group, bytes."""
@@ -40,7 +40,7 @@ SendToGroup = Callable[[int, int, bytes], None]
 
 class RaftNode:
     def __init__(self, send: SendToGroup) -> None:
-        clock = trio.lowlevel.current_clock()  # asked some ten times an entry
+        clock = trio.lowlevel.current_clock()  # called some ten times an entry
         self.groups = Groups(lambda: int(clock.current_time() * 1000), send)
         self.groups.on_unknown = self._unknown
         self.groups.on_added = self._begun
@@ -48,12 +48,12 @@ class RaftNode:
         self.on_failed: Callable[[StorageError], None] = _raise
         self._send = send
         self._absent: dict[int, set[int]] = {}
-        """By group: the nodes that were told that it has no member here."""
+        """For each group, the nodes that were notified that it has no member here."""
         self._turns: list[tuple[Callable[[], int | None], Callable[[], None]]] = []
         self._wake = trio.Event()
 
     def give_turns(self, deadline: Callable[[], int | None], turn: Callable[[], None]) -> None:
-        """Have something called when it is due, by `deadline` in ms, and now and then."""
+        """Call `turn` when it is due, by `deadline` in ms, and at intervals."""
         self._turns.append((deadline, turn))
         self.awaken()
 
@@ -66,7 +66,9 @@ class RaftNode:
             at = trio.current_time() + LOOK_AT_GROUPS_EACH_S
             for due in dues:
                 if due is not None:
-                    at = min(at, (due + 0.5) / 1000)  # so that `now_ms`, which is cut off, has reached it
+                    at = min(
+                        at, (due + 0.5) / 1000
+                    )  # so that `now_ms`, which is rounded down, has reached it
             self._wake = trio.Event()
             with trio.move_on_at(at):
                 await self._wake.wait()
@@ -80,9 +82,7 @@ class RaftNode:
     # --- what comes from other nodes ----------------------------------------------------------------
 
     def received(self, node: int, frames: Sequence[PeerFrame]) -> None:
-        """Handle frames of one read. Raises `BadBytes`; the connection that it came by is of no use
-        any more.
-        """
+        """Handle the frames of one read. Raises `BadBytes`; the connection must end."""
         messages: list[tuple[int, bytes]] = []
         for frame in frames:
             if frame.kind is not FrameKind.RAFT:
@@ -102,7 +102,7 @@ class RaftNode:
             self._send(node, group, MEMBER)
 
     def _unknown(self, node: int, group: int, message: Message) -> None:
-        # A node writes to a member that is not here: it suspects that until it is (see `raft.core`).
+        # A node sends to a member that is not here, and suspects it until it is (see `raft.core`).
         self._absent.setdefault(group, set()).add(node)
         self._send(node, group, NO_MEMBER)
 
@@ -115,12 +115,12 @@ class RaftNode:
                 notify = member.heard if there else member.suspect
                 notify(peer)
         if there and member.raft.status.leader is None:
-            member.campaign_at_tick()  # the one that was the first to begin stands for election
+            member.campaign_at_tick()  # the member that began first stands for election
         member.advance()
 
 
 def now_ms() -> int:
-    """The clock of groups, which never runs back."""
+    """Return the clock of groups, which never runs back."""
     return int(trio.current_time() * 1000)
 
 
@@ -131,12 +131,12 @@ def _raise(error: StorageError) -> None:
 _log = Log("amqp10broker.cluster")
 
 SendFrame = Callable[[int, ConnectionPurpose, FrameKind, bytes], bool]
-"""Sends a frame of the group to a node; False: there is no way to it."""
+"""Sends a frame of the group to a node; False: there is no connection."""
 
 CATCH_UP_S: Final = 300.0
 """How long a node waits at its start for a majority of the cluster (T2)."""
 LOOK_EACH_S: Final = 2.0
-"""How often it looks whether it is still a member."""
+"""The interval of its checks whether it is still a member."""
 TOLD_EACH_S: Final = 10.0
 
 
@@ -150,7 +150,7 @@ class SystemNode:
         raft: RaftNode,
         send: SendFrame,
     ) -> None:
-        """Take part in the group. `send`: sends a frame to a node; whether there is a way to it."""
+        """Take part in the group. `send`: sends a frame to a node; returns whether there is a connection."""
         self._raft = raft
         self._send = send
         self._sent_states: dict[int, tuple[int, int]] = {}
@@ -185,8 +185,7 @@ class SystemNode:
         self, started: NodeStarted, missing: Callable[[], str], look: Callable[[], Awaitable[None]]
     ) -> None:
         """Wait until this node has all metadata declared before its start. `look`: called periodically;
-        raises if there is no use in waiting. Raises `BrokerError` if no majority of the cluster was there in
-        all that time.
+        raises if waiting is useless. Raises `BrokerError` if there was no majority until the time limit.
         """
         done = trio.Event()
         self.system.start(started, done.set)
@@ -209,8 +208,8 @@ class SystemNode:
                 )
 
     async def propose(self, request: CatalogRequest[Any]) -> Any:
-        """Have a request decided, and wait for it. Raises `RefusedError` if it is refused, or not decided in
-        30 s.
+        """Have a request decided, and wait for the decision. Raises `RefusedError` if it is refused, or not
+        decided in 30 s.
         """
         mailbox: Mailbox[Any] = Mailbox()
         reply_to = self._reply_registry.open("cluster", mailbox)
@@ -233,12 +232,12 @@ class SystemNode:
         node = node_of(to)
         self._sent_states[node] = to, message.snapshot.point.index
         if not self._send(node, ConnectionPurpose.BULK, FrameKind.SNAPSHOT, MESSAGE.encode(message)):
-            # The member is not to be called while it says what it wants.
+            # The member must not be called while its output is handled.
             self._lost_states.add(node)
             self._raft.awaken()
 
     def received(self, node: int, frame: PeerFrame) -> None:
-        """The state of the group's leader has come, or a member has got ours."""
+        """Handle a part of the state of the group's leader, or a member's answer to ours."""
         if frame.kind is FrameKind.SNAPSHOT:
             self._raft.groups.received(node, [(SYSTEM_GROUP, frame.body)])
             self._send(node, ConnectionPurpose.BULK, FrameKind.SNAPSHOT_ANSWER, b"")
@@ -277,7 +276,7 @@ class SystemNode:
         try:
             member.change(change)
         except (ChangeRefused, NotLeader, NotReady):
-            return  # one is under way: this is looked at again
+            return  # one transfer is running: this is checked again
         kind, node = type(change).__name__.lower(), self._catalog.node_name(node_of(change.member))
         _log.info("the system group changes its members", change=kind, node=node)
         member.advance()

@@ -97,8 +97,8 @@ class VhostSlot:
         container: str | None = None,
         sole: bool = False,
     ) -> Self:
-        """Count a connection in. `sole`: it is to be the only one of its container. Raises `ResourceLocked`
-        if its container has a connection, and one of the two is to be the only one; `NotFound` without such a
+        """Count a connection in. `sole`: it must be the only one of its container. Raises `ResourceLocked` if
+        its container has a connection, and one of the two must be the only one; `NotFound` without such a
         virtual host; and `NotAllowed` if the user may not enter it, or a limit of connections is reached.
         """
         found = catalog.lookup_vhost(vhost)
@@ -120,7 +120,7 @@ class VhostSlot:
         return self._entry != before
 
     def leave(self) -> None:
-        """Count it out; the queues that it had for itself go. May be called twice."""
+        """Count it out, and delete its exclusive queues. May be called twice."""
         if self._left:
             return
         self._left = True
@@ -141,17 +141,18 @@ TOKEN_REFUSED: Final = "token refused: it is no token, or of another user, or ha
 LOST: Final = "lost: the client's socket ended without a close"
 
 READ_BYTES_MAX: Final = 512 * 1024
-"""Of one read while large frames come, of a client with one session or channel: half of what a session may
-write of large messages in a step (`sessions.context`)."""
+"""The size of a read while large frames come, for a client with one session or channel: half of what a
+session may write of large messages in a step (`sessions.context`).
+"""
 
 LARGE_FRAME_BYTES: Final = 8192
-"""Of a frame, on average over a read, for the next read to be larger: it is about 128 frames at most then."""
+"""The average size of a read's frames for the next read to be larger: it then has at most 128 frames."""
 
 _log = Log("amqp10broker.connection")
 
 
 class Engine(Protocol[Event, FaultIn]):
-    """The protocol's state machine: bytes in, events out; orders in, bytes out."""
+    """The protocol's state machine: bytes go in, events come out; commands go in, bytes come out."""
 
     @property
     def state(self) -> Enum: ...
@@ -180,22 +181,22 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
     Attributes:
         member: its place in a virtual host; None before it is open.
         budget: how much the reader may still hand over before other tasks run.
-        run_inline: whether what came with the last read is handled inline (`mailbox`).
+        run_inline: whether frames of the last read are handled inline (`mailbox`).
         end: how the connection ended, for the log.
         parts: its sessions or channels by number. A session that its client has ended is not among them, and
             may still be among `working`.
-        begun: how many sessions or channels there have been.
-        no_alarm: the reader waits for it; None while it does not wait out an alarm.
-        held_by: the session or channel that the reader waits for.
+        begun: the number of sessions or channels so far.
+        no_alarm: the event for which the reader waits; None while it does not wait for the end of an alarm.
+        held_by: the session or channel for which the reader waits.
     """
 
     protocol: ClassVar[str]
     word: ClassVar[str]
-    """What its parts are, in the log and in the names of those that ask queues."""
+    """The word for its parts, in the log and in the names of queues' clients."""
     heartbeat: ClassVar[bytes]
     open_state: ClassVar[Enum]
     awaiting_states: ClassVar[frozenset[Any]]
-    """The client's close, or its answer to ours, is still to come."""
+    """The states in which the client's close, or its answer to ours, is still to come."""
     closed_states: ClassVar[frozenset[Any]]
 
     def __init__(
@@ -226,7 +227,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         self.unfinished = unfinished
         self.log = ConnectionLog(number, peer, node_context.log_limits, node_context.catalog)
         self.member: VhostSlot | None = None
-        # The stream, and what is written and read.
+        # The stream, and the buffers for reading and writing.
         self.stream = stream
         self.writer = Writer(stream)
         self.output = OutputBuffer(self.writer, None, node_context.config.writer_buffer_bytes)
@@ -257,7 +258,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
     @property
     @abstractmethod
     def client_name(self) -> str:
-        """The name that the client has sent; empty without one."""
+        """The name that the client has sent; empty if it sent none."""
 
     @property
     def blocked_s(self) -> float:
@@ -275,11 +276,11 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
     @abstractmethod
     async def dispatch(self, events: list[Event]) -> None:
-        """Do what the client wants."""
+        """Carry out the events that the client caused."""
 
     @abstractmethod
     def answer_login(self, step: Success | Challenge | Failure | Unverified) -> None:
-        """Send the next step of the login; a failure has been delayed before."""
+        """Send the next step of the login. A failure has been delayed before."""
 
     @abstractmethod
     def refusal_text(self) -> str | None:
@@ -295,7 +296,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
     @abstractmethod
     def expel(self, reason: str) -> None:
-        """Close the connection because the user may not be in its virtual host any more."""
+        """Close the connection because the user may not use its virtual host any more."""
 
     @abstractmethod
     def expire(self) -> None:
@@ -303,19 +304,19 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
     @abstractmethod
     def close(self, reason: str, *, node_stops: bool) -> None:
-        """End in an orderly way because the node stops serving, or an operator asked for it."""
+        """End in order because the node stops serving, or an operator requested it."""
 
     @abstractmethod
     def on_idle_timeout(self) -> None:
-        """Nothing has come for too long: end it."""
+        """End the connection because no bytes have come for too long."""
 
     @abstractmethod
     def write_last(self) -> None:
-        """Write the connection's own last frame: all parts are over."""
+        """Write the connection's own last frame, when all parts have ended."""
 
     @abstractmethod
     def take_rest(self, data: bytes) -> None:
-        """Handle bytes that come while the peer's close is awaited."""
+        """Handle bytes that come while the peer's close is expected."""
 
     @property
     @abstractmethod
@@ -324,7 +325,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
     @abstractmethod
     async def wait_out_alarm(self) -> None:
-        """Return when the client may send; connections that have sent little during an alarm go on."""
+        """Return when the client may send. Connections that have sent little in an alarm continue at once."""
 
     @abstractmethod
     async def work(self, number: int, part: TaskT) -> None:
@@ -335,7 +336,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
     @abstractmethod
     def around(self, part: TaskT) -> WaitContext:
-        """Return its present activity for one of its parts."""
+        """Return the connection's present activity, for one of its parts."""
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -358,7 +359,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
                 await self._read()
             self._stop_parts()
         self.write_last()
-        # A client that does not read must not keep its connection alive for ever.
+        # Otherwise a client that does not read would keep its connection alive forever.
         outer.deadline = trio.current_time() + CLOSE_WAIT_S
         await self._await_peer_close()
 
@@ -367,7 +368,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
             self.member.leave()
 
     def release(self) -> None:
-        """Drop what refers back to it when it is over (see `SessionEndpoint.release`)."""
+        """Drop the references back to it when it is over (see `SessionEndpoint.release`)."""
 
     def give_up(self) -> None:
         self._given_up = True
@@ -378,7 +379,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
     @property
     def linger_s(self) -> float:
-        """For how long the client has time to close its socket when the connection is over."""
+        """How long the client may take to close its socket when the connection is over."""
         if self._given_up or self.writer.waiting_bytes:
             return 0.0
         return CLOSE_WAIT_S if self.member is None else LINGER_S
@@ -399,7 +400,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         self._outer.cancel_scope.cancel()
 
     async def _await_peer_close(self) -> None:
-        # After our close: read and throw away until the peer's close, the end, or the deadline.
+        # After the broker's close: read and drop everything until the peer's close, the end, or the deadline.
         try:
             while self.engine.state in self.awaiting_states and not self.writer.broken:
                 data = await self.receive()
@@ -415,7 +416,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
     async def _read(self) -> None:
         try:
             await self.greet()
-            await self._take(b"")  # what came behind the open
+            await self._take(b"")  # bytes that came after the open
             while self.is_open:
                 if self._node_context.alarms:
                     await self.wait_out_alarm()
@@ -449,7 +450,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         inline = self._node_context.reply_registry.inline
         last, self._read_as = self._read_as, inline.reads + 1
         inline.reads += 1
-        # Inline if few others were given little since this one was: theirs would hardly be a batch.
+        # Handle them inline if few other connections got little meanwhile: they would hardly make a batch.
         self.run_inline = len(data) <= LITTLE_BYTES and inline.reads - last <= 1 + OTHERS_MAX
         engine = self.engine
         frames = engine.frames_read
@@ -477,7 +478,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
     # --- login ------------------------------------------------------------------------------------
 
     async def shake_hands(self) -> None:
-        """From the first byte to the answer to open, within the time allowed."""
+        """Run the handshake, from the first byte to the answer to open, within the time allowed."""
         timeout_ms = self._node_context.config.handshake_timeout_ms
         with trio.move_on_after(timeout_ms / 1000) as limit:
             while not self.is_open and self.engine.state not in self.closed_states:
@@ -490,8 +491,8 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
                 while events:
                     await self.dispatch(events)
                     if self.member is not None or self._refused is not None:
-                        return  # it has its answer to open, and what is behind that does not hurry
-                    # Bytes behind a frame that waited for our answer.
+                        return  # it has its answer to open, and later bytes are not urgent
+                    # These bytes followed a frame that waited for the broker's answer.
                     events = self.engine.receive(b"")
                 self.flush()
         if limit.cancelled_caught:
@@ -499,7 +500,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
             self.give_up()
 
     def opened(self, frame_bytes_max: int, **said: object) -> None:
-        """The client has the answer to its open. `frame_bytes_max`: of the largest frame that it takes; 0:
+        """Note that the client has the answer to its open. `frame_bytes_max`: the most that it takes; 0:
         any.
         """
         if frame_bytes_max and isinstance(self.stream, WebSocketTransport):
@@ -507,7 +508,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         self.log.info("connection open", **said, transport=self.origin.transport)
 
     async def log_in(self, step: Step) -> None:
-        """Make one step of the login, with the time that it takes."""
+        """Make one step of the login, which may take time."""
         node_context = self._node_context
         assert self._authentication is not None
         answer = await node_context.logins.settle(
@@ -529,14 +530,14 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         self.answer_login(answer)
 
     async def _end_with_token(self) -> None:
-        # Waits until the token ends, or the last that the client has brought.
+        # Wait for the end of the token, or of the last one that the client has sent.
         clock = self._node_context.clock
         while isinstance(self.grants, TokenGrants):
             self._renewed = trio.Event()
             deadline = math.inf
             if self.grants.expires_at is not None:
-                # Authorities cut `exp` to whole seconds, so the present second is not cut either, as in
-                # RabbitMQ: a token that ends in three seconds lasts so long.
+                # Authorities round `exp` down to whole seconds, so the present second counts, as in RabbitMQ:
+                # a token that ends in three seconds is valid for that long.
                 deadline = clock.trio_time(int(self.grants.expires_at * 1000) + clock.now_ms() % 1000)
             with trio.move_on_at(deadline) as limit:
                 await self._renewed.wait()
@@ -547,7 +548,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
     async def renew(self, token: bytes) -> bool:
         """Continue with another token. Returns whether it was accepted; if not, the connection is closed.
 
-        After a login with a password any token is accepted, as in RabbitMQ: permissions are evaluated again.
+        After a login with a password any token is accepted, as in RabbitMQ; permissions are evaluated again.
         """
         problem = await self._take_token(self.grants, token) if isinstance(self.grants, TokenGrants) else None
         if problem is not None:
@@ -563,7 +564,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         return True
 
     async def _take_token(self, grants: TokenGrants, token: bytes) -> str | None:
-        # Returns None if it was taken, else why not, for the log. The old one counts to its end then.
+        # Return None if it was accepted, else the reason, for the log. The old token then stays valid.
         authentication = self._node_context.authenticator.begin(self.origin)
         step = authentication.start(Mechanism.PLAIN.value, b"\0\0" + token)
         answer = await self._node_context.logins.settle(authentication, step, self.origin.address)
@@ -591,7 +592,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
                 trio.current_time(),
                 self.bytes_received,
                 self.writer.bytes_sent,
-                # While the reader waits for something of ours, silence is not the client's.
+                # While the reader waits for a part of the broker, the client is not silent.
                 listening=self.no_alarm is None and not self.full,
             )
             if heartbeat:
@@ -660,7 +661,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
             if counted:
                 node_context.catalog.usage.close_channel(self.user)
             if self.parts.get(number) is part:
-                # What the client still sends on it is dropped.
+                # Frames that the client still sends on it are dropped.
                 del self.parts[number]
             part.service.release()
 
@@ -691,7 +692,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
             part.output.abandon()
 
     def fail(self, fault: Fault, **details: Any) -> None:
-        """Close the connection because the client, or the broker, cannot go on."""
+        """Close the connection because the client, or the broker, cannot continue."""
         if not self.is_open:
             return
         self.engine.fail(fault)
@@ -703,7 +704,9 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         self.log.warning("connection closed by the broker", **self.fault_fields(fault), **details)
 
     def crash(self, error: Exception) -> None:
-        """A fault of ours in this connection's tasks: log it once, with its cause, and end only this."""
+        """Log an internal error in this connection's tasks once, with its cause, and end only the
+        connection.
+        """
         self.log.error("connection failed by a fault in the broker", exc_info=error)
         self.fail(self.fault_of_ours(error))
         self.stop()
@@ -740,10 +743,11 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
 
 def next_read_bytes(given: int, frames: int, parts: int) -> int:
-    """Return the size of the next read: it may double while large frames fill the last. `given`: bytes of the
-    last read; `frames`: those in them; `parts`: sessions or channels of the connection, which queue up to
-    four messages each of what is read, and process them in one step. So reads shrink with their number, and
-    with small frames do not exceed `READ_BYTES`.
+    """Return the size of the next read. It may double while large frames fill the last one.
+
+    `given`: bytes of the last read; `frames`: their number of frames; `parts`: sessions or channels of the
+    connection. Each queues up to four messages of what is read, and processes them in one step. So reads
+    shrink with the number of parts, and with small frames do not exceed `READ_BYTES`.
     """
     if given < READ_BYTES or frames * LARGE_FRAME_BYTES > given:
         return READ_BYTES

@@ -1,6 +1,6 @@
-"""One AMQP 0-9-1 connection: its open, the channels on it, and what its reader does with events.
+"""One AMQP 0-9-1 connection: its open, its channels, and the reader's handling of events.
 
-The reader gives contents to a channel as long as that has credit for them. Then it waits, and with it
+The reader passes contents to a channel as long as that has credit for them. Then it waits, and with it
 everything on the connection.
 """
 
@@ -54,18 +54,18 @@ from amqp10broker.sessions.diagnosis.why_channel import channel_view
 from amqp10broker.sessions.messages import AlarmChanged, ConfigChanged, Frames, Notice, SessionMessage
 
 FLOW_SHOWN_S: Final = 1.0
-"""A connection is shown in state `flow` for so long after the reader went on."""
+"""A connection is shown in state `flow` for so long after the reader has continued."""
 
 
 class ChannelsContext(ConnectionContext):
-    """For a connection with channels. `channel_type`: makes one."""
+    """The context of a connection with channels. `channel_type`: makes one."""
 
     channel_type: Callable[..., BrokerChannel]
 
 
 class ChannelTask(EndpointTask[BrokerChannel]):
-    """An AMQP 0-9-1 channel and its task. `credit`: of the connection's reader. `discard`: called with
-    contents not to be read whole.
+    """An AMQP 0-9-1 channel and its task. `credit`: that of the connection's reader. `discard`: called with
+    contents that need not be read completely.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class ChannelTask(EndpointTask[BrokerChannel]):
 
     @property
     def over(self) -> bool:
-        # What the client sent before its close counts, also when a queue must answer first.
+        # All frames before the client's close count, even when a queue must answer first.
         service = self.service
         closed = service.state is ChannelState.CLOSED and not self.inbox.waiting
         return closed or (service.stopping and not service.busy)
 
     async def wait_for_credit(self) -> None:
-        """Wait until the channel takes another content."""
+        """Wait until the channel accepts another content."""
         while self.credit.blocked and not self.inbox.closed:
             self._granted = trio.Event()
             await self._granted.wait()
@@ -102,7 +102,7 @@ class ChannelTask(EndpointTask[BrokerChannel]):
                 self._granted.set()
 
     def _on_fault(self) -> None:
-        self.service.write_output(self.output)  # what was handled before it is answered
+        self.service.write_output(self.output)  # frames that were handled before it are answered
 
     def _release_reader(self) -> None:
         service = self.service
@@ -112,7 +112,7 @@ class ChannelTask(EndpointTask[BrokerChannel]):
         if self._held and not service.backlog:
             super()._release_reader()
         credit = self.credit
-        # While a queue holds the channel up it gives no credit.
+        # While a queue stops the channel, the channel returns no credit.
         if credit.unreturned >= credit.more_after and not service.publishing.blocked:
             credit.give_back()
             if self._granted is not None and not credit.blocked:
@@ -150,7 +150,7 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
         )
         self._mechanism = ""
         self._held_until = -FLOW_SHOWN_S
-        # The channel that the reader waits for, for its credit or for room in its mailbox; and since when.
+        # The channel for whose credit or mailbox the reader waits, and since when.
         self._waited_for: ChannelTask | None = None
         self._waits_at = 0.0
         self._published = False
@@ -162,7 +162,7 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
 
     @property
     def reader_waits(self) -> int:
-        """Why the connection is not read, as the number of a reason in flow events; 0 if it is."""
+        """The reason why the connection is not read, as a number in flow events; 0 if it is read."""
         if self.held_by is not None:
             return Wait.CREDIT_FLOW.number
         return Wait.BLOCKED_BY_ALARM.number if self.no_alarm is not None else 0
@@ -205,7 +205,8 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
                     await self.go_on_with_login(event.response)
                 case ConnectionTuneOk():
                     if event.heartbeat:
-                        # Two intervals of silence are too many; ours are sent after half of one.
+                        # The connection ends after two intervals of silence; the broker sends after half of
+                        # one.
                         ms = 1000 * event.heartbeat
                         self.start_heartbeats(IdleTimer(2 * ms, ms, trio.current_time()))
                 case ConnectionOpen():
@@ -317,7 +318,7 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
             self.no_alarm.set()
 
     async def _pass_on(self, event: ChannelItems) -> None:
-        # Gives a channel its items, as many in one turn as others can wait for.
+        # Pass a channel its items, in portions between which other tasks run.
         budget = self.budget
         for items in budget.portions(event.items):
             await self._give(event.channel, items)
@@ -336,7 +337,8 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
                 if now is not None:
                     batch.append(now)
                 if rest is not None:
-                    # More than it may be given now: what it may, and then everybody waits.
+                    # The batch exceeds the channel's credit: pass the part that fits, then let the reader
+                    # wait.
                     channel = await self._put(channel, batch)
                     batch = []
                     if channel is not None:
@@ -356,7 +358,7 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
             return channel
         following = self._channel(channel.service.number)
         if following is not None:
-            # What is behind the close was sent before its answer was read.
+            # Frames after the close were sent before its answer was read.
             following.service.state = ChannelState.CLOSED
         return following
 
@@ -385,7 +387,7 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
             self.held_by = None
             self._held_until = trio.current_time()
             if channel.on_wake is not None:
-                channel.on_wake()  # until now it has waited for us
+                channel.on_wake()  # until now it has waited for this task
 
     @contextmanager
     def _waiting_for(self, channel: ChannelTask) -> Iterator[None]:
@@ -439,7 +441,7 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
         return {"code": int(fault.code), "text": fault.reply_text, "method": method}
 
     def close(self, reason: str, *, node_stops: bool) -> None:
-        """End in an orderly way because the node stops serving, or an operator asked for it."""
+        """End in order because the node stops serving, or an operator requested it."""
         if self.engine.state is ConnectionState.RUNNING:
             self.engine.close(ReplyCode.CONNECTION_FORCED, reason)
         self.end = f"by the broker: {reason}"

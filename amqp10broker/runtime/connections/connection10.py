@@ -1,4 +1,4 @@
-"""One AMQP 1.0 connection: its open, the sessions on it, and what its reader does with events."""
+"""One AMQP 1.0 connection: its open, its sessions, and the reader's handling of events."""
 
 from __future__ import annotations
 
@@ -70,13 +70,14 @@ from amqp10broker.sessions.messages import (
 )
 
 EXCESS_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Payload of transfers that is taken from one connection during an alarm: what a client had given to its
-socket before it learned that its windows are closed. The windows alone would let 52 MB come on each session,
-400 frames of 128 KiB."""
+"""The payload of transfers that is accepted from one connection during an alarm: transfers that the client
+had sent before it received the closed windows. The windows alone would permit 52 MB on each session, 400
+frames of 128 KiB.
+"""
 
 
 class SessionsContext(ConnectionContext):
-    """For a connection with sessions. `session_type`: makes one."""
+    """The context of a connection with sessions. `session_type`: makes one."""
 
     session_type: Callable[..., BrokerSession]
 
@@ -120,14 +121,14 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
         self._of_jms = False
         self._names = LinkNames()
         self._numbers = TransactionNumbers(number)
-        # Sessions with transactions whose time runs; one task looks after all of them, while there are any.
+        # Sessions with a running timeout of a transaction. One task checks all of them, while there are any.
         self._timed: dict[Mailbox[SessionMessage], Transactions] = {}
         self._times = False
-        # A session counts until its task is gone, which is later than its channel is free again.
+        # A session counts until its task has ended, which is later than its channel is free again.
         self._running = Bound(config.session_max_per_connection)
         self._held_channel = 0
         self._held_at = 0.0
-        # Payload of transfers that came during an alarm.
+        # The payload of transfers that came during an alarm.
         self._excess_bytes = 0
 
     @property
@@ -145,7 +146,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
     async def _refuse(self, fault: AmqpError) -> None:
         node_context = self._node_context
         if fault.condition != Condition.INVALID_FIELD:
-            # Trying names of virtual hosts has to be as slow as guessing passwords.
+            # Guessing names of virtual hosts must be as slow as guessing passwords.
             delay_s = node_context.config.auth_failure_delay_ms / 1000
             await node_context.logins.hold(self.origin.address, delay_s)
         opened = self.engine.remote_open
@@ -191,7 +192,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
                     container=opened.container_id,
                     sole=wants_sole_connection(opened),
                 )
-            except NotAllowed as refusal:  # checked by now: what is left are limits
+            except NotAllowed as refusal:  # all checks but the limits were made before
                 fault = AmqpConnectionError(Condition.RESOURCE_LIMIT_EXCEEDED, refusal.description)
             except ResourceLocked as refusal:
                 fault = not_sole(refusal)
@@ -256,7 +257,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
         )
 
     async def _pass_on(self, event: FramesReceived) -> None:
-        # Gives a session its frames, as many in one turn as others can wait for.
+        # Pass a session its frames, in portions between which other tasks run.
         session = self.parts.get(event.channel)
         if event.ended:
             self.parts.pop(event.channel, None)
@@ -285,7 +286,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
         super().tell(message)
 
     async def _begin(self, event: BeginReceived) -> None:
-        # When one more may be there, and in a turn in which it may begin.
+        # The session begins when there is room for one more, and in a portion that has room for it.
         if self._running.full:
             mapped = set(self.parts.values())
             await self._wait_for(next(each for each in self.working if each not in mapped), self._running)
@@ -295,7 +296,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
         self._start_session(event)
 
     async def _wait_for(self, session: SessionTask, bound: Bound) -> None:
-        # Read nothing until a bound is kept again that a session uses up.
+        # Read nothing while a session exceeds a bound.
         self.flush()
         self.held_by, self._held_channel = session, session.service.session.channel
         self._held_at = trio.current_time()
@@ -368,8 +369,9 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
             self.start_companion(self._tell_overdue, transactions.due_ms)
 
     async def _tell_overdue(self, first_ms: int | None) -> None:
-        # While the time of a transaction runs. All run equally long: a later one is due later. It outlives
-        # the one that started it, which is due at `first_ms`: most are discharged before this begins.
+        # This runs while the time of a transaction runs. All have the same timeout, so a later one is due
+        # later. It outlives the transaction that started it, which is due at `first_ms`: most are discharged
+        # before this begins.
         clock = self._node_context.clock
         due = [] if first_ms is None else [first_ms]
         while self._timed:
@@ -380,7 +382,8 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
                 if (due_ms := transactions.due_ms) is not None and due_ms > now_ms:
                     due.append(due_ms)
                     continue
-                # The session asks again: when it begins another, or has ended what is overdue and has more.
+                # The session requests it again for its next transaction, or if more are left after the
+                # overdue ones.
                 del self._timed[inbox]
                 if due_ms is not None:
                     inbox.put(Notice.TRANSACTIONS_DUE)
@@ -406,10 +409,10 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
         self.fail(AmqpConnectionError(Condition.UNAUTHORIZED_ACCESS, CREDENTIAL_EXPIRED))
 
     def close(self, reason: str, *, node_stops: bool) -> None:
-        """End in an orderly way because the node stops serving, or an operator asked for it.
+        """End in order because the node stops serving, or an operator requested it.
 
-        `amqp:connection:forced` makes many clients connect again, which is right after the former only. The
-        container of Proton for Python does nothing about it, and ends with any other condition.
+        `amqp:connection:forced` makes many clients connect again, which is right only if the node stops. The
+        container of Proton for Python ignores it, and ends with any other condition.
         """
         condition = Condition.CONNECTION_FORCED if node_stops else Condition.INTERNAL_ERROR
         self._stopped_by = AmqpConnectionError(condition, f"Connection forced: {reason}")

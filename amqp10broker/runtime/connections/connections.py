@@ -1,4 +1,4 @@
-"""All connections of a broker, of both protocols, and its suspended links, each of which ends in time."""
+"""All connections of a broker, of both protocols, and its suspended links with their timers."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _log = Log("amqp10broker.connection")
 Connection: TypeAlias = ClientConnection[Any, Any, Any]
 
 PARTS_AT_ONCE: Final = 100
-"""Connections, and what is in them, that are looked at before others have their turn: a few milliseconds."""
+"""The number of connections and their parts that are visited before other tasks run: a few milliseconds."""
 
 
 class LoopYield:
-    """Lets others have theirs while many connections are looked at."""
+    """Lets other tasks run while many connections are visited."""
 
     __slots__ = ("_parts",)
 
@@ -73,8 +73,8 @@ class ClosedConnections:
 
 
 class Connections(dict[int, Connection]):
-    """Open connections by number. `lingering`: of sockets whose connection is over, oldest first. `past`:
-    what those that have ended leave to be counted, beside what their clients did (`gone`).
+    """Open connections by number. `lingering`: the sockets of connections that are over, oldest first.
+    `past`: sums of ended connections, besides the counters of their clients (`gone`).
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -104,11 +104,11 @@ class Connections(dict[int, Connection]):
 
     @property
     def count(self) -> int:
-        """Number of open connections, including those before their protocol header."""
+        """The number of open connections, including those before their protocol header."""
         return len(self) + len(self.greetings)
 
     def has_room(self, maximum: int) -> bool:
-        """Whether one more may come; a socket that lingers makes room."""
+        """Return whether there is room for one more connection. A lingering socket is closed to make room."""
         if self.count + len(self.lingering) >= maximum and self.lingering:
             oldest = next(iter(self.lingering))
             del self.lingering[oldest]
@@ -116,9 +116,10 @@ class Connections(dict[int, Connection]):
         return self.count < maximum
 
     async def linger(self, stream: Stream, seconds: float) -> None:
-        """Read and drop what a client still sends on a connection that is over, until it closes the socket. A
-        client that finds it closed takes it for lost, whatever it has read; and closed with something unread,
-        the kernel would reset it, and take our last words back.
+        """Read and drop further bytes on a connection that is over, until the client closes the socket.
+
+        A client that finds the socket closed considers the connection lost, whatever it has read. And if the
+        broker closed it with unread bytes, the kernel would reset it, and drop the broker's last frames.
         """
         with trio.move_on_after(seconds) as scope:
             if self.stopping:
@@ -134,12 +135,12 @@ class Connections(dict[int, Connection]):
                 self.lingering.pop(scope, None)
 
     def stop(self, reason: str) -> None:
-        """Serve no new one, and end those that there are in order."""
+        """Accept no new connection, and end the present ones in order."""
         self.stopping = True
         self.turn_out(reason)
 
     def turn_out(self, reason: str) -> None:
-        """End those that there are in order."""
+        """End the present connections in order."""
         for scope in (*self.greetings, *self.lingering):
             scope.cancel()
         for connection in list(self.values()):
@@ -161,12 +162,12 @@ class Connections(dict[int, Connection]):
         )
 
     def totals_of_vhosts(self) -> dict[str, dict[str, int | None]]:
-        """The same by virtual host alone: no queue is looked at."""
+        """Return the same counters by virtual host alone; no queue is visited."""
         _, vhosts, _ = self._by()
         return vhosts
 
     async def views(self, after: int = 0, most: int | None = None) -> list[ConnectionView]:
-        """Views of authenticated connections, by number, in portions. `most`: so many at most; None: all."""
+        """Return views of authenticated connections, by number, in portions. `most`: at most so many."""
         found: list[ConnectionView] = []
         turns = LoopYield()
         for number in sorted(number for number in self if number > after):
@@ -199,7 +200,7 @@ async def what_waits(
 
 
 class ClientsContext(BrokerContext):
-    """For code that looks at all connections."""
+    """The context of code that visits all connections."""
 
     connections: Connections
 
@@ -210,8 +211,8 @@ def _whose(connection: Connection) -> Whose:
 
 class Rights:
     """Checks all connections after a change of users or permissions; simultaneous changes, such as those of a
-    definitions file, together. A connection whose user has lost access to its virtual host is closed. After a
-    change of permissions, sessions and channels check each of their consumers; publishes are always checked
+    definitions file, together. A connection is closed if its user has lost access to its virtual host. After
+    a change of permissions, sessions and channels check each of their consumers; publishes are always checked
     (`sessions.routes`).
     """
 
@@ -229,7 +230,7 @@ class Rights:
             for connection in list(self._connections.values()):
                 member = connection.member
                 if member is None or connection.reading.cancel_called:
-                    continue  # it asks when it opens; it is closing, for a reason of its own
+                    continue  # it checks when it opens; or it is closing for another reason
                 try:
                     if member.permission_changed():
                         connection.tell(Notice.ACCESS_CHANGED)
@@ -241,7 +242,7 @@ _links_log = Log("amqp10broker.keeping")
 
 
 class SuspendedLinks:
-    """The broker around `ResumableLinks`, and the task that looks at what has run out."""
+    """Connects `ResumableLinks` with the broker, and has the task that ends links when their time is over."""
 
     def __init__(self, node_context: BrokerContext) -> None:
         self._node_context = node_context
@@ -267,7 +268,7 @@ class SuspendedLinks:
         return user in self._node_context.catalog.users
 
     def left(self, key: PlanKey) -> None:
-        """A user or a virtual host has been deleted (`Catalog.on_left`)."""
+        """End the links of a deleted user or virtual host (`Catalog.on_left`)."""
         if key[0] == "user":
             self.links.revoke(user=key[1])
         else:

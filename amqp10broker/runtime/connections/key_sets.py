@@ -1,4 +1,4 @@
-"""Tokens of a running broker: verified by the time of day, with keys that the authority may change."""
+"""Tokens of a running broker, verified by the time of day, with keys that the authority may change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from amqp10broker.runtime.log import Log
 _log = Log("amqp10broker.login")
 
 FETCH_TIMEOUT_S: Final = 5.0
-"""For an authority's answer, and for each part of it: a server may send a byte a second."""
+"""The time limit for an authority's answer, and for each part of it: a server may send a byte a second."""
 KEY_SET_BYTES_MAX: Final = 1_000_000
 _PART_BYTES: Final = 65_536
 _LATE: Final = f"it took longer than {FETCH_TIMEOUT_S:g} s"
@@ -57,10 +57,10 @@ class LivingTokens:
     async def fetch(self) -> None:
         async with self._fetching:
             if self._uri is None or not self.may_fetch():
-                return  # another login has just asked
+                return  # another login has just requested it
             fetched: Any = _LATE
             with trio.move_on_after(FETCH_TIMEOUT_S):
-                # A thread that is left behind ends with its socket; the next waits for it, so there is one.
+                # An abandoned thread ends with its socket. The next fetch waits for it, so there is only one.
                 fetched = await trio.to_thread.run_sync(
                     fetch_key_set, self._uri, self._ca_file, abandon_on_cancel=True, limiter=self._thread
                 )
@@ -81,7 +81,7 @@ class LivingTokens:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows those to where no one between can put a key of its own."""
+    """Follows redirects only to places where no third party can replace a key."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
@@ -177,7 +177,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 def explained(config: Config, token: bytes, now_s: float) -> dict[str, Any]:
     """Return the meaning of a token for a broker of this configuration. `now_s`: the time of day, in seconds.
-    ``refused`` is why it would be, or None; the rest is there when the signature is right. Raises
+    ``refused`` is the reason of a refusal, or None; the rest is there when the signature is right. Raises
     `ConfigError` as `verifier`.
     """
     tokens = LivingTokens(config, lambda: now_s)

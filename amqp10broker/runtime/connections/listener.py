@@ -1,4 +1,4 @@
-"""Accepting connections, and keeping one connection's failure from the others."""
+"""The listener: it accepts connections, and isolates the failure of one from the others."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HTTP_BEGINS: Final = b"GET "
 
 @dataclass(frozen=True, slots=True)
 class Greeted:
-    """A client after its protocol header. `stream`: the one that it came by, or a WebSocket over that."""
+    """A client after its protocol header. `stream`: the accepted stream, or a WebSocket over it."""
 
     protocol: WireProtocol
     first_bytes: bytes
@@ -52,13 +52,13 @@ class Greeted:
 
 
 class ListenerContext(SessionsContext, ChannelsContext, ClientsContext):
-    """For what accepts connections.
+    """The context of code that accepts connections.
 
     Attributes:
-        faulty_stream: makes of a stream, for a connection's number, one that commits faults; None: no faults.
-        connected: to be called with a connection before it runs.
-        disconnected: likewise, with one that is over.
-        not_greeted: likewise, with the number, the peer, the header and the answer of a client whose protocol
+        faulty_stream: wraps a stream, for a connection's number, in one that injects faults; None: no faults.
+        connected: called with a connection before it runs.
+        disconnected: called with one that is over.
+        not_greeted: called with the number, the peer, the header and the answer for a client whose protocol
             header is not supported.
     """
 
@@ -69,7 +69,7 @@ class ListenerContext(SessionsContext, ChannelsContext, ClientsContext):
 
 
 class Listener:
-    """Listens at the addresses of one broker, and makes connections of what comes."""
+    """Listens at the addresses of one broker, and makes connections of accepted sockets."""
 
     _sockets: BoundSockets
     _ports: list[list[int]]
@@ -84,9 +84,9 @@ class Listener:
     # --- addresses --------------------------------------------------------------------------------
 
     def begin(self, sockets: BoundSockets, serving: trio.Nursery) -> None:
-        """Serve what is given from now on. `serving`: runs connections."""
+        """Serve these sockets from now on. `serving`: runs connections."""
         if self._node_context.config.websocket_on_port:
-            # Now, and not at the first such client, when no file may be left to open.
+            # It is imported now: at the first such client the limit of open files may be reached.
             import_module("amqp10broker.runtime.http.http_connection")
         self._sockets = sockets
         self._ports = [
@@ -123,7 +123,7 @@ class Listener:
         """
         if self._accepting is not None or self._nursery is None:
             return
-        # Where the configuration names no port the kernel has chosen one, which clients know by now.
+        # Where the configuration has no port, the kernel has chosen one, which clients use by now.
         kept: dict[str, Any] = {
             name: ports[0] for name, ports in zip(("port", "tls_port"), self._ports, strict=True) if ports
         }
@@ -146,7 +146,7 @@ class Listener:
     # --- clients ----------------------------------------------------------------------------------
 
     def has_room_for(self, peer: str, turn: str) -> bool:
-        """Whether a client may connect, as far as that depends on others; logs a warning if not."""
+        """Whether a client may connect, as far as that depends on other clients; logs a warning if not."""
         if self._accepting is None:
             return False
         maximum = self._node_context.config.connection_max
@@ -165,7 +165,7 @@ class Listener:
         try:
             transport = SocketTransport(sock)
             origin = origin_of(sock, address)
-        except OSError as error:  # the client has gone already
+        except OSError as error:  # the client has disconnected already
             _log.debug("connection lost before it began", peer=peer, reason=str(error))
             sock.close()
             return
@@ -186,7 +186,7 @@ class Listener:
         stream = tls_stream(sock, tls)
         reason = "handshake timed out"
         with trio.CancelScope() as scope:
-            # It counts as a connection from here on, and stopping does not wait for it.
+            # It counts as a connection from here on, and a stop does not wait for it.
             self._connections.greetings.add(scope)
             if self._connections.stopping:  # accepted a moment before the end
                 scope.cancel()
@@ -206,7 +206,7 @@ class Listener:
 
     async def serve_stream(self, stream: Stream, peer: str, origin: Peer) -> None:
         """Serve any stream as a client's connection; a fault in it ends only it."""
-        number = next(self._connections.numbers)  # unique in this broker's life
+        number = next(self._connections.numbers)  # unique while this broker runs
         try:
             greeted = await self._greet(stream, number, peer, origin)
             if greeted is not None:
@@ -216,7 +216,8 @@ class Listener:
         except Exception as error:
             _log_fault(number, peer, error)
         except BaseExceptionGroup as group:
-            # `except* Exception` by hand: PyPy 8.0 raises AssertionError in place of what that does not take.
+            # This is `except* Exception` by hand: PyPy 8.0 raises AssertionError in place of the exceptions
+            # that it does not match.
             faults, rest = group.split(Exception)
             if faults is None or rest is None:  # a group of Exceptions alone is an Exception
                 raise
@@ -236,7 +237,7 @@ class Listener:
         return stream
 
     async def _serve(self, greeted: Greeted, stream: Stream, number: int, peer: str) -> float:
-        # Serve a client until its connection is over; returns for how many seconds its socket lingers.
+        # Serve a client until its connection is over; return for how many seconds its socket lingers.
         kind = Connection10 if greeted.protocol is WireProtocol.AMQP_10 else ConnectionTask091
         connection = kind(
             *(self._node_context, stream, number, peer),
@@ -299,17 +300,17 @@ class Listener:
                 self._node_context.not_greeted(number, peer, data, greeting.reply)
                 await stream.send_all(greeting.reply)
                 return None
-            # AMQP 1.0's engine reads the header itself, for it has more than one.
+            # AMQP 1.0's engine reads the header itself, because it has more than one.
             at = 0 if greeting.protocol is WireProtocol.AMQP_10 else HEADER_BYTES
             return Greeted(greeting.protocol, data[at:], stream, origin)
 
     async def _go_over(
         self, stream: Stream, number: int, peer: str, origin: Peer, data: bytes
     ) -> Greeted | None:
-        # With h11: see `begin`. A broker without WebSocket at this port does not need it.
+        # This imports h11: see `begin`. A broker without WebSocket at this port does not need it.
         from amqp10broker.runtime.http.http_connection import only_websocket, serve_until_websocket
 
-        # It has been given room as it was accepted.
+        # It got its room when it was accepted.
         config = self._node_context.config
         came = await serve_until_websocket(
             *(config, lambda: True, stream, peer, origin), run=only_websocket, first_bytes=data

@@ -33,13 +33,15 @@ from amqp10broker.runtime.log import Log
 _log = Log("amqp10broker.login")
 
 VERIFICATIONS_MAX: Final = 2
-"""Passwords verified at one time: each takes 19 MiB and a processor."""
+"""The number of passwords verified at one time: each takes 19 MiB and a processor."""
 
 HELD_MAX: Final = 200
-"""Clients of one address held after a failed login at one time: as many a second with the default delay."""
+"""The number of clients of one address that wait after a failed login at one time: as many per second with
+the default delay.
+"""
 
 FAULT_TOLD_S: Final = 60.0
-"""Between two entries in the log about faults of ours in logins: whoever knows no password may cause them."""
+"""The interval of log entries about internal errors in logins, which any client can cause."""
 
 _CROWDED: Final = Unverified("too many logins from your address wait for their verification; try again later")
 _FAULTY: Final = Unverified("the login was not verified by a fault in the broker: see its log; try again")
@@ -52,7 +54,7 @@ async def run_slow(work: Callable[[], Any]) -> Any:
 
 
 class _Verification:
-    """A verification with its waiting clients, and its result."""
+    """A verification with the clients that wait for it, and its result."""
 
     __slots__ = ("fault", "over", "result", "slow")
 
@@ -73,23 +75,23 @@ class _Verification:
 
 
 class Logins:
-    """The logins of one broker. `run` is a task of its own that serves the queue."""
+    """The logins of one broker. `run` is a separate task that serves the queue."""
 
     def __init__(self) -> None:
         self.attempts: dict[str, Tried] = {}
         self._turns: LoginQueue[_Verification] = LoginQueue()
         self._more = trio.Event()
         self._held: Counter[str] = Counter()
-        # Addresses of which the log has told that they are turned away.
+        # Addresses for which the log already has an entry that they are refused.
         self._turned_away: set[str] = set()
-        # Address -> how many were refused since it was told in the log that they are.
+        # Address -> the number of refusals since the last log entry about it.
         self._refused: dict[str, int] = {}
         self._fault_due = float("-inf")
 
     async def settle(
         self, authentication: Authentication, step: Step, address: str, protocol: str | None = None
     ) -> Success | Failure | Challenge | Unverified:
-        """Do the work of a step, until the client's next input is needed. `protocol`: of a login that counts
+        """Carry out a step, until the client's next input is needed. `protocol`: that of a login which counts
         as an attempt when it is decided.
         """
         try:
@@ -124,8 +126,8 @@ class Logins:
                 self._turned_away.discard(address)
 
     def turns_away(self, address: str) -> bool:
-        """Whether an address has had too many failed logins just now to accept more: a handshake is dearer
-        for the broker than for the client, and a storm of them would delay all others.
+        """Return whether an address has had too many failed logins recently to accept more. A handshake takes
+        more time of the broker than of the client, and a storm of them would delay all other clients.
         """
         if self._held[address] < HELD_MAX:
             return False
@@ -155,7 +157,7 @@ class Logins:
 
     def _tell_refused(self, turn: Turn[_Verification]) -> None:
         if turn.address not in self._refused:
-            # Once, until nobody of the address waits: a storm must not become one of the log.
+            # Logged once until no client of the address waits: a storm must not flood the log.
             _log.warning("logins are refused unverified: too many wait", address=turn.address)
         self._refused[turn.address] = self._refused.get(turn.address, 0) + turn.waiting
         turn.work.over.set()
@@ -204,7 +206,7 @@ def authenticator(
 
 
 def read_field_table(data: bytes) -> Mapping[str, object] | None:
-    """The pairs of a field table without its length, as AMQPLAIN sends it; None if it is none."""
+    """Return the pairs of a field table without its length, as AMQPLAIN sends it; None if it is malformed."""
     try:
         table, end = decode_table(len(data).to_bytes(4, "big") + data, 0)
     except DecodeError:

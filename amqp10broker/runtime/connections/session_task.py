@@ -1,10 +1,10 @@
-"""The tasks of AMQP 1.0 sessions and AMQP 0-9-1 channels, what their connection's reader may give them, and
-its writer, which joins what waits into one send. The meaning of messages is in `sessions`.
+"""The tasks of AMQP 1.0 sessions and AMQP 0-9-1 channels, the budget of their connection's reader, and its
+writer, which joins waiting output into one send. `sessions` has the meaning of messages.
 
-Sessions do not wait for the writer when they have answers to give; they stop making *transfers* while
+Sessions do not wait for the writer when they have answers to give. They stop making *transfers* while
 `writer_buffer_bytes` of theirs are not sent (`OutputBuffer.room`), so that a 16 MiB message on one session is
-never more than one frame ahead of another session's. Only a client that keeps asking and does not read makes
-its sessions wait here, and through them its reader: its own TCP pushes it back.
+never more than one frame ahead of another session's. Only a client that sends requests and does not read
+makes its sessions wait here, and through them its reader; TCP then slows the client down.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from amqp10broker.sessions.context import LARGE_PIECE_BYTES, SessionEndpoint
 from amqp10broker.sessions.messages import Frames, Notice, SessionMessage
 
 CONTROL_BYTES_MAX: Final = 262_144
-"""Answers (flows, dispositions, attaches) that one session may have waiting before it stops
-listening to its client."""
+"""The bytes of answers (flows, dispositions, attaches) of one session that may wait before it stops handling
+its client's frames.
+"""
 
 
 @dataclass(eq=False, slots=True)
@@ -41,9 +42,12 @@ class Write:
 
 @dataclass(slots=True, eq=False)
 class OutputBuffer:
-    """One session's way to the writer (or the connection's own, for open and close). `room`: bytes of
-    transfers that may be made now. `waiting_bytes`: of transfers that are not sent. `overfull`: the session
-    must stop listening until the client has read its answers.
+    """The output of one session to the writer (or the connection's own, for open and close).
+
+    Attributes:
+        room: bytes of transfers that may be made now.
+        waiting_bytes: bytes of transfers that are not sent.
+        overfull: the session must stop handling frames until the client has read its answers.
     """
 
     _writer: Writer
@@ -65,19 +69,19 @@ class OutputBuffer:
         self._wake_session()
 
     def put(self, pieces: Sequence[bytes | memoryview], transfer_bytes: int = 0) -> None:
-        """Give bytes to the writer, in order; sent at once when nothing is before them."""
+        """Give bytes to the writer, in order; they are sent at once when none wait before them."""
         self._writer.put(Write(self, pieces, transfer_bytes))
         if self._wanted:
             self._wake_session()
 
     def _wake_session(self) -> None:
-        # By a message even when the bytes have gone out at once: the other tasks get their turn between.
+        # The mailbox gets a message even when the bytes have been sent at once: other tasks run in between.
         if self.room > 0 and self._inbox is not None:
             self._wanted = False
             self._inbox.put(Notice.WRITER_READY)
 
     def written(self, write: Write) -> None:
-        """The writer has sent a write it kept."""
+        """Note that the writer has sent a waiting write."""
         self.count(write, -1)
         if self._wanted:
             self._wake_session()
@@ -86,7 +90,7 @@ class OutputBuffer:
             self._drained = None
 
     def count(self, write: Write, sign: int = 1) -> None:
-        """Count a write that waits; with -1 one that waited."""
+        """Count a write that waits; with -1, a write that has waited."""
         self.waiting_bytes += sign * write.transfer_bytes
         self.room -= sign * write.transfer_bytes
         self._control_bytes += sign * (write.size - write.transfer_bytes)
@@ -98,7 +102,7 @@ class OutputBuffer:
             await self._drained.wait()
 
     def abandon(self) -> None:
-        """Release all that wait: the writer or session has ended."""
+        """Release everything that waits, because the writer or session has ended."""
         self._abandoned = True
         if self._drained is not None:
             self._drained.set()
@@ -106,20 +110,20 @@ class OutputBuffer:
 
 
 class Tap(NamedTuple):
-    """The observer of a connection's bytes, see `tracing`; must not raise. `sent`: takes whole frames."""
+    """The observer of a connection's bytes, see `tracing`. It must not raise. `sent`: takes whole frames."""
 
     received: Callable[[bytes], None]
     sent: Callable[[bytes | memoryview], None]
 
 
 class Writer:
-    """One connection's writer. `tap`: the observer of the connection's bytes; None: there is none."""
+    """One connection's writer. `tap`: the observer of the connection's bytes, or None."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._direct = stream if isinstance(stream, SocketTransport) else None
         self._mailbox: Mailbox[Write] = Mailbox()
-        # Of which something waits here, as far as is known: that of a session that has ended must not stay.
+        # The outputs with waiting bytes. That of an ended session must not stay.
         self._outputs: set[OutputBuffer] = set()
         self._idle = False
         self.bytes_sent = 0
@@ -134,8 +138,8 @@ class Writer:
 
     @property
     def waiting_since(self) -> float:
-        """When the socket took something last while bytes waited, by Trio's clock, or since when they wait.
-        Under TLS only whole sends count.
+        """When the socket last took bytes while some waited, by Trio's clock, or since when they wait. Under
+        TLS only whole sends count.
         """
         return self._waits_at if self._direct is None else max(self._waits_at, self._direct.moved_at)
 
@@ -145,8 +149,8 @@ class Writer:
         return self._blocked_s + (trio.current_time() - self._blocked_at if waits else 0.0)
 
     def put(self, write: Write) -> None:
-        """Take bytes to send. When nothing waits they are sent from here, without waking the writer's task:
-        for a client with one message in flight that saves an eighth of the way.
+        """Take bytes to send. When none wait they are sent from here, without waking the writer's task: for a
+        client with one message in flight that saves an eighth of the time.
         """
         if self.broken:
             return
@@ -161,7 +165,7 @@ class Writer:
             try:
                 sent = self._direct.try_send(data)
             except trio.BrokenResourceError:
-                sent = 0  # the task will meet the error and end the connection
+                sent = 0  # the task will get the error and end the connection
             self.bytes_sent += sent
             if sent == len(data):
                 return
@@ -243,17 +247,18 @@ class Writer:
 T = TypeVar("T")
 
 READS_MAX: Final = 4
-"""Socket reads (64 KiB each, or a share of `READ_BYTES_MAX`) whose frames may wait for one session before the
-reader waits."""
+"""The socket reads (64 KiB each, or a share of `READ_BYTES_MAX`) with frames that may wait for one session
+before the reader waits.
+"""
 
 PORTION: Final = 256
-"""What is handed over in one turn, in units of the cheapest frame: some five milliseconds of work."""
+"""The work handed over before other tasks run, in units of the cheapest frame: some five milliseconds."""
 
 HEAVY: Final = 16
-"""What makes or ends a session, a channel or a link: 16 of them a turn."""
+"""A frame that begins or ends a session, a channel or a link: 16 of them in a portion."""
 
 _METHOD: Final = 4
-"""A method of AMQP 0-9-1 that declares, binds, consumes, ...: 64 of them a turn."""
+"""A method of AMQP 0-9-1 that declares, binds, consumes, ...: 64 of them in a portion."""
 
 _HEAVY_ITEMS: Final = frozenset((Attach, Detach, End))
 _HEAVY_METHODS: Final = frozenset((ChannelOpen, ChannelClose))
@@ -261,13 +266,13 @@ _NOT_LIGHT: Final = _HEAVY_ITEMS | {MethodFrame}
 
 
 class ReadBudget:
-    """How much a reader may hand over before others have their turn. `left`: of the present turn; at 0 or
-    below the reader lets other tasks run, and sets it to `PORTION`.
+    """How much a reader may hand over before other tasks run. `left`: of the present portion; at 0 or below
+    the reader lets other tasks run, and sets it to `PORTION`.
 
     A read of 64 KiB may be two thousand frames, and each may make a task, a link, or a declaration. Between
-    two portions every other task of the broker runs once, so that the wait of others does not depend on the
-    size of a client's input. Runs (transfers, publishes, acknowledgements of one kind) are one item of any
-    length, so normal traffic is one portion.
+    two portions every other task of the broker runs once, so that their delay does not depend on the size of
+    a client's input. Runs (transfers, publishes, acknowledgements of one kind) are one item of any length, so
+    normal traffic is one portion.
     """
 
     __slots__ = ("left",)
@@ -276,8 +281,8 @@ class ReadBudget:
         self.left = PORTION
 
     def portions(self, items: Sequence[T]) -> Iterable[Sequence[T]]:
-        """Cut items of one session or channel into portions; the turn ends between two of them. Each is
-        counted before it is yielded, so that the receiver can check `left` behind it.
+        """Cut items of one session or channel into portions, between which other tasks run. Each is counted
+        before it is yielded, so that the receiver can check `left` after it.
         """
         if len(items) * HEAVY <= self.left:
             self.left -= len(items) * HEAVY
@@ -292,7 +297,7 @@ class ReadBudget:
             start = stop
 
     def _fill(self, items: Sequence[object], start: int) -> int:
-        # Count items from `start` on, one at least; where the turn ends.
+        # Count items from `start` on, at least one, until the portion is full.
         count = len(items) - start
         if count * HEAVY <= self.left:
             self.left -= count * HEAVY
@@ -344,9 +349,9 @@ class Bound:
 
 
 class EndpointTask(Generic[EndpointT]):
-    """A session or channel and its task. For observers, and must not raise: `on_wake` and, for watchers of a
-    link, `on_turn`, called at the end of each step; `on_end`, called when it is over, before what it holds
-    goes back.
+    """A session or channel and its task. Callbacks of observers, which must not raise: `on_wake` and, for
+    watchers of a link, `on_turn` are called at the end of each step; `on_end` when it is over, before its
+    deliveries go back.
     """
 
     def __init__(
@@ -370,20 +375,20 @@ class EndpointTask(Generic[EndpointT]):
         return self.service.over
 
     def deliver(self, frames: Frames, *, inline: bool) -> None:
-        """Put frames into the mailbox, if `reads` has room; `inline`: and have them handled now."""
+        """Put frames into the mailbox, if `reads` has room. `inline`: handle them now."""
         self.reads.add()
         if not (self.inbox.deliver if inline else self.inbox.put)(frames):
             self.reads.done()
 
     async def run(self) -> None:
-        """Work until it is over. Raises `AmqpError`, of a channel `Amqp091Error`, if the connection must be
-        closed.
+        """Run steps until the session ends. Raises `AmqpError`, for a channel `Amqp091Error`, if the
+        connection must be closed.
         """
         service, output = self.service, self.output
         try:
             pieces = service.take_output()
             if pieces:
-                output.put(pieces)  # the begin that answers the client's
+                output.put(pieces)  # the broker's begin, which answers the client's
             while not self.over:
                 messages = await self.inbox.take_all(self._run_inline)
                 if messages:
@@ -396,7 +401,7 @@ class EndpointTask(Generic[EndpointT]):
                 if output.overfull:
                     await output.wait_drained()
         finally:
-            # No await from here: whatever ended it, its deliveries go back now.
+            # There is no await from here on: for any reason of the end, its deliveries go back now.
             while self._unsent:
                 self._unsent = send_more(self._unsent)
             if self.on_end is not None:

@@ -1,8 +1,8 @@
-"""The sockets that a broker listens on, and a connection's transport: a socket, or a WebSocket over one.
+"""The sockets on which a broker listens, and a connection's transport: a socket, or a WebSocket over one.
 
-A prototype found `trio.SocketStream` to cost 5 us a call more than the socket itself, twice per message
-of a synchronous publisher, so the connection uses the non-blocking socket and trio's readiness calls.
-Any other `trio.abc.Stream` (TLS, memory streams in tests) does as well, without `try_send`.
+In a prototype `trio.SocketStream` took 5 us more for each call than the socket itself, twice per message of a
+synchronous publisher. So the connection uses the non-blocking socket and trio's readiness calls. Any other
+`trio.abc.Stream` (TLS, memory streams in tests) works as well, without `try_send`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ OUT_OF_FILES_PAUSE_S: Final = 0.1
 FREE_PORT_ATTEMPTS: Final = 20
 _NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _IPV6_PREFIX_BITS: Final = 64
-"""The part of an IPv6 address that is fixed for one client, which can vary the rest for each connection."""
+"""The part of an IPv6 address that is fixed for one client, which can vary the rest."""
 
 Address: TypeAlias = tuple[str, int]
 
 
 class BoundSockets:
-    """The sockets of one broker, bound first, so that a wrong port is reported at once. `tls`: their context;
-    None without TLS.
+    """The sockets of one broker, bound first, so that a wrong port is reported at once. `tls`: their
+    context.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class BoundSockets:
 
     async def bind(self, config: Config) -> None:
         """Bind to the addresses of the configuration; the kernel refuses clients until `listen`. Raises
-        `OSError`, for TLS or one of its files `ConfigError`, if that cannot be used.
+        `OSError` if one cannot be used, and `ConfigError` for TLS or one of its files.
         """
         self.tls = server_context(config)
         self.plain = await open_sockets(config.host, config.port)
@@ -85,9 +85,9 @@ async def accept_forever(
     on_out_of_files: Callable[[OSError], None],
 ) -> None:
     """Accept connections until cancelled, or until the socket is closed. `on_out_of_files`: called each time
-    that none could be accepted for lack of files or memory.
+    that a connection could not be accepted for lack of files or memory.
     """
-    while listener.fileno() >= 0:  # it is closed when the broker stops, perhaps before this has begun
+    while listener.fileno() >= 0:  # the stop of the broker closes it, perhaps before this has begun
         try:
             await trio.lowlevel.wait_readable(listener)
             if listener.fileno() < 0:
@@ -111,9 +111,9 @@ def addresses_of(sockets: list[socket.socket]) -> list[Address]:
 
 async def open_sockets(host: str, port: int) -> list[socket.socket]:
     """Bind to every address that the host name has, IPv4 first; the kernel refuses clients until the caller
-    listens. ``localhost`` is ``127.0.0.1`` and ``::1`` (RFC 6761), whatever the file of hosts says. Of
+    listens. ``localhost`` is ``127.0.0.1`` and ``::1`` (RFC 6761), whatever the file of hosts contains. Of
     several addresses those that this machine does not have are left out. Raises `OSError` if an address
-    cannot be used, or none is there.
+    cannot be used, or there is none.
     """
     addresses: list[tuple[int, tuple[Any, ...]]]
     if host == "localhost":
@@ -129,7 +129,7 @@ async def open_sockets(host: str, port: int) -> list[socket.socket]:
         try:
             return _bound(addresses)
         except OSError as error:
-            # A port that is free at the first address may be taken at another.
+            # A port that is free at the first address may be in use at another.
             if not attempts or error.errno != errno.EADDRINUSE:
                 raise
 
@@ -139,7 +139,7 @@ def _bound(addresses: Sequence[tuple[int, tuple[Any, ...]]]) -> list[socket.sock
     missing: OSError | None = None
     try:
         for family, address in addresses:
-            if sockets:  # one number for all addresses
+            if sockets:  # the same port for all addresses
                 address = (address[0], sockets[0].getsockname()[1], *address[2:])
             try:
                 sockets.append(_bound_to(family, address))
@@ -171,8 +171,8 @@ def _bound_to(family: int, address: tuple[Any, ...]) -> socket.socket:
 
 
 def listen(sock: socket.socket, setting: str) -> None:
-    """Accept clients at a bound socket. Raises `ConfigError` if another program listens there, since two may
-    bind to one address.
+    """Accept clients at a bound socket. Raises `ConfigError` if another program listens there, because two
+    programs may bind to one address.
     """
     try:
         sock.listen(BACKLOG)
@@ -186,7 +186,7 @@ def listen(sock: socket.socket, setting: str) -> None:
 
 
 def peer_text(address: tuple[str, int]) -> str:
-    """An address as logs and status show it."""
+    """Return an address as logs and status show it."""
     host, port = address[0], address[1]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -221,7 +221,7 @@ def turn_address(host: str) -> str:
 
 
 def origin_of(sock: socket.socket, address: Address, *, tls: bool = False) -> Peer:
-    """Return what is known of the client of an accepted socket. Raises `OSError` if it has gone."""
+    """Return the properties of the client of an accepted socket. Raises `OSError` if it has disconnected."""
     host, local = address[0], peer_text(sock.getsockname()[:2])
     return Peer(is_loopback(host), turn_address(host), tls=tls, local=local)
 
@@ -237,31 +237,32 @@ def tls_stream(
 READ_BYTES: Final = 65_536
 
 CLOSE_WAIT_S: Final = 2.0
-"""How long a connection that we closed waits for the peer's close, and the socket of one that was never open.
+"""How long a connection that the broker closed waits for the peer's close; likewise the socket of a
+connection that was never open.
 """
 
 LINGER_S: Final = 30.0
-"""How long the socket of a connection that is over waits for its client to close it, as RabbitMQ's does."""
+"""How long the socket of a connection that is over waits until its client closes it, as RabbitMQ's does."""
 
 LINGER_BYTES_MAX: Final = 1024 * 1024 * 1024
-"""Of what a client sends meanwhile: two of the largest messages that may be allowed."""
+"""The most bytes that are read from a client meanwhile: two of the largest messages that may be allowed."""
 
 UNSENT_BYTES: Final = 131_072
-"""What the kernel may hold that was not sent yet. A frame waits behind no more than this, where Linux would
-otherwise let several megabytes pile up.
+"""The unsent bytes that the kernel may hold. A frame waits behind no more than these; Linux would otherwise
+let several megabytes accumulate.
 """
 
 UNSENT_BYTES_MAX: Final = 1024 * 1024
-"""The same where the peer takes them fast."""
+"""The same for a peer that reads them fast."""
 
 UNSENT_FAST_S: Final = 0.005
-"""A full socket that takes bytes again within this may have twice as many of them."""
+"""A full socket that takes bytes again within this time may have twice as many of them."""
 
 UNSENT_SLOW_S: Final = 0.02
-"""One that takes longer may have half."""
+"""A full socket that takes longer than this may have half as many."""
 
 PIECES_MAX: Final = 1024
-"""Buffers that the system takes in one call (IOV_MAX)."""
+"""The number of buffers in one call of the system (IOV_MAX)."""
 
 
 class Stream(Protocol):
@@ -276,8 +277,8 @@ class Stream(Protocol):
 
 
 class SocketTransport:
-    """A connected TCP socket. `moved_at`: when it took a part of what `send_all` had to wait with, last, by
-    Trio's clock. `unsent_max`: limit of unsent bytes in the kernel.
+    """A connected TCP socket. `moved_at`: when it last took a part of the bytes for which `send_all` had to
+    wait, by Trio's clock. `unsent_max`: the limit of unsent bytes in the kernel.
     """
 
     __slots__ = ("_closed", "_socket", "moved_at", "unsent_max")
@@ -291,9 +292,9 @@ class SocketTransport:
         self._closed = False
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Wait for bytes; empty at the end. Raises `trio.BrokenResourceError`, as all here."""
-        # Waiting first, not after a failed attempt: it is the checkpoint that a task must make
-        # anyway, and a fast peer's bytes are there when it returns.
+        """Wait for bytes; empty at the end. Raises `trio.BrokenResourceError`, as all methods here."""
+        # It waits first, not after a failed attempt: the wait is the checkpoint that a task must make anyway,
+        # and a fast peer's bytes are there when it returns.
         while True:
             await trio.lowlevel.wait_readable(self._socket)
             try:
@@ -313,7 +314,7 @@ class SocketTransport:
                 await self._wait_writable(moved=sent > 0)
 
     def try_send_pieces(self, pieces: Sequence[bytes | memoryview]) -> int:
-        """As `try_send`, of several buffers that are not joined; of very many only the first."""
+        """Send as `try_send`, from several buffers that are not joined; of very many only the first ones."""
         try:
             return send_pieces(self._socket, pieces[:PIECES_MAX])
         except BlockingIOError:
@@ -346,7 +347,7 @@ class SocketTransport:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, most)
 
     def try_send(self, data: bytes | bytearray | memoryview) -> int:
-        """Send what goes without waiting; returns the number of bytes."""
+        """Send the bytes that the socket takes without waiting; return their number."""
         try:
             return self._socket.send(data)
         except BlockingIOError:
@@ -378,17 +379,18 @@ def unsent(pieces: Sequence[bytes | memoryview], sent: int) -> Sequence[bytes | 
 _log = Log("amqp10broker.connection")
 
 SLICE_BYTES: Final = 16_384
-"""Parsed at a time. Others have their turn when a slice had more than `PIECES_AT_ONCE` messages: a
-millisecond."""
+"""The bytes that are parsed at a time. Other tasks run when a slice had more than `PIECES_AT_ONCE` messages:
+a millisecond.
+"""
 PIECES_AT_ONCE: Final = 250
 
 
 class WebSocketTransport:
-    """A WebSocket as the reader and the writer use it: like a socket, over the stream of another one.
+    """A WebSocket with the interface of a socket, over the stream of another transport.
 
-    While nothing is read TCP pushes the client back. What the layer has to say by itself goes out with the
-    writer's next send, for which it is woken; of several pongs that wait the last one is left. So a client
-    that sends and does not read uses no more memory than over TCP.
+    While it is not read TCP slows the client down. The layer's own output is sent with the writer's next
+    send, for which the writer is woken; of several waiting pongs only the last remains. So a client that
+    sends and does not read uses no more memory than over TCP.
     """
 
     def __init__(self, stream: Stream, layer: WebSocketLayer, first_bytes: bytes) -> None:
@@ -409,11 +411,11 @@ class WebSocketTransport:
         self._layer.speaks(protocol)
 
     def take_at_most(self, frame_bytes: int) -> None:
-        """Make no message that is larger than the largest AMQP frame that the client takes."""
+        """Limit messages to the size of the largest AMQP frame that the client takes."""
         self._layer.message_bytes_max = min(self._layer.message_bytes_max, frame_bytes)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Wait for bytes of AMQP; empty when the WebSocket is closed, or its socket at its end. Raises
+        """Wait for AMQP bytes; empty when the WebSocket is closed, or its socket has ended. Raises
         `trio.BrokenResourceError` if the client broke a rule, or reset the connection.
         """
         layer = self._layer
@@ -445,7 +447,7 @@ class WebSocketTransport:
             if layer.has_output:
                 self._tell()
             if layer.pieces > PIECES_AT_ONCE:
-                # Cancelled here the connection is over: what was read is not missed.
+                # If it is cancelled here, the connection is over: the bytes that were read are not needed.
                 await trio.lowlevel.checkpoint()
         return b"".join(parts)
 
@@ -477,7 +479,7 @@ class WebSocketTransport:
     async def _say_goodbye(self) -> None:
         self._layer.close()
         await self._stream.send_all(self._layer.take_output())
-        # Closed with something unread, the kernel would take our last words back.
+        # If the socket was closed with unread bytes, the kernel would drop the broker's last frames.
         while not self._layer.closed_by_client:
             data = await self._stream.receive_some(READ_BYTES)
             if not data:

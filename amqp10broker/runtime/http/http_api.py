@@ -1,8 +1,8 @@
 """The HTTP API of a running broker: authentication of requests, endpoints, and the broker as they use it; and
 clients that follow paths (`api.live`).
 
-Paths that equal users follow at one interval are evaluated once for all of them. A client has at most one
-unsent event of a path: while it reads slowly, nothing piles up here, and its next event spans all changes
+A path that the same user follows several times at one interval is evaluated once. A client has at most one
+unsent event of a path: while it reads slowly, nothing accumulates here, and its next event covers all changes
 since.
 """
 
@@ -69,9 +69,9 @@ from amqp10broker.sessions.messages import SessionMessage
 
 STREAMS_MAX: Final = 250
 STREAMS_OF_USER_MAX: Final = 50
-"""Streams that may be open; some pages of one user, and many users."""
+"""The streams that one user may have open: enough for some pages."""
 HEARTBEAT_S: Final = 15.0
-"""After so much silence a comment goes out: a connection that is lost is found."""
+"""After so long without an event a comment is sent, so that a lost connection is detected."""
 
 Start: TypeAlias = Callable[[Callable[[], Awaitable[None]]], None]
 
@@ -132,7 +132,7 @@ class Lives:
                 own = Onward(stream, self._look, request, place, onward, every_s)
                 stream.followed.append(own)
                 self._start(own.run)
-        # What others follow already is there.
+        # The state of paths that others follow exists already.
         stream.wake()
         return Feed(stream.run, stream.close)
 
@@ -147,12 +147,12 @@ class Lives:
             del self._shared[key]
 
     def holds(self, grants: Grants) -> bool:
-        """Whether the user is still there, and its token has not ended."""
+        """Return whether the user still exists, and its token has not ended."""
         ends = grants.expires_at if isinstance(grants, TokenGrants) else None
         return grants.account is not None and (ends is None or self._now_ms() < ends * 1000)
 
     def _share(self, request: HttpRequest, grants: Grants, every_s: float, stream: Stream) -> Shared:
-        # Tokens of one user may allow different things.
+        # Tokens of one user may have different permissions.
         whose = grants.user if isinstance(grants, CatalogGrants) else grants
         key = (whose, every_s, request.segments, tuple(request.pairs))
         found = self._shared.get(key)
@@ -164,10 +164,10 @@ class Lives:
 
 
 REFUSED_S: Final = 5.0
-"""So long a path that was refused is left alone at least: what is too large is dear to make."""
+"""A refused path is not evaluated again before this time: a result that is too large takes long to make."""
 
 Look: TypeAlias = Callable[[HttpRequest, Grants], Awaitable[HttpResponse]]
-"""Runs a GET for a user, with the rights that it has then. It never raises."""
+"""Runs a GET for a user, with the rights that the user has then. It never raises."""
 
 
 class Shared:
@@ -198,7 +198,7 @@ class Shared:
 
 @dataclass(eq=False, slots=True)
 class FollowerState:
-    """A client's side of a shared path: the state that it has."""
+    """A client's part of a shared path: the state that it has."""
 
     shared: Shared
     place: int
@@ -207,7 +207,7 @@ class FollowerState:
     refusal: object = None
 
     def take(self) -> str | None:
-        """The event that the client lacks; None: it is up to date."""
+        """Return the event that the client lacks; None: it is up to date."""
         latest = self.shared.latest
         if latest.refusal is not None:
             if self.refusal is latest.refusal:
@@ -226,7 +226,7 @@ class FollowerState:
 
 @dataclass(eq=False)
 class Onward:
-    """A path of which each answer begins where the last one ended: a client's own, as fast as it reads."""
+    """A path of which each answer begins where the last one ended. It belongs to one client, at its speed."""
 
     _follower: Stream
     _look: Look
@@ -239,7 +239,7 @@ class Onward:
     _taken: trio.Event = field(default_factory=trio.Event, init=False)
 
     async def run(self) -> None:
-        """Look, and wait until the client has what was seen."""
+        """Evaluate the path, and wait until the client has the result."""
         member, parameter = self._onward
         name, refusal = "whole", None
         with self._scope:
@@ -335,7 +335,7 @@ async def text_of(broker: AdminContext, wanted: ScrapeRequest) -> bytes:
 _log = Log("amqp10broker.http")
 
 FORM_BYTES_MAX: Final = 16_384
-"""Of a form to log in by."""
+"""The size of a login form."""
 
 
 class HttpApi(BrokerApi):
@@ -509,7 +509,7 @@ class HttpApi(BrokerApi):
             try:
                 await self._looks.look()
             except (BrokerError, RequestRefused) as error:
-                # A queue that does not answer, or has gone: the next look may go well.
+                # A queue did not answer, or was deleted: the next evaluation may succeed.
                 _log.debug("rates were not looked at", reason=str(error))
 
     async def _logged_in(self, visit: Visit, origin: Peer, peer: str) -> tuple[Grants, User] | HttpResponse:

@@ -1,9 +1,9 @@
-"""HTTP connections: requests in by an engine without I/O (h11), answers out, in their order.
+"""HTTP connections: requests are read by an engine without I/O (h11), and answered in their order.
 
-The head of a request says whether there is an answer without its body, which is read when it is asked for. A
-client that sends its head or body slowly, takes its answer slowly, or is silent, is let go. What is no HTTP
-is answered as the engine says, once, and then nothing more is read as a request: behind it may stand a
-request that another server in front has not seen (ADR 0064).
+The head of a request may be answered without its body, which is read when it is needed. A client is
+disconnected if it sends its head or body slowly, reads its answer slowly, or is silent. Bytes that are not
+HTTP are answered as the engine decides, once, and then nothing more is read as a request: behind them may be
+a request that another server in front has not seen (ADR 0064).
 """
 
 from __future__ import annotations
@@ -49,43 +49,47 @@ from amqp10broker.runtime.log import Log
 _log = Log("amqp10broker.http")
 
 HEAD_BYTES_MAX: Final = 16_384
-"""Of a request's line and headers; names of 255 characters need 2 kB of path."""
+"""The size of a request's line and headers; names of 255 characters need 2 kB of path."""
 PACKED_HERE_BYTES_MAX: Final = 65_536
-"""A larger body is packed in a thread: a millisecond of everybody's time is enough."""
+"""A larger body is compressed in a thread: a millisecond in the main loop is enough."""
 PIECE_BYTES: Final = 262_144
-"""Of an answer, that go out at a time."""
+"""The bytes of an answer that are sent at a time."""
 
 HEADERS_MAX: Final = 200
-"""Of a request; parsing a thousand takes some milliseconds."""
+"""The number of headers of a request; parsing a thousand takes some milliseconds."""
 _HEAD_PIECE_BYTES: Final = 2_048
-"""Handed to the engine at a time, of heads, and between the chunks of a body."""
+"""The bytes that the engine gets at a time, of heads, and between the chunks of a body."""
 BETWEEN_CHUNKS_BYTES_MAX: Final = 4_096
-"""Of a chunk's size, or of the fields behind the last chunk."""
+"""The bytes of a chunk's size, or of the fields after the last chunk."""
 _CHUNKS_FREE: Final = 1_000
 CHUNK_BYTES_MIN: Final = 256
-"""That the chunks beyond the first thousand have, taken together: each costs what such a piece costs."""
+"""The average size that chunks beyond the first thousand must have: a smaller chunk takes as long as one of
+this size.
+"""
 _CHUNKS_AT_A_TIME: Final = 100
 BODIES_BYTES_MAX: Final = 67_108_864
-"""Of all bodies that are in memory, unless one alone may have more."""
+"""The bytes of all bodies in memory, unless one alone may have more."""
 STRANGERS_BYTES_MAX: Final = 1_048_576
-"""Of those, of clients that are not logged in."""
+"""Of those, the bytes of clients that are not logged in."""
 
 RunRequest: TypeAlias = Callable[[HttpRequest, ReadBody], Awaitable[HttpResponse]]
-"""Is given the request without its body."""
+"""Called with a request without its body."""
 Switch: TypeAlias = Callable[[HttpRequest], Iterable[tuple[str, str]]]
-"""Gives the headers of the answer to a request for a WebSocket; raises `RequestRefused` if there is none."""
+"""Returns the headers of the answer to a request for a WebSocket; raises `RequestRefused` if there is
+none.
+"""
 
 
 class Bodies:
-    """Counts the bytes of bodies that are in memory: of clients that are not logged in, and of all."""
+    """Counts the bytes of bodies in memory: those of clients that are not logged in, and of all."""
 
     def __init__(self) -> None:
         self._strangers = 0
         self._all = 0
 
     def add(self, size: int, one_max: int, *, stranger: bool) -> None:
-        """Count what came, or with a size below 0 is gone. Raises `RequestRefused` (503) if there are too
-        many; they are counted.
+        """Count bytes that have come, or with a size below 0, that were released. Raises `RequestRefused`
+        (503) if there are too many; they are counted then.
         """
         self._all += size
         if stranger:
@@ -110,7 +114,7 @@ class HttpLimits:
 
 
 class _Gone(Exception):
-    """The client has closed, lost or outstayed its connection."""
+    """The client has closed or lost its connection, or exceeded a time limit."""
 
 
 class HttpConnection:
@@ -123,7 +127,7 @@ class HttpConnection:
         switch: Switch | None = None,
         first_bytes: bytes = b"",
     ) -> None:
-        """`switch`: to WebSocket; None: no upgrade is possible."""
+        """Create the connection. `switch`: to WebSocket; None: no upgrade is possible."""
         self._stream = stream
         self._peer = peer
         self._run = run
@@ -137,8 +141,8 @@ class HttpConnection:
         self._stranger = False
 
     async def serve(self) -> bytes | None:
-        """Answer until the connection is over; the stream is closed then. Returns None; or, of a stream that
-        is a WebSocket from now on and open, what was read of that.
+        """Answer requests until the connection is over; the stream is closed then. Returns None. If the
+        stream becomes an open WebSocket, it returns the bytes that were read of that.
         """
         try:
             while await self._serve_one():
@@ -147,7 +151,7 @@ class HttpConnection:
                 await trio.lowlevel.checkpoint()
             if self._switched:
                 return bytes(self._engine.trailing_data[0]) + bytes(self._unread)
-            # Closed with something unread, the kernel would take our last answer back.
+            # If the socket was closed with unread bytes, the kernel would drop the last answer.
             with trio.move_on_after(CLOSE_WAIT_S):
                 while await self._stream.receive_some(READ_BYTES):
                     pass
@@ -210,7 +214,7 @@ class HttpConnection:
                 raise _Gone("closed by the client")
             if len(event.headers) > HEADERS_MAX:
                 raise _too_many_headers()
-            # The engine looks at heads that come in parts alone.
+            # The engine checks only heads that come in parts.
             size = len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers)
             if size > HEAD_BYTES_MAX:
                 status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
@@ -320,8 +324,8 @@ class HttpConnection:
         yield data + (engine.send(h11.EndOfMessage()) or b"")
 
     async def _send_feed(self, answer: HttpResponse, feed: Feed) -> None:
-        # Send an answer while it is made, until it ends or the client goes. What the client sends meanwhile
-        # is dropped: the connection ends with this answer.
+        # Send an answer while it is made, until it ends or the client disconnects. Bytes that come meanwhile
+        # are dropped: the connection ends with this answer.
         headers = [*answer.headers, ("date", formatdate(usegmt=True)), ("connection", "close")]
         engine = self._engine
 
@@ -383,7 +387,7 @@ def _too_slow(what: str, seconds: float) -> RequestRefused:
 
 
 PIECE_OF_FRAMES: Final = 2
-"""How many of the largest AMQP frames a message, or a fragment of one, may be as large as."""
+"""The size of a message, or of a fragment, as a multiple of the largest AMQP frame."""
 
 _NO_BODY: Final = HttpLimits(body_bytes=0)
 
@@ -399,8 +403,8 @@ async def serve_until_websocket(
     limits: HttpLimits = _NO_BODY,
     first_bytes: bytes = b"",
 ) -> tuple[WebSocketTransport, Peer] | None:
-    """Answer a connection's requests until it is over, or is a WebSocket. Returns None: the stream is closed;
-    or the WebSocket, and what is known of the client then.
+    """Answer a connection's requests until it is over, or becomes a WebSocket. Returns None if the stream is
+    closed; otherwise the WebSocket, and the properties of the client then.
     """
     origins = {each.strip() for each in config.websocket_origins.split(",")}
     foreign = False
@@ -420,7 +424,7 @@ async def serve_until_websocket(
     from amqp10broker.protocols.websocket import WebSocketLayer  # needs the extra
 
     layer = WebSocketLayer(PIECE_OF_FRAMES * config.max_frame_size_bytes)
-    # A page that anybody may have written runs on this machine too, and knows the password of guest.
+    # A page of any author also runs on this machine, and can use the known password of guest.
     loopback = origin.loopback and not foreign
     return WebSocketTransport(stream, layer, rest), replace(origin, loopback=loopback, transport="websocket")
 

@@ -40,7 +40,7 @@ _log = Log("amqp10broker.http")
 
 
 class HttpListener:
-    """The HTTP port, or that of metrics: bound with the others, served as long as clients are."""
+    """The HTTP port, or that of metrics: bound with the others, and served as long as clients are."""
 
     def __init__(self, on_client: Callable[[], None] = lambda: None, *, metrics: bool = False) -> None:
         self._metrics = metrics
@@ -82,7 +82,7 @@ class HttpListener:
         except ConfigError as error:
             self._may_lack(config, error)
         if self._sockets:
-            # Before clients come: they are served by these alone.
+            # Modules are imported before clients come, because only clients of these ports use them.
             import_module("amqp10broker.runtime.http.http_api")
             import_module("amqp10broker.runtime.http.http_connection")
             if config.websocket and not self._metrics:
@@ -114,10 +114,10 @@ class HttpListener:
                     lambda error: _log.error("cannot accept an HTTP connection", reason=str(error)),
                 )
             if self.addresses:
-                # A URL to open, and to copy into a client: one of all addresses.
+                # This is a URL to open, and to copy into a client: one of all addresses.
                 scheme = "http" if self._tls is None else "https"
                 _log.info(self._what, address=f"{scheme}://{peer_text(self.addresses[0])}/")
-            # What requests begin runs here, also those that come over no socket of ours.
+            # The tasks that requests start run here, even those of requests over other sockets.
             await trio.sleep_forever()
 
     def _start(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -160,10 +160,10 @@ class HttpListener:
                 sock.close()
 
     async def serve_stream(self, broker: ServingContext, stream: Stream, peer: str, origin: Peer) -> bool:
-        """Serve any stream as a client's HTTP connection. It is closed when this returns, unless it goes on
+        """Serve any stream as a client's HTTP connection. It is closed when this returns, unless it continues
         as a connection of AMQP.
         """
-        # With h11 and the endpoints, half a megabyte that a broker without HTTP does not need.
+        # This imports h11 and the endpoints, half a megabyte that a broker without HTTP does not need.
         from amqp10broker.runtime.http.http_api import HttpApi
         from amqp10broker.runtime.http.http_connection import (
             HttpConnection,

@@ -1,8 +1,9 @@
-"""The initial content of a broker: the users, virtual hosts and queues of its configuration. And a dry run of
-a start on the records of a data folder, for `storage check` (`Contents`): the catalog is declared without
-running queues, and each classic and quorum queue reads its records of the journal as at a start. In a folder
-of a cluster's node the catalog is the applied state of its member of the system group, and the queues are
-those with records here. Nothing is written.
+"""The initial content of a broker: the users, virtual hosts and queues of its configuration.
+
+`Contents` is a dry run of a start on the records of a data folder, for `storage check`. The catalog is
+declared without running queues, and each classic and quorum queue reads its records of the journal as at a
+start. In a folder of a cluster's node the catalog is the applied state of its member of the system group, and
+the queues are those with records here. Nothing is written.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Contents:
         if is_member(found):
             node, declared = _of_cluster(path, found)
         elif FURNISHED not in found:
-            return  # a first start that did not come to its end: the next one begins anew
+            return  # a first start that was not completed: the next one begins again
         else:
             node, declared = 0, [entry for entry in found.items() if entry[0] not in OF_THE_NODE]
         try:
@@ -74,7 +75,7 @@ class Contents:
                 self._stores[number] = StreamCommits(number, self._journal)
 
     def take(self, records: Sequence[Record]) -> None:
-        """Give records of the journal to their queues, in order. Raises `DamagedFile`."""
+        """Pass records of the journal to their queues, in order. Raises `DamagedFile`."""
         for record in records:
             store = self._stores.get(record.group)
             if store is not None:
@@ -91,7 +92,7 @@ class Contents:
 
 
 class _Entries(dict[Key, Value]):
-    """Entries of a catalog's log, to be read only."""
+    """The entries of a catalog's log, read-only."""
 
     def entries(self) -> Iterator[tuple[Key, Value]]:
         return iter(self.items())
@@ -137,8 +138,8 @@ def _quorum_store(queue: DeclaredQueue, journal: _Nowhere, node: int, incarnatio
 
 
 class _Nowhere:
-    """A journal that takes everything and has nothing: what is in it was read already. But for changes of
-    members, which a member reads when all its records have been taken.
+    """A journal that discards records and has none: they were read already. Only changes of members are
+    stored, which a member reads when it has all its records.
     """
 
     def __init__(self) -> None:
@@ -188,7 +189,7 @@ def bootstrap_folder(
             data.furnished(default_records(catalog, config, names))
     except LimitExceeded as error:
         if isinstance(error.__cause__, StorageError):
-            # No client asked for it: the start is refused, and the file says what to do.
+            # No client requested it: the start is refused, and the error describes the remedy.
             raise error.__cause__ from None
         raise
     data.catalog_log.sync()
@@ -203,17 +204,19 @@ def bootstrap(
     *,
     queues_later: bool = False,
 ) -> frozenset[str]:
-    """Put what the configuration names into a catalog. Configured users may do everything in every virtual
-    host that is there at start. The default ones are not for a broker that gets its users from a definitions
-    file, whose administrator may have deleted guest, or given it another password.
+    """Apply the configuration to a catalog.
 
-    A broker that comes up again with a data folder has what it had. The definitions file is applied again; of
-    the rest only what is not there: a user keeps password and permissions, and neither the default users nor
-    the virtual host ``/`` come back after they were deleted.
+    Configured users may do everything in every virtual host that exists at start. The default users and
+    virtual host are left out where a definitions file names the users: its administrator may have deleted
+    guest, or given it another password.
 
-    `given`: None at the first start; later the result of `default_records` then. `queues_later`: queues and
-    bindings must be possible, and are not declared (`DeclareDue` declares them). Returns names of the
-    configuration's users that are now there, with the password that it gives. Raises `ConfigError` if the
+    A broker that starts again with a data folder has its former content. The definitions file is applied
+    again. Of the rest only what does not exist is added: a user's password and permissions stay, and the
+    default users and the virtual host ``/`` are not restored after they were deleted.
+
+    `given`: None at the first start; later the result of `default_records` at that start. `queues_later`:
+    queues and bindings are checked, and not declared (`DeclareDue` declares them). Returns the names of the
+    configuration's users that exist now with the password that it gives. Raises `ConfigError` if the
     definitions file cannot be read or applied.
     """
     again = given is not None
@@ -244,13 +247,13 @@ def bootstrap(
 
 
 def configured_users(config: Config, passwords: Passwords) -> frozenset[str]:
-    """Names of the configuration's users that are there, with the password that it gives. It is slow."""
+    """Return the configuration's users that exist with the password that it gives. It is slow."""
     return frozenset(user.name for user in config.users if _is_password(passwords, user))
 
 
 def default_records(catalog: Catalog, config: Config, names: Iterable[str]) -> dict[str, str]:
-    """The records that hold the default users' default passwords, by name. As long as such a record is the
-    same, so is the password, and need not be verified at later starts, which is slow on purpose.
+    """Return the records with the default users' default passwords, by name. While such a record is
+    unchanged, so is the password, and later starts need not verify it, which is slow on purpose.
     """
     if config.users != DEFAULT_USERS:
         return {}
@@ -261,7 +264,7 @@ def default_records(catalog: Catalog, config: Config, names: Iterable[str]) -> d
 
 
 def tell_idle_patterns(catalog: Catalog) -> None:
-    """Log which patterns of permissions and policies are kept from before, and find nothing."""
+    """Log the old patterns of permissions and policies that match nothing."""
     for owner, pattern in _patterns(catalog):
         fault = fault_of(pattern)
         if fault is not None:
@@ -313,7 +316,7 @@ def _bootstrap_users(
                     user=user.name,
                 )
         else:
-            # What goes into a data folder is a hash.
+            # Data folders only store hashes.
             make = passwords.make if catalog.changes.recorder is not None else plain_record
             if present is None:
                 tags = (ADMINISTRATOR,)
@@ -334,7 +337,7 @@ def _is_password(passwords: Passwords, user: ConfiguredUser) -> bool:
 
 
 TOLD_MAX: Final = 50
-"""Entries of a document that are told in the log one by one."""
+"""The number of entries of a document that are logged one by one."""
 
 
 def import_file(
@@ -349,7 +352,7 @@ def import_file(
 
 
 def tell_left_out(reasons: Sequence[str]) -> None:
-    """Log what of a document of definitions is not there."""
+    """Log the parts of a document of definitions that were left out."""
     for reason in reasons[:TOLD_MAX]:
         _log.warning("left out of the definitions", reason=reason)
     if len(reasons) > TOLD_MAX:
@@ -369,7 +372,9 @@ def naming_the_file(path: str | None) -> Iterator[None]:
 
 
 def due_now(config: Config, catalog: Catalog) -> ImportDefinitions:
-    """Queues and bindings due later that are not there. Raises `ConfigError` if the file cannot be read."""
+    """Return queues and bindings due later that do not exist. Raises `ConfigError` if the file cannot be
+    read.
+    """
     document = {} if config.definitions is None else _document(config.definitions)
     vhost = catalog.lookup_vhost(config.default_vhost) if config.queues else None
     queues = [

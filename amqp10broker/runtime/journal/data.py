@@ -1,12 +1,13 @@
 """The data folder of a running broker: opened and read at start, updated with every change, closed at the
 end. It does not sync: the committer reads `CatalogLog.fds_to_sync` before any confirm.
 
-The folder of a stopped node can be made that of a cluster of one, when the other nodes are lost for good
-(`Standalone`). Its metadata becomes a group of one with a new cluster id, so that the lost nodes are those of
-another cluster, should they come back. All that its log holds counts, as nobody can say any more what of it
-was decided. The folder also notes which nodes are lost: at every start the groups of quorum queues that still
-have members there are made those of this node alone (`raft.groups`). Node numbers are never given again, so
-that changes nothing later on. It is all one change of one file.
+The folder of a stopped node can become that of a cluster of one, when the other nodes are lost for good
+(`Standalone`). Its metadata becomes a group of one with a new cluster id, so that lost nodes which start
+again belong to another cluster. Its whole log counts, because it is no longer known which part was decided.
+
+The folder also records which nodes are lost. At every start the groups of quorum queues that still have
+members there become groups of this node alone (`raft.groups`). Node numbers are never reused, so that is
+harmless later. All of it is one change of one file.
 """
 
 from __future__ import annotations
@@ -45,25 +46,25 @@ from amqp10broker.storage.folder import DataFolder, open_data_folder, remove_con
 _log = Log("amqp10broker.data")
 
 FURNISHED: Final[Key] = ("furnished",)
-"""Key of the entry with what a first start gave that came to its end."""
+"""The key of the entry with the content of a first start that was completed."""
 
 INCARNATION: Final[Key] = ("incarnation",)
-"""Key of the number of the last start."""
+"""The key of the number of the last start."""
 
 MEMBERSHIP: Final[Key] = ("membership",)
-"""Key of this node's cluster."""
+"""The key of this node's cluster."""
 
 LOST: Final[Key] = ("lost",)
-"""Key of the highest node number of the cluster that `cluster force-standalone` left."""
+"""The key of the highest node number of the cluster that `cluster force-standalone` left."""
 
 OF_THE_NODE: Final = (FURNISHED, INCARNATION, MEMBERSHIP, LOST)
-"""Keys of what is no part of the catalog."""
+"""The keys of entries that are not a part of the catalog."""
 
 
 class Data:
-    """A data folder that this broker holds. `when_written`: called after each change of the catalog that is
-    to be synced. `incarnation`: number of this start of the node, above those of all before; durable when
-    `bootstrap.bootstrap_folder` returns.
+    """The data folder that this broker has locked. `when_written`: called after each change of the catalog
+    that must be synced. `incarnation`: the number of this start of the node, above all earlier ones; durable
+    when `bootstrap.bootstrap_folder` returns.
     """
 
     def __init__(self, disk: Disk, path: str) -> None:
@@ -102,12 +103,12 @@ class Data:
 
     @property
     def served(self) -> bool:
-        """A broker has come up with this folder before."""
+        """Whether a broker has been up with this folder before."""
         return self.catalog_log.get(FURNISHED) is not None
 
     @property
     def membership(self) -> ClusterIdentity | None:
-        """This node's membership; None: it has none. Raises `StorageError` if the record is malformed."""
+        """This node's membership, or None. Raises `StorageError` if the record is malformed."""
         found = self.catalog_log.get(MEMBERSHIP)
         if found is None:
             return None
@@ -123,16 +124,16 @@ class Data:
 
     @property
     def lost(self) -> int:
-        """Other nodes with numbers up to this one are lost for good; 0: none is."""
+        """Other nodes with numbers up to this one are lost for good; 0: no node is lost."""
         return int(self.catalog_log.get(LOST) or 0)
 
     def belong(self, membership: ClusterIdentity) -> None:
-        """Note durably of which cluster this node is. Waits for the disk. Raises `StorageError`."""
+        """Record durably to which cluster this node belongs. Waits for the disk. Raises `StorageError`."""
         self.catalog_log.store([(MEMBERSHIP, membership.document())])
         self.catalog_log.sync()
 
     def discard(self, why: str) -> None:
-        """Lose all that the folder has, before any use of it, and begin a new one. Raises `StorageError`."""
+        """Delete the folder's content, before any use of it, and begin a new one. Raises `StorageError`."""
         assert self._catalog is None, "it is in use"
         path = self.folder.path
         self.catalog_log.close()
@@ -152,7 +153,7 @@ class Data:
         started = perf_counter()
         furnished = log.get(FURNISHED)
         if furnished is None or log.reader is None:
-            # What a first start left that did not come to its end: nobody has ever been served from it.
+            # These are entries of a first start that was not completed: no client was ever served from it.
             log.forget([key for key, _ in log.entries() if key not in OF_THE_NODE])
             log.put(all_entries(catalog, conceal))
             _log.info("data folder is new", path=self.folder.path)
@@ -177,8 +178,8 @@ class Data:
         return None if furnished is None else dict(furnished["default_records"])
 
     def load_state(self, catalog: Catalog) -> None:
-        """Bring what the system group has agreed on, as far as it is here, into a new catalog. Raises
-        `ConfigError` as `load`.
+        """Load the state that the system group has agreed on, as far as it is here, into a new catalog.
+        Raises `ConfigError` as `load`.
         """
 
         with _no_collector():
@@ -186,11 +187,11 @@ class Data:
         self._catalog = catalog
 
     def furnished(self, default_records: Mapping[str, str]) -> None:
-        """The configuration is taken over: the next start is not the first. Raises `RefusedError`."""
+        """Note that the configuration was applied: the next start is not the first. Raises `RefusedError`."""
         self.catalog_log.put([(FURNISHED, {"default_records": dict(default_records)})])
 
     def close(self) -> None:
-        """Make everything durable, and let the folder go. Raises `StorageError` if it may not be durable."""
+        """Make everything durable, and unlock the folder. Raises `StorageError` if it may not be durable."""
         try:
             try:
                 if self._catalog is not None:
@@ -208,7 +209,7 @@ class Data:
 
 
 def last_incarnation(get: Callable[[Key], Any]) -> int:
-    """The number of the last start; 0 in folders of before starts were counted."""
+    """Return the number of the last start; 0 in folders from before starts were counted."""
     return int(get(INCARNATION) or 0)
 
 
@@ -225,7 +226,7 @@ def _no_collector() -> Iterator[None]:
 
 @contextmanager
 def opened_data(path: str | None) -> Iterator[Data | None]:
-    """A data folder while a broker runs; None without one. Raises `StorageError`."""
+    """Open a data folder while a broker runs; None without one. Raises `StorageError`."""
     if path is None:
         yield None
         return
@@ -233,7 +234,7 @@ def opened_data(path: str | None) -> Iterator[Data | None]:
     try:
         yield data
     except BaseException:
-        # The first failure is the one to tell.
+        # The first failure is the one to report.
         try:
             data.close()
         except StorageError as error:
@@ -246,15 +247,15 @@ def opened_data(path: str | None) -> Iterator[Data | None]:
 
 @dataclass(frozen=True, slots=True)
 class Afterwards:
-    """The change of a node's folder after its broker has stopped, since a folder in use cannot be emptied. A
-    crash in between leaves it as it was. `membership`: of the cluster that has let the node in; None: the
-    node has left its own, and ends.
+    """The change of a node's folder after its broker has stopped, because a folder in use cannot be emptied.
+    A crash in between leaves it as it was. `membership`: the cluster that has let the node in; None: the node
+    has left its own, and ends.
     """
 
     membership: ClusterIdentity | None
 
     def carry_out(self, path: str) -> None:
-        """Empty the folder, and note its cluster in it. Waits for the disk. Raises `StorageError`."""
+        """Empty the folder, and record its cluster in it. Waits for the disk. Raises `StorageError`."""
         data = Data(Disk(), os.path.abspath(path))
         try:
             data.discard("the node has left its cluster" if self.membership is None else "the node joins one")
@@ -272,15 +273,15 @@ PID: Final = "pid"
 
 @contextmanager
 def pid_file(folder: str) -> Iterator[None]:
-    """Have this process's number in a folder that it holds."""
+    """Write this process's number into a folder that it has locked."""
     path = os.path.join(folder, PID)
     try:
-        # Aside and renamed: half of it is never seen.
+        # It is written aside and renamed, so that half of it is never seen.
         with open(f"{path}.new", "w", encoding="ascii") as file:
             file.write(f"{os.getpid()}\n")
         os.replace(f"{path}.new", path)
     except OSError as error:
-        # As with the lock: a full disk must not keep a broker from starting.
+        # As with the lock, a full disk must not prevent a start.
         _pid_log.warning("the process's number cannot be written", path=path, reason=error.strerror)
     try:
         yield
@@ -292,7 +293,7 @@ def pid_file(folder: str) -> Iterator[None]:
 _READ_BYTES: Final = 1024 * 1024
 
 UNHEARD_OF: Final = 1000
-"""So many nodes may have joined, and have members of queues, that the folder has not heard of."""
+"""The number of nodes, unknown to the folder, that may have joined and have members of queues."""
 
 
 class NotInACluster(BrokerError):
@@ -301,8 +302,8 @@ class NotInACluster(BrokerError):
 
 @dataclass(frozen=True, slots=True)
 class Standalone:
-    """The plan of a standalone node. `gone`: virtual host and name of the queues that were at lost nodes
-    only. `highest`: nodes up to this number are lost, but its own.
+    """The plan of a standalone node. `gone`: virtual host and name of the queues that were on lost nodes
+    only. `highest`: nodes up to this number are lost, except this one.
     """
 
     membership: ClusterIdentity
@@ -313,7 +314,7 @@ class Standalone:
     highest: int
 
     def carry_out(self, data: Data) -> None:
-        """Write it to the folder that it was made of. Waits for the disk. Raises `StorageError`."""
+        """Apply the plan to the folder for which it was made. Waits for the disk. Raises `StorageError`."""
         beside = [(MEMBERSHIP, self.membership.document()), (LOST, self.highest)]
         found(data.catalog_log, member_id(self.membership.number), self.entries, beside)
         data.catalog_log.sync()

@@ -1,14 +1,14 @@
 """The journal of a running broker: syncs, group commit, recovery and cleaning.
 
-While a sync is under way the next batch collects, so batches grow with a slow disk. A full disk is not fatal:
-appends use the journal's reserve, which queues keep for all but publishes, and a retry each second makes it
-whole. A failed sync is fatal: the broker stops.
+During a sync the next batch collects, so batches grow with a slow disk. A full disk is not fatal: appends use
+the journal's reserve, which is not for publishes, and a retry each second restores it. A failed sync is
+fatal: the broker stops.
 
-A small helper process syncs, and not a thread: one that comes back from the system asks a busy loop for the
-interpreter's lock, and waits 5 ms and more for it, each time (`docs/adr/0010`). The helper gets descriptors
-over a Unix socket; where sockets cannot carry descriptors it is a thread after all. There is no second try
-after an error, and no second helper after one that died: nobody could tell what the system has done with the
-pages that were to be written.
+A small helper process syncs, not a thread. A thread that returns from the system requests the interpreter's
+lock from a busy loop, and waits 5 ms and more for it, each time (`docs/adr/0010`). The helper gets
+descriptors over a Unix socket; where sockets cannot carry descriptors a thread is used. There is no second
+attempt after an error, and no second helper after one that died: it would be unknown what the system has done
+with the unwritten pages.
 """
 
 from __future__ import annotations
@@ -54,25 +54,25 @@ _END_S: Final = 5.0
 
 
 class Syncer:
-    """The way to the helper; one sync at a time."""
+    """The connection to the helper, for one sync at a time."""
 
     def __init__(self, channel: socket.socket, *, delay_ms: int = 0) -> None:
         self._channel = channel
         self._delay_s = delay_ms / 1000
-        # Answers to syncs that nobody waits for any more: they were cancelled.
+        # Unread answers to syncs that were cancelled.
         self._unread = 0
 
     async def sync(self, fds: Sequence[int]) -> None:
-        """Make durable the written content of these files and folders. Raises `StorageFailed`: stop, no later
-        sync can show that they are durable.
+        """Make durable the written content of these files and folders. Raises `StorageFailed`: stop then,
+        because no later sync can show that they are durable.
         """
         try:
             while self._unread:
                 await self._take_answer()
             for start in range(0, len(fds), syncing.FDS_MAX):
                 some = fds[start : start + syncing.FDS_MAX]
-                # Straight to the system, here and below: Trio's own sockets let others run at each call,
-                # which is half of what a commit costs. One byte always has room.
+                # Here and below the system is called directly: Trio's own sockets let other tasks run at each
+                # call, which is half the time of a commit. There is always room for one byte.
                 portable.send_fds(self._channel, [b"s"], some)
                 self._unread += 1
                 await self._take_answer()
@@ -83,7 +83,7 @@ class Syncer:
 
     async def _take_answer(self) -> None:
         await trio.lowlevel.wait_readable(self._channel)
-        # Four bytes that one call has sent come in one piece.
+        # Four bytes that one call has sent arrive together.
         data = self._channel.recv(syncing.ANSWER.size)
         if len(data) < syncing.ANSWER.size:
             raise _failed("has ended")
@@ -92,7 +92,7 @@ class Syncer:
 
 
 class ThreadSyncer:
-    """As `Syncer`, in a thread, with descriptors of its own."""
+    """A `Syncer` in a thread, with descriptors of its own."""
 
     def __init__(self, *, delay_ms: int = 0) -> None:
         self._delay_s = delay_ms / 1000
@@ -125,7 +125,7 @@ async def open_syncer(*, delay_ms: int = 0) -> AsyncIterator[Syncer | ThreadSync
                 process = await trio.lowlevel.open_process(
                     [sys.executable, "-I", "-S", str(_CHILD), str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
-                    # Ctrl-C at a terminal goes to a whole session; this one has to outlive it.
+                    # Ctrl-C at a terminal is sent to a whole session; the helper must outlive it.
                     **portable.OWN_SESSION,
                     **portable.inherited(theirs),
                 )
@@ -140,7 +140,7 @@ async def open_syncer(*, delay_ms: int = 0) -> AsyncIterator[Syncer | ThreadSync
                 with trio.move_on_after(_END_S) as ending:
                     await process.wait()
                 if ending.cancelled_caught:
-                    # It hangs in a sync that the disk does not end; even this may take until it does.
+                    # It hangs in a sync that the disk does not complete; even this may take that long.
                     process.kill()
                     await process.wait()
 
@@ -155,17 +155,17 @@ def _failed(problem: str) -> StorageFailed:
 
 FULL_RETRY_S: Final = 1.0
 MARK_AFTER_S: Final = 1.0
-"""So long after a commit, however many follow it, the inventory is told how much is synced."""
+"""The delay after a commit, regardless of later ones, until the inventory records the synced length."""
 FEW: Final = 4
-"""So many queues run inline when what they have kept is durable; more take their own turns."""
+"""Up to so many queues run inline when their records are durable; more run in their own tasks."""
 
 
 AlsoSynced = CatalogLog | Inventory | StreamSyncs
-"""Another file that must be durable before anything is confirmed that was written after it."""
+"""Another file that must be durable before later records are confirmed."""
 
 
 class Committer:
-    """Commits one journal, and other files with it. `full`: the disk does not take what is published."""
+    """Commits one journal, and other files with it. `full`: the disk has no room for publishes."""
 
     def __init__(
         self,
@@ -178,10 +178,12 @@ class Committer:
         on_mark: Callable[[], None] = lambda: None,
         inline: InlineSteps | None = None,
     ) -> None:
-        """Commit a journal, once `run` runs. `sync`: makes files durable, or raises `StorageFailed`. `also`:
-        other files; their owners write them and call `wake`. `on_full`: called with whether the disk is full,
-        when that changes. `held`: whether another file must be durable before the journal is written.
-        `on_mark`: called to record in the inventory how much of other files is synced.
+        """Commit a journal, once `run` runs.
+
+        `sync`: makes files durable, or raises `StorageFailed`. `also`: other files; their owners write them
+        and call `wake`. `on_full`: called with whether the disk is full, when that changes. `held`: whether
+        another file must be durable before the journal is written. `on_mark`: called to record in the
+        inventory how much of other files is synced.
         """
         self.journal = journal
         self.commits = 0
@@ -189,7 +191,7 @@ class Committer:
         self.full = False
         self.full_at = 0.0
         self.began: float | None = None
-        """Since when a sync is running, by Trio's clock; None: none is."""
+        """Since when a sync is running, by Trio's clock; None: no sync is."""
         self.failure: StorageFailed | None = None
         self._sync = sync
         self._also = also
@@ -200,7 +202,7 @@ class Committer:
         self._lot = trio.lowlevel.ParkingLot()
         self._wanted = False
         self._stopping = False
-        # A commit since the inventory was told last.
+        # Whether there was a commit since the inventory was updated last.
         self._unmarked = False
         self._to_mark = trio.Event()
         self._mark_due = False
@@ -214,21 +216,23 @@ class Committer:
 
     @property
     def last_sync_ms(self) -> float:
-        """How long the last sync took, or one that is running, if that is longer."""
+        """How long the last sync took, or the running one so far, if that is longer."""
         if self.began is None:
             return self.sync_ms
         return max(self.sync_ms, (trio.current_time() - self.began) * 1000)
 
     def wake(self) -> None:
-        """Have what was appended written; once a batch."""
+        """Request that appended records are written; once a batch."""
         if not self._wanted:
             self._wanted = True
             self._lot.unpark()
 
     def when_durable(self, ticket: int, callback: Callable[[], object]) -> None:
-        """Have a function called when a ticket is durable; also wakes the committer. Ask for the newest
-        ticket once, and for the next when that was called: a queue waits in one place at most. It is called
-        in the committer's task, or before this returns; never, if storage fails.
+        """Call a function when a ticket is durable; also wakes the committer.
+
+        Request this for the newest ticket once, and for the next ticket when the function was called: a queue
+        waits in one place at most. It is called in the committer's task, or before this returns; never, if
+        storage fails.
         """
         if ticket <= self.journal.durable:
             callback()
@@ -237,8 +241,8 @@ class Committer:
             self.wake()
 
     def when_room(self, callback: Callable[[], object]) -> None:
-        """Have a function called once, in the committer's task, when the journal has no `shortage`; also
-        wakes the committer. Never, if storage fails.
+        """Call a function once, in the committer's task, when the journal has no `shortage`; also wakes the
+        committer. It is never called if storage fails.
         """
         self._for_room.append(callback)
         self.wake()
@@ -266,8 +270,8 @@ class Committer:
     # --- the task -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Commit, until `stop`. Raises `StorageFailed` if a write or a sync failed otherwise than for lack of
-        room: no more records will be durable.
+        """Commit, until `stop`. Raises `StorageFailed` if a write or a sync failed for another reason than
+        lack of room: no more records will be durable.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._mark_in_time)
@@ -321,7 +325,7 @@ class Committer:
             if not held:
                 ticket = self.journal.write()
         except DiskFull as error:
-            # What others have written is synced all the same: deleting is how room is made.
+            # Other written data is synced all the same: deleting makes room.
             full = error
         also = [(each, fds) for each in self._also if (fds := each.fds_to_sync())]
         if ticket is not None or also:
@@ -366,7 +370,7 @@ class Committer:
         durable = self.journal.durable
         ready = [callback for ticket, callback in self._waiting if ticket <= durable]
         if ready:
-            # First the list: a callback may ask for the next ticket.
+            # The list is changed first: a callback may register the next ticket.
             self._waiting = [each for each in self._waiting if each[0] > durable]
             self._inline.open = len(ready) <= FEW
             for callback in ready:
@@ -396,33 +400,33 @@ class Committer:
             self._unmarked = False
         else:
             await trio.sleep(FULL_RETRY_S)
-            self._wanted = True  # what could not be written, by whoever it was asked for
+            self._wanted = True  # for what could not be written, for any caller
 
 
 _GROUP: Final = attrgetter("group")
 
 UNSAFE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""What cleaning may have appended that is not durable yet, before it waits; and what nobody waits for, before
-it is synced: the next sync should not find much more to do.
+"""The bytes that cleaning may have appended before it waits until they are durable; likewise the bytes
+without a waiting client before they are synced: the next sync should not have much more to do.
 """
 
 RECOVERING_MAX: Final = 64
-"""Queues that recover in one turn of the loop: some ten milliseconds. Heartbeats to other nodes go out
-between.
+"""The number of queues that recover in one iteration of the loop: some ten milliseconds. Heartbeats to other
+nodes are sent in between.
 """
 
 FILE_BYTES_MIN: Final = 1024 * 1024
 FILES_MIN: Final = 16
-"""A file of the journal is no longer than this part of the file system, nor shorter than `FILE_BYTES_MIN`."""
+"""A file of the journal is at most this part of the file system, and at least `FILE_BYTES_MIN`."""
 
 SOON_S: Final = 0.2
-"""How long it may take until what nobody waits for is given to the disk: settlements in classic queues, and
-messages that were confirmed when they were written.
+"""The delay until records without a waiting client are written: settlements in classic queues, and messages
+that were confirmed when they were written.
 """
 
 
 JournalOwner = ClassicStore | QuorumStore | StreamCommits | ResumableLinksInJournal
-"""What has records in the journal: takes in those found at start, and appends again what lives in a file."""
+"""An owner of records in the journal: it takes those found at start, and appends live ones again."""
 
 
 class JournalTask:
@@ -463,7 +467,7 @@ class JournalTask:
         try:
             return self.journal.write_early()
         except DiskFull:
-            # The committer meets it again, tells it, and tries until there is room.
+            # The committer gets the error again, reports it, and tries until there is room.
             self.committer.wake()
             return self.journal.durable
 
@@ -486,7 +490,7 @@ class JournalTask:
         return FileShelf(self._disk, self._folder.streams, number, part, when_synced, _tell_torn)
 
     def remove_deleted_streams(self, numbers: Iterable[int]) -> None:
-        """Remove what is left of streams that are gone. Raises `StorageError`."""
+        """Remove the remaining files of deleted streams. Raises `StorageError`."""
         for name in remove_leftovers(self._disk, self._folder.streams, numbers, self._folder.inventory):
             _log.info("files of a deleted stream removed", folder=name)
 
@@ -496,7 +500,7 @@ class JournalTask:
         self._fail(error)
 
     def turns_for_queue(self) -> trio.CapacityLimiter:
-        """Return the limiter that a queue awaits to begin: a new one does not wait for all recovered ones."""
+        """Return the limiter that a queue awaits first: a new queue does not wait for all recovered ones."""
         return self._turns_of_new if self.recovered.is_set() else self._turns
 
     def add(self, kept: JournalOwner) -> None:
@@ -507,7 +511,7 @@ class JournalTask:
         self._abandoned.discard(group)
 
     def abandoned(self, group: int) -> None:
-        """Clean nothing until the next start, which needs the records of a queue that failed."""
+        """Clean nothing until the next start, which needs the records of a failed queue."""
         self._abandoned.add(group)
         _log.warning(
             "the journal is not cleaned, so that nothing of a failed queue is lost; "
@@ -515,7 +519,7 @@ class JournalTask:
         )
 
     def begin(self) -> None:
-        """Begin to read the journal: all its owners were added."""
+        """Begin to read the journal, when all its owners were added."""
         self._begun.set()
 
     async def run(self) -> None:
@@ -594,7 +598,7 @@ class JournalTask:
                 else:
                     await trio.lowlevel.checkpoint()
         if self._abandoned:
-            return  # the file may hold what a queue that failed meanwhile could not append again
+            return  # the file may have records that a queue which failed meanwhile could not append again
         self.journal.drop(file)
         self.committer.wake()
         await self.committer.wait_durable(self.journal.ticket)
@@ -637,11 +641,11 @@ def _tell_torn(path: str, torn: Torn) -> None:
 
 
 def journal_sizes(folder: DataFolder, largest: int) -> tuple[int, int]:
-    """Return the size of a journal file, at most `largest`, and the reserve behind the last, in bytes. On a
-    small disk files are smaller, so that some are free soon. The reserve is for cleaning one, and for
-    settlements half as long. Raises `StorageError`.
+    """Return the size of a journal file, at most `largest`, and the size of the reserve after the last, in
+    bytes. On a small disk files are smaller, so that some are free soon. The reserve is for cleaning one
+    file, and for settlements of half its length. Raises `StorageError`.
     """
-    # Some file systems say that they have none.
+    # Some file systems report 0 bytes.
     share = folder.total_bytes() // FILES_MIN or largest
     file_bytes_max = min(largest, max(FILE_BYTES_MIN, share))
     return file_bytes_max, file_bytes_max + file_bytes_max // 2
@@ -658,8 +662,8 @@ async def opened_journal(
     on_failed: Callable[[BrokerError], None],
     inline: InlineSteps,
 ) -> AsyncIterator[JournalTask | None]:
-    """Keep what durable queues give, as long as the block lasts; then commit what there is. `data`: None:
-    nothing is kept. `file_bytes`: of a file of the journal, at most. Raises `StorageFailed` if the helper
+    """Store the records of durable queues inside the block, and commit the rest at its end. `data`: None:
+    nothing is stored. `file_bytes`: the most of a file of the journal. Raises `StorageFailed` if the helper
     that syncs cannot be started.
     """
     if data is None:
@@ -698,7 +702,7 @@ async def opened_journal(
                 try:
                     yield journal_task
                 except Exception as error:
-                    # What was decided before is committed first, and no group is made of it.
+                    # Earlier decisions are committed first, and the error is not wrapped in a group.
                     failure = error
                 if journal_task.recovered.is_set():
                     committer.stop()

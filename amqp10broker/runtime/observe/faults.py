@@ -1,5 +1,5 @@
 """Faults that a broker in test mode injects on request, in sessions and channels (`observe.faults`) and
-streams. A stream is wrapped between the connection and its socket, also under TLS; not one that is a
+streams. A stream is wrapped between the connection and its socket, also under TLS, but not if it is a
 WebSocket.
 """
 
@@ -28,7 +28,7 @@ _HEADER: Final = b"AMQP"
 def faulty(
     node_context: ClientsContext,
 ) -> tuple[Faults, Callable[..., BrokerSession], Callable[..., BrokerChannel], Callable[..., Stream]]:
-    """Return the faults of a broker in test mode, and what makes its sessions, channels and streams."""
+    """Return the faults of a broker in test mode, and the makers of its sessions, channels and streams."""
 
     def client_of(owner: object) -> str:
         assert isinstance(owner, Owner)
@@ -38,7 +38,7 @@ def faulty(
         found = node_context.connections.get(connection)
         return ("", "") if found is None else (found.vhost, found.client_name)
 
-    # A broker has askers when it runs.
+    # The registry of reply addresses exists when the broker runs.
     faults = Faults(lambda effects: node_context.reply_registry.post(effects), client_of)
     notifications = News()
     faults.changed = notifications.tell
@@ -50,7 +50,7 @@ def faulty(
 
 
 class News:
-    """That a fault was injected or lifted."""
+    """The report that a fault was injected or lifted."""
 
     def __init__(self) -> None:
         self._event = trio.Event()
@@ -64,7 +64,7 @@ class News:
 
 
 class FaultyStream:
-    """A connection's stream, which commits the faults that are below sessions and channels."""
+    """A connection's stream, which injects the faults that are below sessions and channels."""
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class FaultyStream:
         notifications: News,
         whose: Callable[[], tuple[str, str]],
     ) -> None:
-        """`whose`: returns the virtual host of the connection and its client's name; empty before
-        the open.
+        """Wrap a stream. `whose`: returns the virtual host of the connection and its client's name; empty
+        before the open.
         """
         self._stream = stream
         self._is_10 = protocol is WireProtocol.AMQP_10

@@ -1,6 +1,6 @@
-"""Looks at all sessions, channels, connections and queues of a broker, some milliseconds apart, and has flow
-events made of it. Beside them a few wakes of a session or channel are *probed* after each look, so that there
-are samples of the latencies of confirming and settling, too.
+"""Samples all sessions, channels, connections and queues of a broker, at intervals of some milliseconds, and
+makes flow events of them. After each sample a few wakes of some sessions or channels are *probed*, so that
+there are also samples of the latencies of confirming and settling.
 """
 
 from __future__ import annotations
@@ -31,23 +31,22 @@ from amqp10broker.runtime.connections.connections import ClientsContext, Connect
 from amqp10broker.runtime.observe.meters import rss_bytes
 
 PROBES_MAX: Final = 4
-"""Sessions and channels that are probed after one look."""
+"""The number of sessions and channels that are probed after one sample."""
 TURN_NS: Final = 1_000_000
-"""Others have their turn when a look has taken so much processor time; a step of it is a connection."""
+"""The processor time of a sample after which other tasks run; a step of it is a connection."""
 QUEUES_A_STEP: Final = 64
 MEMORY_NS: Final = 1_000_000_000
-"""How often memory is measured: reading it takes as long as a dozen links."""
+"""The interval at which memory is measured: reading it takes as long as a dozen links."""
 PROBE_NS_MAX: Final = 60_000_000_000
-"""A probe whose deliveries are not settled for so long is given up, so that it does not cost for ever."""
+"""A probe ends when its deliveries are not settled for so long, so that it does not cost time forever."""
 
 TIMED_WAKES: Final = 16
-"""Of so many probed wakes one is timed: asking the system what time this thread has used takes as long as an
-event."""
+"""One of so many probed wakes is timed: reading the thread's processor time takes as long as an event."""
 
 
 class FlowSampler:
-    """`protocols`: those of the seen connections, "amqp10" and "amqp091"; refilled for open ones after it was
-    emptied.
+    """Makes flow events of a broker. `protocols`: those of the seen connections, "amqp10" and "amqp091";
+    refilled for open ones after it was emptied.
     """
 
     def __init__(
@@ -92,16 +91,12 @@ class FlowSampler:
         self.look()
 
     def look(self, *, whole: bool = False) -> None:
-        """Sample everything once, at one time. `whole`: report the elapsed time also of what has
-        not moved.
-        """
+        """Sample everything once, at one time. `whole`: report the elapsed time of unchanged parts, too."""
         for _ in self._timed(self._steps(whole=whole)):
             pass
 
     async def look_in_turns(self) -> None:
-        """Look at everything once, each thing at a time of its own, and let others have their turn
-        between.
-        """
+        """Sample everything once, each part at its own time, and let other tasks run in between."""
         pause_ns = self.cost_ns + TURN_NS
         for _ in self._timed(self._steps(whole=False)):
             if self.cost_ns >= pause_ns:
@@ -145,7 +140,7 @@ class FlowSampler:
             probe.detach()
 
     def times(self) -> tuple[int, int]:
-        """The present by a clock that never goes back, and by the wall clock as of the last look."""
+        """Return the present by a clock that never runs back, and by the wall clock as of the last sample."""
         now_ns = time.monotonic_ns()
         return now_ns, now_ns + self._offset_ns
 
@@ -180,11 +175,11 @@ class FlowSampler:
             if probe.over:
                 del self._probes[running]
             elif probe.turn != self.count:
-                # What it was sent before its end is still being worked off.
+                # Messages that it got before its end are still being handled.
                 probe.look(now_ns, ts_ns, whole=whole)
 
     def _see_first(self, connection: Connection, running: SessionTask | ChannelTask) -> _Probe:
-        self.protocols.add(_protocol_of(connection))  # it may be gone before the next look
+        self.protocols.add(_protocol_of(connection))  # it may be over before the next sample
         samples: Callable[[Any], Iterator[Sample]]
         around: Callable[[], object]
         if isinstance(connection, Connection10):
@@ -215,8 +210,8 @@ class FlowSampler:
         self._on_link(LinkName(ts_ns, kind, connection.number, channel, handle, *names))
 
     def _probe(self, now_ns: int) -> None:
-        # Probe some of the sessions and channels; all in turn if they are many. Others had their turn since
-        # these were looked at: some are over by now, and have nothing left to see.
+        # Probe some of the sessions and channels, in rotation if there are many. Other tasks ran since these
+        # were sampled: some have ended by now.
         probes = [probe for probe in self._probes.values() if not probe.over]
         first = self.count * PROBES_MAX % len(probes) if len(probes) > PROBES_MAX else 0
         for probe in [*probes[first:], *probes[:first]][:PROBES_MAX]:
@@ -274,7 +269,7 @@ class _Probe:
         self.running.on_end = None
 
     def probe(self, now_ns: int) -> None:
-        """Time the deliveries of its next wakes, unless it is being probed."""
+        """Time the deliveries of its next wakes, unless a probe is running."""
         if self.running.on_wake is None or now_ns - self._began_ns > PROBE_NS_MAX:
             self._began_ns = now_ns
             self._observer.begin_probe()
@@ -297,7 +292,7 @@ class _Probe:
         self.detach()
         try:
             now_ns, ts_ns = self._sampler.times()
-            self.look(now_ns, ts_ns)  # what it has begun since the last time
+            self.look(now_ns, ts_ns)  # for the work that it has begun since the last time
             self._observer.finish(now_ns, ts_ns)
         except Exception as error:
             self._sampler.on_crash(error)

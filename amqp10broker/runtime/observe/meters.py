@@ -1,4 +1,4 @@
-"""Measurements of limited resources, this process's memory and free space on a disk, and faults of clocks.
+"""Measurements of limited resources, this process's memory and free space on a disk, and of faults of clocks.
 
 Memory is the resident set, as in RabbitMQ. The C library keeps freed memory, so with glibc it must release
 its free pages before publishers are blocked. A meter returns None where the system has no figure.
@@ -45,7 +45,7 @@ class Meter:
         return time.process_time()
 
     def give_back(self) -> None:
-        """Hand memory that is held free back to the system, as far as that is possible."""
+        """Return free memory to the system, as far as that is possible."""
         if not self._asked:
             self._trim = getattr(portable.libc(), "malloc_trim", None)
             self._asked = True
@@ -90,7 +90,7 @@ def _control_group_limits(read: Callable[[str], str]) -> Iterator[int | None]:
         relative = PurePosixPath(path.lstrip("/"))
         for group in (relative, *relative.parents):
             written = read(str(PurePosixPath(root) / group / file)).strip()
-            # "max" in version 2; version 1 says it with a number near 2**63.
+            # Version 2 has "max"; version 1 has a number near 2**63.
             if written.isascii() and written.isdigit():
                 yield int(written)
 
@@ -109,8 +109,8 @@ LOOK_S: Final = 5
 
 
 class ClockWatch:
-    """Logs faults of clocks of the machine and of other nodes, and of times of earlier leaders in queues.
-    `queues`: those that this node leads whose time was ahead when it began to.
+    """Logs faults of the machine's clock and of other nodes' clocks, and queues with a time that an earlier
+    leader set ahead. `queues`: those that this node leads and whose time was ahead when it began to.
     """
 
     def __init__(self, node_context: BrokerContext) -> None:
@@ -120,7 +120,7 @@ class ClockWatch:
         self.queues: set[QuorumInLog] = set()
 
     def notes(self) -> dict[str, str]:
-        """Return a sentence for each present fault, by its subject."""
+        """Return a sentence for each present fault, by the name of its subject."""
         catalog, now_ms = self._node_context.catalog, self._node_context.clock.now_ms()
         found = self.others.notes({node.number: node.name for node in catalog.nodes.values()})
         ahead = {queue: queue.ahead_ms(now_ms) for queue in self.queues}

@@ -1,4 +1,4 @@
-"""The running broker as metrics ask it (`observe.metrics.MetricSource`)."""
+"""The running broker as the source of metrics (`observe.metrics.MetricSource`)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.sessions.counters import ClientCounters
 
 TURN_S: Final = 0.004
-"""A turn of gathering is over after the step in which so much time has passed."""
+"""The time after which gathering lets other tasks run, when its step is complete."""
 
 
 class Turn:
-    """A turn of the loop while metrics are gathered."""
+    """One portion of gathering metrics, between two runs of other tasks."""
 
     def __init__(self) -> None:
         self._began = perf_counter()

@@ -1,8 +1,8 @@
-"""Recordings of flow events of the running broker: begin, end, and pass what is seen to the helper process.
+"""Recordings of flow events of the running broker: begin, end, and pass the events to the helper process.
 
-A look of `flow_sampler` is never repeated before 50 times as long has passed as it took, with the probes
-before it: so recording costs 2 % of a processor at most, with however many links. Whatever fails, be it the
-disk, the helper or an observer, ends the recording, is logged once, and nothing else.
+The pause after a sample of `flow_sampler` is at least 50 times as long as the sample, with the probes before
+it, has taken. So recording takes 2 % of a processor at most, with any number of links. A failure of the disk,
+the helper or an observer ends the recording, is logged once, and affects nothing else.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ _log = Log("amqp10broker.recorder")
 
 LOOK_SHARE: Final = 50
 FEED_S: Final = 0.1
-"""How often events are handed to the helper. The ring holds six times as many as a busy broker makes."""
+"""The interval at which the helper gets events. The ring holds six times as many as a busy broker makes."""
 BACKLOG_BYTES_MAX: Final = 8 * 1024 * 1024
-"""What may wait for the helper beside the ring, when runs follow each other faster than it writes."""
+"""The bytes that may wait for the helper besides the ring, when runs follow each other fast."""
 LINKS_NAMED_MAX: Final = 100_000
-"""Links of a recording whose names are kept, some 250 bytes each; further ones have their numbers only."""
+"""The links of a recording that have names, some 250 bytes each; further ones have only their numbers."""
 QUEUES_NAMED_MAX: Final = 10_000
-"""Queues whose names are in the row of a run; further ones have their numbers only."""
+"""The queues that have names in the row of a run; further ones have only their numbers."""
 
 
 class Recorder:
-    """One recording under way. The first run in the folder has the name that was given, the next ones
-    ``NAME-2``, ``NAME-3``; without one each run gets a fresh name. `run_id`: of the present run; a guess
-    until the helper has found a free one, some ms after it began. `failed`: None if it did not fail.
+    """One recording. The first run in the folder has the given name, the next ones ``NAME-2``, ``NAME-3``;
+    without a name each run gets a fresh one. `run_id`: that of the present run; a guess until the helper has
+    found a free one, some ms after it began. `failed`: None if it did not fail.
     """
 
     def __init__(self, node_context: ClientsContext, folder: str, every_ms: int, run_id: str | None) -> None:
@@ -79,9 +79,9 @@ class Recorder:
         self.failed: RecordingFailed | None = None
         self._node_context = node_context
         self._ring = EventRing()
-        self._number = 1  # behind the name
+        self._number = 1  # the suffix of the name
         self._runs = 1
-        self._runs_begun = 0  # that the helper has answered
+        self._runs_begun = 0  # those that the helper has answered
         self._repetitions: Counter[FlowSettings] = Counter()
         self._protocols_told = 0
         self._row = self._new_row(self._name, node_context.config)
@@ -109,7 +109,7 @@ class Recorder:
         """Record until `stop`, or until the helper fails; complete the files."""
         assert self._process is not None, "open it first"
         try:
-            self._row = replace(self._row, began_ns=time.time_ns())  # the helper took its time to start
+            self._row = replace(self._row, began_ns=time.time_ns())  # the helper takes time to start
             self._put(NOTE, json.dumps({"began_ns": self._row.began_ns}).encode())
             self._looks.begin()
             async with trio.open_nursery() as nursery:
@@ -127,7 +127,7 @@ class Recorder:
         self._stopping.set()
 
     def fail(self, reason: str) -> None:
-        """The recording cannot go on; the broker does."""
+        """End the recording; the broker continues."""
         if self.failed is None:
             events = self._ring.offered - self._offered_before
             self.failed = RecordingFailed(
@@ -232,9 +232,9 @@ class Recorder:
     # --- runs -------------------------------------------------------------------------------------
 
     def configured(self, config: Config) -> None:
-        """The configuration is about to be replaced: a run has one, so the next one begins."""
+        """Begin the next run before the configuration is replaced, because a run has only one."""
         name = self._name if self._named else new_run_id("broker")
-        row = self._new_row(name, config)  # before anything changes: what is wrong with it is said now
+        row = self._new_row(name, config)  # before any change: a fault in it is reported now
         row = replace(row, began_ns=self._look_at_all())
         self._put_events()
         dropped = self._dropped
@@ -286,7 +286,7 @@ class Recorder:
             began = trio.current_time()
             await looks.look_in_turns()
             self._tell_protocols()
-            # With what the probes since the last look have taken.
+            # This includes the time of the probes since the last sample.
             cost_s = (looks.cost_ns - before_ns) / 1e9
             before_ns = looks.cost_ns
             await trio.sleep(max(every_s - (trio.current_time() - began), LOOK_SHARE * cost_s))
@@ -313,7 +313,7 @@ class Recorder:
             self._links.append(name)
 
     def _put_events(self) -> None:
-        # Let events wait for `_feed`, and before them the names of the links that they may be about.
+        # Let events wait for `_feed`, and before them the names of the links to which they may refer.
         if self._links:
             self._put(NOTE, json.dumps({"links": list(map(asdict, self._links))}).encode())
             self._links.clear()
@@ -323,7 +323,7 @@ class Recorder:
 
     def view(self) -> RecordingView:
         past_ns = time.monotonic_ns() - self._before_ns
-        # Of which the observers have a share: the broker's processor time since the recording began.
+        # The observers have a share of this: the broker's processor time since the recording began.
         used_ns = time.process_time_ns() - self._processor_before_ns
         return RecordingView(
             folder=self.folder,
@@ -387,7 +387,7 @@ class RecorderProcess:
                         json.dumps(_search_path()),
                     ],
                     stdin=subprocess.DEVNULL,
-                    # Ctrl-C at a terminal goes to a whole session; this one has to outlive it.
+                    # Ctrl-C at a terminal is sent to a whole session; the helper must outlive it.
                     **portable.OWN_SESSION,
                     **portable.inherited(theirs),
                 )
@@ -430,7 +430,7 @@ class RecorderProcess:
             raise RecordingError("the helper process that records has ended") from error
 
     async def answer(self) -> dict[str, Any] | None:
-        """Wait for the next line of the helper; None when there will be none."""
+        """Wait for the next line of the helper; None at the end."""
         while (end := self._received.find(b"\n")) < 0:
             await trio.lowlevel.wait_readable(self._channel)
             try:
@@ -457,14 +457,14 @@ class RecorderProcess:
 
 
 def _search_path() -> list[str]:
-    # Where modules are found, this package before all: it may have been found by the working directory.
+    # The module search path, with this package first: it may have been found by the working directory.
     package = str(Path(amqp10broker.__file__).resolve().parent.parent)
     return [package, *(path for path in sys.path if path and path != package)]
 
 
 class Recordings:
-    """The recording of a broker, if there is one. `failed`: how the last one failed, until another one
-    begins; None if it did not.
+    """The recording of a broker, if there is one. `failed`: the error of the last one, until another one
+    begins; None if it did not fail.
     """
 
     def __init__(self, node_context: ClientsContext) -> None:
@@ -485,7 +485,7 @@ class Recordings:
                     await self.start(config.record, every_ms=config.record_every, run_id=config.record_run)
                 yield
             except Exception as error:
-                # Not out of the nursery, which would make a group of it.
+                # It is not raised out of the nursery, which would wrap it in a group.
                 failure = error
             finally:
                 if self.recorder is not None:

@@ -3,13 +3,13 @@
 FD is one end of a Unix stream socket, DIR the recording, PATHS the broker's module search path as JSON. The
 broker sends frames: `FRAME`, then so many bytes. The answers are lines of JSON: ``{"ready": true, "run_id":
 "prod-2", "number": 2}`` when a run has begun, ``{"written": N}`` when so many events of the run are in
-complete files, ``{"failed": "a sentence", "written": N}`` as the last line when it cannot go on, ``{"ended":
-true}`` after `END`.
+complete files, ``{"failed": "a sentence", "written": N}`` as the last line when it cannot continue,
+``{"ended": true}`` after `END`.
 
-A process of its own, because making Parquet takes a tenth of a second at a time, which would hold up every
-client of the broker. When the socket is closed, which the system does if the broker dies, it completes what
-it has. It ends for no signal but the last one: a service manager that stops all processes at once must not
-take it from a broker that still has events.
+It is a separate process because making Parquet takes a tenth of a second at a time, which would delay every
+client of the broker. When the socket is closed, which the system does if the broker dies, it completes its
+files. It ends for no signal but SIGKILL: a service manager that stops all processes at once must not end it
+while the broker still has events.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ if TYPE_CHECKING:
     from amqp10broker.observe.recording import EventWriter, NamesFile, RunRecord, Sink
 
 FRAME = struct.Struct("<BIq")
-"""Kind, bytes that follow, and events that the broker has dropped in the run (`RUN`: in the one before)."""
+"""Kind, length of the payload, events that the broker has dropped in the run (`RUN`: in the one before)."""
 EVENTS, RUN, NOTE, END = 1, 2, 3, 4
 """Kinds: packed events; the row of a new run (JSON; its run id is a name, see `claim_run`), which ends the
-one before; what else is to stand in the row (JSON, see `Scribe.note`); the end (JSON: ``ended_ns``)."""
+one before; additions to the row (JSON, see `Scribe.note`); the end (JSON: ``ended_ns``).
+"""
 
 READ_BYTES = 1 << 20
 TICK_S = 1.0
-"""How often it is looked whether a part is old enough."""
+"""The interval of checks whether a part is old enough."""
 NICENESS = 5
-"""On a machine that has too little time for both, the broker has more of it."""
+"""On a machine with too little processor time the broker has precedence."""
 
 
 class Scribe:
@@ -49,16 +50,16 @@ class Scribe:
         self._room: Sink | None = None
         self._last_ts_ns = 0
         self._queues: dict[str, Any] = {}
-        self._links: dict[tuple[int, ...], dict[str, Any]] = {}  # who has these numbers now
+        self._links: dict[tuple[int, ...], dict[str, Any]] = {}  # the present owners of these numbers
         self._names: NamesFile | None = None
         self._protocols: list[str] = []
         self._name = ""
         self._number = 0
         self.complete = 0
-        """Events of the run that are in complete files."""
+        """The events of the run that are in complete files."""
 
     def begin(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Begin a run; the one before is at its end. A name that has a run gets a number: a run is written by
+        """Begin a run, which ends the one before. A name that has a run gets a number: a run is written by
         one broker, once. Returns the answer.
         """
         from amqp10broker.observe.recording import (
@@ -76,11 +77,11 @@ class Scribe:
         self._name = run.run_id
         self._last_ts_ns = run.began_ns
         self.dropped = self.complete = 0
-        self._room = keep_room(self._recording)  # first: a run that cannot be recorded leaves nothing
+        self._room = keep_room(self._recording)  # first: a run that cannot be recorded leaves no file
         self._run, self._number = claim_run(self._recording, run, number)
         self._writer = EventWriter(self._recording, self._run.run_id, "broker")
         self._names = NamesFile(self._recording, self._run.run_id)
-        if self._links:  # of the run before: most of them go on
+        if self._links:  # those of the run before, of which most continue
             self._names.write(self._links.values())
         return {"ready": True, "run_id": self._run.run_id, "number": self._number}
 
@@ -94,8 +95,8 @@ class Scribe:
             self._count()
 
     def note(self, given: dict[str, Any]) -> None:
-        """Note something about the run: ``queues`` by number, new ``links`` (`LinkName`), all ``protocols``
-        of its connections, or when it ``began_ns``.
+        """Add to the row of the run: ``queues`` by number, new ``links`` (`LinkName`), all ``protocols`` of
+        its connections, or when it ``began_ns``.
         """
         from amqp10broker.observe.recording import write_run
 
@@ -165,7 +166,7 @@ class Scribe:
         try:
             self.finish(lost=lost)
         except RecordingError:
-            pass  # the first error is the one that is told
+            pass  # the first error is the reported one
         self._leave_room()
 
     def _leave_room(self) -> None:
@@ -179,7 +180,7 @@ class Scribe:
 
 
 def serve(channel: socket.socket, scribe: Scribe) -> None:
-    """Work off frames until the end, or until the other side is gone."""
+    """Handle frames until the end, or until the other side is closed."""
     from amqp10broker.observe.recording import RecordingError
 
     told = 0
@@ -233,11 +234,11 @@ def answer(channel: socket.socket, line: dict[str, Any]) -> None:
     try:
         channel.sendall(json.dumps(line).encode() + b"\n")
     except OSError:
-        pass  # it is gone: that is told by the end of what it sends
+        pass  # it has ended, as the end of its data shows
 
 
 def main() -> None:
-    # As the broker finds modules: isolated mode has left out PYTHONPATH, which may be where we are.
+    # Search modules as the broker does: isolated mode ignores PYTHONPATH, which may have this package.
     sys.path[:] = json.loads(sys.argv[3])
     from amqp10broker import portable
 

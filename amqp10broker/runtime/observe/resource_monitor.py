@@ -1,8 +1,8 @@
-"""Memory and disk: measures, lets `alarms` decide, and notifies the connections.
+"""Memory and disk: the monitor measures, lets `alarms` decide, and notifies the connections.
 
-While anything is connected, over HTTP too, or an alarm is on, it measures every second and up to ten times as
-often near a limit; otherwise it sleeps until a client connects. After a burst it stays awake until memory was
-given back (`Tidying`).
+While there are connections, over HTTP too, or an alarm is on, it measures every second and up to ten times as
+often near a limit; otherwise it sleeps until a client connects. After a burst it runs until memory was
+returned to the system (`Tidying`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LIMITS: Final[Mapping[str, Resource]] = {
     "vm_memory_high_watermark": Resource.MEMORY,
     "disk_free_limit": Resource.DISK,
 }
-"""The settings that say when an alarm begins; both may be changed while running."""
+"""The settings with the limits of alarms; both may be changed while running."""
 
 
 class ResourceMonitor:
@@ -56,7 +56,7 @@ class ResourceMonitor:
         self._meter = meter
         self._http_clients = http_clients
         self._limits: dict[Resource, int | None] = dict.fromkeys(Resource)
-        """Bytes; None: there is none, or what it is a share of is not known."""
+        """In bytes; None: there is no limit, or it is a share of an unknown size."""
         self._total_bytes: int | None = None
         self._give_back_after = 0.0
         self._unknown: set[Resource] = set()
@@ -80,7 +80,7 @@ class ResourceMonitor:
         awake = False
         while True:
             self._woken = trio.Event()
-            # Once more when the last has gone: only then can be told what they have left behind.
+            # It runs once more after the last has ended: only then can it measure what that has left.
             connected = self._node_context.connections or self._http_clients()
             if connected or self.alarms or self._untidy or awake:
                 awake = bool(connected)
@@ -97,7 +97,7 @@ class ResourceMonitor:
             self._woken.set()
 
     def check(self) -> int:
-        """Measure once, and raise or clear what follows from it. Returns milliseconds to the next time."""
+        """Measure once, and raise or clear alarms. Returns the milliseconds to the next measurement."""
         now_ms = self._node_context.clock.now_ms()
         pauses = []
         for resource in Resource:
@@ -111,7 +111,7 @@ class ResourceMonitor:
         return min(pauses)
 
     def _checked(self) -> int:
-        # As `check`; a fault in it must not end the broker, and alarms then stay as they are.
+        # This is `check`, but a fault in it must not end the broker; alarms then stay as they are.
         try:
             pause_ms = self.check()
             self._untidy = self._tidying.look(
@@ -125,8 +125,8 @@ class ResourceMonitor:
     # --- changes from outside ---------------------------------------------------------------------
 
     def set_alarm(self, name: str, *, on: bool, cause: AlarmCause = AlarmCause.BY_HAND) -> None:
-        """Add a cause to an alarm, or take it away; an alarm is on while it has any. Raises `ValueError`
-        without such an alarm.
+        """Add or remove a cause of an alarm, which is on while it has any. Raises `ValueError` without that
+        alarm.
         """
         if name not in set(Resource):
             raise ValueError(f"no alarm '{name}': there are {' and '.join(sorted(Resource))}")
@@ -136,8 +136,8 @@ class ResourceMonitor:
         self.wake()
 
     def set_limit(self, name: str, written: object, *, source: str) -> int | None:
-        """Change a limit while running, and judge by it at once. Returns the limit in bytes; None if it is a
-        share of a memory whose size is not known. Raises `ConfigError`; nothing was changed.
+        """Change a limit while running, and apply it at once. Returns the limit in bytes; None if it is a
+        share of a memory of unknown size. Raises `ConfigError`; nothing was changed.
         """
         resource = LIMITS.get(name)
         if resource is None:
@@ -248,7 +248,7 @@ class ResourceMonitor:
         self._hold_back()
 
     def hear(self, node: int, names: frozenset[str]) -> None:
-        """Note the alarms of another node; none, if it is lost."""
+        """Note the alarms of another node; an empty set if it is lost."""
         known = self.elsewhere.pop(node, frozenset())
         if names:
             self.elsewhere[node] = names
@@ -266,9 +266,11 @@ class ResourceMonitor:
 
 
 DISK_FREE_LIMIT: Final = "50MB"
-"""The limit of a broker with a data folder that was given none; RabbitMQ's."""
+"""RabbitMQ's limit, for a broker with a data folder and no configured limit."""
 GIVING_BACK_SHARE: Final = 20
-"""Giving memory back holds up everybody, 40 to 80 ms for a gigabyte: after it, 20 times as long passes."""
+"""The pause after memory was returned, as a multiple of the time that it took. It delays all clients, 40 to
+80 ms for a gigabyte.
+"""
 
 
 def disk_path(config: Config) -> str:
@@ -276,7 +278,7 @@ def disk_path(config: Config) -> str:
 
 
 def disk_setting(config: Config) -> str | None:
-    """The limit that holds; None without a data folder unless one was given."""
+    """Return the limit that applies; None without a data folder unless one was configured."""
     if config.disk_free_limit is not None:
         return config.disk_free_limit
     return DISK_FREE_LIMIT if config.data_dir else None
@@ -286,24 +288,25 @@ _memory_log = Log("amqp10broker.memory")
 
 
 LOOK_S: Final = 3.0
-"""Seconds over which it is measured whether the broker is quiet."""
+"""The time over which processor use is measured, in seconds."""
 QUIET_SHARE: Final = 0.1
-"""Of one processor; a broker that uses less is quiet."""
+"""The share of one processor below which a broker is quiet."""
 WORTH_BYTES: Final = 16 * 1024 * 1024
-"""What must have been added since it was tidy; less is not worth holding anybody up."""
+"""The least growth in bytes since memory was last returned; for less, a delay is not worth it."""
 PAUSE_SHARE: Final = 100
-"""After tidying, so many times as long passes as it has taken."""
+"""The pause after tidying, as a multiple of the time that it took."""
 CONNECTIONS_MAX: Final = 1_000
-"""With more connections the collector has too much to walk over."""
+"""With more connections the garbage collector has too much to visit."""
 
 
 class Tidying:
-    """Gives memory back after a burst, once the broker is quiet; cheap when there is nothing to do.
+    """Returns memory to the system after a burst, when the broker is quiet; cheap when there is nothing to
+    do.
 
-    Connections that have ended leave cycles of tasks, scopes and frames, and the collector, whose thresholds
-    are high so that it does not walk over messages in flight (`cli.serve.GC_THRESHOLDS`), never comes to the
-    oldest generation. And the C library keeps what was freed. Tidying holds up everybody: 10 ms for a
-    thousand connections that have ended, 40 to 80 ms for a gigabyte.
+    Ended connections leave cycles of tasks, scopes and frames. The garbage collector has high thresholds so
+    that it does not visit messages in flight (`cli.serve.GC_THRESHOLDS`), and never collects the oldest
+    generation. And the C library keeps freed memory. Tidying delays all clients: 10 ms for a thousand ended
+    connections, 40 to 80 ms for a gigabyte.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -314,9 +317,9 @@ class Tidying:
         self._not_before = 0.0
 
     def look(self, now: float, used_bytes: int | None, connections: int) -> bool:
-        """Tidy up if there is garbage and the broker is quiet. `now`: seconds, of a clock that only grows.
-        `used_bytes`: memory in use; None: not known, and nothing is done. Returns whether garbage is left, so
-        that another call is needed.
+        """Tidy up if there is garbage and the broker is quiet. `now`: seconds, of a clock that never runs
+        back. `used_bytes`: memory in use; None: unknown, and nothing is done. Returns whether garbage is
+        left, so that another call is needed.
         """
         if used_bytes is None:
             return False
@@ -349,7 +352,7 @@ class Tidying:
         self._meter.give_back()
         took = time.perf_counter() - began
         self._not_before = now + PAUSE_SHARE * took
-        # What is still there is in use.
+        # The remaining memory is in use.
         self._tidy_bytes = self._meter.memory_used()
         self._looked_at = 0.0
         _memory_log.debug(

@@ -1,7 +1,7 @@
 """OpenTelemetry of a running broker: traced sessions and channels, and metrics sent at intervals.
 
-Only threads wait for a receiver: one sends spans, as long as the process runs, and one at a time metrics.
-Data that a receiver does not take is lost, counted, and logged once.
+Only threads wait for a receiver: one sends spans while the process runs, and one at a time sends metrics.
+Data that a receiver does not accept is lost, counted, and logged once.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from amqp10broker.sessions.amqp10.session import BrokerSession
 _log = Log("amqp10broker.telemetry")
 
 FINISH_S: Final = 2.0
-"""How long a stop waits for what is to be sent."""
+"""How long a stop waits for unsent data."""
 NAMES_MAX: Final = 10_000
 
 Traced = tuple[Callable[..., BrokerSession], Callable[..., BrokerChannel]]
-"""Makers of sessions and channels that are traced."""
+"""Makers of traced sessions and channels."""
 
 
 @asynccontextmanager
 async def telling(broker: AdminContext, endpoint: str) -> AsyncIterator[Traced | None]:
-    """Send traces and metrics of a broker; gives what makes sessions and channels, None without traces.
-    Raises `ConfigError` if the endpoint is none.
+    """Send traces and metrics of a broker. Yields the makers of sessions and channels, or None without
+    traces. Raises `ConfigError` for an invalid endpoint.
     """
     if not endpoint.startswith(("http://", "https://")):
         allowed = "must be http://HOST:PORT or https://HOST:PORT, without /v1/traces"
@@ -94,14 +94,14 @@ def _tell_of_spans(why: str, lost: int) -> None:
 
 
 class QueueNames:
-    """Names of queues, by what stands for them."""
+    """The names of queues by their handles."""
 
     def __init__(self, broker: AdminContext) -> None:
         self._broker = broker
         self._known: dict[QueueHandle, str] = {}
 
     def of(self, handle: QueueHandle) -> str:
-        """The name; queues of direct reply-to are not in the catalog, and have one for all."""
+        """Return the name. Queues of direct reply-to are not in the catalog, and share one name."""
         name = self._known.get(handle)
         if name is not None:
             return name
@@ -118,7 +118,7 @@ class QueueNames:
 
 
 async def _send_metrics(broker: AdminContext, endpoint: str, told_by: object) -> None:
-    # Gather and send, again and again; a receiver that hangs delays the next time, and nothing else.
+    # Gather and send repeatedly. A receiver that hangs only delays the next time.
     exporter = OTLPMetricExporter(endpoint)
     one = trio.CapacityLimiter(1)
     failing = False

@@ -1,4 +1,4 @@
-"""Where the lines of a trace go: the log, a file, or a client of the admin socket."""
+"""The destinations of a trace's lines: the log, a file, or a client of the admin socket."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from amqp10broker.runtime.log import Log
 _log = Log("amqp10broker.trace")
 
 FILE_BYTES_MAX: Final = 1024 * 1024 * 1024
-"""A trace that was forgotten must not fill the disk."""
+"""The limit of a file: a forgotten trace must not fill the disk."""
 LINES_WAITING_MAX: Final = 10_000
-"""Lines that wait for a terminal; what is beyond is counted and left out."""
+"""The lines that wait for a terminal; further ones are counted and dropped."""
 
 
 class LogSink:
@@ -111,7 +111,7 @@ class StreamSink:
 
 
 def stamped(number: int, lines: Sequence[str]) -> list[str]:
-    """Lines with time and connection; what could steer a terminal is escaped."""
+    """Return lines with time and connection; control characters are escaped."""
     now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     return [
         f"{now} connection {number} "

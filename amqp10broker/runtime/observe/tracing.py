@@ -1,6 +1,6 @@
 """Traces of connections, users, addresses, or everything, while the broker runs. A traced connection has a
-`ConnectionTap` for all of its traces at its stream and writer, which parses its bytes a second time; others
-pay one attribute look-up a read and a write.
+`ConnectionTap` for all of its traces at its stream and writer, which parses its bytes a second time. For
+others it costs one attribute look-up for each read and write.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 @dataclass(slots=True)
 class TraceTarget:
     """The subject of a trace. `address`: only frames of this address; None: all of a connection.
-    `connection`: the number of the one that is meant.
+    `connection`: the number of the traced connection.
     """
 
     text: str
@@ -89,7 +89,7 @@ class ConnectionTap:
         self._out = FrameSplitter(protocol, logged_in=not begins)
 
     def add(self, trace: Trace, *, begins: bool = False) -> None:
-        """Listen for another trace too, from the connection's first byte on if it `begins`."""
+        """Add another trace, from the connection's first byte on if it `begins`."""
         self.traces[trace] = None
         matches = trace.target.address
         if matches is not None:
@@ -162,7 +162,7 @@ def _scope(connection: Connection, matches: Matches) -> LinkScope | ChannelScope
         known: dict[ObservedLink, list[str]] = {}
         ends: list[LinkConsumer | LinkPublisher] = [*session.service.consumers, *session.service.publishers]
         for end in ends:
-            # A consumer's address may be a name of the client's; its queue is what both mean.
+            # A consumer's address may be a name given by the client; both refer to its queue.
             names = (end.address, end.queue.name if end.queue is not None else None)
             known[_known_link(connection, 0, number, end).observed()] = [each for each in names if each]
         links.know(number, known)
@@ -205,7 +205,7 @@ EXCHANGES: Final = "/exchanges/"
 
 
 def matching(pattern: str) -> Matches:
-    """Return whether an address is meant, as written, or as that of the queue that a bare name names."""
+    """Return the function that matches an address, as written, or as that of the queue with a bare name."""
 
     def matches(address: str) -> bool:
         return any(fnmatchcase(each, pattern) for each in _ways_to_write(address))
@@ -234,7 +234,7 @@ class LinkScope:
         self._shown: set[ObservedLink] = set()
 
     def know(self, channel: int, links: Mapping[ObservedLink, Iterable[str]]) -> None:
-        """Add a session that has begun, with its links and all names of their addresses."""
+        """Add a session that already exists, with its links and all names of their addresses."""
         self._state.know(channel, *links)
         self._shown |= {link for link, names in links.items() if any(map(self._matches, names))}
 
@@ -249,7 +249,7 @@ class LinkScope:
             links = session.all_links()
         for event in self._state.apply(direction, channel, body):
             if isinstance(event, AttachObserved):
-                # A dynamic address is known from the answer on.
+                # A dynamic address is known when the attach is answered.
                 links = [event.link]
                 if self._matches(event.link.address):
                     self._shown.add(event.link)
@@ -260,8 +260,8 @@ class LinkScope:
 
 
 class ChannelScope:
-    """The traced frames of an AMQP 0-9-1 connection, which has no links: a channel is shown from the method
-    on that names the queue or exchange, except for its publishes to other addresses.
+    """The traced frames of an AMQP 0-9-1 connection, which has no links: a channel is shown from the first
+    method that names the queue or exchange, except for its publishes to other addresses.
     """
 
     def __init__(self, matches: Matches) -> None:
@@ -270,12 +270,12 @@ class ChannelScope:
         self._elsewhere: set[tuple[Direction, int]] = set()
 
     def know(self, channel: int, queues: Iterable[str]) -> None:
-        """A channel that is there already, and the queues that it consumes from."""
+        """Add a channel that already exists, with the queues from which it consumes."""
         if any(self._matches(queue_address(queue)) for queue in queues):
             self._channels.add(channel)
 
     def shows(self, direction: Direction, frame: TracedFrame) -> bool:
-        """Whether a frame is shown; it must be called with each, in order."""
+        """Return whether a frame is shown. It must be called with each frame, in order."""
         channel, method = frame.channel, frame.body
         content = (direction, channel)
         if method is None:  # a content's header or body, or a heartbeat
@@ -309,7 +309,7 @@ _log = Log("amqp10broker.trace")
 
 EVERYTHING: Final = "everything"
 RECORDED: Final = "recorded frames"
-"""What the configuration has recorded; ``trace`` can end it."""
+"""The subject of the trace that the configuration requests; ``trace`` can end it."""
 _ALL: Final = TraceTarget(EVERYTHING, lambda connection: True)
 GONE: Final = "the connection has ended"
 
@@ -347,9 +347,7 @@ class Tracing:
         _log.info("a trace has begun", what=trace.target.text, into=trace.place)
 
     def record(self, folder: str) -> None:
-        """Record all frames from the start on, into a file of a folder, which is made. Raises
-        `StorageError`.
-        """
+        """Record all frames from the start on into a new file of a folder. Raises `StorageError`."""
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
         except OSError as error:
@@ -382,12 +380,12 @@ class Tracing:
             trace.sink.close("the broker has ended")
 
     def join(self, connection: Connection, *, begins: bool = False) -> None:
-        """A connection is there, or its user is known now."""
+        """Add a connection that has opened, or has a user now."""
         for trace in self._traces.values():
             self._listen(connection, trace, begins=begins)
         tap = self._taps.get(connection.number)
         if begins and tap is not None and not isinstance(connection, Connection10):
-            tap.received(AMQP_091_HEADER)  # the engine of this protocol begins behind it
+            tap.received(AMQP_091_HEADER)  # the engine of this protocol begins after it
 
     def leave(self, connection: Connection) -> None:
         tap = self._taps.pop(connection.number, None)

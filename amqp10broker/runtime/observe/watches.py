@@ -1,6 +1,6 @@
 """Watched links, channels and consumers: their frames are recorded.
 
-A watch without requests for its timeline ends by itself, so that a closed page costs nothing. Those of a
+A watch without requests for its timeline ends by itself, so that a closed page costs nothing. Watches of a
 followed virtual host stay until the following ends (`Followed`).
 """
 
@@ -27,8 +27,9 @@ from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 
 WATCHES_MAX: Final = 32
 LEASE_NS: Final = 60_000_000_000
-"""For so long nobody needs to ask; then the watch is over. It is looked at when somebody asks for any watch,
-when a connection ends, and whenever a ring has recorded some hundred frames more."""
+"""The time without a request after which a watch ends. It is checked when any watch is requested, when a
+connection ends, and whenever a ring has recorded some hundred frames.
+"""
 
 
 @dataclass(eq=False, slots=True)
@@ -48,7 +49,7 @@ class Watch:
 
 class Watches:
     def __init__(self, connections: Connections, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        """Look at nothing yet. `now_ns`: a clock that never goes back."""
+        """Create without watches. `now_ns`: a clock that never runs back."""
         self._connections = connections
         self._now_ns = now_ns
         self._watches: dict[int, Watch] = {}
@@ -56,11 +57,12 @@ class Watches:
         self._followed: dict[str, Followed] = {}
 
     def begin(self, number: int, name: str | None, channel: int | None, role: str | None) -> WatchView:
-        """Record the frames of one link's session, or of a channel, from now on; or go on if they are.
+        """Record the frames of one link's session, or of a channel, from now on, or continue to.
+
         `name`: of the link, or a consumer's tag; None: all of a channel of AMQP 0-9-1. `channel`: of the
         session, None: any; or the number of the channel. `role`: of the link's client, ``sender`` or
         ``receiver``, None: any. Raises `BadRequest` if a link has no name, or a channel no number;
-        `NotFound`; and `NotAllowed` if it is not clear which link is meant, or too many are watched.
+        `NotFound`; and `NotAllowed` if the link is ambiguous, or too many are watched.
         """
         self._forget_old()
         connection = self._connections.get(number)
@@ -108,7 +110,7 @@ class Watches:
     def timeline(
         self, number: int, since: int | None, limit: int, *, frames: bool, user: str | None = None
     ) -> tuple[WatchView, dict[str, Any]]:
-        """The link, and what happened (`timeline.channel_ring`). Raises `NotFound`."""
+        """Return the link, and its events (`timeline.channel_ring`). Raises `NotFound`."""
         watch = self._get(number, user)
         watch.asked_ns = self._now_ns()
         if watch.part.inbox.closed:
@@ -121,7 +123,7 @@ class Watches:
         return [watch.view for watch in self._watches.values()]
 
     def leave(self, connection: Connection) -> None:
-        """A connection is over: its watches get no more frames, and can be read for a while."""
+        """Note the end of a connection: its watches get no more frames, and can be read for some time."""
         self._forget_old()
         for watch in self._watches.values():
             if watch.view.connection == connection.number:
@@ -141,12 +143,12 @@ class Watches:
     # --- virtual hosts that are followed ----------------------------------------------------------
 
     def follow(self, vhost: str) -> FollowedView:
-        """Watch every session and channel that begins in a virtual host from now on, and its links."""
+        """Watch every session and channel that begins in a virtual host from now on, with its links."""
         followed = self._followed.setdefault(vhost, Followed(vhost))
         return followed.view(watch.view for watch in self._watches.values() if watch.followed is followed)
 
     def unfollow(self, vhost: str) -> FollowedView:
-        """Watch nothing there any more; returns what was watched to the end. Raises `NotFound`."""
+        """Stop watching a virtual host; returns what was watched. Raises `NotFound`."""
         followed = self._followed.get(vhost)
         if followed is None:
             raise NotFound("watch", f"virtual host '{vhost}' is not followed: begin with follow-links")
@@ -157,7 +159,7 @@ class Watches:
         return view
 
     def join(self, connection: Connection, number: int) -> None:
-        """A connection has a session, or a channel, of this number from now on."""
+        """Note that a connection has a session, or a channel, of this number from now on."""
         followed = self._followed.get(connection.vhost)
         if followed is None:
             return
@@ -286,9 +288,7 @@ def find_link(
 def find_channel(
     connection: Connection, tag: str | None, channel: int | None
 ) -> tuple[ChannelTask, Consumer091 | None]:
-    """An open channel, and one consumer of it if there is a tag. Raises `BadRequest` without a number, and
-    `NotFound`.
-    """
+    """Return an open channel, and a tag's consumer. Raises `BadRequest` without a number, and `NotFound`."""
     number = connection.number
     if channel is None:
         raise BadRequest("watch", f"connection {number} speaks AMQP 0-9-1: give the number of a channel")
@@ -341,13 +341,13 @@ def look_at_channel(
 
 
 FOLLOWED_MAX: Final = 256
-"""Links and channels of one virtual host that are watched; each may keep ten megabytes."""
+"""The links and channels of one virtual host that are watched; each may take ten megabytes."""
 
 
 @dataclass(eq=False, slots=True)
 class Followed:
     """A followed virtual host. `parts`: sessions that have begun since, and channels that are not open yet,
-    with what looks for new links after each turn.
+    with the function that looks for new links after each step.
     """
 
     vhost: str
@@ -357,7 +357,7 @@ class Followed:
     _known: set[int] = field(default_factory=set)
 
     def has_room(self) -> bool:
-        """Whether one more may be watched; it counts."""
+        """Return whether there is room for one more watch, and count it."""
         if self.begun >= FOLLOWED_MAX:
             self.left_out += 1
             return False
@@ -365,7 +365,7 @@ class Followed:
         return True
 
     def new_links(self, session: SessionTask) -> Iterator[tuple[str, LinkConsumer | LinkPublisher]]:
-        """Links that are attached and not watched yet, each with the role of its client."""
+        """Iterate over attached links that are not watched yet, each with the role of its client."""
         service = session.service
         if service.over:
             del self.parts[session]
@@ -374,14 +374,14 @@ class Followed:
         ]
         ends += [("sender", each) for each in service.publishers]
         for role, end in ends:
-            # Its watch keeps a link alive, so that no other has its id.
+            # A watch holds a reference to the link, so that no other object gets its id.
             if end.link.attached and id(end.link) not in self._known:
                 self._known.add(id(end.link))
                 if self.has_room():
                     yield role, end
 
     def is_new(self, channel: ChannelTask) -> bool:
-        """Whether a channel is open and not watched yet; true once for each."""
+        """Return whether a channel is open and not watched yet; true once for each."""
         if channel.service.state is not ChannelState.OPEN:
             return False
         del self.parts[channel]

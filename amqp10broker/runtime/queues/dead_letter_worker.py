@@ -1,5 +1,5 @@
-"""Dead letters: those that are put into the mailboxes of their target queues, and forgotten; and those
-forwarded at least once.
+"""Dead letters: those at most once are put into the mailboxes of their target queues; those at least once are
+forwarded with confirms.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from amqp10broker.sessions.dead_letters import (
 _log = Log("amqp10broker.dead_letter")
 
 _CYCLES_MAX: Final = 1000
-"""Cycles that are remembered as logged."""
+"""The number of cycles that are remembered as logged."""
 
 
 class DeadLetterSender:
-    """Hands on what queues give up, at most once."""
+    """Routes the messages that queues give up, at most once."""
 
     def __init__(self, catalog: Catalog, reply_registry: ReplyRegistry, clock: WallClock) -> None:
         self._catalog = catalog
@@ -53,7 +53,7 @@ class DeadLetterSender:
         self._cycles: set[tuple[str, str, str]] = set()
 
     def post(self, vhost: str, queue: str, batches: Iterable[DeadLetters]) -> None:
-        """Put dead letters into the mailboxes of their target queues; without any they are dropped."""
+        """Put dead letters into the mailboxes of their target queues. Those without a target are dropped."""
         found = self._catalog.vhosts.get(vhost)
         if found is None:
             return
@@ -83,11 +83,11 @@ class DeadLetterSender:
 
 
 WorkerMail = list[Effect] | Callable[[], None] | None
-"""Effects, or a call that the queue's task asks for; None: the end."""
+"""Effects, or a call for which the queue's task asks; None: the end."""
 
 
 class DeadLetterWorker:
-    """Forwards the dead messages of one queue at least once; a task of its own. The queue's task calls the
+    """Forwards the dead messages of one queue at least once, in a separate task. The queue's task calls the
     other methods; none of them waits.
     """
 
@@ -115,7 +115,7 @@ class DeadLetterWorker:
         self._unrouted_logged = False
 
     def offer(self, letters: Sequence[DeadMessage]) -> None:
-        """Forward these too. How many are on their way at once is the queue's to bound."""
+        """Forward these messages too. The queue limits how many are unconfirmed at a time."""
         self._mailbox.put(partial(self._send, letters))
 
     def redirect(self, destination: DeadLetterTarget) -> None:
@@ -123,7 +123,7 @@ class DeadLetterWorker:
         self._mailbox.put(partial(self._redirect, destination))
 
     def forget(self) -> None:
-        """Send nothing again: the queue was purged, or does not want it any more."""
+        """Send nothing again: the queue was purged, or does not need it any more."""
         self._mailbox.put(self._forwarding.forget)
 
     def end(self) -> None:
@@ -181,7 +181,7 @@ class DeadLetterWorker:
             return
         vhost = self._catalog.vhosts.get(self._vhost)
         if vhost is None:
-            self._forwarding.forget()  # the queue goes with it, and will say so
+            self._forwarding.forget()  # the queue is deleted with it, and will report it
             return
         posts, done = self._forwarding.due(vhost, now_ms)
         self._post(posts)
@@ -213,7 +213,7 @@ class AtLeastOnce:
         if self._worker is None:
             self._destination = _destination(settings)
             if self._destination is None:
-                return  # a policy has deleted them meanwhile
+                return  # a policy has deleted these settings meanwhile
             self._worker = self._start(self._destination)
         self._worker.offer(dead)
 

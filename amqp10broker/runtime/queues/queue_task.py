@@ -54,9 +54,9 @@ _log = Log("amqp10broker.queues")
 
 
 class QueueTask(OwnQueue):
-    """A queue and its task; also the `QueueHandle` of sessions. `begun`: set when it has what it had before
-    the start, or a fault has ended it. `notify`: in a cluster, receives the effects instead of this node's
-    sessions, with the index of the last entry that made them, 0 without a log.
+    """A queue and its task, and the `QueueHandle` of sessions. `begun`: set when it has its former content,
+    or a fault has ended it. `notify`: in a cluster, receives the effects instead of this node's sessions,
+    with the index of the last entry that made them, 0 without a log.
     """
 
     def __init__(
@@ -72,12 +72,13 @@ class QueueTask(OwnQueue):
         own_files: bool = False,
         confirm_delay_ms: int = 0,
     ) -> None:
-        """`start_worker`: called for the first message to be handed on at least once. `journal_task`: has the
-        journal that must be read first. `own_files`: only commits of the queue are there; its own files are
-        read meanwhile. `confirm_delay_ms`: fault injection: every batch takes this long to commit.
+        """Create the task's state. `start_worker`: called for the first message to be forwarded at least
+        once. `journal_task`: has the journal that must be read first. `own_files`: only commits of the queue
+        are there; its own files are read meanwhile. `confirm_delay_ms`: fault injection: every batch takes
+        this long to commit.
         """
         self.begun = trio.Event()
-        # Called when it can take part in a commit, or never will.
+        # Functions to call when the queue can take part in a commit, or never will.
         self.awaiting: list[Callable[[], object]] = []
         self._taking_up = False
         self.notify: Callable[[Mapping[PeerId, list[Effect]], int], None] | None = None
@@ -95,7 +96,7 @@ class QueueTask(OwnQueue):
         self._mailbox: Mailbox[list[Command]] = Mailbox(reply_registry.inline)
         self._at_work: list[Command] = []
         self._due_ms: int | None = None
-        # What a commit has met that was carried out from elsewhere.
+        # The error of a commit that was carried out outside of the task.
         self._fault: Exception | None = None
         self._queue_status: QueueStatus | None = None
         self.backend = make_backend(self._wake, self._publish)
@@ -111,12 +112,12 @@ class QueueTask(OwnQueue):
 
     def post_all(self, commands: list[Command]) -> None:
         if not self._mailbox.put(commands) and not self._silent:
-            # A deleted queue has no task any more. What was on its way is answered here, so that
-            # a publisher that found the queue a moment ago hears that it is gone.
+            # A deleted queue has no task. Its commands are answered here, so that a publisher that found the
+            # queue a moment ago is notified of the deletion.
             for command in commands:
                 self.queue.apply(command, self._clock.now_ms())
                 if type(command) is Delete:
-                    # If it had failed, what it left was still kept for the next start.
+                    # If it had failed, its records were left for the next start.
                     self._forget()
             self._tell_at_once()
 
@@ -131,8 +132,8 @@ class QueueTask(OwnQueue):
     # --- the task ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until the queue is deleted, or cancelled. Raises `StorageError` if what it has kept is
-        damaged, or cannot be read or written; the broker must stop.
+        """Run until the queue is deleted, or cancelled. Raises `StorageError` if its data is damaged, or
+        cannot be read or written; the broker must stop.
         """
         try:
             try:
@@ -148,7 +149,7 @@ class QueueTask(OwnQueue):
         self._end()
 
     async def _recover(self) -> None:
-        # Begin with what was there before a restart, unless a commit was first (`_begin_early`).
+        # Begin with the former content, unless a commit was first (`_begin_early`).
         if self.backend.recovered:
             return
         if self._journal_task is None or self._turns is None:
@@ -191,7 +192,7 @@ class QueueTask(OwnQueue):
                 next_offset=found.next_offset,
             )
         if self.backend.queue.deleted:
-            # Power may have gone when its end was durable here, and not yet in the catalog.
+            # Power may have been lost when its end was durable here, and not yet in the catalog.
             self._forget()
 
     async def _work(self) -> None:
@@ -242,7 +243,7 @@ class QueueTask(OwnQueue):
         return _joined(self._mailbox.take_now())
 
     def catch_up(self) -> None:
-        """Work off what was put before."""
+        """Handle the commands that were put before."""
         try:
             if not self.begun.is_set():
                 self._begin_early()
@@ -265,7 +266,7 @@ class QueueTask(OwnQueue):
 
     @property
     def starting(self) -> bool:
-        """Whether it takes no part in a commit yet, and soon will."""
+        """Whether the queue does not take part in a commit yet, and soon will."""
         if self.failed or self.queue.deleted:
             return False
         return not self.begun.is_set() or self.backend.starting
@@ -278,7 +279,7 @@ class QueueTask(OwnQueue):
 
     @property
     def failed(self) -> bool:
-        """Whether its machine cannot be trusted, and its task is about to find that."""
+        """Whether its machine is not reliable, and its task is about to find that."""
         return self._fault is not None
 
     def decide_within(self, commands: list[Command]) -> None:
@@ -289,9 +290,9 @@ class QueueTask(OwnQueue):
             self.backend.apply_part(commands, self._clock.now_ms())
             self._look_after_dead_letters(commands)
         except Exception as error:
-            # It is the queue's own fault, and not that of the one who commits: its task ends of it.
+            # It is the queue's own fault, not the committing session's: it ends the queue's task.
             self._fault = error
-        # Its task has to know when something is due now.
+        # The task must be woken when something is due now.
         self._wake()
 
     def tell_decided(self) -> None:
@@ -312,12 +313,12 @@ class QueueTask(OwnQueue):
         if applied is not None:
             self._at_least_once.look_after(applied, self.backend.queue)
         else:
-            # The present leader forwards what has not arrived.
+            # The present leader forwards the messages that have not arrived.
             self._at_least_once.end()
             self._at_least_once = None
 
     async def _next_commands(self) -> list[Command]:
-        # Wait for commands; none if something else is due first.
+        # Wait for commands; return none if something else is due first.
         self._due_ms = due_ms = self._deadline()
         batches: list[list[Command]] = []
         step = None if self._delay_s else self._run_inline
@@ -332,7 +333,7 @@ class QueueTask(OwnQueue):
         return _joined(batches)
 
     def _deadline(self) -> int | None:
-        # When something is due, milliseconds since 1970; 0: now; None: nothing is.
+        # Return when something is due, in milliseconds since 1970; 0: now; None: nothing is.
         own, backends = self.backend.deadline(), self.backend.due_ms
         if own is None or backends is None:
             return backends if own is None else own
@@ -372,11 +373,11 @@ class QueueTask(OwnQueue):
         self._tell_awaiting()
 
     def finish(self) -> None:
-        """The task is over because the broker stops: what was put before is still decided and kept."""
+        """Decide and store all waiting commands, after the task has ended because the broker stops."""
         backend = self.backend
         if not backend.recovered or backend.queue.deleted:
-            return  # what is in the mailbox is about messages that have not been read, or are no more
-        # Other nodes are connected for a moment yet. What they send now cannot be kept: nothing answers it.
+            return  # the mailbox has commands about messages that have not been read, or are deleted
+        # Other nodes stay connected for a moment. Their commands cannot be stored, and get no answer.
         self._silent = True
         commands = [command for batch in self._mailbox.close() for command in batch]
         now_ms = self._clock.now_ms()
@@ -394,7 +395,7 @@ class QueueTask(OwnQueue):
         self.backend.restart()
 
     def fail(self) -> None:
-        """Abandon an untrusted state: end as if deleted, so that links are notified. If other members have
+        """Give up an unreliable state: end as if deleted, so that links are notified. If other members have
         the queue, they continue with it, without notification.
         """
         if self.backend.shared:
@@ -421,7 +422,7 @@ def _joined(batches: list[list[Command]]) -> list[Command]:
 
 
 class RemoteQueue(BatchHandle):
-    """A `QueueHandle` of a queue that may be at another node. `member`: the queue's task here; None: none."""
+    """The `QueueHandle` of a queue that may be on another node. `member`: the queue's task here, or None."""
 
     def __init__(
         self, client: QueueLink | HomeLink, member: QueueTask | None, name_of: Callable[[int], str]
@@ -473,7 +474,7 @@ class RemoteQueue(BatchHandle):
     def queue_status(self) -> QueueStatus:
         if self.member is not None:
             return self.member.queue_status()
-        # Whether anything ever came only the queue knows.
+        # Only the queue has the number of messages that ever came.
         return QueueStatus(self.client.available, max(1, self.client.available), {})
 
     def progress(self) -> QueueProgress:
@@ -510,20 +511,20 @@ Participant = QueueTask | RemoteQueue
 
 
 def _task_of(handle: QueueHandle) -> QueueTask | None:
-    # None: no part of the queue is here, and it takes no part.
+    # None: no part of the queue is here, and it does not take part.
     if isinstance(handle, RemoteQueue):
         return handle.member
     return handle if isinstance(handle, QueueTask) else None
 
 
 MESSAGE_BYTES: Final = 64
-"""The most of a message beyond its contents, and of a decision, in a record."""
+"""The most bytes of a message besides its contents, and of a decision, in a record."""
 
 
 class SessionCommits:
-    """The commits of one session or channel. It works for each queue, whose own task is at rest between two
-    awaits: first each queue executes its earlier commands; then each checks its part; then all apply, and the
-    journal's records are one group (`storage.journal.Journal.together`).
+    """The commits of one session or channel. It works for each queue, because no queue's task runs between
+    two awaits: first each queue executes its earlier commands; then each checks its part; then all apply, and
+    the journal's records are one group (`storage.journal.Journal.together`).
     """
 
     def __init__(self, inbox: Mailbox[SessionMessage], journal_task: JournalTask | None) -> None:

@@ -46,11 +46,11 @@ from amqp10broker.sessions.dead_letters import DeadLetterTarget
 _log = Log("amqp10broker.queues")
 
 COMMIT_WAIT_MS: Final = 100
-"""So long the news of what is committed may wait for the next entry to a queue's followers."""
+"""How long the index of committed entries may wait for the next entry to a queue's followers."""
 
 
 class QueueContext(BrokerContext):
-    """For queues. `set_disk_alarm`: gives the alarm of the disk a cause, or takes it away."""
+    """The context of queues. `set_disk_alarm`: adds a cause to the alarm of the disk, or removes it."""
 
     dead_letters: DeadLetterSender
     clock_watch: ClockWatch
@@ -62,37 +62,38 @@ class AfterFault(Enum):
 
     GONE = "is gone"
     DOWN = "stays down until the broker is started again"
-    """As if deleted to those who use it; what it has kept stays, and so does its name."""
+    """Its clients are notified as if it were deleted. Its data and its name stay."""
     AGAIN = "begins again"
-    """With what it has kept; at the sixth fault within a minute it is `DOWN`."""
+    """It restarts with its data; at the sixth fault within a minute it is `DOWN`."""
 
 
 AFTER_FAULT: Final[Mapping[tuple[str, bool], AfterFault]] = {
     (CLASSIC.name, False): AfterFault.GONE,
     (CLASSIC.name, True): AfterFault.AGAIN,
     (QUORUM.name, False): AfterFault.GONE,
-    # Its log would lead to the same fault: an entry that the state failed at is given up at the next start.
+    # Its log would lead to the same fault: the entry at which the state failed is given up at the next start.
     (QUORUM.name, True): AfterFault.DOWN,
     (STREAM.name, False): AfterFault.GONE,
     (STREAM.name, True): AfterFault.DOWN,
 }
-"""By kind, and whether it is kept in the data folder. A fault of storage stops the broker: nothing could be
-confirmed or served any more, and beginning again would read the same file."""
+"""The consequence by kind, and whether the queue is in the data folder. A fault of storage stops the broker:
+no message could be confirmed or served any more, and a restart of the queue would read the same file.
+"""
 
 RESTARTS_MAX: Final = 5
-"""Faults of one queue within `RESTARTS_S`; then it stays down."""
+"""The faults of one queue within `RESTARTS_S`, beyond which it stays down."""
 RESTARTS_S: Final = 60.0
 
 SLIPS_MAX: Final = 100
-"""Misspelt arguments that were logged: clients may invent as many as they like."""
+"""The misspelt arguments that are logged; clients may invent any number."""
 
 SETTLE_S: Final = 5.0
-"""How long queues may take to work off what was put when the broker stops."""
+"""How long queues may take to handle waiting commands when the broker stops."""
 
 
 class Queues:
-    """`journal_task`: where durable queues keep messages; None: in memory only. `groups`, `snapshots`: of the
-    node's cluster; None: it is in none.
+    """All queues of a broker. `journal_task`: stores durable queues' messages; None: in memory only.
+    `groups`, `snapshots`: those of the node's cluster; None: it is not in one.
     """
 
     def __init__(
@@ -137,14 +138,14 @@ class Queues:
             own_files=KINDS[spec.type].own_files,
             confirm_delay_ms=injection.confirm_delay_ms_for(spec.name) if injection.confirm_delay_ms else 0,
         )
-        # One that is declared elsewhere while this broker stops begins at its next start.
+        # A queue that is declared elsewhere while this broker stops begins at its next start.
         if not self._closed:
             self._running.add(running)
             self._nursery.start_soon(self._run, spec, running, name=f"{KINDS[spec.type].noun} {spec.name}")
         return running
 
     def end_member(self, running: QueueTask, then: Callable[[], None]) -> None:
-        """This node's member of a queue goes, with what it has kept; the queue stays."""
+        """Remove this node's member of a queue with its data; the queue stays."""
         if running in self._running:
             self._leaving[running] = then
             running.post(DELETE)
@@ -156,24 +157,24 @@ class Queues:
             running.storage_failed()
 
     async def begun(self, *, replicated: bool = True) -> None:
-        """Wait until every queue has what it had before the start, or a fault has ended it."""
+        """Wait until every queue has its former content, or a fault has ended it."""
         for running in list(self._running):
             if replicated or not running.backend.by_log:
                 await running.begun.wait()
 
     async def settle(self) -> None:
         if self.journal_task is not None and not self.journal_task.recovered.is_set():
-            return  # they wait for it, and nobody does for them
+            return  # they wait for it, but nothing waits for them
         with trio.move_on_after(SETTLE_S):
             while any(running.busy for running in self._running):  # noqa: ASYNC110
                 await trio.sleep(0.002)
 
     def close(self) -> None:
-        """The tasks are about to end because the broker stops: no other one begins."""
+        """Start no more tasks, because the broker stops."""
         self._closed = True
 
     def finish(self) -> None:
-        """The tasks are over because the broker stops: what was put before is still decided and kept."""
+        """Decide and store all commands that were put before the tasks ended."""
         for running in self._running:
             running.finish()
 
@@ -234,7 +235,7 @@ class Queues:
                 again = False
             except Exception as error:
                 again = self._after_fault(spec, running, faults, error)
-        # Not when it was cancelled: `finish` wants it then.
+        # If it was cancelled, `finish` needs it.
         self._running.discard(running)
         if running in self._leaving:
             self._leaving.pop(running)()
@@ -274,7 +275,7 @@ class Queues:
 
     def _forget(self, spec: QueueSpec, running: QueueTask) -> None:
         if running in self._leaving:
-            return  # only this node's part of it is
+            return  # only this node's part of it is deleted
         self._node_context.catalog.see_to(QueueEnded(spec.vhost, spec.name, spec.number or running))
 
     # --- durability backends ----------------------------------------------------------------------
@@ -302,7 +303,7 @@ class Queues:
         queue.browsers.scan_max = self._node_context.config.selector_scan_max
         queue.dead_letter_prefetch = self._node_context.config.dead_letter_prefetch
         if journal_task is None:
-            queue.version = machine_version.NEWEST  # nobody else carries out what it is told
+            queue.version = machine_version.NEWEST  # no other node applies its commands
             return QuorumInMemory(queue, wake, publish)
         if self._groups is None:
             # Without a cluster each group is of one, which sends nothing.

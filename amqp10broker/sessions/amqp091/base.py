@@ -1,8 +1,8 @@
-"""What the parts of a channel use of it, and its parts but for publishing and consuming: `Subscribing`, the
-methods of exchanges and queues, and `Modes` (confirms, acknowledgements, transactions).
+"""The base class of a channel, and its parts other than publishing and consuming.
 
-The methods of exchanges and queues are operations (`operations.bindings`, `operations.queues`); here is what
-is specific to this protocol.
+`Subscribing` handles consumers and basic.get, `Modes` handles confirms, acknowledgements and transactions.
+The methods of exchanges and queues are operations (`operations.bindings`, `operations.queues`); this file has
+what is specific to AMQP 0-9-1.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ GENERATED_PREFIX: Final = "amq.gen-"
 
 
 class ChannelBase(SessionEndpoint):
-    """A channel, as its parts use it. `last_queue`: the queue declared last, which an empty name means.
-    `paused`: nothing is handled until an answer.
+    """The state and methods of a channel that its parts use. `last_queue`: the queue declared last, to which
+    an empty queue name refers. `paused`: no further method is handled until an answer has come.
     """
 
     consuming: ChannelConsumers
@@ -113,7 +113,7 @@ class ChannelBase(SessionEndpoint):
     def perform(
         self, operation: Operation, no_wait: bool, done: Callable[[Any], Method], /, **given: object
     ) -> None:
-        """Carry out an operation and handle nothing else until it is done. `done`: makes the answer."""
+        """Carry out an operation; no other method is handled until it is done. `done` makes the reply."""
 
         def then(result: Any) -> None:
             method = done(result)
@@ -162,7 +162,7 @@ class ChannelBase(SessionEndpoint):
         return vhost.for_connection(vhost.lookup(name), self.context.connection)
 
 
-# The first entry that matches counts. 404, 403, 405 and 406 end the channel, 530, 540 and 541 the connection.
+# The first entry that matches counts. 404, 403, 405 and 406 close the channel, the others the connection.
 _CODES: Final[tuple[tuple[type[RefusedError], ReplyCode], ...]] = (
     (NotFound, ReplyCode.NOT_FOUND),
     (AccessRefused, ReplyCode.ACCESS_REFUSED),
@@ -186,7 +186,7 @@ CANCEL_NOTIFY = "consumer_cancel_notify"
 
 
 class Subscribing:
-    """Subscription and cancellation of a channel's consumers, basic.get, and its direct reply-to."""
+    """Handles the subscription and cancellation of a channel's consumers, basic.get, and direct reply-to."""
 
     def __init__(self, channel: ChannelBase) -> None:
         self._channel = channel
@@ -194,7 +194,7 @@ class Subscribing:
         self._asked: dict[ConsumerRef, tuple[ChannelConsumer, bool]] = {}
         self._reply_queue: DeclaredQueue | None = None
         self._reply_tag = ""
-        # Of the basic.get that waits for its queue.
+        # The consumer of the basic.get that waits for its queue.
         self._fetcher: ChannelConsumer | None = None
 
     @property
@@ -341,8 +341,8 @@ class Subscribing:
         raise _in_exclusive_use(consumer.queue)
 
     def on_timed_out(self, effect: TimedOut) -> None:
-        """Cancel a consumer that has held deliveries for too long; it may still acknowledge, without effect.
-        Raises `AmqpChannelError` if its client does not support that.
+        """Cancel a consumer that has held deliveries for too long. It may still acknowledge them, without
+        effect. Raises `AmqpChannelError` if its client does not support cancel notifications.
         """
         consuming = self._channel.consuming
         consumer = consuming.find(effect.consumer)
@@ -368,7 +368,7 @@ class Subscribing:
         if self._end_fetch(ref) is not None:
             self._channel.write(methods.BasicGetEmpty())
         elif self._lose(ref, "its queue was deleted") is not None:
-            # Deleted a moment ago. One of that name that is there now is another queue.
+            # The queue was deleted a moment ago. A queue of that name that exists now is another queue.
             raise NotFound(
                 f"queue '{effect.queue}'", f"no queue '{effect.queue}' in vhost '{self._context.vhost.name}'"
             )
@@ -380,11 +380,11 @@ class Subscribing:
             raise lost.queue.inaccessible()
 
     def _lose(self, ref: ConsumerRef, reason: str) -> ChannelConsumer | None:
-        # Ends a consumer that its queue has ended, and notifies a client that supports it. Returns one whose
-        # basic.consume is unanswered.
+        # End a consumer that its queue has ended, and notify a client that supports it. Return a consumer
+        # whose basic.consume is unanswered.
         asked = self._asked.pop(ref, None)
         consumer = self._channel.consuming.find(ref)
-        # One that the client cancelled itself is still here as long as it holds deliveries.
+        # A consumer that the client cancelled itself stays here as long as it holds deliveries.
         lasted = consumer is not None and not consumer.cancelled
         self._channel.consuming.forget(ref)
         if asked is not None:
@@ -519,7 +519,7 @@ def queue_declare(channel: ChannelBase, method: methods.QueueDeclare) -> None:
             method.no_wait,
             lambda declared: _declared(channel, declared["queue"]),
             name=name,
-            # RabbitMQ's rule, and of this protocol alone: over management it stays as declared.
+            # RabbitMQ's rule for AMQP 0-9-1 alone: a queue declared over management stays as declared.
             durable=method.durable and not method.exclusive,
             exclusive=method.exclusive,
             auto_delete=method.auto_delete,
@@ -533,7 +533,7 @@ def _declared(channel: ChannelBase, queue: dict[str, Any]) -> Method:
 
 
 def _declare_direct_reply_to(channel: ChannelBase, name: str, no_wait: bool) -> None:
-    # A passive declaration of a reply queue shows whether its owner is still there.
+    # A passive declaration of a reply queue checks whether its owner still exists.
     if name != DIRECT_REPLY_TO:
         channel.context.vhost.lookup(name)
     if not no_wait:
@@ -576,14 +576,14 @@ _PARTS: Final = frozenset((Publish, Settle))
 
 
 class Modes:
-    """The decisions of a channel's client on deliveries, and its mode: confirm, transactional, or neither.
-    `parked`: the commands of a commit that waits until its queues are ready.
+    """Applies the client's decisions on deliveries, and the channel's mode: confirm, transactional, or
+    neither. `parked`: the commands of a commit that waits until its queues are ready.
     """
 
     def __init__(self, channel: ChannelBase) -> None:
         self._channel = channel
         self._in_tx: list[tuple[Held, DeliveryOutcome]] = []
-        # A commit waits until queues have taken what it published.
+        # True while a commit waits until the queues have taken the messages published in it.
         self._committing = False
         self.parked: tuple[RequestRef, list[QueueCommand]] | None = None
         self._ends = channel.context.moment.measures.transactions
@@ -594,7 +594,7 @@ class Modes:
         self._settle(tags, DeliveryOutcome.ACCEPT)
 
     def nack(self, method: methods.BasicNack) -> None:
-        # Not counted as a failed delivery (RabbitMQ 4.3), neither requeued nor given up; basic.reject is.
+        # basic.nack does not count a delivery as failed (RabbitMQ 4.3), even requeued; basic.reject does.
         delivery_outcome = DeliveryOutcome.REQUEUE if method.requeue else DeliveryOutcome.DISCARD
         self._settle([(method.delivery_tag, method.multiple)], delivery_outcome)
 
@@ -661,7 +661,7 @@ class Modes:
             channel.pause()
 
     def _do_at_once(self, posted: list[QueueCommand]) -> None:
-        # Where a queue is full, or on another node, each does its part by itself, as in RabbitMQ.
+        # Where a queue is full or remote, each queue carries out its part separately, as in RabbitMQ.
         channel = self._channel
         commits = channel.context.commits
         parts = [each for each in posted if type(each[1]) in _PARTS]
@@ -712,7 +712,7 @@ class Modes:
         if isinstance(effect, Confirmed):
             failed = False
         else:
-            # A queue that was deleted before it could confirm counts as one that has.
+            # A queue that was deleted before it could confirm counts as a queue that has confirmed.
             failed = isinstance(effect, PublishRejected) or effect.failed
         publishing.on_confirmed(effect.publisher, effect.ids, settled=effect.settled, failed=failed)
         if self._committing and self.parked is None and publishing.committed:

@@ -1,8 +1,8 @@
-"""The broker's side of one AMQP 0-9-1 channel: frames and effects of queues go in, frames and commands to
-queues come out, in the steps of `sessions/context.py`.
+"""The broker's side of one AMQP 0-9-1 channel, in the steps of `sessions/context.py`.
 
-Methods are handled strictly one after another. Frames behind one that a queue must answer, or that nodes must
-agree on, are held.
+A step takes frames and the effects of queues, and returns frames and commands for queues. Methods are handled
+strictly one after another. Frames behind a method that waits for a queue, or for the agreement of the
+cluster's nodes, are held.
 """
 
 from __future__ import annotations
@@ -73,15 +73,19 @@ class ChannelState(Enum):
     UNOPENED = auto()
     OPEN = auto()
     CLOSING = auto()
-    """We sent channel.close: everything but its answer is ignored."""
+    """The broker has sent channel.close: everything but its answer is ignored."""
     CLOSED = auto()
-    """Frames that the client sent before it read our close-ok are ignored."""
+    """Frames that the client sent before it read the broker's close-ok are ignored."""
 
 
 class BrokerChannel(ChannelBase):
-    """One channel of one client. `in_hand`: the present or last method. `backlog`: what waits behind it.
-    `credit`: of the connection's reader for contents. `unwanted`: an incomplete content that is or will be
-    refused, so that it need not be stored.
+    """One channel of one client.
+
+    Attributes:
+        in_hand: the method that is being handled, or the last one.
+        backlog: items that wait behind it.
+        credit: the credit of the connection's reader for contents.
+        unwanted: an incomplete content that is or will be refused, so that it need not be stored.
     """
 
     def __init__(self, number: int, context: ChannelContext) -> None:
@@ -266,7 +270,7 @@ class BrokerChannel(ChannelBase):
         self._name_method(error)
         self.unwanted = self._opened
         self.modes.write_confirms()
-        # Frames behind the method that failed are dropped one by one: the reader counts their contents.
+        # Frames behind the failed method are dropped one by one, because the reader counts their contents.
         self._give_everything_back()
         self.state = ChannelState.CLOSING
         self.write(methods.ChannelClose(int(error.code), error.reply_text, error.class_id, error.method_id))
@@ -320,7 +324,7 @@ class BrokerChannel(ChannelBase):
         self.write(methods.ChannelFlowOk(True))
 
     def _access_request(self, method: methods.AccessRequest) -> None:
-        # Of AMQP 0-8: old clients request a ticket.
+        # access.request is a method of AMQP 0-8: old clients request a ticket.
         self.write(methods.AccessRequestOk(1))
 
     def _qos(self, method: methods.BasicQos) -> None:
@@ -339,7 +343,7 @@ class BrokerChannel(ChannelBase):
         self.write_content(return_frames(self.number, ReplyCode.NO_ROUTE, "NO_ROUTE", message, frame_max))
 
     def _check_opened(self, method: Method) -> None:
-        # Before the body comes.
+        # This runs before the body has come.
         if not isinstance(method, methods.BasicPublish):
             raise _not_for_a_server(method)
         self.publishing.find(method.exchange, method.routing_key, immediate=method.immediate)
@@ -395,7 +399,7 @@ def _not_for_a_server(method: Method) -> AmqpHardError:
 
 
 def _method_of(item: object) -> Method | type[Method]:
-    # Of contents and acknowledgements, which come in runs, only the kind.
+    # Contents and acknowledgements come in runs: for these only the class of the method is known.
     if type(item) is PublishRun:
         return methods.BasicPublish
     if type(item) is AckRun:

@@ -1,8 +1,8 @@
-"""Consuming on one channel: the arguments of basic.consume, consumers with their prefetch and their queue's
-credit, basic.get, acknowledgements, and writing deliveries.
+"""The consumers of one channel: arguments of basic.consume, prefetch, credit, basic.get, acknowledgements,
+and the writing of deliveries.
 
-The queue may deliver what the prefetch leaves, and never more than `UNSENT_MAX` beyond what has been written
-to the socket, so that the messages of a client that does not read stay in the queue.
+The queue may deliver as much as the prefetch leaves, and never more than `UNSENT_MAX` beyond what has been
+written to the socket, so that the messages of a client that does not read stay in the queue.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _STREAM: Final = frozenset({X_STREAM_OFFSET, X_STREAM_FILTER, X_STREAM_MATCH_UNF
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """The options that a consumer requests of its queue. `timeout_ms`: how long it may hold a delivery."""
+    """The options of a consumer at its queue. `timeout_ms`: how long it may hold a delivery."""
 
     priority: int = 0
     timeout_ms: int | None = None
@@ -54,7 +54,7 @@ DEFAULT_OPTIONS: Final = ConsumerOptions()
 
 
 def check_stream_consumer(queue: DeclaredQueue, *, no_ack: bool, prefetch: int) -> None:
-    """Refuse a consumer of a stream without prefetch or acknowledgements: nothing else holds it back."""
+    """Refuse a consumer of a stream without prefetch or acknowledgements: nothing else limits it."""
     resource = f"queue '{queue.name}'"
     stream = f"stream '{queue.name}' in vhost '{queue.vhost}'"
     if no_ack:
@@ -109,7 +109,7 @@ def _unknown(queue: DeclaredQueue, known: Set[str]) -> str:
 
 
 def from_amqp091_arguments(arguments: Mapping[str, Any], *, stream: str, vhost: str) -> Filters:
-    """Read the filters of a consumer. x-stream-match-unfiltered alone means nothing."""
+    """Read the filters of a consumer. x-stream-match-unfiltered alone has no effect."""
     resource = f"queue '{stream}' in vhost '{vhost}'"
     offset: OffsetSpec | None = None
     if X_STREAM_OFFSET in arguments:
@@ -147,8 +147,9 @@ UNSENT_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class ConsumerTerms:
-    """The parameters of a consumer; of a fetcher without `tag` and `number`. `number`: in the order in which
-    the channel's consumers came. `prefetch`: 0: no limit, or that of the queue's kind.
+    """The parameters of a consumer, or of a fetcher, which has no `tag` and `number`. `number`: its place in
+    the order in which the channel's consumers subscribed. `prefetch`: 0: no limit, or that of the queue's
+    kind.
     """
 
     no_ack: bool
@@ -161,8 +162,8 @@ class ConsumerTerms:
 
 
 class ChannelConsumer:
-    """A consumer of basic.consume, or a fetcher for basic.get. `asked_ms`: its last request to the queue;
-    `moved_ms`: its last written delivery; `settled_ms`: the client's last decision.
+    """A consumer of basic.consume, or a fetcher for basic.get. `asked_ms`: when it last sent a request to the
+    queue; `moved_ms`: when its last delivery was written; `settled_ms`: when the client last decided.
     """
 
     __slots__ = (
@@ -198,7 +199,7 @@ class ChannelConsumer:
 
     @property
     def holds_max(self) -> int | None:
-        """The most deliveries that it may hold; None: no limit."""
+        """The most deliveries that the client may hold unacknowledged; None: no limit."""
         terms = self.terms
         if terms.no_ack:
             return None
@@ -211,12 +212,12 @@ class ChannelConsumer:
 
     @property
     def holds(self) -> int:
-        """The number of deliveries that count against a prefetch."""
+        """The number of deliveries that count against the prefetch."""
         return self.unacked + len(self.keys)
 
     @property
     def idle_ms(self) -> int:
-        """The earliest time from which it could have got the next delivery."""
+        """The earliest time from which the consumer could have received its next delivery."""
         return max(self.moved_ms, self._room_ms)
 
     def request(self, limit: int | None = None) -> None:
@@ -227,8 +228,8 @@ class ChannelConsumer:
             wanted = most - self.unacked
         if limit is not None:
             wanted = min(wanted, limit)
-        # With a prefetch each acknowledgement makes room for a delivery, which must not wait for others.
-        # Without one, a request when half is left is enough.
+        # With a prefetch each acknowledgement makes room for a delivery, which must not wait for further
+        # ones. Without a prefetch, a request when half of the last one is left is enough.
         limited = self.terms.prefetch or limit is not None
         if self.credit.top_up(wanted, UNSENT_MAX, renew_at=UNSENT_MAX if limited else UNSENT_MAX // 2):
             self.asked_ms = self._moment.ms
@@ -266,7 +267,7 @@ class ChannelConsumer:
         self.credit.give_back(*self._take_all())
 
     def forget(self) -> None:
-        """Drop waiting deliveries: the queue is gone, or did not accept the consumer."""
+        """Drop waiting deliveries: the queue was deleted, or did not accept the consumer."""
         self.credit.drop(len(self._take_all()[0]))
         self.credit.closed = True
 
@@ -275,7 +276,7 @@ class ChannelConsumer:
         self.credit.cancel()
 
     def leave(self) -> None:
-        """Leave with the channel: unacknowledged deliveries count as failed."""
+        """Leave the queue when the channel ends: unacknowledged deliveries count as failed."""
         keys, messages = self._take_all()
         self.credit.drop(len(keys))
         self.credit.leave(keys, messages, DeliveryOutcome.REQUEUE_FAILED)
@@ -287,7 +288,7 @@ class ChannelConsumer:
 
 
 class ChannelTap(Protocol):
-    """Called for frames in the order in which they take effect; must not raise."""
+    """Receives the frames of a channel in the order in which they take effect. Its methods must not raise."""
 
     def received(self, item: object) -> None:
         """Handle an item before the channel does."""
@@ -305,14 +306,14 @@ class ChannelTap(Protocol):
 _NUMBER: Final = attrgetter("terms.number")
 
 OVERHEAD_BYTES: Final = 64
-"""Of a delivery without its content, for the writer's budget."""
+"""The bytes of a delivery without its content, for the writer's budget."""
 
 Held = Taken[ChannelConsumer, int]
 
 
 @dataclass(eq=False)
 class ChannelConsumers:
-    """The consumers of a channel's client. `prefetch`: basic.qos for consumers to come; 0: no limit."""
+    """The consumers of a channel's client. `prefetch`: that of basic.qos for later consumers; 0: no limit."""
 
     _number: int
     _context: ChannelContext
@@ -326,13 +327,13 @@ class ChannelConsumers:
     _by_ref: dict[ConsumerRef, ChannelConsumer] = field(default_factory=dict)
     _encoders: dict[ChannelConsumer, DeliverEncoder] = field(default_factory=dict)
     _fetchers: dict[tuple[DeclaredQueue, bool], ChannelConsumer] = field(default_factory=dict)
-    # Those in `held`, and those that a transaction has acknowledged and not committed.
+    # Deliveries in `held`, and those that a transaction has acknowledged and not committed.
     _unsettled: int = 0
     _turn: int = 0
     _next_tag: int = 1
     _made: int = 0
-    # Of thousands of consumers few have anything to do in one step: those that have changed since they
-    # were last topped up, and those with deliveries to write.
+    # Few of thousands of consumers have anything to do in one step. These are the consumers that have changed
+    # since they last requested more, and those with deliveries to write.
     stirred: dict[ChannelConsumer, None] = field(default_factory=dict)
     _unsent: dict[ChannelConsumer, None] = field(default_factory=dict)
     global_prefetch: int = 0
@@ -384,7 +385,7 @@ class ChannelConsumers:
         return consumer
 
     def forget(self, ref: ConsumerRef) -> ChannelConsumer | None:
-        """Remove a consumer, whose deliveries may still be acknowledged."""
+        """Remove a consumer. Its deliveries may still be acknowledged."""
         consumer = self._by_ref.pop(ref, None)
         if consumer is None:
             return None
@@ -401,7 +402,7 @@ class ChannelConsumers:
 
     @property
     def lasting(self) -> list[ChannelConsumer]:
-        """The consumers that have not been cancelled, also those that wait for their queue's answer."""
+        """The consumers that have not been cancelled, with those that wait for the answer of their queue."""
         return [each for each in self._by_ref.values() if each.terms.tag and not each.cancelled]
 
     def find(self, ref: ConsumerRef) -> ChannelConsumer | None:
@@ -480,7 +481,7 @@ class ChannelConsumers:
         return bool(self.global_prefetch) and self._unsettled >= self.global_prefetch
 
     def _hold_to_global_limit(self) -> None:
-        # Each consumer was granted what the channel has left; the excess goes back.
+        # Each consumer was granted all of the channel's room; the excess goes back.
         if self.global_prefetch and self._unsettled >= self.global_prefetch:
             for consumer in list(self._unsent):
                 if consumer.unsent and not consumer.terms.no_ack:

@@ -1,10 +1,11 @@
-"""Publishing on one channel: routes, returns, confirms, transactions, and the credit of the queues.
+"""Publishing on one channel: routes, returns, confirms, transactions, and the credit flow of the queues.
 
-Queues answer with `Confirmed`, whether the client wants confirms or not, because the credit flow counts it.
-That is RabbitMQ's, the back-pressure of AMQP 0-9-1: each pair of reader, channel and queue has a counter. The
-sender may send until it is used up, and then stops *everything*, whatever its destination. The receiver
-returns `more_after` whenever it has handled so many, unless it is held up itself. So a slow queue stops a
-channel, and the channel the reader of the whole connection.
+The credit flow is RabbitMQ's, the back-pressure of AMQP 0-9-1. Each pair of reader and channel, and of
+channel and queue, has a counter. The sender of a pair may send until its credit is used up, and then stops
+sending *everything*, whatever its destination. The receiver returns `more_after` whenever it has handled so
+many messages, unless it is stopped itself. So a slow queue stops a channel, and the channel stops the reader
+of the whole connection. Queues answer with `Confirmed` even where the client wants no confirms, because the
+credit flow counts it.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from amqp10broker.sessions.routes import Route, Routes
 
 
 class CreditFlow:
-    """One pair of a sender and a receiver.
+    """The credit flow between one sender and one receiver.
 
     Attributes:
-        credit: what the sender may send; below 0 when it had to finish what it had begun.
+        credit: what the sender may send; below 0 when it had to finish an item that it had begun.
         unreturned: messages that the receiver has handled, and whose credit is not returned.
     """
 
@@ -42,7 +43,7 @@ class CreditFlow:
 
     def __init__(self, config: Config) -> None:
         self.credit = config.credit_flow_initial
-        # Not more than all credit, or the sender would wait for ever.
+        # A larger portion than the whole credit would never be returned, and the sender would wait forever.
         self.more_after = min(config.credit_flow_more_after, self.credit)
         self.unreturned = 0
 
@@ -89,13 +90,13 @@ _DIRECT_REPLY_TO_BYTES: Final = DIRECT_REPLY_TO.encode()
 
 OUTLETS_MAX: Final = 1024
 """The most queues with credit counters; beyond, those without unconfirmed messages are dropped. If more are
-left it is twice their number, so that a fan-out to thousands of queues looks through them a few times.
+left, the limit becomes twice their number, so that a fan-out to thousands of queues rarely scans them.
 """
 
 
 class QueueOutlet(CreditFlow):
-    """One queue to which this channel publishes. The queue reports by `Confirmed`, so that the channel counts
-    for it.
+    """One queue to which this channel publishes. The channel counts for it, as the queue sends
+    `Confirmed`.
     """
 
     __slots__ = ("outstanding", "queue", "ref")
@@ -110,7 +111,7 @@ class QueueOutlet(CreditFlow):
 @dataclass(eq=False)
 class Publishing:
     """The contents that a channel's client publishes. `commit_failed`: some queue did not take its part of
-    the last commit. `next_seq`: counted from 1 again after confirm.select.
+    the last commit. `next_seq`: begins again at 1 after confirm.select.
     """
 
     _context: ChannelContext
@@ -144,7 +145,7 @@ class Publishing:
 
     @property
     def held_by(self) -> list[QueueOutlet]:
-        """The queues that hold the channel up, most unconfirmed messages first."""
+        """The queues that stop the channel, those with the most unconfirmed messages first."""
         return sorted(self._held_by, key=lambda outlet: -outlet.outstanding)
 
     @property
@@ -153,7 +154,7 @@ class Publishing:
 
     @property
     def told(self) -> int:
-        """The number of messages with a confirm or rejection that is sent, or is about to be."""
+        """The number of messages whose confirm or rejection has been sent or will be sent in this step."""
         return self.tracker.acked + self.tracker.nacked
 
     @property
@@ -164,7 +165,7 @@ class Publishing:
     # --- from the client --------------------------------------------------------------------------
 
     def publish(self, run: PublishRun) -> None:
-        """Route and post contents. Raises `RefusedError`; contents before the bad one are published."""
+        """Route contents to queues. Raises `RefusedError`; contents before the refused one are published."""
         moment = self._context.moment
         self.published_ms = moment.ms
         moment.measures.message_sizes.count(run.bodies)
@@ -183,7 +184,7 @@ class Publishing:
                 if head is None or len(body) > limit:
                     head, extra_keys = self._read(route, properties, body)
                     if extra_keys:
-                        # It has another destination: the messages before it are sent first.
+                        # This message has another destination: the messages before it are sent first.
                         self._to_queues(route.exchange, queues, messages, run.mandatory)
                         messages = []
                         self._publish_one(run, route, head, extra_keys, body)
@@ -193,7 +194,7 @@ class Publishing:
                         self._routes.remember(route, properties, head)
                 messages.append((head, body))
         finally:
-            # Also when one was refused: those before it are published.
+            # This also runs when a message was refused: those before it are published.
             self._to_queues(route.exchange, queues, messages, run.mandatory)
 
     def find(self, exchange: str, routing_key: str, *, immediate: bool) -> Route:
@@ -284,7 +285,7 @@ class Publishing:
 
     def _open_outlet(self, queue: DeclaredQueue) -> QueueOutlet:
         if len(self._outlets) >= self._outlets_max:
-            # For a server that answers to many short-lived queues.
+            # This keeps a server that replies to many short-lived queues from accumulating counters.
             for outlet in [each for each in self._outlets.values() if not each.outstanding]:
                 del self._outlets[outlet.queue]
                 del self._by_ref[outlet.ref]
@@ -298,7 +299,7 @@ class Publishing:
     def on_confirmed(
         self, ref: PublisherRef, ids: Sequence[int], *, settled: bool, failed: bool = False
     ) -> None:
-        """Count messages that a queue has taken; a deleted queue counts as well."""
+        """Count messages that a queue has taken; those of a deleted queue count as taken as well."""
         outlet = self._by_ref.get(ref)
         if outlet is None:
             return  # published before the channel was closed and opened again
@@ -342,7 +343,7 @@ class Publishing:
         self.transactional = True
 
     def commit(self) -> bool:
-        """Deliver what was published, with returns; return whether queues have taken all of it already."""
+        """Deliver the published messages, and send returns; return whether queues have taken all of it."""
         buffered, self._buffered = self._buffered, []
         self._commit = {}
         self.commit_failed = False

@@ -88,7 +88,9 @@ MOVE: Final = Symbol("move")
 COPY: Final = Symbol("copy")
 STREAM_CAPABILITIES: Final = (Symbol("AMQP_FILTEX_PROP_V1_0"), Symbol("AMQP_FILTEX_SQL_V1_0"))
 ENQUEUED_TIME: Final = Symbol("amqp10broker:enqueued-time")
-"""An extension: a receiver of a stream that desires it gets each message with ``x-opt-enqueued-time``."""
+"""The capability of an extension: with it a receiver of a stream gets each message with
+``x-opt-enqueued-time``.
+"""
 PRIORITY: Final = "rabbitmq:priority"
 TIMEOUT: Final = "rabbitmq:consumer-timeout"
 
@@ -107,7 +109,7 @@ KEPT: Final[dict[str, Any]] = {
     "expiry_policy": TerminusExpiryPolicy.LINK_DETACH,
     "timeout": 0,
 }
-"""Fields of a terminus in our attach when nothing of it survives the link."""
+"""Fields of a terminus in the broker's attach when nothing of it survives the link."""
 
 _GENERATED_NAME_PARTS_BYTES_MAX: Final = 150
 
@@ -115,7 +117,7 @@ _GENERATED_NAME_PARTS_BYTES_MAX: Final = 150
 @dataclass(frozen=True, slots=True)
 class SourcePlan:
     """The parameters of a link on which a client consumes. `exclusive`: no other consumer is allowed; the
-    attach is answered when the queue has agreed.
+    attach is answered when the queue has accepted it.
     """
 
     queue: DeclaredQueue
@@ -137,8 +139,8 @@ class SourcePlan:
 
 @dataclass(frozen=True, slots=True)
 class TargetPlan:
-    """The parameters of a link on which a client publishes. Neither `queue` nor `exchange`: an anonymous
-    terminus. `topic`: unroutable messages are accepted.
+    """The parameters of a link on which a client publishes. With neither `queue` nor `exchange` it is an
+    anonymous terminus. `topic`: unroutable messages are accepted.
     """
 
     queue: DeclaredQueue | None
@@ -153,8 +155,8 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
     """Resolve the source of a receiver."""
     source = attach.source
     if source is None:
-        # As for an attach that resumes a link (2.6.3). Qpid JMS ends subscriptions so, and expects
-        # this condition.
+        # The error is that of an attach that resumes a link (2.6.3). Qpid JMS ends subscriptions with such an
+        # attach, and expects this condition.
         raise AmqpLinkError(
             Condition.NOT_FOUND,
             f"Attach refused: source_required: no link '{attach.name}' is kept here that a null source "
@@ -162,7 +164,7 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
         )
     assert isinstance(source, Source)
     outcomes = outcomes_of(source)
-    # Checked before a queue is made, which a refusal would leave behind.
+    # This is checked before a queue is made, because a refusal would leave the queue behind.
     priority = whole_number(attach, PRIORITY) or 0
     dynamic = source.dynamic
     filter_set: FilterSet | None = None
@@ -185,7 +187,7 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
         filter_set = _filters(source, _kind(address, context), f"queue '{address.queue}'", context)
         if to_declare(address, context):
             yield from _declared(address, context)
-            # Checked again because the declaration may have taken its time.
+            # The permission is checked again because the declaration may have taken time.
             context.access.read("queue", address.queue)
         queue = context.vhost.lookup(address.queue)
         if queue.type == VOLATILE:
@@ -218,7 +220,7 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
         browse=browse,
     )
     if plan.selects and not browse and queue.effective.settings.single_active_consumer:
-        # A single active consumer that selects would withhold from others what it does not want.
+        # A single active consumer with a filter would withhold all other messages from the other consumers.
         raise AmqpLinkError(
             Condition.NOT_ALLOWED,
             f"Attach refused: queue '{queue.name}' has a single active consumer, which takes all its "
@@ -234,7 +236,7 @@ def _filter_set(source: Source, kind: QueueKind, context: SessionContext) -> Fil
             raise AmqpLinkError(
                 Condition.INVALID_FIELD, f"Attach refused: selector '{refusal.name}': {refusal.reason}"
             )
-        # The reply shows the client that the filter is not in place; only the log shows why.
+        # The reply shows the client that the filter is not in place, but only the log can give the reason.
         context.log.warning(
             "filter is not in place", address=source.address, filter=refusal.name, reason=refusal.reason
         )
@@ -321,7 +323,7 @@ def whole_number(attach: Attach, name: str) -> int | None:
 
 
 def _timeout(attach: Attach, queue: DeclaredQueue) -> int | None:
-    # None also for a queue that has no timeouts at all.
+    # The result is also None for a queue without timeouts.
     timeout_ms = whole_number(attach, TIMEOUT)
     if timeout_ms is None or queue.type != QueueType.QUORUM:
         return None
@@ -391,8 +393,8 @@ def to_declare(address: QueueAddress, context: SessionContext) -> bool:
 
 
 def _filters(source: Source, kind: QueueKind, queue: str, context: SessionContext) -> FilterSet | None:
-    # What a kind of queue cannot do is refused. The answer would show it, too, but some clients do not check
-    # it: Qpid JMS would empty a queue that it browses.
+    # A filter or mode that the kind of queue does not support is refused. The answer would show it, too, but
+    # some clients do not check it: Qpid JMS would empty a queue that it browses.
     filter_set = _filter_set(source, kind, context) if kind.replays or source.filter else None
     selects = filter_set is not None and filter_set.filters.messages is not None
     browses = source.distribution_mode == COPY
@@ -408,7 +410,7 @@ def _filters(source: Source, kind: QueueKind, queue: str, context: SessionContex
 
 
 def _kind(address: QueueAddress, context: SessionContext) -> QueueKind:
-    # Also for a queue that the attach would make.
+    # This also holds for a queue that the attach would declare.
     if to_declare(address, context):
         return KINDS[context.vhost.default_type()]
     return context.vhost.lookup(address.queue).kind
@@ -455,8 +457,8 @@ def _temporary_topic(target: Target, context: SessionContext) -> Steps[TargetPla
 def _temporary_queue(
     attach: Attach, address: Any, capabilities: Any, context: SessionContext, end: str
 ) -> Steps[DeclaredQueue]:
-    # A client that requests other capabilities wants another kind of node. One that requests none, as
-    # proton's request/response examples do, can only mean this kind.
+    # A client that requests other capabilities wants another kind of node. A client that requests none, as
+    # proton's request/response examples do, can only mean a temporary queue.
     if address is not None or (capabilities and TEMPORARY_QUEUE not in capabilities):
         raise AmqpLinkError(
             Condition.NOT_IMPLEMENTED,
@@ -466,7 +468,7 @@ def _temporary_queue(
     if len(f"{context.container_id}{attach.name}".encode()) >= _GENERATED_NAME_PARTS_BYTES_MAX:
         name = f"amq.dyn.gen-{context.new_id()}"
     context.access.configure("queue", name)
-    # Checked before there is a queue that a refusal would leave behind.
+    # This is checked before there is a queue, which a refusal would leave behind.
     if end == "source":
         context.access.read("queue", name)
     else:
@@ -478,7 +480,7 @@ def _temporary_queue(
 
 
 def _volatile_queue(attach: Attach, source: Source, context: SessionContext) -> DeclaredQueue:
-    # Direct reply-to: a queue that stores nothing, for replies to this link.
+    # This is direct reply-to: a queue that stores nothing, for replies to this link.
     if (
         source.address is not None
         or attach.snd_settle_mode != SenderSettleMode.SETTLED
@@ -509,7 +511,7 @@ _NO_LOCAL: Final = Symbol("apache.org:no-local-filter:list")
 _NO_LOCAL_CODE: Final = ULong(0x0000_468C_0000_0003)
 _SEPARATOR: Final = "|"
 """Separates the name of a shared subscription from the rest of a link's name: ``NAME|2``, ``NAME|global``."""
-# The source of a durable subscription: everything survives except which deliveries are unsettled.
+# Fields of the source of a durable subscription. Everything survives the link except its unsettled state.
 _STAYS: Final[dict[str, Any]] = {
     "durable": TerminusDurability.CONFIGURATION,
     "expiry_policy": TerminusExpiryPolicy.NEVER,
@@ -520,9 +522,9 @@ _STAYS: Final[dict[str, Any]] = {
 def plan_receiver(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
     """Resolve the source of a receiver, topics and subscriptions included.
 
-    A subscriber consumes from a queue that is bound to the topic and is made by its attach: for the link
-    alone, durable, or shared (`metadata.queue_requests`). It needs the permissions to configure that queue,
-    to bind it (write to it, read `amq.topic` and the topic), and to read it.
+    A subscriber consumes from a queue that is bound to the topic. Its attach declares the queue: for the link
+    alone, durable, or shared (`metadata.queue_requests`). The user needs the permissions to configure that
+    queue, to bind it (write to it, read `amq.topic` and the topic), and to read it.
     """
     source = attach.source
     if source is None:
@@ -595,7 +597,7 @@ def _wanted(attach: Attach, source: Source, topic: str, context: SessionContext)
 
 
 def _is_another(wanted: Subscription, queue: DeclaredQueue, context: SessionContext, attach: Attach) -> bool:
-    # Raises if the queue cannot be replaced, or is not a subscription.
+    # Raise an error if the queue cannot be replaced, or is not that of a subscription.
     there = Subscription.of(queue)
     if there == wanted:
         return False
@@ -636,7 +638,7 @@ def _find(attach: Attach, context: SessionContext) -> tuple[DeclaredQueue, Subsc
 def _come_back(
     attach: Attach, queue: DeclaredQueue, subscription: Subscription, context: SessionContext
 ) -> Steps[SourcePlan]:
-    # Mostly in order to end the subscription, for which no other link may consume from it.
+    # A client mostly attaches so in order to end the subscription. No other link may consume from it then.
     yield from ()
     _check_rights(context, queue.name, subscription.topic)
     context.vhost.for_connection(queue, context.connection)
@@ -679,7 +681,7 @@ def _sharing(subscription: Subscription) -> tuple[Symbol, ...]:
 
 
 def _selector_and_no_local(source: Source) -> tuple[str | None, bool]:
-    # The flag is no-local. Raises if the selector is invalid.
+    # The second value is whether no-local is set. Raises if the selector is invalid.
     selector, no_local = None, False
     for name, value in (source.filter or {}).items():
         if _is_no_local(value):
@@ -693,7 +695,7 @@ def _selector_and_no_local(source: Source) -> tuple[str | None, bool]:
 
 
 def _in_place(source: Source, subscription: Subscription) -> dict[Any, Any] | None:
-    # One selector, and no-local only if the subscription is not shared.
+    # At most one selector is in place, and no-local only if the subscription is not shared.
     found = {}
     for name, value in (source.filter or {}).items():
         selects = is_selector(value) and value.value == subscription.selector

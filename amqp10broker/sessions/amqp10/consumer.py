@@ -1,9 +1,9 @@
-"""A client that consumes: couples a sender link with the credit of its queue.
+"""A client that consumes: it connects a sender link of the session with the credit of its queue.
 
-The client's credit is the engine's (`link.credit`), of which the queue gets a part at a time
-(`sessions/credit.py`). After a drain their delivery-counts differ: the client's is advanced by all its
-credit, the queue's by one batch. A flow that comes while a request to the queue is open is applied when the
-queue has answered. The client is answered when every delivery before the queue's answer has been written, so
+The client's credit is the engine's (`link.credit`). The queue gets a part of it at a time
+(`sessions/credit.py`). After a drain the two delivery-counts differ: the client's advances by all its credit,
+the queue's by one batch. A flow that comes while a request to the queue is open is applied when the queue has
+answered. The session answers the client when every delivery before the queue's answer has been written, so
 that a flow never overtakes a transfer.
 """
 
@@ -69,7 +69,7 @@ def to_outcome(state: Any) -> DeliveryOutcome | None:
         case Released():
             return DeliveryOutcome.REQUEUE
         case Modified(undeliverable_here=True):
-            # As RabbitMQ: the message is not offered to other consumers either, but dead-lettered.
+            # As in RabbitMQ, the message is not offered to other consumers either, but dead-lettered.
             return DeliveryOutcome.DISCARD_FAILED if state.delivery_failed else DeliveryOutcome.DISCARD
         case Modified():
             return DeliveryOutcome.REQUEUE_FAILED if state.delivery_failed else DeliveryOutcome.REQUEUE
@@ -80,9 +80,11 @@ def to_outcome(state: Any) -> DeliveryOutcome | None:
 def decide(
     state: Any, *, settled: bool, default: DeliveryOutcome, annotates: bool
 ) -> tuple[DeliveryOutcome, bytes] | None:
-    """Translate a client's disposition, which may have no state, to the decision and an encoded map for the
-    message-annotations, empty unless `annotates`; None when it contains no decision. Raises `AmqpLinkError`
-    for annotations that clients may not set, and `AmqpSessionError` for a state that receivers may not set.
+    """Translate a client's disposition, with or without a state, to the decision and annotations.
+
+    The annotations are an encoded map for the message-annotations, empty unless `annotates`. Returns None
+    when the disposition contains no decision. Raises `AmqpLinkError` for annotations that clients may not
+    set, and `AmqpSessionError` for a state that receivers may not set.
     """
     if state is None:
         return (default, b"") if settled else None
@@ -113,9 +115,9 @@ ACTIVE: Final = Symbol("rabbitmq:active")
 
 @dataclass(eq=False, slots=True)
 class ConsumerTimes:
-    """The times of a link on which a client receives; None: not yet. `granted_ms`: the last flow that left
-    credit. The consumer sets `settled_ms`, the client's last decision, `unsent_ms`, the first delivery that
-    waits to be written, and `request_ms`, the last request to the queue.
+    """The times of events on a link on which a client receives; None: not yet. `granted_ms`: the last flow
+    that left credit. The consumer sets `settled_ms` (the client's last decision), `unsent_ms` (the first
+    delivery that waits to be written) and `request_ms` (the last request to the queue).
     """
 
     _moment: Moment
@@ -156,23 +158,23 @@ class ConsumerTimes:
 
     @property
     def idle_ms(self) -> int:
-        """The earliest time from which the client could have got the next delivery."""
+        """The earliest time from which the client could have received its next delivery."""
         return self.credit_ms if self.sent_ms is None else max(self.credit_ms, self.sent_ms)
 
 
 @dataclass(eq=False, slots=True)
 class LinkConsumer(LinkOwner):
-    """One consuming link.
+    """One link on which a client consumes.
 
     Attributes:
-        address: as the client gave it; the queue's, if it was made for the link.
+        address: as given by the client; for a queue made for the link, the address of that queue.
         resuming: the client's attach gave an incomplete unsettled map: no new deliveries (2.7.3).
         closed: the client has closed its link, so nothing of it survives the detach.
         browse: it takes no message from its queue.
         selects: it gets only messages that match its filter.
         dynamic: its queue was made for the link, and ends with it.
-        _drop: removes the consumer from its session after its link has ended, and makes it `leave`.
-        resumable: its state that survives this end of the link; None if none does.
+        _drop: removes the consumer from its session after its link has ended, and calls its `leave`.
+        resumable: the state that survives this end of the link; None if no state does.
         queue_credit: the most that it requests of its queue at a time.
         auto_limit: adapts `queue_credit`; None: it is fixed.
     """
@@ -195,26 +197,26 @@ class LinkConsumer(LinkOwner):
     queue: DeclaredQueue = field(init=False)
     queue_credit: int = field(init=False)
     auto_limit: AutoLimit | None = None
-    _counted: int = 0  # by `auto_limit`: deliveries that were written
+    _counted: int = 0  # deliveries whose writing `auto_limit` has counted
     last_error: LastError | None = None
     closed: bool = False
-    # Answers of an older epoch belong to another end of a kept link.
+    # The first epoch of this end. Answers of an older epoch belong to another end of a resumable link.
     _since: int = field(init=False)
-    # Deliveries that are resumed when a quorum queue has made the decisions on them durable.
+    # Deliveries to resume when a quorum queue has made the decisions on them durable.
     _resumed: deque[ResumedDelivery] = field(default_factory=deque)
     times: ConsumerTimes = field(init=False)
     # Decisions that a quorum queue has yet to make durable, in the order of its answers; and deliveries that
-    # the queue has taken back after a timeout, on which the client may still decide. Made on demand: few
-    # links ever have any, and empty ones take 800 bytes.
+    # the queue has taken back after a timeout, on which the client may still decide. They are created on
+    # demand: few links ever have any, and empty ones take 800 bytes.
     _undurable: deque[tuple[Sequence[int], Outcome | None]] | None = None
     _expired: set[int] | None = None
-    # Made when a flow names a transaction.
+    # Created when a flow names a transaction.
     _acquisition: Acquisition | None = None
-    # Whether the client is told whether it is the single active consumer, and what it was told last.
+    # Whether the client gets the link state property `ACTIVE`, and its value when it was last sent.
     tells_active: bool = field(init=False)
     _active_told: bool | None = None
-    # A flow came since the last request to the queue; flows to be answered that the last request covers, and
-    # later ones.
+    # Whether a flow came since the last request to the queue; the number of flows to be answered that the
+    # last request covers; the number of later ones.
     _unasked: bool = False
     _answers_asked: int = 0
     _answers_owed: int = 0
@@ -233,7 +235,7 @@ class LinkConsumer(LinkOwner):
 
     @property
     def ready(self) -> int:
-        """The number of messages that the queue could deliver to it now, as of its last answer."""
+        """The number of messages that the queue could deliver to the consumer, by its last answer."""
         if self.credit.kind.replays or self.browse or self.selects:
             return self.credit.available
         return self.queue.handle.ready
@@ -255,8 +257,8 @@ class LinkConsumer(LinkOwner):
             self._request()
 
     def _acquire_in(self, txn_id: object) -> None:
-        # The properties of a flow replace all of the link's: without a transaction, they end acquisition
-        # (part 4, section 4.4.3).
+        # The properties of a flow replace all properties of the link: without a transaction, they end
+        # acquisition (part 4, section 4.4.3).
         if txn_id is not None and not isinstance(txn_id, bytes):
             text = f"property txn-id of a flow must be binary, and is {txn_id!r}"
             raise AmqpLinkError(Condition.INVALID_FIELD, text)
@@ -295,8 +297,8 @@ class LinkConsumer(LinkOwner):
         self._settle([number for number in ids if number != half], RELEASED)
 
     def on_updated(self, event: DeliveriesUpdated) -> None:
-        """Apply the client's decisions on deliveries. Those that it has not settled the broker settles: at
-        once, or when a quorum queue has made the decision durable. Raises as `decide`.
+        """Apply the client's decisions on deliveries. The session settles those that the client has not
+        settled: at once, or when a quorum queue has made the decision durable. Raises as `decide`.
         """
         if event.settled and self.resumable is not None:
             self.resumable.forget(event.keys)
@@ -315,8 +317,7 @@ class LinkConsumer(LinkOwner):
             if not event.settled:
                 self._settle(expired, event.state)
             if not keys:
-                # The queue does not wait for any of them; but it delivers nothing more until it receives a
-                # command.
+                # The queue does not wait for them, but it delivers nothing more until it receives a command.
                 self.credit.post(Settle(self.credit.ref, (), DeliveryOutcome.ACCEPT))
         self.credit.counters.settled(delivery_outcome, len(keys))
         self.times.settled_ms = self._context.moment.ms
@@ -367,8 +368,8 @@ class LinkConsumer(LinkOwner):
             transactions.retire(transaction, key, retired)
 
     def _without_expired(self, keys: list[int], ids: list[int]) -> tuple[list[int], list[int], list[int]]:
-        # Returns keys and ids of deliveries that still count, and ids of the expired, which are removed here:
-        # the key of a delivery that went back to the queue may be reused by another one.
+        # Return keys and ids of deliveries that still count, and ids of the expired ones. The expired are
+        # removed here, because a queue may reuse the key of a delivery that went back to it.
         if not self._expired:
             return keys, ids, []
         valid = [(key, number) for key, number in zip(keys, ids, strict=True) if number not in self._expired]
@@ -414,7 +415,7 @@ class LinkConsumer(LinkOwner):
             self.resumable.delivered(keys, messages)
         self._session.outbound.queue_deliveries(self.link, keys, messages)
         if credit.waiting > room:
-            # The client has lowered its credit while these were on their way.
+            # The client has lowered its credit while these deliveries were on their way.
             self._give_back()
             if not credit.in_flight:
                 self._request()
@@ -428,9 +429,9 @@ class LinkConsumer(LinkOwner):
         self._in_turn(reply)
 
     def _count_reply(self, auto: AutoLimit, reply: CreditReply) -> None:
-        # A queue in the same process answers at once; one of another node a round trip later. Until then no
-        # delivery comes if the last request is used up. Only a request smaller than what the queue had and
-        # the client could take holds the link up.
+        # A queue in the same process answers at once, a queue on another node a round trip later. Until then
+        # no delivery comes if the last request is used up. The limit holds the link up only if the request
+        # was smaller than the number of messages in the queue and the client's credit.
         now_ms, asked_ms = self._context.moment.ms, self.times.request_ms
         held_up = not reply.credit and reply.available > 0 and self._wanted > self.credit.waiting
         if held_up and now_ms > asked_ms:
@@ -480,7 +481,7 @@ class LinkConsumer(LinkOwner):
         told = self._session.settling.tell_sent(self.link, expired, RELEASED)
         self._expired = {*(self._expired or ()), *told}
         if self._context.transactions.taken_back(self.ref, keys, self._taken_back):
-            # The client has decided on some, and sends nothing more about those that it has settled.
+            # The client has decided on some of them, and sends nothing more about those that it has settled.
             self.credit.post(Settle(self.credit.ref, (), DeliveryOutcome.ACCEPT))
         if self.resumable is not None:
             self.resumable.forget(expired)
@@ -511,7 +512,7 @@ class LinkConsumer(LinkOwner):
 
     def _act_on_reply(self, reply: CreditReply) -> None:
         if not self.credit.answered(reply):
-            self._request()  # overtaken by our `GiveBack`: request again, from there
+            self._request()  # overtaken by a `GiveBack` of this consumer: request again, from there
             return
         if reply.drain:
             self._act_on_drain()
@@ -527,10 +528,10 @@ class LinkConsumer(LinkOwner):
     def _act_on_drain(self) -> None:
         credit = self.link.credit
         if not credit.drain:
-            # A later flow has ended the drain before it was done: answer with the state, and continue.
+            # A later flow has ended the drain before it was complete: answer with the state, and continue.
             self._answer()
         elif not self.credit.forfeited and self._wanted > 0:
-            self._request()  # messages have used up the request: another round of the same drain
+            self._request()  # messages have used up the request: request again for the same drain
         else:
             self._answers_asked = max(0, self._answers_asked - 1)
             self._session.drained(self.link, available=self.credit.available)
@@ -578,13 +579,13 @@ class LinkConsumer(LinkOwner):
 
     def _give_back(self) -> None:
         # "If the link-credit is less than or equal to zero ... the sender MUST NOT send more messages"
-        # (2.6.7). Deliveries on their way from the queue are refused as well: taken after a later raise of
-        # the credit, they would overtake those that go back now.
+        # (2.6.7). Deliveries on their way from the queue are refused as well. If they were taken after a
+        # later raise of the credit, they would overtake those that go back now.
         taken = self.link.withdraw(self._room)
         self._return(taken)
 
     def _return(self, taken: Sequence[tuple[int, Message]]) -> None:
-        # Keys and messages of deliveries that were not sent.
+        # `taken`: keys and messages of deliveries that were not sent.
         keys = [key for key, _ in taken]
         if self.resumable is not None:
             self.resumable.forget(keys)
@@ -650,7 +651,7 @@ class LinkConsumer(LinkOwner):
         self._drop(self, unsent)
 
     def leave(self, unsent: Sequence[tuple[int, Message]], *, lost: bool) -> None:
-        """Leave the queue; what is held goes back or gets the default outcome, as failed if `lost`."""
+        """Leave the queue. Held deliveries go back or get the default outcome, as failed if `lost`."""
         delivery_outcome = self.default_delivery_outcome
         bound = self._context.transactions.bound(self.ref)
         if bound and self.resumable is None:

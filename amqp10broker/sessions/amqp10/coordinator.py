@@ -1,4 +1,4 @@
-"""The broker's end of a control link, on which transactions are declared and discharged (part 4, 4.1)."""
+"""The broker's end of a control link: a client declares and discharges transactions on it (part 4, 4.1)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class CoordinatorLink(LinkOwner):
     # Discharges in order: delivery-id, what the answer waits for, the answer, and the transaction of the
     # holders to notify.
     _waiting: deque[tuple[int, RequestRef | None, State, Transaction | None]] = field(default_factory=deque)
-    # Commits for which queues are not ready, in order; in `_waiting` they are under the same ref.
+    # Commits for which queues are not ready, in order; they are in `_waiting` under the same ref.
     _parked: deque[tuple[RequestRef, Transaction]] = field(default_factory=deque)
 
     def accept(self, attach: Attach) -> None:
@@ -152,7 +152,7 @@ class CoordinatorLink(LinkOwner):
         return why
 
     def _outcome(self, transaction: Transaction, ref: RequestRef, why: str | None) -> _Outcome:
-        # Raises if the client cannot be notified of a rollback.
+        # Raise if the client cannot be notified of a rollback.
         if why is None:
             self._context.transactions.committed(transaction)
             return None if self._commits.safe else ref, ACCEPTED, transaction
@@ -187,7 +187,7 @@ class CoordinatorLink(LinkOwner):
     # --- answers ----------------------------------------------------------------------------------
 
     def on_committed(self, ref: RequestRef) -> bool:
-        """Handle a commit that is safe or can be carried out now; return whether it belongs to this link."""
+        """Handle a commit that is stored or can be carried out now; return whether it is one of this link."""
         if self._parked and self._parked[0][0] == ref:
             self._try_parked()
             return True
@@ -205,8 +205,8 @@ class CoordinatorLink(LinkOwner):
     def _tell(self) -> None:
         while self._waiting and self._waiting[0][1] is None:
             delivery_id, _, state, transaction = self._waiting.popleft()
-            # Outcomes of posted messages, and earlier answers, come before it: in one batch a rejected one
-            # would be the first.
+            # Outcomes of posted messages, and earlier answers, come before it. Joined to one batch, a
+            # rejected outcome would come first.
             self._session.settling.flush()
             if transaction is not None:
                 transaction.tell_holders()
@@ -232,7 +232,7 @@ class CoordinatorLink(LinkOwner):
 
 
 def _request(payload: bytes) -> Declare | Discharge:
-    # The value of its amqp-value section; other sections are ignored.
+    # This is the value of the amqp-value section; other sections are ignored.
     found: Any = None
     try:
         pos = 0

@@ -1,8 +1,9 @@
-"""The owner of a link: a publisher, a consumer, a control link or one half of a management pair.
+"""The base of the objects that own a link: a publisher, a consumer, a control link or one half of a
+management pair.
 
-The engine reports events that name a link; the session looks up the link's owner, once per event, and calls
+The engine reports events that name a link. The session looks up the link's owner, once per event, and calls
 it. An event is about a batch of deliveries. An owner may raise the error with which the link
-(`AmqpLinkError`) or the session (`AmqpSessionError`) is to be ended.
+(`AmqpLinkError`) or the session (`AmqpSessionError`) must end.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from amqp10broker.protocols.amqp10.performatives import Flow
 
 
 class LinkOwner:
-    """The events of a link. An owner overrides what can occur on its own."""
+    """The events of a link. A subclass overrides those that can occur on its link."""
 
     __slots__ = ()
 
@@ -35,7 +36,7 @@ class LinkOwner:
     # --- of a link on which the client sends ------------------------------------------------------
 
     def on_begun(self, event: DeliveryBegun) -> None:
-        """Handle the first transfer of a delivery of several."""
+        """Handle the first transfer of a delivery that has several."""
 
     def on_deliveries(self, event: DeliveriesReceived) -> None:
         """Handle complete deliveries. Raises `AmqpConnectionError`, too."""
@@ -55,7 +56,7 @@ class LinkOwner:
         """Count deliveries that have been written, or begun."""
 
     def act_on(self, marker: object) -> None:
-        """Handle a marker that the owner has queued: everything before it has been written."""
+        """Handle a marker that this owner has queued: everything before it has been written."""
 
 
 LinkOwners = dict[SenderLink | ReceiverLink, LinkOwner]

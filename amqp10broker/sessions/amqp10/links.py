@@ -1,4 +1,4 @@
-"""Attach and detach of the links of one AMQP 1.0 session on which its client publishes and consumes."""
+"""The attach and detach of the links of one AMQP 1.0 session on which its client publishes and consumes."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ from amqp10broker.sessions.messages import LinkFree, Part
 from amqp10broker.sessions.routes import Routes
 
 KEPT_CREDIT_MAX: Final = UNSETTLED_ENTRIES_MAX * 2 // 3
-"""The automatic credit of a link that may be resumed. Half as much again can be unconfirmed, and all of it
-fits into its client's unsettled map.
+"""The automatic credit of a link that may be resumed. A client may have half as many more deliveries
+unconfirmed, and all of them fit into its unsettled map.
 """
 
 
@@ -92,8 +92,8 @@ class WaitingAttach(NamedTuple):
 class ClientLinks:
     """The links of one session on which its client publishes and consumes.
 
-    A link that waits for the declaration of its queue, or for the queue's report whether it is the active
-    consumer, is held in the engine (`protocols.amqp10.session`).
+    The engine (`protocols.amqp10.session`) holds a link that waits for the declaration of its queue, or for
+    the queue's report whether it is the active consumer.
     """
 
     _session: Session
@@ -106,7 +106,7 @@ class ClientLinks:
     consumers: dict[ConsumerRef, LinkConsumer] = field(default_factory=dict)
     publishers: dict[PublisherRef, LinkPublisher] = field(default_factory=dict)
     waiting: dict[RequestRef, WaitingAttach] = field(default_factory=dict)
-    # Attaches of kept links that still have an end elsewhere.
+    # Attaches of resumable links that still have an end elsewhere.
     claimed: dict[SenderLink | ReceiverLink, Attach] = field(default_factory=dict)
     # Functions that accept consumers when their queues have answered.
     _accept: dict[ConsumerRef, Callable[[], object]] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class ClientLinks:
     # --- attach -----------------------------------------------------------------------------------
 
     def attach(self, link: SenderLink | ReceiverLink, attach: Attach) -> None:
-        """Accept a link, now or when its queue is there."""
+        """Accept a link, now or when its queue exists."""
         if isinstance(link, SenderLink):
             self._go_on(link, self._attach_consumer(link, attach))
         else:
@@ -236,8 +236,8 @@ class ClientLinks:
             consumer.resume(resume_as_sender(dict.fromkeys(keys), theirs, incomplete=incomplete), keys)
             return
         if consumer.tells_active or plan.exclusive:
-            # The queue answers a `Subscribe` with that, or refuses an exclusive consumer. The client has the
-            # state as soon as it is attached.
+            # The queue answers a `Subscribe` with the state, or refuses an exclusive consumer. So the client
+            # has the state as soon as it is attached.
             self._accept[ref] = accept
             self._session.held.hold(link)
         else:
@@ -335,7 +335,7 @@ class ClientLinks:
         return None if resumable is None else resumable.find(self._key(link))
 
     def _has_to_wait(self, link: SenderLink | ReceiverLink, attach: Attach) -> bool:
-        # A kept link that has an end in another session is stolen from there first.
+        # A resumable link that has an end in another session is stolen from that session first.
         there = self._resumable(link)
         if there is None or there.link is None:
             return False
@@ -348,7 +348,7 @@ class ClientLinks:
         return True
 
     def _durability_of(self, plan: TargetPlan) -> int:
-        # Valid only if what it publishes to survives a restart, too.
+        # The address is only valid later if the queue that the link publishes to survives a restart, too.
         made = plan.queue or plan.temporary
         lasts = made is None or made.lasting
         if plan.exchange is not None:
@@ -357,7 +357,7 @@ class ClientLinks:
         return TerminusDurability.UNSETTLED_STATE if lasts else TerminusDurability.NONE
 
     def _terms(self, link: SenderLink | ReceiverLink, terminus: Any, survives: int) -> SuspensionTerms | None:
-        # None: the link is not kept. Then the kept state of its name ends.
+        # Return None if the link does not survive. Any state held under its name then ends.
         resumable, config = self._context.resumable_links, self._context.config
         if resumable is None:
             return None
@@ -373,14 +373,14 @@ class ClientLinks:
     def _keep_publisher(
         self, link: ReceiverLink, attach: Attach, terms: SuspensionTerms
     ) -> tuple[ResumablePublisher, dict[bytes, State] | None]:
-        # The map is our unsettled state if the link is resumed.
+        # The map is the broker's unsettled state if the link is resumed.
         links = self._context.resumable_links
         assert links is not None
         there, unsettled = self._resumable(link), None
         if isinstance(there, ResumablePublisher) and attach.unsettled is not None:
             resumable, unsettled = there, there.resume(attach)
             if there.entries:
-                # Of what it has sent so far no more was stored than this.
+                # The earlier end stored its deliveries no more durably than its own terms required.
                 terms = terms._replace(durable=min(terms.durable, there.terms.durable))
         else:
             self._end_resumable(there)
@@ -393,7 +393,7 @@ class ClientLinks:
     def _keep_consumer(
         self, link: SenderLink, attach: Attach, terms: SuspensionTerms, plan: SourcePlan
     ) -> tuple[ResumableConsumer, QueueCredit | None]:
-        # The credit is that of the earlier end if the link is resumed.
+        # The returned credit is that of the earlier end if the link is resumed.
         links, source = self._context.resumable_links, attach.source
         assert links is not None
         assert isinstance(source, Source)
@@ -411,13 +411,13 @@ class ClientLinks:
         return resumable, before
 
     def _end_resumable(self, there: ResumableLink | None) -> None:
-        # The commands for queues leave with this session's others.
+        # The commands for queues are sent with this session's others.
         if there is not None and self._context.resumable_links is not None:
             for handle, command in self._context.resumable_links.end(there):
                 self._to_queue((handle, command))
 
     def on_late(self, effect: Effect) -> None:
-        """Pass an effect for an end that has gone to its link, if that survives."""
+        """Pass an effect for an earlier end to its link, if the link survives."""
         links = self._context.resumable_links
         resumable = None if links is None else links.of(effect)
         if resumable is not None:
@@ -503,8 +503,8 @@ class ClientLinks:
                 consumer.queue_credit = consumer.auto_limit.limit
 
     def _resize_window(self) -> None:
-        # The smallest that the settings of this session and its links request. An automatic one is twice the
-        # credit that all links may have, so that it does not hold up any of them.
+        # The window is the smallest that the settings of this session and its links request. An automatic
+        # window is twice the credit that all links may have, so that it does not hold up any of them.
         context, publishers = self._context, self.publishers.values()
         asked = [context.flow_for(None), *(publisher.settings for publisher in publishers)]
         sizes = [each.max_incoming_window for each in asked if isinstance(each.max_incoming_window, int)]
@@ -516,8 +516,8 @@ class ClientLinks:
             self._session.incoming.resize(size)
 
     def on_access_changed(self) -> None:
-        """Detach links to what the user may no longer read or write. A queue made for a link belongs to
-        it.
+        """Detach links from addresses that the user may no longer read or write. A queue made for a link
+        belongs to the link.
         """
         access = self._context.access
         asked: list[tuple[SenderLink | ReceiverLink, Callable[[Kind, str], None], Kind, str]] = [
@@ -528,7 +528,8 @@ class ClientLinks:
         asked += [
             (each.link, access.write, "exchange", "" if each.exchange is None else each.exchange.exchange)
             for each in self.publishers.values()
-            if each.queue is not None or each.exchange is not None  # else each message asks
+            if each.queue is not None
+            or each.exchange is not None  # an anonymous terminus checks each message
         ]
         for link, check, kind, name in asked:
             try:
@@ -554,7 +555,7 @@ class ClientLinks:
             owner.closed = True
 
     def detach(self, link: SenderLink | ReceiverLink, fault: AmqpLinkError) -> None:
-        """Detach a link from our side; what it held goes back to its queue."""
+        """Detach a link with an error; deliveries that it held go back to its queue."""
         unsent = self._end(link, fault)
         owner = self._owners.pop(link, None)
         if owner is not None:
@@ -572,7 +573,7 @@ class ClientLinks:
             request = waiting.request
             made = request.queue if isinstance(request, DeclareSubscription) else request
             if isinstance(made, DeclareQueue) and made.internal:
-                # The declaration will be carried out for a link that is gone.
+                # The declaration will be carried out although the link has ended.
                 gone = DeleteQueue(made.vhost, made.name)
                 self._context.propose(gone, self._context.reply_to.request())
         self.waiting.clear()
@@ -589,7 +590,7 @@ class ClientLinks:
         self._lose(effect.ref, effect, AmqpLinkError(Condition.RESOURCE_DELETED, text))
 
     def _lose(self, ref: ConsumerRef | PublisherRef, effect: Effect, fault: AmqpLinkError) -> None:
-        # Ends a link that its queue has ended.
+        # End a link that its queue has ended.
         end: LinkConsumer | LinkPublisher | None
         end = (
             self.consumers.pop(ref, None) if isinstance(ref, ConsumerRef) else self.publishers.pop(ref, None)
@@ -626,7 +627,7 @@ class ClientLinks:
     def drop_consumer(
         self, consumer: LinkConsumer, unsent: Sequence[tuple[int, Parts]], *, lost: bool = False
     ) -> None:
-        """Remove a consumer after its link has ended; `lost` if with its session or connection."""
+        """Remove a consumer after its link has ended. `lost`: it ended with its session or connection."""
         if self.consumers.pop(consumer.ref, None) is None:
             return
         self._let_go(consumer)
@@ -645,7 +646,7 @@ class ClientLinks:
             gone = QueueEnded(queue.vhost, queue.name, queue.handle, farewell=True)
             self._context.catalog.see_to(gone)
         elif consumer.closed and subscription is not None and subscription.durable:
-            # Unless others share it; the answer is not needed.
+            # The queue is not deleted if other links share it. The answer is not needed.
             self._to_queue((queue.handle, Delete(self._context.reply_to.request(), if_unused=True)))
 
     def drop_publisher(self, publisher: LinkPublisher, *, lost: bool = False) -> None:
@@ -681,8 +682,8 @@ class ClientLinks:
 
 
 def _may_be_kept(plan: SourcePlan, attach: Attach) -> bool:
-    # Not if deliveries are settled as they are sent, and not of a queue that goes with its link or its
-    # connection, or that delivers by position.
+    # A link is not resumable if its deliveries are settled as they are sent, or if its queue ends with the
+    # link or connection, or delivers by position.
     queue = plan.queue
     if attach.snd_settle_mode == SenderSettleMode.SETTLED or plan.browse or plan.dynamic:
         return False

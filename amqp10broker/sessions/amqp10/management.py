@@ -3,9 +3,9 @@
 A client that manages attaches two links of one name: a sender to ``/management`` for requests and a receiver
 from it for responses. `operations.amqp_node` handles the requests.
 
-Response credit is counted down when a request comes: one without credit ends the session, so that responses
-never pile up here. A request is finished when its response has been written, so that a client that closes its
-window runs out of credit.
+A request uses up response credit when it comes. A request without credit ends the session, so that responses
+never accumulate here. A request is complete when its response has been written, so that a client that closes
+its window runs out of credit.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PAIRED: Final = Symbol("paired")
 
 @dataclass(eq=False, slots=True)
 class Reply:
-    """A place in the order of a pair's output: a response, or the answer to a flow."""
+    """One entry in the ordered output of a pair: a response, or the answer to a flow."""
 
     request_link: ReceiverLink | None
     payload: bytes | None = None
@@ -59,7 +59,7 @@ class Reply:
 
 @dataclass(eq=False, slots=True)
 class Pair(LinkOwner):
-    """Two links of one name, as the owner of the half on which responses go out. `handed`: responses that the
+    """Two links of one name. It owns the half on which responses are sent. `handed`: the responses that the
     session has and has not written, as the links of their requests.
     """
 
@@ -78,7 +78,7 @@ class Pair(LinkOwner):
         assert self.responses is not None
         credit = self.responses.credit
         if credit.drain:
-            return 0  # a drain forfeits what it leaves, as soon as everything before it is written
+            return 0  # a drain forfeits the remaining credit as soon as everything before it is written
         owed = len(self.handed) + sum(reply.request_link is not None for reply in self.waiting)
         return max(0, credit.link_credit - owed)
 
@@ -95,7 +95,7 @@ class Pair(LinkOwner):
         self.hand_over()
 
     def hand_over(self) -> None:
-        """Send replies in order, up to the first that is not ready."""
+        """Pass replies to the session in order, up to the first that is not ready."""
         link = self.responses
         while link is not None and self.waiting and self.waiting[0].ready:
             reply = self.waiting.popleft()
@@ -131,7 +131,7 @@ class Pair(LinkOwner):
             self._session.send_flow(link, available=0)
 
     def _answer_stuck(self) -> None:
-        # Flows that wait behind responses which cannot go: the client has withdrawn its credit.
+        # These flows wait behind responses that cannot be sent, because the client has withdrawn its credit.
         while self.flows and self.flows[0].done:
             self.flows.popleft()
         link = self.responses
@@ -150,7 +150,7 @@ class Pair(LinkOwner):
 
 @dataclass(eq=False, slots=True)
 class RequestEnd(LinkOwner):
-    """The owner of the half on which requests come."""
+    """The owner of the half on which requests are received."""
 
     _node: ManagementLinks
     pair: Pair
@@ -185,7 +185,7 @@ class ManagementLinks:
     write: Callable[[int], object]
     _pairs: dict[str, Pair] = field(default_factory=dict)
     _asked: dict[RequestRef, tuple[Pair, Reply, Steps[bytes]]] = field(default_factory=dict)
-    # The request that is not decided yet, and those behind it: they must see its changes.
+    # The request that is not decided yet, and those behind it, which must see its changes.
     undecided: RequestRef | None = None
     _held: deque[tuple[Pair, Reply, bytes]] = field(default_factory=deque)
 
@@ -230,8 +230,8 @@ class ManagementLinks:
             self._owners[link] = RequestEnd(self, pair)
 
     def on_responses_detached(self, pair: Pair) -> None:
-        """Finish the unanswered requests of a pair. Those that are held for a decision are not carried out: a
-        client could attach again, and have ever more of them held.
+        """Complete the unanswered requests of a pair. Those that are held for a decision are not carried out:
+        otherwise a client could attach again and again, and have ever more requests held.
         """
         pair.responses = None
         self._held = deque(held for held in self._held if held[0] is not pair)
@@ -296,7 +296,7 @@ class ManagementLinks:
         pair.hand_over()
 
     def on_decided(self, decided: Decided) -> None:
-        """Carry out the requests behind a decided one."""
+        """Carry out the requests that were held behind the decided one."""
         asked = self._asked.pop(decided.ref, None)
         if asked is None:
             return

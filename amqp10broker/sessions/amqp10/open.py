@@ -1,5 +1,5 @@
-"""What the broker says of itself at the start of a connection: the open performative (part 2, section 2.7.1)
-and its checks, connection.start of AMQP 0-9-1, and the refusal of a login there.
+"""The start of a connection: the broker's open performative (part 2, section 2.7.1) and the checks of the
+client's, the server properties of AMQP 0-9-1's connection.start, and the refusal of a login there.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.routing.address import TOPICS
 
 PRODUCT: Final = "RabbitMQ"
-"""Some of RabbitMQ's own clients accept no other product, and adapt to its version (docs/adr/0065); the real
-product is in `information`.
+"""Some of RabbitMQ's own clients accept no other product, and adapt to its version (docs/adr/0065). The
+server property `information` names the real product.
 """
 
 SOLE_CONNECTION: Final = Symbol("sole-connection-for-container")
@@ -40,7 +40,7 @@ def vhost_of(performative: Open, default: str) -> str:
 
 
 def check_open(vhost: str, grants: Grants, catalog: Catalog) -> AmqpConnectionError | None:
-    """Return why a user may not open a connection to a virtual host, limits aside."""
+    """Return why a user may not open a connection to a virtual host; limits are checked elsewhere."""
     if catalog.vhosts.get(vhost) is None:
         return AmqpConnectionError(
             Condition.UNAUTHORIZED_ACCESS,
@@ -67,7 +67,9 @@ def is_of_jms(performative: Open) -> bool:
 
 
 def offered_capabilities(performative: Open, *, alone: bool) -> tuple[Symbol, ...]:
-    """Return the capabilities of our open. `alone`: without a cluster, whose connections are not counted."""
+    """Return the capabilities of the broker's open. `alone`: not in a cluster, which counts no
+    connections.
+    """
     if not is_of_jms(performative):
         return _ALWAYS
     sole = (SOLE_CONNECTION,) if alone and wants_sole_connection(performative) else ()
@@ -75,7 +77,7 @@ def offered_capabilities(performative: Open, *, alone: bool) -> tuple[Symbol, ..
 
 
 def identity_of(rules: Rules, version: str, platform: str) -> dict[str, str]:
-    """Return what both protocols announce of the broker. `platform`: the language and its version."""
+    """Return the properties by which both protocols identify the broker. `platform`: language and version."""
     ours = f"amqp10broker {version}"
     return {
         "product": PRODUCT,

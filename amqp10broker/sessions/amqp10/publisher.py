@@ -1,8 +1,8 @@
-"""A client that publishes: a receiver link, and the outcome of each delivery.
+"""A client that publishes: a receiver link of the session, and the outcome of each delivery.
 
-A delivery is finished, and its credit topped up (`protocols/amqp10/credit.py`), when every queue it went to
-has confirmed it, also when the client sent it settled. So a queue that cannot follow withholds credit from
-the links that feed it, and from no others.
+A delivery is complete, and its credit is replaced (`protocols/amqp10/credit.py`), when every queue that it
+was routed to has confirmed it, even when the client sent it settled. So a slow queue withholds credit from
+the links that publish to it, and from no others.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class PublisherTimes:
             self.part_ms = self._moment.ms
 
     def answered(self, credit: ReceiverCredit, outcome: Outcome | None) -> None:
-        """Note deliveries that are finished; `outcome`: None if it is not sent to the client."""
+        """Note deliveries that are complete; `outcome`: None if it is not sent to the client."""
         if outcome is not None:
             self.outcome = outcome
             self.outcome_ms = self._moment.ms
@@ -133,16 +133,16 @@ class PublisherLinks(Protocol):
     """The services of a session's links that a publisher uses."""
 
     def drop_publisher(self, publisher: LinkPublisher) -> None:
-        """Remove a publisher after its link has ended, and make it `leave`."""
+        """Remove a publisher after its link has ended, and call its `leave`."""
 
     def commit(self, parts: Sequence[Part], also: Callable[[], None]) -> str | None:
-        """Carry out parts in one step, behind all that was posted; see `QueueCommits`."""
+        """Carry out parts in one step, behind all commands sent before; see `QueueCommits`."""
 
     def propose(
         self, link: SenderLink | ReceiverLink, request: CatalogRequest[Any], then: Callable[[Decided], None]
     ) -> Decided | None:
-        """Propose a declaration for a link. Returns the decision; None if it comes later, to `then`. The link
-        is held until then, so that later frames do not overtake those that wait.
+        """Propose a declaration for a link. Returns the decision, or None if it is passed to `then` later.
+        Until then the link is held, so that later frames do not overtake those that wait.
         """
 
 
@@ -160,8 +160,9 @@ class Way(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class LinkPublisher(LinkOwner):
-    """One publishing link. Neither `queue` nor `exchange`: an anonymous terminus, which routes each message
-    by its `to`. `resumable`: its state that survives this end of the link. `auto`: adapts its credit.
+    """One link on which a client publishes. With neither `queue` nor `exchange` it is an anonymous terminus,
+    which routes each message by its `to`. `resumable`: the state that survives this end of the link. `auto`:
+    adapts its credit.
     """
 
     _session: Session
@@ -187,14 +188,14 @@ class LinkPublisher(LinkOwner):
     _permitted_at: int = field(init=False)
     _tally: Tally = field(default_factory=Tally)
     _last_queues: Sequence[DeclaredQueue] = ()
-    # Bare names without a queue: whether they are topics', as of a version of the topology.
+    # For bare names without a queue, whether they name topics, as of a version of the topology.
     _topics: dict[str, bool] = field(default_factory=dict)
     _topics_at: int = -1
     # Deliveries behind a declaration that is not decided; they use the client's credit until then.
     _held: list[DeliveriesReceived] = field(default_factory=list)
-    # The transaction in which it posts at present.
+    # The transaction in which it publishes at present.
     _posting: Transaction | None = None
-    # For its target; and those of an anonymous terminus, by exchange and routing key.
+    # The reader for its target; and the readers of an anonymous terminus, by exchange and routing key.
     _reader: MessageReader = field(init=False)
     _readers: dict[tuple[str, str], MessageReader] = field(init=False)
     _read_at: int = field(init=False)
@@ -214,7 +215,7 @@ class LinkPublisher(LinkOwner):
 
     @property
     def queues(self) -> Sequence[DeclaredQueue]:
-        """The queues of its target, as far as they are known before a message comes."""
+        """The queues of its target, if they do not depend on the message."""
         if self.queue is not None:
             return (self.queue,)
         if self.exchange is None:
@@ -227,12 +228,14 @@ class LinkPublisher(LinkOwner):
 
     @property
     def only_queue(self) -> DeclaredQueue | None:
-        """The queue to which all messages go at once; None if they may go elsewhere, wait, or are tracked."""
+        """The queue to which all messages are sent at once. None if messages may have other destinations,
+        wait, or are tracked.
+        """
         elsewhere = self.resumable is not None or self._held or self._reader.has_extra_keys
         return None if elsewhere else self.queue
 
     def _renew_readers(self) -> None:
-        # Checks that readers have passed may have become invalid: which user-id a message may bear.
+        # A check that readers have passed may have become invalid: which user-id a message may bear.
         self._read_at = self._context.access.changes.version
         if self.exchange is not None:
             self._reader = self._new_reader(self.exchange.exchange, self.exchange.routing_key)
@@ -263,9 +266,9 @@ class LinkPublisher(LinkOwner):
                 self._take(event)
 
     def on_begun(self, event: DeliveryBegun) -> None:
-        """Check the permission when a delivery of several transfers has begun on an anonymous terminus: its
-        address is usually in the first, so the rest of one that the user may not send is not stored. Other
-        faults are reported when it is complete.
+        """Check the permission when a delivery of several transfers has begun on an anonymous terminus. Its
+        address is usually in the first transfer, so the rest of a delivery that the user may not send is not
+        stored. Other faults are reported when the delivery is complete.
         """
         with suppress(AmqpDeliveryError):
             address = self._address_of(to_at_start(event.payload))
@@ -277,7 +280,7 @@ class LinkPublisher(LinkOwner):
 
     @contextmanager
     def _within(self, event: DeliveriesReceived) -> Iterator[None]:
-        # Raises if the event names a transaction that is not open.
+        # Raise if the event names a transaction that is not open.
         if event.txn_id is None:
             yield
             return
@@ -352,7 +355,7 @@ class LinkPublisher(LinkOwner):
             self._to_queues(Way(route.exchange, queues, self.topic), [delivery_id], [message], settled)
 
     def _check_there(self, temporary: DeclaredQueue, ids: Sequence[int], settled: bool) -> None:
-        # A temporary topic ends with the link that made it, or its connection.
+        # A temporary topic ends with the link that declared it, or with its connection.
         vhost = self._context.vhost
         if vhost.find(temporary.name) is not temporary:
             self._answer(ids, None if settled else RELEASED)
@@ -411,7 +414,7 @@ class LinkPublisher(LinkOwner):
         messages: Sequence[Message],
         settled: bool,
     ) -> None:
-        # For a link that is kept: what survives a restart is one commit with the messages.
+        # For a resumable link the record of what survives a restart is in one commit with the messages.
         parts = [(queue.handle, Publish(self.ref, ids, messages, settled)) for queue in queues]
         if resumable.keeps_unsettled and not settled and all(map(self._context.transacts, queues)):
             refusal = self._links.commit(parts, partial(resumable.noted, self.ref, ids))
@@ -439,7 +442,7 @@ class LinkPublisher(LinkOwner):
         messages: Sequence[Message],
         settled: bool,
     ) -> None:
-        # Messages wait for the commit; the client gets their outcome now (part 4, section 4.4.1).
+        # The messages wait for the commit; the client gets their outcome now (part 4, section 4.4.1).
         context = self._context
         self._last_queues = queues
         assert context.commits is not None, "there are transactions only if they can be committed"
@@ -462,8 +465,8 @@ class LinkPublisher(LinkOwner):
     # --- anonymous terminus -----------------------------------------------------------------------
 
     def _route_each(self, event: DeliveriesReceived) -> None:
-        # Neighbours for the same queues are posted together. The first that waits for a declaration, and
-        # those behind it, are held.
+        # Consecutive messages for the same queues are sent together. The first message that waits for a
+        # declaration, and those behind it, are held.
         batch: tuple[Way, list[int], list[Message]] | None = None
         try:
             for delivery_id, tag, payload in zip(event.delivery_ids, event.tags, event.payloads, strict=True):
@@ -507,7 +510,7 @@ class LinkPublisher(LinkOwner):
 
     def _refuse(self, delivery_id: int, tag: bytes, error: AmqpDeliveryError, *, settled: bool) -> None:
         if settled and self._posting is not None:
-            # The commit is refused; the link has not broken a rule (part 4, section 4.4.4.1).
+            # The commit will be refused; the link has not broken a rule (part 4, section 4.4.4.1).
             self._posting.fail(f"a message for link '{self.link.name}' was refused: {error.description}")
             self._answer([delivery_id], None)
             return
@@ -581,7 +584,7 @@ class LinkPublisher(LinkOwner):
         _advance(steps, decided)
 
     def _on_decided(self, steps: Steps[DeclaredQueue], decided: Decided) -> None:
-        # The queue of the first held message is there, or refused.
+        # The queue of the first held message now exists, or was refused.
         held, self._held = self._held, []
         if not held:
             return  # the link has ended
@@ -658,7 +661,7 @@ class LinkPublisher(LinkOwner):
 
     @property
     def _credit_max(self) -> int:
-        # The most that may have been granted at a time: grants are not taken back.
+        # This is the most that may have been granted at a time: grants are not taken back.
         return self.link.credit.limit if self.auto is None else self.auto.auto.highest
 
     @property
@@ -703,7 +706,7 @@ class LinkPublisher(LinkOwner):
 
 
 def _advance(steps: Steps[DeclaredQueue], decided: Decided | None) -> CatalogRequest[Any] | None:
-    # Returns None when the queue is there.
+    # Return None when the queue exists.
     try:
         return next(steps) if decided is None else steps.send(decided)
     except StopIteration:

@@ -1,7 +1,7 @@
 """Links that survive the end of their session: part 2, sections 2.6.1 and 2.6.13; part 3, section 3.5.
 
-Such a link has a reply address of its own: effects go to the session while the link is attached, and to the
-link itself while it is suspended.
+Such a link has its own reply address. Effects are passed to the session while the link is attached, and to
+the link itself while it is suspended.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 
 CONTENT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""The most bytes of messages that the links of one user may hold in order to send them again."""
+"""The most bytes of messages that the links of one user may hold for sending them again."""
 
 VIEWS_MAX: Final = 100
 
@@ -124,8 +124,8 @@ def survivor(document: bytes) -> Survivor:
 
 
 def terms_for(terminus: Source | Target, config: Config) -> SuspensionTerms | None:
-    """Return the terms granted to a client that requests a link which survives; None if it did not. Where a
-    largest timeout is configured, "never" becomes that, from the close of the connection.
+    """Return the terms granted to a client that requests a link which survives; None if the client did not.
+    Where a largest timeout is configured, it replaces "never", and runs from the close of the connection.
     """
     most = config.suspended_link_timeout_max_s
     policy = terminus.expiry_policy
@@ -144,7 +144,7 @@ class Host(Protocol):
     """The services of the broker that `ResumableLinks` uses."""
 
     def open(self, label: str, box: ResumableLink) -> ReplyTo:
-        """Open a reply address for a link; the answers of queues to it go into the box."""
+        """Open a reply address for a link; the answers of queues to it are put into `box`."""
 
     def close(self, reply_to: ReplyTo) -> None: ...
 
@@ -164,11 +164,11 @@ class ResumableLink(ABC):
     """One link that survives its session.
 
     Attributes:
-        account: whether the catalog had its user, with which the link ends then.
-        link, to_session: its end; None while it is suspended.
-        stays: it is suspended when its end goes, instead of ending with it.
+        account: whether the catalog had its user. If so, the link ends when the user is deleted.
+        link, to_session: its present end; None while it is suspended.
+        stays: it is suspended when its end is closed, instead of ending with it.
         deadline_ms: when it ends; None until its timer has started.
-        lingers: the object with whose end the timer starts: a session's links, or a connection's.
+        lingers: the object at whose end the timer starts: a session's links, or a connection's.
         number: identifies it in the management API.
     """
 
@@ -198,13 +198,13 @@ class ResumableLink(ABC):
         return True
 
     def outlives(self, *, lost: bool) -> bool:
-        """Return whether it is suspended when its end goes. `lost`: with its session or connection."""
+        """Return whether the link is suspended when its end goes. `lost`: with its session or connection."""
         return (lost or self.stays) and not self.revoked
 
     @property
     @abstractmethod
     def unsettled(self) -> int:
-        """The number of deliveries that it holds."""
+        """The number of unsettled deliveries that it holds."""
 
     def document(self) -> bytes:
         facts = [FORMAT, *self.key, *self.terms, self.deadline_ms, self.account]
@@ -223,14 +223,14 @@ class ResumableLink(ABC):
         """End the link; return the commands for its queues if it was suspended."""
 
     def claim(self, then: Callable[[], object]) -> None:
-        """Detach the present end as stolen by another session, and call `then` when it is gone."""
+        """Detach the present end as stolen by another session, and call `then` when it has been detached."""
         assert self.to_session is not None
         assert self.link is not None
         self._claims.append(then)
         self.to_session(LinkStolen(self.link))
 
     def free(self) -> None:
-        """Continue the attach that waits until the link has no end any more."""
+        """Continue the attach that waits for the link to lose its present end."""
         claims, self._claims = self._claims, []
         for then in claims:
             then()
@@ -332,8 +332,8 @@ class ResumableLinks:
         resumable.free()
 
     def let_run(self, lingers: object, to: object = None) -> None:
-        """Start the timers of the links that waited for the end of `lingers`. `to`: what those with the
-        policy connection-close wait for next.
+        """Start the timers of the links that waited for the end of `lingers`. `to`: the object for which
+        links with the policy connection-close wait next.
         """
         for resumable in self._links.values():
             if resumable.lingers is not lingers or resumable.link is not None:
@@ -367,7 +367,7 @@ class ResumableLinks:
         return [] if attached else mail
 
     def revoke(self, *, user: str | None = None, vhost: str | None = None) -> None:
-        """End the links of a deleted user or virtual host: a later one of its name must not get them."""
+        """End the links of a deleted user or virtual host, which a later one of that name must not get."""
         for resumable in list(self):
             if user not in (None, resumable.key.user) or vhost not in (None, resumable.key.vhost):
                 continue
@@ -422,8 +422,8 @@ class ResumableLinks:
 
 @dataclass(eq=False, slots=True)
 class Tally:
-    """The outcomes of the deliveries of one publishing link. `left`: of those that went to several queues:
-    how many have not answered, and the outcome so far.
+    """The outcomes of the deliveries of one publishing link. `left`: for deliveries routed to several queues,
+    the number of queues that have not answered, and the outcome so far.
     """
 
     left: dict[int, tuple[int, Outcome]] = field(default_factory=dict)
@@ -482,14 +482,15 @@ class Entry:
 
 
 TellLate = Callable[[Entry, int], None]
-"""Sends the outcome of a delivery that was sent before the link was suspended."""
+"""Sends the outcome of a delivery that came before the link was suspended."""
 
 
 class ResumablePublisher(ResumableLink):
-    """A link on which a client sends. `entries`: by delivery-tag, in order of arrival, the deliveries that
-    may be unsettled for the client, without partial ones and those posted in a transaction. With
-    rcv-settle-mode second an entry stays until the client has settled; with first until it must have received
-    the outcome.
+    """A link on which a client sends.
+
+    `entries` has, by delivery-tag and in order of arrival, the deliveries that may be unsettled for the
+    client, without partial ones and those of a transaction. With rcv-settle-mode second an entry stays until
+    the client has settled; with first it stays until the client must have received the outcome.
     """
 
     def __init__(self, key: Key, host: Host, target: Target) -> None:
@@ -498,9 +499,9 @@ class ResumablePublisher(ResumableLink):
         self.entries: dict[bytes, Entry] = {}
         self.tell_late: TellLate | None = None
         self._most = 0
-        # Of each end that it had: deliveries that queues have not answered, by delivery-id.
+        # For each end that it had: deliveries that queues have not answered, by delivery-id.
         self._flights: dict[PublisherRef, tuple[Tally, dict[int, Entry]]] = {}
-        # Of the present end: outcomes that were sent and that the client has not settled, by delivery-id.
+        # Outcomes that the present end has sent and the client has not settled, by delivery-id.
         self.told: dict[int, Entry] = {}
 
     @property
@@ -515,7 +516,7 @@ class ResumablePublisher(ResumableLink):
         return self.records is not None and self.terms.durable == TerminusDurability.UNSETTLED_STATE
 
     def noted(self, ref: PublisherRef, ids: Sequence[int]) -> None:
-        """Record deliveries in the same group of records in which queues get them."""
+        """Record deliveries in the group of records in which the queues get them."""
         flight = self._flights[ref][1]
         if self.records is not None:
             self.records.take(self.number, [flight[number].tag for number in ids if number in flight])
@@ -537,7 +538,7 @@ class ResumablePublisher(ResumableLink):
         self._flights[ref] = tally, {}
 
     def resume(self, attach: Attach) -> dict[bytes, State]:
-        """Compare the client's unsettled map with ours; return ours for the answer."""
+        """Compare the client's unsettled map with the broker's; return the broker's for the answer."""
         ours: dict[bytes, State] = {tag: entry.outcome for tag, entry in self.entries.items()}
         plan = resume_as_receiver(ours, unsettled_map(attach), incomplete=attach.incomplete_unsettled)
         for tag in plan.settled:
@@ -553,7 +554,7 @@ class ResumablePublisher(ResumableLink):
         flight = self._flights[ref][1]
         for number, entry in list(flight.items()):
             if not entry.posted:
-                # It waited for a declaration, or was refused with the session: no queue has it.
+                # It waited for a declaration, or was refused with the session, so no queue has it.
                 del flight[number]
                 self.forget(entry)
         self._landed(ref)
@@ -567,7 +568,7 @@ class ResumablePublisher(ResumableLink):
     def began(
         self, ref: PublisherRef, ids: Sequence[int], tags: Sequence[bytes], *, second: bool, credit: int
     ) -> None:
-        """Note new deliveries. Raises `AmqpLinkError`: a tag is in use, or too many are unsettled."""
+        """Note new deliveries. Raises `AmqpLinkError` if a tag is in use, or too many are unsettled."""
         entries = self.entries
         most = UNSETTLED_ENTRIES_MAX + 2 * credit
         if len(entries) + len(ids) > most:
@@ -579,7 +580,7 @@ class ResumablePublisher(ResumableLink):
         flight = self._flights[ref][1]
         self._forgotten(tags)
         for number, tag in zip(ids, tags, strict=True):
-            # With mode first an entry that has its outcome is settled: its tag is free.
+            # With mode first an entry with an outcome is settled, so its tag may be used again.
             there = entries.get(tag)
             if there is not None and (second or there.outcome is None):
                 raise AmqpLinkError(
@@ -599,7 +600,7 @@ class ResumablePublisher(ResumableLink):
     def decided(
         self, ref: PublisherRef, ids: Sequence[int], outcome: Outcome, *, second: bool, most: int
     ) -> None:
-        """Note the outcome sent for deliveries, of which at most `most` are held."""
+        """Note the outcome sent for deliveries. At most `most` of them stay."""
         flight = self._flights[ref][1]
         for number in ids:
             entry = flight.pop(number, None)
@@ -665,13 +666,14 @@ class ResumableConsumer(ResumableLink):
     """A link on which a client receives.
 
     Its unsettled deliveries stay acquired: the consumer remains at its queue, but requests nothing. A
-    delivery without a decision is sent again with its content, which is held within a limit for each user;
-    without it, it is aborted and goes back to its queue.
+    delivery without a decision is sent again with its content, which is held within a limit for each user.
+    Without content the delivery is aborted and returned to its queue.
 
     Attributes:
-        held: by key, in the order of delivery, what the client has not settled; None: without its content.
-        credit: of the last end that has gone.
-        stale: answers to decisions of an earlier end that are still to come.
+        held: the deliveries that the client has not settled, by key, in the order of delivery; None: without
+            its content.
+        credit: the credit of the end that was closed last.
+        stale: the number of answers, still to come, to decisions of an earlier end.
     """
 
     def __init__(self, key: Key, links: ResumableLinks, source: Source) -> None:
@@ -698,7 +700,7 @@ class ResumableConsumer(ResumableLink):
     def delivered(self, keys: Sequence[int], messages: Sequence[Parts]) -> None:
         for key, message in zip(keys, messages, strict=True):
             if key in self.held:
-                self.forget((key,))  # it has gone back to its queue meanwhile
+                self.forget((key,))  # it has been returned to its queue meanwhile
             size = len(message[0]) + len(message[1])
             retained = self._links.retain(self.key.user, size)
             self._bytes += size if retained else 0
@@ -717,7 +719,7 @@ class ResumableConsumer(ResumableLink):
         self._links.release(self.key.user, size)
 
     def suspended(self, credit: QueueCredit, delivery_outcome: DeliveryOutcome, stale: int) -> None:
-        """Take over the state of an end that has gone."""
+        """Take over the state of an end that was closed."""
         self.credit, self.default_delivery_outcome = credit, delivery_outcome
         self.stale += stale
         # An attach may not list more.
@@ -737,7 +739,7 @@ class ResumableConsumer(ResumableLink):
             case ActiveChanged():
                 self.active = effect.active
             case QueueDeleted() | QueueDown() | SubscribeRefused():
-                self.credit = None  # the queue is gone
+                self.credit = None  # the queue was deleted
                 self._links.end(self)
             case _:
                 return

@@ -1,7 +1,7 @@
-"""The broker's side of one AMQP 1.0 session: frames and effects of queues go in, frames and commands to
-queues come out, in the steps of `sessions/context.py`.
+"""The broker's side of one AMQP 1.0 session, in the steps of `sessions/context.py`.
 
-Drives the engine (`protocols.amqp10.session.Session`) and dispatches its events to the owners of links.
+A step takes frames and the effects of queues, and returns frames and commands for queues. The session drives
+the engine (`protocols.amqp10.session.Session`) and dispatches its events to the owners of links.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ from amqp10broker.sessions.messages import (
 T = TypeVar("T")
 
 IN_TURNS_MIN: Final = 4
-"""From so many runs of transfers on interleaving of links is looked for."""
+"""The number of runs of transfers in one batch from which the session checks whether links are interleaved.
+"""
 
 
 class BrokerSession(SessionEndpoint):
@@ -121,10 +122,10 @@ class BrokerSession(SessionEndpoint):
         self._note_window()
         self._owners: LinkOwners = {}
         self.links = ClientLinks(self.session, context, self._owners, self.to_queue, self.take_commands)
-        # Links of a queue that this session deletes end after the answer: RabbitMQ's client for Python takes
-        # a detach before it for a failure of the request.
+        # Links of a queue that this session deletes are detached after the answer: RabbitMQ's client for
+        # Python interprets a detach before it as a failure of the request.
         self._deleted: list[QueueDeleted] = []
-        # Attaches to addresses that do not exist, while a declaration of this session is not decided.
+        # Attaches to addresses that do not exist, received before a declaration of this session is decided.
         self._early: list[LinkAttaching] = []
         self._control_links: list[ControlLink] = []
         self._management = ManagementLinks(
@@ -151,7 +152,7 @@ class BrokerSession(SessionEndpoint):
             case AlarmChanged():
                 self.on_alarm(on=message.on)
             case ConfigChanged():
-                self.context.config = message.config  # for grants from now on
+                self.context.config = message.config  # for later grants
                 self.links.on_config()
             case Notice.ACCESS_CHANGED:
                 self.links.on_access_changed()
@@ -184,9 +185,9 @@ class BrokerSession(SessionEndpoint):
                 publisher.times.note_part(publisher.link.partial)
 
     def _by_link(self, items: Sequence[object]) -> Sequence[object]:
-        # Groups interleaved transfers by link, if that cannot be observed: those on one link, or for one
-        # queue, have an order. A run costs as much as some tens of messages, and go-amqp's senders alternate
-        # with each.
+        # Group interleaved transfers by link where that cannot be observed: transfers on one link, or for one
+        # queue, have an order. A run costs as much as some tens of messages, and the transfers of go-amqp's
+        # senders alternate.
         handles = handles_of(items)
         if handles is None or 2 * len(handles) > len(items):
             return items
@@ -519,7 +520,7 @@ class BrokerSession(SessionEndpoint):
     # --- helpers ----------------------------------------------------------------------------------
 
     def _on_fault(self, link: SenderLink | ReceiverLink | None, error: AmqpError, refused: bool) -> None:
-        # A link is detached, or the session ends: then `link` is None.
+        # With a link it is detached. Without one the session ends.
         event, details = "session ended by the broker", {}
         if link is not None:
             event = "attach refused" if refused else "link detached by the broker"

@@ -1,7 +1,7 @@
 """The transactions of one AMQP 1.0 session and the work in each until it is discharged (part 4).
 
-Posted messages and the client's decisions on deliveries wait here only; queues receive them with the commit.
-The commit itself is in `sessions/messages.py`, the control link in `coordinator.py`.
+Published messages and the client's decisions on deliveries wait here only; queues receive them with the
+commit. `sessions/messages.py` has the interface of the commit, `coordinator.py` the control link.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Retired(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Transaction:
-    """One transaction. `due_ms`: when it times out, counted from the first work in it. `failed`: why it can
-    only be rolled back.
+    """One transaction. `due_ms`: when it times out; the time runs from the first work in it. `failed`: why it
+    can only be rolled back.
     """
 
     id: bytes
@@ -65,7 +65,7 @@ class Transaction:
     failed: str | None = None
     discharged: bool = False
     acquirers: dict[Acquisition, None] = field(default_factory=dict)
-    # Queue, messages, and the time at which they came.
+    # Queue, messages, and the time at which they were received.
     _posts: list[tuple[DeclaredQueue, Sequence[Message], int]] = field(default_factory=list)
     _retired: dict[tuple[ConsumerRef, int], Retired] = field(default_factory=dict)
 
@@ -92,8 +92,8 @@ class Transaction:
         return self._retired.keys()
 
     def parts(self, ref: PublisherRef, now_ms: int) -> list[Part]:
-        """Return the parts of the commit: posted messages in order, with their time to live from their
-        arrival, then decisions: so messages have the room that was there when it was checked.
+        """Return the parts of the commit: first the messages in order, with their time to live from their
+        arrival, then the decisions, so that a message has the room that was there when it was checked.
         """
         by_queue: dict[DeclaredQueue, list[Message]] = {}
         for queue, messages, came_ms in self._posts:
@@ -135,7 +135,7 @@ class Transaction:
 
 @dataclass(eq=False, slots=True)
 class TransactionNumbers:
-    """The transaction ids of one connection. `open`: how many are not discharged."""
+    """The transaction ids of one connection. `open`: the number of transactions that are not discharged."""
 
     _connection: int = 0
     _last: int = 0
@@ -147,7 +147,7 @@ class TransactionNumbers:
 
 
 class ConflictError(Exception):
-    """A second transaction decides on a delivery (part 4, section 4.4.2)."""
+    """Another transaction has already decided on a delivery (part 4, section 4.4.2)."""
 
     def __init__(self, transaction: Transaction, text: str) -> None:
         super().__init__(text)
@@ -156,8 +156,8 @@ class ConflictError(Exception):
 
 @dataclass(eq=False, slots=True)
 class Transactions:
-    """The transactions of one session. `_timeout_ms`: for how long one may be open; 0: no limit. `_watch`:
-    called when the time of a transaction runs.
+    """The transactions of one session. `_timeout_ms`: how long one may be open; 0: no limit. `_watch`: called
+    when the time of a transaction begins to run.
     """
 
     numbers: TransactionNumbers = field(default_factory=TransactionNumbers)
@@ -167,7 +167,8 @@ class Transactions:
     open: dict[bytes, Transaction] = field(default_factory=dict)
     # The transaction that has decided on a delivery.
     _deciding: dict[tuple[ConsumerRef, int], Transaction] = field(default_factory=dict)
-    # Consumers without links that still hold deliveries that are decided on: how they leave their queues.
+    # Consumers without links that hold deliveries on which transactions have decided, with the function by
+    # which they leave their queues.
     _leaving: dict[ConsumerRef, Callable[[], None]] = field(default_factory=dict)
 
     def declare(self, control: ReceiverLink) -> Transaction:
@@ -214,7 +215,7 @@ class Transactions:
                 self._leaving.pop(ref)()
 
     def clear(self) -> None:
-        """Drop all transactions at the end of the session."""
+        """Drop all transactions when the session ends."""
         self._moment.measures.transactions["rolled-back"] += len(self.open)
         self.numbers.open -= len(self.open)
         self.open.clear()
@@ -274,7 +275,7 @@ class Transactions:
         self._deciding[retired.holder.ref, key] = transaction
 
     def decided_outside(self, ref: ConsumerRef, keys: Iterable[int]) -> None:
-        """Drop decisions that the client has replaced outside of transactions."""
+        """Drop decisions that the client has replaced by decisions outside of transactions."""
         for key in keys:
             transaction = self._deciding.pop((ref, key), None)
             if transaction is not None:
@@ -296,8 +297,8 @@ class Transactions:
         return {key for holder, key in self._deciding if holder == ref}
 
     def leaves(self, ref: ConsumerRef, leave: Callable[[], None]) -> None:
-        """Note that a consumer's link has ended, but not the transactions that have decided on its
-        deliveries. `leave`: makes the consumer leave its queue when these have.
+        """Note that a consumer's link has ended before the transactions that have decided on its deliveries.
+        `leave`: lets the consumer leave its queue when these have ended.
         """
         self._leaving[ref] = leave
 
@@ -306,9 +307,9 @@ class Transactions:
         self.taken_back(ref, self.bound(ref), why)
 
 
-# A flow names the transaction; deliveries sent from then on belong to it. A commit does not change them: one
-# without a decision belongs to the client as any other. A rollback returns it to its queue, also one of which
-# only a part has been sent: its rest is aborted, and the rollback is answered after that.
+# A flow names the transaction; deliveries sent after it belong to the transaction. A commit does not change
+# them: an unsettled delivery is the client's as any other. A rollback returns it to its queue. If only a part
+# of a delivery has been sent, its rest is aborted, and the rollback is answered after that.
 
 
 @dataclass(eq=False, slots=True)
@@ -326,9 +327,9 @@ class Acquisition:
     _link: SenderLink
     _give_up: Callable[[Sequence[int]], None]
     _within: Transaction | None = None
-    # Of the transaction in which it acquires now: the first delivery-id.
+    # The first delivery-id of the transaction in which the link acquires now.
     _first: int = 0
-    # Open transactions in which it has acquired: first delivery-ids, and those behind the last.
+    # Open transactions in which the link has acquired: first delivery-ids, and the ids after the last ones.
     _spans: dict[Transaction, list[tuple[int, int]]] = field(default_factory=dict)
     _aborted: list[Aborted] = field(default_factory=list)
 

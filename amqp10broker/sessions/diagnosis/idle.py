@@ -1,4 +1,4 @@
-"""Why a queue delivers nothing to a consumer that could take it, for both protocols.
+"""The reasons why a queue delivers nothing to a consumer that could take it, for both protocols.
 
 The consumer has credit with the queue, the queue has answered, and no delivery is on its way.
 """
@@ -31,7 +31,7 @@ def idle_wait(queue: DeclaredQueue, ref: ConsumerRef) -> Wait | None:
     if queue.kind.replays:
         return _stream_wait(queue_status, queue_status.readings.get(ref))
     if queue_status.ready:
-        # Otherwise the queue will come to it.
+        # Otherwise the queue will reach the consumer by itself.
         rests = own is not None and own.looking is not None and own.looking.rests
         return Wait.NO_MESSAGE_MATCHES if rests else None
     return _queue_wait(queue_status, ref, own, volatile=queue.kind.volatile)
@@ -79,7 +79,7 @@ def _stream_wait(queue_status: QueueStatus, reading: StreamReading | None) -> Wa
 def why_idle(
     queue: DeclaredQueue, ref: ConsumerRef, now_ms: int, idle_ms: int, vhost: VirtualHost
 ) -> Waiting:
-    """Return why the queue delivers nothing to the consumer. `idle_ms`: since when it could have."""
+    """Return why the queue delivers nothing to the consumer. `idle_ms`: how long it could have."""
     wait = idle_wait(queue, ref)
     if wait is None:
         return NO_WAIT
@@ -213,12 +213,12 @@ class _Sentence:
 
     @property
     def _later(self) -> str:
-        # A quorum queue delays returns, too, not only delayed messages.
+        # A quorum queue also delays returned messages, not only delayed ones.
         returns = self._queue_status.delayed_returns == self._queue_status.delayed
         return "came back to be tried again later" if returns else "may not be delivered before their time"
 
     def _not_ready(self) -> str:
-        # Messages that the queue delivers later, or never.
+        # Report messages that the queue delivers later, or never.
         queue_status, text = self._queue_status, ""
         if queue_status.delayed:
             due_ms = (queue_status.delayed_until_ms or 0) - self._now_ms
@@ -285,7 +285,7 @@ class _Sentence:
 
 
 def storage_text(progress: QueueProgress, now_ms: int) -> str:
-    """Return why a queue's storage does not progress, as the end of a sentence."""
+    """Return why a queue's storage makes no progress, as the end of a sentence."""
     if progress.unled_ms is not None:
         return f": the queue has had no leader here for {seconds(now_ms - progress.unled_ms)}"
     if progress.recovering:

@@ -1,6 +1,6 @@
-"""The part of a broker's state that a request selects: waits, worst first, and connections.
+"""The part of a broker's state that a request selects: waits, the worst first, and connections.
 
-Takes the views of connections one after another and retains what was requested.
+It takes the views of connections one after another and retains the requested parts.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _GENERAL: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The criteria of a request. `limit`: the most connections and waits, the worst first, and queues, the
-    fullest first.
+    """The criteria of a request. `limit`: the most connections and waits, worst first, and queues, fullest
+    first.
     """
 
     connection: int | None = None
@@ -58,7 +58,7 @@ class Selection:
 
     @classmethod
     def read(cls, what: str, given: Mapping[str, Any]) -> Self:
-        """Read the fields that the operation `what` was given. Raises `BadRequest`."""
+        """Read the fields that were given to the operation `what`. Raises `BadRequest`."""
         for name, value in given.items():
             if name not in cls.__dataclass_fields__:
                 known = hint(name, cls.__dataclass_fields__)
@@ -121,7 +121,7 @@ class _SurveyedPart:
 
 @dataclass(slots=True)
 class Survey:
-    """The selected parts found so far."""
+    """Collects the selected parts of the views that it is given."""
 
     selection: Selection
     total: int = 0
@@ -163,7 +163,7 @@ class Survey:
         return tuple(connection for _, connection in found)
 
     def waiting(self) -> tuple[WaitingView, ...]:
-        """Return the waits, the longest first; idle parts after all others."""
+        """Return the waits, the longest first, idle parts last."""
         found = sorted(self._waiting, key=lambda each: (each.idle, -(each.wait.waits_for_s or 0.0)))
         return tuple(found[: self.selection.limit])
 
@@ -188,7 +188,7 @@ class Survey:
         )
 
     def queues(self, queues: Iterable[QueueView]) -> list[QueueView]:
-        """Return the selected queues; the fullest first if there is a limit."""
+        """Return the selected queues, the fullest first if there is a limit."""
         selection = self.selection
         if selection.queue is not None:
             pattern = selection.queue
@@ -242,7 +242,7 @@ def _line(connection: ConnectionView, part: _SurveyedPart) -> WaitingView:
 
 
 def _pruned(connection: ConnectionView, taken: set[int]) -> ConnectionView:
-    # Sessions and channels that contain selected parts remain.
+    # Keep sessions and channels that contain selected parts.
     sessions = (
         replace(session, links=tuple(link for link in session.links if id(link) in taken))
         for session in connection.sessions

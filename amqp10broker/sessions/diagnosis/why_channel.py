@@ -1,4 +1,4 @@
-"""Why a channel, or one of its consumers, waits, with the evidence, the nearest cause first."""
+"""The reason why a channel, or one of its consumers, waits, with the evidence: the nearest cause first."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from amqp10broker.sessions.amqp091.consuming import ChannelConsumer
 from amqp10broker.sessions.diagnosis.idle import because, idle_wait, storage_text, why_idle
 from amqp10broker.sessions.diagnosis.wait_reasons import NO_WAIT, Wait, WaitContext, Waiting, count, seconds
 
-# Waits that an acknowledgement ends; it may have been sent and be waiting on its way.
+# Waits that an acknowledgement ends. It may have been sent and not be handled yet.
 _ENDED_BY_THE_CLIENT: Final = frozenset({Wait.PREFETCH_FULL, Wait.CHANNEL_PREFETCH_FULL, Wait.UNSETTLED_HERE})
 
 QUEUES_SHOWN: Final = 3
-"""The most queues that are named in one sentence; of more only the number is given."""
+"""The most queues that are named in one sentence. If there are more, only their number is given."""
 
 
 # --- channels -------------------------------------------------------------------------------------
@@ -141,10 +141,10 @@ def _near_wait(channel: BrokerChannel, consumer: ChannelConsumer, around: WaitCo
 
 
 def _unanswered(channel: BrokerChannel, around: WaitContext) -> Wait | None:
-    # Why acknowledgements of the client are not handled.
+    # Return why acknowledgements of the client are not handled.
     wait = channel_wait(channel, around)
     if wait is Wait.WRITER_BLOCKED or (wait is Wait.METHOD_IN_FLIGHT and not channel.backlog):
-        return None  # this stops no frame of the client, or none has come
+        return None  # this stops no frame of the client, or no frame has come
     return wait
 
 

@@ -1,5 +1,5 @@
-"""Why a link waits, with the evidence: one on which a client receives, then one on which it sends; and the
-state of a session's links for the management API.
+"""The reason why a link waits, with the evidence, for receiving and sending clients; and the state of a
+session's links for the management API.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SPENT: Final = {
 }
 
 
-# Waits that a flow or a disposition of the client ends; it may have been sent and not been read yet.
+# Waits that a flow or a disposition of the client ends. It may have been sent and not be read yet.
 _ENDED_BY_THE_CLIENT: Final = frozenset(
     {*_SPENT.values(), Wait.PEER_WINDOW_CLOSED, Wait.UNSETTLED_HERE, Wait.TIMED_OUT}
 )
@@ -58,7 +58,7 @@ def consumer_wait(broker_session: BrokerSession, consumer: LinkConsumer, around:
 
 
 def why_consumer_waits(broker_session: BrokerSession, consumer: LinkConsumer, around: WaitContext) -> Waiting:
-    """Return why a consumer waits, the nearest cause first."""
+    """Return why a consumer waits. The nearest cause counts."""
     wait = consumer_wait(broker_session, consumer, around)
     now_ms, times, waiting = around.now_ms, consumer.times, consumer.credit.waiting
     queue = f"queue '{consumer.queue.name}'"
@@ -132,7 +132,7 @@ def _near_wait(broker_session: BrokerSession, consumer: LinkConsumer, around: Wa
     if around.stuck:
         return Wait.WRITER_BLOCKED
     if link.state is LinkState.ATTACH_RECEIVED:
-        return Wait.QUEUE_CREDIT_IN_FLIGHT  # flows that have come are held until it is answered
+        return Wait.QUEUE_CREDIT_IN_FLIGHT  # later flows are held until the request is answered
     if credit.drain and (credit.link_credit or consumer.credit.in_flight):
         return Wait.DRAINING
     if credit.link_credit == 0:
@@ -211,7 +211,7 @@ def publisher_wait(
     withheld = credit.link_credit == 0 and credit.withheld
     progress = [queue.handle.progress() for queue in publisher.queues] if withheld else []
     if any(each.full_ms is not None for each in progress):
-        # The alarm that a full disk raises is on, too; it is less specific.
+        # A full disk raises both alarms. The disk's is the more specific one.
         return Wait.CREDIT_WITHHELD_BY_FULL_DISK
     if broker_session.session.incoming.closed or around.blocked_ms is not None:
         return Wait.BLOCKED_BY_ALARM

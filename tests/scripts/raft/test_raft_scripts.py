@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.raft_room import the_room
+from tests.support.raft_modules import raft_modules
 from tests.support.raft_script import ScriptRunner
 
 SCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
@@ -20,7 +20,7 @@ SCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
 def test_the_trace_is_the_one_in_the_script(path: Path) -> None:
     """What members say, write and apply, and in which order, is that of the scenario."""
     text = path.read_text(encoding="utf-8")
-    actual = ScriptRunner(the_room()).run(text)
+    actual = ScriptRunner(raft_modules()).run(text)
     if os.environ.get("REWRITE_SCRIPTS"):
         path.write_text(actual, encoding="utf-8")
     else:

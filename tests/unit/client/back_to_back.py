@@ -16,9 +16,9 @@ from amqp10broker.protocols.amqp10.performatives import Close, Open, SaslCode, S
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.sessions.amqp10.open import check_open, identity_of, open_properties, vhost_of
 from amqp10broker.sessions.amqp10.session import BrokerSession
-from tests.support.askers import new_asker
-from tests.support.pairing import Host, QueueBox
-from tests.support.surroundings import make_catalog, make_context
+from tests.support.queue_handles import QueueHost, WaitingQueue
+from tests.support.reply_addresses import new_reply_to
+from tests.support.session_context import make_catalog, make_context
 
 
 class BrokerEnd:
@@ -26,7 +26,7 @@ class BrokerEnd:
 
     def __init__(self, config: Config, mechanisms: tuple[str, ...]) -> None:
         self.config = config
-        self.host = Host()
+        self.host = QueueHost()
         self.catalog = make_catalog(self.host)
         self.engine = Connection(
             server=True,
@@ -63,7 +63,7 @@ class BrokerEnd:
                     properties=open_properties(event, "broker", "broker", identity_of(UNSET, "9.9", "test")),
                 )
             case BeginReceived():
-                self._reply_to[event.channel] = new_asker(str(event.channel))
+                self._reply_to[event.channel] = new_reply_to(str(event.channel))
                 reply_to = self._reply_to[event.channel]
                 context = make_context(self.catalog, self.config, reply_to, self)
                 self.sessions[event.channel] = BrokerSession(
@@ -89,10 +89,10 @@ class BrokerEnd:
                 session.pump(1 << 30)
                 out += session.session.take_output()
                 for handle, command in session.take_commands():
-                    assert isinstance(handle, QueueBox)
+                    assert isinstance(handle, WaitingQueue)
                     handle.queue.apply(command, 0)
                     moved = True
-            for box in self.host.boxes.values():
+            for box in self.host.queues.values():
                 effects = box.queue.take_effects()
                 for channel, reply_to in self._reply_to.items():
                     if reply_to.id in effects:
@@ -102,7 +102,7 @@ class BrokerEnd:
         return b"".join(out)
 
     def queue(self, name: str) -> tuple[int, int]:
-        queue = self.host.boxes[name].queue
+        queue = self.host.queues[name].queue
         return queue.ready, queue.unsettled
 
 

@@ -100,6 +100,11 @@ def pair() -> BackToBack:
     return BackToBack()
 
 
+@pytest.fixture
+def session(pair: BackToBack) -> ClientSession:
+    return pair.opened()
+
+
 def test_a_wrong_password_is_a_login_error(pair: BackToBack) -> None:
     pair.client.start("guest", "wrong")
     pair.carry()
@@ -145,9 +150,8 @@ def test_close_by_the_broker_fails_sessions_and_links_with_its_reason(pair: Back
     assert pair.written.endswith(CLOSE)
 
 
-def test_what_was_settled_is_written_before_the_close(pair: BackToBack) -> None:
+def test_what_was_settled_is_written_before_the_close(pair: BackToBack, session: ClientSession) -> None:
     """A program that accepts and closes at once has accepted."""
-    session = pair.opened()
     filled(pair, session, 3)
     receiver = session.receiver("q", credit_limit=10)
     pair.carry()
@@ -226,8 +230,7 @@ def test_a_session_ended_by_the_broker_leaves_the_others(pair: BackToBack) -> No
     filled(pair, second, 1)
 
 
-def test_the_channel_of_an_ended_session_is_used_again(pair: BackToBack) -> None:
-    session = pair.opened()
+def test_the_channel_of_an_ended_session_is_used_again(pair: BackToBack, session: ClientSession) -> None:
     session.end()
     pair.carry()
     assert session.ended
@@ -257,9 +260,8 @@ def test_a_message_over_the_links_limit_is_not_sent_and_the_link_goes_on() -> No
     assert sender.take_outcomes(keys) == [Accepted()]
 
 
-def test_what_is_abandoned_and_not_begun_is_never_sent(pair: BackToBack) -> None:
+def test_what_is_abandoned_and_not_begun_is_never_sent(pair: BackToBack, session: ClientSession) -> None:
     """The messages of others stay; what had begun keeps its late outcome to itself."""
-    session = pair.opened()
     sender = session.sender("q")
     pair.carry()
     pair.broker.silent = True
@@ -279,9 +281,8 @@ def test_what_is_abandoned_and_not_begun_is_never_sent(pair: BackToBack) -> None
 # --- receiving ------------------------------------------------------------------------------------
 
 
-def test_no_more_messages_arrive_than_are_taken(pair: BackToBack) -> None:
+def test_no_more_messages_arrive_than_are_taken(pair: BackToBack, session: ClientSession) -> None:
     """Credit is topped up as messages are taken: one that takes none has at most two grants of them."""
-    session = pair.opened()
     filled(pair, session, 100)
     receiver = session.receiver("q", credit_limit=10)
     pair.carry()
@@ -294,8 +295,7 @@ def test_no_more_messages_arrive_than_are_taken(pair: BackToBack) -> None:
     assert seen == sorted(seen)
 
 
-def test_after_a_drain_the_credit_limit_counts_again(pair: BackToBack) -> None:
-    session = pair.opened()
+def test_after_a_drain_the_credit_limit_counts_again(pair: BackToBack, session: ClientSession) -> None:
     filled(pair, session, 1)
     receiver = session.receiver("q", credit_limit=5)
     pair.carry()
@@ -356,8 +356,7 @@ def test_what_is_no_outcome_is_refused_where_it_is_given(outcome: Any, told: str
     assert pair.broker.queue("q") == (0, 0)
 
 
-def test_a_range_of_messages_is_settled_by_one_frame(pair: BackToBack) -> None:
-    session = pair.opened()
+def test_a_range_of_messages_is_settled_by_one_frame(pair: BackToBack, session: ClientSession) -> None:
     filled(pair, session, 100)
     receiver = session.receiver("q", credit_limit=200)
     pair.carry()
@@ -371,8 +370,7 @@ def test_a_range_of_messages_is_settled_by_one_frame(pair: BackToBack) -> None:
 # --- the end of links -----------------------------------------------------------------------------
 
 
-def test_a_refused_link_tells_why_and_what_to_do(pair: BackToBack) -> None:
-    session = pair.opened()
+def test_a_refused_link_tells_why_and_what_to_do(pair: BackToBack, session: ClientSession) -> None:
     receiver = session.receiver("/queues/nowhere", credit_limit=10)
     pair.carry()
     assert not receiver.attached
@@ -390,8 +388,7 @@ def detach_by_broker(pair: BackToBack, name: str) -> None:
     pair.carry()
 
 
-def test_a_link_detached_by_the_broker_tells_why(pair: BackToBack) -> None:
-    session = pair.opened()
+def test_a_link_detached_by_the_broker_tells_why(pair: BackToBack, session: ClientSession) -> None:
     sender = session.sender("q")
     receiver = session.receiver("r", credit_limit=1)
     pair.carry()
@@ -417,9 +414,8 @@ def test_what_was_not_taken_when_a_receiver_ends_is_the_queues(pair: BackToBack)
         receiver.settle([taken])
 
 
-def test_a_transfer_without_credit_detaches_the_link_only(pair: BackToBack) -> None:
+def test_a_transfer_without_credit_detaches_the_link_only(pair: BackToBack, session: ClientSession) -> None:
     """The broker's fault: the link is closed with the condition, and the error says who closed it."""
-    session = pair.opened()
     receiver = session.receiver("q")
     pair.carry()
     link = receiver.link
@@ -435,8 +431,7 @@ def test_a_transfer_without_credit_detaches_the_link_only(pair: BackToBack) -> N
     filled(pair, session, 1)
 
 
-def test_bytes_that_are_no_frames_close_the_connection(pair: BackToBack) -> None:
-    session = pair.opened()
+def test_bytes_that_are_no_frames_close_the_connection(pair: BackToBack, session: ClientSession) -> None:
     pair.client.receive(b"\x00\x00\x00\x01junk")
     assert failure_of(session, errors.ConnectionEndedError).condition == "amqp:connection:framing-error"
     assert kinds(pair.client.take_output()) == ["Close"]

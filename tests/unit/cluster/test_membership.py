@@ -40,9 +40,9 @@ from amqp10broker.cluster.membership import (
 from amqp10broker.metadata.queue import DeclaredQueue, NodeFacts, Placed, QueueSpec
 from amqp10broker.raft.ids import member_id, node_of
 from amqp10broker.raft.messages import Add, ChangeRefused, Configuration, NotReady, Promote, Remove
-from tests.support.handles import IdleHandle
+from tests.support.queue_handles import FakeHandle
 from tests.support.raft_group import Group, Node
-from tests.support.raft_room import the_room
+from tests.support.raft_modules import raft_modules
 
 A, B, C, D = (member_id(node, 1) for node in (1, 2, 3, 4))
 THREE = GroupState(A, True, (A, B, C), Configuration((A, B, C)), reached=(B, C))
@@ -128,7 +128,7 @@ class Queue:
     """A group with its entry in the catalog, and steps that are carried out as a node would."""
 
     def __init__(self, count: int, seed: int = 1) -> None:
-        self.room = the_room()
+        self.room = raft_modules()
         first = tuple(member_id(node, 1) for node in range(1, count + 1))
         self.group = Group(self.room, first, Random(seed).random)
         self.declared = first
@@ -219,9 +219,13 @@ class Queue:
         self.settle()
 
 
-def test_a_queue_grows_with_what_it_had() -> None:
+@pytest.fixture
+def queue() -> Queue:
+    return Queue(3)
+
+
+def test_a_queue_grows_with_what_it_had(queue: Queue) -> None:
     """The new member has everything, and counts for the majority."""
-    queue = Queue(3)
     queue.propose(5)
     queue.change(Adding(D, as_voter=True))
     assert queue.declared == (A, B, C, D)
@@ -232,9 +236,8 @@ def test_a_queue_grows_with_what_it_had() -> None:
 
 
 @pytest.mark.parametrize("member", [A, B])
-def test_a_queue_shrinks_to_one(member: int) -> None:
+def test_a_queue_shrinks_to_one(member: int, queue: Queue) -> None:
     """The last is kept, whether the leader goes or another."""
-    queue = Queue(3)
     queue.propose(3)
     for goes in [each for each in (B, A, C) if each != member]:
         queue.change(Removing(goes))
@@ -244,9 +247,8 @@ def test_a_queue_shrinks_to_one(member: int) -> None:
     assert next_step(Removing(member), queue.standing(queue.leader)) is MembershipAction.LAST_NODE
 
 
-def test_a_member_that_is_down_can_be_removed() -> None:
+def test_a_member_that_is_down_can_be_removed(queue: Queue) -> None:
     """G3: of the two that are left both are needed."""
-    queue = Queue(3)
     queue.node(C).crash()
     queue.leader.raft.suspect(C, queue.group.now)
     queue.change(Removing(C))
@@ -256,9 +258,8 @@ def test_a_member_that_is_down_can_be_removed() -> None:
 
 @pytest.mark.parametrize("steps", range(1, 5))
 @pytest.mark.parametrize("goal", [Adding(D, as_voter=True), Removing(C), Removing(A)])
-def test_a_change_may_end_between_any_two_steps(goal: Goal, steps: int) -> None:
+def test_a_change_may_end_between_any_two_steps(goal: Goal, steps: int, queue: Queue) -> None:
     """The catalog agrees with the log afterwards, and the change can be made again."""
-    queue = Queue(3)
     queue.propose(2)
     queue.change(goal, stop_after=steps)
     queue.repair()
@@ -279,9 +280,8 @@ def _fresh(goal: Goal, queue: Queue) -> list[Step]:
     return [Remove(goal.member), *(Hand(member) for member in (B, C))]
 
 
-def test_a_second_change_waits_for_the_first() -> None:
+def test_a_second_change_waits_for_the_first(queue: Queue) -> None:
     """G1: the group itself refuses it."""
-    queue = Queue(3)
     leader = queue.leader
     leader.raft.change(Remove(C), 0)
     standing = queue.standing(leader)
@@ -291,9 +291,8 @@ def test_a_second_change_waits_for_the_first() -> None:
         leader.raft.change(Remove(B), 0)
 
 
-def test_a_leader_that_hands_over_takes_no_change() -> None:
+def test_a_leader_that_hands_over_takes_no_change(queue: Queue) -> None:
     """It is tried again where the next one leads."""
-    queue = Queue(3)
     leader = queue.leader
     leader.transfer(B)
     with pytest.raises(NotReady):
@@ -307,9 +306,8 @@ def test_a_leader_that_hands_over_takes_no_change() -> None:
 # --- what a person decides --------------------------------------------------------------------------
 
 
-def test_a_member_is_made_all_of_its_group_by_force() -> None:
+def test_a_member_is_made_all_of_its_group_by_force(queue: Queue) -> None:
     """Z2: what it has is kept, and the group goes on; then it grows again."""
-    queue = Queue(3)
     queue.propose(5)
     for lost in (B, C):
         queue.node(lost).crash()
@@ -329,9 +327,8 @@ def test_a_member_is_made_all_of_its_group_by_force() -> None:
     assert queue.node(D).state == queue.node(A).state
 
 
-def test_a_member_of_a_drained_node_takes_over_from_no_leader() -> None:
+def test_a_member_of_a_drained_node_takes_over_from_no_leader(queue: Queue) -> None:
     """V2: it follows, and is no heir."""
-    queue = Queue(3)
     queue.node(B).raft.backward = True
     queue.leader.transfer(B)
     queue.settle()
@@ -341,9 +338,8 @@ def test_a_member_of_a_drained_node_takes_over_from_no_leader() -> None:
     assert queue.node(B).state == queue.leader.state
 
 
-def test_a_member_of_a_drained_node_leads_only_if_no_other_can() -> None:
+def test_a_member_of_a_drained_node_leads_only_if_no_other_can(queue: Queue) -> None:
     """V2: of two that are left the other one does, unless it lacks what was committed."""
-    queue = Queue(3)
     queue.node(B).raft.backward = True
     queue.node(A).crash()
     for node in (B, C):
@@ -355,9 +351,8 @@ def test_a_member_of_a_drained_node_leads_only_if_no_other_can() -> None:
     assert queue.leader.me == C
 
 
-def test_without_any_other_a_drained_member_leads() -> None:
+def test_without_any_other_a_drained_member_leads(queue: Queue) -> None:
     """Else a majority that lives would be without leader."""
-    queue = Queue(3)
     queue.node(B).raft.backward = True
     queue.node(C).crash()
     queue.leader.raft.suspect(C, queue.group.now)
@@ -411,7 +406,7 @@ class Cluster:
         number = len(self.queues) + 1
         self.queues.append(
             DeclaredQueue(
-                *(str(number), "/", kind, True, None, False, {}, IdleHandle()),
+                *(str(number), "/", kind, True, None, False, {}, FakeHandle()),
                 number=number,
                 home=placed.home,
                 members=placed.members,

@@ -18,8 +18,8 @@ from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.queues import commands as c
 from amqp10broker.queues import commands as e
 from amqp10broker.queues.volatile import VolatileQueue
-from tests.support.handles import IdleHandle, MachineHandle
-from tests.support.surroundings import make_catalog
+from tests.support.queue_handles import FakeHandle, MachineHandle
+from tests.support.session_context import make_catalog
 
 MESSAGE = (b"\x00", b"reply")
 
@@ -61,7 +61,7 @@ class Node:
         )
         self.port.incarnations = net.incarnations
         self.up = self.port.connected
-        self.catalog = make_catalog(SimpleNamespace(start_queue=lambda spec: IdleHandle()))
+        self.catalog = make_catalog(SimpleNamespace(start_queue=lambda spec: FakeHandle()))
         self.vhost = self.catalog.lookup_vhost(VHOST)
         self.replies = ReplyQueues(self.port, self.catalog.vhosts.get, Box, lambda: "secret")
         self.catalog.node_directory = cast("Any", SimpleNamespace(reply_queue=self.replies.find))

@@ -51,22 +51,28 @@ from amqp10broker.storage import entry_log
 from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log
 from amqp10broker.storage.folder import open_data_folder
 from tests.support.disks import PowerLoss, SimDisk
-from tests.support.handles import IdleHandle
 from tests.support.metadata_group import conceal, filled, first_entries
-from tests.support.system_group import Node, World
+from tests.support.queue_handles import FakeHandle
+from tests.support.system_cluster import Cluster, Node
 
 TO_Q = Binding("amq.direct", Destination("queue", "q"), "k")
 
 
 @pytest.fixture
-def world() -> World:
-    return World(1)
+def world() -> Cluster:
+    return Cluster(1)
 
 
-def follower(world: World) -> Node:
+def follower(world: Cluster) -> Node:
     leader = world.leader()
     assert leader is not None
     return next(node for node in world.nodes if node is not leader)
+
+
+@pytest.fixture
+def node(world: Cluster) -> Node:
+    """A follower."""
+    return follower(world)
 
 
 def queues(node: Node) -> set[str]:
@@ -76,7 +82,7 @@ def queues(node: Node) -> set[str]:
 # --- M1, M3, M4: a change is there when it is answered, and a read asks nobody ------------------------
 
 
-def test_what_is_declared_at_one_node_is_there_at_all(world: World) -> None:
+def test_what_is_declared_at_one_node_is_there_at_all(world: Cluster) -> None:
     for number, node in enumerate(world.nodes):
         assert world.answer(node, DeclareQueue("/", f"q{number}")) == QueueDeclaration(f"q{number}", True)
     world.settle()
@@ -84,9 +90,8 @@ def test_what_is_declared_at_one_node_is_there_at_all(world: World) -> None:
     assert all(queues(node) == {"q0", "q1", "q2"} for node in world.nodes)
 
 
-def test_it_is_answered_when_the_own_copy_has_it(world: World) -> None:
+def test_it_is_answered_when_the_own_copy_has_it(world: Cluster, node: Node) -> None:
     """Not before: what is asked behind it finds it."""
-    node = follower(world)
     ref = node.ask(DeclareQueue("/", "q"))
     while ref not in node.heard:
         assert "q" not in queues(node)
@@ -95,11 +100,10 @@ def test_it_is_answered_when_the_own_copy_has_it(world: World) -> None:
     world.answer(node, Bind("/", TO_Q))
 
 
-def test_what_changes_nothing_is_answered_at_once_also_in_minority(world: World) -> None:
-    node = follower(world)
+def test_what_changes_nothing_is_answered_at_once_also_in_minority(world: Cluster, node: Node) -> None:
     world.answer(node, DeclareQueue("/", "q", durable=False))
     world.cut_off(node)
-    touched = _handle(node, "q").letters
+    touched = _handle(node, "q").commands
     ref = node.ask(DeclareQueue("/", "q", durable=False))
     assert node.heard[ref].result() == QueueDeclaration("q", False)
     assert len(touched) == 1, "it counts as used"
@@ -108,14 +112,14 @@ def test_what_changes_nothing_is_answered_at_once_also_in_minority(world: World)
         node.heard[ref].result()
 
 
-def _handle(node: Node, name: str) -> IdleHandle:
+def _handle(node: Node, name: str) -> FakeHandle:
     handle = node.catalog.vhosts["/"].queues[name].handle
-    assert isinstance(handle, IdleHandle)
+    assert isinstance(handle, FakeHandle)
     return handle
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "start_queue_concurrent")
-def test_of_two_that_declare_one_name_one_finds_what_the_other_made(world: World) -> None:
+def test_of_two_that_declare_one_name_one_finds_what_the_other_made(world: Cluster) -> None:
     one, other = world.nodes[1:]
     refs = [
         (node, node.ask(DeclareQueue("/", "q", arguments={"x-max-length": length})))
@@ -129,9 +133,8 @@ def test_of_two_that_declare_one_name_one_finds_what_the_other_made(world: World
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "delete_immediately_by_resource", "start_queue", "stop_queue")
-def test_a_new_queue_of_a_deleted_ones_name_is_another_group(world: World) -> None:
+def test_a_new_queue_of_a_deleted_ones_name_is_another_group(world: Cluster, node: Node) -> None:
     """Or a member of the old one, that has not heard of its end, would vote in the new one."""
-    node = follower(world)
     given: list[int] = []
     for _ in range(3):
         world.answer(node, DeclareQueue("/", "q"))
@@ -167,7 +170,9 @@ def test_a_new_queue_of_a_deleted_ones_name_is_another_group(world: World) -> No
     ],
     ids=lambda each: type(each).__name__,
 )
-def test_in_minority_a_change_is_refused_in_half_a_minute(world: World, request_: object, text: str) -> None:
+def test_in_minority_a_change_is_refused_in_half_a_minute(
+    world: Cluster, request_: object, text: str
+) -> None:
     node = world.nodes[2]
     world.answer(node, DeclareQueue("/", "q"))
     world.answer(node, DeclareExchange("/", ExchangeSpec("e")))
@@ -181,7 +186,7 @@ def test_in_minority_a_change_is_refused_in_half_a_minute(world: World, request_
         node.heard[ref].result()
 
 
-def test_what_was_refused_for_want_of_time_may_happen_later_and_is_safe_to_repeat(world: World) -> None:
+def test_what_was_refused_for_want_of_time_may_happen_later_and_is_safe_to_repeat(world: Cluster) -> None:
     leader = world.leader()
     assert leader is not None
     world.cut_off(leader)
@@ -195,7 +200,7 @@ def test_what_was_refused_for_want_of_time_may_happen_later_and_is_safe_to_repea
     world.check_same()
 
 
-def test_a_majority_goes_on_without_the_leader_and_nobody_asks_twice(world: World) -> None:
+def test_a_majority_goes_on_without_the_leader_and_nobody_asks_twice(world: Cluster) -> None:
     """M7: what was under way is repeated by the node."""
     leader, node = world.leader(), follower(world)
     assert leader is not None
@@ -213,8 +218,7 @@ def test_a_majority_goes_on_without_the_leader_and_nobody_asks_twice(world: Worl
 # --- S1, S2, S5: starting ----------------------------------------------------------------------------
 
 
-def test_a_node_that_starts_has_what_it_missed_before_it_says_so(world: World) -> None:
-    node = follower(world)
+def test_a_node_that_starts_has_what_it_missed_before_it_says_so(world: Cluster, node: Node) -> None:
     world.kill(node)
     other = next(each for each in world.nodes if each.up)
     for number in range(20):
@@ -227,7 +231,7 @@ def test_a_node_that_starts_has_what_it_missed_before_it_says_so(world: World) -
     assert len(queues(node)) == 20
 
 
-def test_without_a_majority_a_start_waits(world: World) -> None:
+def test_without_a_majority_a_start_waits(world: Cluster) -> None:
     for node in world.nodes:
         world.kill(node)
     world.restart(world.nodes[2])
@@ -239,7 +243,7 @@ def test_without_a_majority_a_start_waits(world: World) -> None:
     assert world.nodes[2].caught_up
 
 
-def test_a_node_that_was_away_for_long_gets_a_state(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_was_away_for_long_gets_a_state(world: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """And its catalog becomes that: other queues of the same names are other queues."""
     monkeypatch.setattr(transactions, "COMPACT_AFTER", 4)
     node = follower(world)
@@ -269,8 +273,8 @@ def test_a_node_that_was_away_for_long_gets_a_state(world: World, monkeypatch: p
     now = node.catalog.vhosts["/"].queues
     assert now["stays"] is before["stays"]
     assert now["again"] is not before["again"]
-    assert isinstance(before["again"].handle, IdleHandle)
-    assert before["again"].handle.letters == [DELETE]
+    assert isinstance(before["again"].handle, FakeHandle)
+    assert before["again"].handle.commands == [DELETE]
     world.kill(node)
     world.restart(node)
     world.settle()
@@ -280,8 +284,7 @@ def test_a_node_that_was_away_for_long_gets_a_state(world: World, monkeypatch: p
 # --- K7, K8, M8: what ends with a connection or a node --------------------------------------------------
 
 
-def test_a_connections_queues_end_at_all_nodes(world: World) -> None:
-    node = follower(world)
+def test_a_connections_queues_end_at_all_nodes(world: Cluster, node: Node) -> None:
     owner = Owner(node.number, node.incarnation, 1)
     node.open.add(owner)
     world.answer(node, DeclareQueue("/", "mine", owner=owner))
@@ -293,9 +296,8 @@ def test_a_connections_queues_end_at_all_nodes(world: World) -> None:
     assert not any("mine" in queues(each) for each in world.nodes)
 
 
-def test_a_queue_that_comes_after_its_connection_went_goes_again(world: World) -> None:
+def test_a_queue_that_comes_after_its_connection_went_goes_again(world: Cluster, node: Node) -> None:
     """Its declaration was under way, and may have been refused for want of time."""
-    node = follower(world)
     owner = Owner(node.number, node.incarnation, 1)
     node.open.add(owner)
     node.ask(DeclareQueue("/", "mine", owner=owner))
@@ -306,7 +308,7 @@ def test_a_queue_that_comes_after_its_connection_went_goes_again(world: World) -
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_a_queue_that_comes_after_its_link_went_or_was_refused_goes(world: World, refused: bool) -> None:
+def test_a_queue_that_comes_after_its_link_went_or_was_refused_goes(world: Cluster, refused: bool) -> None:
     """Its connection is open: nothing else would end it."""
     node = world.leader()
     owner = Owner(node.number, node.incarnation, 1)
@@ -331,8 +333,9 @@ def test_a_queue_that_comes_after_its_link_went_or_was_refused_goes(world: World
     assert "amq.dyn-wanted" in queues(node)
 
 
-def test_what_ends_with_a_node_is_ended_by_the_others_and_its_name_is_free(world: World) -> None:
-    node = follower(world)
+def test_what_ends_with_a_node_is_ended_by_the_others_and_its_name_is_free(
+    world: Cluster, node: Node
+) -> None:
     other = next(each for each in world.nodes if each is not node)
     owner = Owner(node.number, node.incarnation, 1)
     node.open.add(owner)
@@ -353,18 +356,18 @@ def test_what_ends_with_a_node_is_ended_by_the_others_and_its_name_is_free(world
 # --- Y2, Y3: which version of the machines all use ------------------------------------------------------
 
 
-def upgraded(world: World, node: Node, newest: int = 2) -> None:
+def upgraded(world: Cluster, node: Node, newest: int = 2) -> None:
     """A node starts with a broker that carries out more."""
     node.incarnation += 1
     started = NodeStarted(node.name, node.incarnation, "host", node.number, "2.0", (1, newest))
     world.answer(node, started)
 
 
-def used(world: World) -> set[int]:
+def used(world: Cluster) -> set[int]:
     return {node.system.version for node in world.nodes if node.up}
 
 
-def test_the_version_goes_up_when_every_node_has_said_that_it_can(world: World) -> None:
+def test_the_version_goes_up_when_every_node_has_said_that_it_can(world: Cluster) -> None:
     """One that is down counts with what it said last; the next one asks for no more than all can."""
     for node, newest in zip(world.nodes[:2], (2, 3), strict=True):
         upgraded(world, node, newest)
@@ -383,7 +386,7 @@ def test_the_version_goes_up_when_every_node_has_said_that_it_can(world: World) 
     assert used(world) == {2}
 
 
-def test_a_node_of_an_older_version_neither_joins_nor_starts_then(world: World) -> None:
+def test_a_node_of_an_older_version_neither_joins_nor_starts_then(world: Cluster) -> None:
     """With both numbers, and what to do."""
     for node in world.nodes:
         upgraded(world, node)
@@ -402,7 +405,7 @@ def test_a_node_of_an_older_version_neither_joins_nor_starts_then(world: World) 
 @pytest.mark.parametrize("raised_first", [True, False])
 @pytest.mark.parametrize("older", ["joins", "starts"])
 def test_of_an_older_node_and_a_newer_version_at_once_one_is_refused(
-    world: World, older: str, raised_first: bool
+    world: Cluster, older: str, raised_first: bool
 ) -> None:
     """Whichever stands first in the log, as the leader's does, counts for the other."""
     for node in world.nodes:
@@ -426,8 +429,7 @@ def test_of_an_older_node_and_a_newer_version_at_once_one_is_refused(
 QUORUM = {"x-queue-type": "quorum"}
 
 
-def test_a_quorum_queue_is_declared_when_it_has_a_leader(world: World) -> None:
-    node = follower(world)
+def test_a_quorum_queue_is_declared_when_it_has_a_leader(world: Cluster, node: Node) -> None:
     node.leaders_known = False
     ref = node.ask(DeclareQueue("/", "q", arguments=QUORUM))
     world.pass_time(1_000)
@@ -439,9 +441,8 @@ def test_a_quorum_queue_is_declared_when_it_has_a_leader(world: World) -> None:
     assert "q" in queues(node)
 
 
-def test_without_a_leader_nothing_is_left_of_it(world: World) -> None:
+def test_without_a_leader_nothing_is_left_of_it(world: Cluster, node: Node) -> None:
     """Most of its nodes are not there: that is said after a few seconds."""
-    node = follower(world)
     node.leaders_known = False
     ref = node.ask(DeclareQueue("/", "q", arguments=QUORUM))
     node.system.node_down(node.number)
@@ -457,25 +458,25 @@ def test_without_a_leader_nothing_is_left_of_it(world: World) -> None:
         node.heard[ref].result()
     world.settle()
     assert not any("q" in queues(each) for each in world.nodes)
-    assert all(handle.letters == [DELETE] for handle in handles)
+    assert all(handle.commands == [DELETE] for handle in handles)
 
 
 # --- and ------------------------------------------------------------------------------------------------
 
 
-def test_a_queue_that_is_to_hear_of_its_end_from_who_asked_hears_of_it_in_any_case(world: World) -> None:
+def test_a_queue_that_is_to_hear_of_its_end_from_who_asked_hears_of_it_in_any_case(world: Cluster) -> None:
     node = follower(world)
     world.answer(node, DeclareQueue("/", "q"))
     world.settle()
     handles = [_handle(each, "q") for each in world.nodes]
     world.answer(node, DeleteQueue("/", "q", farewell=False))
     world.settle()
-    assert all(handle.letters == [] for handle in handles)
+    assert all(handle.commands == [] for handle in handles)
     world.pass_time(10_000)
-    assert all(handle.letters == [DELETE] for handle in handles)
+    assert all(handle.commands == [DELETE] for handle in handles)
 
 
-def test_a_transaction_of_another_node_is_not_taken_from_this_one(world: World) -> None:
+def test_a_transaction_of_another_node_is_not_taken_from_this_one(world: Cluster) -> None:
     leader = world.leader()
     assert leader is not None
     with pytest.raises(ValueError, match="not of node 2"):
@@ -755,23 +756,23 @@ def test_after_a_loss_of_power_it_is_as_it_was_at_one_moment_since_the_last_sync
 A, B, C = (member_id(number) for number in (1, 2, 3))
 
 
-def node(number: int, incarnation: int = 1) -> NodeFacts:
+def facts(number: int, incarnation: int = 1) -> NodeFacts:
     return NodeFacts("abcdefghij"[number - 1], number, "h", number, incarnation)
 
 
 def test_a_new_node_is_a_learner_first() -> None:
-    assert next_member_change(messages.Configuration((A,)), [node(1), node(2, 0)], {}, 5) == messages.Add(B)
+    assert next_member_change(messages.Configuration((A,)), [facts(1), facts(2, 0)], {}, 5) == messages.Add(B)
 
 
 def test_it_votes_when_it_has_caught_up_and_told_of_its_start() -> None:
     config = messages.Configuration((A,), (B,))
-    assert next_member_change(config, [node(1), node(2)], {B: 900}, 1000) is None
-    assert next_member_change(config, [node(1), node(2, 0)], {B: 1000}, 1000) is None
-    assert next_member_change(config, [node(1), node(2)], {B: 990}, 1000) == messages.Promote(B)
+    assert next_member_change(config, [facts(1), facts(2)], {B: 900}, 1000) is None
+    assert next_member_change(config, [facts(1), facts(2, 0)], {B: 1000}, 1000) is None
+    assert next_member_change(config, [facts(1), facts(2)], {B: 990}, 1000) == messages.Promote(B)
 
 
 def test_a_node_that_was_forgotten_goes_even_if_it_leads() -> None:
     assert next_member_change(
-        messages.Configuration((A, B, C)), [node(1), node(3)], {}, 5
+        messages.Configuration((A, B, C)), [facts(1), facts(3)], {}, 5
     ) == messages.Remove(B)
-    assert next_member_change(messages.Configuration((A, B)), [node(2)], {}, 5) == messages.Remove(A)
+    assert next_member_change(messages.Configuration((A, B)), [facts(2)], {}, 5) == messages.Remove(A)

@@ -6,16 +6,16 @@ import pytest
 
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.vhost import VirtualHost
-from tests.support.kept_entries import Host
+from tests.support.catalog_log import FakeHost
 
 
 @pytest.fixture
-def host() -> Host:
-    return Host()
+def host() -> FakeHost:
+    return FakeHost()
 
 
 @pytest.fixture
-def catalog(host: Host) -> Catalog:
+def catalog(host: FakeHost) -> Catalog:
     return Catalog(host.start_queue)
 
 

@@ -33,6 +33,7 @@ from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.metadata.vhost_requests import DeleteVhost, SetParameter
 from amqp10broker.queues.commands import DELETE
 from amqp10broker.routing.exchange import Binding, Destination, canonical
+from tests.support.catalog_log import FakeCatalogLog, FakeHost, check_log, logged_catalog, restarted
 from tests.support.declaring import (
     add_user,
     add_vhost,
@@ -58,8 +59,7 @@ from tests.support.declaring import (
     set_user_limits,
     unbind,
 )
-from tests.support.handles import IdleHandle
-from tests.support.kept_entries import Host, KeptEntries, check_kept, kept_catalog, restarted
+from tests.support.queue_handles import FakeHandle
 from tests.support.steps import steps_of
 
 RECORD = PasswordRecord(
@@ -79,8 +79,8 @@ def exchange(name: str) -> Destination:
     return Destination("exchange", name)
 
 
-def furnished() -> tuple[Catalog, KeptEntries]:
-    catalog, kept = kept_catalog()
+def furnished() -> tuple[Catalog, FakeCatalogLog]:
+    catalog, kept = logged_catalog()
     shop = add_vhost(
         catalog,
         "shop",
@@ -178,7 +178,7 @@ CHANGES: dict[str, Callable[[Catalog], object]] = {
     "declare a queue with a name of ours": lambda catalog: declare(catalog, shop_of(catalog),
         "amq.gen-1", internal=True
     ),
-    "add_volatile": lambda catalog: shop_of(catalog).add_volatile("amq.rabbitmq.reply-to.1", 1, IdleHandle()),
+    "add_volatile": lambda catalog: shop_of(catalog).add_volatile("amq.rabbitmq.reply-to.1", 1, FakeHandle()),
     "remove a queue": lambda catalog: remove(catalog, "shop", "orders"),
     "remove no queue": lambda catalog: remove(catalog, "shop", "nothing"),
     "load definitions": lambda catalog: load(
@@ -218,9 +218,9 @@ CHANGES: dict[str, Callable[[Catalog], object]] = {
 def test_every_change_is_told_and_survives_a_restart(change: Callable[[Catalog], object]) -> None:
     """What was told change by change is what there is; a catalog made of it exports the same."""
     catalog, kept = furnished()
-    check_kept(catalog, kept)
+    check_log(catalog, kept)
     change(catalog)
-    check_kept(catalog, kept)
+    check_log(catalog, kept)
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
@@ -229,12 +229,12 @@ def test_every_change_works_after_a_restart_too(change: Callable[[Catalog], obje
     _, kept = furnished()
     catalog = restarted(kept)
     change(catalog)
-    check_kept(catalog, kept)
+    check_log(catalog, kept)
 
 
 def test_what_is_not_durable_is_not_told() -> None:
     """Transient and exclusive queues and exchanges, and bindings with such an end."""
-    catalog, kept = kept_catalog()
+    catalog, kept = logged_catalog()
     vhost = catalog.lookup_vhost("/")
     kept.calls.clear()
     declare(catalog, vhost, "t", durable=False)
@@ -255,7 +255,7 @@ def test_what_is_not_durable_is_not_told() -> None:
 
 def test_a_durable_queue_has_a_number_that_is_given_once() -> None:
     """Declared anew it is another queue, also after a restart with nothing left of the old one."""
-    catalog, kept = kept_catalog()
+    catalog, kept = logged_catalog()
     vhost = catalog.lookup_vhost("/")
     assert declare(catalog, vhost, "a")[0].number == 1
     assert declare(catalog, vhost, "t", durable=False)[0].number == 0
@@ -276,7 +276,7 @@ def test_a_stream_has_an_id_of_its_own() -> None:
     first = declare(catalog, vhost, "s", durable=True, arguments=stream)[0].declaration_id
     assert first != ""
     assert declare(catalog, vhost, "s", durable=True, arguments=stream)[0].declaration_id == first
-    check_kept(catalog, kept)
+    check_log(catalog, kept)
     assert restarted(kept).lookup_vhost("/").lookup("s").declaration_id == first
     remove(catalog, vhost, "s")
     assert declare(catalog, vhost, "s", durable=True, arguments=stream)[0].declaration_id not in ("", first)
@@ -286,7 +286,7 @@ def test_a_stream_has_an_id_of_its_own() -> None:
 
 def test_numbers_are_reserved_before_they_are_given() -> None:
     """Many at one time. After a crash those that were reserved are passed over: who knows what has them."""
-    catalog, kept = kept_catalog()
+    catalog, kept = logged_catalog()
     vhost = catalog.lookup_vhost("/")
     kept.calls.clear()
     for number in range(1, NUMBERS_RESERVED + 1):
@@ -299,16 +299,16 @@ def test_numbers_are_reserved_before_they_are_given() -> None:
 
 
 def test_an_orderly_end_gives_numbers_back() -> None:
-    catalog, kept = kept_catalog()
+    catalog, kept = logged_catalog()
     declare(catalog, "/", "q")
     catalog.changes.give_numbers_back(catalog.highest_number)
-    check_kept(catalog, kept)
+    check_log(catalog, kept)
     assert declare(restarted(kept), "/", "r")[0].number == 2
 
 
 def test_numbers_that_are_in_use_elsewhere_are_passed_over() -> None:
     """As those of records in the journal whose queue's declaration was lost."""
-    catalog, kept = kept_catalog()
+    catalog, kept = logged_catalog()
     catalog.apply([Put(NUMBERS, 7), Put(NUMBERS, 3)])
     assert declare(catalog, "/", "q")[0].number == 8
     assert restarted(kept).highest_number >= 8
@@ -342,7 +342,7 @@ def test_what_goes_late_from_a_deleted_virtual_host_takes_nothing_from_the_next_
     catalog.propose(QueueEnded("shop", "orders", queue.handle))
     with pytest.raises(NotFound, match="vhost shop not found"):
         old.named()
-    check_kept(catalog, kept)
+    check_log(catalog, kept)
     assert ("queue", "shop", "orders") in kept.by_key
 
 
@@ -366,17 +366,17 @@ def test_what_cannot_be_kept_is_refused_and_does_not_happen(name: str) -> None:
         CHANGES[name](catalog)
     kept.full = False
     assert kept.by_key == before
-    check_kept(catalog, kept)
+    check_log(catalog, kept)
 
 
 def test_a_queue_that_cannot_be_run_is_not_kept() -> None:
     """It was told of before it was started."""
 
     class Broken:
-        def start_queue(self, queue: QueueSpec) -> IdleHandle:
+        def start_queue(self, queue: QueueSpec) -> FakeHandle:
             raise OSError("no more files")
 
-    catalog, kept = kept_catalog()
+    catalog, kept = logged_catalog()
     vhost = catalog.lookup_vhost("/")
     vhost._start_queue = Broken().start_queue
     with pytest.raises(OSError, match="no more files"):
@@ -388,8 +388,8 @@ def test_a_queue_that_cannot_be_run_is_not_kept() -> None:
 def test_a_fault_of_one_queue_of_a_definitions_file_takes_back_what_was_not_begun() -> None:
     """And nothing that was there before, or has begun: on the disk is what is declared."""
 
-    class Breaking(Host):
-        def start_queue(self, queue: QueueSpec) -> IdleHandle:
+    class Breaking(FakeHost):
+        def start_queue(self, queue: QueueSpec) -> FakeHandle:
             if queue.name == "b":
                 raise OSError("no more files")
             return super().start_queue(queue)
@@ -406,7 +406,7 @@ def test_a_fault_of_one_queue_of_a_definitions_file_takes_back_what_was_not_begu
     }
     with pytest.raises(OSError, match="no more files"):
         load(document, catalog)
-    check_kept(catalog, kept)
+    check_log(catalog, kept)
     assert [name for name in "abc" if ("queue", "shop", name) in kept.by_key] == ["a"]
     assert catalog.users.lookup("ann").tags == ("monitoring",)
 
@@ -432,7 +432,7 @@ def test_arguments_come_back_as_they_were(value: object) -> None:
 
 def test_bindings_are_the_same_exactly_if_they_count_as_the_same() -> None:
     """Whatever the front ends by which they came: text or bytes, one zero or the other."""
-    catalog, kept = kept_catalog()
+    catalog, kept = logged_catalog()
     vhost = catalog.lookup_vhost("/")
     declare(catalog, vhost, "q")
     for arguments in ({"n": 1}, {"n": 1.0}, {"n": True}, {"n": "1"}, {"n": -0.0}, {"n": Decimal("1.0")}):
@@ -441,7 +441,7 @@ def test_bindings_are_the_same_exactly_if_they_count_as_the_same() -> None:
     for arguments in ({"n": b"1"}, {"n": 0.0}, {"n": Decimal("1.00")}):
         assert unbind(catalog, vhost, Binding("amq.headers", queue("q"), "", arguments))
     assert len([key for key in kept.by_key if key[0] == "binding"]) == 3
-    check_kept(catalog, kept)
+    check_log(catalog, kept)
 
 
 # --- restoring ------------------------------------------------------------------------------------
@@ -449,7 +449,7 @@ def test_bindings_are_the_same_exactly_if_they_count_as_the_same() -> None:
 
 def test_what_is_restored_is_not_measured_by_limits_of_today() -> None:
     """A limit that was set later holds for what comes, not for what is there."""
-    catalog, kept = kept_catalog()
+    catalog, kept = logged_catalog()
     vhost = catalog.lookup_vhost("/")
     declare(catalog, vhost, "a")
     declare(catalog, vhost, "b")
@@ -514,7 +514,7 @@ def test_a_deleted_virtual_host_takes_its_permissions_and_parameters_along(catal
     catalog.parameters["v", "shovel", "s"] = {}
     gone = delete_vhost(catalog, "v")
     assert gone is vhost
-    assert queue.handle.letters == [DELETE]  # type: ignore[attr-defined]
+    assert queue.handle.commands == [DELETE]  # type: ignore[attr-defined]
     assert list(gone) == list(gone.topology.bindings()) == []
     assert gone.deleted
     assert [row[1] for row in catalog.users.permissions()] == ["/"]
@@ -542,7 +542,7 @@ def with_number(number: int) -> Binding:
 
 def furnished_big(count: int) -> Catalog:
     """So many queues and bindings, the last of which are as those before."""
-    catalog = Catalog(Host().start_queue)
+    catalog = Catalog(FakeHost().start_queue)
     add_vhost(catalog, "v")
     declare_exchange(catalog, "v", "by-header", "headers")
     declare_exchange(catalog, "v", "going", "fanout", auto_delete=True)

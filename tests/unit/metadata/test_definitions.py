@@ -25,7 +25,7 @@ from amqp10broker.metadata.vhost_requests import JoinNode, SetClusterName, SetPa
 from amqp10broker.raft.ids import node_of
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support import declaring
-from tests.support.kept_entries import Host, Watched, kept_catalog, restarted
+from tests.support.catalog_log import CheckedCatalog, FakeHost, logged_catalog, restarted
 
 FILE = Path(__file__).with_name("rabbitmq-definitions.json")
 GENERATED = "amq.gen-8sSDXjk3Gp0KrPzvT2mQ1A"
@@ -128,7 +128,7 @@ def test_the_order_does_not_depend_on_that_in_which_things_were_declared() -> No
     """So the document is the same at each node of a cluster."""
     documents = []
     for names in ("abc", "cba"):
-        catalog = Catalog(Host().start_queue)
+        catalog = Catalog(FakeHost().start_queue)
         for name in names:
             declaring.declare(catalog, "/", name)
             declaring.declare_exchange(catalog, "/", f"x{name}", durable=True)
@@ -146,7 +146,7 @@ def test_the_order_does_not_depend_on_that_in_which_things_were_declared() -> No
 
 def test_the_name_of_a_cluster_goes_out_and_comes_back() -> None:
     """One node alone keeps it among its global parameters, where RabbitMQ has it too."""
-    alone, cluster = Catalog(Host().start_queue), Catalog(Host().start_queue)
+    alone, cluster = Catalog(FakeHost().start_queue), Catalog(FakeHost().start_queue)
     alone.propose(SetClusterName("shop"))
     cluster.apply([Put(CLUSTER, ClusterFacts("id", "a"))])
     row = {"name": "cluster_name", "value": "shop"}
@@ -421,7 +421,7 @@ DOCUMENT: dict[str, Any] = {
 
 def founded() -> tuple[Catalog, dict[Any, Any]]:
     """The catalog of a founder that is alone so far, with what it keeps."""
-    catalog, kept = kept_catalog(Watched)
+    catalog, kept = logged_catalog(CheckedCatalog)
     facts = Put(CLUSTER, ClusterFacts("id", "name", queues_due=True))
     catalog.apply([facts])
     catalog.changes.keep([facts])
@@ -446,10 +446,10 @@ def test_it_is_declared_once() -> None:
     """What was deleted since does not come back, and the node knows so after a restart."""
     catalog, kept = founded()
     catalog.propose(SetClusterName("shop"))
-    assert restarted(kept, Watched).cluster == ClusterFacts("id", "shop", queues_due=True)
+    assert restarted(kept, CheckedCatalog).cluster == ClusterFacts("id", "shop", queues_due=True)
     catalog.propose(DeclareDue(due_of(DOCUMENT, [])))
     catalog.propose(DeleteQueue("/", "q"))
-    again = restarted(kept, Watched)
+    again = restarted(kept, CheckedCatalog)
     assert again.cluster == ClusterFacts("id", "shop")
     for each in (catalog, again):
         assert each.propose(DeclareDue(due_of(DOCUMENT, []))).loaded == {}

@@ -12,8 +12,8 @@ from amqp10broker.metadata.plan import CLUSTER, Put
 from amqp10broker.metadata.policies import Policy
 from amqp10broker.metadata.queue import ClusterFacts, NodeFacts, Owner, Placed, QueueSpec
 from amqp10broker.routing.exchange import Binding, Destination
+from tests.support.catalog_log import CheckedCatalog, FakeHost, logged_catalog, restarted
 from tests.support.declaring import bind, declare, put_policy
-from tests.support.kept_entries import Host, Watched, kept_catalog, restarted
 
 
 class Here:
@@ -28,7 +28,7 @@ class Here:
 
 @pytest.fixture
 def catalog() -> Catalog:
-    catalog = Watched(Host().start_queue)
+    catalog = CheckedCatalog(FakeHost().start_queue)
     catalog.apply([Put(CLUSTER, ClusterFacts("id", "name"))])
     for name in ("a", "b"):
         catalog.propose(vhost_requests.JoinNode(name, "host", 1, "1.0"))
@@ -119,20 +119,20 @@ def test_maintenance_and_the_name_of_the_cluster(catalog: Catalog) -> None:
     assert catalog.cluster == ClusterFacts("id", "shop")
     with pytest.raises(InvalidArgument):
         catalog.propose(vhost_requests.SetClusterName(""))
-    alone = Catalog(Host().start_queue)
+    alone = Catalog(FakeHost().start_queue)
     alone.propose(vhost_requests.SetClusterName("shop"))
     assert alone.cluster_name("alone") == "shop"
 
 
 def test_all_of_it_is_kept() -> None:
-    catalog, kept = kept_catalog(Watched)
+    catalog, kept = logged_catalog(CheckedCatalog)
     catalog.apply([Put(CLUSTER, ClusterFacts("id", "name"))])
     catalog.changes.keep([Put(CLUSTER, ClusterFacts("id", "name"))])
     for name in ("a", "b"):
         catalog.propose(vhost_requests.JoinNode(name, "host", 1, "1.0"))
     catalog.propose(vhost_requests.ForgetNode("b"))
     put(catalog, "q", Placed(members=(1 << 32,)))
-    again = restarted(kept, Watched)
+    again = restarted(kept, CheckedCatalog)
     assert (again.nodes, again.highest_node, again.cluster) == (catalog.nodes, 2, catalog.cluster)
     assert again.vhosts["/"].queues["q"].spec == catalog.vhosts["/"].queues["q"].spec
 

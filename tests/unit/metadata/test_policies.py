@@ -213,7 +213,7 @@ def test_of_equal_priorities_the_first_by_name_counts() -> None:
 def told(vhost: VirtualHost, name: str) -> list[Any]:
     """What a queue was told since the last call."""
     handle: Any = vhost.lookup(name).handle
-    letters, handle.letters = handle.letters, []
+    letters, handle.commands = handle.commands, []
     return list(letters)
 
 

@@ -16,8 +16,8 @@ from amqp10broker.observe.exposition import scrape
 from amqp10broker.observe.metrics import Form, MetricSource, NodeState, wanted
 from amqp10broker.operations.node import MemberState
 from amqp10broker.sessions.counters import ClientCounters
+from tests.support.catalog_log import FakeHost
 from tests.support.declaring import declare
-from tests.support.kept_entries import Host
 
 
 class Source(MetricSource):
@@ -27,7 +27,7 @@ class Source(MetricSource):
     coordination = MemberState("leader", "voter", 9, 8, 7, 6, 5, 4)
 
     def __init__(self) -> None:
-        self.catalog: Catalog = Catalog(Host().start_queue)
+        self.catalog: Catalog = Catalog(FakeHost().start_queue)
         for name in ("here", "elsewhere"):
             declare(self.catalog, "/", name, arguments={"x-queue-type": "quorum"})
 

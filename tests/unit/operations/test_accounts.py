@@ -79,8 +79,8 @@ def test_a_virtual_host_is_deleted_with_its_queues(broker: Broker) -> None:
     declare(broker.catalog, vhost, "q")
     assert broker.do("delete-vhost", name="v") == {"name": "v", "queues": 1}
     assert broker.node.asked == [("close_connections", ("vhost 'v' is deleted",), {"vhost": "v"})]
-    broker.host.boxes["q"].work()
-    assert broker.host.boxes["q"].queue.deleted
+    broker.host.queues["q"].work()
+    assert broker.host.queues["q"].queue.deleted
     assert [each["name"] for each in broker.do("list-vhosts")] == ["/"]
     with pytest.raises(NotFound):
         broker.do("delete-vhost", name="v")
@@ -201,7 +201,7 @@ def policy(definition: dict[str, Any], **given: Any) -> dict[str, Any]:
 
 
 def configured(broker_policy: Broker, queue: str) -> list[Configure]:
-    return [letter for letter in broker_policy.host.boxes[queue].letters if isinstance(letter, Configure)]
+    return [letter for letter in broker_policy.host.queues[queue].commands if isinstance(letter, Configure)]
 
 
 def test_a_policy_is_set_listed_and_cleared(broker_policy: Broker) -> None:

@@ -157,51 +157,51 @@ ANONYMOUS: dict[str, Any] = {"anonymous_user": "guest"}
 CASES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("default-user", "ok", "another password|is not 'guest'", {"guest": False}),
     ("default-user", "ok", "tokens only", {"guest": True, "rules": {"passwords": False}}),
-    ("default-user", "warn", "from this machine", {"guest": True}),
-    ("default-user", "warn", "only this machine", {**GUEST_FOR_ALL, "listeners": (HERE,)}),
+    ("default-user", "warn", "for clients on this machine and", {"guest": True}),
+    ("default-user", "warn", "this machine only", {**GUEST_FOR_ALL, "listeners": (HERE,)}),
     ("default-user", "bad", r"at 0\.0\.0\.0:5671", GUEST_FOR_ALL),
     ("default-user", "bad", r"at 10\.0\.0\.1:99", {**GUEST_FOR_ALL, "listeners": (HERE, remote("http"))}),
-    ("anonymous-login", "warn", "from this machine", {"rules": ANONYMOUS}),
+    ("anonymous-login", "warn", "for clients on this machine and", {"rules": ANONYMOUS}),
     (
-        "anonymous-login", "warn", "only this machine",
+        "anonymous-login", "warn", "this machine only",
         {"rules": {**ANONYMOUS, "loopback_users": ()}, "listeners": (HERE,)},
     ),
     ("anonymous-login", "bad", "0.0.0.0:5671", {"rules": {**ANONYMOUS, "loopback_users": ()}}),
     ("tls", "bad", "passwords and messages .* at 0.0.0.0:5672$", {"listeners": (THERE, SECURED)}),
-    ("tls", "warn", "passwords cannot", {"listeners": (THERE,), "rules": {"plain_needs_tls": True}}),
+    ("tls", "warn", "not passwords", {"listeners": (THERE,), "rules": {"plain_needs_tls": True}}),
     ("http-api", "bad", "unencrypted at 10", {"listeners": (HERE, remote("http"))}),
-    ("http-api", "warn", "from elsewhere", {"listeners": (HERE, remote("http", tls=True))}),
+    ("http-api", "warn", "other machines", {"listeners": (HERE, remote("http", tls=True))}),
     ("metrics", "warn", "without a login", {"listeners": (HERE, remote("metrics"))}),
     ("certificates", "warn", "in 29 days", {"certificates": (certificate(30 * DAY_MS - 1),)}),
-    ("certificates", "ok", "c.pem ends 2027-02-14$", {"certificates": (certificate(30 * DAY_MS),)}),
+    ("certificates", "ok", "c.pem expires 2027-02-14$", {"certificates": (certificate(30 * DAY_MS),)}),
     ("certificates", "bad", "in 6 days", {"certificates": (certificate(7 * DAY_MS - 1),)}),
-    ("certificates", "bad", "has ended 2027-01-15", {"certificates": (certificate(0),)}),
+    ("certificates", "bad", "expired 2027-01-15", {"certificates": (certificate(0),)}),
     ("certificates", "unknown", "cannot be read", {"certificates": (certificate(None),)}),
-    ("certificates", "warn", "was changed after", {"certificates": (certificate(99 * DAY_MS, True),)}),
-    ("certificates", "bad", "ended.*; tls", {"certificates": (certificate(0), certificate(None, True))}),
-    ("open-files", "ok", "any number", {"files_max": None}),
+    ("certificates", "warn", "has changed since", {"certificates": (certificate(99 * DAY_MS, True),)}),
+    ("certificates", "bad", "expired.*; tls", {"certificates": (certificate(0), certificate(None, True))}),
+    ("open-files", "ok", "no limit", {"files_max": None}),
     ("open-files", "ok", "no more than 1300", {"files_max": 1300}),
     ("open-files", "warn", r"up to 1300 .*\(connection_max 1000, http_", {"files_max": 1299}),
     ("open-files", "warn", "up to 1310 .*5 streams", {"files_max": 1300, "streams": 5}),
-    ("open-files", "warn", "^1024 may be", {"files_max": 1024, "files_open": None}),
+    ("open-files", "warn", "^the process may open 1024", {"files_max": 1024, "files_open": None}),
     ("open-files", "bad", "3700 files are open", {"files_open": 3700}),
-    ("memory", "ok", "above 6.0 GiB; .* use 8.0 GiB, which a limit", {"memory_allowed_bytes": 8 * GIB}),
+    ("memory", "ok", "above 6.0 GiB; .* use 8.0 GiB, a limit", {"memory_allowed_bytes": 8 * GIB}),
     ("memory", "warn", "above 6.0 GiB", {"memory_allowed_bytes": 7 * GIB}),
     ("memory", "bad", "above 6.0 GiB", {"memory_allowed_bytes": 6 * GIB}),
-    ("memory", "bad", "at no amount", {"node": node(resources=resources_of(None))}),
-    ("memory", "unknown", "does not say", {"memory_allowed_bytes": None}),
+    ("memory", "bad", "never blocked for memory", {"node": node(resources=resources_of(None))}),
+    ("memory", "unknown", "does not report", {"memory_allowed_bytes": None}),
     ("disk", "ok", "no data folder", {"node": node(data_dir=None)}),
     ("disk", "ok", "50.0 GiB are free at /data of 100.0 GiB; .* below 5.0 GiB", {}),
     ("disk", "warn", "9.0 GiB", {"node": node(resources=resources_of(free=9 * GIB))}),
     ("disk", "warn", "1023.0 MiB", {"node": node(resources=resources_of(free=1023 * 1024**2, disk_limit=1))}),
     ("disk", "bad", "4.0 GiB", {"node": node(resources=resources_of(free=4 * GIB))}),
-    ("disk", "bad", "no limit", {"node": node(resources=resources_of(disk_limit=None))}),
-    ("disk", "unknown", "does not say", {"node": node(resources=resources_of(free=None))}),
+    ("disk", "bad", "never blocked", {"node": node(resources=resources_of(disk_limit=None))}),
+    ("disk", "unknown", "does not report", {"node": node(resources=resources_of(free=None))}),
     ("alarms", "bad", "disk at node 'b', memory at node 'b'", {"alarms": {"b": ("memory", "disk")}}),
     ("data-folder", "bad", "2 queues are declared durable", {"node": node(data_dir=None)}),
     ("data-folder", "warn", "no data folder", {"node": node(data_dir=None), "durable_queues": 0}),
     ("file-system", "ok", "no data folder", {"node": node(data_dir=None), "file_system": None}),
-    ("file-system", "unknown", "does not say", {"file_system": None}),
+    ("file-system", "unknown", "does not report", {"file_system": None}),
     ("file-system", "unknown", "on newfs", {"file_system": FileSystem("newfs", "/", None)}),
     ("file-system", "bad", "in memory", {"file_system": FileSystem("tmpfs", "/tmp", None)}),
     ("file-system", "bad", "layer of a container", {"file_system": FileSystem("overlay", "/", None)}),
@@ -237,17 +237,17 @@ CLUSTERS: list[tuple[str, str, str, ClusterSeen]] = [
     ("version", "warn", "a 1.0, b 1.1, c 1.0", replace(THREE, versions={"a": "1.0", "b": "1.1", "c": "1.0"})),
     ("cluster-quorum", "bad", "majority: q1, q2$", replace(THREE, critical=("q1", "q2"))),
     ("cluster-quorum", "bad", "q5, and 4 more$", replace(THREE, critical=NINE)),
-    ("cluster-nodes", "bad", "not reached: b", replace(THREE, down=("b",))),
+    ("cluster-nodes", "bad", "cannot be reached: b", replace(THREE, down=("b",))),
     ("cluster-nodes", "warn", "an even number", ClusterSeen("a", ("a", "b"), peers=THREE.peers[:1])),
     ("cluster-nodes", "warn", "one node", ClusterSeen("a", ("a",))),
     (
-        "cluster-machines", "warn", "^a and c run on one machine$",
+        "cluster-machines", "warn", "^a and c run on the same machine$",
         replace(THREE, peers=(THREE.peers[0], PeerSeen("c", "boot-a", 0))),
     ),
-    ("cluster-machines", "unknown", "of c: they have not", replace(THREE, peers=THREE.peers[:1])),
-    ("cluster-machines", "unknown", "of b, c: they were not", replace(THREE, peers=(), asked=False)),
+    ("cluster-machines", "unknown", "for c: they have not", replace(THREE, peers=THREE.peers[:1])),
+    ("cluster-machines", "unknown", "for b, c: they were not", replace(THREE, peers=(), asked=False)),
     (
-        "cluster-machines", "unknown", "not known of c",
+        "cluster-machines", "unknown", "unknown for c",
         replace(THREE, peers=(THREE.peers[0], PeerSeen("c", None, 0))),
     ),
     (
@@ -255,7 +255,7 @@ CLUSTERS: list[tuple[str, str, str, ClusterSeen]] = [
         replace(THREE, peers=(PeerSeen("b", None, -1500), THREE.peers[1])),
     ),
     ("cluster-clocks", "bad", "40.0 s ahead", replace(THREE, peers=(PeerSeen("b", None, 40_000),))),
-    ("cluster-clocks", "unknown", "not known of b", replace(THREE, peers=THREE.peers[1:])),
+    ("cluster-clocks", "unknown", "unknown for b", replace(THREE, peers=THREE.peers[1:])),
 ]  # fmt: skip
 
 
@@ -335,13 +335,13 @@ def test_other_nodes_are_asked_what_they_say_of_themselves() -> None:
     made = world()
     answers(made, b=NOW_MS + 10, c=NOW_MS + 20)
     found = rows(made)
-    assert found["cluster-clocks"] == ("ok", "no difference of 1 s between the nodes can be seen")
+    assert found["cluster-clocks"] == ("ok", "the clocks of the nodes differ by less than 1 s")
     assert found["cluster-machines"][0] == "ok"
     made = world()
     answers(made, b=NOW_MS + 20 + 2500, c=NOW_MS + 10 - 31_000)
     state, evidence = rows(made)["cluster-clocks"]
     assert state == "bad"
-    assert "b is at least 2.5 s ahead, that of c is at least 31.0 s behind" in evidence
+    assert "b is at least 2.5 s ahead, c is at least 31.0 s behind" in evidence
 
 
 def test_a_node_by_itself_asks_no_other() -> None:
@@ -349,7 +349,7 @@ def test_a_node_by_itself_asks_no_other() -> None:
     made = world()
     answers(made, b=NOW_MS, c=NOW_MS)
     found = rows(made, by_itself=True)
-    assert found["cluster-clocks"] == ("unknown", "not known of b, c: they were not asked")
+    assert found["cluster-clocks"] == ("unknown", "unknown for b, c: they were not asked")
 
 
 def test_the_catalog_says_what_is_durable_and_critical() -> None:
@@ -364,8 +364,8 @@ def test_the_catalog_says_what_is_durable_and_critical() -> None:
     assert found["data-folder"][1].startswith("1 queue is declared durable")
     assert found["cluster-quorum"][0] == "bad"
     assert "queue 'q' in vhost '/'" in found["cluster-quorum"][1]
-    assert found["cluster-nodes"] == ("bad", "3 nodes: a, b, c; not reached: c")
-    assert found["alarms"] == ("bad", "publishers are held back by alarms: memory at node 'b'")
+    assert found["cluster-nodes"] == ("bad", "3 nodes: a, b, c; these cannot be reached: c")
+    assert found["alarms"] == ("bad", "publishers are blocked by alarms: memory at node 'b'")
 
 
 def test_queues_without_a_leader_are_bad_if_they_lack_nodes_and_pass_if_not() -> None:
@@ -375,7 +375,7 @@ def test_queues_without_a_leader_are_bad_if_they_lack_nodes_and_pass_if_not() ->
     made.cluster.lacking = Leaderless(2_500, ("q in /",), 0, (), 32, 5.0)
     assert rows(made)["cluster-leaders"] == (
         "warn",
-        "2500 queues have no leader, q in / among them: 2500 elect one, 32 at a time from here",
+        "2500 queues have no leader, among them q in /: 2500 elect one, 32 at a time from here",
     )
     made.cluster.lacking = Leaderless(1, ("q in /",), 1, ("b", "c"), 0, 5.0)
     assert rows(made)["cluster-leaders"][0] == "bad"

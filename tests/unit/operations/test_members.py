@@ -41,9 +41,14 @@ class World(Broker):
         return sorted(map(node_of, self.vhost.lookup(name).members))
 
 
+@pytest.fixture
+def world() -> World:
+    """Three nodes; the operations run at node a."""
+    return World()
+
+
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "add_member")
-def test_a_member_is_added_on_a_node() -> None:
-    world = World()
+def test_a_member_is_added_on_a_node(world: World) -> None:
     world.cluster.declare("q", 1)
     assert world.run("add-member", name="q", node="b") == {"added": True, "size": 2}
     assert world.cluster.done == [("add", "q", 2, "promotable", 5, False)]
@@ -53,8 +58,7 @@ def test_a_member_is_added_on_a_node() -> None:
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "add_member_already_a_member")
-def test_a_member_that_is_there_is_not_added_again() -> None:
-    world = World()
+def test_a_member_that_is_there_is_not_added_again(world: World) -> None:
     world.cluster.declare("q", 1, 2)
     assert world.run("add-member", name="q", node="b@host") == {"added": False, "size": 2}
     assert world.cluster.done == []
@@ -107,8 +111,7 @@ def test_members_change_of_what_has_some_and_where_they_can_be(
     "delete_member_member_already_deleted",
     "delete_member_not_a_member",
 )
-def test_a_member_is_removed_also_of_a_node_that_is_down() -> None:
-    world = World()
+def test_a_member_is_removed_also_of_a_node_that_is_down(world: World) -> None:
     world.cluster.declare("q", 1, 2, 3)
     world.cluster.down = {3}
     assert world.run("delete-member", name="q", node="c") == {"deleted": True, "size": 2}
@@ -156,9 +159,8 @@ def test_all_queues_are_shrunk_by_force_to_the_members_that_are_here() -> None:
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "status")
-def test_each_member_has_a_row_in_the_status() -> None:
+def test_each_member_has_a_row_in_the_status(world: World) -> None:
     """I1; the error stands in Raft State of a node that does not answer."""
-    world = World()
     world.cluster.declare("q", 2, 1, 3)
     world.cluster.down = {3}
     rows = world.run("quorum-status", name="q")
@@ -181,8 +183,7 @@ def test_each_member_has_a_row_in_the_status() -> None:
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "grow_queue")
-def test_grow_adds_a_member_to_every_queue_that_has_none_there() -> None:
-    world = World()
+def test_grow_adds_a_member_to_every_queue_that_has_none_there(world: World) -> None:
     for name, nodes in (("one", (1,)), ("two", (1, 2)), ("there", (1, 3)), ("skipped", (1,))):
         world.cluster.declare(name, *nodes)
     rows = world.run("grow", node="c", strategy="all", queue_pattern="^[ot]")
@@ -193,8 +194,7 @@ def test_grow_adds_a_member_to_every_queue_that_has_none_there() -> None:
     assert world.nodes("skipped") == [1]
 
 
-def test_what_goes_wrong_stands_in_the_row_and_the_others_go_on() -> None:
-    world = World()
+def test_what_goes_wrong_stands_in_the_row_and_the_others_go_on(world: World) -> None:
     for name in ("a", "b", "c", "d"):
         world.cluster.declare(name, 1, 2)
     queue = world.vhost.lookup("b")
@@ -227,8 +227,7 @@ def test_queues_grow_to_a_count() -> None:
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "delete_members")
-def test_shrink_removes_what_is_on_a_node_but_the_last() -> None:
-    world = World()
+def test_shrink_removes_what_is_on_a_node_but_the_last(world: World) -> None:
     world.cluster.declare("one", 3)
     world.cluster.declare("three", 1, 2, 3)
     world.cluster.declare("elsewhere", 1, 2)
@@ -239,9 +238,8 @@ def test_shrink_removes_what_is_on_a_node_but_the_last() -> None:
     ]
 
 
-def test_shrink_tries_again_where_another_change_was_under_way() -> None:
+def test_shrink_tries_again_where_another_change_was_under_way(world: World) -> None:
     """G1: once, after half a second."""
-    world = World()
     queue = world.cluster.declare("q", 1, 2, 3)
     world.cluster.refusals = [change_not_permitted(queue)]
     assert world.run("shrink", node="c")[0]["result"] == "ok"
@@ -254,8 +252,7 @@ def test_shrink_tries_again_where_another_change_was_under_way() -> None:
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "rebalance")
-def test_rebalance_moves_leaders_until_none_has_more_than_its_share() -> None:
-    world = World()
+def test_rebalance_moves_leaders_until_none_has_more_than_its_share(world: World) -> None:
     for number in range(6):
         world.cluster.declare(f"q{number}", 1, 2, 3)
     rows = world.run("rebalance", kind="all")
@@ -277,9 +274,8 @@ def test_the_node_that_leads_the_metadata_rebalances() -> None:
 # --- listings ---------------------------------------------------------------------------------------
 
 
-def test_queues_of_all_nodes_are_listed_with_counts_of_their_leaders() -> None:
+def test_queues_of_all_nodes_are_listed_with_counts_of_their_leaders(world: World) -> None:
     """I2, I3: of one that does not answer with what the catalog knows."""
-    world = World()
     world.cluster.declare("here", 1, 2)
     world.cluster.declare("there", 2, 3)
     world.cluster.declare("lost", 3, 2)
@@ -302,9 +298,8 @@ def test_queues_of_all_nodes_are_listed_with_counts_of_their_leaders() -> None:
     assert world.cluster.done == [("run_at_each", (2,), "list-queues", {"local": True}, "/")]
 
 
-def test_a_queue_says_who_leads_it_and_where_it_is() -> None:
+def test_a_queue_says_who_leads_it_and_where_it_is(world: World) -> None:
     """Q8: names, of nodes that are down too; without a leader the last one, or the first member."""
-    world = World()
     world.cluster.declare("q", 2, 3)
     world.cluster.down = {3}
     found = world.run("get-queue", name="q")
@@ -328,8 +323,7 @@ def test_a_queue_says_who_leads_it_and_where_it_is() -> None:
         ({"local": True}, ["here"]),
     ],
 )
-def test_queues_are_listed_by_where_they_are(flag: dict[str, bool], wanted: list[str]) -> None:
-    world = World()
+def test_queues_are_listed_by_where_they_are(flag: dict[str, bool], wanted: list[str], world: World) -> None:
     world.cluster.declare("here", 1, 2)
     world.cluster.declare("there", 2, 3)
     world.cluster.declare("lost", 3, 2)
@@ -362,9 +356,8 @@ def test_alone_a_queue_has_one_member_which_leads() -> None:
     assert [each["leader"] for each in world.run("list-queues")] == [name]
 
 
-def test_the_status_has_members_and_those_that_run() -> None:
+def test_the_status_has_members_and_those_that_run(world: World) -> None:
     """L1, L2: with RabbitMQ's keys."""
-    world = World()
     world.cluster.down = {3}
     world.cluster.on = {2: ["memory"]}
     world.catalog.propose(SetDraining("b", True))
@@ -391,8 +384,7 @@ def test_the_status_has_members_and_those_that_run() -> None:
     }
 
 
-def test_the_status_says_which_queues_have_no_leader_and_why() -> None:
-    world = World()
+def test_the_status_says_which_queues_have_no_leader_and_why(world: World) -> None:
     world.cluster.lacking = Leaderless(8_298, ("q1 in /", "q2 in /"), 0, (), 32, 5.0)
     assert world.run("cluster-status")["queues_without_leader"] == {
         "queues": 8_298,
@@ -405,8 +397,7 @@ def test_the_status_says_which_queues_have_no_leader_and_why() -> None:
     )
 
 
-def test_members_of_the_metadata_are_shown_with_those_that_do_not_answer() -> None:
-    world = World()
+def test_members_of_the_metadata_are_shown_with_those_that_do_not_answer(world: World) -> None:
     world.cluster.down = {3}
     rows = world.run("metadata-store-status")
     assert [row["Node Name"] for row in rows] == ["a", "b", "c"]
@@ -414,8 +405,7 @@ def test_members_of_the_metadata_are_shown_with_those_that_do_not_answer() -> No
     assert rows[2]["Term"] is None
 
 
-def test_one_waits_until_as_many_nodes_run() -> None:
-    world = World()
+def test_one_waits_until_as_many_nodes_run(world: World) -> None:
     world.cluster.down = {2, 3}
     assert world.run("await-online-nodes", count=1) == {"running": 1}
 
@@ -430,8 +420,7 @@ def test_one_waits_until_as_many_nodes_run() -> None:
         world.run("await-online-nodes", count=4, timeout=2)
 
 
-def test_a_cluster_is_whole_when_as_many_run_as_shall() -> None:
-    world = World()
+def test_a_cluster_is_whole_when_as_many_run_as_shall(world: World) -> None:
     check = "has-reached-target-cluster-size"
     assert world.run(check)["result"] == "ok"
     world.cluster.down = {3}
@@ -446,15 +435,13 @@ def test_a_cluster_is_whole_when_as_many_run_as_shall() -> None:
     assert World(0, 0).run(check)["result"] == "ok"
 
 
-def test_the_cluster_is_called_otherwise() -> None:
-    world = World()
+def test_the_cluster_is_called_otherwise(world: World) -> None:
     assert world.run("set-cluster-name", name="shop") == {"name": "shop"}
     assert world.run("cluster-status")["cluster_name"] == "shop"
 
 
-def test_a_node_is_forgotten_with_what_was_there_only() -> None:
+def test_a_node_is_forgotten_with_what_was_there_only(world: World) -> None:
     """J6, J7: its members of quorum queues are removed before."""
-    world = World()
     world.cluster.declare("q", 1, 2, 3)
     world.cluster.declare_at("there", 3)
     world.cluster.declare_at("here", 1)
@@ -466,9 +453,8 @@ def test_a_node_is_forgotten_with_what_was_there_only() -> None:
     assert world.vhost.find("here") is not None
 
 
-def test_a_node_that_runs_is_not_forgotten() -> None:
+def test_a_node_that_runs_is_not_forgotten(world: World) -> None:
     """J6; nor the one that is asked."""
-    world = World()
     for node in ("a", "b"):
         with pytest.raises(PreconditionFailed, match="stop it first"):
             world.run("forget-cluster-node", node=node)
@@ -483,8 +469,7 @@ def test_a_node_that_is_alone_joins_the_cluster_of_another() -> None:
     assert world.cluster.done == [("let_in_by", "x=::1:5"), ("begin_anew", 4)]
 
 
-def test_a_node_that_cannot_join_stays_as_it_was() -> None:
-    world = World()
+def test_a_node_that_cannot_join_stays_as_it_was(world: World) -> None:
     assert world.run("join-cluster", node="b@host") == {"node": "b", "joined": False}
     with pytest.raises(PreconditionFailed, match="cannot cluster node with itself: a"):
         world.run("join-cluster", node="a")
@@ -510,9 +495,8 @@ def test_a_node_leaves_with_its_members_and_is_blank() -> None:
     assert world.nodes("q") == [1, 3]
 
 
-def test_a_node_cannot_leave_in_minority_unless_by_force() -> None:
+def test_a_node_cannot_leave_in_minority_unless_by_force(world: World) -> None:
     """J5: an error, and it is a member still. The last node needs no other."""
-    world = World()
     world.cluster.declare("q", 1, 2, 3)
     world.cluster.down = {2, 3}
     with pytest.raises(Unavailable, match="node 'a' is a member still"):
@@ -527,16 +511,14 @@ def test_a_node_cannot_leave_in_minority_unless_by_force() -> None:
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "node_removal_is_not_quorum_critical")
-def test_a_node_that_can_be_spared_is_not_critical() -> None:
-    world = World()
+def test_a_node_that_can_be_spared_is_not_critical(world: World) -> None:
     world.cluster.declare("q", 1, 2, 3)
     assert world.run("check-if-node-is-quorum-critical")["result"] == "ok"
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "node_removal_is_quorum_critical")
-def test_a_node_whose_loss_ends_a_majority_is_critical() -> None:
+def test_a_node_whose_loss_ends_a_majority_is_critical(world: World) -> None:
     """L5: each group has a line; the metadata is one."""
-    world = World()
     world.cluster.declare("here", 1, 2, 3)
     world.cluster.declare("elsewhere", 2, 3)
     world.cluster.down = {3}
@@ -554,9 +536,8 @@ def test_a_node_whose_loss_ends_a_majority_is_critical() -> None:
     }
 
 
-def test_a_member_here_that_is_still_to_vote_counts() -> None:
+def test_a_member_here_that_is_still_to_vote_counts(world: World) -> None:
     """L5: as if it were online; elsewhere it does not."""
-    world = World()
     world.cluster.declare("q", 2, 3, 1)
     world.cluster.learners["q"] = (1,)
     assert world.run("check-if-node-is-quorum-critical")["result"] == "ok"
@@ -576,8 +557,7 @@ def test_the_check_does_not_apply_to_one_node_or_in_maintenance() -> None:
     assert "maintenance" in world.run("check-if-node-is-quorum-critical")["message"]
 
 
-def test_one_waits_until_nothing_is_critical() -> None:
-    world = World()
+def test_one_waits_until_nothing_is_critical(world: World) -> None:
     world.cluster.declare("q", 1, 2, 3)
     world.cluster.down = {3}
 
@@ -596,8 +576,7 @@ def test_one_waits_until_nothing_is_critical() -> None:
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "leader_health_check")
-def test_queues_without_leader_are_found_by_pattern() -> None:
-    world = World()
+def test_queues_without_leader_are_found_by_pattern(world: World) -> None:
     add_vhost(world.catalog, "v")
     world.cluster.declare("with", 1, 2)
     world.cluster.declare("without", 2, 3)
@@ -616,9 +595,8 @@ def test_queues_without_leader_are_found_by_pattern() -> None:
         world.run(operation, pattern=".*", vhost="no")
 
 
-def test_members_of_a_queue_elsewhere_are_asked_whether_it_has_a_leader() -> None:
+def test_members_of_a_queue_elsewhere_are_asked_whether_it_has_a_leader(world: World) -> None:
     """L6: one that had a leader when this node heard of it last may have none any more."""
-    world = World()
     world.cluster.declare("elsewhere", 2, 3)
     operation = "check-for-quorum-queues-without-an-elected-leader"
     assert world.run(operation, pattern=".*")["result"] == "ok"
@@ -627,8 +605,7 @@ def test_members_of_a_queue_elsewhere_are_asked_whether_it_has_a_leader() -> Non
     assert "'elsewhere'" in world.run(operation, pattern=".*")["message"]
 
 
-def test_members_here_that_are_still_to_catch_up_are_found() -> None:
-    world = World()
+def test_members_here_that_are_still_to_catch_up_are_found(world: World) -> None:
     world.cluster.declare("q", 2, 1)
     operation = "check-if-new-quorum-queue-replicas-have-finished-initial-sync"
     assert world.run(operation)["result"] == "ok"
@@ -638,17 +615,15 @@ def test_members_here_that_are_still_to_catch_up_are_found() -> None:
     assert world.run(operation)["result"] == "ok"
 
 
-def test_a_node_is_drained_and_revived() -> None:
+def test_a_node_is_drained_and_revived(world: World) -> None:
     """V1, V3: the cluster knows it."""
-    world = World()
     assert world.run("drain") == {"draining": True}
     assert world.catalog.nodes["a"].draining
     assert world.run("revive") == {"draining": False}
     assert not world.catalog.nodes["a"].draining
 
 
-def test_alarms_are_listed_by_node() -> None:
-    world = World()
+def test_alarms_are_listed_by_node(world: World) -> None:
     world.cluster.on = {2: ["memory"], 1: ["memory", "disk"], 3: []}
     assert world.run("list-alarms") == [
         {"node": "a", "alarm": "disk"},
@@ -658,9 +633,8 @@ def test_alarms_are_listed_by_node() -> None:
 
 
 @pytest.fixture
-def world() -> World:
-    """Asked at node a; a stream at each of a and b, and a quorum queue."""
-    world = World()
+def streams(world: World) -> World:
+    """A stream at each of the nodes a and b, and a quorum queue."""
     for name, node in (("here", 1), ("there", 2)):
         world.cluster._placed = Placed(node)
         declare(world.catalog, "/", name, arguments={"x-queue-type": "stream", "x-initial-cluster-size": 3})
@@ -669,29 +643,29 @@ def world() -> World:
 
 
 def test_a_stream_has_one_replica_whatever_size_was_asked_for(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    streams: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With RabbitMQ's columns; one elsewhere is asked of its node."""
     figures = QueueStats(consumers=2, first_offset=3, next_offset=10, segments=4)
-    monkeypatch.setattr(world.vhost.lookup("here").handle, "figures", lambda: figures)
+    monkeypatch.setattr(streams.vhost.lookup("here").handle, "figures", lambda: figures)
     row = {
         "role": "leader", "node": "a", "epoch": 1, "offset": 9, "committed_offset": 9,
         "committed_chunk_id": None, "first_offset": 3, "readers": 2, "segments": 4,
     }  # fmt: skip
-    assert world.run("stream-status", name="here") == [row]
-    world.cluster.there = {(2, "stream-status"): [{**row, "node": "b"}]}
-    assert world.run("stream-status", name="there") == [{**row, "node": "b"}]
+    assert streams.run("stream-status", name="here") == [row]
+    streams.cluster.there = {(2, "stream-status"): [{**row, "node": "b"}]}
+    assert streams.run("stream-status", name="there") == [{**row, "node": "b"}]
 
 
-def test_only_a_stream_has_a_status_of_one(world: World) -> None:
+def test_only_a_stream_has_a_status_of_one(streams: World) -> None:
     with pytest.raises(NotSupported, match="is no stream"):
-        world.run("stream-status", name="quorum")
+        streams.run("stream-status", name="quorum")
     with pytest.raises(NotFound, match="no queue 'no'"):
-        world.run("stream-status", name="no")
+        streams.run("stream-status", name="no")
 
 
-def test_a_stream_whose_node_is_down_cannot_be_asked(world: World) -> None:
+def test_a_stream_whose_node_is_down_cannot_be_asked(streams: World) -> None:
     """As a classic queue there: it is said which node."""
-    world.vhost.lookup("there").handle.down = "b"
+    streams.vhost.lookup("there").handle.down = "b"
     with pytest.raises(NotFound, match="home node 'b' of durable queue 'there' .* is down or inaccessible"):
-        world.run("stream-status", name="there")
+        streams.run("stream-status", name="there")

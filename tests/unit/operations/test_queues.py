@@ -15,7 +15,8 @@ from amqp10broker.operations.bindings import PATH, location, parse_segment
 from amqp10broker.protocols.amqp10.types import Array, UInt, ULong
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.declaring import change_vhost
-from tests.support.managing import NODE, Box, Broker
+from tests.support.managing import NODE, Broker
+from tests.support.queue_handles import WaitingQueue
 
 
 @pytest.fixture
@@ -95,11 +96,11 @@ def test_the_default_type_is_the_virtual_hosts(broker: Broker) -> None:
 def test_get_of_a_queue_that_goes_meanwhile_is_404(broker: Broker) -> None:
     """The queue was found, and is deleted before the question reaches it."""
     declared(broker)
-    box = broker.host.boxes["q"]
+    box = broker.host.queues["q"]
     broker.request("DELETE", "/queues/q")
     assert box.queue.deleted
     declared(broker)
-    broker.host.boxes["q"].queue = box.queue
+    broker.host.queues["q"].queue = box.queue
     assert broker.request("GET", "/queues/q")[0] == "404"
 
 
@@ -170,7 +171,7 @@ def test_a_queue_of_direct_replies_cannot_be_declared(broker: Broker, body: obje
 
 def with_replies(broker: Broker) -> None:
     spec = QueueSpec("/", REPLIES, "volatile", False, True, {})
-    broker.vhost.add_volatile(REPLIES, broker.connection, Box(spec))
+    broker.vhost.add_volatile(REPLIES, broker.connection, WaitingQueue(spec))
 
 
 def declared_exchange(broker: Broker, name: str = "x", **body: Any) -> None:

@@ -20,9 +20,9 @@ from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import Overflow, QueueSettings
 from amqp10broker.queues.stream.log import MemoryShelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamConsumer, StreamQueue
-from tests.support.askers import new_asker
-from tests.support.channel_world import World
+from tests.support.channel_harness import Harness
 from tests.support.queue_bench import BOTH, Bench, only
+from tests.support.reply_addresses import new_reply_to
 from tests.support.steps import steps_of
 from tests.support.streams import Bench as StreamBench
 from tests.support.streams import text
@@ -126,7 +126,7 @@ class Looked(dict[commands.ConsumerRef, ConsumerStatus]):
 
 def test_all_consumers_are_looked_at_once_however_many_ask() -> None:
     """A status of 6 000 consumers of one queue held everybody up for seconds when each looked at all."""
-    reply_to = new_asker("1.1")
+    reply_to = new_reply_to("1.1")
     parts = Looked(
         ConsumerStatus(reply_to.consumer(), 1, priority=number % 3, held=number) for number in range(9)
     )
@@ -141,7 +141,7 @@ def test_all_consumers_are_looked_at_once_however_many_ask() -> None:
 
 
 def test_nobody_is_ahead_without_credit_or_away_or_where_one_is_active() -> None:
-    low, high = (new_asker("1.1").consumer() for _ in range(2))
+    low, high = (new_reply_to("1.1").consumer() for _ in range(2))
     parts = {low: ConsumerStatus(low, 5, priority=1), high: ConsumerStatus(high, 0, priority=9)}
     assert QueueStatus(0, 1, parts).ahead_of(low) is None
     parts[high] = ConsumerStatus(high, 1, priority=9)
@@ -150,11 +150,11 @@ def test_nobody_is_ahead_without_credit_or_away_or_where_one_is_active() -> None
     assert QueueStatus(0, 1, parts).ahead_of(high) is None
     away = parts | {high: ConsumerStatus(high, 1, priority=9, away=True)}
     assert QueueStatus(0, 1, away).ahead_of(low) is None
-    assert QueueStatus(0, 1, parts).ahead_of(new_asker("2.1").consumer()) is None
+    assert QueueStatus(0, 1, parts).ahead_of(new_reply_to("2.1").consumer()) is None
 
 
 NOW_MS = 1000
-HERE = new_asker("1.1")
+HERE = new_reply_to("1.1")
 MESSAGE = (make_head(None, None, "", "q"), b"a")
 SINGLE = QueueSettings(single_active_consumer=True)
 MAKERS: dict[str, Callable[[], Any]] = {
@@ -224,7 +224,7 @@ def test_a_queue_takes_one_more_and_lets_one_go_in_steps_of_which_there_is_an_en
     refs: list[commands.ConsumerRef] = []
 
     def join() -> None:
-        ref = new_asker("somebody").consumer()
+        ref = new_reply_to("somebody").consumer()
         refs.append(ref)
         apply(commands.Subscribe(ref, False))
         apply(commands.Credit(ref, 0, 10, False, 0))
@@ -246,7 +246,7 @@ def test_a_queue_takes_one_more_and_lets_one_go_in_steps_of_which_there_is_an_en
 
 def test_a_channel_takes_one_more_and_lets_one_go_in_steps_of_which_there_is_an_end() -> None:
     """basic.consume and basic.cancel of AMQP 0-9-1, with the queue's answers, on one channel."""
-    channel = World(strict=False).channel()
+    channel = Harness(strict=False).channel()
     channel.call(methods.QueueDeclare("q", durable=True))
     tags = 0
 

@@ -10,8 +10,8 @@ from amqp10broker.queues import commands
 from amqp10broker.queues.classic.queue import DUE_MAX, ClassicQueue
 from amqp10broker.queues.classic.ready import EXPIRED_MAX
 from amqp10broker.queues.settings import Overflow
-from tests.support.askers import new_asker
 from tests.support.queue_bench import START_MS, Bench, confirmed, message, only, rejected
+from tests.support.reply_addresses import new_reply_to
 
 REQUEUE = commands.DeliveryOutcome.REQUEUE
 DLX = {"dead_letter_exchange": "dlx"}
@@ -265,7 +265,9 @@ def test_many_that_are_due_at_once_go_in_parts() -> None:
     """Others run between them: a queue with a million of them holds nobody up."""
     queue = ClassicQueue("q", durable=False, now_ms=START_MS)
     messages = [message(str(number), due_ms=START_MS + 5) for number in range(2 * DUE_MAX + 1)]
-    queue.apply(commands.Publish(new_asker("p").publisher(), range(len(messages)), messages, True), START_MS)
+    queue.apply(
+        commands.Publish(new_reply_to("p").publisher(), range(len(messages)), messages, True), START_MS
+    )
     for ready in (DUE_MAX, 2 * DUE_MAX, 2 * DUE_MAX + 1):
         assert queue.deadline() == START_MS + 5
         queue.apply(commands.TICK, START_MS + 5)

@@ -42,16 +42,16 @@ from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, JournalBodies, Pag
 from amqp10broker.queues.quorum.log_store import EntryIndex
 from amqp10broker.raft.messages import Kind
 from amqp10broker.storage.record import Record
-from tests.support.askers import new_asker
-from tests.support.small_journal import MemoryScratch, SmallJournal
+from tests.support.memory_journal import MemoryJournal, MemoryScratch
+from tests.support.reply_addresses import new_reply_to
 
 GROUP = 7
 SAFE = make_head(Header(durable=True), None, "", "q")
-HERE = new_asker("1.1")
+HERE = new_reply_to("1.1")
 PUBLISHER = HERE.publisher()
 
 
-def opened(log: SmallJournal) -> tuple[ClassicQueue, ClassicStore]:
+def opened(log: MemoryJournal) -> tuple[ClassicQueue, ClassicStore]:
     store = ClassicStore(GROUP, log, Spool(MemoryScratch))
     store.restore(log.records)
     queue = ClassicQueue("q", durable=True, store=store)
@@ -90,7 +90,7 @@ def bodies_in(queue: ClassicQueue) -> list[bytes]:
 
 
 def test_what_is_published_behind_a_hole_is_forgotten_under_its_own_position() -> None:
-    log = SmallJournal(records_max=8)
+    log = MemoryJournal(records_max=8)
     queue, store = opened(log)
     publish(queue, b"0", b"1", b"2")
     consumer = consumer_of(queue)
@@ -117,7 +117,7 @@ def test_what_has_many_holes_is_read_once_at_start_once_when_consumed_and_once_w
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each hole makes a page of its own; reading the whole extent for each took minutes."""
-    log = SmallJournal(records_max=8)
+    log = MemoryJournal(records_max=8)
     queue, store = opened(log)
     publish(queue, *[b"%d" % number for number in range(100)])
     consumer = consumer_of(queue)
@@ -127,13 +127,13 @@ def test_what_has_many_holes_is_read_once_at_start_once_when_consumed_and_once_w
     )
     store.flush()
 
-    reads, sound = [], SmallJournal.read_run
+    reads, sound = [], MemoryJournal.read_run
 
-    def read_run(log: SmallJournal, *place: int) -> Sequence[Record]:
+    def read_run(log: MemoryJournal, *place: int) -> Sequence[Record]:
         reads.append(place)
         return sound(log, *place)
 
-    monkeypatch.setattr(SmallJournal, "read_run", read_run)
+    monkeypatch.setattr(MemoryJournal, "read_run", read_run)
     queue, store = opened(log.again())
     assert len(reads) == 1
     assert bodies_in(queue) == [b"%d" % number for number in range(1, 100, 2)]
@@ -143,7 +143,7 @@ def test_what_has_many_holes_is_read_once_at_start_once_when_consumed_and_once_w
 
 
 def test_nothing_is_appended_again_of_a_queue_that_is_deleted_while_it_is_cleaned() -> None:
-    log = SmallJournal(records_max=8)
+    log = MemoryJournal(records_max=8)
     queue, store = opened(log)
     for number in range(3):
         publish(queue, b"%d" % number)
@@ -156,7 +156,7 @@ def test_nothing_is_appended_again_of_a_queue_that_is_deleted_while_it_is_cleane
 
 
 def test_a_delayed_message_comes_back_delayed_and_one_whose_time_has_come_in_its_level() -> None:
-    log = SmallJournal(records_max=8)
+    log = MemoryJournal(records_max=8)
     queue, store = opened(log)
     queue.apply(Publish(PUBLISHER, range(3), [later(b"a", 20), later(b"b", 10), (SAFE, b"c")], False), 0)
     assert not store.flush()
@@ -175,7 +175,7 @@ def test_a_delayed_message_comes_back_delayed_and_one_whose_time_has_come_in_its
 
 def test_what_is_cleaned_of_delayed_messages_stays_delayed() -> None:
     """Of a record of which a part is gone, too."""
-    log = SmallJournal(records_max=2)
+    log = MemoryJournal(records_max=2)
     queue, store = opened(log)
     queue.apply(Publish(PUBLISHER, range(3), [later(b"%d" % due, due) for due in (10, 20, 30)], False), 0)
     publish(queue, b"x")
@@ -190,7 +190,7 @@ def test_what_is_cleaned_of_delayed_messages_stays_delayed() -> None:
 
 
 def test_purged_delayed_messages_do_not_come_back() -> None:
-    log = SmallJournal(records_max=8)
+    log = MemoryJournal(records_max=8)
     queue, store = opened(log)
     queue.apply(Publish(PUBLISHER, range(2), [later(b"a", 20), (SAFE, b"c")], False), 0)
     queue.apply(Purge(HERE.request()), 0)

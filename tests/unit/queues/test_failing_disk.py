@@ -13,11 +13,11 @@ from amqp10broker.queues.classic.durability import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.journal import Spool
 from amqp10broker.storage.record import Record
-from tests.support.askers import new_asker
-from tests.support.kept_queues import make_message, number_of, shorten_pages
-from tests.support.small_journal import MemoryScratch, SmallJournal
+from tests.support.memory_journal import MemoryJournal, MemoryScratch
+from tests.support.reply_addresses import new_reply_to
+from tests.support.stored_queue import make_message, number_of, shorten_pages
 
-HERE = new_asker("1.1")
+HERE = new_reply_to("1.1")
 TRANSIENT = [number for number in range(200) if number % 5 == 3]
 
 
@@ -39,7 +39,7 @@ class Scratch(MemoryScratch):
         return super().read(offset, length)
 
 
-class Broken(SmallJournal):
+class Broken(MemoryJournal):
     """A journal that cannot be read."""
 
     def read_run(self, file: int, offset: int, length: int) -> Sequence[Record]:
@@ -54,7 +54,7 @@ def _short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scratch, "refused", 0)
 
 
-def queue_on(log: SmallJournal) -> ClassicQueue:
+def queue_on(log: MemoryJournal) -> ClassicQueue:
     return ClassicQueue("q", durable=True, store=ClassicStore(7, log, Spool(Scratch)))
 
 
@@ -72,7 +72,7 @@ def consume(queue: ClassicQueue) -> list[commands.Effect]:
 
 
 def test_a_backlog_for_which_the_disk_has_no_room_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = queue_on(SmallJournal(records_max=8))
+    queue = queue_on(MemoryJournal(records_max=8))
     publish(queue, TRANSIENT[:20])
     monkeypatch.setattr(Scratch, "full", True)
     publish(queue, TRANSIENT[20:])
@@ -87,7 +87,7 @@ def test_a_backlog_for_which_the_disk_has_no_room_stays_in_memory(monkeypatch: p
 
 
 def test_a_backlog_that_cannot_be_read_back_is_an_error_of_storage(monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = queue_on(SmallJournal(records_max=8))
+    queue = queue_on(MemoryJournal(records_max=8))
     publish(queue, TRANSIENT)
     monkeypatch.setattr(Scratch, "broken", True)
     with pytest.raises(StorageError, match="cannot be read back: Input/output error; look at the disk"):

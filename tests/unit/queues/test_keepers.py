@@ -41,17 +41,17 @@ from amqp10broker.queues.stream.durability import RETRY_MS, StreamBackend, Strea
 from amqp10broker.queues.stream.log import MemoryShelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.raft.groups import Groups, Member
-from tests.support import quorum_nodes
-from tests.support.askers import new_asker
-from tests.support.small_journal import MemoryScratch
+from tests.support import quorum_harness
+from tests.support.memory_journal import MemoryScratch
+from tests.support.reply_addresses import new_reply_to
 
 NOW_MS = 1_000
-ASKER = new_asker("1.1")
+ASKER = new_reply_to("1.1")
 PUBLISHER = ASKER.publisher()
 MESSAGE = (make_head(None, None, "", "q"), b"a")
 
 
-class Journal(quorum_nodes.Journal):
+class Journal(quorum_harness.Journal):
     """Notes what else is asked of it."""
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ def test_a_settlement_during_a_sync_is_synced_soon_though_a_publish_waits_for_th
             *(wake, publish, journal, store),  # type: ignore[arg-type]
         )
     )
-    consumer = new_asker("1.2").consumer()
+    consumer = new_reply_to("1.2").consumer()
     bench.wake(Subscribe(consumer, False), Credit(consumer, 0, 10, False, 0))
     durable = (make_head(Header(durable=True), None, "", "q"), b"a")
     for number in (1, 2):

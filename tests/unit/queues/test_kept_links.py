@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp10broker.queues.journal import ENDED, GROUP, LINK, TAKEN, ResumableLinksInJournal
-from tests.support.small_journal import SmallJournal
+from tests.support.memory_journal import MemoryJournal
 
 Found = dict[int, tuple[bytes, set[bytes]]]
 
@@ -14,7 +14,7 @@ Found = dict[int, tuple[bytes, set[bytes]]]
 class Kept:
     """The records of links, and how often they asked to be written."""
 
-    def __init__(self, journal: SmallJournal) -> None:
+    def __init__(self, journal: MemoryJournal) -> None:
         self.journal = journal
         self.asked = 0
         self.links = ResumableLinksInJournal(journal, self._ask)
@@ -27,7 +27,7 @@ class Kept:
         return next_life(self.journal)[1]
 
 
-def next_life(journal: SmallJournal) -> tuple[Kept, Found]:
+def next_life(journal: MemoryJournal) -> tuple[Kept, Found]:
     kept = Kept(journal.again())
     kept.links.restore(kept.journal.records)
     return kept, {number: (document, set(tags)) for number, document, tags in kept.links.found()}
@@ -35,7 +35,7 @@ def next_life(journal: SmallJournal) -> tuple[Kept, Found]:
 
 def test_only_what_nobody_waits_for_asks_to_be_written() -> None:
     """The record of deliveries is of one group with those of their messages, which are waited for."""
-    kept = Kept(SmallJournal())
+    kept = Kept(MemoryJournal())
     kept.links.put(1, b"one")
     kept.links.take(1, [b"a"])
     assert kept.asked == 1
@@ -48,7 +48,7 @@ def test_only_what_nobody_waits_for_asks_to_be_written() -> None:
 
 
 def test_deliveries_of_a_link_whose_record_was_cut_off_are_nobodys() -> None:
-    journal = SmallJournal()
+    journal = MemoryJournal()
     journal.append(GROUP, TAKEN, 7, [b"\x01a"])
     kept, found = next_life(journal)
     assert found == {}
@@ -69,7 +69,7 @@ _STEPS = st.one_of(
 @given(st.lists(_STEPS, max_size=40))
 def test_a_start_finds_what_a_plain_model_says(steps: list[tuple[str, int, object]]) -> None:
     """Whatever is said, cleaned and restarted in between; and what lives is accounted for to the byte."""
-    kept, model = Kept(SmallJournal(file_bytes=60)), Found()
+    kept, model = Kept(MemoryJournal(file_bytes=60)), Found()
     for step, number, value in steps:
         match step:
             case "put":
@@ -102,7 +102,7 @@ def test_a_start_finds_what_a_plain_model_says(steps: list[tuple[str, int, objec
 
 def test_a_start_reads_records_of_any_file() -> None:
     """A link's own record may stand behind those of its deliveries, when its file was cleaned."""
-    journal = SmallJournal()
+    journal = MemoryJournal()
     journal.append(GROUP, TAKEN, 1, [b"\x01a\x01b"])
     journal.append(GROUP, LINK, 1, [b"one"])
     assert next_life(journal)[1] == {1: (b"one", {b"a", b"b"})}

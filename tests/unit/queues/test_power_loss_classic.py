@@ -7,8 +7,8 @@ import random
 import pytest
 
 from tests.support.disks import PowerLoss
-from tests.support.journals import LONG, new_disk
-from tests.support.kept_queues import LEVELS, KeptQueue, shorten_pages, walk
+from tests.support.journal_harness import LONG, new_disk
+from tests.support.stored_queue import LEVELS, StoredQueue, shorten_pages, walk
 
 SEEDS = range(60 if LONG else 4)
 STEPS = 60
@@ -20,8 +20,8 @@ def _short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_pages(monkeypatch)
 
 
-def _walked(seed: int, lose_power_at: int | None) -> KeptQueue:
-    kept = KeptQueue(new_disk(seed), levels=LEVELS if seed % 2 else None)
+def _walked(seed: int, lose_power_at: int | None) -> StoredQueue:
+    kept = StoredQueue(new_disk(seed), levels=LEVELS if seed % 2 else None)
     kept.disk.lose_power_at = lose_power_at
     try:
         kept.recover()
@@ -50,7 +50,7 @@ def test_what_was_confirmed_is_there_in_order_and_what_went_for_good_stays_away(
 def test_a_queue_lives_through_many_losses_of_power(seed: int) -> None:
     """Killed or without power, while it works, recovers or cleans; the promises of all lives hold."""
     rng = random.Random(seed)
-    kept = KeptQueue(new_disk(seed), levels=LEVELS if seed % 2 else None)
+    kept = StoredQueue(new_disk(seed), levels=LEVELS if seed % 2 else None)
     for _ in range(40):
         kept.disk.lose_power_at = rng.randrange(1, 90)
         try:

@@ -14,8 +14,8 @@ from amqp10broker.protocols.amqp10.types import Long
 from amqp10broker.queues.classic import ready
 from amqp10broker.queues.commands import TICK, Publish
 from tests.support.disks import PowerLoss
-from tests.support.journals import LONG, new_disk
-from tests.support.kept_queues import KeptQueue, is_persistent, make_message, shorten_pages, walk
+from tests.support.journal_harness import LONG, new_disk
+from tests.support.stored_queue import StoredQueue, is_persistent, make_message, shorten_pages, walk
 
 SEEDS = range(60 if LONG else 6)
 STEPS = 60
@@ -31,8 +31,8 @@ def delayed_message(number: int) -> Message:
     return head, body
 
 
-class KeptDelayed(KeptQueue):
-    """As `KeptQueue`, with such messages: time goes on by 5 ms for each."""
+class KeptDelayed(StoredQueue):
+    """As `StoredQueue`, with such messages: time goes on by 5 ms for each."""
 
     def publish(self, count: int) -> None:
         numbers = range(self.published, self.published + count)

@@ -21,7 +21,7 @@ from amqp10broker.queues.quorum.queue import decode_snapshot, encode_snapshot
 from amqp10broker.queues.quorum.ready import Numbers
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.queue_bench import Bench, message
-from tests.support.quorum_nodes import World
+from tests.support.quorum_harness import Harness
 from tests.support.selecting import selector
 
 
@@ -171,7 +171,7 @@ def test_memory_is_some_bytes_of_each(spread: int) -> None:
 
 def test_another_leader_delivers_at_the_time_and_not_before() -> None:
     """The leader's clock says when, by an entry: members that follow do nothing of their own."""
-    world = World(1)
+    world = Harness(1)
     leader = world.even_leader()
     world.consume(leader, 100)
     world.publish(leader, 3, delay_ms=30_000)
@@ -194,7 +194,7 @@ def test_another_leader_delivers_at_the_time_and_not_before() -> None:
 
 
 def test_what_is_due_while_nobody_leads_is_delivered_then() -> None:
-    world = World(2)
+    world = Harness(2)
     leader = world.even_leader()
     world.spread(leader, 2, delay_ms=1_000)
     for number in list(world.nodes):
@@ -210,7 +210,7 @@ def test_what_is_due_while_nobody_leads_is_delivered_then() -> None:
 
 def test_a_member_that_comes_back_with_a_state_has_them() -> None:
     """Its log was cleaned away at the others; their states are compared when it carries on."""
-    world = World(3)
+    world = Harness(3)
     leader = world.even_leader()
     world.spread(leader, 5, delay_ms=600_000)
     follower = next(number for number, node in world.nodes.items() if node is not leader)
@@ -275,7 +275,7 @@ def test_it_never_runs_back_and_what_is_due_is_due_when_it_says_so(
     assert time.at(max(when, clock_ms)) >= due
 
 
-def waiting(world: World) -> int:
+def waiting(world: Harness) -> int:
     leader = world.leader()
     return leader.backend.queue.ready
 
@@ -283,7 +283,7 @@ def waiting(world: World) -> int:
 @pytest.mark.parametrize("after", ["wrong", "right"])
 def test_messages_expire_when_a_leader_whose_clock_was_hours_ahead_is_gone(after: str) -> None:
     """Time goes on, and what expires after ten seconds does so after eleven; also at the wrong one again."""
-    world = World(3, settings=QueueSettings(message_ttl_ms=TTL_MS))
+    world = Harness(3, settings=QueueSettings(message_ttl_ms=TTL_MS))
     first = world.even_leader().number
     world.skew_ms[first] = HOURS_2
     world.spread(world.nodes[first])
@@ -303,7 +303,7 @@ def test_messages_expire_when_a_leader_whose_clock_was_hours_ahead_is_gone(after
 
 def test_a_leader_is_not_further_ahead_of_the_others_than_the_bound() -> None:
     """What was published before with ten seconds to live has them when a node leads that is hours ahead."""
-    world = World(4, settings=QueueSettings(message_ttl_ms=TTL_MS))
+    world = Harness(4, settings=QueueSettings(message_ttl_ms=TTL_MS))
     first = world.even_leader().number
     world.spread(world.nodes[first])
     others = [number for number in world.nodes if number != first]

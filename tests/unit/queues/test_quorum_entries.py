@@ -67,26 +67,26 @@ from amqp10broker.queues.quorum.ordered_entries import BLOCK_MAX, NEVER, Ordered
 from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DEFAULTS, DeadLetterStrategy, Overflow, QueueSettings, RetryType
 from amqp10broker.raft.messages import Kind, Ready, run_of
-from tests.support.askers import new_asker
+from tests.support.memory_journal import MemoryJournal
 from tests.support.queue_bench import Bench, E, message, only
-from tests.support.quorum_alone import Alone, store_on
-from tests.support.small_journal import SmallJournal
+from tests.support.quorum_single import Alone, store_on
+from tests.support.reply_addresses import new_reply_to
 
 HEAD = make_head(None, None, "", "q")
-HERE = new_asker()
+HERE = new_reply_to()
 PUBLISHER = HERE.publisher()
 NOW_MS = 1000
 
 
 def opened(
-    journal: SmallJournal, settings: QueueSettings = DEFAULTS, now_ms: int = NOW_MS
+    journal: MemoryJournal, settings: QueueSettings = DEFAULTS, now_ms: int = NOW_MS
 ) -> tuple[QuorumQueue, QuorumStore]:
     store = store_on(journal)
     store.restore(journal.records)
     return store.recovered(settings, now_ms), store
 
 
-def kinds(journal: SmallJournal) -> list[int]:
+def kinds(journal: MemoryJournal) -> list[int]:
     """Of the records, without those with which a group of one begins."""
     return [record.kind for record in journal.records if record.kind not in (HARD, EMPTY)]
 
@@ -124,7 +124,7 @@ def bodies(queue: QuorumQueue, store: QuorumStore) -> list[bytes]:
 
 def test_an_entry_is_in_the_journal_before_it_is_carried_out() -> None:
     """Several may be under way, as in a log whose entries wait until others have them."""
-    queue, store = opened(SmallJournal())
+    queue, store = opened(MemoryJournal())
     firsts = [append(store, [publish(number)]) for number in range(3)]
     assert queue.ready == 0
     assert firsts == [0, 1, 2]
@@ -138,8 +138,8 @@ def test_an_entry_is_in_the_journal_before_it_is_carried_out() -> None:
 
 def test_another_member_needs_only_the_bytes() -> None:
     """It has them before the first one has carried them out, and ends in the same state."""
-    queue, store = opened(SmallJournal())
-    other, follower = opened(SmallJournal())
+    queue, store = opened(MemoryJournal())
+    other, follower = opened(MemoryJournal())
     other.follow()
     consumer = HERE.consumer()
     for commands in (
@@ -164,7 +164,7 @@ def test_another_member_needs_only_the_bytes() -> None:
 
 def test_entries_are_never_of_an_earlier_time() -> None:
     """Over a restart, too, with a clock that was set back."""
-    journal = SmallJournal()
+    journal = MemoryJournal()
     alone = Alone(journal)
     alone.carry_out([publish(1)], NOW_MS + 500)
     assert alone.store.propose([Tick()], NOW_MS).now_ms == NOW_MS + 500
@@ -176,7 +176,7 @@ def test_entries_are_never_of_an_earlier_time() -> None:
 
 def test_messages_that_are_not_taken_use_up_their_indexes() -> None:
     """So all know the index of each message before anybody knows what becomes of it."""
-    journal = SmallJournal()
+    journal = MemoryJournal()
     full = QueueSettings(max_length=2, overflow=Overflow.REJECT_PUBLISH)
     alone = Alone(journal, full)
     alone.carry_out([publish(1, 2, 3), publish(4)], NOW_MS)
@@ -188,7 +188,7 @@ def test_messages_that_are_not_taken_use_up_their_indexes() -> None:
 
 
 def test_a_return_to_the_tail_keeps_its_index_and_needs_no_record() -> None:
-    journal = SmallJournal()
+    journal = MemoryJournal()
     unlimited = QueueSettings(delivery_limit=None)
     alone = Alone(journal, unlimited)
     consumer = HERE.consumer()
@@ -206,7 +206,7 @@ def test_a_return_to_the_tail_keeps_its_index_and_needs_no_record() -> None:
 def test_an_entry_that_the_queue_fails_at_is_not_carried_out_by_the_next_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    journal = SmallJournal()
+    journal = MemoryJournal()
     alone = Alone(journal)
     alone.carry_out([publish(1)], NOW_MS)
     for number in (2, 3):
@@ -228,7 +228,7 @@ def test_messages_of_an_entry_that_was_replaced_are_nowhere_when_others_have_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also when its record is read before any state, because the one before it has been cleaned away."""
-    journal = SmallJournal(600)
+    journal = MemoryJournal(600)
     alone = Alone(journal)
     while len(journal.files) == 1:
         alone.carry_out([publish(1)], NOW_MS)
@@ -258,7 +258,7 @@ def test_messages_of_an_entry_that_was_replaced_are_nowhere_when_others_have_the
 
 def test_what_stands_behind_a_lost_file_that_was_given_up_is_there() -> None:
     """Each message has the index that its entry says, whatever is missing before it."""
-    journal = SmallJournal(10**6)
+    journal = MemoryJournal(10**6)
     alone = Alone(journal)
     for number in range(3):
         alone.carry_out([publish(number)], NOW_MS)
@@ -271,7 +271,7 @@ def test_what_stands_behind_a_lost_file_that_was_given_up_is_there() -> None:
 
 
 def test_entries_out_of_order_are_damage() -> None:
-    journal = SmallJournal(10**6)
+    journal = MemoryJournal(10**6)
     alone = Alone(journal)
     for number in range(3):
         alone.carry_out([publish(number)], NOW_MS)
@@ -287,7 +287,7 @@ def test_power_that_goes_between_a_state_and_what_stands_behind_it_again(file_by
 
     The file that has the torn state may begin with entries that a later state includes: their messages count.
     """
-    journal = SmallJournal(file_bytes)
+    journal = MemoryJournal(file_bytes)
     queue, store = opened(journal)
     last = None
     for number in range(6):
@@ -311,7 +311,7 @@ def test_power_that_goes_between_a_state_and_what_stands_behind_it_again(file_by
 
 
 BIG = 2**64 - 1
-SESSION = new_asker("s")
+SESSION = new_reply_to("s")
 CONSUMER = SESSION.consumer()
 SETTLING = SESSION.consumer()
 PUBLISHER_LOG = SESSION.publisher()
@@ -537,7 +537,7 @@ def test_a_run_ends_when_it_is_long_enough() -> None:
 
 def test_a_settled_delivery_that_comes_back_is_not_lost() -> None:
     """The queue had let it go: the session's copy is all there is, and what stands behind it is torn off."""
-    journal, consumer = SmallJournal(10**6), HERE.consumer()
+    journal, consumer = MemoryJournal(10**6), HERE.consumer()
     alone = Alone(journal, DEFAULTS, NOW_MS)
     commands: list[list[QuorumCommand]] = [
         [publish(1, 2)],

@@ -44,7 +44,7 @@ from amqp10broker.queues.settings import QueueSettings
 from tests.support import next_version
 from tests.support.next_version import VERSION as NEXT
 from tests.support.queue_bench import Bench, message
-from tests.support.quorum_nodes import Node, World
+from tests.support.quorum_harness import Harness, Node
 from tests.support.selecting import selector
 
 NODE, START = 3, 7
@@ -190,13 +190,13 @@ def next_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     next_version.become(monkeypatch.setattr)
 
 
-def opened(world: World, used: int) -> Node:
+def opened(world: Harness, used: int) -> Node:
     """The leader of a group in a cluster that uses this version."""
     use(world, used)
     return world.even_leader()
 
 
-def use(world: World, version: int) -> None:
+def use(world: Harness, version: int) -> None:
     for node in world.nodes.values():
         node.usable = version
         node.woken = True
@@ -220,7 +220,7 @@ def test_entries_are_written_by_the_version_in_force_where_they_stand(
 ) -> None:
     """Those of before, that which raises it, and those behind, though it was not applied when they came."""
     next_version.become(monkeypatch.setattr)
-    world = World(1)
+    world = Harness(1)
     leader = opened(world, 1)
     world.spread(leader, 2)
     assert {node.backend.version for node in world.nodes.values()} == {1}
@@ -238,7 +238,7 @@ def test_entries_are_written_by_the_version_in_force_where_they_stand(
 
 def test_what_is_carried_out_is_of_the_version_of_its_place_at_all_members(next_broker: None) -> None:
     """Members compare their states at each entry; a purge of the next one leaves everything there."""
-    world = World(2)
+    world = Harness(2)
     leader = opened(world, 1)
     world.publish(leader, 3)
     leader.work(Purge(world.client.request()))
@@ -251,7 +251,7 @@ def test_what_is_carried_out_is_of_the_version_of_its_place_at_all_members(next_
 
 
 def test_a_version_that_is_not_decided_on_goes_with_its_leader(next_broker: None) -> None:
-    world = World(3)
+    world = Harness(3)
     old = opened(world, 1)
     world.part(old.number)
     old.usable = NEXT
@@ -268,7 +268,7 @@ def test_a_version_that_is_not_decided_on_goes_with_its_leader(next_broker: None
 
 
 def test_it_is_kept_in_the_journal_and_in_states(next_broker: None) -> None:
-    world = World(4)
+    world = Harness(4)
     leader = opened(world, NEXT)
     world.settle_down(lambda: leader.backend.version == NEXT and world.even())
     world.spread(leader, 3)
@@ -292,7 +292,7 @@ def test_a_member_that_cannot_carry_it_out_stays_behind_and_says_which(
     next_broker: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It keeps the log, votes, answers, and never tells what it has not understood."""
-    world = World(5)
+    world = Harness(5)
     leader = opened(world, 1)
     world.settle_down(world.even)
     old = next(node for node in world.nodes.values() if node is not leader)
@@ -319,7 +319,7 @@ def _next_is_newer(node: Node) -> bool:
 def test_a_state_that_it_cannot_read_is_left_and_asked_for_later(
     next_broker: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(6)
+    world = Harness(6)
     leader = opened(world, NEXT)
     world.publish(leader, 3)
     world.settle_down(lambda: world.even() and leader.backend.version == NEXT)
@@ -337,7 +337,7 @@ def test_an_older_broker_leaves_the_journal_as_it_is(
     next_broker: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One sentence, with both numbers, and no advice to restore a copy."""
-    world = World(7, 1)
+    world = Harness(7, 1)
     leader = opened(world, NEXT)
     world.publish(leader, 2)
     world.settle_down(lambda: world.confirmed == {0, 1})
@@ -371,7 +371,7 @@ ALL = selector("JMSPriority IS NOT NULL")
 
 def test_what_comes_first_in_a_new_queue_is_of_the_version_that_the_cluster_uses(next_broker: None) -> None:
     """A queue begins with version 1; what is asked of it before anything else may need a newer one."""
-    world = World(10)
+    world = Harness(10)
     leader = opened(world, 1)
     world.settle_down(world.even)
     leader.usable = NEXT
@@ -382,7 +382,7 @@ def test_what_comes_first_in_a_new_queue_is_of_the_version_that_the_cluster_uses
 
 def test_another_leader_looks_on_where_the_one_before_was() -> None:
     """What that had found, and nobody has decided on, is found again."""
-    world = World(9)
+    world = Harness(9)
     old = opened(world, 1)
     ref = world.client.consumer()
     old.work(Subscribe(ref, False, filters=ALL), Credit(ref, 0, 2, False, 0))

@@ -16,22 +16,22 @@ from amqp10broker.queues.settings import DEFAULTS
 from amqp10broker.raft import messages
 from amqp10broker.raft.groups import LATER_MS
 from amqp10broker.raft.ids import member_id
-from tests.support.quorum_alone import at_once
-from tests.support.quorum_nodes import GROUP, HEAD, Journal, Node, World
-from tests.support.small_journal import SmallJournal
+from tests.support.memory_journal import MemoryJournal
+from tests.support.quorum_harness import GROUP, HEAD, Harness, Journal, Node
+from tests.support.quorum_single import at_once
 
 
-def numbers(world: World, node: Node) -> list[int]:
+def numbers(world: Harness, node: Node) -> list[int]:
     return [int(body.rstrip(b".")) for body in world.bodies(node).values()]
 
 
-def even_world(seed: int) -> tuple[World, Node]:
+def even_world(seed: int) -> tuple[Harness, Node]:
     """Three members that have applied the same, and the leader."""
-    world = World(seed)
+    world = Harness(seed)
     return world, world.even_leader()
 
 
-def followers(world: World, leader: Node) -> list[Node]:
+def followers(world: Harness, leader: Node) -> list[Node]:
     return [node for node in world.nodes.values() if node is not leader]
 
 
@@ -40,7 +40,7 @@ def change(leader: Node, what: messages.Change) -> None:
     leader.member.advance()
 
 
-def added(world: World, leader: Node, file_bytes: int = 3000) -> int:
+def added(world: Harness, leader: Node, file_bytes: int = 3000) -> int:
     """A fourth node begins a member, and the leader adds it."""
     member = world.join(4, file_bytes)
     change(leader, messages.Add(member))
@@ -53,7 +53,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
 
 
-def leaders_heard(world: World) -> list[int]:
+def leaders_heard(world: Harness) -> list[int]:
     """The numbers of the nodes that send effects, from now on."""
     told: list[int] = []
     for node in world.nodes.values():
@@ -61,7 +61,7 @@ def leaders_heard(world: World) -> list[int]:
     return told
 
 
-def found_by_leaders(world: World) -> list[list[int]]:
+def found_by_leaders(world: Harness) -> list[list[int]]:
     """The messages of each node at the moment when it begins to lead, from now on."""
     found: list[list[int]] = []
     for node in world.nodes.values():
@@ -70,7 +70,7 @@ def found_by_leaders(world: World) -> list[list[int]]:
 
 
 def test_what_nodes_have_published_and_is_not_committed_is_unconfirmed() -> None:
-    world = World(1)
+    world = Harness(1)
     leader = world.opened()
     peer = commands.PeerId(7, 1, 1)
     publish = commands.Publish(commands.PublisherRef(peer, 1), [1, 2], [(HEAD, b"x")] * 2, settled=False)
@@ -81,7 +81,7 @@ def test_what_nodes_have_published_and_is_not_committed_is_unconfirmed() -> None
 
 
 def test_followers_tell_nothing() -> None:
-    world = World(1)
+    world = Harness(1)
     leader = world.opened()
     told = leaders_heard(world)
     world.consume(leader, 10)
@@ -101,7 +101,7 @@ def test_a_leader_that_was_deposed_tells_nothing() -> None:
     assert set(told) == {leader.number}
 
 
-def behind(world: World, leader: Node) -> list[int]:
+def behind(world: Harness, leader: Node) -> list[int]:
     """How many entries each follower knows to be committed and has not carried out."""
     others = followers(world, leader)
     assert {node.member.raft.hard.commit for node in others} == {leader.store.last}
@@ -185,7 +185,7 @@ def test_who_leads_has_applied_all_that_was_confirmed_before() -> None:
 @pytest.mark.usefixtures("small_parts")
 def test_parts_of_another_state_are_refused() -> None:
     """A part of a state that was given up arrives between those of the next one."""
-    world = World(8)
+    world = Harness(8)
     leader = world.opened()
     world.spread(leader, 50)
     added(world, leader)
@@ -224,7 +224,7 @@ def test_without_a_majority_nothing_is_confirmed_and_the_leader_stops() -> None:
 
 def test_what_a_leader_without_majority_wrote_goes_for_what_the_others_agreed_on() -> None:
     """Its messages have had the indexes that the others' have now."""
-    world = World(3)
+    world = Harness(3)
     old = world.opened()
     world.spread(old)
     world.part(old.number)
@@ -272,7 +272,7 @@ def test_a_member_that_was_away_takes_a_state_behind_what_was_held_and_purged() 
 @pytest.mark.usefixtures("small_parts")
 def test_a_new_member_begins_with_the_leaders_state() -> None:
     """In parts: none is longer than a frame may be, and four are under way."""
-    world = World(6)
+    world = Harness(6)
     leader = world.opened()
     world.spread(leader, 50)
     consumer = world.consume(leader, 5)
@@ -292,7 +292,7 @@ def test_a_new_member_begins_with_the_leaders_state() -> None:
 
 @pytest.mark.usefixtures("small_parts")
 def test_a_message_that_is_settled_while_the_state_is_sent_is_there_until_it_is_sent() -> None:
-    world = World(7)
+    world = Harness(7)
     leader = world.opened()
     world.spread(leader, 60)
     added(world, leader)
@@ -309,7 +309,7 @@ def test_a_message_that_is_settled_while_the_state_is_sent_is_there_until_it_is_
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("when", range(1, 12))
 def test_a_crash_while_the_state_comes_leaves_no_mixture(when: int) -> None:
-    world = World(100 + when)
+    world = Harness(100 + when)
     leader = world.opened()
     world.spread(leader, 30)
     added(world, leader)
@@ -396,7 +396,7 @@ def test_a_member_whose_machine_fails_is_left_out_and_the_others_go_on(
 
 def test_the_member_that_is_to_lead_a_new_group_does_so_without_waiting() -> None:
     """Also if the others begin a moment later: their nodes say first that they have no such member."""
-    world = World(12)
+    world = Harness(12)
     start = world.now
     for _ in range(1000):
         if not world.deliver():
@@ -405,7 +405,7 @@ def test_the_member_that_is_to_lead_a_new_group_does_so_without_waiting() -> Non
                 node.work()
             world.pass_time(0)
     assert (world.opened().number, world.now) == (1, start)
-    world = World(13)
+    world = Harness(13)
     for number in (2, 3):
         world.part(number)
     for _ in range(100):
@@ -485,7 +485,7 @@ def test_the_file_of_settled_messages_goes_when_it_is_known_that_they_are() -> N
     assert store_of(journal.again(), 2).point.index == store.point.index
 
 
-def store_of(journal: SmallJournal, node: int = 1) -> QuorumStore:
+def store_of(journal: MemoryJournal, node: int = 1) -> QuorumStore:
     """A member of three, as a start finds it."""
     members = [member_id(each) for each in (1, 2, 3)]
     me = members[node - 1]
@@ -495,7 +495,7 @@ def store_of(journal: SmallJournal, node: int = 1) -> QuorumStore:
     return store
 
 
-def fill(journal: SmallJournal, files: int) -> None:
+def fill(journal: MemoryJournal, files: int) -> None:
     """Other groups write until the journal has so many files."""
     while len(journal.files) < files:
         journal.append(GROUP + 1, 1, 0, [b"x" * 100])
@@ -536,7 +536,7 @@ def start_of(journal: Journal, me: int) -> QuorumStore:
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_member_that_is_added_again_has_nothing_of_the_one_before(durable: bool) -> None:
     """Of the node's first member messages are cleaned away, the state stands; then the power goes."""
-    world = World(21)
+    world = Harness(21)
     leader = world.opened()
     first = added(world, leader, 300)
     for _ in range(4):
@@ -555,7 +555,7 @@ def test_a_member_that_is_added_again_has_nothing_of_the_one_before(durable: boo
 
 
 def test_a_member_that_was_added_is_there_when_the_file_with_its_beginning_is_cleaned() -> None:
-    world = World(22)
+    world = Harness(22)
     leader = world.opened()
     added(world, leader, 600)
     for _ in range(4):
@@ -588,7 +588,7 @@ def written(
 
 def test_entries_that_stand_there_again_cut_nothing_off() -> None:
     """The power goes while a file is cleaned: of three entries one was appended again."""
-    journal = SmallJournal(10**6)
+    journal = MemoryJournal(10**6)
     store = store_of(journal)
     for number in (2, 3, 4):
         written(store, number, term=1, first=number)
@@ -602,7 +602,7 @@ def test_entries_that_stand_there_again_cut_nothing_off() -> None:
 
 def test_what_is_said_to_be_committed_with_entries_is_not_taken_for_what_they_replace() -> None:
     """The term comes to the disk with the leader's commit index; the entry that this is about does not."""
-    journal = SmallJournal(10**6)
+    journal = MemoryJournal(10**6)
     store = store_of(journal)
     written(store, 1, term=1, first=2)
     written(store, 2, term=2, first=2, hard=messages.Hard(2, None, 2))
@@ -613,7 +613,7 @@ def test_what_is_said_to_be_committed_with_entries_is_not_taken_for_what_they_re
 
 def test_a_state_has_the_configuration_of_its_place() -> None:
     """The entries that changed it are cleaned away, and it is not that with which the group began."""
-    journal = SmallJournal(10**6)
+    journal = MemoryJournal(10**6)
     store = store_of(journal)
     config = messages.Configuration(tuple(member_id(each) for each in (1, 2, 3)), (member_id(4, 1),))
     write(store, messages.run_of(2, 1, messages.Kind.CONFIG, (messages.CONFIG.encode(config),)))

@@ -14,7 +14,7 @@ from amqp10broker.storage.record import HEADER_BYTES, RECORD_BYTES
 from amqp10broker.storage.stream_files import OPEN_MAX, folder_of
 from tests.support.disks import SimDisk
 from tests.support.inventories import ShelfAlone, inventory_on
-from tests.support.small_journal import SmallJournal
+from tests.support.memory_journal import MemoryJournal
 from tests.support.streams import make_room
 
 STREAMS = "/streams"
@@ -255,7 +255,7 @@ def messages(*bodies: bytes) -> list[Message]:
     return [(b"head", body) for body in bodies]
 
 
-def next_life(journal: SmallJournal) -> tuple[StreamCommits, SmallJournal]:
+def next_life(journal: MemoryJournal) -> tuple[StreamCommits, MemoryJournal]:
     found = journal.again()
     commits = StreamCommits(GROUP, found)
     commits.restore(found.records)
@@ -268,7 +268,7 @@ def bodies(commits: StreamCommits, number: int) -> list[tuple[int, list[bytes]]]
 
 
 def test_a_start_finds_what_the_streams_files_lack() -> None:
-    journal = SmallJournal()
+    journal = MemoryJournal()
     commits = StreamCommits(GROUP, journal)
     assert [commits.append(messages(b"a", b"b")), commits.append(messages(b"c"))] == [1, 2]
     assert bodies(next_life(journal)[0], 0) == [(1, [b"a", b"b"]), (2, [b"c"])]
@@ -278,7 +278,7 @@ def test_a_start_finds_what_the_streams_files_lack() -> None:
 
 def test_what_was_written_once_is_not_written_again_when_its_chunks_have_gone() -> None:
     """Retention removes chunks, and with them what they say; the journal says it, too."""
-    journal = SmallJournal()
+    journal = MemoryJournal()
     commits = StreamCommits(GROUP, journal)
     for body in (b"a", b"b", b"c"):
         commits.append(messages(body))
@@ -289,19 +289,19 @@ def test_what_was_written_once_is_not_written_again_when_its_chunks_have_gone() 
 
 def test_numbers_go_on_behind_all_that_is_known() -> None:
     """Of the journal, and of the stream's chunks where the journal has been cleaned."""
-    journal = SmallJournal()
+    journal = MemoryJournal()
     StreamCommits(GROUP, journal).append(messages(b"a"))
     again, _ = next_life(journal)
     assert bodies(again, 1) == []
     assert again.append(messages(b"b")) == 2
-    fresh = StreamCommits(GROUP, SmallJournal())
+    fresh = StreamCommits(GROUP, MemoryJournal())
     assert bodies(fresh, 41) == []
     assert fresh.append(messages(b"c")) == 42
 
 
 def test_what_lives_in_a_file_is_appended_again_and_counted_once() -> None:
     """So that the oldest file can go; a start that finds both has it once."""
-    journal = SmallJournal(file_bytes=200)
+    journal = MemoryJournal(file_bytes=200)
     commits = StreamCommits(GROUP, journal)
     for body in (b"a" * 300, b"b" * 300):
         commits.append(messages(body))

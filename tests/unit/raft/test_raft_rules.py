@@ -13,7 +13,7 @@ from amqp10broker.layout import BadBytes
 from amqp10broker.raft import leader, messages
 from amqp10broker.raft.core import ELECTION_MS, ELECTION_SPREAD_MS, YIELD_MS
 from amqp10broker.raft.leader import LogView
-from tests.support.raft_room import the_room
+from tests.support.raft_modules import raft_modules
 from tests.support.raft_script import ScriptRunner
 
 LEADING = """
@@ -27,7 +27,7 @@ class Stage(ScriptRunner):
     """A group in some state."""
 
     def __init__(self, text: str = "") -> None:
-        super().__init__(the_room())
+        super().__init__(raft_modules())
         self.play(text)
 
     def play(self, text: str) -> list[str]:

@@ -13,7 +13,7 @@ from amqp10broker.sessions.credit import AutoCredit, AutoLimit, Why
 from amqp10broker.sessions.diagnosis.wait_reasons import WaitContext
 from amqp10broker.sessions.diagnosis.why_link import session_view
 from tests.support.credit_loop import BASE, Conditions, CreditLoop
-from tests.support.scene import Scene
+from tests.support.scenario import Scenario
 from tests.support.watching import Seen
 
 SWEEP = (340, 680, 1_360, 2_720, 5_440, 10_880, 16_384)
@@ -173,7 +173,7 @@ class FarQueue:
     """
 
     def __init__(self, messages: int, *settings: str, credit: int = 1_000_000) -> None:
-        self.scene = Scene("q")
+        self.scene = Scenario("q")
         self.scene.do(*settings, f"publish q {messages}")
         self.world = self.scene.world
         self.queue = self.world.queues["q"]
@@ -243,13 +243,13 @@ def test_queue_credit_is_fixed_again_when_it_is_a_number() -> None:
     assert far.round(20) == 100
 
 
-def windows(scene: Scene) -> int:
+def windows(scene: Scenario) -> int:
     return session_view(scene.world.clients["C"].sessions[0].service, WaitContext()).incoming_window_limit
 
 
 def test_an_automatic_window_is_twice_what_the_credit_of_its_links_may_be() -> None:
     """So it holds none of them up; never below the default, and bounded."""
-    scene = Scene("q")
+    scene = Scenario("q")
     scene.do("set max_incoming_window auto")
     assert windows(scene) == 400
     scene.do("C> ATTACH h=0 name=a target=/queues/q")
@@ -268,7 +268,7 @@ def test_an_automatic_window_is_twice_what_the_credit_of_its_links_may_be() -> N
 
 def test_an_automatic_window_grows_with_automatic_credit() -> None:
     """And what was granted before an alarm is tolerated as under a fixed window."""
-    scene = Scene("q")
+    scene = Scenario("q")
     scene.do(
         "set max_incoming_window auto", "set max_link_credit auto", "C> ATTACH h=0 name=a target=/queues/q"
     )

@@ -14,11 +14,11 @@ from amqp10broker.observe.timeline import CHANNEL_NAMES, ChannelRing, timeline
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.queues import commands
 from amqp10broker.routing.exchange import Binding, Destination
-from tests.support.channel_world import (
+from tests.support.channel_harness import (
+    ChannelEnds,
+    FakeQueueTask,
     Got,
-    QueueBox,
-    World,
-    WorldChannel,
+    Harness,
     contents,
     properties_of,
     tags,
@@ -26,7 +26,7 @@ from tests.support.channel_world import (
 )
 from tests.support.clocked_queue import ClockedQueue
 from tests.support.declaring import bind, declare
-from tests.support.puppet import Puppet
+from tests.support.scripted_queue import ScriptedQueue
 from tests.support.steps import steps_of
 
 QUORUM = {"x-queue-type": "quorum"}
@@ -35,22 +35,22 @@ HEAD = b"\x91" + bytes(9)
 """Of a message of AMQP 0-9-1 without exchange, key and properties."""
 
 
-def puppet(channel: WorldChannel, name: str = "q", **arguments: Any) -> Puppet:
+def puppet(channel: ChannelEnds, name: str = "q", **arguments: Any) -> ScriptedQueue:
     """A queue that only does what the test says."""
     world = channel.world
     declare(world.catalog, world.vhost, name, arguments=arguments)
     box = world.box(name)
-    return Puppet(name, box, box.letters)
+    return ScriptedQueue(name, box, box.commands)
 
 
-def happen(channel: WorldChannel, *effects: commands.Effect) -> list[Got]:
+def happen(channel: ChannelEnds, *effects: commands.Effect) -> list[Got]:
     """The channel hears of effects; what its client hears then."""
     channel.inbox.append(list(effects))
     channel.world.rest()
     return channel.take()
 
 
-def consuming(channel: WorldChannel, queue: Puppet, count: int = 3, **fields: Any) -> list[Got]:
+def consuming(channel: ChannelEnds, queue: ScriptedQueue, count: int = 3, **fields: Any) -> list[Got]:
     """A consumer `c` that holds `count` deliveries with the keys 100, 101, ..."""
     channel.say(methods.BasicConsume(queue.queue, "c", **fields))
     assert happen(channel, commands.Subscribed(queue.ref)) == [methods.BasicConsumeOk("c")]
@@ -60,14 +60,14 @@ def consuming(channel: WorldChannel, queue: Puppet, count: int = 3, **fields: An
 
 
 @pytest.fixture
-def channel() -> WorldChannel:
-    return World().channel()
+def channel() -> ChannelEnds:
+    return Harness().channel()
 
 
 # --- publishing into a full queue -----------------------------------------------------------------
 
 
-def refuse(channel: WorldChannel, queue: Puppet) -> list[Got]:
+def refuse(channel: ChannelEnds, queue: ScriptedQueue) -> list[Got]:
     """The queue is full for the publish that came."""
     publish = queue.publish()
     return happen(
@@ -78,7 +78,7 @@ def refuse(channel: WorldChannel, queue: Puppet) -> list[Got]:
 @pytest.mark.rabbitmq(
     "queue_length_limits_SUITE", "max_length_bytes_reject_confirm", "max_length_reject_confirm"
 )
-def test_a_full_queue_is_a_nack(channel: WorldChannel) -> None:
+def test_a_full_queue_is_a_nack(channel: ChannelEnds) -> None:
     queue = puppet(channel)
     assert channel.call(methods.ConfirmSelect()) == methods.ConfirmSelectOk()
     channel.publish("q", b"1")
@@ -86,7 +86,7 @@ def test_a_full_queue_is_a_nack(channel: WorldChannel) -> None:
 
 
 @pytest.mark.rabbitmq("confirms_rejects_SUITE", "confirms_rejects_conflict")
-def test_a_full_queue_of_several_is_a_nack(channel: WorldChannel) -> None:
+def test_a_full_queue_of_several_is_a_nack(channel: ChannelEnds) -> None:
     """Whatever the other says, before or after."""
     full, other = puppet(channel), puppet(channel, "other")
     for key in ("q", "other"):
@@ -109,14 +109,14 @@ def _bound(queue: str) -> Binding:
 
 
 @pytest.mark.rabbitmq("queue_length_limits_SUITE", "max_length_bytes_drop_publish", "max_length_drop_publish")
-def test_a_full_queue_drops_what_nobody_wants_confirmed(channel: WorldChannel) -> None:
+def test_a_full_queue_drops_what_nobody_wants_confirmed(channel: ChannelEnds) -> None:
     queue = puppet(channel)
     channel.publish("q", b"1")
     assert refuse(channel, queue) == []
     assert channel.service.publishing.unconfirmed == 0
 
 
-def test_a_full_queue_fails_the_commit(channel: WorldChannel) -> None:
+def test_a_full_queue_fails_the_commit(channel: ChannelEnds) -> None:
     """406, after every queue has spoken."""
     full, other = puppet(channel), puppet(channel, "other")
     assert channel.call(methods.TxSelect()) == methods.TxSelectOk()
@@ -133,7 +133,9 @@ def test_a_full_queue_fails_the_commit(channel: WorldChannel) -> None:
 # --- subscribing ----------------------------------------------------------------------------------
 
 
-def subscribed(channel: WorldChannel, queue: Puppet, tag: str = "c", **fields: Any) -> commands.Subscribe:
+def subscribed(
+    channel: ChannelEnds, queue: ScriptedQueue, tag: str = "c", **fields: Any
+) -> commands.Subscribe:
     """What the queue is told of a new consumer."""
     channel.say(methods.BasicConsume(queue.queue, tag, **fields))
     (subscribe,) = queue.told_only(commands.Subscribe)
@@ -141,7 +143,7 @@ def subscribed(channel: WorldChannel, queue: Puppet, tag: str = "c", **fields: A
     return subscribe
 
 
-def test_priority_and_time_out_are_arguments(channel: WorldChannel) -> None:
+def test_priority_and_time_out_are_arguments(channel: ChannelEnds) -> None:
     """x-priority for every queue, x-consumer-timeout in ms for quorum queues."""
     quorum, classic = puppet(channel, "quorum", **QUORUM), puppet(channel, "classic")
     found = subscribed(channel, quorum, arguments={"x-priority": -3, "x-consumer-timeout": 5000})
@@ -152,7 +154,7 @@ def test_priority_and_time_out_are_arguments(channel: WorldChannel) -> None:
     assert (found.priority, found.timeout_ms) == (0, None)
 
 
-def test_exclusive_means_nothing_to_a_quorum_queue(channel: WorldChannel) -> None:
+def test_exclusive_means_nothing_to_a_quorum_queue(channel: ChannelEnds) -> None:
     """It has the single active consumer instead."""
     assert subscribed(channel, puppet(channel, "classic"), exclusive=True).exclusive
     assert not subscribed(channel, puppet(channel, **QUORUM), "d", exclusive=True).exclusive
@@ -161,7 +163,7 @@ def test_exclusive_means_nothing_to_a_quorum_queue(channel: WorldChannel) -> Non
 @pytest.mark.rabbitmq(
     "single_active_consumer_SUITE", "amqp_exclusive_consume_fails_on_exclusive_consumer_queue"
 )
-def test_exclusive_and_the_single_active_consumer_exclude_each_other(channel: WorldChannel) -> None:
+def test_exclusive_and_the_single_active_consumer_exclude_each_other(channel: ChannelEnds) -> None:
     """403, although nobody else is there."""
     queue = puppet(channel, **SAC)
     assert channel.refused(methods.BasicConsume("q", "c", exclusive=True)) == (
@@ -172,7 +174,7 @@ def test_exclusive_and_the_single_active_consumer_exclude_each_other(channel: Wo
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "subscribe_should_fail_when_global_qos_true")
-def test_global_qos_and_a_quorum_queue_exclude_each_other(channel: WorldChannel) -> None:
+def test_global_qos_and_a_quorum_queue_exclude_each_other(channel: ChannelEnds) -> None:
     """540, which ends the connection; a classic queue serves both."""
     quorum, classic = puppet(channel, **QUORUM), puppet(channel, "classic")
     assert channel.call(methods.BasicQos(prefetch_count=5, global_=True)) == methods.BasicQosOk()
@@ -187,7 +189,7 @@ def test_global_qos_and_a_quorum_queue_exclude_each_other(channel: WorldChannel)
 @pytest.mark.rabbitmq("single_active_consumer_SUITE", "basic_get_is_unsupported")
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_nobody_gets_single_messages_beside_the_single_active_consumer(
-    channel: WorldChannel, kind: str
+    channel: ChannelEnds, kind: str
 ) -> None:
     """405 for basic.get, whatever the kind."""
     queue = puppet(channel, **SAC, **{"x-queue-type": kind})
@@ -199,7 +201,7 @@ def test_nobody_gets_single_messages_beside_the_single_active_consumer(
     assert queue.told() == []
 
 
-def test_a_consumer_of_a_quorum_queue_without_prefetch_may_hold_2000(channel: WorldChannel) -> None:
+def test_a_consumer_of_a_quorum_queue_without_prefetch_may_hold_2000(channel: ChannelEnds) -> None:
     """One of a classic queue as many as there are."""
     for kind, most in (("quorum", 2_000), ("classic", 2_600)):
         other = channel.world.channel()
@@ -251,7 +253,7 @@ def test_a_consumer_of_a_quorum_queue_without_prefetch_may_hold_2000(channel: Wo
 )
 @pytest.mark.parametrize("transactional", [False, True])
 def test_each_method_is_a_verdict(
-    channel: WorldChannel,
+    channel: ChannelEnds,
     method: methods.Method,
     delivery_outcome: commands.DeliveryOutcome,
     transactional: bool,
@@ -273,7 +275,7 @@ def test_each_method_is_a_verdict(
 @pytest.mark.parametrize("how", ["channel", "connection"])
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_a_channel_that_is_gone_has_failed_with_what_it_held(
-    channel: WorldChannel, how: str, kind: str
+    channel: ChannelEnds, how: str, kind: str
 ) -> None:
     """As basic.reject counts: who takes the message over AMQP 1.0 next sees it in delivery-count."""
     queue = puppet(channel, **{"x-queue-type": kind})
@@ -289,7 +291,7 @@ def test_a_channel_that_is_gone_has_failed_with_what_it_held(
 # --- the single active consumer, and what is held for too long ------------------------------------
 
 
-def test_a_consumer_that_holds_deliveries_too_long_is_cancelled(channel: WorldChannel) -> None:
+def test_a_consumer_that_holds_deliveries_too_long_is_cancelled(channel: ChannelEnds) -> None:
     """It hears so, gets no more, and may still acknowledge."""
     queue = puppet(channel, **QUORUM)
     assert tags(consuming(channel, queue)) == [1, 2, 3]
@@ -308,7 +310,7 @@ def test_a_client_that_would_not_understand_a_cancel_loses_the_channel(
     arguments: dict[str, int], ms: int
 ) -> None:
     """406 with the time that counted."""
-    channel = World().channel(capabilities=())
+    channel = Harness().channel(capabilities=())
     queue = puppet(channel, **QUORUM)
     consuming(channel, queue, arguments=arguments)
     text = (
@@ -318,7 +320,7 @@ def test_a_client_that_would_not_understand_a_cancel_loses_the_channel(
     assert timed_out(channel, queue) == (406, text)
 
 
-def timed_out(channel: WorldChannel, queue: Puppet) -> tuple[int, str]:
+def timed_out(channel: ChannelEnds, queue: ScriptedQueue) -> tuple[int, str]:
     """The channel's end because of a delivery held for too long."""
     (closed,) = happen(channel, commands.TimedOut(queue.ref, [100], "q"))
     assert isinstance(closed, methods.ChannelClose)
@@ -326,7 +328,7 @@ def timed_out(channel: WorldChannel, queue: Puppet) -> tuple[int, str]:
 
 
 @pytest.mark.rabbitmq("consumer_timeout_SUITE", "consumer_timeout_basic_get")
-def test_a_message_that_was_fetched_and_held_too_long_ends_the_channel(channel: WorldChannel) -> None:
+def test_a_message_that_was_fetched_and_held_too_long_ends_the_channel(channel: ChannelEnds) -> None:
     queue = puppet(channel, **QUORUM)
     channel.send(methods.BasicGet("q"))
     channel.world.rest()
@@ -340,16 +342,16 @@ BATCH = 170
 """Messages of one read at full load, which take some 180 instructions each from read to write and back."""
 
 
-def consuming_ring() -> WorldChannel:
+def consuming_ring() -> ChannelEnds:
     """A channel in confirm mode that consumes what it publishes."""
-    channel = World().channel()
+    channel = Harness().channel()
     channel.call(methods.QueueDeclare("q"))
     channel.call(methods.ConfirmSelect())
     channel.consume("q")
     return channel
 
 
-def watched(channel: WorldChannel, link: str | None = "c") -> ChannelRing:
+def watched(channel: ChannelEnds, link: str | None = "c") -> ChannelRing:
     """A ring that listens to a channel, or to a consumer of it."""
     service = channel.service
     consumer = None if link is None else service.consuming.consumers[link]
@@ -365,7 +367,7 @@ def watched(channel: WorldChannel, link: str | None = "c") -> ChannelRing:
     return ring
 
 
-def round_of(channel: WorldChannel, messages: int, ring: ChannelRing | None) -> None:
+def round_of(channel: ChannelEnds, messages: int, ring: ChannelRing | None) -> None:
     """So many messages are published, delivered and acknowledged as a range, in turns as of a task."""
     world = channel.world
 
@@ -459,7 +461,7 @@ def test_a_channel_that_is_opened_again_in_the_same_turn_is_another() -> None:
 
 def test_a_consumer_that_goes_without_a_word_ends_its_timeline() -> None:
     """Its client did not ask to be told that queues go."""
-    world = World()
+    world = Harness()
     channel = world.channel(capabilities=())
     channel.call(methods.QueueDeclare("q"))
     channel.consume("q")
@@ -472,10 +474,10 @@ def test_a_consumer_that_goes_without_a_word_ends_its_timeline() -> None:
     assert [record["direction"] for record in timeline(ring, 0, 10)["steps"]] == [None]
 
 
-class QuorumWorld(World):
+class QuorumWorld(Harness):
     """Its queues are quorum queues."""
 
-    def start_queue(self, queue: QueueSpec) -> QueueBox:
+    def start_queue(self, queue: QueueSpec) -> FakeQueueTask:
         box = super().start_queue(queue)
         box.queue = ClockedQueue(queue)  # type: ignore[assignment]
         return box
@@ -490,7 +492,7 @@ class QuorumWorld(World):
 
 
 @pytest.fixture
-def channel_counted() -> WorldChannel:
+def channel_counted() -> ChannelEnds:
     """A channel in a virtual host with a quorum queue `q`."""
     world = QuorumWorld()
     declare(world.catalog, world.vhost, "q", arguments={"x-queue-type": "quorum", "x-consumer-timeout": 500})
@@ -504,7 +506,7 @@ def counts(got: list[Got]) -> tuple[Any, Any]:
     return headers.get("x-acquired-count"), headers.get("x-delivery-count")
 
 
-def test_the_end_of_a_channel_is_a_failed_attempt(channel_counted: WorldChannel) -> None:
+def test_the_end_of_a_channel_is_a_failed_attempt(channel_counted: ChannelEnds) -> None:
     """Whoever gets the message next sees so."""
     channel_counted.publish("q", b"m")
     channel_counted.consume("q")
@@ -515,7 +517,7 @@ def test_the_end_of_a_channel_is_a_failed_attempt(channel_counted: WorldChannel)
 
 
 @pytest.mark.rabbitmq("consumer_timeout_SUITE", "consumer_timeout_with_basic_cancel_capability")
-def test_a_consumer_that_holds_a_message_too_long_is_cancelled(channel_counted: WorldChannel) -> None:
+def test_a_consumer_that_holds_a_message_too_long_is_cancelled(channel_counted: ChannelEnds) -> None:
     """Another gets the message; it is no failed attempt."""
     channel_counted.publish("q", b"m")
     assert tags(channel_counted.consume("q")) == [1]

@@ -33,11 +33,11 @@ from amqp10broker.sessions.dead_letters import (
 )
 from amqp10broker.sessions.routes import HEAD_BYTES_MAX, HEADS_MAX, Routes
 from tests.support import topologies
-from tests.support.askers import new_asker
-from tests.support.channel_world import World
+from tests.support.catalog_log import FakeHost
+from tests.support.channel_harness import Harness
 from tests.support.dead_letters import deaths_of, held
 from tests.support.declaring import declare, remove
-from tests.support.kept_entries import Host
+from tests.support.reply_addresses import new_reply_to
 
 NOW = 1_700_000_000_000
 
@@ -45,7 +45,7 @@ NOW = 1_700_000_000_000
 @pytest.fixture
 def vhost() -> VirtualHost:
     """With the queues a, b and c, and the exchange dlx of type direct."""
-    catalog = Catalog(Host().start_queue)
+    catalog = Catalog(FakeHost().start_queue)
     vhost = catalog.lookup_vhost("/")
     for name in "abc":
         declare(catalog, vhost, name)
@@ -183,7 +183,7 @@ def test_a_cycle_drops_the_message_for_that_queue_only(vhost: VirtualHost) -> No
 
 @pytest.fixture
 def catalog() -> Catalog:
-    return Catalog(Host().start_queue)
+    return Catalog(FakeHost().start_queue)
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def vhost_once(catalog: Catalog) -> VirtualHost:
 
 @pytest.fixture
 def forwarding() -> Forwarding:
-    return Forwarding("q", DeadLetterTarget("dlx", None), new_asker("worker"))
+    return Forwarding("q", DeadLetterTarget("dlx", None), new_reply_to("worker"))
 
 
 def bind_once(vhost_once: VirtualHost, *queues: str, exchange: str = "dlx") -> None:
@@ -326,7 +326,7 @@ def test_a_message_without_a_route_is_kept_and_tried_again(
 
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "dlx_missing")
 def test_a_missing_exchange_keeps_messages(vhost_once: VirtualHost) -> None:
-    forwarding = Forwarding("q", DeadLetterTarget("later", None), new_asker("worker"))
+    forwarding = Forwarding("q", DeadLetterTarget("later", None), new_reply_to("worker"))
     assert forwarding.send(held(1), vhost_once, NOW) == []
     assert forwarding.unrouted == 1
     topologies.declare_exchange(vhost_once.topology, "later", "fanout", durable=True)
@@ -338,7 +338,7 @@ def test_a_missing_exchange_keeps_messages(vhost_once: VirtualHost) -> None:
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "cycle")
 def test_an_automatic_cycle_keeps_messages(vhost_once: VirtualHost) -> None:
     """As one without a route: nothing is lost by a fault in the topology."""
-    forwarding = Forwarding("a", DeadLetterTarget("", "a"), new_asker("worker"))
+    forwarding = Forwarding("a", DeadLetterTarget("", "a"), new_reply_to("worker"))
     assert forwarding.send(held(1), vhost_once, NOW) == []
     assert (forwarding.unrouted, len(forwarding)) == (1, 1)
 
@@ -376,7 +376,7 @@ def test_a_queue_that_took_a_message_does_not_get_it_again(
 
 def test_another_destination_is_tried_at_once_for_what_nobody_has(vhost_once: VirtualHost) -> None:
     """What a queue has and has not answered waits for its answer."""
-    forwarding = Forwarding("q", DeadLetterTarget("none", None), new_asker("worker"))
+    forwarding = Forwarding("q", DeadLetterTarget("none", None), new_reply_to("worker"))
     forwarding.send(held(1), vhost_once, NOW)
     forwarding.redirect(DeadLetterTarget("", "a"), NOW + 5)
     assert forwarding.deadline() == NOW + 5
@@ -387,7 +387,7 @@ def test_another_destination_is_tried_at_once_for_what_nobody_has(vhost_once: Vi
 
 
 def make_routes() -> Routes:
-    world = World()
+    world = Harness()
     return Routes(world.vhost, Access(CatalogGrants(world.catalog.users, "guest"), "/"))
 
 

@@ -39,8 +39,8 @@ from amqp10broker.sessions.diagnosis.survey import Selection, Survey
 from amqp10broker.sessions.diagnosis.wait_reasons import Wait
 from tests.support import streams
 from tests.support.declaring import bind, declare, declare_exchange
-from tests.support.handles import MachineHandle
 from tests.support.queue_bench import message
+from tests.support.queue_handles import MachineHandle
 from tests.support.topologies import NoHost
 
 
@@ -362,7 +362,7 @@ def test_what_waits_longest_stands_first_and_who_is_idle_is_counted_apart() -> N
         "waits": "prefetch-full",
         "waits_why": "three of three",
         "waits_for_s": 70.0,
-        "to_do": "acknowledge, or a larger prefetch.",
+        "to_do": "let the client acknowledge deliveries, or set a larger prefetch.",
         "idle": False,
     }
 

@@ -13,22 +13,22 @@ from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand
 from amqp10broker.queues import commands
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.sessions.jobs import GetSome, PublishOne
-from tests.support.channel_world import World
+from tests.support.channel_harness import Harness
 from tests.support.declaring import bind, declare
-from tests.support.handles import IdleHandle
+from tests.support.queue_handles import FakeHandle
 
 MESSAGE = (make_head("", "q", b"\x00\x00"), b"x")
 
 
-def quiet_queue(world: World, name: str) -> DeclaredQueue:
+def quiet_queue(world: Harness, name: str) -> DeclaredQueue:
     queue = declare(world.catalog, "/", name)[0]
-    queue.handle = IdleHandle()
+    queue.handle = FakeHandle()
     return queue
 
 
 def letters(queue: DeclaredQueue) -> list[Any]:
     handle: Any = queue.handle
-    return handle.letters  # type: ignore[no-any-return]
+    return handle.commands  # type: ignore[no-any-return]
 
 
 def post(command: QueueCommand) -> None:
@@ -37,7 +37,7 @@ def post(command: QueueCommand) -> None:
 
 def publishing(*names: str) -> tuple[PublishOne, list[DeclaredQueue]]:
     """A message on its way to queues that the fanout exchange has."""
-    world = World()
+    world = Harness()
     queues = [quiet_queue(world, name) for name in names]
     for name in names:
         bind(world.catalog, "/", Binding("amq.fanout", Destination("queue", name)))
@@ -95,7 +95,7 @@ def test_a_queue_that_does_not_take_it_is_told(error: type[Exception], how: Any)
 def getting(
     most: int = 3, delivery_outcome: commands.DeliveryOutcome = commands.DeliveryOutcome.REQUEUE
 ) -> tuple[GetSome, DeclaredQueue]:
-    queue = quiet_queue(World(), "q")
+    queue = quiet_queue(Harness(), "q")
     return GetSome(
         queue, commands.ReplyTo(commands.PeerId(0, 1, 1), "test"), post, most, delivery_outcome
     ), queue

@@ -22,10 +22,10 @@ from amqp10broker.protocols.amqp10.errors import Condition
 from amqp10broker.protocols.amqp10.performatives import Attach, Detach, Source, Target
 from amqp10broker.protocols.amqp10.session import HeldFrames
 from amqp10broker.queues.commands import DELETE
-from tests.support.channel_world import World, WorldChannel
+from tests.support.channel_harness import ChannelEnds, Harness
 from tests.support.declaring import change_vhost, declare
-from tests.support.later import Slow
-from tests.support.scene import ACCEPTED, Scene, content, detached, disposition, ended
+from tests.support.deferred_decisions import DeferredDecisions
+from tests.support.scenario import ACCEPTED, Scenario, content, detached, disposition, ended
 from tests.unit.sessions.test_management import RESPONSES, Peer, attach
 
 TEMPORARY = "source=dynamic capabilities=temporary-queue"
@@ -34,7 +34,7 @@ TOPIC = "target=dynamic capabilities=temporary-topic"
 SUBSCRIPTION = "name=sub capabilities=topic durable=2 expiry-policy=never"
 
 
-class SlowScene(Scene):
+class SlowScene(Scenario):
     """A scene whose client waits for each change of the catalog until `decide`.
 
     Attributes:
@@ -43,7 +43,7 @@ class SlowScene(Scene):
 
     def __init__(self, *queues: str) -> None:
         super().__init__(*queues)
-        self.slow = Slow(self.world.catalog)
+        self.slow = DeferredDecisions(self.world.catalog)
         self.service.context.propose = self.slow
 
     @property
@@ -162,7 +162,7 @@ def said(lines: list[str]) -> list[str]:
 def test_what_is_decided_later_comes_to_the_same(frames: tuple[str, ...], pieces: str) -> None:
     """Of frames that the client sends without waiting, each is handled behind what it depends on, and the
     client hears in the end what it hears where everything is decided at once."""
-    at_once, later = Scene("old"), SlowScene("old")
+    at_once, later = Scenario("old"), SlowScene("old")
     in_one_write = "C> " + " ; ".join(frames)
     heard = at_once.do(in_one_write)
     waited = later.do(*[f"C> {frame}" for frame in frames] if pieces == "frame by frame" else [in_one_write])
@@ -227,7 +227,7 @@ def test_what_waits_for_its_queue_has_the_clients_credit(scene: SlowScene) -> No
 # --- what ends it otherwise -----------------------------------------------------------------------
 
 
-def no_more_queues(scene: Scene) -> str:
+def no_more_queues(scene: Scenario) -> str:
     """The virtual host takes no queue more; what is said of one named new."""
     change_vhost(scene.world.catalog, scene.world.vhost, limits=VhostLimits(max_queues=0))
     return "cannot declare queue 'new': queue limit in vhost '/' (0) is reached"
@@ -356,17 +356,17 @@ TIMEOUT = Unavailable("binding", "Could not add binding due to timeout")
 
 
 @pytest.fixture
-def channel() -> WorldChannel:
-    return World().channel()
+def channel() -> ChannelEnds:
+    return Harness().channel()
 
 
-def slow_channel(channel: WorldChannel) -> Slow:
-    slow = Slow(channel.world.catalog)
+def slow_channel(channel: ChannelEnds) -> DeferredDecisions:
+    slow = DeferredDecisions(channel.world.catalog)
     channel.service.context.propose = slow
     return slow
 
 
-def decide(channel: WorldChannel, slow: Slow) -> list[object]:
+def decide(channel: ChannelEnds, slow: DeferredDecisions) -> list[object]:
     """Let what waits longest be decided; what the client gets."""
     channel.service.on_decided(slow.decide())
     channel.wake()
@@ -374,7 +374,7 @@ def decide(channel: WorldChannel, slow: Slow) -> list[object]:
     return list(channel.take())
 
 
-def test_a_channel_waits_for_each_change_in_turn(channel: WorldChannel) -> None:
+def test_a_channel_waits_for_each_change_in_turn(channel: ChannelEnds) -> None:
     """What is bound behind a declaration finds the queue, also when all of it came in one write."""
     slow = slow_channel(channel)
     methods = (
@@ -393,7 +393,7 @@ def test_a_channel_waits_for_each_change_in_turn(channel: WorldChannel) -> None:
     assert not slow.proposed
 
 
-def test_a_refusal_that_comes_later_closes_the_channel(channel: WorldChannel) -> None:
+def test_a_refusal_that_comes_later_closes_the_channel(channel: ChannelEnds) -> None:
     """With the words, and the method that it answers."""
     slow = slow_channel(channel)
     assert channel.say(QueueBind("nothing", "amq.fanout", "")) == []
@@ -407,7 +407,7 @@ def test_a_refusal_that_comes_later_closes_the_channel(channel: WorldChannel) ->
     "method",
     [QueueDeclare("q", durable=True), ExchangeDeclare("x", "fanout"), QueueBind("old", "amq.fanout", "")],
 )
-def test_without_a_majority_the_connection_is_closed_with_541(channel: WorldChannel, method: Any) -> None:
+def test_without_a_majority_the_connection_is_closed_with_541(channel: ChannelEnds, method: Any) -> None:
     """M5; nothing of it is there."""
     declare(channel.world.catalog, channel.world.vhost, "old")
     slow = slow_channel(channel)
@@ -420,7 +420,7 @@ def test_without_a_majority_the_connection_is_closed_with_541(channel: WorldChan
 def test_without_a_majority_management_answers_500_and_a_link_is_refused() -> None:
     """M5; for an attach that must declare its queue it is amqp:internal-error."""
     peer = Peer().attach_pair()
-    slow = Slow(peer.broker.catalog)
+    slow = DeferredDecisions(peer.broker.catalog)
     peer.service.context.propose = slow
     peer.send(peer.request("PUT", "/queues/q", {}))
     peer.service.on_decided(slow.refuse(TIMEOUT))
@@ -431,7 +431,7 @@ def test_without_a_majority_management_answers_500_and_a_link_is_refused() -> No
     assert any("DETACH" in line and "amqp:internal-error" in line for line in peer.settle())
 
 
-def test_what_is_decided_for_a_channel_that_was_closed_is_nobodys(channel: WorldChannel) -> None:
+def test_what_is_decided_for_a_channel_that_was_closed_is_nobodys(channel: ChannelEnds) -> None:
     """It is applied all the same: the client cannot know."""
     slow = slow_channel(channel)
     channel.say(QueueDeclare("q", durable=True))
@@ -444,7 +444,7 @@ def test_what_is_decided_for_a_channel_that_was_closed_is_nobodys(channel: World
 def test_management_waits_for_each_change_in_turn() -> None:
     """Responses come in the order of requests; one that is refused does not keep those behind it."""
     peer = Peer().attach_pair()
-    slow = Slow(peer.broker.catalog)
+    slow = DeferredDecisions(peer.broker.catalog)
     peer.service.context.propose = slow
     binding = {"source": "amq.fanout", "destination_queue": "q", "binding_key": "", "arguments": {}}
     peer.send(
@@ -468,7 +468,7 @@ def test_an_attach_finds_what_a_request_before_it_declares() -> None:
     """Also when that is not decided yet; an attach to what is there is answered at once."""
     peer = Peer().attach_pair()
     declare(peer.broker.catalog, peer.broker.vhost, "old")
-    slow = Slow(peer.broker.catalog)
+    slow = DeferredDecisions(peer.broker.catalog)
     peer.service.context.propose = slow
     links = [
         Attach(name=name, handle=handle, role=True, source=Source(address=f"/queues/{name}"), target=Target())
@@ -503,7 +503,7 @@ def test_requests_are_not_held_for_responses_that_cannot_come() -> None:
     """What is held is bounded by the client's credit for responses: a client that detaches them and attaches
     again begins anew, however long the first decision takes."""
     peer = Peer().attach_pair()
-    slow = Slow(peer.broker.catalog)
+    slow = DeferredDecisions(peer.broker.catalog)
     peer.service.context.propose = slow
     for turn in range(20):
         names = [f"q{turn}-{number}" for number in range(3)]

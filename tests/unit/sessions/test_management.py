@@ -16,10 +16,10 @@ from amqp10broker.protocols.amqp10.connection import FRAME_HEADER
 from amqp10broker.protocols.amqp10.link import TransferFrame, TransferRun
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.sessions.amqp10.session import BrokerSession
-from tests.support.askers import new_asker
 from tests.support.managing import Broker, read_response, request_message
 from tests.support.notation import show
-from tests.support.surroundings import make_context
+from tests.support.reply_addresses import new_reply_to
+from tests.support.session_context import make_context
 
 UINT_MAX = 2**32 - 1
 REQUESTS, RESPONSES = 0, 1
@@ -37,7 +37,7 @@ class Peer:
         frame_size_max: int = 4096,
     ) -> None:
         self.broker = broker or Broker()
-        self.reply_to = new_asker("session")
+        self.reply_to = new_reply_to("session")
         self.connection = object()
         context = replace(
             make_context(self.broker.catalog, Config(), self.reply_to, self.connection),
@@ -100,7 +100,7 @@ class Peer:
             moved = False
             for handle, command in self.service.take_commands():
                 handle.post(command)
-            for box in self.broker.host.boxes.values() if self.queues_work else ():
+            for box in self.broker.host.queues.values() if self.queues_work else ():
                 for reply_to, effects in box.work().items():
                     if reply_to == self.reply_to.id:
                         self.service.on_effects(effects)

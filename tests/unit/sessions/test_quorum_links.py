@@ -13,14 +13,14 @@ from amqp10broker.queues.queue_status import QueueCounters, QueueStats
 from amqp10broker.sessions.amqp091.consuming import ChannelConsumer, ConsumerTerms
 from amqp10broker.sessions.counters import Moment
 from amqp10broker.sessions.credit import QueueCredit
-from tests.support.askers import new_asker
 from tests.support.clocked_queue import ClockedQueue
 from tests.support.declaring import declare
-from tests.support.scene import Scene
-from tests.support.world import WorldQueue
+from tests.support.reply_addresses import new_reply_to
+from tests.support.scenario import Scenario
+from tests.support.session_harness import FakeQueueTask
 
 
-class QuorumScene(Scene):
+class QuorumScene(Scenario):
     """A scene whose queue `q` is a quorum queue."""
 
     def __init__(self, **arguments: Any) -> None:
@@ -30,9 +30,9 @@ class QuorumScene(Scene):
         given = {f"x-{name.replace('_', '-')}": value for name, value in arguments.items()}
         declare(self.world.catalog, self.world.vhost, "q", arguments={"x-queue-type": "quorum", **given})
 
-    def _start_queue(self, spec: QueueSpec) -> WorldQueue:
+    def _start_queue(self, spec: QueueSpec) -> FakeQueueTask:
         self.clocked = ClockedQueue(spec)
-        running = self.world.queues[spec.name] = WorldQueue(self.world, self.clocked)  # type: ignore[arg-type]
+        running = self.world.queues[spec.name] = FakeQueueTask(self.world, self.clocked)  # type: ignore[arg-type]
         return running
 
     def wait(self, ms: int) -> list[str]:
@@ -253,7 +253,7 @@ def test_a_suspended_link_stays_the_active_consumer_and_hears_so_when_it_is_back
     assert transfer.startswith("B>D TRANSFER h=1 did=0..1 ")
 
 
-REPLY_TO = new_asker("1.1")
+REPLY_TO = new_reply_to("1.1")
 
 
 class Wire:
@@ -269,7 +269,7 @@ class Wire:
         self.queue.apply(Subscribe(ref, False), 0)
         numbers = range(messages)
         contents = [(b"\x91" + bytes(9), b"%d" % number) for number in numbers]
-        self.queue.apply(Publish(new_asker("2.1").publisher(), numbers, contents, True), 0)
+        self.queue.apply(Publish(new_reply_to("2.1").publisher(), numbers, contents, True), 0)
         self.queue.take_effects()
 
     def _put(self, command: QueueCommand) -> None:

@@ -28,15 +28,15 @@ from amqp10broker.queues.commands import PublishRejected as Refused
 from amqp10broker.sessions.messages import Notice
 from tests.support.declaring import declare
 from tests.support.notation import message
-from tests.support.puppet import Puppet
-from tests.support.scene import Scene, detached
+from tests.support.scenario import Scenario, detached
+from tests.support.scripted_queue import ScriptedQueue
 
 QUORUM = {"x-queue-type": "quorum"}
 SAC = {"x-single-active-consumer": True}
 FULL = "rejected(amqp:resource-limit-exceeded \"queue 'q' exceeded maximum length\")"
 
 
-def puppet(scene: Scene, name: str = "q", **arguments: Any) -> Puppet:
+def puppet(scene: Scenario, name: str = "q", **arguments: Any) -> ScriptedQueue:
     """A queue that only does what the test says."""
     declare(
         scene.world.catalog,
@@ -45,17 +45,17 @@ def puppet(scene: Scene, name: str = "q", **arguments: Any) -> Puppet:
         arguments={key.replace("_", "-"): each for key, each in arguments.items()},
     )
     box = scene.world.queues[name]
-    return Puppet(name, box, box.inbox)
+    return ScriptedQueue(name, box, box.inbox)
 
 
-def quorum(scene: Scene, *, single_active: bool = False) -> Puppet:
+def quorum(scene: Scenario, *, single_active: bool = False) -> ScriptedQueue:
     arguments: dict[str, Any] = QUORUM | (SAC if single_active else {})
     declare(scene.world.catalog, scene.world.vhost, "q", arguments=arguments)
     box = scene.world.queues["q"]
-    return Puppet("q", box, box.inbox)
+    return ScriptedQueue("q", box, box.inbox)
 
 
-def happen(scene: Scene, *effects: Effect) -> list[str]:
+def happen(scene: Scenario, *effects: Effect) -> list[str]:
     """The session hears of effects; what its client hears then."""
     scene.world.clients["C"].sessions[0].letters.append(list(effects))
     scene.world.settle()
@@ -74,12 +74,12 @@ def lines(came: list[str], name: str) -> list[str]:
 
 
 @pytest.fixture
-def scene() -> Scene:
-    return Scene()
+def scene() -> Scenario:
+    return Scenario()
 
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "target_classic_queue_rejects", "target_quorum_queue_rejects")
-def test_a_full_queue_rejects_with_its_name(scene: Scene) -> None:
+def test_a_full_queue_rejects_with_its_name(scene: Scenario) -> None:
     """amqp:resource-limit-exceeded, with the queue and the reason in the error's info."""
     queue = puppet(scene)
     scene.sender("/queues/q")
@@ -101,7 +101,7 @@ def rejection(body: bytes) -> Any:
     return None
 
 
-def test_a_full_queue_drops_what_was_sent_settled(scene: Scene) -> None:
+def test_a_full_queue_drops_what_was_sent_settled(scene: Scenario) -> None:
     """Silently; the credit comes back all the same."""
     queue = puppet(scene)
     scene.sender("/queues/q", snd_settle_mode="settled")
@@ -112,7 +112,7 @@ def test_a_full_queue_drops_what_was_sent_settled(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_of_several_queues_one_that_is_full_decides(first: int, scene: Scene) -> None:
+def test_of_several_queues_one_that_is_full_decides(first: int, scene: Scenario) -> None:
     """Rejected, whether the other has taken it before or after."""
     full, other = puppet(scene), puppet(scene, "other")
     scene.exchange("x", "fanout")
@@ -132,7 +132,7 @@ def test_of_several_queues_one_that_is_full_decides(first: int, scene: Scene) ->
     assert came == [f"B> DISPOSITION role=receiver first=0 settled=true state={FULL}"]
 
 
-def test_of_several_queues_a_full_one_decides_over_a_deleted_one(scene: Scene) -> None:
+def test_of_several_queues_a_full_one_decides_over_a_deleted_one(scene: Scenario) -> None:
     """Released is for those that nobody has."""
     full, other = puppet(scene), puppet(scene, "other")
     scene.exchange("x", "fanout")
@@ -149,14 +149,14 @@ def test_of_several_queues_a_full_one_decides_over_a_deleted_one(scene: Scene) -
 # --- subscribing ----------------------------------------------------------------------------------
 
 
-def subscribed(scene: Scene, queue: Puppet, **fields: object) -> Subscribe:
+def subscribed(scene: Scenario, queue: ScriptedQueue, **fields: object) -> Subscribe:
     """What the queue is told of a new consumer."""
     scene.receiver("/queues/q", **fields)
     (subscribe,) = queue.told_only(Subscribe)
     return subscribe
 
 
-def test_priority_and_time_out_are_link_properties(scene: Scene) -> None:
+def test_priority_and_time_out_are_link_properties(scene: Scenario) -> None:
     """rabbitmq:priority of any integer type, rabbitmq:consumer-timeout in ms; without them the defaults."""
     queue = quorum(scene)
     name = "connection C, session 0, link 'link-9'"
@@ -166,7 +166,7 @@ def test_priority_and_time_out_are_link_properties(scene: Scene) -> None:
     assert (found.priority, found.timeout_ms) == (7, 5000)
 
 
-def test_a_number_that_no_log_can_hold_is_refused(scene: Scene) -> None:
+def test_a_number_that_no_log_can_hold_is_refused(scene: Scenario) -> None:
     """An unsigned long may be larger than what a quorum queue writes down."""
     queue = quorum(scene)
     for handle, name in enumerate(("priority", "consumer-timeout")):
@@ -179,7 +179,7 @@ def test_a_number_that_no_log_can_hold_is_refused(scene: Scene) -> None:
 # --- settling -------------------------------------------------------------------------------------
 
 
-def consuming(scene: Scene, queue: Puppet, count: int = 3, **fields: object) -> list[str]:
+def consuming(scene: Scenario, queue: ScriptedQueue, count: int = 3, **fields: object) -> list[str]:
     """A consumer that has `count` unsettled deliveries with the keys 100, 101, ..."""
     scene.receiver("/queues/q", **fields)
     came = scene.do(f"C> FLOW h=9 dc=0 cr={count}")
@@ -211,7 +211,7 @@ def consuming(scene: Scene, queue: Puppet, count: int = 3, **fields: object) -> 
         ("modified(failed,undeliverable)", DeliveryOutcome.DISCARD_FAILED),
     ],
 )
-def test_each_outcome_is_a_verdict(state: str, delivery_outcome: DeliveryOutcome, scene: Scene) -> None:
+def test_each_outcome_is_a_verdict(state: str, delivery_outcome: DeliveryOutcome, scene: Scenario) -> None:
     """Those that count as a failed attempt say so, whatever becomes of the message."""
     queue = quorum(scene)
     consuming(scene, queue)
@@ -247,7 +247,7 @@ def list_or_plain(value: Any) -> Any:
 def test_annotations_of_modified_go_to_quorum_queues() -> None:
     """Encoded, to be merged; classic queues keep messages as they were published."""
     for kind, kept in (("quorum", True), ("classic", False)):
-        scene = Scene()
+        scene = Scenario()
         queue = quorum(scene) if kind == "quorum" else puppet(scene)
         consuming(scene, queue)
         state = Modified(message_annotations={Symbol("x-why"): "late"})
@@ -260,7 +260,7 @@ def test_annotations_of_modified_go_to_quorum_queues() -> None:
             assert settle.annotations == b""
 
 
-def test_a_quorum_queue_is_waited_for(scene: Scene) -> None:
+def test_a_quorum_queue_is_waited_for(scene: Scenario) -> None:
     """The client hears that we have settled when the decision cannot be lost any more."""
     queue = quorum(scene)
     consuming(scene, queue)
@@ -277,7 +277,7 @@ def test_a_quorum_queue_is_waited_for(scene: Scene) -> None:
     ]
 
 
-def test_who_settles_alone_is_not_answered(scene: Scene) -> None:
+def test_who_settles_alone_is_not_answered(scene: Scenario) -> None:
     """settled=true asks the queue for no answer."""
     queue = quorum(scene)
     consuming(scene, queue)
@@ -285,7 +285,7 @@ def test_who_settles_alone_is_not_answered(scene: Scene) -> None:
     assert queue.told_only(Settle)[0].answer is False
 
 
-def test_what_the_client_settles_before_the_answer_is_not_answered(scene: Scene) -> None:
+def test_what_the_client_settles_before_the_answer_is_not_answered(scene: Scenario) -> None:
     """It has forgotten the deliveries: an answer would be about nothing."""
     queue = quorum(scene)
     consuming(scene, queue)
@@ -300,7 +300,7 @@ def test_what_the_client_settles_before_the_answer_is_not_answered(scene: Scene)
 # --- leaving --------------------------------------------------------------------------------------
 
 
-def left_with(scene: Scene, queue: Puppet) -> DeliveryOutcome:
+def left_with(scene: Scenario, queue: ScriptedQueue) -> DeliveryOutcome:
     """What the queue is told of deliveries that the client held."""
     (gone,) = queue.told_only(Unsubscribe)
     return gone.delivery_outcome
@@ -310,7 +310,7 @@ def left_with(scene: Scene, queue: Puppet) -> DeliveryOutcome:
     ("kind", "delivery_outcome"), [("classic", DeliveryOutcome.REQUEUE), ("quorum", DeliveryOutcome.REQUEUE)]
 )
 def test_a_link_that_is_detached_gives_back_what_it_holds(
-    kind: str, delivery_outcome: DeliveryOutcome, scene: Scene
+    kind: str, delivery_outcome: DeliveryOutcome, scene: Scenario
 ) -> None:
     queue = quorum(scene) if kind == "quorum" else puppet(scene)
     consuming(scene, queue)
@@ -324,7 +324,7 @@ def test_a_link_that_is_detached_gives_back_what_it_holds(
     [("classic", DeliveryOutcome.REQUEUE), ("quorum", DeliveryOutcome.REQUEUE_FAILED)],
 )
 def test_a_session_that_is_gone_has_failed_with_what_it_held(
-    how: str, kind: str, delivery_outcome: DeliveryOutcome, scene: Scene
+    how: str, kind: str, delivery_outcome: DeliveryOutcome, scene: Scenario
 ) -> None:
     """For quorum queues, which count that; classic queues have one rule for all ends."""
     queue = quorum(scene) if kind == "quorum" else puppet(scene)
@@ -341,7 +341,7 @@ def test_a_session_that_is_gone_has_failed_with_what_it_held(
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "single_active_consumer_quorum_queue_notification")
 @pytest.mark.parametrize("active", [True, False])
-def test_a_client_hears_with_its_attach_whether_it_is_the_active_one(active: bool, scene: Scene) -> None:
+def test_a_client_hears_with_its_attach_whether_it_is_the_active_one(active: bool, scene: Scenario) -> None:
     """The attach is answered when the queue has spoken, so the client knows as soon as it is attached. A flow
     that it has sent meanwhile counts: what it is told is the link's state as it is."""
     queue = quorum(scene, single_active=True)
@@ -355,7 +355,7 @@ def test_a_client_hears_with_its_attach_whether_it_is_the_active_one(active: boo
     assert happen(scene, queue.reply(credit)) == []
 
 
-def test_a_queue_that_goes_before_it_has_spoken_refuses_the_attach(scene: Scene) -> None:
+def test_a_queue_that_goes_before_it_has_spoken_refuses_the_attach(scene: Scenario) -> None:
     """And the client's detach, which is on its way by then, is the answer to ours."""
     queue = quorum(scene, single_active=True)
     scene.do("C> ATTACH h=9 source=/queues/q ; FLOW h=9 dc=0 cr=10 ; DETACH h=9 closed=true")
@@ -367,7 +367,7 @@ def test_a_queue_that_goes_before_it_has_spoken_refuses_the_attach(scene: Scene)
     assert scene.receiver("/queues/other", 9)[-1].startswith("B> DETACH h=9")
 
 
-def test_an_attach_that_the_queue_has_not_answered_ends_with_the_right_to_read(scene: Scene) -> None:
+def test_an_attach_that_the_queue_has_not_answered_ends_with_the_right_to_read(scene: Scenario) -> None:
     """As one that is answered would: there is no way around the check."""
     queue = quorum(scene, single_active=True)
     scene.receiver("/queues/q")
@@ -381,7 +381,7 @@ def test_an_attach_that_the_queue_has_not_answered_ends_with_the_right_to_read(s
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "link_state_properties_consumer_activation_test")
-def test_a_waiting_consumer_hears_that_it_became_the_active_one(scene: Scene) -> None:
+def test_a_waiting_consumer_hears_that_it_became_the_active_one(scene: Scenario) -> None:
     queue = quorum(scene, single_active=True)
     scene.receiver("/queues/q")
     happen(scene, ActiveChanged(queue.ref, False))
@@ -397,7 +397,7 @@ def test_a_waiting_consumer_hears_that_it_became_the_active_one(scene: Scene) ->
 def test_a_waiting_consumers_echo_and_drain_are_answered() -> None:
     """One flow each, without the news that it has heard."""
     for asked in ("echo=true", "drain=true"):
-        scene = Scene()
+        scene = Scenario()
         queue = quorum(scene, single_active=True)
         scene.receiver("/queues/q")
         happen(scene, ActiveChanged(queue.ref, False))
@@ -408,7 +408,7 @@ def test_a_waiting_consumers_echo_and_drain_are_answered() -> None:
         assert ("dc=10 cr=0" if "drain" in asked else "dc=0 cr=10") in line
 
 
-def test_news_of_becoming_inactive_follow_the_deliveries_made_before(scene: Scene) -> None:
+def test_news_of_becoming_inactive_follow_the_deliveries_made_before(scene: Scenario) -> None:
     """They were for the active consumer; the flow does not overtake them."""
     queue = quorum(scene, single_active=True)
     scene.receiver("/queues/q")
@@ -430,11 +430,11 @@ def test_news_of_becoming_inactive_follow_the_deliveries_made_before(scene: Scen
     note="told in AMQP 1.0 only",
 )
 @pytest.mark.parametrize("arguments", [{}, SAC, QUORUM], ids=str)
-def test_other_queues_have_no_news(arguments: dict[str, Any], scene: Scene) -> None:
+def test_other_queues_have_no_news(arguments: dict[str, Any], scene: Scenario) -> None:
     """Classic queues, and those without a single active consumer."""
     declare(scene.world.catalog, scene.world.vhost, "q", arguments=arguments)
     box = scene.world.queues["q"]
-    queue = Puppet("q", box, box.inbox)
+    queue = ScriptedQueue("q", box, box.inbox)
     scene.receiver("/queues/q")
     scene.do("C> FLOW h=9 dc=0 cr=10")
     (credit,) = queue.told_only(Credit)
@@ -447,7 +447,7 @@ def test_other_queues_have_no_news(arguments: dict[str, Any], scene: Scene) -> N
 @pytest.mark.rabbitmq(
     "amqp_client_SUITE", "consumer_timeout_quorum_queue_consumer_arg", "consumer_timeout_quorum_queue_policy"
 )
-def test_deliveries_held_too_long_are_released_and_not_settled(scene: Scene) -> None:
+def test_deliveries_held_too_long_are_released_and_not_settled(scene: Scenario) -> None:
     """The link goes on; the client still settles them, and the queue hears nothing of that."""
     queue = quorum(scene)
     consuming(scene, queue)
@@ -461,7 +461,7 @@ def test_deliveries_held_too_long_are_released_and_not_settled(scene: Scene) -> 
     assert queue.told() == [Same(Settle(queue.ref, [101], DeliveryOutcome.ACCEPT))]
 
 
-def test_deliveries_held_too_long_that_never_left_do_not_leave(scene: Scene) -> None:
+def test_deliveries_held_too_long_that_never_left_do_not_leave(scene: Scenario) -> None:
     """The queue has them again: sent now, they would be there twice."""
     queue = quorum(scene)
     scene.receiver("/queues/q")
@@ -477,7 +477,7 @@ def test_deliveries_held_too_long_that_never_left_do_not_leave(scene: Scene) -> 
     assert (renewed.delivery_count, renewed.credit) == (3, 2), "what was taken back is asked for again"
 
 
-def test_settings_of_the_queue_decide_who_is_told_of_activity(scene: Scene) -> None:
+def test_settings_of_the_queue_decide_who_is_told_of_activity(scene: Scenario) -> None:
     """They are those of the moment of the attach."""
     queue = quorum(scene, single_active=True)
     declared = scene.world.vhost.lookup("q")

@@ -23,8 +23,8 @@ from amqp10broker.sessions.counters import (
     Whose,
 )
 from amqp10broker.sessions.messages import SessionMessage
-from tests.support.puppet import Puppet
-from tests.support.scene import Scene, content
+from tests.support.scenario import Scenario, content
+from tests.support.scripted_queue import ScriptedQueue
 
 BUFFER = 65_536
 
@@ -110,9 +110,9 @@ FIRST = 1000
 """Delivery-ids that take as many bytes as most do: a layout holds for them."""
 
 
-def _scene(*targets: str, settled: bool = True) -> Scene:
+def _scene(*targets: str, settled: bool = True) -> Scenario:
     """One link for each target, each of which has sent a first message, whose layout is known since then."""
-    scene = Scene("a", "b", "c")
+    scene = Scenario("a", "b", "c")
     mode = "settled" if settled else "unsettled"
     for handle, target in enumerate(targets):
         scene.sender(target, handle, snd_settle_mode=mode)
@@ -122,12 +122,12 @@ def _scene(*targets: str, settled: bool = True) -> Scene:
     return scene
 
 
-def _puppets(scene: Scene) -> dict[str, Puppet]:
-    return {name: Puppet(name, box, box.inbox) for name, box in scene.world.queues.items()}
+def _puppets(scene: Scenario) -> dict[str, ScriptedQueue]:
+    return {name: ScriptedQueue(name, box, box.inbox) for name, box in scene.world.queues.items()}
 
 
 def _in_one_read(
-    scene: Scene, sent: list[tuple[int, bytes]], *, settled: bool = True, again: int | None = None
+    scene: Scenario, sent: list[tuple[int, bytes]], *, settled: bool = True, again: int | None = None
 ) -> list[str]:
     """`again`: the place of one that has the delivery-id of the one before it."""
     lines = [
@@ -142,7 +142,7 @@ def _turns(count: int, links: int = LINKS) -> list[tuple[int, bytes]]:
     return [(number % links, content(f"m{number}", to="/queues/a")) for number in range(count)]
 
 
-def _publishes(puppet: Puppet) -> list[list[bytes]]:
+def _publishes(puppet: ScriptedQueue) -> list[list[bytes]]:
     return [[body for _, body in each.messages] for each in puppet.told_only(Publish)]
 
 

@@ -22,36 +22,36 @@ from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.sessions.diagnosis.wait_reasons import NO_WAIT, STUCK_MS, Wait, WaitContext, Waiting
 from amqp10broker.sessions.diagnosis.why_channel import channel_view
 from amqp10broker.sessions.diagnosis.why_link import session_view
-from tests.support.channel_world import World, WorldChannel
+from tests.support.channel_harness import ChannelEnds, Harness
 from tests.support.declaring import declare
-from tests.support.scene import Scene
+from tests.support.scenario import Scenario
 
 EARLY, LATER, NOW = 1_000, 4_000, 16_000
 
 
 @pytest.fixture
-def world() -> World:
-    world = World()
+def world() -> Harness:
+    world = Harness()
     declare(world.catalog, world.vhost, "q")
     return world
 
 
 @pytest.fixture
-def channel(world: World) -> WorldChannel:
+def channel(world: Harness) -> ChannelEnds:
     return at(world.channel(), EARLY)
 
 
-def at(channel: WorldChannel, now_ms: int) -> WorldChannel:
+def at(channel: ChannelEnds, now_ms: int) -> ChannelEnds:
     """The channel's wakes are at this time from now on."""
     channel.service.context.moment.ms = now_ms
     return channel
 
 
-def status(channel: WorldChannel, **around: Any) -> dict[str, Any]:
+def status(channel: ChannelEnds, **around: Any) -> dict[str, Any]:
     return document(channel_view(channel.service, WaitContext(NOW, **around)))
 
 
-def consumer(channel: WorldChannel, **around: Any) -> tuple[str | None, str | None, float | None]:
+def consumer(channel: ChannelEnds, **around: Any) -> tuple[str | None, str | None, float | None]:
     return waiting(status(channel, **around)["consumers"][0])
 
 
@@ -62,7 +62,7 @@ def waiting(thing: dict[str, Any]) -> tuple[str | None, str | None, float | None
 # --- consumers ------------------------------------------------------------------------------------
 
 
-def test_a_prefetch_that_is_used_up(channel: WorldChannel) -> None:
+def test_a_prefetch_that_is_used_up(channel: ChannelEnds) -> None:
     """Since the delivery that used it up; what is ready stands beside it."""
     channel.say(BasicQos(0, 2, False))
     channel.consume("q", "c")
@@ -78,7 +78,7 @@ def test_a_prefetch_that_is_used_up(channel: WorldChannel) -> None:
     )
 
 
-def test_a_client_that_acknowledges_too_slowly(channel: WorldChannel) -> None:
+def test_a_client_that_acknowledges_too_slowly(channel: ChannelEnds) -> None:
     """When it did so last is told."""
     channel.say(BasicQos(0, 1, False))
     channel.publish("q", b"x", b"x")
@@ -90,7 +90,7 @@ def test_a_client_that_acknowledges_too_slowly(channel: WorldChannel) -> None:
     assert "the client acknowledged last 12 s ago; 0 messages ready in queue 'q'" in why
 
 
-def test_a_prefetch_of_the_whole_channel(channel: WorldChannel) -> None:
+def test_a_prefetch_of_the_whole_channel(channel: ChannelEnds) -> None:
     """Another consumer of the channel may hold all of it."""
     channel.say(BasicQos(0, 2, True))
     channel.publish("q", *[b"x"] * 4)
@@ -107,7 +107,7 @@ def test_a_prefetch_of_the_whole_channel(channel: WorldChannel) -> None:
     )
 
 
-def test_room_that_an_acknowledgement_made_is_the_beginning_of_the_wait(channel: WorldChannel) -> None:
+def test_room_that_an_acknowledgement_made_is_the_beginning_of_the_wait(channel: ChannelEnds) -> None:
     """Before it the prefetch was used up: that was another wait."""
     channel.say(BasicQos(0, 1, False))
     channel.consume("q", "c")
@@ -118,7 +118,7 @@ def test_room_that_an_acknowledgement_made_is_the_beginning_of_the_wait(channel:
     assert (code, for_s) == ("queue-empty", 12.0)
 
 
-def test_a_client_that_does_not_read(channel: WorldChannel) -> None:
+def test_a_client_that_does_not_read(channel: ChannelEnds) -> None:
     """Its consumer and its channel wait for the same socket."""
     channel.budget_bytes = 0
     channel.consume("q", "c")
@@ -136,7 +136,7 @@ def test_a_client_that_does_not_read(channel: WorldChannel) -> None:
 
 
 @pytest.mark.parametrize("no_ack", [False, True])
-def test_the_socket_has_not_taken_the_only_message(channel: WorldChannel, no_ack: bool) -> None:
+def test_the_socket_has_not_taken_the_only_message(channel: ChannelEnds, no_ack: bool) -> None:
     """All of it is with the writer: the queue is empty, but that is not what the client waits for."""
     channel.consume("q", "c", no_ack=no_ack)
     channel.publish("q", b"x")
@@ -164,7 +164,7 @@ UNREAD = [
 @pytest.mark.parametrize(("around", "code", "says"), UNREAD)
 @pytest.mark.parametrize("qos", [BasicQos(0, 1, False), BasicQos(0, 1, True), BasicQos(0, 0, False)])
 def test_acknowledgements_that_nobody_reads(
-    channel: WorldChannel, qos: BasicQos, around: dict[str, Any], code: str, says: str
+    channel: ChannelEnds, qos: BasicQos, around: dict[str, Any], code: str, says: str
 ) -> None:
     """That the client has acknowledged nothing is not known then: the connection is not read."""
     channel.say(qos)
@@ -178,7 +178,7 @@ def test_acknowledgements_that_nobody_reads(
 
 @pytest.mark.parametrize(("around", "code", "says"), UNREAD)
 def test_a_consumer_of_an_empty_queue_does_not_wait_for_the_reader(
-    channel: WorldChannel, around: dict[str, Any], code: str, says: str
+    channel: ChannelEnds, around: dict[str, Any], code: str, says: str
 ) -> None:
     """Nothing that its client could send would change it."""
     channel.consume("q", "c")
@@ -186,7 +186,7 @@ def test_a_consumer_of_an_empty_queue_does_not_wait_for_the_reader(
 
 
 def test_an_acknowledgement_behind_a_method_that_a_queue_has_not_answered(
-    world: World, channel: WorldChannel
+    world: Harness, channel: ChannelEnds
 ) -> None:
     """It has come, and is not handled; until it comes it is the client's turn."""
     declare(world.catalog, world.vhost, "busy")
@@ -209,7 +209,7 @@ def test_an_acknowledgement_behind_a_method_that_a_queue_has_not_answered(
 
 
 @pytest.mark.parametrize("qos", [BasicQos(0, 2, False), BasicQos(0, 2, True), BasicQos(0, 0, False)])
-def test_acknowledgements_that_are_not_committed(channel: WorldChannel, qos: BasicQos) -> None:
+def test_acknowledgements_that_are_not_committed(channel: ChannelEnds, qos: BasicQos) -> None:
     """The client did acknowledge them: what is missing is tx.commit."""
     decided = "the client has decided on 1 of them in a transaction and not committed it"
     channel.publish("q", b"x", b"y")
@@ -226,7 +226,7 @@ def test_acknowledgements_that_are_not_committed(channel: WorldChannel, qos: Bas
     assert decided not in str(consumer(channel)[1])
 
 
-def test_a_queue_that_has_not_answered(world: World, channel: WorldChannel) -> None:
+def test_a_queue_that_has_not_answered(world: Harness, channel: ChannelEnds) -> None:
     channel.consume("q", "c")
     world.box("q").stalled = True
     at(channel, LATER)
@@ -247,7 +247,7 @@ def test_a_queue_that_has_not_answered(world: World, channel: WorldChannel) -> N
 # --- channels -------------------------------------------------------------------------------------
 
 
-def test_a_client_that_could_publish(channel: WorldChannel) -> None:
+def test_a_client_that_could_publish(channel: ChannelEnds) -> None:
     channel.say(ConfirmSelect())
     at(channel, LATER)
     channel.publish("q", b"x")
@@ -260,7 +260,7 @@ def test_a_client_that_could_publish(channel: WorldChannel) -> None:
 
 def test_a_queue_that_does_not_follow_holds_the_connection() -> None:
     """Credit flow: which queue, how much it has not confirmed, since when."""
-    world = World(config=Config(credit_flow_initial=4, credit_flow_more_after=2))
+    world = Harness(config=Config(credit_flow_initial=4, credit_flow_more_after=2))
     declare(world.catalog, world.vhost, "q")
     channel = at(world.channel(), EARLY)
     world.box("q").stalled = True
@@ -273,7 +273,7 @@ def test_a_queue_that_does_not_follow_holds_the_connection() -> None:
     )
 
 
-def test_another_channel_holds_the_connection(channel: WorldChannel) -> None:
+def test_another_channel_holds_the_connection(channel: ChannelEnds) -> None:
     """Which one is told: there the cause stands."""
     assert waiting(status(channel, held_by="channel 7", held_ms=LATER)) == (
         "reader-held",
@@ -282,7 +282,7 @@ def test_another_channel_holds_the_connection(channel: WorldChannel) -> None:
     )
 
 
-def test_an_alarm_blocks_the_connection(channel: WorldChannel) -> None:
+def test_an_alarm_blocks_the_connection(channel: ChannelEnds) -> None:
     """Which alarm, and since when; it counts more than what else there is."""
     code, why, for_s = waiting(
         status(channel, alarms=("disk", "memory"), blocked_ms=LATER, held_by="channel 3", held_ms=EARLY)
@@ -291,7 +291,7 @@ def test_an_alarm_blocks_the_connection(channel: WorldChannel) -> None:
     assert why.startswith("the alarm of disk and memory is on")
 
 
-def test_a_method_that_a_queue_has_not_answered(world: World, channel: WorldChannel) -> None:
+def test_a_method_that_a_queue_has_not_answered(world: Harness, channel: ChannelEnds) -> None:
     """Which method and queue, and what waits behind it."""
     world.box("q").stalled = True
     at(channel, LATER)
@@ -303,7 +303,9 @@ def test_a_method_that_a_queue_has_not_answered(world: World, channel: WorldChan
     )
 
 
-def test_the_reader_waits_for_a_channel_that_waits_for_an_answer(world: World, channel: WorldChannel) -> None:
+def test_the_reader_waits_for_a_channel_that_waits_for_an_answer(
+    world: Harness, channel: ChannelEnds
+) -> None:
     """No queue's credit is used up: it is the method that holds the connection."""
     world.box("q").stalled = True
     at(channel, LATER)
@@ -318,7 +320,7 @@ def test_the_reader_waits_for_a_channel_that_waits_for_an_answer(world: World, c
     )
 
 
-def test_a_commit_that_waits_for_confirms(world: World, channel: WorldChannel) -> None:
+def test_a_commit_that_waits_for_confirms(world: Harness, channel: ChannelEnds) -> None:
     channel.say(TxSelect())
     world.box("q").stalled = True
     at(channel, LATER)
@@ -338,7 +340,7 @@ class Timed:
     """A session whose lines are said at given times."""
 
     def __init__(self) -> None:
-        self.scene = Scene("q")
+        self.scene = Scenario("q")
 
     def at(self, ms: int, *lines: str) -> None:
         self._service.moment.ms = ms

@@ -26,9 +26,9 @@ from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.logfile import JOURNAL
 from amqp10broker.storage.record import FileHeader, Purpose, Record
 from amqp10broker.storage.stream_files import FileShelf, part_of
+from tests.support.catalog_log import logged_catalog
 from tests.support.declaring import declare, declare_exchange
 from tests.support.disks import SimDisk
-from tests.support.kept_entries import kept_catalog
 from tests.support.streams import make_room
 
 DISK = Disk()
@@ -279,7 +279,7 @@ def data(tmp_path: Path) -> Path:
     """A data folder with a journal of four files, a catalog, and a stream of two segments."""
     path = tmp_path / "data"
     folder = open_data_folder(DISK, str(path), "a test")
-    catalog, kept = kept_catalog()
+    catalog, kept = logged_catalog()
     catalog.apply([Put(NUMBERS, 6)])
     declare(catalog, "/", "s", arguments={"x-queue-type": "stream"})
     log = open_catalog_log(DISK, folder, folder.inventory.part("catalog"))

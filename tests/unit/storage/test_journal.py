@@ -13,7 +13,7 @@ from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.record import HEADER_BYTES, RECORD_BYTES, Record
 from tests.support.disks import PowerLoss, SimDisk
 from tests.support.inventories import inventory_on
-from tests.support.journals import FOLDER, LONG, World, file_name, new_disk, walk
+from tests.support.journal_harness import FOLDER, LONG, Harness, file_name, new_disk, walk
 
 
 def _open(disk: SimDisk, file_bytes_max: int = 10_000) -> tuple[Journal, list[Record]]:
@@ -215,13 +215,13 @@ def test_few_descriptors_stay_open_and_none_after_closing(monkeypatch: pytest.Mo
 # --- cleaning -----------------------------------------------------------------------------------
 
 
-def _world(seed: int = 0, file_bytes_max: int = 600) -> World:
-    world = World(new_disk(seed), file_bytes_max)
+def _world(seed: int = 0, file_bytes_max: int = 600) -> Harness:
+    world = Harness(new_disk(seed), file_bytes_max)
     world.recover()
     return world
 
 
-def _filled(files: int) -> World:
+def _filled(files: int) -> Harness:
     world = _world(file_bytes_max=1000)
     while world.journal.files <= files:
         world.put(100)
@@ -477,9 +477,9 @@ def test_a_next_file_that_cannot_be_made_does_not_hold_up_the_last_one() -> None
     assert len(world.restart()) == 2
 
 
-def _failing(seed: int, at: int, code: int) -> tuple[World, bool]:
+def _failing(seed: int, at: int, code: int) -> tuple[Harness, bool]:
     """Walk with the call of that number failing; whether it was a sync, after which nothing goes on."""
-    world = World(new_disk(seed))
+    world = Harness(new_disk(seed))
     world.disk.fail = {at: code}
     rng = random.Random(seed)
     while True:
@@ -517,7 +517,7 @@ def test_whichever_call_fails_it_is_told_and_nothing_durable_is_lost(seed: int, 
 def test_what_was_removed_does_not_come_back_alone_and_what_is_there_has_no_hole() -> None:
     # Many files, few live: removals and creations of names in any order of durability.
     for seed in range(150 if LONG else 30):
-        world = World(new_disk(seed), 150)
+        world = Harness(new_disk(seed), 150)
         rng = random.Random(seed)
         world.recover()
         world.disk.lose_power_at = len(world.disk.calls) + rng.randrange(200)
@@ -526,7 +526,7 @@ def test_what_was_removed_does_not_come_back_alone_and_what_is_there_has_no_hole
         world.recover()
 
 
-def _until_power_loss(world: World, rng: random.Random) -> None:
+def _until_power_loss(world: Harness, rng: random.Random) -> None:
     try:
         while True:
             for _ in range(3):

@@ -31,7 +31,7 @@ from amqp10broker.storage.record import (
 )
 from tests.support.disks import PowerLoss, SimDisk
 from tests.support.inventories import inventory_on
-from tests.support.journals import FOLDER, LONG, World, file_name, new_disk, walk
+from tests.support.journal_harness import FOLDER, LONG, Harness, file_name, new_disk, walk
 
 HEADER = FileHeader(Purpose.CATALOG, 0, 77)
 PATH = "/log"
@@ -450,9 +450,9 @@ STEPS = 40
 STATES = 4 if LONG else 2
 
 
-def _walked(seed: int, lose_power_at: int | None) -> World:
+def _walked(seed: int, lose_power_at: int | None) -> Harness:
     # With a reserve the next file is made in advance, and found by the start that follows.
-    world = World(new_disk(seed), reserve_bytes=900 if seed % 2 else 0)
+    world = Harness(new_disk(seed), reserve_bytes=900 if seed % 2 else 0)
     world.disk.lose_power_at = lose_power_at
     try:
         world.recover()

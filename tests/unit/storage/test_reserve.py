@@ -14,14 +14,14 @@ from amqp10broker.storage import journal as journal_module
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.record import RECORD_BYTES
 from tests.support.disks import SECTOR_BYTES, Inode, SimDisk
-from tests.support.journals import FOLDER, World, file_name, new_disk
+from tests.support.journal_harness import FOLDER, Harness, file_name, new_disk
 
 FILE = 8000
 RESERVE = 12_000
 
 
-def _world() -> World:
-    world = World(new_disk(), FILE, RESERVE)
+def _world() -> Harness:
+    world = Harness(new_disk(), FILE, RESERVE)
     world.recover()
     world.commit()
     return world
@@ -166,7 +166,7 @@ def test_a_full_file_keeps_no_room_behind_its_end() -> None:
 def test_a_system_that_cannot_allocate_has_no_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = new_disk()
     monkeypatch.setattr(disk, "allocate", lambda fd, end: False)
-    world = World(disk, FILE, RESERVE)
+    world = Harness(disk, FILE, RESERVE)
     world.recover()
     world.put(100, 300)
     assert (world.journal.shortage, world.journal.room_bytes) == (None, 0)
@@ -195,7 +195,7 @@ def test_a_full_file_whose_room_cannot_be_given_back_stops_nothing_for_want_of_r
     world.recover()
 
 
-def _go_on_to_file(world: World, number: int) -> None:
+def _go_on_to_file(world: Harness, number: int) -> None:
     while world.journal.files < number:
         world.put(100)
 

@@ -13,12 +13,12 @@ from amqp10broker.observe.flow_events import NO_REASON, EventKind
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.queues.commands import TimedOut
 from amqp10broker.sessions.diagnosis.wait_reasons import Wait, WaitContext
-from tests.support.channel_world import World, WorldChannel
+from tests.support.channel_harness import ChannelEnds, Harness
 from tests.support.clocked_queue import ClockedQueue
 from tests.support.declaring import declare
-from tests.support.scene import Scene
+from tests.support.scenario import Scenario
+from tests.support.session_harness import FakeQueueTask
 from tests.support.watching import Seen, reasons, total
-from tests.support.world import WorldQueue
 
 S = 1_000_000_000
 
@@ -27,7 +27,7 @@ class Watched:
     """A channel with a queue `q` that is observed when the test says so, each time a millisecond later."""
 
     def __init__(self, **arguments: Any) -> None:
-        self.channel: WorldChannel = World().channel()
+        self.channel: ChannelEnds = Harness().channel()
         self.world = self.channel.world
         declare(self.world.catalog, self.world.vhost, "q", arguments=arguments)
         self.seen = Seen()
@@ -192,7 +192,7 @@ class SessionWatched:
     """A scene that is observed after each line, one millisecond apart."""
 
     def __init__(self, *queues: str, begin: str = "C> BEGIN") -> None:
-        self.scene = Scene(*queues)
+        self.scene = Scenario(*queues)
         if begin != "C> BEGIN":
             self.scene.do("C> END", begin)
         self.client = self.scene.world.clients["C"]
@@ -315,7 +315,7 @@ def test_a_consumer_that_is_not_the_active_one() -> None:
 
     def start_queue(spec: QueueSpec) -> Any:
         queue = ClockedQueue(spec)
-        running = scene.world.queues[spec.name] = WorldQueue(scene.world, queue)  # type: ignore[arg-type]
+        running = scene.world.queues[spec.name] = FakeQueueTask(scene.world, queue)  # type: ignore[arg-type]
         return running
 
     scene.world.start_queue = start_queue  # type: ignore[method-assign]

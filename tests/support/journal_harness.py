@@ -55,7 +55,7 @@ class Copy:
 
 
 @dataclass
-class World:
+class Harness:
     """What was done with a journal, and what must come of it."""
 
     disk: SimDisk
@@ -265,7 +265,7 @@ def decode(record: Record) -> tuple[int, int]:
     return int(record.payload.split(b":", 1)[0]), len(record.payload)
 
 
-def walk(world: World, rng: random.Random, steps: int) -> None:
+def walk(world: Harness, rng: random.Random, steps: int) -> None:
     for _ in range(steps):
         deed = rng.randrange(10)
         if deed < 4:

@@ -19,7 +19,8 @@ from amqp10broker.protocols.amqp091.content import Content
 from amqp10broker.protocols.amqp091.methods import Method
 from amqp10broker.queues.commands import Command, DeliveryOutcome, Publish, Purge, Settle
 from amqp10broker.sessions.counters import ClientCounters
-from tests.support.channel_world import Got, QueueBox, World, WorldChannel, WorldConnection
+from tests.support.channel_harness import ChannelEnds, ConnectionEnds, FakeQueueTask, Got, Harness
+from tests.support.queue_handles import WaitingQueue
 from tests.support.queue_inside import consumers_of, fresh_of, returned_of
 
 Draw = Callable[[int], int]
@@ -33,7 +34,7 @@ BOTH = "both"
 ENDS = (DeliveryOutcome.ACCEPT, DeliveryOutcome.DISCARD, DeliveryOutcome.DISCARD_FAILED)
 
 
-class WatchedBox(QueueBox):
+class WatchedBox(FakeQueueTask):
     """A queue that notes what it takes and what is settled.
 
     Attributes:
@@ -42,14 +43,14 @@ class WatchedBox(QueueBox):
         purged: how many went by a purge.
     """
 
-    def __init__(self, spec: QueueSpec, forget: Callable[[QueueBox], None]) -> None:
-        super().__init__(spec, forget)
+    def __init__(self, spec: QueueSpec, on_deleted: Callable[[WaitingQueue], None]) -> None:
+        super().__init__(spec, on_deleted)
         self.taken: list[int] = []
         self.done: Counter[int] = Counter()
         self.purged = 0
 
-    def run(self, letters: int) -> None:
-        for command in list(self.letters)[:letters]:
+    def run(self, commands: int) -> None:
+        for command in list(self.commands)[:commands]:
             self._note(command)
             super().run(1)
 
@@ -81,10 +82,10 @@ class WatchedBox(QueueBox):
         ]
 
 
-class WatchedWorld(World):
+class WatchedWorld(Harness):
     """A world whose queues take notes."""
 
-    def start_queue(self, queue: QueueSpec) -> QueueBox:
+    def start_queue(self, queue: QueueSpec) -> FakeQueueTask:
         box = WatchedBox(queue, self._forget)
         self.boxes.append(box)
         return box
@@ -132,7 +133,7 @@ class Watch:
     """
 
     walk: Walk
-    channel: WorldChannel
+    channel: ChannelEnds
     open: bool = True
     mode: str = "plain"
     asked: deque[Asked] = field(default_factory=deque)
@@ -431,7 +432,7 @@ class Walk:
             setup.call(methods.QueueBind(name, "amq.fanout", ""))
         self.setup = setup
         self.world.on_written = self._on_written
-        self.slots: list[WorldConnection] = []
+        self.slots: list[ConnectionEnds] = []
         for _ in range(CONNECTIONS):
             self._connect()
 
@@ -470,7 +471,7 @@ class Walk:
         for connection in self.world.connections:
             assert connection.fault is None, connection.fault
 
-    def _on_written(self, channel: WorldChannel) -> None:
+    def _on_written(self, channel: ChannelEnds) -> None:
         for watch in self.watches:
             if watch.channel is channel:
                 watch.look(channel.take())
@@ -508,7 +509,7 @@ class Walk:
             watch.channel.take_letters(1 + self.draw(4), answers_first=bool(self.draw(2)))
             watch.channel.wake([0, 1, 100, 65_536, 65_536][self.draw(5)])
         elif kind == 2:
-            boxes = [box for box in self.world.boxes if box.letters]
+            boxes = [box for box in self.world.boxes if box.commands]
             if boxes:
                 self._pick(boxes).run(1 + self.draw(8))
         else:

@@ -11,7 +11,7 @@ from amqp10broker.metadata.plan import LATER, Decided, Postponed
 from amqp10broker.queues.commands import RequestRef
 
 
-class Slow:
+class DeferredDecisions:
     """A `metadata.catalog.Propose` that decides when a test calls for it, what was `proposed` first first."""
 
     def __init__(self, catalog: Catalog) -> None:

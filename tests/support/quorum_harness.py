@@ -38,13 +38,13 @@ from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.raft.groups import Groups, Member
 from amqp10broker.raft.ids import is_first, member_id, node_of
 from amqp10broker.raft.messages import Message
-from tests.support.small_journal import SmallJournal
+from tests.support.memory_journal import MemoryJournal
 
 GROUP = 7
 HEAD = make_head(None, None, "", "q")
 
 
-class Journal(SmallJournal):
+class Journal(MemoryJournal):
     """Only what was synced survives a loss of power, and perhaps some of the rest.
 
     Attributes:
@@ -126,7 +126,7 @@ class Journal(SmallJournal):
 class Node:
     """One node with its member; `leads` is the keeper's, `usable` the cluster's machine version."""
 
-    def __init__(self, world: World, me: int, journal: Journal) -> None:
+    def __init__(self, world: Harness, me: int, journal: Journal) -> None:
         self.world = world
         self.number = node_of(me)
         self.me = me
@@ -209,7 +209,7 @@ class Node:
         self.world.compare(self)
 
 
-class World:
+class Harness:
     """All nodes, and the network between them.
 
     Attributes:

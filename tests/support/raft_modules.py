@@ -29,7 +29,7 @@ class Patch:
     new: str
 
 
-class Room:
+class RaftModules:
     """What the room exports, by name: ``room.Raft``, ``room.Append``."""
 
     def __init__(self, modules: Sequence[ModuleType]) -> None:
@@ -41,11 +41,11 @@ class Room:
         return self.names[name]
 
 
-def the_room() -> Room:
-    return mutant("the_room", ())
+def raft_modules() -> RaftModules:
+    return mutant("raft_modules", ())
 
 
-def mutant(name: str, patches: Sequence[Patch]) -> Room:
+def mutant(name: str, patches: Sequence[Patch]) -> RaftModules:
     package = f"amqp10broker.raft_{name}" if patches else "amqp10broker.raft"
     modules = []
     for module in MODULES:
@@ -56,7 +56,7 @@ def mutant(name: str, patches: Sequence[Patch]) -> Room:
                 source = source.replace(patch.old, patch.new)
         source = source.replace("amqp10broker.raft.", f"{package}.")
         modules.append(load(f"{package}.{module}", source, "amqp10broker.raft."))
-    return Room(modules)
+    return RaftModules(modules)
 
 
 def load(name: str, source: str, real: str) -> ModuleType:

@@ -1,6 +1,6 @@
 """A broker without tasks, sockets and time: clients' raw frames in, every answer out, in exact order.
 
-`World` holds real `ClassicQueue`, `Catalog`, `Connection` and `BrokerSession` objects and carries their
+`Harness` holds real `ClassicQueue`, `Catalog`, `Connection` and `BrokerSession` objects and carries their
 letters as the tasks do (`runtime/connections/connection10.py`, `runtime/queues/queue_task.py`), one at a
 time and always in the same order; a session's turn is the one of its task (`sessions/context.py`).
 What tasks leave to chance is a switch here: a queue can be *stalled* (letters to it wait), *muted* (its
@@ -62,12 +62,12 @@ from amqp10broker.sessions.context import LinkNames
 from amqp10broker.sessions.diagnosis.wait_reasons import WaitContext
 from amqp10broker.sessions.diagnosis.why_link import session_view
 from amqp10broker.sessions.messages import AlarmChanged, ConfigChanged, Frames, Notice, SessionMessage
-from tests.support.askers import new_asker
 from tests.support.declaring import declare, remove
-from tests.support.handles import MachineHandle
 from tests.support.notation import body_bytes as make_body
 from tests.support.notation import build, message, show, show_bodies, show_message
-from tests.support.surroundings import make_catalog, make_context
+from tests.support.queue_handles import MachineHandle
+from tests.support.reply_addresses import new_reply_to
+from tests.support.session_context import make_catalog, make_context
 
 MASK = 0xFFFF_FFFF
 WRITER_BYTES = 65_536
@@ -86,7 +86,7 @@ class HeldPublish:
     settled: bool
 
 
-class WorldQueue(MachineHandle[ClassicQueue]):
+class FakeQueueTask(MachineHandle[ClassicQueue]):
     """A queue, and the switches on its way in and out.
 
     Attributes:
@@ -95,7 +95,7 @@ class WorldQueue(MachineHandle[ClassicQueue]):
         withholding: published messages wait; everything else goes on.
     """
 
-    def __init__(self, world: World, queue: ClassicQueue) -> None:
+    def __init__(self, world: Harness, queue: ClassicQueue) -> None:
         super().__init__(queue)
         self.world = world
         self.stalled = False
@@ -165,7 +165,7 @@ class WorldQueue(MachineHandle[ClassicQueue]):
 # --- sessions ------------------------------------------------------------------------------------
 
 
-class WorldSession:
+class FakeSessionTask:
     """A session and its letters; and its way to the writer, an `Outlet`."""
 
     def __init__(self, client: Client, service: BrokerSession, reply_to: ReplyTo) -> None:
@@ -265,15 +265,15 @@ class Client:
         asleep: its sessions have not had their turn: what comes is handled in one wake later.
     """
 
-    def __init__(self, world: World, label: str, open_fields: dict[str, str]) -> None:
+    def __init__(self, world: Harness, label: str, open_fields: dict[str, str]) -> None:
         self.world = world
         self.label = label
         self.blocked = False
         self.asleep = False
         self.bodies: list[bytes] | None = None
-        self.sessions: dict[int, WorldSession] = {}
+        self.sessions: dict[int, FakeSessionTask] = {}
         self.mine: dict[int, ClientSession] = {}
-        self.all_sessions: list[WorldSession] = []
+        self.all_sessions: list[FakeSessionTask] = []
         self._link_names = LinkNames()
         self.lost = False
         self._rest = b""
@@ -414,7 +414,7 @@ class Client:
                 self.stop()
 
     def _begin(self, event: BeginReceived) -> None:
-        reply_to = new_asker(f"connection {self.label}, session {event.channel}")
+        reply_to = new_reply_to(f"connection {self.label}, session {event.channel}")
         context = make_context(
             self.world.catalog,
             self.world.config,
@@ -433,7 +433,7 @@ class Client:
             frame_size_max=self.engine.frame_size_max,
             alarm=bool(self.world.alarms),
         )
-        session = WorldSession(self, service, reply_to)
+        session = FakeSessionTask(self, service, reply_to)
         self.sessions[event.channel] = session
         self.all_sessions.append(session)
 
@@ -522,7 +522,7 @@ class Client:
 # --- the whole -----------------------------------------------------------------------------------
 
 
-class World:
+class Harness:
     """Queues, clients and everything between them.
 
     Attributes:
@@ -536,9 +536,9 @@ class World:
         self.config = config or Config()
         self.chunk = chunk
         self.catalog = make_catalog(self)
-        self.queues: dict[str, WorldQueue] = {}
+        self.queues: dict[str, FakeQueueTask] = {}
         self.clients: dict[str, Client] = {}
-        self.sessions: dict[PeerId, WorldSession] = {}
+        self.sessions: dict[PeerId, FakeSessionTask] = {}
         self.resumable_links = ResumableLinks(self)
         self.boxes: dict[PeerId, ResumableLink] = {}
         self.now = 0
@@ -549,10 +549,10 @@ class World:
 
     # --- what the broker's rooms ask of their living room ----------------------------------------
 
-    def start_queue(self, queue: QueueSpec) -> WorldQueue:
+    def start_queue(self, queue: QueueSpec) -> FakeQueueTask:
         """As the broker: begin to run an empty queue."""
         name = queue.name
-        running = self.queues[name] = WorldQueue(
+        running = self.queues[name] = FakeQueueTask(
             self,
             ClassicQueue(
                 name, durable=queue.durable, settings=queue.settings, selector=selector_in(queue.arguments)
@@ -570,7 +570,7 @@ class World:
 
     def open(self, label: str, box: ResumableLink) -> ReplyTo:
         """As the broker: an address for a kept link."""
-        reply_to = new_asker(label)
+        reply_to = new_reply_to(label)
         self.boxes[reply_to.id] = box
         return reply_to
 
@@ -599,7 +599,7 @@ class World:
         del self.trace[:]
         return client
 
-    def declare(self, name: str, *, durable: bool = True) -> WorldQueue:
+    def declare(self, name: str, *, durable: bool = True) -> FakeQueueTask:
         declare(self.catalog, self.vhost, name, durable=durable)
         return self.queues[name]
 
@@ -610,7 +610,7 @@ class World:
         first = queue.published
         queue.published += count
         messages = [read(message(make_body(f"{body}{first + step}", size))) for step in range(count)]
-        queue.queue.apply(Publish(new_asker("elsewhere").publisher(), range(count), messages, True), 0)
+        queue.queue.apply(Publish(new_reply_to("elsewhere").publisher(), range(count), messages, True), 0)
         queue._take_effects()
         self.settle()
 
@@ -657,7 +657,7 @@ class World:
             session.letters.append(Notice.WRITER_READY)
         self.settle()
 
-    def living_sessions(self) -> Iterable[WorldSession]:
+    def living_sessions(self) -> Iterable[FakeSessionTask]:
         for client in self.clients.values():
             yield from client.sessions.values()
 

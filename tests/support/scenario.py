@@ -1,4 +1,4 @@
-"""A `World` with exchanges in it, and one client whose session and links a test talks about by line."""
+"""A `Harness` with exchanges in it, and one client whose session and links a test talks about by line."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.declaring import bind, declare_exchange, set_permission, set_topic_permission, unbind
 from tests.support.script import ScriptRunner
-from tests.support.world import World
+from tests.support.session_harness import Harness
 
 ACCEPTED = "state=accepted"
 RELEASED = "state=released"
 
 
-class Scene:
+class Scenario:
     """One client C with a session on channel 0. Every method that talks to the broker returns its lines."""
 
     def __init__(self, *queues: str) -> None:
@@ -29,7 +29,7 @@ class Scene:
         self.script.do("C> BEGIN")
 
     @property
-    def world(self) -> World:
+    def world(self) -> Harness:
         return self.script.world
 
     def do(self, *lines: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Channels of AMQP 0-9-1 without tasks, sockets and time: clients' bytes in, every answer out.
 
-`World` holds real `BrokerChannel`, `VirtualHost`, `ClassicQueue` and `VolatileQueue` objects and carries
+`Harness` holds real `BrokerChannel`, `VirtualHost`, `ClassicQueue` and `VolatileQueue` objects and carries
 their letters as the tasks do (`runtime/connections/connection091.py`,
 `runtime/queues/queue_task.py`); a channel's turn is the one of its task (`sessions/context.py`).
 What may be under way in a running broker is a list here; the test says what
@@ -40,7 +40,6 @@ from amqp10broker.protocols.amqp091.content import (
 from amqp10broker.protocols.amqp091.errors import AmqpHardError, ReplyCode
 from amqp10broker.protocols.amqp091.methods import Method
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
-from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Command, Effect, PeerId
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.routing.exchange import DIRECT_REPLY_TO
@@ -48,9 +47,9 @@ from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
 from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.messages import Frames, SessionMessage
-from tests.support.askers import new_asker
-from tests.support.handles import MachineHandle
-from tests.support.surroundings import ClientLog, make_catalog
+from tests.support.queue_handles import MachineHandle, WaitingQueue
+from tests.support.reply_addresses import new_reply_to
+from tests.support.session_context import ClientLog, make_catalog
 
 BUDGET_BYTES = 65_536
 ALL_CAPABILITIES = frozenset({"consumer_cancel_notify", "publisher_confirms", "basic.nack"})
@@ -60,7 +59,7 @@ Got = Method | Content
 """What a client receives: a method, or one with content."""
 
 
-CHANNELS: WeakValueDictionary[PeerId, WorldChannel] = WeakValueDictionary()
+CHANNELS: WeakValueDictionary[PeerId, ChannelEnds] = WeakValueDictionary()
 """Those that queues may answer; a channel that is over is not there, as a closed mailbox."""
 
 
@@ -72,34 +71,17 @@ def deliver(effects: dict[PeerId, list[Effect]]) -> None:
             channel.inbox.append(batch)
 
 
-class QueueBox(MachineHandle[ClassicQueue]):
-    """A queue and its letters that are not worked off; `World.rest` leaves those of a `stalled` one."""
+class FakeQueueTask(WaitingQueue):
+    """A queue that sends its effects to channels; `Harness.rest` leaves the commands of a `stalled` one."""
 
-    def __init__(self, spec: QueueSpec, forget: Callable[[QueueBox], None]) -> None:
-        super().__init__(
-            ClassicQueue(
-                spec.name, durable=spec.durable, auto_delete=spec.auto_delete, settings=spec.settings
-            )
-        )
-        self.spec = spec
-        self.letters: deque[Command] = deque()
-        self.stalled = False
-        self._forget = forget
+    stalled = False
 
-    def post(self, command: Command) -> None:
-        self.letters.append(command)
-
-    def run(self, letters: int) -> None:
-        """Work on some letters, as one wake of the queue's task."""
-        before = self.queue.deleted
-        for _ in range(min(letters, len(self.letters))):
-            self.queue.apply(self.letters.popleft(), 0)
-        if self.queue.deleted and not before:
-            self._forget(self)
-        deliver(self.queue.take_effects())
+    def run(self, commands: int) -> None:
+        """Apply the first commands in one step, as the queue's task does."""
+        deliver(self.work(commands))
 
 
-class VolatileBox(MachineHandle[VolatileQueue]):
+class VolatileHandle(MachineHandle[VolatileQueue]):
     """A queue of direct reply-to: answers at once."""
 
     def post(self, command: Command) -> None:
@@ -107,7 +89,7 @@ class VolatileBox(MachineHandle[VolatileQueue]):
         deliver(self.queue.take_effects())
 
 
-class World:
+class Harness:
     """A broker's queues and channels.
 
     Attributes:
@@ -122,19 +104,19 @@ class World:
         self.config = config or Config()
         self.catalog = make_catalog(self)
         self.vhost = self.catalog.lookup_vhost(VHOST)
-        self.boxes: list[QueueBox] = []
-        self.connections: list[WorldConnection] = []
+        self.boxes: list[FakeQueueTask] = []
+        self.connections: list[ConnectionEnds] = []
         self.strict = strict
         self.ended = ClientCounters()
-        self.on_written: Callable[[WorldChannel], None] | None = None
+        self.on_written: Callable[[ChannelEnds], None] | None = None
         self._ids = count(1)
 
-    def start_queue(self, queue: QueueSpec) -> QueueBox:
-        box = QueueBox(queue, self._forget)
+    def start_queue(self, queue: QueueSpec) -> FakeQueueTask:
+        box = FakeQueueTask(queue, self._forget)
         self.boxes.append(box)
         return box
 
-    def _forget(self, box: QueueBox) -> None:
+    def _forget(self, box: FakeQueueTask) -> None:
         self.catalog.propose(QueueEnded(box.spec.vhost, box.spec.name, box))
 
     def make_volatile(
@@ -142,27 +124,27 @@ class World:
     ) -> DeclaredQueue:
         name = f"{DIRECT_REPLY_TO}.{self.new_id()}"
         allowed(name)
-        return vhost.add_volatile(name, connection, VolatileBox(VolatileQueue(name)))
+        return vhost.add_volatile(name, connection, VolatileHandle(VolatileQueue(name)))
 
     def new_id(self) -> str:
         return f"id-{next(self._ids)}"
 
-    def box(self, name: str) -> QueueBox:
+    def box(self, name: str) -> FakeQueueTask:
         """The queue of this name that can be found now."""
         handle = self.vhost.lookup(name).handle
-        assert isinstance(handle, QueueBox)
+        assert isinstance(handle, FakeQueueTask)
         return handle
 
     def counts(self, name: str) -> tuple[int, int]:
         queue = self.box(name).queue
         return queue.ready, queue.unsettled
 
-    def connect(self, **options: Any) -> WorldConnection:
-        connection = WorldConnection(self, **options)
+    def connect(self, **options: Any) -> ConnectionEnds:
+        connection = ConnectionEnds(self, **options)
         self.connections.append(connection)
         return connection
 
-    def channel(self, **options: Any) -> WorldChannel:
+    def channel(self, **options: Any) -> ChannelEnds:
         return self.connect(**options).channel(1)
 
     def rest(self) -> None:
@@ -184,13 +166,13 @@ class World:
                     channel.wake()
                 moved = channel.write_more() or moved
         for box in list(self.boxes):
-            if box.letters and not box.stalled:
+            if box.commands and not box.stalled:
                 moved = True
                 box.run(1000)
         return moved
 
 
-class WorldConnection:
+class ConnectionEnds:
     """A client's connection: its reader, and its channels.
 
     Attributes:
@@ -202,7 +184,7 @@ class WorldConnection:
 
     def __init__(
         self,
-        world: World,
+        world: Harness,
         *,
         user: str = "guest",
         capabilities: Collection[str] = ALL_CAPABILITIES,
@@ -212,14 +194,14 @@ class WorldConnection:
         self.user = user
         self.capabilities = capabilities
         self.frame_max = frame_max
-        self.channels: dict[int, WorldChannel] = {}
+        self.channels: dict[int, ChannelEnds] = {}
         self.fault: AmqpHardError | None = None
         self.log = ClientLog()
         self.waiting: deque[Item] = deque()
         self.reader = FrameReader(frame_max, content_bytes_max=world.config.max_message_size_bytes)
 
-    def channel(self, number: int) -> WorldChannel:
-        channel = WorldChannel(self, number)
+    def channel(self, number: int) -> ChannelEnds:
+        channel = ChannelEnds(self, number)
         self.channels[number] = channel
         assert channel.call(methods.ChannelOpen()) == methods.ChannelOpenOk()
         return channel
@@ -256,7 +238,7 @@ class WorldConnection:
         self.world.catalog.propose(ConnectionEnded(self.world.vhost.name, self))
 
 
-class WorldChannel:
+class ChannelEnds:
     """A channel: the client's end and the broker's.
 
     Attributes:
@@ -268,7 +250,7 @@ class WorldChannel:
         room: bytes of deliveries that may be written in this turn.
     """
 
-    def __init__(self, connection: WorldConnection, number: int) -> None:
+    def __init__(self, connection: ConnectionEnds, number: int) -> None:
         self.connection = connection
         self.world = connection.world
         self.number = number
@@ -283,7 +265,7 @@ class WorldChannel:
         world = self.world
         connection = self.connection
         config = world.config
-        self.reply_to = new_asker(f"connection {id(connection)}, channel {self.number}")
+        self.reply_to = new_reply_to(f"connection {id(connection)}, channel {self.number}")
         CHANNELS[self.reply_to.id] = self
         context = ChannelContext(
             catalog=world.catalog,

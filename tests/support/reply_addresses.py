@@ -12,11 +12,11 @@ from amqp10broker.runtime.mailbox import EffectBox, ReplyRegistry
 _SESSIONS = count(1)
 
 
-def new_asker(label: str = "somebody") -> ReplyTo:
+def new_reply_to(label: str = "somebody") -> ReplyTo:
     return ReplyTo(PeerId(0, 0, next(_SESSIONS)), label)
 
 
-def asker_at(queue: DeclaredQueue, box: EffectBox) -> ReplyTo:
+def reply_to_at(queue: DeclaredQueue, box: EffectBox) -> ReplyTo:
     """One whom a queue of a running broker answers in a mailbox."""
     handle: Any = queue.handle
     reply_registry: ReplyRegistry = handle._reply_registry

@@ -43,7 +43,7 @@ def make_context(
     resumable_links: ResumableLinks | None = None,
     to_session: ToSession = lambda message: None,
 ) -> SessionContext:
-    """A session's surroundings: guest in the default virtual host."""
+    """The context of a session: guest in the default virtual host."""
     return SessionContext(
         catalog=catalog,
         vhost=catalog.lookup_vhost(VHOST),

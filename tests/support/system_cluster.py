@@ -29,7 +29,7 @@ from amqp10broker.queues.commands import PeerId, RequestRef
 from amqp10broker.raft.groups import Groups, Member
 from amqp10broker.raft.ids import SYSTEM_GROUP, member_id, node_of
 from amqp10broker.raft.messages import MESSAGE, Add, InstallSnapshot, Promote
-from tests.support.kept_entries import Host, Watched, state
+from tests.support.catalog_log import CheckedCatalog, FakeHost, state
 from tests.support.metadata_group import check_whole, conceal, explain
 
 
@@ -87,7 +87,7 @@ class MemoryLog:
 class Noting(System):
     """Tells the world what was planned."""
 
-    world: World
+    world: Cluster
 
     def _propose_plan(self, request: Any, ref: Any, due_ms: Any, plan: Plan[Any]) -> None:
         super()._propose_plan(request, ref, due_ms, plan)
@@ -97,7 +97,7 @@ class Noting(System):
 class Node:
     """A node, that may be down."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: Cluster, number: int) -> None:
         self.world = world
         self.number = number
         self.name = chr(96 + number)
@@ -119,8 +119,8 @@ class Node:
         self.heard.clear()
         self.requests = 0
         store = world.store(self.log)
-        self.host = Host()
-        self.catalog = Watched(self.host.start_queue)
+        self.host = FakeHost()
+        self.catalog = CheckedCatalog(self.host.start_queue)
         restore(self.catalog, store.machine.entries())
         self.machine = store.machine
         self.groups = Groups(lambda: world.now_ms, self._send_raft)
@@ -219,7 +219,7 @@ class Node:
                 part.tick()
 
 
-class World:
+class Cluster:
     """Several nodes.
 
     Attributes:
@@ -292,7 +292,7 @@ class World:
 
     def _form(self) -> None:
         founder = self.nodes[0]
-        catalog = Catalog(Host().start_queue)
+        catalog = Catalog(FakeHost().start_queue)
         catalog.apply(
             [
                 Put(CLUSTER, ClusterFacts("id", "name")),
@@ -301,7 +301,7 @@ class World:
             ]
         )
         first = [(put.key, encoded(put.key, put.record)) for put in entries(catalog)]
-        self.truth = Watched(Host().start_queue)
+        self.truth = CheckedCatalog(FakeHost().start_queue)
         restore(self.truth, first)
         found(founder.log, member_id(1), first)
         founder.log.sync()
@@ -439,7 +439,7 @@ class World:
             assert node.system.applied == up[0].system.applied
             assert node.machine.snapshot() == up[0].machine.snapshot()
             assert _unordered(state(node.catalog)) == _unordered(state(up[0].catalog))
-            again = Watched(Host().start_queue)
+            again = CheckedCatalog(FakeHost().start_queue)
             restore(again, node.machine.entries())
             same = _unordered(state(again)) == _unordered(state(node.catalog))
             assert same, "the machine has other entries"

@@ -10,7 +10,7 @@ from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.raft.groups import Groups, Member
 from amqp10broker.raft.messages import Status
-from tests.support.small_journal import SmallJournal
+from tests.support.memory_journal import MemoryJournal
 
 GROUP = 7
 
@@ -20,7 +20,7 @@ class Alone:
 
     def __init__(
         self,
-        journal: SmallJournal,
+        journal: MemoryJournal,
         settings: QueueSettings = DEFAULTS,
         now_ms: int = 1000,
         *,
@@ -62,5 +62,5 @@ def at_once(ticket: int, callback: Callable[[], None]) -> None:
     callback()
 
 
-def store_on(journal: SmallJournal, *, incarnation: int = 1) -> QuorumStore:
+def store_on(journal: MemoryJournal, *, incarnation: int = 1) -> QuorumStore:
     return QuorumStore(GROUP, "q", journal, when_durable=at_once, incarnation=incarnation)

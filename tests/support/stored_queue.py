@@ -1,6 +1,6 @@
 """A queue whose messages are in a journal, on a disk that may lose power, and what it has promised.
 
-`KeptQueue` does what `runtime/queues/queue_task.py` and `runtime/journal/journal_task.py` do, one step at a
+`StoredQueue` does what `runtime/queues/queue_task.py` and `runtime/journal/journal_task.py` do, one step at a
 time and without Trio, so that the power can go at any call of the disk. It notes what was confirmed and what
 was settled for good, and compares after each recovery.
 """
@@ -35,20 +35,20 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.storage.journal import Journal
-from tests.support.askers import new_asker
 from tests.support.disks import SimDisk
 from tests.support.inventories import inventory_on, sync_inventory
-from tests.support.journals import FOLDER
-from tests.support.small_journal import MemoryScratch
+from tests.support.journal_harness import FOLDER
+from tests.support.memory_journal import MemoryScratch
+from tests.support.reply_addresses import new_reply_to
 
 GROUP: Final = 7
 LEVELS: Final = 3
 FILE_BYTES: Final = 900
 ALL: Final = 1_000_000
-HERE: Final = new_asker("1.1")
+HERE: Final = new_reply_to("1.1")
 
 
-class KeptQueue:
+class StoredQueue:
     """A classic queue, from one recovery to the next.
 
     Numbers of messages grow in the order in which they are published; see `priority_of`, `is_persistent`.
@@ -239,7 +239,7 @@ def number_of(message: Message) -> int:
     return number
 
 
-def walk(kept: KeptQueue, rng: random.Random, steps: int) -> None:
+def walk(kept: StoredQueue, rng: random.Random, steps: int) -> None:
     """Some random deeds; the queue grows, or is nearly empty most of the time."""
     busy = rng.random() < 0.5
 

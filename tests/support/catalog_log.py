@@ -11,24 +11,24 @@ from amqp10broker.metadata.catalog import Catalog, CatalogRequest, Value, all_en
 from amqp10broker.metadata.plan import Key, Put
 from amqp10broker.metadata.queue import QueueSpec, StartQueue
 from tests.support.declaring import export
-from tests.support.handles import IdleHandle
+from tests.support.queue_handles import FakeHandle
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Catalog)
 
 
-class Host:
+class FakeHost:
     """Remembers what it was asked to run."""
 
     def __init__(self) -> None:
         self.started: list[QueueSpec] = []
 
-    def start_queue(self, queue: QueueSpec) -> IdleHandle:
+    def start_queue(self, queue: QueueSpec) -> FakeHandle:
         self.started.append(queue)
-        return IdleHandle()
+        return FakeHandle()
 
 
-class KeptEntries:
+class FakeCatalogLog:
     """Keeps entries as text, as a file would; refuses to put while it is `full`."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class KeptEntries:
         return [(key, json.loads(text)) for key, text in self.by_key.items()]
 
 
-class Watched(Catalog):
+class CheckedCatalog(Catalog):
     """A catalog whose plans are looked at; `log` has the puts and forgets that were applied, in order."""
 
     def __init__(self, start_queue: StartQueue) -> None:
@@ -87,7 +87,7 @@ class Watched(Catalog):
 
     def _clocks(self) -> object:
         """What tells that something has changed, or that a queue was told something."""
-        letters = [len(queue.handle.letters) for queue in self]  # type: ignore[attr-defined]
+        letters = [len(queue.handle.commands) for queue in self]  # type: ignore[attr-defined]
         return self.users.version, {name: vhost.version for name, vhost in self.vhosts.items()}, letters
 
 
@@ -107,17 +107,17 @@ def state(catalog: Catalog) -> dict[str, Any]:
     return found
 
 
-def kept_catalog(kind: Callable[[Host], C] = Catalog) -> tuple[C, KeptEntries]:
+def logged_catalog(kind: Callable[[FakeHost], C] = Catalog) -> tuple[C, FakeCatalogLog]:
     """A new catalog, and what is kept of it."""
-    catalog, kept = kind(Host().start_queue), KeptEntries()
+    catalog, kept = kind(FakeHost().start_queue), FakeCatalogLog()
     kept.put(all_entries(catalog, lambda record: record))
     catalog.changes.recorder = kept
     return catalog, kept
 
 
-def restarted(kept: KeptEntries, kind: Callable[[Host], C] = Catalog) -> C:
+def restarted(kept: FakeCatalogLog, kind: Callable[[FakeHost], C] = Catalog) -> C:
     """The catalog of a broker that starts with what is kept, and tells the same recorder of its changes."""
-    catalog = kind(Host().start_queue)
+    catalog = kind(FakeHost().start_queue)
     restore(catalog, kept.entries())
     catalog.changes.recorder = kept
     return catalog
@@ -148,7 +148,7 @@ def _is_durable(catalog: Catalog, binding: dict[str, Any]) -> bool:
     return vhost.lookup(name).lasting
 
 
-def check_kept(catalog: Catalog, kept: KeptEntries) -> None:
+def check_log(catalog: Catalog, kept: FakeCatalogLog) -> None:
     """What was told change by change is what there is, and a restart brings it back."""
     present = {key: json.dumps(value) for key, value in all_entries(catalog, lambda record: record)}
     assert {key: json.loads(text) for key, text in kept.by_key.items()} == {

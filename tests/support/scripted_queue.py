@@ -21,8 +21,8 @@ class Box(Protocol):
     stalled: bool
 
 
-class Puppet:
-    """The puppet's strings."""
+class ScriptedQueue:
+    """A queue whose effects the test makes."""
 
     def __init__(self, queue: str, box: Box, letters: deque[commands.Command]) -> None:
         self.queue = queue

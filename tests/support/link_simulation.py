@@ -60,7 +60,7 @@ from amqp10broker.queues.quorum.commands import (
 from amqp10broker.queues.quorum.queue import QuorumQueue, decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.sessions.credit import QueueCredit
-from tests.support.handles import IdleHandle
+from tests.support.queue_handles import FakeHandle
 from tests.support.selecting import selector
 from tests.support.sim_clients import shown
 
@@ -71,7 +71,7 @@ Entry = tuple[list[QuorumCommand], bytes, int]
 """Commands as the leader has them, their bytes, and the index behind their last message."""
 
 
-class _Handle(IdleHandle):
+class _Handle(FakeHandle):
     def __init__(self, node: Node) -> None:
         super().__init__()
         self._node = node
@@ -209,7 +209,7 @@ class Consumer:
         self.unsent.clear()
 
 
-class Watcher(Consumer):
+class Browser(Consumer):
     """A link that browses; `shown` is without what it gave back."""
 
     def __init__(self, node: Node, ref: ConsumerRef) -> None:
@@ -269,7 +269,7 @@ class Session:
 
     def browse(self) -> None:
         ref = self.reply_to.consumer()
-        self.consumers[ref] = Watcher(self.node, ref)
+        self.consumers[ref] = Browser(self.node, ref)
 
     def ask(self, kind: type[Inspect] | type[Purge]) -> None:
         request = self.reply_to.request()
@@ -439,8 +439,8 @@ class Member:
         self.applied = applied
 
 
-class Ways:
-    def __init__(self, world: World, node: int) -> None:
+class FakeNetwork:
+    def __init__(self, world: LinkSimulation, node: int) -> None:
         self._world = world
         self._node = node
 
@@ -458,12 +458,12 @@ class Ways:
 class Node:
     """A node: its links, its sessions, perhaps a member."""
 
-    def __init__(self, world: World, number: int, incarnation: int) -> None:
+    def __init__(self, world: LinkSimulation, number: int, incarnation: int) -> None:
         self.world = world
         self.number = number
         self.incarnation = incarnation
         self.sessions: dict[PeerId, Session] = {}
-        ways = Ways(world, number)
+        ways = FakeNetwork(world, number)
         port = LinkPort(
             *(number, incarnation, ways.send, ways.waiting_bytes, self._tell), lambda: world.now_ms
         )
@@ -491,7 +491,7 @@ class Node:
         self.links.servers[GROUP] = member.server
 
 
-class World:
+class LinkSimulation:
     """See the module.
 
     Attributes:
@@ -505,15 +505,13 @@ class World:
         self,
         seed: int,
         *,
-        nodes: int = 4,
-        members: int = 3,
         settings: QueueSettings,
         strict: bool = True,
         disks_fill: bool = False,
         selects: bool = False,
         browses: float = 0,
     ) -> None:
-        """Nodes that are all connected, with two sessions each."""
+        """Four nodes that are all connected, with two sessions each; three have a member of the queue."""
         self.selects = selects
         self.browses = browses
         self.strict = strict
@@ -521,7 +519,7 @@ class World:
         self._purged = seed % 4 == 3
         self.random = random.Random(seed)
         self.settings = settings
-        self.numbers = range(1, nodes + 1)
+        self.numbers = range(1, 5)
         self.now_ms = 0
         self.crowded = False
         self.ways: dict[tuple[int, int], deque[PeerFrame]] = {}
@@ -538,7 +536,7 @@ class World:
         self.nodes: dict[int, Node] = {}
         for number in self.numbers:
             self.nodes[number] = Node(self, number, 1)
-        for number in self.numbers[:members]:
+        for number in self.numbers[:3]:
             node = self.nodes[number]
             node.serve(Member(node, settings))
         for at in self.numbers:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from amqp10broker.storage.record import RECORD_BYTES, Record
 
 
-class SmallJournal:
+class MemoryJournal:
     """As `storage.journal.Journal`, as far as stores use it; what is appended is durable at once.
 
     Attributes:
@@ -76,9 +76,9 @@ class SmallJournal:
                 pass
             self.drop_oldest()
 
-    def again(self) -> SmallJournal:
+    def again(self) -> MemoryJournal:
         """The same files, as another life of the node finds them: nothing counts as live."""
-        other = SmallJournal(self._file_bytes, records_max=self._records_max)
+        other = MemoryJournal(self._file_bytes, records_max=self._records_max)
         other.files = {file: list(records) for file, records in self.files.items()}
         other.live = dict.fromkeys(self.files, 0)
         other._end = self._end
