@@ -185,7 +185,7 @@ def test_a_stall_is_seen_explained_and_gone_when_the_client_grants(
         card.get_by_text("no-credit-never-granted").wait_for()
         card.get_by_text("let the client grant credit").wait_for()
         card.get_by_role("link", name="Timeline of hungry").click()
-        why = page.get_by_role("region", name="Why nothing moves")
+        why = page.get_by_role("region", name="Why it waits")
         why.get_by_text("no-credit-never-granted").wait_for()
         client.send(credit(1, 7))
         for _ in range(3):

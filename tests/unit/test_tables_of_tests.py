@@ -47,6 +47,12 @@ def functions(path: Path) -> frozenset[str]:
     )
 
 
+def absent(text: str) -> list[str]:
+    """Tests and scripts that a text names and that do not exist."""
+    named = [f"{path}::{name}" for path, name in NAMED.findall(text) if name not in functions(TESTS / path)]
+    return named + [path for path in SCRIPT.findall(text) if not (TESTS / path).exists()]
+
+
 def rows(text: str) -> list[list[str]]:
     """The cells of every row of every table, without heads."""
     lines = text.splitlines()
@@ -63,10 +69,8 @@ def rows(text: str) -> list[list[str]]:
 def test_every_test_that_is_named_exists(page: Path, least: int) -> None:
     """A test that was renamed must be renamed in the page, too."""
     text = page.read_text()
-    named = NAMED.findall(text)
-    assert len(named) >= least
-    assert [f"{path}::{name}" for path, name in named if name not in functions(TESTS / path)] == []
-    assert [path for path in SCRIPT.findall(text) if not (TESTS / path).exists()] == []
+    assert len(NAMED.findall(text)) >= least
+    assert absent(text) == []
     assert [path for path in PATH.findall(text) if not list(TESTS.parent.glob(path))] == []
 
 
@@ -78,9 +82,9 @@ def test_every_case_of_rabbitmqs_suites_has_a_test_or_a_reason() -> None:
 
 def test_the_tests_that_the_generated_page_names_exist() -> None:
     """Also those in the reasons, which are written by hand."""
-    named = NAMED.findall(GENERATOR["render"]())
-    assert len(named) >= 1000
-    assert [f"{path}::{name}" for path, name in named if name not in functions(TESTS / path)] == []
+    text = GENERATOR["render"]()
+    assert len(NAMED.findall(text)) >= 1000
+    assert absent(text) == []
 
 
 def test_every_feature_names_a_test_or_says_why_not() -> None:
@@ -146,9 +150,7 @@ def test_every_rule_beyond_transfer_and_flow_has_a_row(letter: str, page: Path) 
     said = ("open", "not done: ")
     shown = [row for row in found if NAMED.search(row[-1]) or SCRIPT.search(row[-1])]
     assert [row for row in found if row not in shown and not row[-1].startswith(said)] == []
-    named = [each for row in found for each in NAMED.findall(row[-1])]
-    assert [f"{path}::{name}" for path, name in named if name not in functions(TESTS / path)] == []
-    assert [path for row in found for path in SCRIPT.findall(row[-1]) if not (TESTS / path).exists()] == []
+    assert absent("".join(row[-1] for row in found)) == []
 
 
 def test_every_path_of_the_http_api_has_its_row() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 
@@ -61,28 +62,24 @@ def written(connection: Connection091) -> list[Method]:
     return found
 
 
+def failure_of(events: list[ConnectionEvent]) -> ConnectionFailed:
+    (event,) = events
+    assert isinstance(event, ConnectionFailed)
+    return event
+
+
 def receive(connection: Connection091, *methods: Method) -> list[ConnectionEvent]:
     return connection.receive(b"".join(method_frame(0, method) for method in methods))
 
 
-def order(connection: Connection091, moved_by: ConnectionInput) -> None:
-    match moved_by:
-        case I.SEND_START:
-            connection.start(["PLAIN", "AMQPLAIN"])
-        case I.SEND_SECURE:
-            connection.secure(b"challenge")
-        case I.SEND_TUNE:
-            connection.tune(channel_max=2047, frame_max=131072, heartbeat_s=60)
-        case I.SEND_OPEN_OK:
-            connection.open_ok()
-        case I.SEND_CLOSE_OK:
-            connection.close_ok()
-        case I.SEND_CLOSE:
-            connection.close(ReplyCode.CONNECTION_FORCED, "bye")
-        case _:
-            raise AssertionError(moved_by)
-
-
+SENT: dict[ConnectionInput, Callable[[Connection091], object]] = {
+    I.SEND_START: lambda connection: connection.start(["PLAIN", "AMQPLAIN"]),
+    I.SEND_SECURE: lambda connection: connection.secure(b"challenge"),
+    I.SEND_TUNE: lambda connection: connection.tune(channel_max=2047, frame_max=131072, heartbeat_s=60),
+    I.SEND_OPEN_OK: Connection091.open_ok,
+    I.SEND_CLOSE_OK: Connection091.close_ok,
+    I.SEND_CLOSE: lambda connection: connection.close(ReplyCode.CONNECTION_FORCED, "bye"),
+}
 RECEIVED: dict[ConnectionInput, Method] = {
     I.RECEIVE_START_OK: ConnectionStartOk(CAPABILITIES, "PLAIN", b"\0u\0p", "en_US"),
     I.RECEIVE_SECURE_OK: ConnectionSecureOk(b"response"),
@@ -116,7 +113,7 @@ def connection_in(state: ConnectionState, **options: int) -> Connection091:
         if moved_by in RECEIVED:
             receive(connection, RECEIVED[moved_by])
         else:
-            order(connection, moved_by)
+            SENT[moved_by](connection)
     assert connection.state is state
     connection.take_output()
     return connection
@@ -141,20 +138,19 @@ def test_every_input_in_every_state(state: ConnectionState, moved_by: Connection
         elif state in DEAF or state is S.CLOSING:
             assert (connection.state, events) == (state, [])
         else:
-            (event,) = events
-            assert isinstance(event, ConnectionFailed)
-            assert event.error.code is ReplyCode.CHANNEL_ERROR
-            assert f"in connection state {state.name.lower()}" in event.error.text
+            error = failure_of(events).error
+            assert error.code is ReplyCode.CHANNEL_ERROR
+            assert f"in connection state {state.name.lower()}" in error.text
             assert connection.state is S.CLOSING
     elif moved_by is I.SEND_CLOSE and (state in DEAF or state is S.CLOSING):
-        order(connection, moved_by)
+        SENT[moved_by](connection)
         assert (connection.state, connection.take_output()) == (state, b"")
     elif target is None:
         with pytest.raises(AssertionError):
-            order(connection, moved_by)
+            SENT[moved_by](connection)
         assert connection.state is state
     else:
-        order(connection, moved_by)
+        SENT[moved_by](connection)
         assert connection.state is target
 
 
@@ -213,7 +209,7 @@ def test_a_client_that_does_not_wait_is_read_when_the_owner_has_answered() -> No
     data += method_frame(1, ChannelOpen()) + PUBLISH
     events = list(itertools.chain.from_iterable(connection.receive(bytes((byte,))) for byte in data))
     assert [type(event) for event in events] == [ConnectionStartOk]
-    order(connection, I.SEND_TUNE)
+    SENT[I.SEND_TUNE](connection)
     assert [type(event) for event in connection.receive(b"")] == [ConnectionTuneOk, ConnectionOpen]
     connection.open_ok()
     (event,) = connection.receive(b"")
@@ -275,9 +271,8 @@ def test_a_limit_within_the_offered_one_holds(
 
 def test_the_negotiated_frame_size_is_enforced() -> None:
     """And channels may have any number: how many are open is counted by who owns them."""
-    (event,) = connection_in(S.RUNNING).receive(HEADER.pack(3, 1, 8193))
-    assert isinstance(event, ConnectionFailed)
-    assert event.error.code is ReplyCode.FRAME_ERROR
+    failure = failure_of(connection_in(S.RUNNING).receive(HEADER.pack(3, 1, 8193)))
+    assert failure.error.code is ReplyCode.FRAME_ERROR
     (event,) = connection_in(S.RUNNING).receive(method_frame(65_535, ChannelOpen()))
     assert isinstance(event, ChannelItems)
     assert event.channel == 65_535
@@ -381,8 +376,7 @@ def test_a_client_whose_bytes_are_no_frames_is_not_listened_to() -> None:
     connection = connection_in(S.RUNNING)
     broken = bytearray(method_frame(1, ChannelOpen()))
     broken[-1] = 0
-    (event,) = connection.receive(bytes(broken))
-    assert isinstance(event, ConnectionFailed)
+    failure_of(connection.receive(bytes(broken)))
     assert receive(connection, ConnectionCloseOk()) == []
     assert connection.state is S.CLOSING
 

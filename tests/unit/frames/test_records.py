@@ -26,14 +26,17 @@ def recorded(
     return [records.first_line(), records.listening_line(LISTENING), *lines]
 
 
+def read_texts(lines: list[str]) -> list[str]:
+    return [each.text for each in records.read_lines(lines) if isinstance(each, records.RecordedFrame)]
+
+
 def test_frames_of_amqp_10_come_back_without_the_contents_of_messages() -> None:
     data = AMQP_10_HEADER + begin(1) + attach_sender(0, "/queues/q") + transfer(0, 0, b"secret" * 100)
     lines = recorded(data + flow(1) + b"\x00\x00\x00\x08\x02\x00\x00\x00")
     assert b"secret".hex() not in "".join(lines)
     first, *found = records.read_lines(lines)
-    assert first == LISTENING
-    texts = [each.text for each in found if isinstance(each, records.RecordedFrame)]
-    assert len(texts) == len(found) == 6
+    texts = read_texts(lines)
+    assert (first, len(texts), len(found)) == (LISTENING, 6, 6)
     assert [text.split()[3] for text in texts[1:5]] == ["BEGIN", "ATTACH", "TRANSFER", "FLOW"]
     assert texts[0] == "<- AMQP 0 1 0 0"
     assert texts[3].endswith("payload(608 bytes)")
@@ -41,17 +44,12 @@ def test_frames_of_amqp_10_come_back_without_the_contents_of_messages() -> None:
 
 
 def test_frames_of_amqp_091_come_back_without_the_contents_of_messages() -> None:
-    content = content_frames(
-        1,
-        methods.BasicPublish(exchange="", routing_key="q"),
-        encode_properties(BasicProperties(content_type="text/plain")),
-        b"secret" * 10,
-        40,
-    )
+    method = methods.BasicPublish(exchange="", routing_key="q")
+    properties = encode_properties(BasicProperties(content_type="text/plain"))
+    content = content_frames(1, method, properties, b"secret" * 10, 40)
     lines = recorded(AMQP_091_HEADER + content + HEARTBEAT, protocol=WireProtocol.AMQP_091)
     assert b"secret".hex() not in "".join(lines)
-    texts = [each.text for each in records.read_lines(lines) if isinstance(each, records.RecordedFrame)]
-    assert texts == [
+    assert read_texts(lines) == [
         "<- AMQP 0 0 9 1",
         "<- ch 1 basic.publish routing-key=q",
         "<- ch 1 header body-size=60 content-type=text/plain",
@@ -73,32 +71,17 @@ def test_of_what_lets_somebody_in_there_are_words_alone() -> None:
     ):
         assert b"secret".hex() not in "".join(lines)
         assert "secret" not in "".join(lines)
-        texts = [each.text for each in records.read_lines(lines) if isinstance(each, records.RecordedFrame)]
-        assert "response=(hidden)" in texts[1]
+        assert "response=(hidden)" in read_texts(lines)[1]
 
 
 def test_lines_are_objects_with_the_documented_fields() -> None:
-    lines = [json.loads(line) for line in recorded(AMQP_10_HEADER + transfer(0, 0, b"x" * 4))]
-    assert lines[0] == {"format": "amqp10broker frames", "version": 1}
-    peer = "127.0.0.1:4711"
-    assert lines[1] == {
-        "connection": 3,
-        "at_ns": 5,
-        "peer": peer,
-        "protocol": "AMQP 1.0",
-        "begins": True,
-        "tls": False,
-        "transport": "tcp",
-    }
-    assert lines[2] == {
-        "connection": 3,
-        "at_ns": 7,
-        "direction": "in",
-        "frame": AMQP_10_HEADER.hex(),
-        "channel": -1,
-        "said": "AMQP 0 1 0 0",
-    }
-    assert lines[3]["payload"] == 9
+    first, begun, header, sent = map(json.loads, recorded(AMQP_10_HEADER + transfer(0, 0, b"x" * 4)))
+    assert first == {"format": "amqp10broker frames", "version": 1}
+    connection = {"peer": "127.0.0.1:4711", "protocol": "AMQP 1.0", "tls": False, "transport": "tcp"}
+    assert begun == {"connection": 3, "at_ns": 5, "begins": True, **connection}
+    frame = {"direction": "in", "frame": AMQP_10_HEADER.hex(), "channel": -1, "said": "AMQP 0 1 0 0"}
+    assert header == {"connection": 3, "at_ns": 7, **frame}
+    assert sent["payload"] == 9
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from amqp10broker.message.amqp10 import (
 )
 from amqp10broker.message.message import Message
 from amqp10broker.message.tracing import LOOKED_THROUGH_BYTES, destination, ids, is_amqp091, trace_fields
-from amqp10broker.message.traits import acquired, traits_of
+from amqp10broker.message.traits import acquired
 from amqp10broker.protocols.amqp091.codec import Int32, encode_shortstr
 from amqp10broker.protocols.amqp091.errors import DecodeError
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
@@ -162,11 +162,6 @@ def test_a_bad_x_cc_detaches_the_link(value: Any) -> None:
     assert caught.value.condition == Condition.INVALID_FIELD
 
 
-@pytest.mark.parametrize(("given", "expected"), [(None, False), (False, False), (True, True)])
-def test_durable_is_what_the_header_says(given: bool | None, expected: bool) -> None:
-    assert traits_of(read_10(Header(durable=given).encode() + BODY)[0]).durable is expected
-
-
 def test_the_first_acquirer_is_told_so_and_the_next_one_not() -> None:
     """A message that nobody had says first-acquirer and count 0; only failed deliveries count."""
     message = read_10(Header(first_acquirer=False, delivery_count=7).encode() + BODY)
@@ -245,15 +240,6 @@ def known(learned: bytes, message: bytes, bare: int = 0) -> bool:
 def test_properties_may_have_other_contents(one: Properties, other: Properties) -> None:
     """Text, bytes and numbers of the same size make the same layout."""
     assert known(one.encode() + data(), other.encode() + data())
-
-
-@pytest.mark.parametrize("start", [b"", DURABLE, b"\x00\x53\x70\x45", b"\x00\x53\x73\x45"], ids=bytes.hex)
-def test_a_body_alone_has_a_shape(start: bytes) -> None:
-    """Whatever stands before it; its first bytes may have any content, too."""
-    bare = len(start) if start[2:3] == b"\x70" else 0
-    for make in (data, value):
-        assert known(start + make(b"abc"), start + make(b"xyz12"), bare)
-        assert known(start + make(b""), start + make(b"xyz12"), bare)
 
 
 def test_a_long_message_is_not_learned() -> None:

@@ -204,15 +204,8 @@ def test_cc_becomes_x_cc() -> None:
     assert sections_10(headers={"CC": ["k1"]}) == (None, {})
 
 
-SIMPLE = [
+BOTH_WAYS = [
     ("text", "text"),
-    ("", ""),
-    ("a" * 4096, "a" * 4096),
-    ("a" * 4097, b"a" * 4097),
-    ("é" * 2048, "é" * 2048),
-    ("é" * 2049, "é".encode() * 2049),
-    (b"\xff", b"\xff"),
-    (t091.ByteArray(b"abc"), b"abc"),
     (True, True),
     (False, False),
     (t091.Int8(-128), t10.Byte(-128)),
@@ -225,9 +218,19 @@ SIMPLE = [
     (t091.Float32(1.5), t10.Float(1.5)),
     (1.1, 1.1),
     (t091.Timestamp(1_700_000_000), t10.Timestamp(1_700_000_000_000)),
+    (None, None),
+]
+SIMPLE = [
+    *BOTH_WAYS,
+    ("", ""),
+    ("a" * 4096, "a" * 4096),
+    ("a" * 4097, b"a" * 4097),
+    ("é" * 2048, "é" * 2048),
+    ("é" * 2049, "é".encode() * 2049),
+    (b"\xff", b"\xff"),
+    (t091.ByteArray(b"abc"), b"abc"),
     (Decimal("1.25"), t10.Decimal64(((398 - 2) << 53 | 125).to_bytes(8, "big"))),
     (Decimal("-3"), t10.Decimal64((1 << 63 | 398 << 53 | 3).to_bytes(8, "big"))),
-    (None, None),
 ]
 
 
@@ -399,22 +402,12 @@ def test_the_address_of_a_queue_becomes_its_name(address: str, reply_to: str | N
 
 
 BACK = [
-    ("text", "text"),
+    *((value, expected) for expected, value in BOTH_WAYS),
     ("a" * 5000, "a" * 5000),
     (Symbol("sym"), "sym"),
     (t10.Char("é"), "é"),
     (b"bin", t091.ByteArray(b"bin")),
-    (True, True),
-    (t10.Byte(-1), t091.Int8(-1)),
-    (t10.UByte(255), t091.UInt8(255)),
-    (t10.Short(-1), t091.Int16(-1)),
-    (t10.UShort(65535), t091.UInt16(65535)),
-    (t10.Int(-1), t091.Int32(-1)),
-    (t10.UInt(2**32 - 1), t091.UInt32(2**32 - 1)),
-    (t10.Long(-1), t091.Int64(-1)),
     (ULong(2**63 - 1), t091.Int64(2**63 - 1)),
-    (t10.Float(0.5), t091.Float32(0.5)),
-    (0.1, 0.1),
     (t10.Timestamp(1_999), t091.Timestamp(1)),
     (UUID(UUID_TEXT), UUID_TEXT),
     (t10.Decimal64((1 << 63 | (398 - 2) << 53 | 125).to_bytes(8, "big")), Decimal("-1.25")),
@@ -422,7 +415,6 @@ BACK = [
     (t10.Decimal32((0b11 << 29 | 101 << 21 | 1).to_bytes(4, "big")), Decimal(0x800001)),
     (t10.Decimal128((6176 << 113 | 7).to_bytes(16, "big")), Decimal(7)),
     (t10.Decimal64((1 << 63 | 398 << 53 | 2**31).to_bytes(8, "big")), Decimal(-(2**31))),
-    (None, None),
 ]
 
 

@@ -106,25 +106,22 @@ COPIED = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_CC")
-@COPIED
-def test_further_routing_keys_count_without_a_dead_letter_routing_key(head: bytes) -> None:
-    """They are recorded, the message is routed by all of them, and keeps them."""
-    dead = dead_lettered(head, EXPIRED)
-    assert dead.deaths[0].routing_keys == dead.routing_keys == ("k", "c1", "c2")
-    assert dead_lettered(dead.head, REJECTED).routing_keys == ("k", "c1", "c2")
-
-
 @pytest.mark.rabbitmq(
-    "dead_lettering_SUITE", "dead_letter_routing_key_header_CC", "dead_letter_headers_CC_with_routing_key"
+    "dead_lettering_SUITE",
+    "dead_letter_headers_CC",
+    "dead_letter_routing_key_header_CC",
+    "dead_letter_headers_CC_with_routing_key",
 )
 @COPIED
-def test_further_routing_keys_go_with_a_dead_letter_routing_key(head: bytes) -> None:
-    dead = dead_lettered(head, WITH_KEY)
+@pytest.mark.parametrize(("cause", "keys"), [(EXPIRED, ("k", "c1", "c2")), (WITH_KEY, ("key",))])
+def test_further_routing_keys_count_without_a_dead_letter_routing_key(
+    head: bytes, cause: Cause, keys: tuple[str, ...]
+) -> None:
+    """They are recorded. A message that keeps its own key is routed by all of them, and keeps them."""
+    dead = dead_lettered(head, cause)
     assert dead.deaths[0].routing_keys == ("k", "c1", "c2")
-    assert dead.routing_keys == ("key",)
-    assert dead_lettered(dead.head, REJECTED).routing_keys == ("key",)
-    assert "CC" not in headers_of(to_amqp091((dead.head, BODY))[0])
+    assert dead.routing_keys == dead_lettered(dead.head, REJECTED).routing_keys == keys
+    assert ("CC" in headers_of(to_amqp091((dead.head, BODY))[0])) is (cause is EXPIRED)
 
 
 @BOTH
@@ -479,8 +476,7 @@ def test_counts_are_annotations_of_amqp_10() -> None:
 
 
 def message091(headers: dict[str, object] | None) -> Message:
-    properties = BasicProperties(headers=headers, delivery_mode=2)
-    return amqp091.make_head("e", "k", encode_properties(properties)), b"body"
+    return head091("e", "k", headers=headers, delivery_mode=2), b"body"
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "subscribe_redelivery_count", "consume_redelivery_count")
@@ -548,14 +544,6 @@ AT = Delay(NOW_DELAY + 5, from_arrival=False)
 AFTER = Delay(5, from_arrival=True)
 
 
-def head10_delay(annotations: dict[str, Any]) -> bytes:
-    return make_head(None, {Symbol(key): value for key, value in annotations.items()}, "", "q")
-
-
-def head091_delay(headers: dict[str, Any], **properties: Any) -> bytes:
-    return amqp091.make_head("", "q", encode_properties(BasicProperties(headers=headers, **properties)))
-
-
 @pytest.mark.parametrize(
     ("annotations", "delay"),
     [
@@ -575,7 +563,7 @@ def head091_delay(headers: dict[str, Any], **properties: Any) -> bytes:
 )
 def test_an_annotation_of_amqp10_delays(annotations: dict[str, Any], delay: Delay | None) -> None:
     """The value counts and not its type; the time goes before the delay."""
-    assert traits_of(head10_delay(annotations)).delay == delay
+    assert traits_of(head10(annotations)).delay == delay
 
 
 @pytest.mark.parametrize(
@@ -590,13 +578,13 @@ def test_an_annotation_of_amqp10_delays(annotations: dict[str, Any], delay: Dela
 )
 def test_a_header_of_amqp091_delays(headers: dict[str, Any], delay: Delay | None) -> None:
     """It has the name of the annotation. A timestamp of that protocol is in seconds."""
-    assert traits_of(head091_delay(headers)).delay == delay
-    with_more = head091_delay(headers, priority=3, expiration="60", delivery_mode=2)
+    assert traits_of(head091(headers=headers)).delay == delay
+    with_more = head091(headers=headers, priority=3, expiration="60", delivery_mode=2)
     assert traits_of(with_more) == Traits(True, 3, 60, delay)
 
 
 @pytest.mark.parametrize(
-    "head", [head10_delay({"x-opt-delivery-delay": Long(5)}), head091_delay({"x-opt-delivery-delay": 5})]
+    "head", [head10({"x-opt-delivery-delay": Long(5)}), head091(headers={"x-opt-delivery-delay": 5})]
 )
 def test_a_dead_letter_has_no_delay(head: bytes) -> None:
     """The annotation stays: consumers see what the publisher wrote."""
@@ -606,7 +594,7 @@ def test_a_dead_letter_has_no_delay(head: bytes) -> None:
 
 
 def test_records_of_death_that_a_client_wrote_make_no_dead_letter() -> None:
-    head = head10_delay({"x-opt-deaths": [], "x-opt-delivery-delay": Long(5)})
+    head = head10({"x-opt-deaths": [], "x-opt-delivery-delay": Long(5)})
     assert traits_of(head).delay == AFTER
 
 

@@ -21,7 +21,7 @@ from amqp10broker.queues.settings import Overflow, QueueSettings
 from amqp10broker.queues.stream.log import MemoryShelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamConsumer, StreamQueue
 from tests.support.channel_harness import Harness
-from tests.support.queue_bench import Bench
+from tests.support.queue_bench import BOTH, Bench, only
 from tests.support.reply_addresses import new_reply_to
 from tests.support.steps import steps_of
 from tests.support.streams import Bench as StreamBench
@@ -156,44 +156,35 @@ def test_nobody_is_ahead_without_credit_or_away_or_where_one_is_active() -> None
 NOW_MS = 1000
 HERE = new_reply_to("1.1")
 MESSAGE = (make_head(None, None, "", "q"), b"a")
+SINGLE = QueueSettings(single_active_consumer=True)
+MAKERS: dict[str, Callable[[], Any]] = {
+    "classic": lambda: ClassicQueue("q", durable=True, auto_delete=True, now_ms=NOW_MS),
+    "classic, single active": lambda: ClassicQueue("q", durable=True, settings=SINGLE, now_ms=NOW_MS),
+    "quorum": lambda: QuorumQueue("q", now_ms=NOW_MS),
+    "quorum, single active": lambda: QuorumQueue("q", settings=SINGLE, now_ms=NOW_MS),
+    "stream": lambda: StreamQueue("q", StreamLog(MemoryShelf())),
+}
 
 
 def broken(*given: object, **options: object) -> None:
     raise RuntimeError("out of order")
 
 
-def classic(monkeypatch: pytest.MonkeyPatch) -> ClassicQueue:
-    queue = ClassicQueue("q", durable=True)
-    queue.apply(commands.Publish(HERE.publisher(), [0, 1], [MESSAGE, MESSAGE], False), NOW_MS)
-    monkeypatch.setattr(Serving, "serve", broken)
-    return queue
-
-
-def quorum(monkeypatch: pytest.MonkeyPatch) -> QuorumQueue:
-    queue = QuorumQueue("q", now_ms=NOW_MS)
-    queue.apply(commands.Publish(HERE.publisher(), [0, 1], [MESSAGE, MESSAGE], False), NOW_MS)
-    monkeypatch.setattr(Messages, "read", broken)
-    return queue
-
-
-def stream(monkeypatch: pytest.MonkeyPatch) -> StreamQueue:
-    log = StreamLog(MemoryShelf())
-    queue = StreamQueue("q", log)
-    queue.apply(commands.Publish(HERE.publisher(), [0, 1], [MESSAGE, MESSAGE], False), NOW_MS)
-    queue.write(NOW_MS)
-    log.commit(log.write())
-    queue.commit(NOW_MS)
-    monkeypatch.setattr(StreamConsumer, "take", broken)
-    return queue
-
-
-@pytest.mark.parametrize("make", [classic, quorum, stream])
+@pytest.mark.parametrize(
+    ("kind", "reader", "method"),
+    [("classic", Serving, "serve"), ("quorum", Messages, "read"), ("stream", StreamConsumer, "take")],
+)
 def test_who_was_served_hears_that_the_queue_is_gone_and_who_publishes_that_it_failed(
-    make: object, monkeypatch: pytest.MonkeyPatch
+    kind: str, reader: type, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert callable(make)
-    queue = make(monkeypatch)
+    queue = MAKERS[kind]()
     publisher = HERE.publisher()
+    queue.apply(commands.Publish(publisher, [0, 1], [MESSAGE, MESSAGE], False), NOW_MS)
+    if isinstance(queue, StreamQueue):
+        queue.write(NOW_MS)
+        queue.log.commit(queue.log.write())
+        queue.commit(NOW_MS)
+    monkeypatch.setattr(reader, method, broken)
     consumers = [HERE.consumer(), HERE.consumer()]
     for consumer in consumers:
         queue.apply(commands.Subscribe(consumer, False, position=OffsetWord.FIRST), NOW_MS)
@@ -211,8 +202,6 @@ def test_who_was_served_hears_that_the_queue_is_gone_and_who_publishes_that_it_f
 
 FEW, MANY = 50, 2_000
 
-SINGLE = QueueSettings(single_active_consumer=True)
-
 
 def stepping(queue: Any) -> Callable[[commands.Command], None]:
     """What gives a queue a command, with the end of a wake."""
@@ -223,15 +212,6 @@ def stepping(queue: Any) -> Callable[[commands.Command], None]:
         queue.take_effects()
 
     return apply
-
-
-MAKERS: dict[str, Callable[[], Any]] = {
-    "classic": lambda: ClassicQueue("q", durable=True, auto_delete=True, now_ms=NOW_MS),
-    "classic, single active": lambda: ClassicQueue("q", durable=True, settings=SINGLE, now_ms=NOW_MS),
-    "quorum": lambda: QuorumQueue("q", now_ms=NOW_MS),
-    "quorum, single active": lambda: QuorumQueue("q", settings=SINGLE, now_ms=NOW_MS),
-    "stream": lambda: StreamQueue("q", StreamLog(MemoryShelf())),
-}
 
 
 @pytest.mark.parametrize("leaves_by", ["cancel", "detach"])
@@ -312,7 +292,7 @@ class Wire:
 
     def got(self, effects: list[Any]) -> tuple[int, bool]:
         """Deliveries, and whether the last one said that the room is used up."""
-        delivers = [each for each in effects if isinstance(each, commands.Deliver)]
+        delivers = only(effects, commands.Deliver)
         count = sum(len(each.keys) for each in delivers)
         self.had += count
         assert not any(each.spent for each in delivers[:-1])
@@ -324,7 +304,7 @@ def _ten(size: int) -> Message:
 
 
 def reply_of(effects: list[Any]) -> commands.CreditReply:
-    (reply,) = [each for each in effects if isinstance(each, commands.CreditReply)]
+    (reply,) = only(effects, commands.CreditReply)
     return reply
 
 
@@ -357,7 +337,7 @@ def test_a_message_larger_than_the_room_is_handed_out(wire: Wire) -> None:
     assert wire.got(wire.ask(ref, 256, 1000)) == (2, True)
 
 
-@pytest.mark.parametrize("kind", ["classic", "quorum"])
+@BOTH
 def test_another_consumer_gets_what_one_has_no_room_for(kind: str) -> None:
     """Credit without room does not hold messages back from others."""
     wire = Wire(kind)
@@ -366,19 +346,19 @@ def test_another_consumer_gets_what_one_has_no_room_for(kind: str) -> None:
     wire.publish(2_000)
     wire.bench.do(commands.Credit(second, 0, 256, False, 0, 1_000_000))
     effects = wire.publish(2_000, 2_000)
-    delivers = [each for each in effects if isinstance(each, commands.Deliver)]
+    delivers = only(effects, commands.Deliver)
     assert {each.consumer for each in delivers} == {second}
     assert sum(len(each.keys) for each in delivers) == 2
 
 
-@pytest.mark.parametrize("kind", ["classic", "quorum"])
+@BOTH
 def test_messages_that_came_back_use_up_room_like_others(kind: str) -> None:
     """In their order, and a batch goes on from them to those that nobody had."""
     wire = Wire(kind)
     ref = wire.consumer()
     wire.publish(*[600] * 6)
     effects = wire.ask(ref, 4, commands.NO_BOUND)
-    keys = [key for each in effects if isinstance(each, commands.Deliver) for key in each.keys]
+    keys = [key for each in only(effects, commands.Deliver) for key in each.keys]
     assert wire.got(effects) == (4, False)
     wire.bench.do(commands.Settle(ref, keys[:3], commands.DeliveryOutcome.REQUEUE))
     assert wire.got(wire.ask(ref, 256, 1_000)) == (2, True)

@@ -10,6 +10,21 @@ from amqp10broker.queues.settings import Overflow
 from tests.support.queue_bench import BOTH, START_MS, Bench, confirmed, message, only, rejected
 
 pytestmark = BOTH
+
+
+@pytest.fixture
+def bench(kind: str) -> Bench:
+    return Bench(kind)
+
+
+def deleted_after(bench: Bench, ms: int) -> bool:
+    """Whether the queue is deleted when so much time has passed, and not a millisecond before."""
+    bench.wait(ms - 1)
+    before = bench.queue.deleted
+    bench.wait(1)
+    return bool(bench.queue.deleted and not before)
+
+
 DLX = {"dead_letter_exchange": "dlx"}
 
 # --- consumers ------------------------------------------------------------------------------------
@@ -22,8 +37,7 @@ DLX = {"dead_letter_exchange": "dlx"}
     "rabbit_fifo_SUITE", "checkout_enq_settle_test", "checkout_metadata_test", "enq_enq_checkout_test"
 )
 @pytest.mark.rabbitmq("rabbit_fifo_q_SUITE", "single_priority_behaves_like_queue")
-def test_messages_come_in_the_order_in_which_they_were_published(kind: str) -> None:
-    bench = Bench(kind)
+def test_messages_come_in_the_order_in_which_they_were_published(bench: Bench) -> None:
     assert confirmed(bench.publish("a", "b")) == [0, 1]
     bench.publish("c")
     assert bench.get(bench.consumer(), 10) == ["a", "b", "c"]
@@ -34,8 +48,7 @@ def test_messages_come_in_the_order_in_which_they_were_published(kind: str) -> N
 )
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "consumer_priorities")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "checkout_priority_test")
-def test_the_consumer_of_the_highest_priority_gets_all_it_has_credit_for(kind: str) -> None:
-    bench = Bench(kind)
+def test_the_consumer_of_the_highest_priority_gets_all_it_has_credit_for(bench: Bench) -> None:
     low, high, middle = bench.consumer(5, priority=-1), bench.consumer(2, priority=10), bench.consumer(1)
     bench.publish("a", "b", "c", "d")
     assert [bench.got(each) for each in (high, middle, low)] == [["a", "b"], ["c"], ["d"]]
@@ -44,8 +57,7 @@ def test_the_consumer_of_the_highest_priority_gets_all_it_has_credit_for(kind: s
     assert bench.got(high) == ["a", "b", "e"], "credit brings it back"
 
 
-def test_equal_priorities_take_turns(kind: str) -> None:
-    bench = Bench(kind)
+def test_equal_priorities_take_turns(bench: Bench) -> None:
     one, two = bench.consumer(5, priority=3), bench.consumer(5, priority=3)
     bench.publish("a", "b", "c", "d")
     assert (len(bench.got(one)), len(bench.got(two))) == (2, 2)
@@ -202,10 +214,7 @@ def test_a_queue_goes_when_nobody_uses_it_and_publishing_is_no_use(kind: str) ->
     bench = Bench(kind, expires_ms=100, **DLX)
     bench.wait(60)
     bench.publish("a")
-    bench.wait(39)
-    assert not bench.queue.deleted
-    bench.wait(1)
-    assert bench.queue.deleted
+    assert deleted_after(bench, 40)
     assert bench.dead() == [], "messages of a deleted queue are not dead letters"
 
 
@@ -215,10 +224,7 @@ def test_a_consumer_is_use(kind: str) -> None:
     bench.wait(1000)
     assert not bench.queue.deleted
     bench.leave(consumer, commands.DeliveryOutcome.REQUEUE)
-    bench.wait(99)
-    assert not bench.queue.deleted
-    bench.wait(1)
-    assert bench.queue.deleted
+    assert deleted_after(bench, 100)
 
 
 def test_each_fetch_of_one_channel_is_use(kind: str) -> None:
@@ -278,8 +284,7 @@ def test_with_a_length_of_0_a_message_passes_only_to_who_takes_it_at_once(kind: 
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "update_config_max_length_test")
-def test_a_lower_limit_acts_at_once_on_what_is_there(kind: str) -> None:
-    bench = Bench(kind)
+def test_a_lower_limit_acts_at_once_on_what_is_there(bench: Bench) -> None:
     bench.publish("a", "b", "c")
     bench.configure(max_length=1, **DLX)
     assert bench.dead() == [("maxlen", ["a", "b"])]
@@ -329,8 +334,7 @@ def test_a_rejected_message_is_dead_lettered(
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "discarded_message_without_dead_letter_handler_is_removed_test")
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_SUITE", "handler_undefined")
-def test_without_a_dead_letter_exchange_a_rejected_message_is_gone(kind: str) -> None:
-    bench = Bench(kind)
+def test_without_a_dead_letter_exchange_a_rejected_message_is_gone(bench: Bench) -> None:
     bench.publish("a")
     bench.settle(bench.consumer(1), commands.DeliveryOutcome.DISCARD)
     assert bench.dead() == []
@@ -340,8 +344,7 @@ def test_without_a_dead_letter_exchange_a_rejected_message_is_gone(kind: str) ->
 # --- delayed messages -----------------------------------------------------------------------------
 
 
-def test_a_message_is_delivered_at_its_time_and_not_before(kind: str) -> None:
-    bench = Bench(kind)
+def test_a_message_is_delivered_at_its_time_and_not_before(bench: Bench) -> None:
     ref = bench.consumer(5)
     told = bench.publish_all([message("b", delay_ms=100), message("a", delay_ms=50), message("now")])
     assert confirmed(told) == [0, 1, 2], "it is in the queue"
@@ -355,14 +358,12 @@ def test_a_message_is_delivered_at_its_time_and_not_before(kind: str) -> None:
     assert (bench.counts, bench.queue.queue_status().delayed_until_ms) == ((0, 0), None)
 
 
-def test_a_time_that_has_passed_delays_nothing(kind: str) -> None:
-    bench = Bench(kind)
+def test_a_time_that_has_passed_delays_nothing(bench: Bench) -> None:
     bench.publish_all([message(str(ms), due_ms=START_MS + ms) for ms in (0, -1000, -START_MS - 1)])
     assert bench.counts == (3, 0)
 
 
-def test_of_what_is_due_the_earlier_time_is_first_and_then_the_earlier_publish(kind: str) -> None:
-    bench = Bench(kind)
+def test_of_what_is_due_the_earlier_time_is_first_and_then_the_earlier_publish(bench: Bench) -> None:
     bench.publish_all(
         [message(body, delay_ms=ms) for body, ms in (("c", 20), ("a", 10), ("b", 10), ("d", 20))]
     )
@@ -421,8 +422,7 @@ def test_reject_publish_counts_them_and_a_waiting_consumer_is_no_room_for_them(k
     assert confirmed(bench.publish_all([message("a", delay_ms=10)])) == [0]
 
 
-def test_purge_takes_them_along_and_a_queue_with_nothing_else_is_not_empty(kind: str) -> None:
-    bench = Bench(kind)
+def test_purge_takes_them_along_and_a_queue_with_nothing_else_is_not_empty(bench: Bench) -> None:
     bench.publish_all([message("a", delay_ms=50), message("b")])
     (counted,) = only(bench.do(commands.Inspect(bench.request)), commands.Answer)
     assert counted.ready == 1
@@ -445,9 +445,8 @@ def test_a_queue_counts_what_it_takes_and_drops(kind: str) -> None:
     assert bench.counters == {"published": 4, "dropped": 2}
 
 
-def test_a_queue_counts_what_expires_and_what_consumers_discard(kind: str) -> None:
+def test_a_queue_counts_what_expires_and_what_consumers_discard(bench: Bench) -> None:
     """With or without a dead-letter exchange. What they return, or accept, is another thing."""
-    bench = Bench(kind)
     bench.publish("a", "b", ttl_ms=10)
     bench.wait(20)
     bench.publish("c", ttl_ms=1)

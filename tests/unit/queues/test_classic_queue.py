@@ -7,9 +7,8 @@ import pytest
 from amqp10broker.message.amqp10 import header_of
 from amqp10broker.message.message import Message
 from amqp10broker.queues import commands
-from amqp10broker.queues.classic.backlog import Store
 from amqp10broker.queues.classic.queue import DUE_MAX, ClassicQueue
-from amqp10broker.queues.classic.ready import EXPIRED_MAX, SOON_BYTES_MAX, SOON_MESSAGES_MAX, DelayedMessages
+from amqp10broker.queues.classic.ready import EXPIRED_MAX
 from amqp10broker.queues.settings import Overflow
 from tests.support.queue_bench import START_MS, Bench, confirmed, message, only, rejected
 from tests.support.reply_addresses import new_reply_to
@@ -274,50 +273,3 @@ def test_many_that_are_due_at_once_go_in_parts() -> None:
         queue.apply(commands.TICK, START_MS + 5)
         assert queue.ready == ready
     assert queue.deadline() is None
-
-
-class CountingStore(Store):
-    """Says how many messages are in pages."""
-
-    def __init__(self) -> None:
-        self.packed = 0
-
-    def pack(self, level: int, messages: object, expiries: object) -> object:
-        self.packed += len(messages)  # type: ignore[arg-type]
-        return super().pack(level, messages, expiries)  # type: ignore[arg-type]
-
-    def page_in(self, handle: object) -> object:  # type: ignore[override]
-        found = super().page_in(handle)
-        self.packed -= len(found[0])
-        return found
-
-
-@pytest.mark.parametrize("step", [7919, 1, 0, -1], ids=["at random", "growing", "all at once", "falling"])
-def test_memory_holds_some_thousands_of_them_in_whatever_order_they_come(step: int) -> None:
-    store = CountingStore()
-    line = DelayedMessages(store)
-    count = 3 * SOON_MESSAGES_MAX
-    times = [number * step % 10_007 + 1 for number in range(count)]
-    for start in range(0, count, 64):
-        part = range(start, start + 64)
-        line.add([(b"h", b"%d" % number) for number in part], times[start : start + 64], None)
-        assert line.count - store.packed <= SOON_MESSAGES_MAX
-    found = []
-    while line.count:
-        found += [(each.when_ms, int(each.message[1])) for each in line.take_due(10**9, 100)]
-        assert line.count - store.packed <= SOON_MESSAGES_MAX
-    assert found == sorted((when, number) for number, when in enumerate(times))
-
-
-def test_memory_holds_so_many_bytes_of_them_and_one_message() -> None:
-    store = CountingStore()
-    line = DelayedMessages(store)
-    large = bytes(SOON_BYTES_MAX // 3)
-    for number in range(20):
-        line.add([(b"h", large)], [100 - number], None)
-        assert line.count - store.packed <= 4
-    line.add([(b"h", bytes(2 * SOON_BYTES_MAX))], [1], None)
-    assert line.count - store.packed <= 4
-    assert line.size == 20 * len(large) + 2 * SOON_BYTES_MAX
-    assert [each.when_ms for each in line.take_due(200, 50)] == [1, *range(81, 101)]
-    assert (line.size, line.count, store.packed) == (0, 0, 0)

@@ -25,6 +25,7 @@ from amqp10broker.queues.classic.backlog import (
 )
 from amqp10broker.queues.classic.durability import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
+from amqp10broker.queues.classic.ready import SOON_BYTES_MAX, SOON_MESSAGES_MAX, DelayedMessages
 from amqp10broker.queues.commands import (
     TICK,
     ConsumerRef,
@@ -373,11 +374,9 @@ class CountingStore(Store):
         self.looks += 1
         return super().look(handle, ranks)
 
-    def page_out(
-        self, level: int, first: int, messages: Sequence[Message], expiries: Sequence[int] | None
-    ) -> Handle:
+    def pack(self, level: int, messages: Sequence[Message], expiries: Sequence[int] | None) -> Handle:
         self.paged += len(messages)
-        return super().page_out(level, first, messages, expiries)
+        return super().pack(level, messages, expiries)
 
     def page_in(self, handle: Handle) -> tuple[Sequence[Message], Sequence[int] | None]:
         messages, expiries = super().page_in(handle)
@@ -502,3 +501,34 @@ def test_without_room_they_stay_in_memory() -> None:
     bodies = PagedBodies(Spool(FullScratch))
     bodies.put(0, [(HEAD, b"%d" % number) for number in range(4096 * (OPEN_PAGES_MAX + 2))])
     assert bodies.fetch([7]) == [(HEAD, b"7")]
+
+
+@pytest.mark.parametrize("step", [7919, 1, 0, -1], ids=["at random", "growing", "all at once", "falling"])
+def test_memory_holds_some_thousands_of_them_in_whatever_order_they_come(step: int) -> None:
+    store = CountingStore()
+    line = DelayedMessages(store)
+    count = 3 * SOON_MESSAGES_MAX
+    times = [number * step % 10_007 + 1 for number in range(count)]
+    for start in range(0, count, 64):
+        part = range(start, start + 64)
+        line.add([(b"h", b"%d" % number) for number in part], times[start : start + 64], None)
+        assert line.count - store.paged <= SOON_MESSAGES_MAX
+    found = []
+    while line.count:
+        found += [(each.when_ms, int(each.message[1])) for each in line.take_due(10**9, 100)]
+        assert line.count - store.paged <= SOON_MESSAGES_MAX
+    assert found == sorted((when, number) for number, when in enumerate(times))
+
+
+def test_memory_holds_so_many_bytes_of_them_and_one_message() -> None:
+    store = CountingStore()
+    line = DelayedMessages(store)
+    large = bytes(SOON_BYTES_MAX // 3)
+    for number in range(20):
+        line.add([(b"h", large)], [100 - number], None)
+        assert line.count - store.paged <= 4
+    line.add([(b"h", bytes(2 * SOON_BYTES_MAX))], [1], None)
+    assert line.count - store.paged <= 4
+    assert line.size == 20 * len(large) + 2 * SOON_BYTES_MAX
+    assert [each.when_ms for each in line.take_due(200, 50)] == [1, *range(81, 101)]
+    assert (line.size, line.count, store.paged) == (0, 0, 0)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.types import Symbol, Timestamp
-from amqp10broker.queues.commands import TICK, DeliveryOutcome, Purge
+from amqp10broker.queues.commands import DeliveryOutcome, Purge
 from amqp10broker.queues.quorum import ordered_entries, ready
-from amqp10broker.queues.quorum.commands import INSTALLED, RaiseVersion
+from amqp10broker.queues.quorum.commands import INSTALLED
 from amqp10broker.queues.quorum.durability import AHEAD_MS_MAX, Clocks, LogTime
 from amqp10broker.queues.quorum.ordered_entries import DueMessage, LaterMessages
 from amqp10broker.queues.quorum.queue import decode_snapshot, encode_snapshot
@@ -109,35 +109,6 @@ def test_messages_in_whatever_order_they_come_are_taken_in_that_of_their_times(s
         assert (here.count, here.size) == (len(there), sum(each.size for each in there))
         assert here.next_due == (there[0].when_ms if there else None)
         assert sorted(here.indexes()) == sorted(each.key for each in there)
-
-
-@pytest.mark.usefixtures("short_pages")
-def test_a_snapshot_has_them() -> None:
-    bench = Bench()
-    bench.publish("plain")
-    assert b'"later"' not in encode_snapshot(bench.queue)
-    dice = Random(3)
-    bench.publish_all(
-        [
-            delayed(
-                str(number),
-                dice.randint(1, 50),
-                priority=dice.choice([None, 9]),
-                ttl_ms=dice.choice([None, 30]),
-            )
-            for number in range(100)
-        ]
-    )
-    state = encode_snapshot(bench.queue)
-    restored = decode_snapshot("q", state, bench.queue.parts()[0].bodies)
-    assert encode_snapshot(restored) == state
-    for at in range(1, 60):
-        bench.wait(1)
-        bench.do(TICK)
-        restored.apply(RaiseVersion(0), bench.now)
-        assert encode_snapshot(restored) == encode_snapshot(bench.queue), at
-    assert bench.counts[1] == 0
-    assert restored.deadline() == bench.queue.deadline()
 
 
 def test_many_numbers_in_the_tail_are_as_few(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,19 +180,6 @@ def test_a_deleted_queue_tells_all_and_takes_nothing() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("condition", "refused"),
-    [("if_unused", commands.Refusal.IN_USE), ("if_empty", commands.Refusal.NOT_EMPTY)],
-)
-def test_conditions_of_a_deletion(condition: str, refused: commands.Refusal) -> None:
-    bench = Bench()
-    bench.consumer()
-    bench.publish("a") if condition == "if_empty" else None
-    told = bench.do(commands.Delete(bench.request, **{condition: True}))
-    assert only(told, commands.Answer)[0].refused is refused
-    assert not bench.queue.deleted
-
-
 # --- dead letters, at least once ------------------------------------------------------------------
 
 

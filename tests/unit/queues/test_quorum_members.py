@@ -25,6 +25,12 @@ def numbers(world: Harness, node: Node) -> list[int]:
     return [int(body.rstrip(b".")) for body in world.bodies(node).values()]
 
 
+def even_world(seed: int) -> tuple[Harness, Node]:
+    """Three members that have applied the same, and the leader."""
+    world = Harness(seed)
+    return world, world.even_leader()
+
+
 def followers(world: Harness, leader: Node) -> list[Node]:
     return [node for node in world.nodes.values() if node is not leader]
 
@@ -84,8 +90,7 @@ def test_followers_tell_nothing() -> None:
 
 
 def test_a_leader_that_was_deposed_tells_nothing() -> None:
-    world = Harness(1)
-    old = world.even_leader()
+    world, old = even_world(1)
     world.part(old.number)
     world.settle_down(lambda: not old.leads and world.leader() is not None)
     world.heal(old.number)
@@ -105,8 +110,7 @@ def behind(world: Harness, leader: Node) -> list[int]:
 
 def test_a_follower_carries_out_several_entries_with_one_wake() -> None:
     """Nobody waits for it: when there are enough of them, or after some time."""
-    world = Harness(1)
-    leader = world.even_leader()
+    world, leader = even_world(1)
     world.pass_time(LATER_MS)
     for number in range(1, LATE_ENTRIES):
         world.publish(leader)
@@ -127,8 +131,7 @@ def test_a_follower_carries_out_several_entries_with_one_wake() -> None:
 @pytest.mark.parametrize("slow", [False, True], ids=["quick disk", "slow disk"])
 def test_a_follower_answers_before_it_carries_out(*, slow: bool) -> None:
     """The leader waits for that answer. A slow disk holds it up, and not what is committed already."""
-    world = Harness(1)
-    leader = world.even_leader()
+    world, leader = even_world(1)
     world.work_off()
     follower = followers(world, leader)[0]
     world.publish(leader, size=LATE_BYTES)
@@ -152,8 +155,7 @@ def test_a_follower_answers_before_it_carries_out(*, slow: bool) -> None:
 
 
 def test_who_leads_has_carried_out_what_it_left_for_later() -> None:
-    world = Harness(1)
-    old = world.even_leader()
+    world, old = even_world(1)
     world.publish(old, 3)
     world.work_off()
     assert world.confirmed == {0, 1, 2}
@@ -166,8 +168,7 @@ def test_who_leads_has_carried_out_what_it_left_for_later() -> None:
 
 def test_who_leads_has_applied_all_that_was_confirmed_before() -> None:
     """It has the entries when it is elected, but does not know that they are committed."""
-    world = Harness(1)
-    old = world.even_leader()
+    world, old = even_world(1)
     world.publish(old, 3)
     while world.confirmed != {0, 1, 2}:
         world.deliver()
@@ -206,8 +207,7 @@ def test_parts_of_another_state_are_refused() -> None:
 
 
 def test_without_a_majority_nothing_is_confirmed_and_the_leader_stops() -> None:
-    world = Harness(2)
-    leader = world.even_leader()
+    world, leader = even_world(2)
     others = followers(world, leader)
     for node in others:
         world.part(node.number)
@@ -243,8 +243,7 @@ def test_what_a_leader_without_majority_wrote_goes_for_what_the_others_agreed_on
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "gh_12635")
 def test_a_member_that_was_away_takes_a_state_behind_what_was_held_and_purged() -> None:
     """It has a consumer with credit in the middle, which its node never heard of."""
-    world = Harness(9)
-    leader = world.even_leader()
+    world, leader = even_world(9)
     away = followers(world, leader)[0].number
     world.crash(away)
     world.publish(leader, 2)
@@ -334,8 +333,7 @@ def test_a_crash_while_the_state_comes_leaves_no_mixture(when: int) -> None:
 
 def test_a_queue_that_the_catalog_has_forgotten_ends_at_every_member_by_itself() -> None:
     """A member that is cut off waits for nobody; the leader tells consumers, and answers who waits."""
-    world = Harness(9)
-    leader = world.even_leader()
+    world, leader = even_world(9)
     consumer = world.client.consumer()
     leader.work(commands.Subscribe(consumer, False))
     world.settle_down(world.even)
@@ -368,8 +366,7 @@ def told_to(told: list[object]) -> Any:
 def test_a_member_whose_machine_fails_is_left_out_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = Harness(10)
-    leader = world.even_leader()
+    world, leader = even_world(10)
     world.spread(leader)
 
     def fail(*_: object) -> None:
@@ -630,8 +627,7 @@ def test_a_state_has_the_configuration_of_its_place() -> None:
 
 def test_the_task_of_a_queue_wakes_when_its_member_leads_or_leads_no_more_and_for_no_other_election() -> None:
     """With thousands of queues, a wake for each step of an election takes longer than the election."""
-    world = Harness(1)
-    leader = world.even_leader()
+    world, leader = even_world(1)
     follower = followers(world, leader)[0]
     for node in (follower, leader):
         node.woken = False

@@ -8,27 +8,29 @@ from amqp10broker.queues import commands
 from tests.support.queue_bench import Bench, holding, message, only
 
 
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "priority_queue_fifo", note="in each level")
 @pytest.mark.rabbitmq("rabbit_fifo_q_SUITE", "hi_is_prioritised")
-def test_two_high_ones_go_before_each_normal_one() -> None:
+def test_two_high_ones_go_before_each_normal_one(bench: Bench) -> None:
     """High first, then 2:1 as long as both wait."""
-    bench = Bench()
     bench.publish("n1", "n2", "n3")
     bench.publish("h1", "h2", "h3", "h4", "h5", priority=5)
     assert bench.get(bench.consumer(), 10) == ["h1", "h2", "n1", "h3", "h4", "n2", "h5", "n3"]
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_q_SUITE", "hi_is_prioritised")
-def test_high_ones_that_were_published_before_go_first_even_in_normals_turn() -> None:
-    bench = Bench()
+def test_high_ones_that_were_published_before_go_first_even_in_normals_turn(bench: Bench) -> None:
     bench.publish("h1", "h2", "h3", "h4", priority=5)
     bench.publish("n1", "n2")
     assert bench.get(bench.consumer(), 10) == ["h1", "h2", "h3", "h4", "n1", "n2"]
 
 
 @pytest.mark.parametrize(("priority", "first"), [(None, "a"), (0, "a"), (4, "a"), (5, "b"), (255, "b")])
-def test_a_priority_above_4_is_high(priority: int | None, first: str) -> None:
-    bench = Bench()
+def test_a_priority_above_4_is_high(priority: int | None, first: str, bench: Bench) -> None:
     bench.publish("a")
     bench.publish("b", priority=priority)
     assert bench.get(bench.consumer()) == [first]
@@ -36,8 +38,7 @@ def test_a_priority_above_4_is_high(priority: int | None, first: str) -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_pq_SUITE", "basics")
 @pytest.mark.rabbitmq("rabbit_fifo_q_SUITE", "basics")
-def test_one_batch_with_both_priorities_is_lined_up_by_them() -> None:
-    bench = Bench()
+def test_one_batch_with_both_priorities_is_lined_up_by_them(bench: Bench) -> None:
     bench.publish_all([message("n"), message("h", priority=5), message("m")])
     assert bench.get(bench.consumer(), 3) == ["h", "n", "m"]
 
@@ -87,8 +88,7 @@ def test_returns_to_the_tail_may_be_dropped(overflow: str) -> None:
     "receive_many_auto_flow_quorum_queue",
 )
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "credit_enq_enq_checkout_settled_credit_test")
-def test_credit_counts_deliveries_and_settlement_gives_none_back() -> None:
-    bench = Bench()
+def test_credit_counts_deliveries_and_settlement_gives_none_back(bench: Bench) -> None:
     bench.publish("a", "b", "c")
     consumer = bench.consumer()
     assert bench.get(consumer) == ["a"]
@@ -97,8 +97,7 @@ def test_credit_counts_deliveries_and_settlement_gives_none_back() -> None:
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "credit_api_v2")
-def test_the_reply_to_credit_comes_behind_the_deliveries_it_caused() -> None:
-    bench = Bench()
+def test_the_reply_to_credit_comes_behind_the_deliveries_it_caused(bench: Bench) -> None:
     bench.publish("a", "b")
     consumer = bench.consumer()
     told = bench.credit(consumer, 1)
@@ -109,8 +108,7 @@ def test_the_reply_to_credit_comes_behind_the_deliveries_it_caused() -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "credit_and_drain_test", "credit_with_drained_test")
 @pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "credit_api_v2")
-def test_a_drain_forfeits_what_cannot_be_used_at_once() -> None:
-    bench = Bench()
+def test_a_drain_forfeits_what_cannot_be_used_at_once(bench: Bench) -> None:
     bench.publish("a")
     consumer = bench.consumer()
     told = bench.credit(consumer, 5, drain=True)
@@ -132,8 +130,7 @@ def test_a_drain_forfeits_what_cannot_be_used_at_once() -> None:
 @pytest.mark.rabbitmq(
     "rabbit_fifo_int_SUITE", "cancel_checkout", "cancel_checkout_with_pending_using_cancel_reason"
 )
-def test_a_cancelled_consumer_gets_no_more_and_may_settle_what_it_holds() -> None:
-    bench = Bench()
+def test_a_cancelled_consumer_gets_no_more_and_may_settle_what_it_holds(bench: Bench) -> None:
     bench.publish("a")
     consumer = bench.consumer(5)
     bench.cancel(consumer)
@@ -155,8 +152,7 @@ def test_a_cancelled_consumer_gets_no_more_and_may_settle_what_it_holds() -> Non
     "rabbit_fifo_SUITE", "checkout_get_empty_test", "enq_enq_deq_deq_settle_test", "enq_enq_deq_test"
 )
 @pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "dequeue")
-def test_a_fetch_of_one_message_is_no_consumer_in_counts() -> None:
-    bench = Bench()
+def test_a_fetch_of_one_message_is_no_consumer_in_counts(bench: Bench) -> None:
     bench.publish("a")
     fetcher = bench.consumer(counted=False)
     assert bench.get(fetcher) == ["a"]
@@ -165,9 +161,8 @@ def test_a_fetch_of_one_message_is_no_consumer_in_counts() -> None:
     assert only(bench.do(commands.Inspect(bench.request)), commands.Answer)[0].consumers == 1
 
 
-def test_an_exclusive_consumer_is_one_like_any_other() -> None:
+def test_an_exclusive_consumer_is_one_like_any_other(bench: Bench) -> None:
     """The flag is ignored; single active consumers are for that."""
-    bench = Bench()
     first, second = bench.consumer(1, exclusive=True), bench.consumer(1, exclusive=True)
     told = bench.publish("a", "b")
     assert bench.bodies(told, first) == ["a"]
@@ -175,8 +170,7 @@ def test_an_exclusive_consumer_is_one_like_any_other() -> None:
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "enq_enq_checkout_get_settled_test")
-def test_settled_deliveries_are_gone_when_they_have_arrived() -> None:
-    bench = Bench()
+def test_settled_deliveries_are_gone_when_they_have_arrived(bench: Bench) -> None:
     bench.publish("a", "b")
     consumer = bench.consumer(1, settled=True)
     assert bench.queue.unsettled == 0
@@ -186,7 +180,7 @@ def test_settled_deliveries_are_gone_when_they_have_arrived() -> None:
 
 
 @pytest.fixture
-def bench() -> Bench:
+def single() -> Bench:
     return Bench(single_active_consumer=True, consumer_timeout_ms=1000)
 
 
@@ -195,9 +189,9 @@ def active(told: list[object]) -> list[tuple[commands.ConsumerRef, bool]]:
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "single_active_consumer_test")
-def test_the_first_consumer_is_active_and_each_hears_what_it_is(bench: Bench) -> None:
-    first, second = bench.consumer(), bench.consumer()
-    assert active(bench.told) == [(first, True), (second, False)]
+def test_the_first_consumer_is_active_and_each_hears_what_it_is(single: Bench) -> None:
+    first, second = single.consumer(), single.consumer()
+    assert active(single.told) == [(first, True), (second, False)]
 
 
 @pytest.mark.rabbitmq(
@@ -206,12 +200,12 @@ def test_the_first_consumer_is_active_and_each_hears_what_it_is(bench: Bench) ->
     "single_active_consumer_revive_2_test",
     "single_active_consumer_revive_test",
 )
-def test_the_next_one_is_activated_when_the_active_one_goes(bench: Bench) -> None:
-    first, second = bench.consumer(1), bench.consumer(1)
-    bench.publish("a")
-    told = bench.leave(first, commands.DeliveryOutcome.REQUEUE)
+def test_the_next_one_is_activated_when_the_active_one_goes(single: Bench) -> None:
+    first, second = single.consumer(1), single.consumer(1)
+    single.publish("a")
+    told = single.leave(first, commands.DeliveryOutcome.REQUEUE)
     assert active(told) == [(second, True)]
-    assert bench.bodies(told, second) == ["a"]
+    assert single.bodies(told, second) == ["a"]
 
 
 @pytest.mark.rabbitmq(
@@ -220,32 +214,32 @@ def test_the_next_one_is_activated_when_the_active_one_goes(bench: Bench) -> Non
 @pytest.mark.rabbitmq(
     "rabbit_fifo_SUITE", "single_active_cancelled_with_unacked_test", "single_active_settle_after_cancel_test"
 )
-def test_a_cancelled_one_keeps_what_it_holds_and_the_next_is_active_at_once(bench: Bench) -> None:
-    first, second = bench.consumer(1), bench.consumer(1)
-    bench.publish("a", "b")
-    told = bench.cancel(first)
+def test_a_cancelled_one_keeps_what_it_holds_and_the_next_is_active_at_once(single: Bench) -> None:
+    first, second = single.consumer(1), single.consumer(1)
+    single.publish("a", "b")
+    told = single.cancel(first)
     assert active(told) == [(second, True)]
-    assert bench.bodies(told, second) == ["b"]
-    bench.settle(first, commands.DeliveryOutcome.ACCEPT)
-    assert bench.queue.unsettled == 1
+    assert single.bodies(told, second) == ["b"]
+    single.settle(first, commands.DeliveryOutcome.ACCEPT)
+    assert single.queue.unsettled == 1
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "link_state_properties_activation_before_delivery_test")
-def test_the_activation_is_told_before_the_first_delivery(bench: Bench) -> None:
-    first = bench.consumer()
-    bench.consumer(1)
-    bench.publish("a")
-    told = bench.leave(first, commands.DeliveryOutcome.REQUEUE)
+def test_the_activation_is_told_before_the_first_delivery(single: Bench) -> None:
+    first = single.consumer()
+    single.consumer(1)
+    single.publish("a")
+    told = single.leave(first, commands.DeliveryOutcome.REQUEUE)
     assert [type(each) for each in told] == [commands.ActiveChanged, commands.Deliver]
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "single_active_consumer_priority")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "single_active_consumer_priority_cancel_active_test")
-def test_the_highest_priority_is_next(bench: Bench) -> None:
-    first = bench.consumer(priority=3)
-    bench.consumer(9)
-    third = bench.consumer(priority=1)
-    assert active(bench.leave(first, commands.DeliveryOutcome.REQUEUE)) == [(third, True)]
+def test_the_highest_priority_is_next(single: Bench) -> None:
+    first = single.consumer(priority=3)
+    single.consumer(9)
+    third = single.consumer(priority=1)
+    assert active(single.leave(first, commands.DeliveryOutcome.REQUEUE)) == [(third, True)]
 
 
 @pytest.mark.rabbitmq(
@@ -253,41 +247,41 @@ def test_the_highest_priority_is_next(bench: Bench) -> None:
     "single_active_consumer_credited_favour_with_credit_test",
     "single_active_with_credited_test",
 )
-def test_of_equal_priorities_more_credit_is_next_and_then_the_oldest(bench: Bench) -> None:
-    first = bench.consumer(priority=3)
-    second, third, fourth = bench.consumer(1), bench.consumer(2), bench.consumer(2)
-    assert active(bench.leave(first, commands.DeliveryOutcome.REQUEUE)) == [(third, True)]
-    assert active(bench.leave(third, commands.DeliveryOutcome.REQUEUE)) == [(fourth, True)]
-    assert active(bench.leave(fourth, commands.DeliveryOutcome.REQUEUE)) == [(second, True)]
+def test_of_equal_priorities_more_credit_is_next_and_then_the_oldest(single: Bench) -> None:
+    first = single.consumer(priority=3)
+    second, third, fourth = single.consumer(1), single.consumer(2), single.consumer(2)
+    assert active(single.leave(first, commands.DeliveryOutcome.REQUEUE)) == [(third, True)]
+    assert active(single.leave(third, commands.DeliveryOutcome.REQUEUE)) == [(fourth, True)]
+    assert active(single.leave(fourth, commands.DeliveryOutcome.REQUEUE)) == [(second, True)]
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "single_active_consumer_priority_take_over")
 @pytest.mark.rabbitmq(
     "rabbit_fifo_SUITE", "single_active_consumer_priority_test", "single_active_consumer_update_priority_test"
 )
-def test_a_higher_priority_takes_over_at_once_from_one_that_holds_nothing(bench: Bench) -> None:
-    first = bench.consumer(1)
-    bench.told.clear()
-    second = bench.consumer(1, priority=1)
-    assert active(bench.told) == [(first, False), (second, True)]
-    assert bench.bodies(bench.publish("a"), second) == ["a"]
+def test_a_higher_priority_takes_over_at_once_from_one_that_holds_nothing(single: Bench) -> None:
+    first = single.consumer(1)
+    single.told.clear()
+    second = single.consumer(1, priority=1)
+    assert active(single.told) == [(first, False), (second, True)]
+    assert single.bodies(single.publish("a"), second) == ["a"]
 
 
 @pytest.mark.rabbitmq(
     "rabbit_fifo_SUITE", "single_active_consumer_quiescing_receives_no_further_messages_test"
 )
-def test_a_quiescing_one_gets_nothing_and_hands_over_when_it_has_settled(bench: Bench) -> None:
-    first = bench.consumer(5)
-    bench.publish("a", "b")
-    bench.told.clear()
-    second = bench.consumer(5, priority=1)
-    assert active(bench.told) == [(first, False), (second, False)]
-    assert bench.bodies(bench.publish("c")) == []
-    one, two = bench.held(first)
-    assert active(bench.settle(first, commands.DeliveryOutcome.ACCEPT, [one])) == []
-    told = bench.settle(first, commands.DeliveryOutcome.ACCEPT, [two])
+def test_a_quiescing_one_gets_nothing_and_hands_over_when_it_has_settled(single: Bench) -> None:
+    first = single.consumer(5)
+    single.publish("a", "b")
+    single.told.clear()
+    second = single.consumer(5, priority=1)
+    assert active(single.told) == [(first, False), (second, False)]
+    assert single.bodies(single.publish("c")) == []
+    one, two = single.held(first)
+    assert active(single.settle(first, commands.DeliveryOutcome.ACCEPT, [one])) == []
+    told = single.settle(first, commands.DeliveryOutcome.ACCEPT, [two])
     assert active(told) == [(second, True)]
-    assert bench.bodies(told, second) == ["c"]
+    assert single.bodies(told, second) == ["c"]
 
 
 @pytest.mark.rabbitmq(
@@ -304,24 +298,24 @@ def test_a_quiescing_one_gets_nothing_and_hands_over_when_it_has_settled(bench: 
     "delivery_outcome", [commands.DeliveryOutcome.REQUEUE, commands.DeliveryOutcome.REQUEUE_FAILED]
 )
 def test_what_a_quiescing_one_returns_goes_first_to_its_successor(
-    bench: Bench, delivery_outcome: commands.DeliveryOutcome
+    single: Bench, delivery_outcome: commands.DeliveryOutcome
 ) -> None:
-    first = bench.consumer(1)
-    bench.publish("a", "b")
-    second = bench.consumer(5, priority=1)
-    told = bench.settle(first, delivery_outcome)
-    assert bench.bodies(told, second) == ["a", "b"]
+    first = single.consumer(1)
+    single.publish("a", "b")
+    second = single.consumer(5, priority=1)
+    told = single.settle(first, delivery_outcome)
+    assert single.bodies(told, second) == ["a", "b"]
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "single_active_consumer_quiescing_resumes_after_cancel_test")
-def test_a_quiescing_one_goes_on_when_the_other_is_gone(bench: Bench) -> None:
-    first = bench.consumer(5)
-    bench.publish("a")
-    second = bench.consumer(5, priority=1)
-    bench.publish("b")
-    told = bench.cancel(second)
+def test_a_quiescing_one_goes_on_when_the_other_is_gone(single: Bench) -> None:
+    first = single.consumer(5)
+    single.publish("a")
+    second = single.consumer(5, priority=1)
+    single.publish("b")
+    told = single.cancel(second)
     assert active(told) == [(first, True)]
-    assert bench.bodies(told, first) == ["b"]
+    assert single.bodies(told, first) == ["b"]
 
 
 @pytest.mark.rabbitmq(
@@ -330,59 +324,60 @@ def test_a_quiescing_one_goes_on_when_the_other_is_gone(bench: Bench) -> None:
     "single_active_consumer_quiescing_disconnected_test",
 )
 @pytest.mark.parametrize("ends", ["cancel", "leave"])
-def test_a_quiescing_one_that_ends_makes_way(bench: Bench, ends: str) -> None:
-    first = bench.consumer(5)
-    bench.publish("a")
-    second = bench.consumer(5, priority=1)
+def test_a_quiescing_one_that_ends_makes_way(single: Bench, ends: str) -> None:
+    first = single.consumer(5)
+    single.publish("a")
+    second = single.consumer(5, priority=1)
     told = (
-        bench.cancel(first)
+        single.cancel(first)
         if ends == "cancel"
-        else bench.leave(first, commands.DeliveryOutcome.REQUEUE_FAILED)
+        else single.leave(first, commands.DeliveryOutcome.REQUEUE_FAILED)
     )
     assert active(told) == [(second, True)]
-    assert bench.bodies(told, second) == ([] if ends == "cancel" else ["a"])
+    assert single.bodies(told, second) == ([] if ends == "cancel" else ["a"])
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "sac_consumer_timeout_3_test", "sac_consumer_timeout_test")
-def test_a_time_out_activates_the_next_and_who_is_heard_of_again_waits(bench: Bench) -> None:
-    first, second = bench.consumer(1), bench.consumer(1)
-    bench.publish("a")
-    told = bench.wait(1000)
+def test_a_time_out_activates_the_next_and_who_is_heard_of_again_waits(single: Bench) -> None:
+    first, second = single.consumer(1), single.consumer(1)
+    single.publish("a")
+    told = single.wait(1000)
     assert active(told) == [(first, False), (second, True)]
-    assert bench.bodies(told, second) == ["a"]
-    assert active(bench.credit(first, 5)) == []
+    assert single.bodies(told, second) == ["a"]
+    assert active(single.credit(first, 5)) == []
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "sac_consumer_timeout_2_test")
-def test_the_only_one_is_active_again_when_it_is_heard_of(bench: Bench) -> None:
-    first = bench.consumer(1)
-    bench.publish("a")
-    assert active(bench.wait(1000)) == [(first, False)]
-    told = bench.credit(first, 1)
+def test_the_only_one_is_active_again_when_it_is_heard_of(single: Bench) -> None:
+    first = single.consumer(1)
+    single.publish("a")
+    assert active(single.wait(1000)) == [(first, False)]
+    told = single.credit(first, 1)
     assert active(told) == [(first, True)]
-    assert bench.bodies(told, first) == ["a"]
+    assert single.bodies(told, first) == ["a"]
 
 
-def test_what_it_was_given_before_is_told_before_it_stops_being_active(bench: Bench) -> None:
-    first = bench.consumer(1)
-    bench.queue.apply(commands.Publish(bench.publisher, [0], [message("a")], False), bench.now)
-    bench.told.clear()
-    bench.consumer(priority=1)
-    kinds = [type(each) for each in bench.told if isinstance(each, commands.Deliver | commands.ActiveChanged)]
+def test_what_it_was_given_before_is_told_before_it_stops_being_active(single: Bench) -> None:
+    first = single.consumer(1)
+    single.queue.apply(commands.Publish(single.publisher, [0], [message("a")], False), single.now)
+    single.told.clear()
+    single.consumer(priority=1)
+    kinds = [
+        type(each) for each in single.told if isinstance(each, commands.Deliver | commands.ActiveChanged)
+    ]
     assert kinds == [commands.Deliver, commands.ActiveChanged, commands.ActiveChanged]
-    assert bench.held(first)
+    assert single.held(first)
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "single_active_consumer_basic_get_test")
-def test_a_fetch_gets_nothing_beside_a_single_active_consumer(bench: Bench) -> None:
-    bench.publish("a")
-    fetcher = bench.consumer(counted=False)
-    assert bench.bodies(bench.credit(fetcher, 1, drain=True)) == []
+def test_a_fetch_gets_nothing_beside_a_single_active_consumer(single: Bench) -> None:
+    single.publish("a")
+    fetcher = single.consumer(counted=False)
+    assert single.bodies(single.credit(fetcher, 1, drain=True)) == []
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "link_state_properties_competing_strategy_test")
-def test_without_the_setting_all_are_served_and_nobody_hears_of_activity() -> None:
-    bench = Bench()
+def test_without_the_setting_all_are_served_and_nobody_hears_of_activity(bench: Bench) -> None:
     bench.consumer(1)
     bench.consumer(1)
     assert len(bench.bodies(bench.publish("a", "b"))) == 2

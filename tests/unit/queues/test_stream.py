@@ -65,9 +65,10 @@ def test_a_publish_is_confirmed_when_its_chunk_is_committed_and_read_then_only(b
     assert [offset for offset, _ in reader.listen(effects)] == [0, 1, 2]
 
 
-def test_a_large_publish_is_cut_into_chunks_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_publish_is_cut_into_chunks_of_bounded_size(
+    monkeypatch: pytest.MonkeyPatch, bench: Bench
+) -> None:
     monkeypatch.setattr(stream_module, "CHUNK_MESSAGES_MAX", 4)
-    bench = Bench()
     bench.publish(10)
     chunks, _ = bench.log.read(bench.log.find(0))
     assert [(chunk.first, chunk.end) for chunk in chunks] == [(0, 4), (4, 8), (8, 10)]
@@ -188,9 +189,8 @@ def test_a_reader_at_the_end_finds_its_chunk_among_many_small_ones(bench: Bench)
     assert late.read(1000) == list(range(450, 600))
 
 
-def test_consumers_take_turns_within_a_wake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consumers_take_turns_within_a_wake(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
     monkeypatch.setattr(stream_module, "_TURN_MAX", 4)
-    bench = Bench()
     bench.publish(8)
     one, two = bench.reader(), bench.reader()
     effects = bench.do(Credit(one.ref, 0, 0, False, 0), Credit(two.ref, 0, 8, False, 0))
@@ -208,9 +208,10 @@ def test_consumers_take_turns_within_a_wake(monkeypatch: pytest.MonkeyPatch) -> 
     assert sorted(order) == [False, False, True, True]
 
 
-def test_a_drain_is_answered_after_the_last_wake_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drain_is_answered_after_the_last_wake_that_it_takes(
+    monkeypatch: pytest.MonkeyPatch, bench: Bench
+) -> None:
     monkeypatch.setattr(stream_module, "WORK_MAX", 10)
-    bench = Bench()
     bench.publish(100)
     reader = bench.reader(filters=sql("FALSE"))
     assert reader.read(5, drain=True) == []
@@ -222,10 +223,9 @@ def test_a_drain_is_answered_after_the_last_wake_that_it_takes(monkeypatch: pyte
 # --- an end -----------------------------------------------------------------------------------------
 
 
-def test_a_drain_does_not_look_beyond_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drain_does_not_look_beyond_the_end(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
     """A filter that lets nothing through costs what lies below the end, and not the whole stream."""
     monkeypatch.setattr(stream_module, "WORK_MAX", FILTER_WORK * 10)
-    bench = Bench()
     bench.publish(1000)
     before = bench.wakes
     reader = bench.reader(stream_filters.Offset(20), replace(sql("FALSE"), end=40))
@@ -280,9 +280,8 @@ def test_the_size_of_a_chunks_filter_is_the_queues_setting() -> None:
 # --- giving back, settling, leaving -----------------------------------------------------------------
 
 
-def test_giving_back_answers_a_drain_that_was_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_giving_back_answers_a_drain_that_was_not_done(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
     monkeypatch.setattr(stream_module, "WORK_MAX", 10)
-    bench = Bench()
     bench.publish(100)
     reader = bench.reader(filters=sql("FALSE"))
     bench.queue.apply(Credit(reader.ref, 0, 5, True, 0), NOW_MS)
@@ -402,12 +401,9 @@ def test_everybody_hears_of_the_end_and_nothing_is_accepted_any_more(bench: Benc
     request = bench.reply_to.request()
     late = bench.publishing(1)
     ref = bench.reply_to.consumer()
-    bench.queue.apply(late, NOW_MS)
-    bench.queue.apply(Subscribe(ref, False), NOW_MS)
-    bench.queue.apply(AttachPublisher(bench.publisher), NOW_MS)
-    bench.queue.apply(Inspect(request), NOW_MS)
-    bench.queue.apply(Purge(request), NOW_MS)
-    bench.queue.apply(Delete(request), NOW_MS)
+    links = (late, Subscribe(ref, False), AttachPublisher(bench.publisher))
+    for each in (*links, Inspect(request), Purge(request), Delete(request)):
+        bench.queue.apply(each, NOW_MS)
     effects = bench.queue.take_effects()[bench.reply_to.id]
     assert [type(effect) for effect in effects] == [Unconfirmed, QueueDeleted, QueueDeleted] + [Answer] * 3
     assert all(effect.refused is Refusal.GONE for effect in effects if isinstance(effect, Answer))

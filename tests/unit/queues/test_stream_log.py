@@ -29,8 +29,9 @@ def disk_with_folder() -> SimDisk:
     return disk
 
 
-def opened(disk: SimDisk, number: int = NUMBER) -> StreamLog:
+def opened(disk: SimDisk, number: int = NUMBER, segment_bytes: int | None = None) -> StreamLog:
     log = StreamLog(ShelfAlone(disk, STREAMS, number))
+    log.segment_bytes = segment_bytes or log.segment_bytes
     for _ in log.recover():
         pass
     return log
@@ -123,13 +124,11 @@ def disk() -> SimDisk:
 def test_a_stream_begins_again_where_it_ended_when_nothing_is_left_in_its_newest_segment(
     disk: SimDisk,
 ) -> None:
-    log = opened(disk)
-    log.segment_bytes = 1
+    log = opened(disk, segment_bytes=1)
     write(log, 5)
     make_room(log)
     log.shelf.close()
-    log = opened(disk)
-    log.segment_bytes = 1
+    log = opened(disk, segment_bytes=1)
     log.retain(10**9, 0, 0)
     assert (log.first_offset, log.next_offset) == (5, 5)
     assert everything(log) == []
@@ -150,8 +149,7 @@ def test_the_end_of_a_segment_that_was_left_is_never_taken_for_torn(disk: SimDis
 
 
 def test_only_few_files_are_open(disk: SimDisk) -> None:
-    log = opened(disk)
-    log.segment_bytes = 1
+    log = opened(disk, segment_bytes=1)
     for _ in range(40):
         write(log)
     everything(log)
@@ -173,8 +171,7 @@ def test_a_torn_end_is_cut_off(disk: SimDisk) -> None:
 
 def segments_of(disk: SimDisk, count: int) -> list[str]:
     """Paths of a stream with so many segments of one chunk."""
-    log = opened(disk)
-    log.segment_bytes = 1
+    log = opened(disk, segment_bytes=1)
     for number in range(count):
         write(log, 1, data=b"%d" % number * 20)
     log.shelf.close()
@@ -241,8 +238,7 @@ def test_a_strange_file_stops_the_start(disk: SimDisk) -> None:
 
 
 def test_a_deleted_stream_leaves_nothing(disk: SimDisk) -> None:
-    log = opened(disk)
-    log.segment_bytes = 1
+    log = opened(disk, segment_bytes=1)
     for _ in range(3):
         write(log)
     log.delete()

@@ -218,6 +218,9 @@ def test_binding_is_found_by_the_hash_of_its_arguments() -> None:
     assert find("amq.headers", queue("q"), "k", "AAAAAA") is None
 
 
+AE = "alternate-exchange"
+
+
 @pytest.mark.parametrize(
     ("changed", "argument", "told"),
     [
@@ -225,16 +228,8 @@ def test_binding_is_found_by_the_hash_of_its_arguments() -> None:
         ({"durable": False}, "durable", "received 'false' but current is 'true'"),
         ({"auto_delete": True}, "auto_delete", "received 'true' but current is 'false'"),
         ({"internal": True}, "internal", "received 'true' but current is 'false'"),
-        (
-            {"arguments": {}},
-            "alternate-exchange",
-            "received none but current is the value 'ae' of type 'longstr'",
-        ),
-        (
-            {"arguments": {"alternate-exchange": "other"}},
-            "alternate-exchange",
-            "received 'other' but current is 'ae'",
-        ),
+        ({"arguments": {}}, AE, "received none but current is the value 'ae' of type 'longstr'"),
+        ({"arguments": {AE: "other"}}, AE, "received 'other' but current is 'ae'"),
     ],
 )
 def test_different_redeclaration_is_refused(changed: dict[str, object], argument: str, told: str) -> None:
@@ -242,7 +237,7 @@ def test_different_redeclaration_is_refused(changed: dict[str, object], argument
     small = Small()
     small.declare("x", alternate_exchange="ae")
     with pytest.raises(Inequivalent) as refusal:
-        declare_exchange(small.topology, "x", **{"arguments": {"alternate-exchange": "ae"}, **changed})  # type: ignore[arg-type]
+        declare_exchange(small.topology, "x", **{"arguments": {AE: "ae"}, **changed})  # type: ignore[arg-type]
     assert refusal.value.description == (
         f"inequivalent arg '{argument}' for exchange 'x' in vhost '/': {told}"
     )

@@ -34,6 +34,14 @@ from tests.support.streams import make_room
 DISK = Disk()
 
 
+def refused(path: Path, error: type[StorageError], match: str) -> None:
+    """A broker that starts and a command that looks are refused alike."""
+    with pytest.raises(error, match=match):
+        open_data_folder(DISK, str(path), "us")
+    with pytest.raises(error, match=match):
+        inspect_data_folder(DISK, str(path))
+
+
 def test_a_folder_is_made_for_its_owner_only_and_opens_again(tmp_path: Path) -> None:
     path = tmp_path / "data"
     for _ in range(2):
@@ -91,11 +99,7 @@ def test_another_format_is_refused_unchanged(tmp_path: Path, number: int) -> Non
     open_data_folder(DISK, str(path), "us").close()
     (path / "format").write_text(f"amqp10broker data folder, format {number}\n")
     before = {each.name: each.read_bytes() for each in path.iterdir() if each.is_file()}
-    refusal = f"has format {number}, and this broker reads format 1"
-    with pytest.raises(StorageError, match=refusal):
-        open_data_folder(DISK, str(path), "us")
-    with pytest.raises(StorageError, match=refusal):
-        inspect_data_folder(DISK, str(path))
+    refused(path, StorageError, f"has format {number}, and this broker reads format 1")
     after = {each.name: each.read_bytes() for each in path.iterdir() if each.is_file()}
     assert after.pop("lock") is not None
     assert after == {name: text for name, text in before.items() if name != "lock"}
@@ -116,10 +120,7 @@ def test_the_inventory_of_a_folder_must_be_there(tmp_path: Path) -> None:
     path = tmp_path / "data"
     open_data_folder(DISK, str(path), "us").close()
     (path / "inventory.log").unlink()
-    with pytest.raises(DamagedFile, match=r"inventory.log: the file is missing"):
-        open_data_folder(DISK, str(path), "us")
-    with pytest.raises(DamagedFile, match=r"inventory.log: the file is missing"):
-        inspect_data_folder(DISK, str(path))
+    refused(path, DamagedFile, r"inventory.log: the file is missing")
 
 
 def test_what_the_system_refuses_is_told_with_the_path(tmp_path: Path) -> None:
@@ -320,6 +321,12 @@ def _never(fds: Sequence[int], done: Callable[[], None]) -> None:
     raise AssertionError("nothing is deleted")
 
 
+def _damage(path: Path, offset: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 4
+    path.write_bytes(content)
+
+
 def _check(path: Path) -> dict[str, Checked]:
     folder: DataFolder = inspect_data_folder(DISK, str(path))
     try:
@@ -352,9 +359,8 @@ def test_a_torn_end_is_no_fault_in_the_last_file_and_one_elsewhere(data: Path) -
         path = data / name
         path.write_bytes(path.read_bytes()[:-5])
     checked = _check(data)
-    assert checked["catalog/catalog.log"].torn is not None
-    assert checked["catalog/catalog.log"].fault is None
-    assert checked["catalog/catalog.log"].records == 2
+    catalog = checked["catalog/catalog.log"]
+    assert (catalog.torn is not None, catalog.fault, catalog.records) == (True, None, 2)
     fault = checked["streams/7/00000000000000000000.log"].fault
     assert "the file was synced up to" in str(fault)
 
@@ -372,10 +378,7 @@ def test_the_file_before_an_unused_last_one_may_be_torn(data: Path) -> None:
 
 
 def test_damage_is_told_and_the_other_files_are_read(data: Path) -> None:
-    path = data / "journal" / file_name(2)
-    content = bytearray(path.read_bytes())
-    content[150] ^= 4
-    path.write_bytes(content)
+    _damage(data / "journal" / file_name(2), 150)
     (data / "journal" / file_name(3)).unlink()
     checked = _check(data)
     fault = checked[f"journal/{file_name(2)}"].fault
@@ -407,10 +410,7 @@ def test_the_command_says_of_each_file_whether_it_is_whole(
 def test_the_command_ends_with_1_when_something_is_damaged(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = data / "journal" / file_name(1)
-    content = bytearray(path.read_bytes())
-    content[40] ^= 1
-    path.write_bytes(content)
+    _damage(data / "journal" / file_name(1), 40)
     assert main.main(["storage", "check", str(data)]) == 1
     out = capsys.readouterr().out
     assert f"journal/{file_name(1)}: 0 records" in out

@@ -45,7 +45,7 @@ function listOf({ vhost }) {
     rowKey: (row) => row.name,
     rowHref: (row) => href("channels", row.name),
     filterBy: "address",
-    empty: "No channel is open. Sessions of AMQP 1.0 stand with their connection.",
+    empty: "No channel is open. Sessions of AMQP 1.0 are on the page of their connection.",
     columns: CHANNEL_COLUMNS,
   };
 }

@@ -136,7 +136,7 @@ function aboutOf(value) {
 // --- AMQP 1.0 ---------------------------------------------------------------------------------------
 
 function drawSessions(host, connection, context) {
-  const none = panel("Sessions", h("p", { class: "muted" }, "The client has begun no session."));
+  const none = panel("Sessions", h("p", { class: "muted" }, "The client has no session."));
   put(host, none);
   const shown = new Map();
   context.watch(`${path("connections", connection.name)}/sessions`, (sessions, error) => {
@@ -177,10 +177,10 @@ function sessionPanel(channel, connection, context) {
   );
   const list = (role, all) =>
     refresh(links[role], all, () => {
-      if (!all.length) return h("p", { class: "muted" }, role === "receiver" ? "The client receives on none." : "The client sends on none.");
+      if (!all.length) return h("p", { class: "muted" }, role === "receiver" ? "The client has no receiving link." : "The client has no sending link.");
       const shown = all.length > LINKS_MAX ? [...all].sort((one, other) => (other.waits_for_s ?? -1) - (one.waits_for_s ?? -1)).slice(0, LINKS_MAX) : all;
       return [
-        all.length > LINKS_MAX ? h("p", { class: "muted" }, `Of ${count(all.length)} links these ${LINKS_MAX} wait longest.`) : null,
+        all.length > LINKS_MAX ? h("p", { class: "muted" }, `These ${LINKS_MAX} of ${count(all.length)} links wait longest.`) : null,
         shown.map((each) => linkItem(each, role, connection, channel)),
       ];
     });
@@ -188,7 +188,7 @@ function sessionPanel(channel, connection, context) {
     refresh(windows, { ...session, incoming_links: 0, outgoing_links: 0 }, () =>
       facts([
         ["Incoming window", windowOf(session.incoming_window, "the client may send no transfer")],
-        ["Remote incoming window", windowOf(session.remote_incoming_window, "the broker may send no transfer")],
+        ["Remote incoming window", windowOf(session.remote_incoming_window, "the broker cannot send transfers")],
         ["Next incoming id", count(session.next_incoming_id)],
         ["Next outgoing id", count(session.next_outgoing_id)],
         ["Unsettled to the client", count(session.outgoing_unsettled_deliveries)],
@@ -243,7 +243,7 @@ function drawChannels(host, connection, context) {
     path: `${path("connections", connection.name)}/channels`,
     rowKey: (row) => row.name,
     rowHref: (row) => href("channels", row.name),
-    empty: "The client has opened no channel.",
+    empty: "The client has no open channel.",
     columns: CHANNEL_COLUMNS.filter((each) => !["vhost", "user"].includes(each.key)),
   });
   put(host, panel("Channels", channels.element));

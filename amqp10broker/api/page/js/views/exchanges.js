@@ -53,8 +53,8 @@ function drawOne(host, context, vhost, exchange) {
   const head = h("div");
   const about = h("div");
   const bind = button("Bind", () => addBinding(context, { vhost, source: real }), { kind: "small", refused: real === "" && DEFAULT_BINDINGS });
-  const from = bindingTable(context, where, "from-exchange", "source", "Nothing is bound to it: what is published to it is dropped or returned.");
-  const to = () => panel("Where it gets from", bindingTable(context, where, "to-exchange", "destination", "It is bound to no other exchange."));
+  const from = bindingTable(context, where, "from-exchange", "source", "Nothing is bound to this exchange: messages that are published to it are dropped or returned.");
+  const to = () => panel("Bindings to this exchange", bindingTable(context, where, "to-exchange", "destination", "This exchange is not bound to another one."));
   put(host, head, about, panel(["What it routes to", bind], from), real ? to() : null);
   follow(context, where, host, "This exchange", (value) => {
     refresh(head, [value.policy], () => headOf(value, context));
@@ -116,9 +116,9 @@ async function declare(context) {
       vhostField(context),
       { name: "name", label: "Name", required: true },
       { name: "type", label: "Type", type: "select", value: "direct", options: types },
-      { name: "durable", label: "Durable: it outlives the broker", type: "flag", value: true },
-      { name: "auto_delete", label: "Auto-delete: it goes with its last binding", type: "flag" },
-      { name: "internal", label: "Internal: only other exchanges route to it", type: "flag" },
+      { name: "durable", label: "Durable: it survives a restart of the broker", type: "flag", value: true },
+      { name: "auto_delete", label: "Auto-delete: it is deleted with its last binding", type: "flag" },
+      { name: "internal", label: "Internal: clients cannot publish to it", type: "flag" },
       { name: "arguments", label: "Arguments", type: "table", keys: { "alternate-exchange": "text", "hash-header": "text", "hash-property": "text" } },
     ],
     run: ({ vhost, name: exchange, ...given }) => context.api.put(path("exchanges", vhost, exchange), given),
@@ -129,7 +129,7 @@ async function declare(context) {
 function remove(context, value) {
   ask({
     title: "Delete the exchange?",
-    text: "With its bindings. Clients that publish to it are refused from then on.",
+    text: "Its bindings are deleted with it. Clients that publish to it get an error.",
     fields: [{ name: "unused", label: "Only if nothing is bound to it", type: "flag" }],
     label: "Delete",
     danger: true,
@@ -150,7 +150,7 @@ function remove(context, value) {
 export function publish(context, vhost, exchange, routingKey) {
   ask({
     title: exchange === "" ? "Publish to the queue" : "Publish",
-    text: exchange === "" ? ["By the default exchange, with the queue's name as routing key."] : ["To exchange ", name(exchange), "."],
+    text: exchange === "" ? ["Through the default exchange, with the queue's name as routing key."] : ["To exchange ", name(exchange), "."],
     label: "Publish",
     fields: [
       { name: "routing_key", label: "Routing key", value: routingKey, fixed: exchange === "" },
@@ -173,7 +173,7 @@ export function publish(context, vhost, exchange, routingKey) {
       const all = { delivery_mode: durable ? 2 : 1, ...properties, ...(Object.keys(headers).length ? { headers } : {}) };
       return context.api.post(path("exchanges", vhost, exchangeInPath(exchange), "publish"), { ...message, properties: all });
     },
-    done: (_, { routed }) => context.done(routed ? "Published: a queue has taken the message." : "Published, but no queue takes it: nothing is bound for this routing key."),
+    done: (_, { routed }) => context.done(routed ? "The message was published and routed to a queue." : "The message was published, but routed to no queue: nothing is bound for this routing key."),
   });
 }
 
@@ -255,14 +255,14 @@ export function addBinding(context, { vhost, source, destination, kind }) {
         routing_key: given.routing_key,
         arguments: given.arguments,
       }),
-    done: () => context.done("It is bound."),
+    done: () => context.done("The binding was added."),
   });
 }
 
 function unbind(context, row) {
   ask({
     title: "Unbind?",
-    text: ["Messages of ", name(row.source), " with routing key ", name(row.routing_key), " go to ", name(row.destination), " no more."],
+    text: ["Messages from ", name(row.source), " with routing key ", name(row.routing_key), " are no longer routed to ", name(row.destination), "."],
     label: "Unbind",
     danger: true,
     run: () => context.api.delete(`${pathOf(row.vhost, row.source, row.destination_type, row.destination)}${path(row.properties_key)}`),

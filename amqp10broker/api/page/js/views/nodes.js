@@ -80,7 +80,7 @@ function nodeOf(each, linked) {
           ["Version", each.applications?.[0]?.version],
           ["Data folder", each.db_dir ? name(each.db_dir) : "none: nothing outlives the broker"],
         ])
-      : h("p", { class: "muted" }, each.running ? "Its own page says more: every node serves one." : "It does not run, or cannot be reached from this node."),
+      : h("p", { class: "muted" }, each.running ? "Its own page shows more: every node serves one." : "The node does not run, or this node cannot reach it."),
   ];
 }
 
@@ -121,14 +121,14 @@ async function upgrade(context) {
   const rows = said.findings.map((each) => [badge(each.state, STATES[each.state]), each.finding, [each.kind, " ", name(each.who)], [visible(each.what), toDo(each)]]);
   show(
     `Upgrade to RabbitMQ ${visible(said.to)}`,
-    rows.length ? smallTable(["State", "Finding", "Of", "What was found"], rows) : h("p", null, "No connected client, queue or policy uses what that version refuses or does otherwise."),
+    rows.length ? smallTable(["State", "Finding", "Of", "What was found"], rows) : h("p", null, "No connected client, queue or policy uses a feature that this version refuses or changes."),
   ).classList.add("broad");
 }
 
 function grow(node, context) {
   ask({
     title: "Add members of quorum queues here",
-    text: ["Every quorum queue that fits and has no member on ", name(node), " gets one."],
+    text: ["Every quorum queue that matches and has no member on ", name(node), " gets one."],
     fields: [
       { name: "strategy", label: "Queues", type: "select", options: [{ value: "all", label: "all that fit" }, { value: "even", label: "those with an even number of members" }] },
       { name: "vhost_pattern", label: "Virtual hosts (regular expression)", value: ".*" },
@@ -143,7 +143,7 @@ function grow(node, context) {
 function shrink(node, context) {
   ask({
     title: "Remove all members of quorum queues here?",
-    text: ["The members on ", name(node), " go with their data: do it before a node leaves the cluster. Queues whose only member is here stay."],
+    text: ["The members on ", name(node), " are removed with their data. Do this before a node leaves the cluster. Queues whose only member is here are not changed."],
     label: "Shrink",
     danger: true,
     typed: node,
@@ -155,9 +155,9 @@ function shrink(node, context) {
 function rebalance(context) {
   ask({
     title: "Rebalance leaders?",
-    text: "Leaderships of queues are handed over until no node has more than its share. Clients notice a moment's pause.",
+    text: "Leaders of queues are moved until no node leads more than its share. Clients are paused for a moment.",
     label: "Rebalance",
     run: () => context.api.post("/rebalance/queues"),
-    done: () => context.tell("Leaders are being handed over; the log says how it goes."),
+    done: () => context.tell("Leaders are being moved; the log shows the progress."),
   });
 }

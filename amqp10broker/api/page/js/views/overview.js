@@ -66,7 +66,7 @@ export const view = {
 function rename(context) {
   ask({
     title: "Name the cluster",
-    text: "The name stands above every page, and clients can ask for it.",
+    text: "Every page shows the name, and clients can request it.",
     fields: [{ name: "name", label: "Name", value: context.broker.cluster_name, required: true }],
     label: "Save",
     run: (values) => context.api.put("/cluster-name", values),

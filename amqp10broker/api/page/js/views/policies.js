@@ -23,11 +23,11 @@ export const view = {
       heading("Policies"),
       one(
         { where: "policies", label: "Policies", tag: "policymaker", keys: POLICY_KEYS, empty: "No policy is set." },
-        "Settings of all queues and exchanges whose names fit. Of several, the one with the highest priority counts.",
+        "Settings of all queues and exchanges whose names match. Of several policies that match, the one with the highest priority applies.",
       ),
       one(
         { where: "operator-policies", label: "Operator policies", tag: "administrator", keys: OPERATOR_KEYS, empty: "No operator policy is set." },
-        "Bounds that policies and declarations cannot exceed: of two numbers the lower one counts.",
+        "Bounds that policies and declarations cannot exceed: of two numbers the lower one applies.",
       ),
     );
   },
@@ -57,25 +57,25 @@ function list(context, kind) {
 function edit(context, kind, row) {
   ask({
     title: row ? "Change the policy" : "Add a policy",
-    text: "It acts at once.",
+    text: "A policy takes effect at once.",
     label: row ? "Save" : "Add",
     fields: [
       vhostField(context, row?.vhost),
       { name: "name", label: "Name", value: row?.name, fixed: Boolean(row), required: true },
-      { name: "pattern", label: "Pattern of names (regular expression)", value: row?.pattern, required: true, help: "^orders\\. fits all names that begin with orders." },
+      { name: "pattern", label: "Pattern of names (regular expression)", value: row?.pattern, required: true, help: "^orders\\. matches all names that begin with orders." },
       { name: "apply-to", label: "Applies to", type: "select", value: row?.["apply-to"] ?? "all", options: APPLY.map((each) => ({ value: each, label: each.replace("_", " ") })) },
       { name: "priority", label: "Priority", type: "number", value: row?.priority ?? 0 },
       { name: "definition", label: "Settings", type: "table", value: row?.definition, keys: kind.keys },
     ],
     run: ({ vhost, name: own, ...values }) => context.api.put(path(kind.where, vhost, own), { ...values, priority: values.priority ?? 0 }),
-    done: () => context.done("The policy is in force."),
+    done: () => context.done("The policy was set."),
   });
 }
 
 function remove(context, kind, row) {
   ask({
     title: "Delete the policy?",
-    text: ["What it set goes back to what was declared: ", name(row.name), "."],
+    text: ["Its settings are replaced by those that were declared: ", name(row.name), "."],
     label: "Delete",
     danger: true,
     run: () => context.api.delete(path(kind.where, row.vhost, row.name)),

@@ -86,7 +86,7 @@ function drawOne(host, context, vhost, queue) {
     label: "Consumers",
     plain: true,
     rowKey: consumerKey,
-    empty: "Nothing consumes from it.",
+    empty: "This queue has no consumer.",
     columns: CONSUMER_COLUMNS.filter((each) => each.key !== "queue"),
   });
   put(
@@ -96,7 +96,7 @@ function drawOne(host, context, vhost, queue) {
     h("div", { class: "columns" }, about, declared),
     members,
     panel("Consumers", consumers.element),
-    panel(["Bindings", button("Bind", () => addBinding(context, { vhost, destination: queue, kind: "queue" }), { kind: "small" })], bindingTable(context, where, "of-queue", "", "Nothing is bound to it.")),
+    panel(["Bindings", button("Bind", () => addBinding(context, { vhost, destination: queue, kind: "queue" }), { kind: "small" })], bindingTable(context, where, "of-queue", "", "Nothing is bound to this queue.")),
   );
 
   charts.seed(context, `${where}?columns=messages_ready_details,messages_unacknowledged_details,message_stats`, (kept) => kept);
@@ -172,9 +172,9 @@ function declaredOf(value) {
 // --- what can be done -------------------------------------------------------------------------------
 
 const ACK_MODES = [
-  { value: "ack_requeue_true", label: "Put them back (redelivered next time)" },
-  { value: "ack_requeue_false", label: "Take them: acknowledge" },
-  { value: "reject_requeue_true", label: "Reject, and put them back (counts as a failed delivery)" },
+  { value: "ack_requeue_true", label: "Return them to the queue (redelivered next time)" },
+  { value: "ack_requeue_false", label: "Acknowledge: remove them" },
+  { value: "reject_requeue_true", label: "Reject, and return them to the queue (counts as a failed delivery)" },
   { value: "reject_requeue_false", label: "Reject: dead-letter or drop" },
 ];
 
@@ -196,8 +196,8 @@ function declareQueue(context) {
           { value: "stream", label: "stream: a log that is read again and again" },
         ],
       },
-      { name: "durable", label: "Durable: it outlives the broker", type: "flag", value: true, help: "Quorum queues and streams always are." },
-      { name: "auto_delete", label: "Auto-delete: it goes with its last consumer", type: "flag" },
+      { name: "durable", label: "Durable: it survives a restart of the broker", type: "flag", value: true, help: "Quorum queues and streams always are." },
+      { name: "auto_delete", label: "Auto-delete: it is deleted with its last consumer", type: "flag" },
       { name: "arguments", label: "Arguments", type: "table", keys: QUEUE_ARGUMENTS },
     ],
     run: ({ vhost, name: queue, type, durable, auto_delete, arguments: given }) =>
@@ -209,13 +209,13 @@ function declareQueue(context) {
 function getMessages(context, vhost, queue) {
   ask({
     title: "Get messages",
-    text: ["For a look at what is in ", name(queue), ". No program should live on it."],
+    text: ["To look at messages of ", name(queue), ". Programs should consume instead."],
     label: "Get",
     fields: [
-      { name: "count", label: "How many, at most", type: "number", value: 1, required: true },
+      { name: "count", label: "Number of messages, at most", type: "number", value: 1, required: true },
       { name: "ackmode", label: "And then", type: "select", value: ACK_MODES[0].value, options: ACK_MODES },
       { name: "encoding", label: "Show payloads as", type: "select", value: "auto", options: [{ value: "auto", label: "text where they are UTF-8" }, { value: "base64", label: "base64" }] },
-      { name: "truncate", label: "Show of each payload, in bytes", type: "number", value: 50_000 },
+      { name: "truncate", label: "Bytes to show of each payload", type: "number", value: 50_000 },
     ],
     run: (values) => context.api.post(path("queues", vhost, queue, "get"), { ...values, truncate: values.truncate ?? 50_000 }),
     done: (_, got) => {
@@ -259,7 +259,7 @@ function visiblePayload({ payload }) {
 function purge(context, queue) {
   ask({
     title: "Purge the queue?",
-    text: ["All messages that are ready are lost: ", h("b", null, count(queue.messages_ready)), " now. Those that consumers hold stay."],
+    text: ["All ready messages are deleted: ", h("b", null, count(queue.messages_ready)), " now. Messages that consumers hold unsettled stay."],
     label: "Purge",
     danger: true,
     typed: queue.name,
@@ -271,7 +271,7 @@ function purge(context, queue) {
 function deleteQueue(context, queue) {
   ask({
     title: "Delete the queue?",
-    text: ["With its messages, ", h("b", null, count(queue.messages)), " now, and its bindings. Consumers are cancelled: ", h("b", null, count(queue.consumers)), "."],
+    text: ["Its messages, ", h("b", null, count(queue.messages)), " now, and its bindings are deleted with it. Consumers that are cancelled: ", h("b", null, count(queue.consumers)), "."],
     fields: [
       { name: "unused", label: "Only if it has no consumers", type: "flag" },
       { name: "empty", label: "Only if it has no messages", type: "flag" },
@@ -323,7 +323,7 @@ async function addMember(context, vhost, queue) {
   const nodes = await context.api.get("/nodes?columns=name");
   ask({
     title: "Add a member",
-    text: "It gets the whole queue from its leader, and counts when it has it.",
+    text: "The member copies the queue from its leader, and votes when the copy is complete.",
     fields: [
       { name: "node", label: "On node", type: "select", options: nodes.map((each) => each.name) },
       { name: "membership", label: "As", type: "select", options: [{ value: "promotable", label: "voter, once it has caught up" }, { value: "voter", label: "voter at once" }, { value: "non_voter", label: "non-voter" }] },
@@ -337,7 +337,7 @@ async function addMember(context, vhost, queue) {
 function removeMember(context, vhost, queue, node) {
   ask({
     title: "Remove this member?",
-    text: ["The member on ", name(node), " goes with its data. The queue bears fewer failures without it."],
+    text: ["The member on ", name(node), " is removed with its data. The queue tolerates fewer failures without it."],
     label: "Remove",
     danger: true,
     run: () => context.api.delete(path("queues", "quorum", vhost, queue, "replicas", "delete"), { body: { node } }),

@@ -34,7 +34,7 @@ function drawChoice(host, context) {
     rowKey: (row) => JSON.stringify([row.consumer_tag, row.channel_details, row.link_details]),
     rowHref: consumerTimeline,
     rowText: (row) => `${row.consumer_tag} ${row.queue?.name} ${row.link_details?.link_name ?? ""}`,
-    empty: "There is no consumer now. The timeline of a publisher's link stands on the page of its connection.",
+    empty: "There is no consumer. For the timeline of a publisher's link, open the page of its connection.",
     columns: [
       { key: "consumer_tag", title: "Link or tag", cell: (row) => link(consumerTimeline(row), row.link_details?.link_name ?? row.consumer_tag) },
       { key: "queue", title: "Queue", sort: "queue.name", cell: (row) => name(row.queue?.name) },
@@ -86,7 +86,7 @@ function drawTimeline(host, [connection, channel, link, role], context) {
 
 function failed(error, again) {
   const gone = error.status === 404 && error.error !== "not_found";
-  const text = gone || error.status === 404 ? `It cannot be watched: ${error.reason === "Not Found" ? "the connection has gone, or is not for you to see" : error.reason}.` : error.reason;
+  const text = gone || error.status === 404 ? `It cannot be watched: ${error.reason === "Not Found" ? "the connection has ended, or you have no permission to see it" : error.reason}.` : error.reason;
   return h("div", { class: "missing", role: "alert" }, h("p", null, visible(text)), button("Try again", again));
 }
 
@@ -104,7 +104,7 @@ function drawWatched(host, badges, watched, context, again) {
   const timeline = new Timeline(watched);
   const detail = h("section", { class: "panel flow-detail", "aria-live": "polite" });
   const facts = h("p", { class: "flow-facts muted", role: "status" });
-  const waits = h("section", { class: "panel flow-waits", "aria-label": "Why nothing moves", hidden: true });
+  const waits = h("section", { class: "panel flow-waits", "aria-label": "Why it waits", hidden: true });
   const lost = h("p", { class: "fault", role: "alert", hidden: true });
   const followButton = h("button", { type: "button", class: "button small", onclick: () => shown.follow(!shown.following()) });
   const others = h("input", { type: "checkbox", checked: true, onchange: () => { shown.showOthers(others.checked); rowsLater(); } });
@@ -120,11 +120,11 @@ function drawWatched(host, badges, watched, context, again) {
 
   const events = table(context, {
     id: "events",
-    label: "Events in the time that is looked at",
+    label: "Events in the selected time",
     plain: true,
     rowKey: (row) => String(row.number),
     fields: [],
-    empty: "Nothing happened in the time that is looked at.",
+    empty: "No events in the selected time.",
     columns: [
       { key: "at", title: "Time", sort: false, cell: (row) => h("button", { type: "button", class: "plain-link", onclick: () => shown.select(row) }, timeText(row.at, 0.001)) },
       { key: "direction", title: "", sort: false, cell: (row) => directionOf(row, timeline) },
@@ -186,7 +186,7 @@ function drawWatched(host, badges, watched, context, again) {
         button("Previous", () => shown.beside(-1), { kind: "small" }),
         button("Next", () => shown.beside(1), { kind: "small" })),
       h("p", { class: "muted" }, `${timeText(step.at, 0.001)} after the beginning, ${clock(watched, step.at)}; step ${count(step.number)}`, told ? `; ${told}` : ""),
-      step.direction ? h("p", { class: "code flow-words" }, visible(step.frame)) : h("p", null, "What the queue or the writer did, of which no frame tells."),
+      step.direction ? h("p", { class: "code flow-words" }, visible(step.frame)) : h("p", null, "An action of the queue or the writer, without a frame."),
       changes.length ? h("dl", { class: "flow-changes" }, changes.map(([key, value]) => h("div", null, h("dt", null, swatch(key), visible(labelOf(key))), h("dd", null, textOf(timeline.valueBefore(key, step)), " \u2192 ", h("b", null, textOf(value)))))) : h("p", { class: "muted" }, "It changed none of the values that are drawn."),
       bytesOf(step, watched, context),
     );

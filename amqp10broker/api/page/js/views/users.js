@@ -22,11 +22,11 @@ function listOf(context) {
     fields: ["name"],
     rowKey: (row) => row.name,
     rowHref: (row) => href("users", row.name),
-    empty: "No user is known.",
+    empty: "There is no user.",
     columns: [
       { key: "name", title: "User", cell: (row) => link(href("users", row.name), row.name) },
       { key: "tags", title: "Tags", cell: (row) => tagsOf(row.tags) },
-      { key: "password_hash", title: "Password", sort: false, cell: (row) => (row.password_hash ? "yes" : muted("none: no log-in with one")) },
+      { key: "password_hash", title: "Password", sort: false, cell: (row) => (row.password_hash ? "yes" : muted("none, or not shown")) },
       { key: "limits", title: "Limits", sort: false, cell: (row) => Object.entries(row.limits ?? {}).map(([key, value]) => `${key} ${value}`).join(", ") || null },
     ],
     tools: button("Add a user", () => edit(context, null), { kind: "primary small" }),
@@ -47,14 +47,14 @@ function drawOne(host, context, user) {
     plain: true,
     path: `${where}/permissions`,
     rowKey: (row) => row.vhost,
-    empty: "The user may enter no virtual host: no client can log in as it.",
+    empty: "The user has no permission in any virtual host: clients cannot connect as this user.",
     columns: [
       { key: "vhost", title: "Virtual host", cell: (row) => link(href("vhosts", row.vhost), row.vhost) },
       ...["configure", "write", "read"].map((key) => ({ key, title: key, cell: (row) => patternOf(row[key]) })),
       acts((row) => [
         button("Change", () => permit(context, user, row), { kind: "small" }),
         " ",
-        button("Clear", () => clear(context, path("permissions", row.vhost, user), "The user may enter the virtual host no more, and its connections to it are closed."), { kind: "small danger" }),
+        button("Clear", () => clear(context, path("permissions", row.vhost, user), "The user loses access to the virtual host, and its connections to it are closed."), { kind: "small danger" }),
       ]),
     ],
   });

@@ -145,11 +145,11 @@ function card(row, context) {
 
 function nothing(counts, chosen, context) {
   const parts = counts.links + counts.consumers + counts.channels;
-  if (chosen.reason || chosen.queue) return h("p", null, "Nothing of what was asked for waits now.");
+  if (chosen.reason || chosen.queue) return h("p", null, "Nothing in this selection waits now.");
   if (!parts) return h("p", null, `There is no link, channel or consumer now${context.can("monitoring") ? "" : " of yours"}: no client is connected that could wait.`);
   const idle = counts.idle_reasons.reduce((sum, each) => sum + (counts.reasons[each] ?? 0), 0);
   return [
-    h("p", null, h("b", null, "Nothing waits."), ` Of ${count(parts)} links, channels and consumers none is held up: what has messages gets them on, and what may be sent is sent.`),
+    h("p", null, h("b", null, "Nothing waits."), ` None of ${count(parts)} links, channels and consumers is stalled.`),
     idle ? h("p", null, `${count(idle)} have nothing to do: their queue is empty, or another consumer is the active one.`) : null,
   ];
 }
