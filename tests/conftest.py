@@ -28,7 +28,7 @@ settings.load_profile("tests")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Take away what only the long form of the tests has; begin with what takes longest, if others help."""
+    """Deselect tests marked long unless the long form runs; with xdist, run the longest files first."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: not item.nodeid.startswith(tuple(_DEAR)))
     if os.environ.get("AMQP10BROKER_LONG"):
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    """A command that ran in this process has set the log up for all of it; not for the next test."""
+    """A command run in this process configures logging for all of it, so undo that."""
     structlog = sys.modules.get("structlog")
     if structlog is not None and structlog.is_configured():
         structlog.reset_defaults()
@@ -49,7 +49,7 @@ def pytest_runtest_teardown() -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What collecting makes stays for the whole run: the collector need not look at it, then or later."""
+    """Collected objects stay for the whole run, so the garbage collector is off meanwhile."""
     gc.disable()
     try:
         return (yield)
@@ -75,7 +75,7 @@ _DEAR: Final = {
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """With ``--dist loadfile``: file by file, but what shares something dear in one."""
+    """With ``--dist loadfile``, distribute by file, but keep users of one costly fixture together."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling

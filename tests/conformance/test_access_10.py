@@ -22,7 +22,7 @@ LOCKED = (
 
 @pytest.fixture
 def scene() -> Scenario:
-    """Queues, a direct and a topic exchange; guest may do everything so far."""
+    """Return a scenario with two queues and two exchanges, in which guest may do everything."""
     scene = Scenario("q1", "q2")
     scene.exchange("x")
     scene.bind("x", "q1", "k")
@@ -32,7 +32,6 @@ def scene() -> Scenario:
 
 
 def refused(what: str) -> str:
-    """The end of a session because of a missing permission."""
     return ended(UNAUTHORIZED, f"{what} in vhost '/' refused for user 'guest'")
 
 
@@ -74,7 +73,7 @@ ROWS = {
 
 @pytest.mark.parametrize("name", ROWS)
 def test_an_attach_needs_no_more_than_its_permissions(scene: Scenario, name: str) -> None:
-    """amqp_auth_SUITE attach_*: with exactly these it is answered."""
+    """With exactly these, the attach is answered (amqp_auth_SUITE attach_*)."""
     row = ROWS[name]
     scene.allow(**row.enough)
     attach = scene.do(f"C> ATTACH h=0 {row.attach}")[0]
@@ -99,7 +98,7 @@ def test_an_attach_needs_no_more_than_its_permissions(scene: Scenario, name: str
 def test_an_attach_without_one_of_its_permissions_ends_the_session(
     scene: Scenario, name: str, permission: str, what: str
 ) -> None:
-    """Not the link: END amqp:unauthorized-access, and no queue is left behind."""
+    """The session, not the link, ends with amqp:unauthorized-access, and no queue is declared."""
     row = ROWS[name]
     before = set(scene.world.vhost.queues)
     scene.allow(**{kind: pattern for kind, pattern in row.enough.items() if kind != permission})
@@ -109,7 +108,7 @@ def test_an_attach_without_one_of_its_permissions_ends_the_session(
 
 @pytest.mark.parametrize("address", ["source=/queues/gone", "target=/exchanges/gone/k"])
 def test_who_may_not_learns_not_what_exists(scene: Scenario, address: str) -> None:
-    """The permission is looked at before the name."""
+    """The permission is checked before the name is looked up."""
     scene.allow()
     (line,) = scene.do(f"C> ATTACH h=0 {address}")
     assert line.startswith("B> END error=amqp:unauthorized-access")
@@ -121,7 +120,7 @@ def test_the_anonymous_terminus_needs_nothing_itself(scene: Scenario) -> None:
 
 
 def test_the_end_of_one_session_is_none_of_the_others(scene: Scenario) -> None:
-    """Links of the ended session give back what they had; the connection's other sessions go on."""
+    """The ended session's links requeue their deliveries, and the other sessions go on."""
     scene.do("C> BEGIN ch=1", "C> ATTACH ch=1 h=0 target=/queues/q2", "publish q1 2")
     scene.receiver("/queues/q1")
     scene.do("C> FLOW h=9 dc=0 cr=5")
@@ -166,7 +165,7 @@ def test_a_message_through_the_anonymous_terminus(
 def test_a_message_that_would_declare_a_queue_needs_what_an_attach_needs(
     scene: Scenario, missing: str, what: str
 ) -> None:
-    """Both permissions, and without one of them no queue is left behind."""
+    """It needs both permissions; without one of them, no queue is left behind."""
     enough = ROWS["bare name as target"].enough
     scene.sender(None)
     scene.allow(**{kind: pattern for kind, pattern in enough.items() if kind != missing})
@@ -206,7 +205,7 @@ def test_what_was_sent_before_the_refused_message_is_published(scene: Scenario) 
 def test_a_topic_permission_is_looked_at_for_each_key(
     scene: Scenario, target: str | None, to: str | None
 ) -> None:
-    """The attach succeeds: the key is part of the message's way, not of the exchange."""
+    """The attach succeeds, because the routing key belongs to the message, not to the exchange."""
     scene.allow_topics("t", "^good")
     assert len(scene.sender(target)) == 2
     assert scene.publish(content(to=to)) == [refused("write access to topic 'bad.k' in exchange 't'")]
@@ -232,7 +231,7 @@ def test_a_topic_permission_is_looked_at_for_x_cc(
 
 
 def test_topic_permissions_are_for_topic_exchanges(scene: Scenario) -> None:
-    """A permission of that name at an exchange of another kind has no effect."""
+    """A topic permission on an exchange of another type has no effect."""
     scene.allow_topics("x", "^nothing$")
     scene.sender("/exchanges/x/k")
     assert scene.publish(content(cc=["k"])) == [disposition(0, ACCEPTED)]
@@ -252,7 +251,7 @@ def test_topic_permissions_are_for_topic_exchanges(scene: Scenario) -> None:
 def test_a_permission_that_is_taken_away_counts_at_the_next_message(
     scene: Scenario, target: str | None, to: str | None, what: str
 ) -> None:
-    """What an open link was allowed is not remembered beyond the change; other changes do not matter."""
+    """An open link's permissions are not cached beyond a change; other changes do not matter."""
     scene.sender(target)
     assert scene.publish(content(to=to)) == [disposition(0, ACCEPTED)]
     scene.allow(write=r"^(x|amq\.default)$")
@@ -277,7 +276,7 @@ def test_an_exclusive_queue_of_another_connection_is_locked(scene: Scenario) -> 
 
 
 def test_an_exclusive_consumer_keeps_links_out(scene: Scenario) -> None:
-    """One of AMQP 0-9-1: the attach is answered, then the link is detached; when it goes, there is room."""
+    """The attach is answered and the link is then detached, until the AMQP 0-9-1 consumer is gone."""
     queue = scene.world.queues["q1"].queue
     other = new_reply_to("elsewhere").consumer()
     queue.apply(Subscribe(other, False, exclusive=True), 0)
@@ -304,7 +303,7 @@ def test_a_link_keeps_an_exclusive_consumer_out(scene: Scenario) -> None:
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "dynamic_target_long_link_name", "dynamic_target_short_link_name")
 def test_dynamic_names(scene: Scenario) -> None:
-    """dynamic_target_short_link_name and _long_: the name says whose it is, unless that is too long."""
+    """The name contains container and link, unless that is too long (dynamic_target_*_link_name)."""
     attach = scene.do("C> ATTACH h=0 target=dynamic capabilities=temporary-queue")[0]
     assert " target=/queues/amq.dyn-client-C-link-0-id1 " in attach
     long = "n" * 142
@@ -318,7 +317,7 @@ def test_dynamic_names(scene: Scenario) -> None:
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "dynamic_terminus_delete")
 def test_a_dynamic_queue_serves_other_links_and_goes_with_its_own(scene: Scenario) -> None:
-    """Other links to it hear that it was deleted."""
+    """Other links to it are detached when it is deleted."""
     scene.do("C> ATTACH h=0 source=dynamic capabilities=temporary-queue")
     name = "amq.dyn-client-C-link-0-id1"
     scene.sender(f"/queues/{name}", 1)
@@ -331,8 +330,9 @@ def test_a_dynamic_queue_serves_other_links_and_goes_with_its_own(scene: Scenari
 
 @pytest.mark.parametrize("window", ["open", "closed"])
 def test_links_end_behind_the_answer_to_who_deleted_their_queue(scene: Scenario, window: str) -> None:
-    """RabbitMQ's order, as far as there is one session: its client for Python takes a detach in front of the
-    response for the request's failure. A client that takes no response hears of the links all the same."""
+    """Within one session the response precedes the detaches: RabbitMQ's Python client takes a detach before
+    it for a failure of the request. A client that takes no response gets the detaches all the same.
+    """
     scene.do(
         "C> BEGIN ch=1" if window == "open" else "C> BEGIN ch=1 iw=0",
         "C> ATTACH ch=1 h=1 source=/queues/q1",
@@ -380,7 +380,7 @@ def test_other_kinds_of_dynamic_nodes_are_refused(scene: Scenario, attach: str, 
 
 
 def test_unroutable_to_a_deleted_dynamic_queue(scene: Scenario) -> None:
-    """By the anonymous terminus its name is one like any other."""
+    """A message to its name by the anonymous terminus is released."""
     scene.do("C> ATTACH h=0 source=dynamic capabilities=temporary-queue")
     scene.sender(None, 1)
     to = "/queues/amq.dyn-client-C-link-0-id1"

@@ -41,7 +41,6 @@ def bind(channel: ChannelEnds, exchange: str, key: str = "", queue: str = "q", *
 
 
 def routed(channel: ChannelEnds, exchange: str, key: str = "", **fields: object) -> int:
-    """How many messages more are in q after one publish."""
     before = channel.world.counts("q")[0]
     assert channel.publish(key, b"x", exchange=exchange, **fields) == []
     return channel.world.counts("q")[0] - before
@@ -57,7 +56,7 @@ def test_declare_makes_an_exchange_and_again_finds_it(channel: ChannelEnds, kind
 
 
 def test_declare_without_answer(channel: ChannelEnds) -> None:
-    """no-wait: nothing is answered, and it is there."""
+    """With no-wait there is no answer, and the exchange exists."""
     assert channel.say(ExchangeDeclare("e", "direct", no_wait=True)) == []
     assert channel.call(ExchangeDeclare("e", passive=True)) == ExchangeDeclareOk()
 
@@ -68,7 +67,6 @@ def test_unknown_type_is_refused(channel: ChannelEnds) -> None:
 
 
 def test_reserved_name_is_refused(channel: ChannelEnds) -> None:
-    """403 for new names that begin with amq."""
     text = "exchange name 'amq.x' contains reserved prefix 'amq.*'"
     assert channel.refused(ExchangeDeclare("amq.x", "direct")) == (403, text)
 
@@ -81,7 +79,6 @@ def test_default_exchange_cannot_be_declared(channel: ChannelEnds, passive: bool
 
 @pytest.mark.parametrize("name", ["amq.direct", "amq.fanout", "amq.topic", "amq.headers", "amq.match"])
 def test_predeclared_exchanges_are_there_and_durable(channel: ChannelEnds, name: str) -> None:
-    """Each can be declared as it is."""
     kind = {"amq.match": "headers"}.get(name, name.removeprefix("amq."))
     declare(channel, name, kind, durable=True)
     text = (
@@ -92,7 +89,6 @@ def test_predeclared_exchanges_are_there_and_durable(channel: ChannelEnds, name:
 
 
 def test_trace_exchange_is_internal(channel: ChannelEnds) -> None:
-    """amq.rabbitmq.trace is there and not for publishers."""
     assert channel.call(ExchangeDeclare("amq.rabbitmq.trace", passive=True)) == ExchangeDeclareOk()
     text = "cannot publish to internal exchange 'amq.rabbitmq.trace' in vhost '/'"
     assert channel.refused(channel.content("k", exchange="amq.rabbitmq.trace")) == (403, text)
@@ -119,7 +115,7 @@ def test_delete_of_nothing_is_ok(channel: ChannelEnds) -> None:
 )
 @pytest.mark.rabbitmq("bindings_SUITE", "bind_and_delete_source_exchange")
 def test_delete_removes_the_exchange_and_its_bindings(channel: ChannelEnds) -> None:
-    """Publishing to it afterwards is 404; a new one has no bindings."""
+    """Publishing to it afterwards fails with 404; a new exchange has no bindings."""
     declare(channel, "X")
     bind(channel, "X", "k")
     assert routed(channel, "X", "k") == 1
@@ -130,7 +126,6 @@ def test_delete_removes_the_exchange_and_its_bindings(channel: ChannelEnds) -> N
 
 
 def test_delete_if_unused(channel: ChannelEnds) -> None:
-    """406 with bindings, ok without."""
     declare(channel, "X")
     bind(channel, "X", "k")
     assert channel.refused(ExchangeDelete("X", if_unused=True)) == (406, "exchange 'X' in vhost '/' in use")
@@ -187,7 +182,6 @@ def test_fanout_goes_everywhere(channel: ChannelEnds) -> None:
     "topic_exchange_binding_hash_limit",
 )
 def test_three_hashes_in_a_topic_binding_are_refused_and_can_be_unbound(channel: ChannelEnds) -> None:
-    """406 on bind; unbind is still permitted."""
     text = "Topic binding key '#.a.#.b.#' uses 3 '#' wildcards, at most 2 are allowed"
     assert channel.refused(QueueBind("q", "amq.topic", "#.a.#.b.#")) == (406, text)
     assert channel.call(QueueUnbind("q", "amq.topic", "#.a.#.b.#")) == QueueUnbindOk()
@@ -195,14 +189,14 @@ def test_three_hashes_in_a_topic_binding_are_refused_and_can_be_unbound(channel:
 
 @pytest.mark.rabbitmq("exchanges_SUITE", "headers_exchange_key_presence_only")
 def test_headers_with_key_presence_only(channel: ChannelEnds) -> None:
-    """A binding value of void compares presence."""
+    """A void value in the binding compares presence only."""
     bind(channel, "amq.headers", a=None)
     assert routed(channel, "amq.headers", headers={"a": "anything"}) == 1
     assert routed(channel, "amq.headers", headers={"b": "anything"}) == 0
 
 
 def test_message_is_delivered_once_per_queue(channel: ChannelEnds) -> None:
-    """Two bindings that match; two that differ in arguments only."""
+    """Two bindings that match, or differ in arguments only, deliver one copy."""
     bind(channel, "amq.topic", "a.#")
     bind(channel, "amq.topic", "a.b")
     bind(channel, "amq.topic", "a.b", x=1)
@@ -229,14 +223,13 @@ def test_exchange_to_exchange_with_a_cycle(channel: ChannelEnds) -> None:
 def test_exchange_bind_to_nothing_is_not_found(
     channel: ChannelEnds, destination: str, source: str, missing: str
 ) -> None:
-    """404 for source or destination."""
     text = f"no exchange '{missing}' in vhost '/'"
     assert channel.refused(ExchangeBind(destination, source, "")) == (404, text)
 
 
 @pytest.mark.parametrize(("destination", "source"), [("Y", "X"), ("Y", "amq.fanout"), ("amq.fanout", "X")])
 def test_exchange_unbind_of_what_is_gone_is_ok(channel: ChannelEnds, destination: str, source: str) -> None:
-    """As in RabbitMQ since 3.2; aio-pika's own tests tidy up so."""
+    """RabbitMQ has done so since 3.2, and aio-pika's tests clean up this way."""
     assert channel.call(ExchangeUnbind(destination, source, "")) == ExchangeUnbindOk()
 
 
@@ -248,7 +241,7 @@ def test_default_exchange_cannot_be_bound(channel: ChannelEnds) -> None:
 
 
 def test_alternate_exchange_gets_what_has_no_route(channel: ChannelEnds) -> None:
-    """Mandatory returns happen only if nothing is routed after it."""
+    """A mandatory message is returned only if the alternate has no route either."""
     declare(channel, "X", arguments={"alternate-exchange": "amq.fanout"})
     (returned,) = channel.publish("k", b"x", exchange="X", mandatory=True)
     assert kinds([returned]) == ["BasicReturn"]
@@ -257,7 +250,6 @@ def test_alternate_exchange_gets_what_has_no_route(channel: ChannelEnds) -> None
 
 
 def test_internal_exchange_takes_no_publish_and_routes(channel: ChannelEnds) -> None:
-    """403 for publishers; bindings work."""
     declare(channel, "X", "fanout", internal=True)
     text = "cannot publish to internal exchange 'X' in vhost '/'"
     assert channel.refused(channel.content("k", exchange="X")) == (403, text)
@@ -324,7 +316,7 @@ def test_publish_needs_write_and_the_default_exchange_has_a_name(channel: Channe
 
 
 def test_a_permission_that_is_taken_away_counts_at_once(channel: ChannelEnds) -> None:
-    """Remembered routes and heads do not outlive it."""
+    """Remembered routes and heads do not outlive the permission."""
     assert routed(channel, "", "q") == 1
     permit(channel)
     assert channel.refused(channel.content("q", b"x")) == denied("write", "exchange", "amq.default")
@@ -332,7 +324,7 @@ def test_a_permission_that_is_taken_away_counts_at_once(channel: ChannelEnds) ->
 
 @pytest.mark.rabbitmq("topic_permission_SUITE", "amqpl_bcc_headers", "amqpl_cc_headers")
 def test_topic_permission_is_checked_for_every_key(channel: ChannelEnds) -> None:
-    """The routing key, CC and BCC of a publish, and the binding key (read)."""
+    """It applies to the routing key, CC and BCC of a publish, and to the binding key (read)."""
     set_topic_permission(channel.world.catalog, "guest", "/", "amq.topic", TopicPermission("^a", "^a"))
     bind(channel, "amq.topic", "a.#")
     assert routed(channel, "amq.topic", "a.b") == 1
@@ -349,7 +341,7 @@ def test_topic_permission_is_checked_for_every_key(channel: ChannelEnds) -> None
 
 
 def test_a_line_end_in_a_name_leads_past_no_permission(channel: ChannelEnds) -> None:
-    """What is checked is the name that is declared."""
+    """The check applies to the name without its line ends."""
     set_permission(channel.world.catalog, "guest", "/", Permission("^(?!secret)", ".*", ".*"))
     text = "configure access to exchange 'secret' in vhost '/' refused for user 'guest'"
     assert channel.refused(ExchangeDeclare("sec\r\nret", "direct", durable=True)) == (403, text)

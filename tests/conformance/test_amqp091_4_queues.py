@@ -51,7 +51,7 @@ def declare(channel: ChannelEnds, name: str = "q", **fields: Any) -> QueueDeclar
 
 
 def test_declare_gives_name_and_counts(channel: ChannelEnds) -> None:
-    """message-count is ready messages only, consumer-count the consumers."""
+    """message-count counts ready messages only."""
     assert declare(channel) == QueueDeclareOk("q", 0, 0)
     channel.publish("q", b"1", b"2", b"3")
     assert declare(channel) == QueueDeclareOk("q", 3, 0)
@@ -61,7 +61,7 @@ def test_declare_gives_name_and_counts(channel: ChannelEnds) -> None:
 
 
 def test_declaration_counts_what_was_published_before_it(channel: ChannelEnds) -> None:
-    """In one write: the queue answers behind the channel's publishes."""
+    """In one write, the queue answers after it has taken the channel's publishes."""
     declare(channel)
     got = channel.say(channel.content("q"), QueueDeclare("q", passive=True), channel.content("q"))
     assert got == [QueueDeclareOk("q", 1, 0)]
@@ -73,7 +73,7 @@ def test_declare_without_answer(channel: ChannelEnds) -> None:
 
 
 def test_empty_name_makes_the_server_choose(channel: ChannelEnds) -> None:
-    """`amq.gen-` and a token; each declaration another."""
+    """It is `amq.gen-` and a token, different each time."""
     first, second = declare(channel, ""), declare(channel, "")
     assert first.queue.startswith("amq.gen-")
     assert first.queue != second.queue
@@ -89,7 +89,7 @@ def test_server_named_queue_must_be_classic(channel: ChannelEnds, kind: str) -> 
 
 
 def test_empty_name_later_means_the_queue_declared_last(channel: ChannelEnds) -> None:
-    """bind, consume, get, purge, unbind, delete; an empty key of queue.bind is then the name."""
+    """This holds for all methods with a queue; an empty key in queue.bind is then the name."""
     name = declare(channel, "").queue
     assert channel.call(QueueBind("", "amq.direct", "")) == QueueBindOk()
     channel.publish(name, b"x", exchange="amq.direct")
@@ -108,12 +108,10 @@ def test_empty_name_later_means_the_queue_declared_last(channel: ChannelEnds) ->
     ids=lambda method: method.NAME,
 )
 def test_empty_name_without_a_declaration_is_not_found(channel: ChannelEnds, method: Any) -> None:
-    """404 no previously declared queue."""
     assert channel.refused(method) == (404, "no previously declared queue")
 
 
 def test_reserved_name_is_refused(channel: ChannelEnds) -> None:
-    """403 for a new name that begins with amq."""
     text = "queue name 'amq.x' contains reserved prefix 'amq.*'"
     assert channel.refused(QueueDeclare("amq.x", durable=True)) == (403, text)
 
@@ -145,7 +143,6 @@ def test_bad_argument_is_refused(channel: ChannelEnds, arguments: dict[str, Any]
 
 
 def test_argument_of_another_type_of_queue_is_refused(channel: ChannelEnds) -> None:
-    """406 with the types that take it."""
     method = QueueDeclare("q", durable=True, arguments={"x-delivery-limit": 5})
     text = (
         "invalid arg 'x-delivery-limit' for queue 'q' in vhost '/': "
@@ -158,7 +155,6 @@ def test_argument_of_another_type_of_queue_is_refused(channel: ChannelEnds) -> N
     "per_vhost_queue_limit_SUITE", "single_node_single_vhost_limit_with_durable_named_queue"
 )
 def test_queue_limit_of_the_virtual_host(channel: ChannelEnds) -> None:
-    """406 ... queue limit is reached."""
     change_vhost(channel.world.catalog, "/", limits=VhostLimits(max_queues=1))
     declare(channel)
     text = "cannot declare queue 'r': queue limit in vhost '/' (1) is reached"
@@ -195,7 +191,6 @@ def test_exclusive_queue_is_locked_for_other_connections(channel: ChannelEnds, m
 
 
 def test_exclusive_queue_serves_all_channels_of_its_connection() -> None:
-    """Bound to the connection, not the channel."""
     connection = Harness().connect()
     first, second = connection.channel(1), connection.channel(2)
     first.call(QueueDeclare("q", exclusive=True))
@@ -204,7 +199,7 @@ def test_exclusive_queue_serves_all_channels_of_its_connection() -> None:
 
 
 def test_exclusive_differing_is_locked(channel: ChannelEnds) -> None:
-    """405, also on the connection that has it, either way."""
+    """This holds on the owning connection too, either way: 405."""
     declare(channel)
     assert channel.refused(QueueDeclare("q", durable=True, exclusive=True)) == LOCKED
     channel.call(QueueDelete("q"))
@@ -232,7 +227,7 @@ def test_exclusive_queue_survives_its_channel() -> None:
 
 
 def test_exclusive_queue_is_stored_as_not_durable(channel: ChannelEnds) -> None:
-    """Seed 000: durability of an exclusive queue is ignored; declared either way it is the same."""
+    """An exclusive queue's durability is ignored; both declarations are equivalent (seed 000)."""
     channel.call(QueueDeclare("q", durable=True, exclusive=True))
     assert not channel.world.vhost.lookup("q").durable
     assert channel.call(QueueDeclare("q", durable=False, exclusive=True)) == QueueDeclareOk("q", 0, 0)
@@ -242,7 +237,7 @@ def test_exclusive_queue_is_stored_as_not_durable(channel: ChannelEnds) -> None:
 
 
 def test_auto_delete_goes_with_its_last_consumer(channel: ChannelEnds) -> None:
-    """Not before the first, and not with the last but one."""
+    """It is not deleted before its first consumer, nor while one is left."""
     other = channel.world.channel()
     declare(channel, auto_delete=True)
     assert channel.call(QueueDeclare("q", passive=True)) == QueueDeclareOk("q", 0, 0)
@@ -277,7 +272,6 @@ def test_auto_delete_does_not_count_get(channel: ChannelEnds) -> None:
 
 
 def test_acks_after_auto_delete_are_no_error(channel: ChannelEnds) -> None:
-    """The consumer is cancelled, the queue goes, the client acknowledges what it had."""
     declare(channel, auto_delete=True)
     channel.publish("q", b"1", b"2")
     channel.consume("q")
@@ -314,7 +308,6 @@ def test_unbind_of_nothing_is_ok(channel: ChannelEnds) -> None:
 
 @pytest.mark.rabbitmq("bindings_SUITE", "bind_and_delete")
 def test_bindings_go_with_the_queue(channel: ChannelEnds) -> None:
-    """A queue of the same name is not bound."""
     declare(channel)
     channel.call(QueueBind("q", "amq.direct", "k"))
     channel.call(QueueDelete("q"))
@@ -329,7 +322,7 @@ def test_bindings_go_with_the_queue(channel: ChannelEnds) -> None:
 @pytest.mark.rabbitmq("priority_queue_SUITE", "purge")
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "purge")
 def test_purge_removes_ready_messages_only(channel: ChannelEnds) -> None:
-    """Unacked stay, and come back when they are requeued."""
+    """Unacked messages stay, and are ready again when requeued."""
     declare(channel)
     channel.publish("q", b"1", b"2", b"3")
     channel.say(BasicGet("q"))
@@ -353,7 +346,7 @@ def test_purge_without_answer_and_of_nothing(channel: ChannelEnds) -> None:
 
 
 def test_delete_gives_the_number_of_ready_messages(channel: ChannelEnds) -> None:
-    """And the queue is gone at once."""
+    """The queue is gone at once."""
     declare(channel)
     channel.publish("q", b"1", b"2", b"3")
     channel.say(BasicGet("q"))
@@ -399,7 +392,7 @@ def test_quorum_queue_knows_no_conditions(channel: ChannelEnds, flag: str) -> No
 
 
 def test_two_deletes_at_once(channel: ChannelEnds) -> None:
-    """The second finds it gone: delete-ok with 0, whoever was first."""
+    """The second gets delete-ok with 0, because the queue is gone."""
     other = channel.world.channel()
     declare(channel)
     channel.publish("q", b"x")
@@ -411,7 +404,7 @@ def test_two_deletes_at_once(channel: ChannelEnds) -> None:
 
 
 def test_a_queue_deleted_between_lookup_and_answer_is_not_found(channel: ChannelEnds) -> None:
-    """Declare, purge and consume that meet a deleted queue: 404, the publisher's messages are gone."""
+    """Declare, purge and consume fail with 404 when they reach a deleted queue."""
     for method in (QueueDeclare("q", passive=True), QueuePurge("q"), BasicConsume("q", "c")):
         declare(channel)
         other = channel.world.channel()
@@ -459,7 +452,6 @@ def test_a_queue_declared_anew_has_nothing_of_the_old_one(channel: ChannelEnds) 
     ids=lambda value: getattr(value, "NAME", value),
 )
 def test_each_method_needs_its_permission(channel: ChannelEnds, method: Any, what: str) -> None:
-    """403 ... access to queue 'q' in vhost '/' refused."""
     declare(channel)
     others = {"configure": ".*", "write": ".*", "read": ".*", what: "^$"}
     set_permission(channel.world.catalog, "guest", "/", Permission(**others))
@@ -469,7 +461,7 @@ def test_each_method_needs_its_permission(channel: ChannelEnds, method: Any, wha
 
 @pytest.mark.parametrize("pattern", ["^sec\nret$", "^(?!secret)"])
 def test_a_line_end_in_a_name_leads_past_no_permission(channel: ChannelEnds, pattern: str) -> None:
-    """What is checked is the name that is declared."""
+    """The check applies to the name without its line ends."""
     set_permission(channel.world.catalog, "guest", "/", Permission(pattern, ".*", ".*"))
     text = "configure access to queue 'secret' in vhost '/' refused for user 'guest'"
     assert channel.refused(QueueDeclare("sec\nret", durable=True)) == (403, text)
@@ -488,7 +480,7 @@ def test_dead_letter_exchange_needs_read_on_the_queue_and_write_on_it(channel: C
 
 @pytest.mark.parametrize("anew", [False, True])
 def test_consume_that_meets_a_deleted_queue_is_not_found(channel: ChannelEnds, anew: bool) -> None:
-    """404 also when there is a queue of that name again: it is another one."""
+    """It is 404 also when the name was declared again: that is another queue."""
     declare(channel)
     other = channel.world.channel()
     box = channel.world.box("q")

@@ -15,7 +15,6 @@ from tests.support.declaring import add_user, set_tags
 
 @pytest.fixture
 def channel() -> ChannelEnds:
-    """A channel in a world with queues q and r."""
     channel = Harness().channel()
     for name in "qr":
         channel.call(methods.QueueDeclare(name, durable=True))
@@ -37,7 +36,7 @@ def got_from(channel: ChannelEnds, queue: str = "q") -> list[Any]:
 
 
 def test_missing_exchange_is_not_found(channel: ChannelEnds) -> None:
-    """404, an asynchronous error; what was published before it has arrived."""
+    """The 404 is asynchronous; messages published before it have arrived."""
     got = channel.refused(channel.content("q", b"1"), channel.content("k", exchange="X"))
     assert got == (404, "no exchange 'X' in vhost '/'")
     assert channel.world.counts("q") == (1, 0)
@@ -48,7 +47,6 @@ def test_immediate_is_not_implemented(channel: ChannelEnds) -> None:
 
 
 def test_mandatory_without_route_is_returned(channel: ChannelEnds) -> None:
-    """basic.return 312 NO_ROUTE with the whole message."""
     (returned,) = contents(
         channel.publish("k", b"body", exchange="amq.direct", mandatory=True, message_id="m"),
         methods.BasicReturn,
@@ -68,7 +66,6 @@ def test_unroutable_without_mandatory_is_dropped(channel: ChannelEnds) -> None:
 
 @pytest.mark.rabbitmq("message_size_limit_SUITE", "max_message_size")
 def test_message_larger_than_configured_is_refused() -> None:
-    """406 message size N is larger than configured max size M; one of that size is taken."""
     channel = Harness(Config(max_message_size_bytes=100)).channel()
     channel.call(methods.QueueDeclare("q", durable=True))
     assert channel.publish("q", b"x" * 100) == []
@@ -83,7 +80,6 @@ def head_of(size: int, exchange: str = "", *, immediate: bool = False) -> bytes:
 
 
 def test_message_that_is_too_large_is_refused_at_its_header(channel: ChannelEnds) -> None:
-    """406 message size N is larger than configured max size M, before the body is there."""
     size = 16 * 1024 * 1024 + 1
     text = f"message size {size} is larger than configured max size {size - 1}"
     got = channel.say(head_of(size))
@@ -92,7 +88,7 @@ def test_message_that_is_too_large_is_refused_at_its_header(channel: ChannelEnds
 
 @pytest.mark.parametrize("size", [100_000, 2**40])
 def test_what_the_method_says_is_looked_at_before_the_body_and_the_size(size: int) -> None:
-    """Permission, then the exchange, then the size: RabbitMQ's order. And nothing is kept of the body."""
+    """Permission, exchange and size are checked in RabbitMQ's order, and no part of the body is kept."""
     world = Harness()
     add_user(world.catalog, "stranger", None)
     stranger = world.connect(user="stranger")
@@ -111,7 +107,7 @@ def test_what_the_method_says_is_looked_at_before_the_body_and_the_size(size: in
 def test_an_exchange_declared_just_before_is_there_for_a_content_that_is_not_whole(
     channel: ChannelEnds,
 ) -> None:
-    """What is looked at early is looked at in its turn."""
+    """Even an early check comes after the methods in front of it."""
     declare = method_frame(1, methods.ExchangeDeclare("new", "fanout", no_wait=True))
     assert channel.say(declare + head_of(2, "new")) == []
     assert channel.connection.reader.publishing
@@ -120,12 +116,11 @@ def test_an_exchange_declared_just_before_is_there_for_a_content_that_is_not_who
 
 
 def test_immediate_is_refused_before_the_body(channel: ChannelEnds) -> None:
-    """540, as with a body."""
     assert channel.fatal(head_of(5, immediate=True)) == (540, "immediate=true")
 
 
 def test_a_channel_that_fails_forgets_the_content_that_is_coming(channel: ChannelEnds) -> None:
-    """One that is announced when the channel is closing already is not wanted, whatever it is for."""
+    """Content announced on a channel that is already closing is dropped."""
     (closed,) = channel.say(methods.QueueDeclare("missing", passive=True), head_of(5))
     assert isinstance(closed, methods.ChannelClose)
     assert closed.reply_code == 404
@@ -146,7 +141,7 @@ def test_a_content_of_a_client_that_is_no_publish_is_refused_before_its_body(cha
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "publish")
 @pytest.mark.parametrize("size", [0, 1, 1024, 1025, 8184, 8185, 40_000])
 def test_bodies_of_every_size_arrive(size: int) -> None:
-    """Empty, one frame, exactly one frame, several frames; in both directions."""
+    """Sizes are empty, one frame, exactly one frame and several, in both directions."""
     channel = Harness().channel(frame_max=8192)
     channel.call(methods.QueueDeclare("q", durable=True))
     body = bytes(number % 251 for number in range(size))
@@ -155,7 +150,7 @@ def test_bodies_of_every_size_arrive(size: int) -> None:
 
 
 def test_user_id_must_be_the_user(channel: ChannelEnds) -> None:
-    """406; equal is ok; an impersonator may, until the tag is taken away."""
+    """A user with the tag impersonator may differ, until the tag is removed."""
     assert channel.publish("q", b"x", user_id="guest") == []
     text = "user_id property set to 'A' but authenticated user was 'guest'"
     assert channel.refused(channel.content("q", b"x", user_id="A")) == (406, text)
@@ -181,7 +176,7 @@ def test_good_expiration_is_kept(channel: ChannelEnds) -> None:
 
 
 def test_properties_arrive_as_published(channel: ChannelEnds) -> None:
-    """All of them, x-death included; exchange and key in basic.deliver."""
+    """x-death is included, and basic.deliver has exchange and key."""
     given: dict[str, Any] = {
         "content_type": "text/plain",
         "content_encoding": "utf-8",
@@ -206,7 +201,7 @@ def test_properties_arrive_as_published(channel: ChannelEnds) -> None:
 
 
 def test_cc_and_bcc_add_routing_keys(channel: ChannelEnds) -> None:
-    """Each queue once; BCC is not in what is delivered, CC is; the key is the first."""
+    """Each queue gets one copy under the first key; BCC is removed before delivery, CC is not."""
     headers = {"CC": ["r", "q"], "BCC": ["r"], "other": 1}
     assert channel.publish("q", b"x", headers=headers, mandatory=True) == []
     for name in "qr":
@@ -224,7 +219,6 @@ def test_cc_that_is_no_array_is_refused(channel: ChannelEnds, header: str) -> No
 
 
 def test_one_bad_message_of_many_of_one_shape(channel: ChannelEnds) -> None:
-    """Those before it have arrived, those behind it have not."""
     parts = [channel.content("q", b"%d" % number) for number in range(3)]
     bad = channel.content("q", expiration="x")
     got = channel.say(*parts, bad, *parts)
@@ -251,7 +245,7 @@ def test_confirm_select_without_answer(channel: ChannelEnds) -> None:
 
 
 def test_publishes_before_confirm_select_are_not_counted(channel: ChannelEnds) -> None:
-    """Also when their queue takes them after it."""
+    """This holds also when their queue takes them later."""
     channel.world.box("q").stalled = True
     channel.publish("q", b"1", b"2", b"3")
     confirming(channel)
@@ -282,7 +276,7 @@ def test_return_comes_before_the_ack(channel: ChannelEnds) -> None:
 
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_acks")
 def test_acks_of_a_batch_are_merged(channel: ChannelEnds) -> None:
-    """One basic.ack multiple up to the smallest that waits, the others singly."""
+    """A multiple ack covers all up to the smallest pending number; others are acked singly."""
     confirming(channel)
     assert channel.publish("q", *[b"x"] * 5) == [methods.BasicAck(5, True)]
     channel.world.box("r").stalled = True
@@ -299,7 +293,6 @@ def test_acks_of_a_batch_are_merged(channel: ChannelEnds) -> None:
 
 
 def test_ack_waits_for_the_last_queue(channel: ChannelEnds) -> None:
-    """All routed queues must have taken the message."""
     for name in "qr":
         channel.call(methods.QueueBind(name, "amq.fanout", ""))
     confirming(channel)
@@ -320,7 +313,7 @@ def test_later_messages_may_be_confirmed_first(channel: ChannelEnds) -> None:
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "publisher_confirms_with_deleted_queue")
 @pytest.mark.rabbitmq("rabbit_confirms_SUITE", "remove_queue")
 def test_a_deleted_queue_counts_as_having_confirmed(channel: ChannelEnds) -> None:
-    """Outstanding when it was deleted; or published in the moment of its deletion."""
+    """This holds for messages published while the queue is being deleted."""
     other = channel.world.channel()
     confirming(channel)
     channel.world.box("q").stalled = True
@@ -334,13 +327,11 @@ def test_a_deleted_queue_counts_as_having_confirmed(channel: ChannelEnds) -> Non
 
 
 def test_tx_on_a_confirm_channel_is_refused(channel: ChannelEnds) -> None:
-    """406 cannot switch from confirm to tx mode."""
     confirming(channel)
     assert channel.refused(methods.TxSelect()) == (406, "cannot switch from confirm to tx mode")
 
 
 def test_confirm_on_a_tx_channel_is_refused(channel: ChannelEnds) -> None:
-    """406 cannot switch from tx to confirm mode."""
     channel.call(methods.TxSelect())
     assert channel.refused(methods.ConfirmSelect()) == (406, "cannot switch from tx to confirm mode")
 
@@ -365,7 +356,7 @@ def test_delivery_tags_and_confirm_numbers_are_apart(channel: ChannelEnds) -> No
 
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_after_mandatory_bug")
 def test_mandatory_after_a_message_without_route(channel: ChannelEnds) -> None:
-    """The flag is of each message: of two of one route only the mandatory one comes back."""
+    """The flag applies per message: only the mandatory one is returned."""
     confirming(channel)
     got = channel.say(channel.content("k"), channel.content("k", mandatory=True), channel.content("k"))
     assert kinds(got) == ["BasicReturn", "BasicAck"]

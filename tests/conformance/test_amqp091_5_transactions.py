@@ -5,48 +5,21 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.metadata.users import Permission
-from amqp10broker.protocols.amqp091.methods import (
-    BasicAck,
-    BasicCancel,
-    BasicCancelOk,
-    BasicGet,
-    BasicNack,
-    BasicQos,
-    BasicReject,
-    ChannelClose,
-    ChannelCloseOk,
-    ExchangeDeclare,
-    ExchangeDeclareOk,
-    ExchangeDelete,
-    Method,
-    QueueBind,
-    QueueDeclare,
-    QueueDeclareOk,
-    QueueDelete,
-    QueueDeleteOk,
-    TxCommit,
-    TxCommitOk,
-    TxRollback,
-    TxRollbackOk,
-    TxSelect,
-    TxSelectOk,
-)
+from amqp10broker.protocols.amqp091 import methods
 from tests.support.channel_harness import ChannelEnds, Harness, bodies, contents, kinds, redelivered, tags
 from tests.support.declaring import set_permission
 
 
 @pytest.fixture
 def channel() -> ChannelEnds:
-    """A transactional channel in a world with queues q and r."""
     channel = Harness().channel()
     for name in "qr":
-        channel.call(QueueDeclare(name, durable=True))
-    assert channel.call(TxSelect()) == TxSelectOk()
+        channel.call(methods.QueueDeclare(name, durable=True))
+    assert channel.call(methods.TxSelect()) == methods.TxSelectOk()
     return channel
 
 
 def with_deliveries(channel: ChannelEnds, count: int) -> ChannelEnds:
-    """The channel holds deliveries 1 .. count of q."""
     other = channel.world.channel()
     other.publish("q", *[b"%d" % number for number in range(1, count + 1)])
     assert tags(channel.consume("q")) == list(range(1, count + 1))
@@ -60,52 +33,52 @@ def with_deliveries(channel: ChannelEnds, count: int) -> ChannelEnds:
 def test_publish_is_transactional(channel: ChannelEnds) -> None:
     assert channel.publish("q", b"1", b"2") == []
     assert channel.world.counts("q") == (0, 0)
-    assert channel.call(TxCommit()) == TxCommitOk()
+    assert channel.call(methods.TxCommit()) == methods.TxCommitOk()
     assert channel.world.counts("q") == (2, 0)
 
 
 def test_ack_is_transactional(channel: ChannelEnds) -> None:
-    """The queue hears of it at the commit."""
     with_deliveries(channel, 2)
-    assert channel.say(BasicAck(2, True)) == []
+    assert channel.say(methods.BasicAck(2, True)) == []
     assert channel.world.counts("q") == (0, 2)
-    assert channel.call(TxCommit()) == TxCommitOk()
+    assert channel.call(methods.TxCommit()) == methods.TxCommitOk()
     assert channel.world.counts("q") == (0, 0)
 
 
-@pytest.mark.parametrize("method", [BasicReject(1, True), BasicNack(1, False, True)], ids=lambda m: m.NAME)
-def test_reject_is_transactional(channel: ChannelEnds, method: Method) -> None:
-    """Requeued at the commit, and delivered again."""
+@pytest.mark.parametrize(
+    "method", [methods.BasicReject(1, True), methods.BasicNack(1, False, True)], ids=lambda m: m.NAME
+)
+def test_reject_is_transactional(channel: ChannelEnds, method: methods.Method) -> None:
     with_deliveries(channel, 1)
     assert channel.say(method) == []
     assert channel.world.counts("q") == (0, 1)
-    got = channel.say(TxCommit())
+    got = channel.say(methods.TxCommit())
     assert sorted(kinds(got)) == ["BasicDeliver", "TxCommitOk"]
     assert redelivered(got) == [True]
 
 
 def test_reject_without_requeue_is_transactional(channel: ChannelEnds) -> None:
     with_deliveries(channel, 1)
-    channel.say(BasicReject(1, False))
+    channel.say(methods.BasicReject(1, False))
     assert channel.world.counts("q") == (0, 1)
-    channel.say(TxCommit())
+    channel.say(methods.TxCommit())
     assert channel.world.counts("q") == (0, 0)
 
 
 def test_declaring_and_deleting_is_not_transactional(channel: ChannelEnds) -> None:
-    """Exchanges, queues and bindings are made and gone at once, whatever becomes of the transaction."""
-    assert channel.call(QueueDeclare("new", durable=True)) == QueueDeclareOk("new", 0, 0)
-    assert channel.call(ExchangeDeclare("e", "fanout")) == ExchangeDeclareOk()
-    channel.call(QueueBind("new", "e", ""))
-    assert channel.call(QueueDelete("r")) == QueueDeleteOk(0)
-    channel.call(TxRollback())
+    """Exchanges, queues and bindings change at once, whether or not the transaction commits."""
+    assert channel.call(methods.QueueDeclare("new", durable=True)) == methods.QueueDeclareOk("new", 0, 0)
+    assert channel.call(methods.ExchangeDeclare("e", "fanout")) == methods.ExchangeDeclareOk()
+    channel.call(methods.QueueBind("new", "e", ""))
+    assert channel.call(methods.QueueDelete("r")) == methods.QueueDeleteOk(0)
+    channel.call(methods.TxRollback())
     assert channel.world.vhost.find("new") is not None
     assert channel.world.vhost.find("r") is None
     other = channel.world.channel()
     other.publish("", b"x", exchange="e")
     assert channel.world.counts("new") == (1, 0)
-    channel.call(ExchangeDelete("e"))
-    channel.call(TxRollback())
+    channel.call(methods.ExchangeDelete("e"))
+    channel.call(methods.TxRollback())
     assert channel.world.vhost.topology.find_exchange("e") is None
 
 
@@ -113,108 +86,112 @@ def test_consuming_and_getting_is_not_transactional(channel: ChannelEnds) -> Non
     """A rollback does not requeue what was consumed; it may be acknowledged in a later transaction."""
     other = channel.world.channel()
     other.publish("q", b"1", b"2")
-    assert kinds(channel.say(BasicGet("q"))) == ["BasicGetOk"]
+    assert kinds(channel.say(methods.BasicGet("q"))) == ["BasicGetOk"]
     assert bodies(channel.consume("q")) == [b"2"]
-    assert channel.call(TxRollback()) == TxRollbackOk()
+    assert channel.call(methods.TxRollback()) == methods.TxRollbackOk()
     assert channel.world.counts("q") == (0, 2)
-    channel.say(BasicAck(1), BasicAck(2), TxCommit())
+    channel.say(methods.BasicAck(1), methods.BasicAck(2), methods.TxCommit())
     assert channel.world.counts("q") == (0, 0)
 
 
 def test_several_queues_are_not_atomic(channel: ChannelEnds) -> None:
-    """One queue may show its part before the other has its own."""
+    """One queue may show its messages before another has taken its own."""
     channel.say(channel.content("q", b"1"), channel.content("r", b"2"))
     channel.world.box("r").stalled = True
-    assert channel.say(TxCommit()) == []
+    assert channel.say(methods.TxCommit()) == []
     assert channel.world.counts("q") == (1, 0)
     assert channel.world.counts("r") == (0, 0)
 
 
 def test_errors_of_a_publish_are_found_at_once(channel: ChannelEnds) -> None:
-    """A missing exchange, a missing permission, a bad property: before any commit."""
+    """A missing exchange or permission and a bad property fail before any commit."""
     assert channel.refused(channel.content("k", exchange="X")) == (404, "no exchange 'X' in vhost '/'")
-    channel.call(TxSelect())
+    channel.call(methods.TxSelect())
     assert channel.refused(channel.content("q", expiration="x"))[0] == 406
-    channel.call(TxSelect())
+    channel.call(methods.TxSelect())
     set_permission(channel.world.catalog, "guest", "/", Permission(".*", "^$", ".*"))
     assert channel.refused(channel.content("q"))[0] == 403
 
 
 @pytest.mark.parametrize(
-    "method", [BasicAck(3), BasicNack(3), BasicReject(3), BasicAck(3, True)], ids=lambda m: f"{m.NAME} {m}"
+    "method",
+    [methods.BasicAck(3), methods.BasicNack(3), methods.BasicReject(3), methods.BasicAck(3, True)],
+    ids=lambda m: f"{m.NAME} {m}",
 )
-def test_errors_of_an_ack_are_found_at_once(channel: ChannelEnds, method: Method) -> None:
+def test_errors_of_an_ack_are_found_at_once(channel: ChannelEnds, method: methods.Method) -> None:
     with_deliveries(channel, 2)
     assert channel.refused(method) == (406, "unknown delivery tag 3")
 
 
 def test_a_tag_cannot_be_acknowledged_twice_in_a_transaction(channel: ChannelEnds) -> None:
-    """The second finds it gone, though nothing was committed."""
     with_deliveries(channel, 2)
-    assert channel.refused(BasicAck(1), BasicAck(1)) == (406, "unknown delivery tag 1")
+    assert channel.refused(methods.BasicAck(1), methods.BasicAck(1)) == (406, "unknown delivery tag 1")
 
 
 @pytest.mark.rabbitmq("transactions_SUITE", "return_after_commit")
 def test_returns_are_sent_at_the_commit_before_commit_ok(channel: ChannelEnds) -> None:
     assert channel.publish("nowhere", b"1", b"2", mandatory=True) == []
-    got = channel.say(channel.content("q", b"3"), TxCommit())
+    got = channel.say(channel.content("q", b"3"), methods.TxCommit())
     assert kinds(got) == ["BasicReturn", "BasicReturn", "TxCommitOk"]
 
 
 def test_commit_ok_comes_when_every_queue_has_taken_over(channel: ChannelEnds) -> None:
-    """Effects are visible when it is there."""
     for name in "qr":
-        channel.call(QueueBind(name, "amq.fanout", ""))
+        channel.call(methods.QueueBind(name, "amq.fanout", ""))
     channel.world.box("q").stalled = channel.world.box("r").stalled = True
     channel.publish("", b"x", exchange="amq.fanout")
-    assert channel.say(TxCommit(), QueueDeclare("q", passive=True)) == []
+    assert channel.say(methods.TxCommit(), methods.QueueDeclare("q", passive=True)) == []
     channel.world.box("q").stalled = False
     channel.world.rest()
     assert channel.take() == []
     channel.world.box("r").stalled = False
     channel.world.rest()
-    assert channel.take() == [TxCommitOk(), QueueDeclareOk("q", 1, 0)]
+    assert channel.take() == [methods.TxCommitOk(), methods.QueueDeclareOk("q", 1, 0)]
 
 
 # --- the rules beside it -----------------------------------------------------------------------------
 
 
 def test_select_may_be_repeated(channel: ChannelEnds) -> None:
-    """Nothing that was buffered is lost by it."""
     channel.publish("q", b"1")
-    assert channel.call(TxSelect()) == TxSelectOk()
-    channel.call(TxCommit())
+    assert channel.call(methods.TxSelect()) == methods.TxSelectOk()
+    channel.call(methods.TxCommit())
     assert channel.world.counts("q") == (1, 0)
 
 
-@pytest.mark.parametrize("method", [TxCommit(), TxRollback()], ids=lambda m: m.NAME)
-def test_commit_and_rollback_need_select(method: Method) -> None:
-    """406 channel is not transactional."""
+@pytest.mark.parametrize("method", [methods.TxCommit(), methods.TxRollback()], ids=lambda m: m.NAME)
+def test_commit_and_rollback_need_select(method: methods.Method) -> None:
     assert Harness().channel().refused(method) == (406, "channel is not transactional")
 
 
 def test_empty_commit_and_rollback_are_answered(channel: ChannelEnds) -> None:
-    assert channel.say(TxCommit(), TxRollback(), TxCommit()) == [TxCommitOk(), TxRollbackOk(), TxCommitOk()]
+    assert channel.say(methods.TxCommit(), methods.TxRollback(), methods.TxCommit()) == [
+        methods.TxCommitOk(),
+        methods.TxRollbackOk(),
+        methods.TxCommitOk(),
+    ]
 
 
 def test_routing_is_done_at_the_publish(channel: ChannelEnds) -> None:
     """A binding that comes before the commit is too late."""
     channel.publish("k", b"x", exchange="amq.direct")
-    channel.call(QueueBind("q", "amq.direct", "k"))
-    channel.call(TxCommit())
+    channel.call(methods.QueueBind("q", "amq.direct", "k"))
+    channel.call(methods.TxCommit())
     assert channel.world.counts("q") == (0, 0)
 
 
 def test_rollback_forgets_publishes_and_acks(channel: ChannelEnds) -> None:
     """The deliveries are unacked again, not redelivered, and may be acknowledged again."""
     with_deliveries(channel, 3)
-    channel.say(channel.content("r", b"x"), BasicAck(2, True), BasicReject(3, True))
-    assert channel.call(TxRollback()) == TxRollbackOk()
+    channel.say(channel.content("r", b"x"), methods.BasicAck(2, True), methods.BasicReject(3, True))
+    assert channel.call(methods.TxRollback()) == methods.TxRollbackOk()
     assert channel.world.counts("r") == (0, 0)
     assert channel.world.counts("q") == (0, 3)
-    assert channel.call(TxCommit()) == TxCommitOk()
+    assert channel.call(methods.TxCommit()) == methods.TxCommitOk()
     assert channel.world.counts("q") == (0, 3)
-    assert channel.say(BasicAck(1), BasicAck(3), BasicAck(2), TxCommit()) == [TxCommitOk()]
+    assert channel.say(methods.BasicAck(1), methods.BasicAck(3), methods.BasicAck(2), methods.TxCommit()) == [
+        methods.TxCommitOk()
+    ]
     assert channel.world.counts("q") == (0, 0)
 
 
@@ -223,12 +200,12 @@ def test_channel_close_rolls_back(channel: ChannelEnds, lost: bool) -> None:
     """Publishes are dropped; what was acknowledged and not committed is requeued in order."""
     world = channel.world
     with_deliveries(channel, 3)
-    channel.say(channel.content("r", b"x"), BasicAck(1), BasicReject(2, False))
+    channel.say(channel.content("r", b"x"), methods.BasicAck(1), methods.BasicReject(2, False))
     if lost:
         channel.connection.close()
         world.rest()
     else:
-        assert channel.call(ChannelClose(200)) == ChannelCloseOk()
+        assert channel.call(methods.ChannelClose(200)) == methods.ChannelCloseOk()
     assert world.counts("r") == (0, 0)
     assert world.counts("q") == (3, 0)
     got = world.channel().consume("q")
@@ -237,81 +214,83 @@ def test_channel_close_rolls_back(channel: ChannelEnds, lost: bool) -> None:
 
 
 def test_an_error_rolls_back(channel: ChannelEnds) -> None:
-    """A soft error ends the transaction with the channel; the next one of the number has none."""
+    """A soft error ends the transaction with the channel; a new channel of that number has none."""
     channel.publish("q", b"x")
-    channel.refused(BasicAck(9))
-    assert channel.refused(TxCommit()) == (406, "channel is not transactional")
+    channel.refused(methods.BasicAck(9))
+    assert channel.refused(methods.TxCommit()) == (406, "channel is not transactional")
     assert channel.world.counts("q") == (0, 0)
 
 
 def test_requeue_in_a_transaction_keeps_the_order(channel: ChannelEnds) -> None:
-    """Rejected in any order, they are in the queue's order again."""
     with_deliveries(channel, 3)
-    got = channel.say(BasicReject(3, True), BasicReject(1, True), BasicReject(2, True), TxCommit())
+    got = channel.say(
+        methods.BasicReject(3, True),
+        methods.BasicReject(1, True),
+        methods.BasicReject(2, True),
+        methods.TxCommit(),
+    )
     assert bodies(got) == [b"1", b"2", b"3"]
 
 
 def test_a_commit_to_a_deleted_queue_ends(channel: ChannelEnds) -> None:
-    """The queue went between publish and commit, or while the commit was under way."""
     other = channel.world.channel()
     channel.publish("q", b"x")
-    other.call(QueueDelete("q"))
-    assert channel.call(TxCommit()) == TxCommitOk()
+    other.call(methods.QueueDelete("q"))
+    assert channel.call(methods.TxCommit()) == methods.TxCommitOk()
     channel.publish("r", b"x")
     channel.world.box("r").stalled = True
-    other.send(QueueDelete("r", if_unused=True))  # the queue decides, and is there until it has
+    other.send(methods.QueueDelete("r", if_unused=True))  # the queue decides, and is there until it has
     channel.world.rest()
     box = channel.world.box("r")
-    assert channel.say(TxCommit()) == []
+    assert channel.say(methods.TxCommit()) == []
     box.stalled = False
     channel.world.rest()
-    assert channel.take() == [TxCommitOk()]
+    assert channel.take() == [methods.TxCommitOk()]
 
 
 def test_acks_after_cancel_in_a_transaction(channel: ChannelEnds) -> None:
-    """The consumer is gone, its deliveries are acknowledged in the transaction."""
     with_deliveries(channel, 2)
-    assert channel.say(BasicAck(1), BasicCancel("c"), BasicAck(2)) == [BasicCancelOk("c")]
+    assert channel.say(methods.BasicAck(1), methods.BasicCancel("c"), methods.BasicAck(2)) == [
+        methods.BasicCancelOk("c")
+    ]
     assert channel.world.counts("q") == (0, 2)
-    channel.call(TxCommit())
+    channel.call(methods.TxCommit())
     assert channel.world.counts("q") == (0, 0)
 
 
 def test_publishes_before_select_are_no_part_of_the_transaction() -> None:
-    """They are under way; a commit does not wait for them, nor count their confirms as its own."""
+    """A commit neither waits for them nor counts their confirms as its own."""
     channel = Harness().channel()
-    channel.call(QueueDeclare("q", durable=True))
-    channel.call(QueueDeclare("r", durable=True))
+    channel.call(methods.QueueDeclare("q", durable=True))
+    channel.call(methods.QueueDeclare("r", durable=True))
     channel.world.box("q").stalled = True
     channel.publish("q", b"1", b"2")
-    channel.call(TxSelect())
+    channel.call(methods.TxSelect())
     channel.publish("r", b"3")
-    assert channel.call(TxCommit()) == TxCommitOk()
+    assert channel.call(methods.TxCommit()) == methods.TxCommitOk()
     channel.publish("q", b"4")
-    assert channel.say(TxCommit()) == []
+    assert channel.say(methods.TxCommit()) == []
     channel.world.box("q").run(1)
     channel.world.rest()
     assert channel.take() == []
     channel.world.box("q").stalled = False
     channel.world.rest()
-    assert channel.take() == [TxCommitOk()]
+    assert channel.take() == [methods.TxCommitOk()]
 
 
 def test_prefetch_waits_for_the_commit(channel: ChannelEnds) -> None:
-    """An ack makes room when it is committed, not before."""
-    channel.say(BasicQos(prefetch_count=1))
+    channel.say(methods.BasicQos(prefetch_count=1))
     other = channel.world.channel()
     other.publish("q", b"1", b"2")
     assert bodies(channel.consume("q")) == [b"1"]
-    assert channel.say(BasicAck(1)) == []
-    assert contents(channel.say(TxCommit())) != []
+    assert channel.say(methods.BasicAck(1)) == []
+    assert contents(channel.say(methods.TxCommit())) != []
 
 
 def test_global_prefetch_waits_for_the_commit(channel: ChannelEnds) -> None:
-    """So does the limit of the whole channel."""
-    channel.say(BasicQos(prefetch_count=1, global_=True))
+    channel.say(methods.BasicQos(prefetch_count=1, global_=True))
     other = channel.world.channel()
     other.publish("q", b"1", b"2")
     assert bodies(channel.consume("q")) == [b"1"]
-    assert channel.say(BasicAck(1)) == []
-    assert contents(channel.say(TxCommit())) != []
+    assert channel.say(methods.BasicAck(1)) == []
+    assert contents(channel.say(methods.TxCommit())) != []

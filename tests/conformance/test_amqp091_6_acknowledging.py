@@ -23,7 +23,7 @@ from tests.support.channel_harness import ChannelEnds, Harness, bodies, contents
 
 @pytest.fixture
 def channel() -> ChannelEnds:
-    """A channel that holds deliveries 1 .. 5 of queue q; 6 and 7 are ready."""
+    """Return a channel that holds deliveries 1 to 5 of queue q; 6 and 7 are ready."""
     world = Harness()
     channel, other = world.channel(), world.channel()
     channel.call(QueueDeclare("q", durable=True))
@@ -52,7 +52,7 @@ def held(channel: ChannelEnds) -> int:
     ids=str,
 )
 def test_unknown_tag_is_refused(channel: ChannelEnds, method: Method) -> None:
-    """406 unknown delivery tag N; a single 0 is no tag."""
+    """A tag of 0 without multiple is unknown too."""
     tag = method.delivery_tag  # type: ignore[attr-defined]
     assert channel.refused(method) == (406, f"unknown delivery tag {tag}")
 
@@ -60,13 +60,11 @@ def test_unknown_tag_is_refused(channel: ChannelEnds, method: Method) -> None:
 @pytest.mark.parametrize("first", [BasicAck(2), BasicNack(2), BasicReject(2, True)], ids=str)
 @pytest.mark.parametrize("second", [BasicAck(2), BasicNack(2), BasicReject(2), BasicAck(2, True)], ids=str)
 def test_double_ack_is_refused(channel: ChannelEnds, first: Method, second: Method) -> None:
-    """406; the channel closes, and what it holds is requeued."""
     assert channel.refused(first, second) == (406, "unknown delivery tag 2")
     assert channel.world.counts("q")[1] == 0
 
 
 def test_acks_before_an_unknown_tag_count(channel: ChannelEnds) -> None:
-    """In one write: those before it are done."""
     channel.refused(BasicAck(1), BasicAck(2), BasicAck(9))
     assert bodies(channel.consume("q"))[0] == b"3"
 
@@ -78,21 +76,19 @@ def test_acks_before_an_unknown_tag_count(channel: ChannelEnds) -> None:
     ids=str,
 )
 def test_ack_removes(channel: ChannelEnds, method: Method, left: int) -> None:
-    """One, all up to the tag, or with 0 all."""
     channel.say(BasicCancel("c"), method)
     assert held(channel) == left
     assert channel.world.counts("q") == (2, left)
 
 
 def test_all_of_none_is_ok(channel: ChannelEnds) -> None:
-    """multiple with tag 0 and nothing outstanding."""
     channel.say(BasicCancel("c"), BasicAck(0, True))
     assert channel.say(BasicAck(0, True), BasicNack(0, True, True)) == []
 
 
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_and_multiple_ack", "subscribe_and_multiple_ack")
 def test_multiple_covers_all_queues_and_consumers_of_the_channel(channel: ChannelEnds) -> None:
-    """Up to the tag, whoever had it; get too."""
+    """This includes deliveries of basic.get."""
     channel.call(QueueDeclare("r", durable=True))
     channel.consume("r", "d")
     channel.publish("r", b"a", b"b")
@@ -114,7 +110,7 @@ def test_requeue_puts_it_back_to_its_place(channel: ChannelEnds, method: Method)
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_and_nack", "subscribe_and_nack")
 @pytest.mark.parametrize("method", [BasicNack(3, False, False), BasicReject(3, False)], ids=str)
 def test_no_requeue_drops(channel: ChannelEnds, method: Method) -> None:
-    """Without a dead letter exchange it is gone; the next message comes."""
+    """Without a dead-letter exchange the message is dropped, and the next is delivered."""
     got = channel.say(method)
     assert (bodies(got), redelivered(got)) == ([b"6"], [False])
 
@@ -123,7 +119,7 @@ def test_no_requeue_drops(channel: ChannelEnds, method: Method) -> None:
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "subscribe_and_requeue_multiple_nack")
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_and_requeue_multiple_nack")
 def test_nack_multiple_redelivers_in_order(channel: ChannelEnds) -> None:
-    """Of four, the first three: they come again in their order, before the others."""
+    """The first three of four are redelivered in order, before the others."""
     got = channel.say(BasicNack(3, True, True))
     assert bodies(got) == [b"1", b"2", b"3"]
     assert redelivered(got) == [True] * 3
@@ -137,7 +133,7 @@ def test_nack_of_all(channel: ChannelEnds) -> None:
 
 
 def test_requeue_in_any_order_keeps_the_queue_s_order(channel: ChannelEnds) -> None:
-    """Seed 000: messages are always held in the queue in publication order."""
+    """Messages are always held in publication order (seed 000)."""
     other = channel.world.channel()
     channel.say(BasicCancel("c"))
     for tag in (4, 1, 5, 3, 2):
@@ -160,7 +156,7 @@ def test_requeue_to_another_channel(channel: ChannelEnds) -> None:
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "basic_recover")
 @pytest.mark.parametrize("method", [BasicRecover(True), BasicRecoverAsync(True)], ids=lambda m: m.NAME)
 def test_recover_requeues_everything(channel: ChannelEnds, method: Method) -> None:
-    """All unacked again in order, redelivered; recover-ok for basic.recover alone."""
+    """All unacked messages are redelivered in order; only basic.recover gets recover-ok."""
     got = channel.say(method)
     answers = [each for each in got if isinstance(each, BasicRecoverOk)]
     assert len(answers) == int(isinstance(method, BasicRecover))
@@ -181,7 +177,6 @@ def test_recover_of_nothing(channel: ChannelEnds) -> None:
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_the_end_of_a_channel_requeues_everything(channel: ChannelEnds, lost: bool) -> None:
-    """Channel closed or connection lost: in order, redelivered."""
     world = channel.world
     if lost:
         channel.connection.close()
@@ -206,7 +201,7 @@ def test_many_acks_of_one_write(channel: ChannelEnds) -> None:
 
 
 def test_redelivered_stays_with_the_message(channel: ChannelEnds) -> None:
-    """Requeued by one, it is redelivered for whoever gets it next, by consume and by get."""
+    """The flag is set for the next consumer of the requeued message, and for basic.get."""
     other = channel.world.channel()
     channel.say(BasicCancel("c"), BasicReject(1, True))
     (got,) = other.say(BasicGet("q"))

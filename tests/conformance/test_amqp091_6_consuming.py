@@ -38,7 +38,6 @@ def test_empty_tag_makes_the_server_choose(channel: ChannelEnds) -> None:
 
 
 def test_tag_in_use_closes_the_connection(channel: ChannelEnds) -> None:
-    """530 attempt to reuse consumer tag."""
     channel.consume("q", "T")
     assert channel.fatal(methods.BasicConsume("q", "T")) == (530, "attempt to reuse consumer tag 'T'")
 
@@ -65,7 +64,7 @@ def test_consume_without_answer(channel: ChannelEnds) -> None:
 
 
 def test_exclusive_consumer_is_alone(channel: ChannelEnds) -> None:
-    """403 for whoever comes second, either way; free after cancel."""
+    """The second consumer gets 403, whichever is exclusive; cancel frees the queue."""
     other = channel.world.channel()
     text = (403, "queue 'q' in vhost '/' in exclusive use")
     channel.consume("q", "x", exclusive=True)
@@ -108,7 +107,7 @@ def test_arguments_of_consume(channel: ChannelEnds, arguments: dict[str, Any], p
 
 
 def test_good_arguments_of_consume(channel: ChannelEnds) -> None:
-    """x-priority is an integer; what does not begin with x- is the client's own, and no selector."""
+    """x-priority is an integer; arguments without x- are the client's own, and select nothing."""
     fill(channel, 1)
     assert bodies(channel.consume("q", arguments={"x-priority": -3, "selector": "colour = 'red'"})) == [b"1"]
 
@@ -152,7 +151,7 @@ def test_limit_of_consumers_per_channel() -> None:
 
 
 def test_delivery_has_tag_exchange_and_key(channel: ChannelEnds) -> None:
-    """Delivery tags from 1 per channel, shared by its consumers and get."""
+    """Delivery tags count from 1 per channel, over its consumers and basic.get."""
     channel.call(methods.QueueDeclare("r", durable=True))
     fill(channel, 1, 2)
     (got,) = channel.say(methods.BasicGet("q"))
@@ -166,7 +165,7 @@ def test_delivery_has_tag_exchange_and_key(channel: ChannelEnds) -> None:
 
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "subscribe", "subscribe_consumers")
 def test_consumers_take_turns(channel: ChannelEnds) -> None:
-    """Round robin among equals, one message a turn, when each may have few."""
+    """Equal consumers with a small prefetch get one message a turn, round robin."""
     others = [channel.world.channel() for _ in range(3)]
     for each in others:
         each.say(methods.BasicQos(prefetch_count=2))
@@ -177,7 +176,7 @@ def test_consumers_take_turns(channel: ChannelEnds) -> None:
 
 
 def test_a_burst_goes_in_turn_to_consumers_without_prefetch(channel: ChannelEnds) -> None:
-    """Seed 001: in a round robin manner; also where two may have all and one only ten."""
+    """The order is round robin, also where one of three has a prefetch of ten (seed 001)."""
     others = [channel.world.channel() for _ in range(3)]
     others[2].say(methods.BasicQos(prefetch_count=10))
     for each in others:
@@ -201,7 +200,7 @@ def test_no_ack_deliveries_need_no_ack(channel: ChannelEnds) -> None:
 
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "basic_cancel")
 def test_cancel_stops_deliveries_and_keeps_what_is_unacked(channel: ChannelEnds) -> None:
-    """cancel-ok is behind the last delivery; unacked stays acknowledgeable on the channel."""
+    """cancel-ok follows the last delivery; unacked ones can still be acknowledged."""
     fill(channel, 1, 2)
     channel.consume("q")
     assert channel.call(methods.BasicCancel("c")) == methods.BasicCancelOk("c")
@@ -223,7 +222,7 @@ def test_cancel_without_answer(channel: ChannelEnds) -> None:
 
 
 def test_cancel_gives_back_what_was_not_written(channel: ChannelEnds) -> None:
-    """In the channel or on its way from the queue: back at its place, not marked redelivered."""
+    """Unwritten deliveries return to their places and are not marked redelivered."""
     channel.budget_bytes = 0
     fill(channel, 1, 2, 3)
     assert channel.consume("q") == []
@@ -241,7 +240,7 @@ def test_cancel_gives_back_what_was_not_written(channel: ChannelEnds) -> None:
 
 
 def test_deleted_queue_cancels_its_consumers(channel: ChannelEnds) -> None:
-    """basic.cancel with no-wait, for clients that have consumer_cancel_notify."""
+    """Clients with consumer_cancel_notify get basic.cancel with no-wait."""
     other = channel.world.channel()
     channel.consume("q", "a")
     channel.consume("q", "b")
@@ -262,7 +261,7 @@ def test_deleted_queue_is_silent_for_clients_without_the_capability() -> None:
 
 
 def test_cancelled_consumer_hears_nothing_of_its_queue_s_end(channel: ChannelEnds) -> None:
-    """It holds deliveries still, and its tag is used by another consumer, of another queue."""
+    """It still holds deliveries, and a consumer of another queue uses its tag."""
     fill(channel, 1)
     channel.consume("q", "c")
     channel.call(methods.BasicCancel("c"))
@@ -287,7 +286,7 @@ def test_acks_after_the_queue_was_deleted_are_no_error(channel: ChannelEnds) -> 
 
 
 def test_cancel_ok_of_the_client_is_ignored(channel: ChannelEnds) -> None:
-    """Some clients answer our basic.cancel, though it wants no answer."""
+    """Some clients answer the server's basic.cancel although it needs no answer."""
     assert channel.say(methods.BasicCancelOk("c")) == []
 
 
@@ -311,7 +310,6 @@ def test_get_gives_one_message_and_how_many_are_left(channel: ChannelEnds) -> No
 
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_and_autoack")
 def test_get_with_no_ack(channel: ChannelEnds) -> None:
-    """Gone at once; it has a tag all the same."""
     fill(channel, 1, 2)
     channel.say(methods.BasicGet("q", True))
     assert channel.world.counts("q") == (1, 0)
@@ -321,7 +319,6 @@ def test_get_with_no_ack(channel: ChannelEnds) -> None:
 
 
 def test_get_of_a_requeued_message_is_redelivered(channel: ChannelEnds) -> None:
-    """The flag is right, and get may fetch again and again."""
     fill(channel, 1)
     for turn in range(3):
         (got,) = contents(channel.say(methods.BasicGet("q")), methods.BasicGetOk)
@@ -335,7 +332,6 @@ def test_get_on_a_missing_queue(channel: ChannelEnds) -> None:
 
 
 def test_get_that_meets_a_deleted_queue(channel: ChannelEnds) -> None:
-    """Deleted between the question and the answer: there is nothing."""
     other = channel.world.channel()
     box = channel.world.box("q")
     channel.say(methods.BasicGet("q"))
@@ -354,7 +350,6 @@ def test_get_that_meets_a_deleted_queue(channel: ChannelEnds) -> None:
 
 
 def test_get_and_a_consumer_on_one_channel(channel: ChannelEnds) -> None:
-    """What get brings is not the consumer's."""
     channel.say(methods.BasicQos(prefetch_count=1))
     channel.consume("q")
     fill(channel, 1, 2)
@@ -386,7 +381,6 @@ def test_prefetch_0_is_no_limit(channel: ChannelEnds) -> None:
 
 
 def test_prefetch_is_for_new_consumers(channel: ChannelEnds) -> None:
-    """Those that are there keep what they had."""
     channel.call(methods.QueueDeclare("r", durable=True))
     channel.say(methods.BasicQos(prefetch_count=1))
     channel.consume("q", "a")
@@ -405,7 +399,6 @@ def test_prefetch_does_not_apply_to_no_ack(channel: ChannelEnds) -> None:
 
 
 def test_prefetch_counts_each_consumer_apart(channel: ChannelEnds) -> None:
-    """Two consumers of one channel and queue: each has its own."""
     channel.say(methods.BasicQos(prefetch_count=2))
     channel.consume("q", "a")
     channel.consume("q", "b")
@@ -415,7 +408,7 @@ def test_prefetch_counts_each_consumer_apart(channel: ChannelEnds) -> None:
 
 @pytest.mark.rabbitmq("rabbitmq_4_0_deprecations_SUITE", "when_global_qos_is_permitted_from_conf")
 def test_global_prefetch_is_of_the_channel(channel: ChannelEnds) -> None:
-    """All its consumers together; get counts, and is not stopped by it."""
+    """It counts all consumers together; basic.get counts too, but is not limited."""
     channel.say(methods.BasicQos(prefetch_count=3, global_=True))
     channel.consume("q", "a")
     channel.consume("q", "b")
@@ -429,7 +422,6 @@ def test_global_prefetch_is_of_the_channel(channel: ChannelEnds) -> None:
 
 
 def test_both_limits_hold(channel: ChannelEnds) -> None:
-    """Per consumer and per channel: both must allow."""
     channel.say(methods.BasicQos(prefetch_count=3, global_=True), methods.BasicQos(prefetch_count=2))
     channel.consume("q", "a")
     fill(channel, *range(10))
@@ -440,7 +432,7 @@ def test_both_limits_hold(channel: ChannelEnds) -> None:
 
 
 def test_global_prefetch_may_change_while_deliveries_are_out(channel: ChannelEnds) -> None:
-    """Lowered: nothing more until it is kept. Raised: more at once. 0: no limit."""
+    """A lower limit stops deliveries until it is met; a higher one or 0 allows more at once."""
     fill(channel, *range(20))
     channel.say(methods.BasicQos(prefetch_count=4, global_=True))
     assert len(bodies(channel.consume("q"))) == 4
@@ -465,7 +457,7 @@ def test_global_prefetch_does_not_apply_to_no_ack(channel: ChannelEnds) -> None:
 
 @pytest.mark.rabbitmq("rabbitmq_4_0_deprecations_SUITE", "when_global_qos_is_not_permitted")
 def test_global_prefetch_may_be_forbidden() -> None:
-    """Then it is taken as that of each consumer."""
+    """A forbidden global limit applies to each consumer."""
     channel = Harness(Config(permit_global_qos=False)).channel()
     channel.call(Q)
     channel.say(methods.BasicQos(prefetch_count=1, global_=True))
@@ -476,7 +468,7 @@ def test_global_prefetch_may_be_forbidden() -> None:
 
 
 def test_given_back_by_a_global_limit_is_not_redelivered(channel: ChannelEnds) -> None:
-    """What the limit kept from being written goes to others as new, in order."""
+    """Deliveries that the limit held back go to others in order, not marked redelivered."""
     other = channel.world.channel()
     channel.say(methods.BasicQos(prefetch_count=2, global_=True))
     channel.consume("q", "a")
@@ -489,7 +481,7 @@ def test_given_back_by_a_global_limit_is_not_redelivered(channel: ChannelEnds) -
 
 
 def test_a_client_that_does_not_read_leaves_messages_in_the_queue(channel: ChannelEnds) -> None:
-    """200 unsent deliveries per consumer at most, whatever the prefetch."""
+    """A consumer has at most 200 unsent deliveries, whatever its prefetch."""
     fill(channel, *range(1000))
     channel.budget_bytes = 0
     assert channel.consume("q") == []
@@ -502,7 +494,7 @@ def test_a_client_that_does_not_read_leaves_messages_in_the_queue(channel: Chann
 
 
 def test_unsent_deliveries_return_unmarked_when_the_channel_closes(channel: ChannelEnds) -> None:
-    """No-ack too: what was not written was not delivered."""
+    """It holds for no-ack too: an unwritten message was not delivered."""
     for no_ack in (False, True):
         each = channel.world.channel()
         fill(channel, 1, 2, 3)

@@ -14,7 +14,7 @@ NAME = "amq.rabbitmq.reply-to"
 
 @pytest.fixture
 def channel() -> ChannelEnds:
-    """A requester's channel, with its reply consumer, in a world with queue q of requests."""
+    """Return the channel of a requester with a reply consumer; q takes the requests."""
     channel = Harness().channel()
     channel.call(methods.QueueDeclare("q", durable=True))
     assert channel.consume(NAME, "r", no_ack=True) == []
@@ -22,7 +22,7 @@ def channel() -> ChannelEnds:
 
 
 def request(channel: ChannelEnds, **fields: Any) -> str:
-    """Publish a request; gives the address that the server sees."""
+    """Publish a request and return the reply address that the server sees."""
     assert channel.publish("q", b"request", reply_to=NAME, **fields) == []
     server = channel.world.channel()
     (got,) = contents(server.consume("q", "probe", no_ack=True))
@@ -36,7 +36,7 @@ def request(channel: ChannelEnds, **fields: Any) -> str:
     "rabbit_volatile_queue_SUITE", "single_target_correlation", "single_target_no_correlation"
 )
 def test_reply_reaches_the_requester(channel: ChannelEnds) -> None:
-    """Exchange empty, routing key the generated name; any channel may reply."""
+    """Any channel may reply, by the default exchange and the generated name as key."""
     address = request(channel, correlation_id="c", headers={"h": 1})
     assert address.startswith(NAME + ".")
     server = channel.world.channel()
@@ -48,7 +48,7 @@ def test_reply_reaches_the_requester(channel: ChannelEnds) -> None:
 
 
 def test_other_properties_of_a_request_are_kept(channel: ChannelEnds) -> None:
-    """Only reply_to is rewritten; and the name elsewhere than in reply_to is left alone."""
+    """Only reply_to is rewritten; the name is left alone in other properties."""
     channel.publish("q", b"x", reply_to=NAME, message_id="m", headers={"a": NAME})
     channel.publish("q", b"x", message_id=NAME, reply_to="other")
     server = channel.world.channel()
@@ -59,28 +59,24 @@ def test_other_properties_of_a_request_are_kept(channel: ChannelEnds) -> None:
 
 @pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "failure_ack_mode")
 def test_consumer_that_would_acknowledge_is_refused() -> None:
-    """406 reply consumer cannot acknowledge."""
     channel = Harness().channel()
     assert channel.refused(methods.BasicConsume(NAME, "r")) == (406, "reply consumer cannot acknowledge")
 
 
 @pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "failure_multiple_consumers")
 def test_second_consumer_is_refused(channel: ChannelEnds) -> None:
-    """406 reply consumer already set."""
     method = methods.BasicConsume(NAME, "s", no_ack=True)
     assert channel.refused(method) == (406, "reply consumer already set")
 
 
 @pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "failure_reuse_consumer_tag")
 def test_reuse_of_the_tag_closes_the_connection(channel: ChannelEnds) -> None:
-    """530, as for any consumer."""
     code, text = channel.fatal(methods.BasicConsume(NAME, "r", no_ack=True))
     assert (code, text) == (530, "attempt to reuse consumer tag 'r'")
 
 
 @pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "failure_publish")
 def test_request_without_consumer_is_refused() -> None:
-    """406 fast reply consumer does not exist."""
     channel = Harness().channel()
     channel.call(methods.QueueDeclare("q", durable=True))
     text = "fast reply consumer does not exist"
@@ -88,14 +84,13 @@ def test_request_without_consumer_is_refused() -> None:
 
 
 def test_consumer_of_another_channel_does_not_count(channel: ChannelEnds) -> None:
-    """The request must be on the consumer's channel."""
     other = channel.connection.channel(2)
     text = "fast reply consumer does not exist"
     assert other.refused(other.content("q", b"x", reply_to=NAME)) == (406, text)
 
 
 def test_request_after_cancel_is_refused(channel: ChannelEnds) -> None:
-    """Also when the same request was sent before: nothing of it is remembered."""
+    """An equal request sent before does not change this."""
     request(channel)
     channel.call(methods.BasicCancel("r"))
     text = "fast reply consumer does not exist"
@@ -104,7 +99,6 @@ def test_request_after_cancel_is_refused(channel: ChannelEnds) -> None:
 
 
 def test_new_consumer_has_a_new_address(channel: ChannelEnds) -> None:
-    """Requests of the same shape carry it."""
     first = request(channel)
     channel.call(methods.BasicCancel("r"))
     channel.consume(NAME, "s", no_ack=True)
@@ -118,7 +112,6 @@ def test_new_consumer_has_a_new_address(channel: ChannelEnds) -> None:
 
 @pytest.mark.parametrize("end", ["cancel", "close", "lost"])
 def test_reply_to_nobody_is_returned(channel: ChannelEnds, end: str) -> None:
-    """Mandatory works: basic.return when the requester is gone."""
     address = request(channel)
     server = channel.world.channel()
     server.call(methods.ConfirmSelect())
@@ -136,7 +129,7 @@ def test_reply_to_nobody_is_returned(channel: ChannelEnds, end: str) -> None:
 
 
 def test_declaring_the_generated_name_tells_whether_the_requester_is_there(channel: ChannelEnds) -> None:
-    """Any flags: 0 messages and 1 consumer, else 404."""
+    """With any flags it has 0 messages and 1 consumer, or is a 404."""
     address = request(channel)
     server = channel.world.channel()
     for method in (methods.QueueDeclare(address, passive=True), methods.QueueDeclare(address, durable=True)):
@@ -165,14 +158,14 @@ def test_bind_unbind_and_delete_are_refused(channel: ChannelEnds, bare: bool) ->
 
 
 def test_a_line_end_makes_no_other_queue_of_it(channel: ChannelEnds) -> None:
-    """Declared as what it is without: found, not made."""
+    """The line end is dropped, and the existing address is found."""
     address = request(channel)
     method = methods.QueueDeclare(address[:5] + "\n" + address[5:], exclusive=True, auto_delete=True)
     assert channel.call(method) == methods.QueueDeclareOk(address, 0, 1)
 
 
 def test_nobody_else_may_consume_from_it(channel: ChannelEnds) -> None:
-    """Not even another channel of the same connection."""
+    """This includes other channels of the same connection."""
     address = request(channel)
     for other in (channel.world.channel(), channel.connection.channel(2)):
         code, _ = other.refused(methods.BasicConsume(address, "x", no_ack=True))
@@ -182,7 +175,7 @@ def test_nobody_else_may_consume_from_it(channel: ChannelEnds) -> None:
 @pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "many_replies")
 @pytest.mark.rabbitmq("rabbit_volatile_queue_SUITE", "distinct_pids_not_deduplicated")
 def test_many_replies_at_once_all_arrive(channel: ChannelEnds) -> None:
-    """A server that answers a thousand requests in one write: nothing is dropped."""
+    """No reply is dropped when a server answers a thousand requests in one write."""
     address = request(channel)
     server = channel.world.channel()
     server.publish(address, *[b"%d" % number for number in range(1000)])
@@ -202,7 +195,7 @@ def test_replies_wait_for_a_socket_that_is_slow(channel: ChannelEnds) -> None:
 
 @pytest.mark.parametrize("no_ack", [True, False])
 def test_basic_get_is_refused(channel: ChannelEnds, no_ack: bool) -> None:
-    """540: it holds nothing that could be fetched, and its messages are for the consumer."""
+    """It gets 540, because replies are never stored and go to the consumer only."""
     address = request(channel)
     text = f"basic.get not supported by volatile queue '{address}' in vhost '/'"
     assert channel.fatal(methods.BasicGet(address, no_ack)) == (540, text)
@@ -210,7 +203,7 @@ def test_basic_get_is_refused(channel: ChannelEnds, no_ack: bool) -> None:
 
 @pytest.mark.parametrize("passive", [True, False])
 def test_a_name_that_only_begins_so_is_any_other(channel: ChannelEnds, passive: bool) -> None:
-    """404 when it is looked for, and reserved when it is declared."""
+    """A passive declaration of it is 404; a declaration is refused as reserved."""
     name = NAME + "-mine"
     problem = (
         (404, f"no queue '{name}' in vhost '/'")

@@ -11,7 +11,7 @@ from tests.support.channel_harness import ChannelEnds, ConnectionEnds, Harness, 
 
 
 def stuck(config: Config | None = None) -> tuple[ConnectionEnds, ChannelEnds, ChannelEnds]:
-    """A connection with two channels, and a queue q that does not follow."""
+    """Return a connection and two of its channels; queue q is stalled."""
     world = Harness(config)
     connection = world.connect()
     first, second = connection.channel(1), connection.channel(2)
@@ -29,7 +29,7 @@ def letters(connection: ConnectionEnds) -> int:
 
 @pytest.mark.rabbitmq("classic_queue_SUITE", "classic_queue_flow_control_enabled")
 def test_a_queue_that_does_not_follow_stops_the_whole_connection() -> None:
-    """After at most 400 + 400 messages nothing more is read; an ack of another channel neither."""
+    """After at most 400 + 400 messages nothing more is read, not even another channel's ack."""
     connection, first, second = stuck()
     one = first.content("q", b"x")
     for _ in range(100):
@@ -56,7 +56,6 @@ def test_other_connections_go_on() -> None:
 
 
 def test_one_stuck_queue_stops_publishes_to_others() -> None:
-    """A channel that is held up takes nothing for anybody."""
     connection, first, second = stuck()
     first.say(first.content("q", b"x") * 1000)
     second.publish("free", b"y")
@@ -64,7 +63,7 @@ def test_one_stuck_queue_stops_publishes_to_others() -> None:
 
 
 def test_reader_gets_its_credit_back_in_portions() -> None:
-    """Every 200 messages handled it gets 200."""
+    """It gets 200 back for every 200 handled messages."""
     world = Harness()
     channel = world.channel()
     channel.call(methods.QueueDeclare("q", durable=True))
@@ -86,7 +85,7 @@ def test_the_numbers_can_be_tuned() -> None:
 
 @pytest.mark.rabbitmq("unit_credit_flow_SUITE", "credit_flow_settings")
 def test_initial_and_portion_may_be_equal() -> None:
-    """No deadlock when a whole credit is one portion."""
+    """There is no deadlock when one portion is the whole credit."""
     connection, first, _ = stuck(Config(credit_flow_initial=1, credit_flow_more_after=1))
     first.say(first.content("q", b"x") * 20)
     connection.world.box("q").stalled = False
@@ -95,7 +94,6 @@ def test_initial_and_portion_may_be_equal() -> None:
 
 
 def test_confirm_mode_is_held_up_likewise() -> None:
-    """And its confirms come when the queue goes on."""
     connection, first, _ = stuck()
     first.call(methods.ConfirmSelect())
     assert first.say(first.content("q", b"x") * 1000) == []
@@ -106,7 +104,6 @@ def test_confirm_mode_is_held_up_likewise() -> None:
 
 
 def test_a_deleted_queue_holds_nobody_up() -> None:
-    """What it will not confirm counts as handled."""
     connection, first, _ = stuck()
     other = connection.world.channel()
     other.send(methods.QueueDelete("q", if_unused=True))  # the queue decides, and is there until it has
@@ -136,7 +133,7 @@ def test_a_queue_s_credit_is_counted_per_message_and_queue() -> None:
 
 
 def test_a_fan_out_looks_through_the_queues_it_goes_to_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of more queues than have credit counters for good, each would be looked at for each of them."""
+    """Beyond OUTLETS_MAX queues, each queue would otherwise be looked at once per queue."""
     looks = 0
 
     class Counted(publishing.QueueOutlet):

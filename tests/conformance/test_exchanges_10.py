@@ -20,7 +20,6 @@ UNAUTHORIZED = "amqp:unauthorized-access"
 
 @pytest.fixture
 def scene() -> Scenario:
-    """Three queues, and an exchange of each kind that nothing is bound to."""
     scene = Scenario("q1", "q2", "q3")
     for kind in ("direct", "fanout", "topic", "headers"):
         scene.exchange(kind, kind)
@@ -32,7 +31,7 @@ def scene() -> Scenario:
 
 @pytest.mark.rabbitmq("amqp_address_SUITE", "target_exchange_routing_key")
 def test_a_target_names_exchange_and_routing_key(scene: Scenario) -> None:
-    """``/exchanges/:exchange/:routing-key``: the reply echoes it, the message takes that way."""
+    """The reply echoes ``/exchanges/:exchange/:routing-key``, and messages are routed so."""
     scene.bind("direct", "q1", "k")
     attach, flow = scene.sender("/exchanges/direct/k")
     assert attach == (
@@ -63,7 +62,7 @@ def test_a_target_without_a_key_has_the_empty_one(scene: Scenario, target: str) 
     ],
 )
 def test_names_in_targets_are_percent_encoded(scene: Scenario, exchange: str, key: str, target: str) -> None:
-    """Each segment by itself; a plus sign is a plus sign."""
+    """Each segment is decoded by itself; a plus sign stays a plus sign."""
     scene.exchange(exchange)
     scene.bind(exchange, "q1", key)
     scene.sender(target)
@@ -127,7 +126,7 @@ def test_an_internal_exchange_is_no_target(scene: Scenario) -> None:
 
 
 def test_an_exchange_that_became_internal_is_no_target_any_more(scene: Scenario) -> None:
-    """Deleted and declared anew while the link was open: the same words."""
+    """An exchange declared anew as internal gives the same error on an open link."""
     scene.sender("/exchanges/direct/k")
     delete_exchange(scene.world.catalog, scene.world.vhost, "direct")
     scene.exchange("direct", "fanout", internal=True)
@@ -176,7 +175,7 @@ def test_each_message_may_go_elsewhere(scene: Scenario) -> None:
     ],
 )
 def test_a_message_that_names_no_place(scene: Scenario, to: str | None, condition: str, text: str) -> None:
-    """Unsettled: rejected, and the link goes on. Settled: there is nobody to tell but the link."""
+    """An unsettled one is rejected and the link goes on; a settled one detaches the link."""
     scene.sender(None)
     assert scene.publish(content(to=to)) == [disposition(0, f'state=rejected({condition} "{text}")')]
     assert scene.publish(content(to="/queues/q1")) == [disposition(1, ACCEPTED)]
@@ -196,7 +195,7 @@ def test_the_detach_for_a_settled_message_names_it(scene: Scenario) -> None:
 @pytest.mark.rabbitmq("amqp_address_SUITE", "target_per_message_queue")
 @pytest.mark.rabbitmq("amqp_client_SUITE", "publishing_to_non_existing_queue_should_settle_with_released")
 def test_a_missing_queue_is_no_error(scene: Scenario) -> None:
-    """The default exchange has no such binding: released, or dropped if settled."""
+    """The default exchange has no such binding, so the message is released, or dropped if settled."""
     scene.sender(None)
     assert scene.publish(content(to="/queues/gone")) == [disposition(0, RELEASED)]
     assert scene.publish(content(to="/queues/gone"), settled="true") == []
@@ -204,8 +203,7 @@ def test_a_missing_queue_is_no_error(scene: Scenario) -> None:
 
 
 def test_neighbours_stay_in_order_whatever_ways_they_take(scene: Scenario) -> None:
-    """Messages of one link reach a queue in the order in which they were sent, also when some of them go
-    through an exchange that looks at each message, and all come in one read."""
+    """Messages of one link and one read reach a queue in order, even if an exchange examines each."""
     scene.bind("headers", "q1", arguments={"x-match": "all", "a": "b"})
     scene.bind("direct", "q1", "k")
     scene.sender(None, 1)
@@ -228,7 +226,6 @@ def test_neighbours_stay_in_order_whatever_ways_they_take(scene: Scenario) -> No
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "last_queue_confirms", "sender_settle_mode_unsettled_fanout")
 def test_a_fan_out_is_accepted_once_when_all_have_confirmed(scene: Scenario) -> None:
-    """One disposition a message, after the last."""
     for queue in ("q1", "q2", "q3"):
         scene.bind("fanout", queue)
         scene.do(f"withhold {queue}")
@@ -265,7 +262,7 @@ def test_some_queues_of_a_fan_out_deleted_is_accepted(scene: Scenario) -> None:
 
 
 def test_all_queues_of_a_fan_out_deleted_is_released(scene: Scenario) -> None:
-    """Nobody has it; the link, whose target is the exchange, goes on."""
+    """No queue has it; the link goes on, because its target is the exchange."""
     for queue in ("q1", "q2"):
         scene.bind("fanout", queue)
         scene.do(f"withhold {queue}")
@@ -280,7 +277,6 @@ def test_all_queues_of_a_fan_out_deleted_is_released(scene: Scenario) -> None:
 @pytest.mark.rabbitmq("amqp_dotnet_SUITE", "no_routes_is_released")
 @pytest.mark.parametrize("kind", ["direct", "fanout", "topic", "headers"])
 def test_unroutable_is_released(scene: Scenario, kind: str) -> None:
-    """Settled: dropped, without a word, and the credit is given back."""
     scene.sender(f"/exchanges/{kind}/k")
     assert scene.publish() == [disposition(0, RELEASED)]
     assert scene.publish(settled="true") == []
@@ -289,7 +285,7 @@ def test_unroutable_is_released(scene: Scenario, kind: str) -> None:
 
 
 def test_a_new_binding_is_followed_at_once(scene: Scenario) -> None:
-    """What was found for a key is forgotten when the topology changes."""
+    """The route cached for a key is dropped when the topology changes."""
     scene.sender("/exchanges/direct/k")
     assert scene.publish() == [disposition(0, RELEASED)]
     scene.bind("direct", "q1", "k")
@@ -303,7 +299,6 @@ def test_a_new_binding_is_followed_at_once(scene: Scenario) -> None:
 
 
 def test_the_alternate_exchange_takes_what_has_no_route(scene: Scenario) -> None:
-    """And what it does not take either is released."""
     scene.exchange("first", arguments={"alternate-exchange": "second"})
     scene.exchange("second", "direct")
     scene.bind("first", "q1", "k")
@@ -315,7 +310,7 @@ def test_the_alternate_exchange_takes_what_has_no_route(scene: Scenario) -> None
 
 
 def test_exchanges_bound_to_exchanges(scene: Scenario) -> None:
-    """Also through an internal one; a queue that several ways lead to gets one copy."""
+    """This includes internal exchanges; a queue reached by several routes gets one copy."""
     scene.exchange("inside", "fanout", internal=True)
     scene.bind("topic", exchange="inside", key="a.#")
     scene.bind("inside", "q1")
@@ -353,14 +348,14 @@ GIVE_STRINGS = "; give a list of strings"
 def test_a_headers_exchange_compares(
     scene: Scenario, arguments: dict[str, object], message: bytes, routed: bool
 ) -> None:
-    """Application-properties, and annotations with x- where the binding asks for those."""
+    """It compares application-properties, and x- annotations where the binding names them."""
     scene.bind("headers", "q1", arguments=arguments)
     scene.sender("/exchanges/headers")
     assert scene.publish(message) == [disposition(0, ACCEPTED if routed else RELEASED)]
 
 
 def test_each_message_of_a_batch_is_compared(scene: Scenario) -> None:
-    """What was found for one message says nothing of the next."""
+    """A match of one message is not reused for the next."""
     scene.bind("headers", "q1", arguments={"a": "1"})
     scene.bind("headers", "q2", arguments={"a": "2"})
     scene.sender("/exchanges/headers")
@@ -374,7 +369,7 @@ def test_each_message_of_a_batch_is_compared(scene: Scenario) -> None:
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "x_cc_annotation_exchange")
 def test_x_cc_adds_routing_keys(scene: Scenario) -> None:
-    """amqp_client_SUITE x_cc_annotation_exchange; a list or an array of strings."""
+    """x-cc is a list or an array of strings (amqp_client_SUITE x_cc_annotation_exchange)."""
     scene.bind("direct", "q1", "k1")
     scene.bind("direct", "q2", "k2")
     scene.bind("direct", "q3", "k3")
@@ -408,7 +403,7 @@ def test_x_cc_with_a_queue_as_target(scene: Scenario) -> None:
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "x_cc_annotation_null")
 def test_x_cc_with_the_anonymous_terminus(scene: Scenario) -> None:
-    """For each message by its own exchange."""
+    """Each message's x-cc applies to its own exchange."""
     scene.bind("direct", "q3", "k3")
     scene.sender(None)
     assert scene.publish(content(to="/queues/q1", cc=["q2"])) == [disposition(0, ACCEPTED)]
@@ -418,7 +413,6 @@ def test_x_cc_with_the_anonymous_terminus(scene: Scenario) -> None:
 
 
 def test_x_cc_counts_as_a_fan_out(scene: Scenario) -> None:
-    """Accepted when all the queues have it."""
     scene.do("withhold q2")
     scene.sender("/queues/q1")
     assert scene.publish(content(cc=["q2"])) == []
@@ -441,7 +435,7 @@ def test_x_cc_counts_as_a_fan_out(scene: Scenario) -> None:
 )
 @pytest.mark.parametrize("target", ["/exchanges/direct/k", "/queues/q1", None])
 def test_a_bad_x_cc_ends_the_link(scene: Scenario, target: str | None, cc: object, shown: str) -> None:
-    """Released if it was unsettled, then the detach."""
+    """An unsettled message is released before the detach."""
     text = f"bad value for 'x-cc' message-annotation: {shown}{GIVE_STRINGS}"
     message = content(cc=cc, to=None if target else "/queues/q1")
     scene.sender(target)
@@ -452,7 +446,6 @@ def test_a_bad_x_cc_ends_the_link(scene: Scenario, target: str | None, cc: objec
 
 
 def test_what_came_before_a_bad_x_cc_is_published(scene: Scenario) -> None:
-    """In one read with it, and unharmed."""
     scene.sender("/queues/q1")
     good, bad = content("good").hex(), content("bad", cc="k").hex()
     lines = scene.do(
@@ -482,7 +475,6 @@ def test_an_exchange_deleted_after_attach(scene: Scenario) -> None:
 
 
 def test_a_batch_to_a_deleted_exchange_is_released_as_a_whole(scene: Scenario) -> None:
-    """None of those that were handed on together is left without an answer."""
     scene.sender("/exchanges/direct/k", 1)
     scene.do("C> TRANSFER h=1 did=0..1")
     delete_exchange(scene.world.catalog, scene.world.vhost, "direct")
@@ -494,7 +486,7 @@ def test_a_batch_to_a_deleted_exchange_is_released_as_a_whole(scene: Scenario) -
 
 
 def test_an_exchange_declared_anew_is_the_target_again(scene: Scenario) -> None:
-    """The link knows it by name; nobody published while it was gone."""
+    """The link refers to it by name, and no message was published in between."""
     scene.sender("/exchanges/direct/k")
     delete_exchange(scene.world.catalog, scene.world.vhost, "direct")
     scene.exchange("direct", "fanout")
@@ -508,7 +500,6 @@ def test_an_exchange_declared_anew_is_the_target_again(scene: Scenario) -> None:
 @pytest.mark.rabbitmq("amqp_client_SUITE", "user_id")
 @pytest.mark.parametrize("target", ["/exchanges/fanout", "/queues/q1", None])
 def test_the_user_id_is_the_users(scene: Scenario, target: str | None) -> None:
-    """One's own name, or the link ends."""
     scene.bind("fanout", "q1")
     to = None if target else "/queues/q1"
     scene.sender(target)

@@ -52,7 +52,7 @@ BIND_EXCHANGE: Final = {"source": "x", "destination_exchange": "y", "binding_key
 
 
 def need(given: Mapping[str, Any], *accesses: str) -> Need:
-    """What is just enough, and what is missing without each. `accesses`: as ``write exchange y``."""
+    """Return the least permissions and the error without each, for accesses like ``write exchange y``."""
     enough: dict[str, str] = {}
     missing: list[tuple[str, str]] = []
     for permission, kind, name in map(str.split, accesses):
@@ -67,7 +67,7 @@ def need(given: Mapping[str, Any], *accesses: str) -> Need:
 
 
 def _any_of(kind: str, name: str) -> tuple[Need, ...]:
-    """Of an object that is looked up, which each permission allows."""
+    """Any one permission allows looking an object up; there is one need for each."""
     lacks = f"configure access to {kind} '{name}'"
     permissions = ("configure", "write", "read")
     return tuple(Need({"name": name}, {each: f"^{name}$"}, ((each, lacks),)) for each in permissions)
@@ -117,12 +117,12 @@ ADMINISTRATIVE: Final = frozenset(
 
 
 def test_it_is_decided_of_each_operation_what_it_needs() -> None:
-    """A new one is not forgotten here."""
+    """A new operation must be listed here."""
     assert sorted([*NEEDS, *LISTS, *ADMINISTRATIVE]) == sorted(OPERATIONS)
 
 
 def furnish(catalog: Catalog) -> None:
-    """What operations here are about, and a user who may do nothing."""
+    """Declare the objects of the operations, and a user without permissions."""
     for name, arguments in (("a", {}), ("dead", {"x-dead-letter-exchange": "y"})):
         declaring.declare(catalog, "/", name, arguments=arguments)
     declaring.declare_exchange(catalog, "/", "x", "topic")
@@ -305,13 +305,12 @@ def _told(ask: Callable[[], object]) -> str | None:
 
 
 def _access(text: str) -> str:
-    """``read access to queue 'a'``, without where and for whom."""
     return text.partition(" in vhost ")[0]
 
 
 @pytest.mark.parametrize("broker_api", FRONT_ENDS, ids=lambda broker_api: broker_api.name)
 def test_it_is_decided_of_each_operation_whether_a_front_end_offers_it(broker_api: BrokerApi) -> None:
-    """A new one is offered, or is not by intention."""
+    """A new operation must be offered or listed as left out."""
     not_offered = NOT_OFFERED.get(broker_api.name, frozenset())
     assert not broker_api.offers & not_offered
     assert broker_api.offers | not_offered == set(OPERATIONS)
@@ -369,7 +368,6 @@ CASES: Final = [
 def test_a_missing_permission_is_refused_at_every_front_end(
     broker_api: BrokerApi, operation: str, need: Need, missing: str | None
 ) -> None:
-    """With what is just enough it is done; with one of it missing, that one is named."""
     allowed = {each: pattern for each, pattern in need.enough.items() if each != missing}
     assert broker_api.ask(operation, need.given, allowed) == dict(need.missing).get(missing or "")
 
@@ -399,7 +397,7 @@ def test_a_list_leaves_out_what_the_user_has_nothing_to_do_with(name: str) -> No
 
 @pytest.mark.parametrize("name", OPERATIONS)
 async def test_the_machines_owner_needs_no_permission(autojump_clock: object, name: str) -> None:
-    """The admin socket offers everything, and has nobody to refuse it to."""
+    """The admin socket offers every operation and refuses none."""
     given = arguments_of(name)
     if name == "record-start":
         given["folder"] = "/dev/null/no"  # nothing is to be recorded here
@@ -429,7 +427,7 @@ DECLARED: Final = {
 
 @pytest.mark.parametrize("operation", DECLARED)
 def test_a_definitions_file_is_for_administrators_whatever_it_declares(operation: str) -> None:
-    """Permissions are not asked for one by one: who may import may everything."""
+    """Single permissions are not checked: an import may declare everything."""
     broker = Broker()
     furnish(broker.catalog)
     allow(broker.catalog, dict.fromkeys(("configure", "write", "read", "topic"), ".*"))
@@ -450,7 +448,6 @@ def broker() -> Broker:
 
 @pytest.fixture
 def channel() -> ChannelEnds:
-    """A channel of AMQP 0-9-1 of a user without permissions."""
     world = Harness()
     furnish(world.catalog)
     return world.channel(user=USER)
@@ -459,7 +456,7 @@ def channel() -> ChannelEnds:
 @pytest.mark.parametrize("kind", ["quorum", "stream"])
 @pytest.mark.parametrize("flag", ["if_unused", "if_empty"])
 def test_a_queue_that_cannot_be_deleted_on_a_condition_is_not(broker: Broker, kind: str, flag: str) -> None:
-    """By no front end: RabbitMQ's HTTP API and channels refuse it for a quorum queue in the same words."""
+    """RabbitMQ's HTTP API and channels refuse this for a quorum queue in the same words."""
     broker.do("declare-queue", name="r", arguments={"x-queue-type": kind})
     with pytest.raises(NotSupported) as raised:
         broker.do("delete-queue", name="r", **{flag: True})
@@ -472,7 +469,7 @@ def test_a_queue_that_cannot_be_deleted_on_a_condition_is_not(broker: Broker, ki
 
 
 def test_a_queue_that_ends_while_it_is_declared_again_is_not_found(broker: Broker) -> None:
-    """It is not told as one without messages."""
+    """It is not reported as an empty queue."""
     declaration = broker.caller().perform(OPERATIONS["declare-queue"], {"name": "a"})
     wait = next(declaration)
     assert isinstance(wait, Wait)
@@ -494,12 +491,12 @@ def test_a_queue_that_ends_while_it_is_declared_again_is_not_found(broker: Broke
 def test_what_nobody_may_is_told_before_any_permission(
     channel: ChannelEnds, method: methods.Method, text: str
 ) -> None:
-    """AMQP 0-9-1, as in RabbitMQ and as the management node has it."""
+    """This is the order in RabbitMQ's AMQP 0-9-1 and in the management node."""
     assert channel.refused(method) == (403, text)
 
 
 def test_who_has_a_queue_for_itself_is_told_only_to_who_may_bind_it(channel: ChannelEnds) -> None:
-    """AMQP 0-9-1: permissions on both ends come first, as in RabbitMQ."""
+    """In AMQP 0-9-1, permissions on both ends are checked first, as in RabbitMQ."""
     catalog = channel.world.catalog
     declaring.declare(catalog, "/", "mine", exclusive_owner="another", durable=False)
     allow(catalog, {"write": "^mine$"})
@@ -528,13 +525,13 @@ def test_who_has_a_queue_for_itself_is_told_only_to_who_may_bind_it(channel: Cha
 def test_line_ends_are_dropped_from_names_in_all_methods(
     channel: ChannelEnds, method: methods.Method
 ) -> None:
-    """AMQP 0-9-1: not in declarations alone, whose names could not be used as they were given."""
+    """Otherwise, in AMQP 0-9-1, a name could not be used as it was given in its declaration."""
     allow(channel.world.catalog, dict.fromkeys(("configure", "write", "read", "topic"), "^[axyk]$"))
     assert f"{method.NAME}-ok" == channel.call(method).NAME
 
 
 def test_a_deleted_queue_is_not_there_any_more_for_what_comes_behind(channel: ChannelEnds) -> None:
-    """AMQP 0-9-1, as over management: whoever declares it behind the request gets another one."""
+    """A declaration behind the request makes another queue, as over management (AMQP 0-9-1)."""
     allow(channel.world.catalog, {"configure": "^a$"})
     channel.world.box("a").stalled = True
     channel.send(methods.QueueDelete("a"))

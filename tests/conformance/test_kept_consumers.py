@@ -13,7 +13,7 @@ SECOND = f"{LINK} rcv-settle-mode=second"
 
 @pytest.fixture
 def script() -> ScriptRunner:
-    """A queue q with six messages, and a client that has four of them."""
+    """Return a script with queue q of six messages, of which a client holds four."""
     return holding(SECOND)
 
 
@@ -37,7 +37,7 @@ def count(script: ScriptRunner) -> tuple[int, int]:
 def test_what_the_client_has_not_settled_is_resumed_in_its_order_before_what_is_new(
     script: ScriptRunner,
 ) -> None:
-    """One it has decided on, one it has, one it has in part; the last it never got."""
+    """One delivery has an outcome, one is complete, one is partial, and one never arrived."""
     script.do("lose C")
     assert count(script) == (2, 4)
     answer = again(script, f"{SECOND} unsettled={{#2:received,#0:accepted,#1:null}}")
@@ -67,7 +67,7 @@ def test_what_the_client_has_not_settled_is_resumed_in_its_order_before_what_is_
 def test_an_outcome_that_was_lost_is_carried_out(
     outcome: str, left: tuple[int, int], delivery: str | None
 ) -> None:
-    """L12, and only once: no disposition for it has come."""
+    """It is applied only once; no disposition had arrived (L12)."""
     script = holding(SECOND)
     reattached(script, f"{SECOND} unsettled={{#0:{outcome}}}")
     assert count(script) == left
@@ -78,7 +78,7 @@ def test_an_outcome_that_was_lost_is_carried_out(
 
 
 def test_what_was_settled_before_is_not_resumed(script: ScriptRunner) -> None:
-    """The client has not heard of it: our map says that it is over."""
+    """The broker's map shows the settlement to the client."""
     script.do("C> DISPOSITION role=receiver first=0 last=1 state=accepted")
     answer = reattached(script, f"{SECOND} unsettled={{#0:accepted,#1:accepted,#2:null,#3:null}}")
     assert "unsettled={#2:null,#3:null}" in answer
@@ -86,7 +86,7 @@ def test_what_was_settled_before_is_not_resumed(script: ScriptRunner) -> None:
 
 
 def test_resumed_deliveries_need_credit_and_leave_the_rest_to_new_ones(script: ScriptRunner) -> None:
-    """And they are kept again as long as none of them is settled."""
+    """They are kept again as long as none of them is settled."""
     script.do("lose C")
     mine = "unsettled={#0:null,#1:null,#2:null,#3:null}"
     again(script, f"{SECOND} {mine}")
@@ -102,7 +102,7 @@ def test_resumed_deliveries_need_credit_and_leave_the_rest_to_new_ones(script: S
 
 
 def test_deliveries_that_were_never_written_go_back(script: ScriptRunner) -> None:
-    """They waited for the client's window: for it nothing of them is unsettled."""
+    """They waited for the client's window, so that the client has nothing unsettled."""
     script.do("C> FLOW h=1 dc=4 cr=2 iw=0")
     script.do("lose C")
     assert count(script) == (2, 4)
@@ -130,7 +130,7 @@ def test_a_message_of_many_frames_is_resumed_from_its_beginning() -> None:
 
 
 def test_a_message_whose_content_is_not_kept_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bound of its user is reached: it goes back, and comes as a new delivery."""
+    """Its user's bound is reached, so it is requeued and comes as a new delivery."""
     monkeypatch.setattr(resumable_links, "CONTENT_BYTES_MAX", 2_500)
     script = holding(SECOND, size="size=1000")
     reattached(script, f"{SECOND} unsettled={{#0:null,#1:null,#2:null,#3:null}}")
@@ -145,7 +145,7 @@ def test_a_message_whose_content_is_not_kept_is_aborted(monkeypatch: pytest.Monk
 
 
 def test_with_an_incomplete_map_what_it_does_not_name_stays(script: ScriptRunner) -> None:
-    """L16: nothing new is sent, until the client attaches again with all."""
+    """Nothing new is sent until the client attaches again with a complete map (L16)."""
     reattached(script, f"{SECOND} unsettled={{#0:accepted}} incomplete-unsettled=true")
     assert script.do("C> FLOW h=1 dc=0 cr=10") == [
         "B> TRANSFER h=1 did=0 tag=0 settled=true state=accepted resume=true body="
@@ -185,7 +185,7 @@ def test_a_map_of_ours_that_does_not_fit_a_frame_is_incomplete() -> None:
 
 
 def test_other_consumers_do_not_see_what_a_suspended_link_holds(script: ScriptRunner) -> None:
-    """L20: and a time-out gives it back, with the default outcome."""
+    """A time-out gives it back with the default outcome (L20)."""
     script.do("lose C")
     script.do("D> BEGIN")
     script.do("D> ATTACH h=1 source=/queues/q")
@@ -248,7 +248,7 @@ def test_a_link_that_is_closed_or_whose_queue_goes_is_not_kept(script: ScriptRun
     ],
 )
 def test_a_link_of_which_nothing_can_be_kept_is_granted_nothing(attach: str) -> None:
-    """L14, L23: presettled deliveries, browsers, queues that go with their link, who does not ask."""
+    """Nothing is kept for presettled links, browsers, dynamic queues or without a request (L14, L23)."""
     script = ScriptRunner()
     for command in ("queue q", "C> BEGIN", f"C> ATTACH h=1 {attach}", "C> DETACH h=1"):
         script.do(command)
@@ -256,7 +256,7 @@ def test_a_link_of_which_nothing_can_be_kept_is_granted_nothing(attach: str) -> 
 
 
 def test_more_than_a_map_can_name_goes_back_when_the_link_is_suspended() -> None:
-    """L22: the oldest 4 096 stay."""
+    """The oldest 4 096 stay (L22)."""
     script = ScriptRunner()
     for command in ("queue q", "publish q 4100", "C> BEGIN", f"C> ATTACH h=1 {SECOND}"):
         script.do(command)
@@ -270,7 +270,7 @@ def test_more_than_a_map_can_name_goes_back_when_the_link_is_suspended() -> None
 
 
 def test_another_connection_of_the_container_takes_a_kept_link_over(script: ScriptRunner) -> None:
-    """2.6.1, with what is unsettled; the end before is told, and decides on nothing any more."""
+    """Unsettled deliveries move too; the earlier end is detached and settles nothing any more (2.6.1)."""
     script.do("C> FLOW h=1 dc=4 cr=0")
     script.do("connect D container=client-C")
     script.do("D> BEGIN")
@@ -301,7 +301,7 @@ def test_letters_of_the_queue_to_the_end_before_do_not_count_for_the_next(script
 
 
 def test_another_source_begins_anew(script: ScriptRunner) -> None:
-    """L8: what is unsettled of the one before goes back."""
+    """Unsettled deliveries of the old source are requeued (L8)."""
     script.do("queue r")
     assert "unsettled={} " in reattached(script, "name=mine source=/queues/r timeout=60 unsettled={#0:null}")
     assert count(script) == (6, 0)

@@ -15,7 +15,6 @@ SECOND = f"{LINK} rcv-settle-mode=second"
 
 
 def begun(*settings: str) -> ScriptRunner:
-    """A queue q, and a client with a session."""
     script = ScriptRunner()
     for command in (*settings, "queue q", "C> BEGIN"):
         script.do(command)
@@ -35,7 +34,7 @@ def script() -> ScriptRunner:
 
 
 def test_the_map_tells_outcomes_that_were_lost(script: ScriptRunner) -> None:
-    """Deliveries 0 and 1 were told, 2 and 3 are decided while nobody is there; of 4 nothing had come."""
+    """Outcomes of 0 and 1 were sent, those of 2 and 3 fall while it is suspended, and 4 never came."""
     script.do(f"C> ATTACH h=1 {SECOND}")
     script.do("C> TRANSFER h=1 did=0..1")
     script.do("withhold q")
@@ -90,7 +89,7 @@ def test_what_several_queues_say_before_and_after_is_one_outcome(script: ScriptR
 
 
 def test_with_mode_first_what_was_told_last_is_in_the_map(script: ScriptRunner) -> None:
-    """The outcome may have been lost; older ones the client has heard, for it got credit behind them."""
+    """The last outcomes may be lost; older ones arrived, because the client got credit after them."""
     script.do("set max_link_credit 2")
     script.do(f"C> ATTACH h=1 {LINK}")
     for number in range(9):
@@ -104,7 +103,7 @@ def test_with_mode_first_what_was_told_last_is_in_the_map(script: ScriptRunner) 
 
 
 def test_with_mode_first_a_smaller_limit_forgets_nothing_that_may_be_on_its_way(script: ScriptRunner) -> None:
-    """A limit that was lowered, by hand or by itself, says nothing of what was sent before."""
+    """A limit lowered by hand or automatically does not apply to deliveries sent before."""
     script.do("set max_link_credit 10")
     script.do(f"C> ATTACH h=1 {LINK}")
     script.do("C> TRANSFER h=1 did=0..8")
@@ -122,7 +121,7 @@ def test_of_a_delivery_that_came_in_part_nothing_is_kept(script: ScriptRunner) -
 
 
 def test_a_client_gives_a_delivery_up_by_aborting_it(script: ScriptRunner) -> None:
-    """And what it does not name any more it has settled."""
+    """A delivery missing in its map counts as settled."""
     script.do(f"C> ATTACH h=1 {SECOND}")
     script.do("C> TRANSFER h=1 did=0..2")
     assert "unsettled={#0:accepted,#1:accepted}" in reattached(
@@ -134,7 +133,6 @@ def test_a_client_gives_a_delivery_up_by_aborting_it(script: ScriptRunner) -> No
 
 
 def test_without_a_map_nothing_is_resumed(script: ScriptRunner) -> None:
-    """L10: what was there is over."""
     script.do(f"C> ATTACH h=1 {SECOND}")
     script.do("C> TRANSFER h=1 did=0")
     assert "unsettled" not in reattached(script, SECOND)
@@ -213,7 +211,7 @@ def test_who_asks_for_nothing_has_nothing_kept(script: ScriptRunner) -> None:
 
 
 def test_another_connection_of_the_container_takes_a_kept_link_over(script: ScriptRunner) -> None:
-    """2.6.1: the end before is detached, and what is unsettled goes with the link."""
+    """The earlier end is detached, and unsettled deliveries go with the link (2.6.1)."""
     script.do(f"C> ATTACH h=1 {SECOND}")
     script.do("C> TRANSFER h=1 did=0")
     script.do("connect D container=client-C")
@@ -260,7 +258,6 @@ def test_a_null_target_is_the_target_as_it_was(script: ScriptRunner) -> None:
 
 @pytest.mark.parametrize(("most", "kept"), [(0, 0), (2, 2)])
 def test_a_user_may_have_so_many(most: int, kept: int) -> None:
-    """Further links are attached, and end as they are detached."""
     script = begun(f"config suspended_links_max {most}")
     for number in range(3):
         answer = script.do(f"C> ATTACH h={number} name=link{number} target=/queues/q timeout=60")[0]
@@ -272,7 +269,7 @@ def test_a_user_may_have_so_many(most: int, kept: int) -> None:
 
 
 def test_a_tag_that_is_in_use_ends_the_link(script: ScriptRunner) -> None:
-    """2.6.12: it is unique among the unsettled deliveries of a link."""
+    """2.6.12: a tag is unique among the unsettled deliveries of a link."""
     script.do(f"C> ATTACH h=1 {SECOND}")
     script.do("C> TRANSFER h=1 did=0")
     (detach,) = script.do("C> TRANSFER h=1 did=1 tag=0")
@@ -290,7 +287,7 @@ def test_a_tag_that_is_settled_may_be_used_again(script: ScriptRunner) -> None:
 
 
 def test_a_client_that_never_settles_is_detached(script: ScriptRunner) -> None:
-    """It may leave 4 096 unsettled, beside two grants of credit."""
+    """It may leave 4 096 deliveries unsettled, beside two grants of credit."""
     script.do(f"C> ATTACH h=1 {SECOND}")
     lines = []
     for start in range(0, 4_600, 100):
@@ -302,7 +299,7 @@ def test_a_client_that_never_settles_is_detached(script: ScriptRunner) -> None:
 
 
 def grown(script: ScriptRunner, turns: int) -> tuple[int, int]:
-    """A kept link that automatic credit alone holds up: how many came, and its credit's limit."""
+    """Use automatic credit on a kept link; return the number of deliveries and the credit's limit."""
     script.do(f"C> ATTACH h=1 {LINK}")
     service = script.world.clients["C"].sessions[0].service
     (publisher,) = service.publishers
@@ -316,7 +313,7 @@ def grown(script: ScriptRunner, turns: int) -> tuple[int, int]:
 
 
 def test_outcomes_of_as_many_as_were_granted_are_kept_when_automatic_credit_has_shrunk() -> None:
-    """The client may not have heard of them: it got its credit before."""
+    """They may not have reached the client, which got its credit before."""
     script = begun("set max_link_credit auto", "set max_incoming_window auto")
     sent, limit = grown(script, 12)
     assert limit >= 680

@@ -9,7 +9,6 @@ from tests.support.script import ScriptRunner
 
 @pytest.fixture
 def script() -> ScriptRunner:
-    """A queue q with two messages, and a client with a session."""
     script = ScriptRunner()
     for command in ("queue q", "publish q 2", "C> BEGIN"):
         script.do(command)
@@ -19,7 +18,6 @@ def script() -> ScriptRunner:
 def test_a_name_is_another_links_in_the_other_direction_and_of_another_container(
     script: ScriptRunner,
 ) -> None:
-    """2.6.1: nothing is detached."""
     script.do("connect D container=other")
     script.do("D> BEGIN")
     answers = [
@@ -42,7 +40,7 @@ def test_a_map_is_answered_by_an_empty_one_and_no_map_by_none(script: ScriptRunn
 def test_a_resumed_delivery_that_is_not_in_our_map_uses_its_credit_and_nothing_else(
     script: ScriptRunner,
 ) -> None:
-    """2.7.5: with its content or without, in one frame or in several."""
+    """This holds with or without content, in one frame or in several (2.7.5)."""
     script.do("C> ATTACH h=1 target=/queues/q unsettled={tag:null}")
     assert script.do("C> TRANSFER h=1 did=0 resume=true") == []
     assert script.do("C> TRANSFER h=1 did=1 resume=true more=true ; TRANSFER h=1 did=1") == []

@@ -96,10 +96,11 @@ class Pipe:
     ids=lambda sections: str(len(sections)),
 )
 def test_a_well_formed_message_is_accepted(sections: list[bytes]) -> None:
-    """3.2: at most one header, delivery-annotations, message-annotations, properties and
-    application-properties; a body of "one or more data sections, one or more amqp-sequence sections, or a
-    single amqp-value section"; at most one footer. A body may be missing: the letter wants one, but JMS's
-    plain Message, go-amqp and the clients of Azure send none."""
+    """3.2: at most one header, delivery-annotations, message-annotations, properties and application-
+    properties; a body of "one or more data sections, one or more amqp-sequence sections, or a single
+    amqp-value section"; at most one footer. Against the specification a body may be missing: JMS's plain
+    Message, go-amqp and the clients of Azure send none.
+    """
     (line,) = Pipe().publish(b"".join(sections))
     assert line.startswith("B> DISPOSITION role=receiver first=0 settled=true state=accepted")
 
@@ -171,7 +172,6 @@ def pipe() -> Pipe:
     ],
 )
 def test_a_malformed_message_detaches_with_decode_error(sections: list[bytes], pipe: Pipe) -> None:
-    """Order and count are enforced: DETACH amqp:decode-error; nothing reaches the queue."""
     (line,) = pipe.publish(b"".join(sections))
     assert line.startswith('B> DETACH h=0 closed=true error=amqp:decode-error "failed to parse message')
     assert pipe.script.do("count q") == ["= ready=0 unsettled=0"]
@@ -219,7 +219,6 @@ def test_an_id_may_be_a_signed_integer(field: int, code: str) -> None:
 @pytest.mark.rabbitmq("amqp_dotnet_SUITE", "message_without_body", differs="taken")
 @pytest.mark.parametrize("before", [b"", HEADER, MESSAGE_ANNOTATIONS], ids=range(3))
 def test_a_message_of_nothing_is_given_back_as_nothing(before: bytes, pipe: Pipe) -> None:
-    """Behind the broker's header and annotations there is no section that nobody sent."""
     pipe.publish(before)
     payload = pipe.fetch()
     _, end = decode_composite(payload)
@@ -292,8 +291,7 @@ def test_first_acquirer_is_true_until_somebody_had_the_message(pipe: Pipe) -> No
 
 
 def test_an_absolute_expiry_time_passes_and_expires_nothing(pipe: Pipe) -> None:
-    """3.2.4: "An absolute time when this message is considered to be expired", by whoever reads it: it is of
-    the bare message, which queues do not read."""
+    """3.2.4: the absolute expiry time is part of the bare message, which queues do not read."""
     bare = Properties(absolute_expiry_time=1).encode() + DATA
     (answer,) = pipe.publish(bare)
     assert answer.endswith("state=accepted")
@@ -302,8 +300,7 @@ def test_an_absolute_expiry_time_passes_and_expires_nothing(pipe: Pipe) -> None:
 
 @pytest.mark.parametrize(("user", "taken"), [(b"guest", True), (b"somebody", False), (b"", False)])
 def test_user_id_must_be_the_users(user: bytes, taken: bool) -> None:
-    """3.2.4: "user-id ... the identity of the user responsible for producing the message"; nobody may
-    sign with another's name."""
+    """3.2.4: user-id identifies "the user responsible for producing the message"; another name is refused."""
     (line,) = Pipe().publish(Properties(user_id=user).encode() + DATA)
     assert line.startswith(
         "B> DISPOSITION" if taken else "B> DETACH h=0 closed=true error=amqp:unauthorized-access"
@@ -336,7 +333,7 @@ def test_an_anonymous_terminus_routes_by_to(to: str, answer: str, script: Script
 
 
 def test_an_anonymous_terminus_declares_what_an_attach_would(script: ScriptRunner) -> None:
-    """A bare name in `to` is treated as in a target: Qpid JMS sends to queues that nobody made yet."""
+    """A bare name in `to` is treated as in a target: Qpid JMS sends to undeclared queues."""
     for command in ("C> BEGIN", "C> ATTACH h=0 target=anonymous"):
         script.do(command)
     assert "state=accepted" in script.do("C> TRANSFER h=0 to=new")[0]
@@ -347,7 +344,7 @@ def test_an_anonymous_terminus_declares_what_an_attach_would(script: ScriptRunne
 
 
 def test_an_anonymous_terminus_declares_nothing_where_an_attach_does_not(script: ScriptRunner) -> None:
-    """declare_on_attach = false; then the message finds no queue."""
+    """With declare_on_attach = false the message has no queue."""
     script.do("config declare_on_attach false")
     for command in ("connect C", "C> BEGIN", "C> ATTACH h=0 target=anonymous"):
         script.do(command)
@@ -356,7 +353,7 @@ def test_an_anonymous_terminus_declares_nothing_where_an_attach_does_not(script:
 
 
 def test_a_settled_message_that_an_anonymous_terminus_cannot_route_detaches(script: ScriptRunner) -> None:
-    """Nobody waits for an outcome, so that the link has to say it, with the delivery-tag."""
+    """A settled message has no outcome, so the detach reports it with the delivery-tag."""
     script.do("C> BEGIN")
     script.do("C> ATTACH h=0 target=anonymous")
     (line,) = script.do("C> TRANSFER h=0 settled=true")
@@ -446,7 +443,7 @@ def test_the_source_says_which_mode_and_filters_are_in_place(
 
 
 def test_a_single_active_consumer_may_not_select(script: ScriptRunner) -> None:
-    """It would keep the others from what it does not want; a browser may."""
+    """It would withhold unselected messages from the others; a browser may select."""
     world = script.world
     declare(world.catalog, world.vhost, "q", durable=True, arguments={"x-single-active-consumer": True})
     script.do("C> BEGIN")
@@ -459,7 +456,7 @@ def test_a_single_active_consumer_may_not_select(script: ScriptRunner) -> None:
 
 @pytest.mark.rabbitmq("amqp_dotnet_SUITE", "outcomes")
 def test_a_subset_of_outcomes_is_agreed_to() -> None:
-    """3.5.3: the outcomes "that can be chosen on this link"."""
+    """3.5.3: the source lists the outcomes that can be chosen on this link."""
     source: Any = _attached(
         "C> ATTACH h=1 source=/queues/q outcomes=amqp:accepted:list,amqp:released:list"
     ).source
@@ -467,7 +464,6 @@ def test_a_subset_of_outcomes_is_agreed_to() -> None:
 
 
 def test_the_target_says_its_address_and_what_it_takes() -> None:
-    """3.5.4."""
     attach = _attached("C> ATTACH h=1 target=/queues/q")
     target: Any = attach.target
     assert target.address == "/queues/q"
@@ -478,7 +474,8 @@ def test_the_target_says_its_address_and_what_it_takes() -> None:
 @pytest.mark.parametrize("end", ["source", "target"])
 def test_a_terminus_says_that_nothing_of_it_is_kept(end: str, address: str) -> None:
     """3.5.3: "the actual expiry policy", durability and time-out are those of the sending container; a
-    client that asks for no time has none."""
+    client that requests no time has none.
+    """
     if end == "source" and not address.startswith(("/queues", "bare")):
         return
     attach = _attached(f"C> ATTACH h=1 {end}={address} durable=2 expiry-policy=session-end timeout=0")
@@ -502,7 +499,7 @@ def test_a_terminus_says_that_nothing_of_it_is_kept(end: str, address: str) -> N
 def test_a_terminus_says_how_long_it_is_kept(
     end: str, address: str, asked: str, granted: tuple[str, int]
 ) -> None:
-    """3.5.3, 3.5.4: what is granted to who asks; nothing survives a restart."""
+    """3.5.3, 3.5.4: a requested time is granted; nothing survives a restart."""
     if end == "source" and not address.startswith(("/queues", "bare")):
         return
     terminus: Any = getattr(_attached(f"C> ATTACH h=1 {end}={address} durable=2 {asked}"), end)
@@ -563,7 +560,7 @@ def test_a_dynamic_node_is_made_and_named(terminus: str) -> None:
 
 
 def test_a_dynamic_node_goes_with_its_link(script: ScriptRunner) -> None:
-    """delete-on-close: the queue is gone after the detach, and other links to it are told."""
+    """delete-on-close: the queue is gone after the detach, and other links to it are detached."""
     for command in ("C> BEGIN", "C> ATTACH h=1 name=reply source=dynamic"):
         script.do(command)
     (name,) = script.world.queues
@@ -585,7 +582,7 @@ def test_a_dynamic_source_belongs_to_its_connection(script: ScriptRunner) -> Non
 
 @pytest.mark.parametrize("terminus", ["source", "target"])
 def test_a_bare_name_declares_the_queue(terminus: str, script: ScriptRunner) -> None:
-    """As RabbitMQ 4.0 treats it, so that programs written for it run: durable, kept after the detach."""
+    """As in RabbitMQ 4.0, the queue is durable and kept after the detach, so that its programs run."""
     script.do("C> BEGIN")
     script.do(f"C> ATTACH h=1 {terminus}=orders")
     script.do("C> DETACH h=1 closed=true")

@@ -56,7 +56,6 @@ def test_a_passive_declaration_needs_any_permission(
 @pytest.mark.rabbitmq("rabbit_local_random_exchange_SUITE", "no_route")
 @pytest.mark.parametrize("kind", ["x-local-random", "x-modulus-hash", "x-consistent-hash"])
 def test_an_exchange_that_chooses_has_nothing_to_choose_from(channel: ChannelEnds, kind: str) -> None:
-    """Without bindings a mandatory message comes back."""
     channel.call(methods.ExchangeDeclare("e", kind))
     got = channel.publish("k", b"m", exchange="e", mandatory=True)
     assert len(contents(got, methods.BasicReturn)) == 1
@@ -73,7 +72,6 @@ def test_an_exchange_that_chooses_has_nothing_to_choose_from(channel: ChannelEnd
 def test_an_exchange_that_chooses_takes_one_queue(
     channel: ChannelEnds, kind: str, key: str, queues: int
 ) -> None:
-    """Every message is in exactly one of the queues."""
     channel.call(methods.ExchangeDeclare("e", kind))
     for number in range(queues):
         channel.call(methods.QueueDeclare(f"q{number}", durable=True))
@@ -86,7 +84,7 @@ def test_an_exchange_that_chooses_takes_one_queue(
 @pytest.mark.rabbitmq("amqpl_consumer_ack_SUITE", "requeue_two_channels_classic_queue")
 @pytest.mark.parametrize("consumers", [2, 3, 8])
 def test_a_backlog_is_shared_out_evenly(channel: ChannelEnds, consumers: int) -> None:
-    """Consumers without a limit of their own take turns, whatever the batches are."""
+    """Consumers without a prefetch take turns, whatever the batches are."""
     others = [channel.connection.channel(number + 2) for number in range(consumers)]
     for each in others:
         each.consume("q")
@@ -95,7 +93,7 @@ def test_a_backlog_is_shared_out_evenly(channel: ChannelEnds, consumers: int) ->
 
 
 def fail(channel: ChannelEnds, name: str) -> None:
-    """A queue ends because of a fault, in front of what waits for it."""
+    """End a queue by a fault before it handles its pending commands."""
     box = channel.world.box(name)
     box.queue.failed = True
     box.queue.apply(DELETE, 0)
@@ -105,7 +103,6 @@ def fail(channel: ChannelEnds, name: str) -> None:
 @pytest.mark.rabbitmq("confirms_rejects_SUITE", "dead_queue_rejects")
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_nack")
 def test_a_queue_that_failed_rejects(channel: ChannelEnds) -> None:
-    """What it had not taken is nacked."""
     channel.call(methods.ConfirmSelect())
     assert channel.publish("q", b"1") == [methods.BasicAck(1, False)]
     channel.world.box("q").stalled = True
@@ -117,7 +114,6 @@ def test_a_queue_that_failed_rejects(channel: ChannelEnds) -> None:
 
 @pytest.mark.rabbitmq("confirms_rejects_SUITE", "mixed_dead_alive_queues_reject")
 def test_one_queue_of_several_that_failed_rejects(channel: ChannelEnds) -> None:
-    """The others have the message, and the publisher hears nack."""
     channel.call(methods.QueueDeclare("r", durable=True))
     for name in ("q", "r"):
         channel.call(methods.QueueBind(name, "amq.fanout"))

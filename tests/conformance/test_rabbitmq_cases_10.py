@@ -24,13 +24,11 @@ def attached(mode: str) -> Harness:
 
 
 def say(world: Harness, frame: str) -> None:
-    """The consumer sends a frame, and everything arrives that can."""
     world.clients["C"].send(frame)
     world.settle()
 
 
 def take(world: Harness) -> list[str]:
-    """What the consumer has received since the last look."""
     received = world.clients["C"].mine[0].received
     taken = received[:]
     received.clear()
@@ -47,7 +45,6 @@ def bodies(first: int, end: int) -> list[str]:
 )
 @pytest.mark.parametrize("mode", [SETTLED, UNSETTLED])
 def test_credit_that_waits_is_used_by_messages_as_they_come(mode: str) -> None:
-    """30 credits before there is a message; 30 of 40 messages are pushed, no more."""
     world = attached(mode)
     say(world, "FLOW h=0 dc=0 cr=30")
     assert take(world) == []
@@ -66,7 +63,7 @@ def test_credit_that_waits_is_used_by_messages_as_they_come(mode: str) -> None:
 @pytest.mark.parametrize("credit", [1, 2])
 @pytest.mark.parametrize("mode", [SETTLED, UNSETTLED])
 def test_each_grant_gets_so_many_messages(mode: str, credit: int) -> None:
-    """Exactly as many as were asked for, none without asking, none from an empty queue."""
+    """Each grant yields exactly its number; there is none without a grant or from an empty queue."""
     world = attached(mode)
     world.publish("q", 2 * credit)
     for first in (0, credit):
@@ -84,7 +81,6 @@ def test_each_grant_gets_so_many_messages(mode: str, credit: int) -> None:
 @pytest.mark.rabbitmq("amqp_client_SUITE", "receive_many_auto_flow_classic_queue")
 @pytest.mark.parametrize("mode", [SETTLED, UNSETTLED])
 def test_a_consumer_that_renews_its_credit_at_half_gets_everything(mode: str) -> None:
-    """3000 messages in order, with never more on their way than the credit."""
     world = attached(mode)
     say(world, "FLOW iw=5000 h=0 dc=0 cr=50")
     world.publish("q", 3000)

@@ -71,7 +71,8 @@ def test_a_client_that_begins_without_sasl_is_shown_its_header() -> None:
 @pytest.mark.parametrize("code", [1, 2, 3, 4])
 def test_any_other_outcome_is_the_end(code: int) -> None:
     """ "code 1: Connection authentication failed due to an unspecified problem with the supplied
-    credentials": the client is told, and nothing it sends counts any more."""
+    credentials"; nothing that the client sends after it is handled.
+    """
     connection = server_at(ConnectionState.SASL_NEGOTIATING)
     connection.receive(sasl(amqp10.SaslInit(mechanism=Symbol("PLAIN"))))
     connection.sasl_outcome(code)
@@ -132,7 +133,7 @@ def test_an_amqp_frame_during_sasl_ends_the_connection() -> None:
 
 
 def test_open_cannot_skip_sasl() -> None:
-    """Nothing of the AMQP layer is heard before the outcome, also when it comes in one segment."""
+    """The AMQP layer is not read before the outcome, even when it comes in one segment."""
     connection = server()
     events = connection.receive(HEADER_SASL + OPEN)
     assert isinstance(events[-1], ConnectionFailed)
@@ -237,5 +238,4 @@ def test_a_mechanism_that_was_not_offered_is_refused(mechanism: str) -> None:
 
 
 def test_plain_is_refused_when_only_anonymous_is_offered() -> None:
-    """Also a known mechanism must be offered."""
     assert login("PLAIN", b"\0guest\0guest", mechanisms=frozenset({Mechanism.ANONYMOUS})) is None

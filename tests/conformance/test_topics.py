@@ -16,7 +16,7 @@ DURABLE = {"capabilities": "topic", "durable": 2, "expiry_policy": "never", "dis
 
 @pytest.fixture
 def scene() -> Scenario:
-    """One client, C, with a session, and a link 0 that publishes to the topic news.eu."""
+    """Return a scenario whose client C has a session and a link 0 that publishes to news.eu."""
     scene = Scenario()
     scene.sender("/topics/news.eu")
     return scene
@@ -27,7 +27,7 @@ def queues(scene: Scenario) -> list[str]:
 
 
 def taken(scene: Scenario, handle: int, credit: int = 10) -> list[str]:
-    """Bodies that a link gets for its first credit; they are accepted."""
+    """Grant a link its first credit, accept the messages and return their bodies."""
     session = scene.world.clients["C"].mine[0]
     del session.received[:]
     scene.do(f"C> FLOW h={handle} dc=0 cr={credit}")
@@ -40,7 +40,7 @@ def taken(scene: Scenario, handle: int, credit: int = 10) -> list[str]:
 
 
 def unsubscribe(scene: Scenario, name: str, handle: int = 30, **fields: object) -> list[str]:
-    """Attach with a null source, as Qpid JMS does; returns the answer, behind which it is closed."""
+    """Attach with a null source and close, as Qpid JMS does, and return the answer to the attach."""
     words = "".join(f" {key}={value}" for key, value in fields.items())
     answer = scene.do(f"C> ATTACH h={handle} name={name}{words} role=receiver source=null")
     if len(answer) == 1:
@@ -66,7 +66,7 @@ def unsubscribe(scene: Scenario, name: str, handle: int = 30, **fields: object) 
     ],
 )
 def test_a_terminus_of_a_topic_says_so(end: str, address: str, asked: str, answered: str | None) -> None:
-    """By capability if the name is bare, else by its address; what is not true of it is not answered."""
+    """A bare name gets the capability, any other its address; untrue capabilities are left out."""
     scene = Scenario()
     bodies: list[bytes] = []
     scene.world.clients["C"].bodies = bodies
@@ -77,7 +77,7 @@ def test_a_terminus_of_a_topic_says_so(end: str, address: str, asked: str, answe
 
 
 def test_a_topic_without_subscribers_accepts_messages(scene: Scenario) -> None:
-    """Nobody listens: no fault of the publisher's. An exchange that leads nowhere releases, as ever."""
+    """Without subscribers the publisher is not at fault. An exchange without a route still releases."""
     assert scene.publish() == [disposition(0, ACCEPTED)]
     assert scene.publish(settled="true") == []
     scene.sender("/exchanges/amq.topic/news.eu", 1)
@@ -86,7 +86,7 @@ def test_a_topic_without_subscribers_accepts_messages(scene: Scenario) -> None:
 
 
 def test_each_subscriber_has_a_queue_of_its_own_that_ends_with_its_link(scene: Scenario) -> None:
-    """Each gets all that is published from now on; words of its topic's name may be wild."""
+    """Each gets all messages published from then on; its topic may contain wildcards."""
     scene.publish()
     scene.receiver("news.eu", 10, capabilities="topic")
     scene.receiver("/topics/news.*", 11)
@@ -106,7 +106,7 @@ def test_each_subscriber_has_a_queue_of_its_own_that_ends_with_its_link(scene: S
 
 
 def test_others_publish_and_bind_there(scene: Scenario) -> None:
-    """A topic is a routing key of amq.topic, for who says so by other addresses or another protocol."""
+    """A topic is a routing key of amq.topic, also by other addresses and in another protocol."""
     scene.do("queue q")
     scene.bind("amq.topic", "q", "news.#")
     scene.receiver("/topics/news.eu", 10)
@@ -142,7 +142,7 @@ def test_an_anonymous_producer_names_topics_and_queues(scene: Scenario) -> None:
 
 
 def test_a_bare_name_of_an_anonymous_producer_is_the_topics_that_is_subscribed_to(scene: Scenario) -> None:
-    """While no queue has it: a producer of SmallRye names the topic of its consumers so."""
+    """This holds while no queue has the name; SmallRye's producers name their topic so."""
     scene.receiver("prices", 10, capabilities="topic")
     scene.receiver("#", 11, capabilities="topic")
     scene.sender(None, 1)
@@ -170,7 +170,7 @@ def test_a_bare_name_is_a_queue_again_when_its_last_subscriber_is_gone(scene: Sc
 
 
 def test_who_may_not_write_to_topics_is_refused_where_a_bare_name_is_one(scene: Scenario) -> None:
-    """Rather than have a queue made that nobody reads."""
+    """Otherwise a queue without a consumer would be declared."""
     scene.receiver("prices", 10, capabilities="topic")
     scene.sender(None, 1)
     scene.allow(configure=".*", write="^amq.default$", read=".*")
@@ -187,7 +187,7 @@ def test_an_address_that_names_no_topic_is_refused(address: str) -> None:
 
 
 def test_names_of_topics_are_taken_as_they_are(scene: Scenario) -> None:
-    """Clients of JMS put the prefix before any name: nothing of it is an escape."""
+    """JMS clients prepend the prefix to any name, so nothing in it is an escape."""
     for name in ("100%", "a?b", "a%20b", "ünï/cödé"):
         scene.sender(f"/topics/{name}", 1)
         scene.world.declare(name)
@@ -201,7 +201,7 @@ def test_names_of_topics_are_taken_as_they_are(scene: Scenario) -> None:
 
 
 def test_a_durable_subscription_collects_until_it_is_closed(scene: Scenario) -> None:
-    """Detach keeps it, with what comes meanwhile; the answer says what is kept: configuration, for ever."""
+    """A detach keeps it and new messages; the attach answers durable=configuration, expiry never."""
     bodies: list[bytes] = []
     client = scene.world.clients["C"]
     client.bodies = bodies
@@ -268,7 +268,7 @@ def test_a_durable_subscription_has_one_consumer(scene: Scenario) -> None:
 
 
 def test_another_topic_makes_another_subscription(scene: Scenario) -> None:
-    """The old one is deleted with what it had; it may have no consumer."""
+    """The old one is deleted with its messages, and must have no consumer."""
     scene.receiver("news.eu", 10, name="sub", **DURABLE)
     scene.do("C> DETACH h=10 closed=false")
     scene.publish()
@@ -288,7 +288,7 @@ def test_a_queue_of_that_name_that_is_no_subscription_is_left_alone(scene: Scena
 
 
 def test_a_null_source_comes_back_to_a_subscription_to_end_it(scene: Scenario) -> None:
-    """The answer has the source as it is; unknown: no source, and detached with not-found."""
+    """The answer has the actual source; an unknown one gets a null source and a not-found detach."""
     scene.receiver("news.eu", 10, name="sub", **DURABLE)
     scene.do("C> DETACH h=10 closed=false")
     bodies: list[bytes] = []
@@ -305,7 +305,7 @@ def test_a_null_source_comes_back_to_a_subscription_to_end_it(scene: Scenario) -
 
 
 def test_a_null_source_may_be_consumed_from(scene: Scenario) -> None:
-    """The link is what it was; a detach keeps it."""
+    """The link has its subscription, and a detach keeps it."""
     scene.receiver("news.eu", 10, name="sub", **DURABLE)
     scene.do("C> DETACH h=10 closed=false")
     scene.publish()
@@ -332,7 +332,7 @@ def test_links_share_a_subscription_by_the_name_before_the_bar(scene: Scenario) 
 
 
 def test_a_global_subscription_is_shared_by_all_containers(scene: Scenario) -> None:
-    """As programs without a client id use it; one of a container is another."""
+    """Programs without a client id use it so; a container's own subscription is another."""
     scene.do("connect D", "D> BEGIN")
     for client, handle in (("C", 10), ("D", 1)):
         scene.do(
@@ -347,7 +347,7 @@ def test_a_global_subscription_is_shared_by_all_containers(scene: Scenario) -> N
 
 
 def test_a_shared_durable_subscription_outlives_its_links(scene: Scenario) -> None:
-    """Detach keeps it; a close ends it when nobody else consumes from it."""
+    """A detach keeps it; a close deletes it when it has no other consumer."""
     shared = DURABLE | {"capabilities": "topic,shared"}
     scene.receiver("news.eu", 10, name="s", **shared)
     scene.receiver("news.eu", 11, name="s|2", **shared)
@@ -359,7 +359,7 @@ def test_a_shared_durable_subscription_outlives_its_links(scene: Scenario) -> No
 
 
 def test_a_shared_subscription_in_use_cannot_be_unsubscribed(scene: Scenario) -> None:
-    """Nor changed; without consumers it can be both."""
+    """It cannot be changed either; without consumers both work."""
     shared = DURABLE | {"capabilities": "topic,shared,global"}
     scene.receiver("news.eu", 10, name="s|global", **shared)
     hint = {"desired_capabilities": "shared,global"}
@@ -399,7 +399,7 @@ def temporary_topic(scene: Scenario, handle: int = 5) -> str:
 
 
 def test_a_temporary_topic_is_for_its_connection_and_all_may_send_to_it(scene: Scenario) -> None:
-    """By its address, in an attach and in `to`; each subscriber gets a copy."""
+    """Links attach to its address, or use it in `to`; each subscriber gets a copy."""
     address = temporary_topic(scene)
     assert scene.publish(handle=5) == [disposition(0, ACCEPTED)]
     for handle in (10, 11):
@@ -416,7 +416,7 @@ def test_a_temporary_topic_is_for_its_connection_and_all_may_send_to_it(scene: S
 
 
 def test_a_temporary_topic_ends_with_its_link(scene: Scenario) -> None:
-    """Then nobody publishes to it any more, also who is attached; its name leads nowhere."""
+    """After that, attached links cannot publish to it either, and its address is not found."""
     address = temporary_topic(scene)
     name = address.removeprefix("/topics/")
     scene.sender(address, 6)
@@ -455,7 +455,7 @@ NO_LOCAL = "apache.org:no-local-filter:list"
 
 @pytest.mark.parametrize("descriptor", [SELECTOR, "0x0000468C00000004"])
 def test_a_subscription_takes_in_what_its_selector_selects(scene: Scenario, descriptor: str) -> None:
-    """What it does not select is accepted, and nowhere kept; the answer has the filter."""
+    """A message that is not selected is accepted and not kept; the answer has the filter."""
     bodies: list[bytes] = []
     client = scene.world.clients["C"]
     client.bodies = bodies
@@ -485,7 +485,7 @@ def test_messages_of_one_read_are_selected_each_by_itself(scene: Scenario) -> No
 
 
 def test_another_selector_makes_another_subscription(scene: Scenario) -> None:
-    """Of a durable one: what the old one had is gone."""
+    """The messages of the old durable subscription are gone."""
     scene.receiver("news.eu", 10, name="sub", **DURABLE)
     scene.do("C> DETACH h=10 closed=false")
     scene.publish()
@@ -501,7 +501,7 @@ def test_another_selector_makes_another_subscription(scene: Scenario) -> None:
 
 
 def test_a_subscriber_that_wants_nothing_local_gets_what_others_publish(scene: Scenario) -> None:
-    """Others are other containers; a publisher whom nobody else listens to is accepted."""
+    """Others are other containers; a publisher without another subscriber gets accepted."""
     bodies: list[bytes] = []
     client = scene.world.clients["C"]
     client.bodies = bodies
@@ -516,7 +516,7 @@ def test_a_subscriber_that_wants_nothing_local_gets_what_others_publish(scene: S
 
 
 def test_of_a_shared_subscription_no_local_is_not_in_place(scene: Scenario) -> None:
-    """Its links are of several connections; the answer does not have the filter."""
+    """Its links are of several connections, so the answer does not have the filter."""
     bodies: list[bytes] = []
     client = scene.world.clients["C"]
     client.bodies = bodies
@@ -557,7 +557,7 @@ def test_a_publisher_needs_the_exchange_and_the_topic(scene: Scenario) -> None:
 
 
 def test_a_queue_says_why_its_subscription_is_none() -> None:
-    """Whoever declares one by hand: what stands in the argument is checked."""
+    """The argument of a queue that is declared by hand is checked."""
     scene = Scenario()
     for value in (
         "news",

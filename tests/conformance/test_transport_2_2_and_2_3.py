@@ -62,7 +62,7 @@ def test_any_other_header_is_answered_with_a_supported_one_and_the_socket_closed
 
 @pytest.mark.rabbitmq("amqp_auth_SUITE", "sasl_none_failure")
 def test_amqp_without_sasl_is_answered_with_the_sasl_header() -> None:
-    """SASL is compulsory here, so that a bare AMQP header is not one of the supported ones."""
+    """SASL is compulsory here, so that a bare AMQP header is not a supported one."""
     connection = server()
     connection.receive(HEADER_AMQP)
     assert connection.take_output() == HEADER_SASL
@@ -80,7 +80,7 @@ def test_a_header_may_come_in_pieces(cut: int) -> None:
 
 
 def test_a_hopeless_beginning_is_refused_before_eight_bytes_are_there() -> None:
-    """A client that speaks another protocol may wait for us: it is told as soon as it is clear."""
+    """A client of another protocol may be waiting, so it is answered as early as possible."""
     connection = server()
     events = connection.receive(b"GET")
     assert isinstance(events[-1], ConnectionFailed)
@@ -227,7 +227,7 @@ def test_a_composite_that_is_no_performative_closes_the_connection() -> None:
 
 
 def test_nothing_behind_a_malformed_frame_is_read() -> None:
-    """Once the boundary is lost every byte that follows is noise."""
+    """Once the boundary is lost, no byte that follows has a meaning."""
     connection = server_at(OPENED)
     events = connection.receive(raw_frame(b"", size=3) + BEGIN)
     assert not any(isinstance(event, BeginReceived) for event in events)
@@ -235,7 +235,7 @@ def test_nothing_behind_a_malformed_frame_is_read() -> None:
 
 
 def test_frames_in_front_of_a_malformed_one_are_handled() -> None:
-    """What came whole and well formed counts, though it came in the same segment as the fault."""
+    """Whole and well-formed frames are handled, though they came in the same segment as the fault."""
     connection = server_at(OPENED)
     events = connection.receive(BEGIN + raw_frame(b"", size=3))
     assert isinstance(events[-1], ConnectionFailed)
@@ -313,7 +313,7 @@ def test_a_frame_of_exactly_the_maximum_is_taken() -> None:
 
 @pytest.mark.rabbitmq("unit_amqp_reader_SUITE", "oversized_frame")
 def test_an_oversized_frame_is_refused_at_its_header() -> None:
-    """Nobody waits for, or keeps, the bytes of a frame that will be refused."""
+    """The bytes of a frame that will be refused are neither awaited nor kept."""
     reader = FrameReader()
     reader.frame_size_max = 512
     with pytest.raises(DecodeError):
@@ -354,7 +354,7 @@ def test_open_may_be_larger_than_512_bytes() -> None:
 
 
 def test_a_huge_frame_before_open_is_refused() -> None:
-    """Before open nobody is authenticated to use our memory."""
+    """Before open no client is authenticated to use the broker's memory."""
     connection = server_at(ConnectionState.HEADER_EXCHANGED)
     events = connection.receive(raw_frame(b"", size=9000))
     assert isinstance(events[-1], ConnectionFailed)

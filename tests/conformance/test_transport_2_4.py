@@ -165,7 +165,7 @@ def test_every_frame_in_every_state_of_a_server(state: S, what: str) -> None:
 
 @pytest.mark.parametrize("what", ["begin", "end", "open"])
 def test_a_frame_before_open_is_told_by_open_and_close(what: str) -> None:
-    """2.4.1: open goes before any other frame, so that the reason can only be told behind an open."""
+    """2.4.1: open goes before any other frame, so that a close with the reason follows an open."""
     if what == "open":
         connection = server_at(S.OPENED)
         connection.receive(OPEN)
@@ -395,7 +395,7 @@ def test_an_empty_frame_is_due_before_half_of_the_peers_time_out() -> None:
 
 
 def test_no_empty_frame_is_sent_while_there_is_traffic() -> None:
-    """ "artificial traffic" is for connections without real traffic."""
+    """The "artificial traffic" is for connections without real traffic."""
     timer = IdleTimer(local_ms=0, remote_ms=1000, now=0.0)
     assert not any(timer.tick(step * 0.25, 0, step * 100)[0] for step in range(1, 20))
 
@@ -445,7 +445,7 @@ def test_two_ends_of_the_engine_open_a_connection() -> None:
 
 @pytest.mark.parametrize("end", ["client", "server"])
 def test_either_end_may_close(end: str) -> None:
-    """2.4.3 knows no roles."""
+    """2.4.3 has no roles."""
     one, other = _opened_pair()
     closing, waiting = (one, other) if end == "client" else (other, one)
     closing.close()

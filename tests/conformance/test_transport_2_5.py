@@ -38,7 +38,6 @@ def begin(**fields: Any) -> Begin:
 
 
 def flow(**fields: Any) -> Flow:
-    """A flow of a peer that has sent nothing."""
     return Flow(
         **{
             "next_incoming_id": 0,
@@ -51,7 +50,6 @@ def flow(**fields: Any) -> Flow:
 
 
 def mapped(**options: Any) -> Session:
-    """The answering end of a session, its begin taken."""
     session = Session(0, **{"incoming_window": 8, "handle_max": 3, "frame_size_max": 512, **options})
     session.receive_begin(0, begin())
     session.begin()

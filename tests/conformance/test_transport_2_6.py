@@ -50,7 +50,7 @@ LEGAL = {
 
 @pytest.mark.parametrize(("state", "step"), list(product(S, Step)), ids=lambda value: value.name)
 def test_every_pair_of_state_and_input_is_a_transition_or_refused(state: S, step: Step) -> None:
-    """2.6.3 to 2.6.6: attach both ways, detach both ways, and a pipelined detach."""
+    """2.6.3 to 2.6.6 have attach and detach both ways, and a pipelined detach."""
     assert ((state, step) in LINK_TRANSITIONS) == ((state, step) in LEGAL)
     link = SenderLink("name", 0)
     link.state = state
@@ -87,7 +87,6 @@ class Ends:
         self.client.receive_begin(0, first)
 
     def step(self) -> tuple[list[SessionEvent], list[SessionEvent]]:
-        """Carry what each end has written to the other, once; their events."""
         for session in (self.client, self.server):
             session.pump(1 << 20)
         forth = b"".join(bytes(piece) for piece in self.client.take_output())
@@ -137,7 +136,7 @@ def test_a_link_is_attached_when_both_attaches_were_exchanged(ends: Ends) -> Non
 
 
 def test_deliveries_go_both_ways_between_two_ends_of_the_engine() -> None:
-    """The engine knows no roles: the client's sender and the client's receiver work alike."""
+    """The engine has no roles: the client's sender and the client's receiver work alike."""
     for sender in (True, False):
         ends = Ends()
         mine, theirs = ends.attach(sender=sender)
@@ -181,7 +180,7 @@ def test_detaches_that_cross_end_the_link(ends: Ends) -> None:
 
 
 def test_a_refused_attach_of_the_client_end_is_reported(ends: Ends) -> None:
-    """2.6.3: the initiator learns of the refusal by attach with a null terminus and detach."""
+    """2.6.3: the refusal reaches the initiator as an attach with a null terminus and a detach."""
     ends.client.links.attach("link", False, source=Source(), target=Target(address="nowhere"))
     (attaching,) = ends.step()[1]
     assert isinstance(attaching, LinkAttaching)
@@ -261,7 +260,7 @@ def test_every_refusal_has_its_condition_and_its_words(attach: str, condition: s
 
 
 def test_a_pipelined_transfer_on_a_refused_link_is_discarded() -> None:
-    """2.6.3: a sender may not know yet that it was refused; its frames are dropped until its detach."""
+    """2.6.3: the refusal may not have reached the sender; its frames are dropped until its detach."""
     script = ScriptRunner()
     script.do("C> BEGIN")
     lines = script.do(
@@ -333,7 +332,9 @@ def test_a_settled_link_keeps_no_unsettled_deliveries(ends: Ends) -> None:
 
 
 def test_second_mode_settles_in_three_steps(ends: Ends) -> None:
-    """2.6.12, figure 2.49: receiver tells the outcome unsettled, sender settles, receiver forgets."""
+    """2.6.12, figure 2.49: the receiver sends the outcome unsettled, the sender settles, the receiver
+    forgets.
+    """
     mine, _ = ends.attach(sender=True, rcv_settle_mode=1)
     ends.step()
     ends.client.outbound.queue_deliveries(mine, [1], [(b"", b"x")])
@@ -384,7 +385,7 @@ def test_pieces_fit_the_peers_frames(ends: Ends) -> None:
 
 
 def test_nothing_is_sent_behind_the_end(ends: Ends) -> None:
-    """2.5.5: what an end still had to send, or is handed after its end, stays with it."""
+    """2.5.5: frames that an end still had to send, or is given after its end, are not sent."""
     mine, theirs = ends.attach(sender=False)
     ends.client.grant(mine, 5)
     ends.step()

@@ -39,8 +39,9 @@ def test_attach_of_the_receiver_end_has_none() -> None:
 @pytest.mark.parametrize("mode", ["unsettled", "settled", "mixed"])
 @pytest.mark.parametrize("terminus", ["source", "target"])
 def test_the_senders_settle_mode_is_agreed_to(mode: str, terminus: str) -> None:
-    """ "The sender SHOULD respect the receiver's desired settlement mode if the receiver initiates"; and
-    the mode of a sending client is its own to choose. mixed is the default and not shown."""
+    """ "The sender SHOULD respect the receiver's desired settlement mode if the receiver initiates"; a
+    sending client chooses its own. mixed is the default and is not shown.
+    """
     script = after("queue q", "C> BEGIN")
     line = script.do(f"C> ATTACH h=1 {terminus}=/queues/q snd-settle-mode={mode}")[0]
     assert (f"snd-settle-mode={mode}" in line) == (mode != "mixed")
@@ -59,7 +60,7 @@ def test_the_receivers_settle_mode_is_agreed_to(mode: str, terminus: str) -> Non
 
 
 def test_echo_of_a_flow_with_a_handle_gets_the_links_state() -> None:
-    """2.7.4: with a handle the state asked for is the link's, and every flow has the session's as well."""
+    """2.7.4: with a handle the flow has the link's state, and every flow has the session's as well."""
     script = after(*CONSUMER)
     (line,) = script.do("C> FLOW h=1 dc=0 cr=0 echo=true")
     assert line == "B> FLOW nii=0 iw=400 noi=0 h=1 dc=0 cr=0 available=4"
@@ -114,7 +115,6 @@ def test_continuations_must_not_contradict_the_first_transfer(fields: str, words
     "fields", ["did=0 tag=0", "did=0 tag=none", "did=none tag=0", "did=none message-format=0"]
 )
 def test_continuations_may_repeat_the_first_transfer(fields: str) -> None:
-    """Repeating what was said is no contradiction."""
     script = after(*PUBLISHER)
     script.do("C> TRANSFER h=0 did=0 part=1/2 size=500")
     assert script.do(f"C> TRANSFER h=0 part=2/2 size=500 body=big {fields}") == [
@@ -133,7 +133,7 @@ def test_a_delivery_tag_has_up_to_32_bytes(size: int, taken: bool) -> None:
 
 
 def test_a_tag_that_is_in_use_on_a_link_that_is_not_kept_mixes_nothing_up() -> None:
-    """2.6.12: tags MUST be unique; what such a link tells of its deliveries names them by their ids."""
+    """2.6.12: tags MUST be unique; dispositions on such a link refer to delivery-ids instead."""
     script = after(*PUBLISHER, "withhold q")
     assert script.do("C> TRANSFER h=0 did=0 tag=0x07 body=a") == []
     assert script.do("C> TRANSFER h=0 did=1 tag=0x07 body=b") == []
@@ -151,7 +151,8 @@ def test_a_delivery_id_may_be_used_again_when_it_is_settled() -> None:
 
 def test_batchable_is_taken_of_transfers_and_dispositions() -> None:
     """2.7.5, 2.7.6: "If true, then the issuer is hinting that there is no need for the peer to urgently
-    communicate updated delivery state"; a hint, which changes nothing of what is told."""
+    communicate updated delivery state"; the hint does not change any answer.
+    """
     script = after(*PUBLISHER)
     assert script.do("C> TRANSFER h=0 did=0 batchable=true") == [
         "B> DISPOSITION role=receiver first=0 settled=true state=accepted"
@@ -193,7 +194,7 @@ def test_a_range_costs_no_more_than_the_deliveries_it_finds(span: str) -> None:
 
 
 def test_both_roles_are_understood() -> None:
-    """2.7.6: role says which end of the deliveries speaks."""
+    """2.7.6: role states which end of the deliveries sends it."""
     script = after(*CONSUMER, "C> FLOW h=1 dc=0 cr=1")
     # As sender the client speaks of what it sent: delivery 0 of ours is another one.
     assert script.do("C> DISPOSITION role=sender first=0 settled=true state=accepted") == []
@@ -205,7 +206,7 @@ def test_both_roles_are_understood() -> None:
 
 @pytest.mark.rabbitmq("serial_number_SUITE", "test_compare")
 def test_serial_numbers_follow_rfc_1982() -> None:
-    """ "a 32-bit RFC 1982 serial number"."""
+    """Each is "a 32-bit RFC 1982 serial number"."""
     assert add(LAST, 1) == 0
     assert diff(0, LAST) == 1
     assert diff(LAST, 0) == -1

@@ -46,7 +46,6 @@ class Client091:
         self._replies: str = ""
 
     def perform(self, operation: str, *positional: Any, **named: Any) -> list[str]:
-        """Do what one line of a script says; returns what the broker answered, line by line."""
         try:
             if operation in _ASKED:
                 return self._ask(operation, *positional, **named)
@@ -112,7 +111,6 @@ class Client091:
         mandatory: bool = False,
         **properties: Any,
     ) -> list[str]:
-        """basic.publish: whether it was confirmed, where the channel has confirms."""
         content = body.encode() if isinstance(body, str) else body
         channel = self.channel
         try:
@@ -168,7 +166,7 @@ class Client091:
         return self.publish("", self._replies, body, mandatory=True)
 
     def get_request(self, queue: str) -> list[str]:
-        """basic.get of a request; its reply-to is what `reply_to_last` answers."""
+        """Get a request with basic.get, and keep its reply-to for `reply_to_last`."""
         method, properties, body = self.channel.basic_get(queue, auto_ack=True)
         assert method is not None
         self._replies = properties.reply_to or ""

@@ -54,7 +54,6 @@ class Client10:
         self._received: dict[str, list[Any]] = {}
 
     def perform(self, operation: str, *positional: Any, **named: Any) -> list[str]:
-        """Do what one line of a script says; returns what the broker answered, line by line."""
         client, session = self.client, self.session
         try:
             done: list[str] = getattr(self, operation)(*positional, **named)
@@ -108,7 +107,6 @@ class Client10:
     # --- links ------------------------------------------------------------------------------------
 
     def sender(self, name: str, address: str | None, *, mixed: bool = False) -> list[str]:
-        """Attach a link to publish on: unsettled, or both ways."""
         mode = proton.Link.SND_MIXED if mixed else proton.Link.SND_UNSETTLED
         end = self.client.sender(
             self._known(address), wait=False, name=name, session=self.session, snd_settle_mode=mode
@@ -124,7 +122,7 @@ class Client10:
         settled: bool = False,
         dynamic: tuple[str, ...] = (),
     ) -> list[str]:
-        """Attach a link to consume from, at most the credit that is given."""
+        """Attach a link to consume from, with at most the given credit."""
 
         def apply(link: Any) -> None:
             link.source.dynamic = True
@@ -208,7 +206,7 @@ class Client10:
         return [*lines, _detached(end)] if end.closed else lines
 
     def drain(self, name: str) -> list[str]:
-        """Take back all credit; what came before is counted."""
+        """Drain all credit and count the messages that came before."""
         end: ReceivingEnd = self._links[name]
         end.drain()
         return [f"{len(end.received) - end.taken} deliveries waiting"]
@@ -281,7 +279,7 @@ class Client10:
         return answer
 
     def _probe(self) -> None:
-        """All that was sent before has been handled when this is answered: sessions work in order."""
+        """Send a request: its answer shows that all sent before it has been handled, in session order."""
         self._request("GET", _PROBE, None)
 
 

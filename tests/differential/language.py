@@ -75,7 +75,6 @@ def _value(node: ast.expr, variables: Mapping[str, Any]) -> Any:
 
 
 def show(value: Any) -> str:
-    """Write a value with its type; maps in the order of their keys."""
     match value:
         case dict():
             entries = sorted((show(key), show(each)) for key, each in value.items())
@@ -98,10 +97,8 @@ def show(value: Any) -> str:
 
 
 def show_fields(**fields: Any) -> str:
-    """Write what is there of some fields, as ``name=value``."""
     return " ".join(f"{name}={show(value)}" for name, value in fields.items() if value is not None)
 
 
 def mask(text: str) -> str:
-    """Take out of a text what brokers make up."""
     return _GENERATED.sub("<generated>", text)

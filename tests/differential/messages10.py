@@ -70,12 +70,11 @@ def show_message(message: Any, *, settled: bool) -> list[str]:
 
 
 def _text(value: Any) -> str | None:
-    """A symbol of proton, which makes symbol('None') of one that is not there."""
+    """Return None for a missing symbol, of which proton makes symbol('None')."""
     return None if value is None or str(value) == "None" else str(value)
 
 
 def show_body(body: Any) -> str:
-    """Write the body of a response; lists in the order of their texts."""
     if isinstance(body, list):
         return "[" + ", ".join(sorted(show_body(each) for each in body)) + "]"
     if isinstance(body, dict):

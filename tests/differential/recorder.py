@@ -45,7 +45,7 @@ class Place:
 
     @classmethod
     def from_url(cls, url: str, limited: str | None) -> Place:
-        """Read ``amqp://user:password@host:port``; guest and 5672 if they are left out."""
+        """Read ``amqp://user:password@host:port``; guest and 5672 are the defaults."""
         parts = urlsplit(url)
         return cls(
             parts.hostname or "localhost",
@@ -92,7 +92,6 @@ class Recorder:
         self._names: dict[str, str] = {}
 
     def run(self, text: str) -> str:
-        """Execute a script; returns its text with what was seen."""
         result: list[str] = []
         try:
             for line in text.splitlines():
@@ -133,7 +132,6 @@ class Recorder:
 
 
 def differences(ours: str, theirs: str) -> list[Difference]:
-    """Operations of one script, recorded twice, that were answered differently."""
     return [
         Difference(operation, one, other)
         for (operation, one), (_, other) in zip(_steps(ours), _steps(theirs), strict=True)
@@ -142,7 +140,7 @@ def differences(ours: str, theirs: str) -> list[Difference]:
 
 
 def beside(ours: str, theirs: str) -> str:
-    """Two recordings of one script as one text: what the other answered otherwise stands under ours."""
+    """Merge two recordings of one script; the other's differing answers stand below ours."""
     lines: list[str] = []
     others = iter(_steps(theirs))
     for block in _blocks(ours):
@@ -167,7 +165,7 @@ def theirs_of(text: str) -> str:
 
 
 def named(text: str, version: str) -> str:
-    """A script whose first line says of what product and version its other recording is."""
+    """Return the script with a first line that gives the other recording's product and version."""
     lines = text.splitlines()
     if lines[0].startswith(RECORDED_BESIDE):
         del lines[0]
@@ -175,7 +173,7 @@ def named(text: str, version: str) -> str:
 
 
 def version_of(place: Place) -> str:
-    """Product and version of a broker, as it tells AMQP 0-9-1 clients."""
+    """Return a broker's product and version, as AMQP 0-9-1 clients get them."""
     connection = pika.BlockingConnection(place.parameters(place.user, place.password))
     try:
         properties = connection._impl.server_properties
@@ -187,7 +185,7 @@ def version_of(place: Place) -> str:
 def sort_out(
     found: list[Difference], known: Mapping[str, str]
 ) -> tuple[list[tuple[Difference, str]], list[Difference]]:
-    """Divide differences into those that begin as one that is known, with its reason, and others."""
+    """Divide differences into known ones, by their beginnings and with the reason, and others."""
     expected: list[tuple[Difference, str]] = []
     surprising: list[Difference] = []
     for difference in found:
@@ -204,7 +202,6 @@ def _is_operation(line: str) -> bool:
 
 
 def _blocks(text: str) -> list[list[str]]:
-    """The lines of a script, each with what was seen of it."""
     blocks: list[list[str]] = []
     for line in text.splitlines():
         if line.startswith(("=", "~")):

@@ -139,7 +139,6 @@ def ours_as_4_3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 @pytest.mark.rabbitmq("amqp_client_SUITE", "message_headers_conversion")
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_this_broker_answers_as_written(path: Path, ours: Place) -> None:
-    """Every client sees what stands in the script."""
     text = path.read_text()
     seen = Recorder(ours).run(text)
     if os.environ.get("REWRITE_SCRIPTS"):
@@ -150,7 +149,7 @@ def test_this_broker_answers_as_written(path: Path, ours: Place) -> None:
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_as_4_3_no_difference_of_versions_is_left(path: Path, ours_as_4_3: Place) -> None:
-    """What it answers otherwise than RabbitMQ 4.3 has a reason that is not a version."""
+    """Each remaining difference from RabbitMQ 4.3 has a reason other than the version."""
     text = path.read_text()
     known = {begin: reason for begin, reason in KNOWN.items() if reason is not _BARE_NAME}
     known['M.send("x", "to something"'] = _WORDS
@@ -160,7 +159,7 @@ def test_as_4_3_no_difference_of_versions_is_left(path: Path, ours_as_4_3: Place
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_each_difference_has_its_reason(path: Path) -> None:
-    """What RabbitMQ answered otherwise when the script was recorded stands in `KNOWN`."""
+    """Every difference in the recorded answers of RabbitMQ has its entry in `KNOWN`."""
     text = path.read_text()
     _, surprising = sort_out(differences(ours_of(text), theirs_of(text)), KNOWN)
     assert not surprising, "\n".join(str(difference) for difference in surprising)
@@ -171,7 +170,7 @@ if URL is not None:
 
     @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
     def test_rabbitmq_answers_as_written(path: Path) -> None:
-        """Its clients see what stands in the script, so that what is otherwise is known, with its reason."""
+        """RabbitMQ's answers are as recorded, so that every difference is known, with its reason."""
         if path.stem == PERMISSIONS and THEIR_LIMITED is None:
             pytest.skip("AMQP10BROKER_DIFFERENTIAL_LIMITED_PASSWORD is not set: there is no user 'limited'")
         text = path.read_text()
@@ -185,7 +184,7 @@ if URL is not None:
 
 
 def test_every_known_difference_is_one() -> None:
-    """An entry that no script has any more says nothing."""
+    """An entry without a script has to be removed."""
     found = [
         difference.operation
         for path in SCRIPTS

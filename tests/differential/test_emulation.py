@@ -86,7 +86,7 @@ def order(place: Place) -> list[str]:
 
 
 def rejections(place: Place, **arguments: Any) -> int:
-    """How often a message is delivered that its client rejects each time, up to 30."""
+    """Reject a message each time it is delivered; return the number of deliveries, up to 30."""
     with quorum_queue(place, **arguments) as channel:
         publish(channel, None)
         count = 0
@@ -98,7 +98,7 @@ def rejections(place: Place, **arguments: Any) -> int:
 
 
 def nacks(place: Place) -> int:
-    """Likewise of one that is returned by basic.nack, with a limit of two."""
+    """Return a message by basic.nack each time, with a limit of two."""
     with quorum_queue(place, **{"x-delivery-limit": 2}) as channel:
         publish(channel, None)
         count = 0
@@ -148,7 +148,7 @@ def declared(arguments: dict[str, Any], *, durable: bool) -> Callable[[Place], s
 
 
 def global_limit(place: Place) -> int:
-    """How many of four messages two consumers get, of a channel that may hold one."""
+    """Return how many of four messages two consumers get on a channel with a global prefetch of 1."""
     with channel_of(place) as channel:
         channel.queue_delete(QUEUE)
         channel.queue_declare(QUEUE, exclusive=True)
@@ -212,7 +212,7 @@ EXPECTED: Final[dict[str, tuple[Callable[[Place], Any], tuple[Any, ...]]]] = {
 
 @pytest.fixture(scope="module", params=[*VERSIONS, UNSET])
 def emulating(request: pytest.FixtureRequest) -> Iterator[tuple[int, Place]]:
-    """A broker of one version, and that version's position in `EXPECTED`."""
+    """Yield a version's position in `EXPECTED`, and a broker that emulates it."""
     settings = {} if request.param == UNSET else {"emulate": request.param}
     with running(**settings) as broker:
         position = [*VERSIONS, UNSET].index(request.param)

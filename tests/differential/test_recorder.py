@@ -34,7 +34,7 @@ A.get("q")
 
 
 def test_an_operation_is_a_call_with_literals() -> None:
-    """Literals of Python, constructors of the protocols' types, and variables."""
+    """Its arguments are Python literals, constructors of the protocols' types, and variables."""
     line = 'M.send("s", b"x", application={"n": uint(5)}, to=USER, more=[symbol("a"), -1, None])'
     call = parse(line, USER="u")
     named = {"application": {"n": proton.uint(5)}, "to": "u", "more": [proton.symbol("a"), -1, None]}
@@ -44,7 +44,7 @@ def test_an_operation_is_a_call_with_literals() -> None:
 
 @pytest.mark.parametrize("line", ["queue_declare()", "A.b", "A.b(open('x'))", "A.b(c)", "A.b(1 + x)"])
 def test_anything_else_is_refused(line: str) -> None:
-    """Nothing of a script is executed but the operations of the clients."""
+    """A script can execute only the operations of the clients."""
     with pytest.raises(ValueError, match=r".+"):
         parse(line)
 
@@ -64,12 +64,10 @@ def test_anything_else_is_refused(line: str) -> None:
     ],
 )
 def test_what_is_seen_is_written_with_its_type(value: object, shown: str) -> None:
-    """Maps in the order of their keys; names that brokers make up are taken out."""
     assert show(value) == shown
 
 
 def test_recordings_are_compared_by_operation() -> None:
-    """Equal ones have no differences; prose does not count."""
     assert differences(OURS, OURS.replace("# Prose.", "# Other prose.")) == []
     found = differences(OURS, OURS.replace("= two\n", ""))
     assert found == [Difference('A.queue_declare("q")', ("= one", "= two"), ("= one",))]
@@ -84,7 +82,7 @@ def test_known_differences_are_sorted_out_with_their_reason() -> None:
 
 
 def test_two_recordings_are_kept_in_one_text() -> None:
-    """What the other answered otherwise stands under ours, and both come out of it again."""
+    """The other's differing answers stand below ours, and both can be extracted again."""
     theirs = OURS.replace("= two\n", "").replace("= empty", "= full")
     kept = beside(OURS, theirs)
     assert kept.splitlines() == [
@@ -96,7 +94,7 @@ def test_two_recordings_are_kept_in_one_text() -> None:
 
 
 def test_an_answer_of_nothing_is_kept_too() -> None:
-    """One broker answered with a line, the other with none."""
+    """One broker answered with a line, the other without a line."""
     none = OURS.replace("= empty\n", "")
     for one, other in ((OURS, none), (none, OURS)):
         kept = beside(one, other)
@@ -111,7 +109,7 @@ def test_a_script_names_the_version_of_its_other_recording() -> None:
 
 
 def test_an_answer_over_several_lines_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RabbitMQ breaks a long term of Erlang; a line that begins with neither sign would be an operation."""
+    """RabbitMQ breaks long Erlang terms; a line that begins with neither sign would be an operation."""
 
     class Client:
         def perform(self, operation: str) -> list[str]:
@@ -126,6 +124,5 @@ def test_an_answer_over_several_lines_is_one_line(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_url_names_the_place() -> None:
-    """guest and 5672 where it says nothing; percent-encoding is undone."""
     assert Place.from_url("amqp://b%40d:p%2Fw@host:1234", None) == Place("host", 1234, "b@d", "p/w", None)
     assert Place.from_url("amqp://host", "x") == Place("host", 5672, "guest", "guest", "x")

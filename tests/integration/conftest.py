@@ -44,7 +44,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def clients() -> Iterator[Any]:
-    """Connect proton clients; they are closed when the test is over."""
     opened: list[ProtonClient] = []
 
     def connect(to: BrokerProcess, **options: Any) -> ProtonClient:

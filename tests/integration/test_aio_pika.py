@@ -23,7 +23,7 @@ def url(broker: BrokerProcess) -> str:
 
 
 def test_request_and_reply_by_the_rpc_pattern(broker: BrokerProcess, queue: str) -> None:
-    """Reply queues, headers exchange for dead letters, many calls at once."""
+    """It uses reply queues, a headers exchange for dead letters, and many calls at once."""
 
     async def run() -> None:
         async with asyncio.timeout(WAIT_S), await aio_pika.connect(url(broker)) as connection:
@@ -43,7 +43,7 @@ def test_request_and_reply_by_the_rpc_pattern(broker: BrokerProcess, queue: str)
 
 
 def test_a_robust_connection_comes_back_with_its_topology(broker: BrokerProcess, queue: str) -> None:
-    """After its socket is lost it declares, binds and consumes again."""
+    """After its socket is lost, the library declares, binds and consumes again."""
 
     async def run() -> None:
         connection = await aio_pika.connect_robust(url(broker), reconnect_interval=0.05)

@@ -23,7 +23,7 @@ BATCH: Final = 25
 
 
 def start(start_broker: StartBroker) -> BrokerProcess:
-    """A broker that may use `ROOM_BYTES` more than it uses now."""
+    """Start a broker that may use `ROOM_BYTES` more than it uses now."""
     broker = start_broker()
     limit = memory(broker)["used_bytes"] + ROOM_BYTES
     done = broker.run_command("alarm", "memory-limit", "absolute", str(limit))
@@ -49,11 +49,10 @@ def consume(receiver: ReceivingEnd, count: int) -> None:
 def test_memory_is_filled_by_amqp_10_and_emptied_by_consuming_on_a_session_that_publishes_too(
     start_broker: StartBroker, clients: Any, queue: str
 ) -> None:
-    """The window shuts at the watermark; deliveries go on; what was not sent is sent when it opens.
-
-    What is held back is published on a session that was begun during the alarm: Proton takes a shut window
-    for a wide open one if it arrives while transfers are on their way (it reckons without a sign), and may
-    then send as many as the broker tolerates.
+    """The window shuts at the watermark and opens later; deliveries go on. The blocked messages are
+    published on a session that was begun during the alarm: Proton takes a shut window for a wide open one
+    if it arrives while transfers are in flight (its arithmetic is unsigned), and may then send as many as
+    the broker tolerates.
     """
     broker = start(start_broker)
     client = clients(broker)
@@ -62,7 +61,7 @@ def test_memory_is_filled_by_amqp_10_and_emptied_by_consuming_on_a_session_that_
     sent: list[str] = []
 
     def is_confirmed() -> bool:
-        """What was sent has its outcome, or the alarm came first: then proton may hold some of it back."""
+        """Every message has its outcome, or an alarm is on, in which proton may hold some back."""
         return len(sender.outcomes) == len(sent) or memory(broker)["alarm"]
 
     while not (shown := memory(broker))["alarm"]:

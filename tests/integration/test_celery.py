@@ -73,7 +73,6 @@ def app(shared_broker: BrokerProcess) -> Iterator[Celery]:
 def worker(
     app: Celery, shared_broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Worker]:
-    """One worker for the module, with events switched on."""
     running = Worker(app.conf.broker_url, tmp_path_factory.mktemp("celery"), "worker", "--task-events")
     shared_broker.wait_until(
         lambda: b" ready." in running.log.read_bytes() or running.process.poll() is not None,
@@ -90,7 +89,7 @@ def value(result: AsyncResult[Any]) -> Any:
 
 
 def test_a_task_makes_the_round_trip(worker: Worker) -> None:
-    """The result comes back through a reply queue of ours."""
+    """The result comes back through a reply queue of the broker."""
     assert value(tasks.add.delay(2, 3)) == 5
     assert value(tasks.add.s(4, 4).apply_async()) == 8
 
@@ -101,17 +100,17 @@ def test_a_failure_comes_back_as_the_exception(worker: Worker) -> None:
 
 
 def test_a_task_is_retried(worker: Worker) -> None:
-    """retry() publishes it again, with a countdown that the worker keeps by holding the message."""
+    """retry() publishes it again with a countdown, during which the worker holds the message."""
     assert value(tasks.third_time.delay()) == 2
 
 
 def test_late_acknowledgement_survives_a_killed_child(worker: Worker, tmp_path: Path) -> None:
-    """acks_late with reject_on_worker_lost: the message is requeued and runs again."""
+    """With acks_late and reject_on_worker_lost the message is requeued and runs again."""
     assert value(tasks.die_once.delay(str(tmp_path / "died"))) == "second time"
 
 
 def test_tasks_are_routed_to_other_queues(worker: Worker, app: Celery, queue: str) -> None:
-    """add_consumer and cancel_consumer through remote control, one direct exchange."""
+    """add_consumer and cancel_consumer use remote control and one direct exchange."""
     control = app.control
     assert control.add_consumer(queue, destination=[worker.name], reply=True, timeout=WAIT_S, limit=1)
     assert value(tasks.add.apply_async((5, 6), queue=queue)) == 11
@@ -121,7 +120,7 @@ def test_tasks_are_routed_to_other_queues(worker: Worker, app: Celery, queue: st
 
 
 def test_the_worker_answers_to_ping_and_inspect(worker: Worker, app: Celery) -> None:
-    """pidbox: a fanout of commands, answers through a reply queue."""
+    """pidbox uses a fanout of commands, and answers through a reply queue."""
     assert app.control.ping(destination=[worker.name], timeout=WAIT_S, limit=1) == [
         {worker.name: {"ok": "pong"}}
     ]
@@ -136,7 +135,7 @@ def test_the_worker_answers_to_ping_and_inspect(worker: Worker, app: Celery) -> 
 
 
 def test_events_of_tasks_are_seen(worker: Worker, app: Celery) -> None:
-    """celeryev: a topic exchange, a transient auto-delete queue, the events of one task in order."""
+    """celeryev uses a topic exchange and a transient auto-delete queue; a task's events are in order."""
     seen: list[str] = []
 
     def on_event(event: dict[str, Any]) -> None:
@@ -154,7 +153,7 @@ def test_events_of_tasks_are_seen(worker: Worker, app: Celery) -> None:
 
 
 def test_a_revoked_task_does_not_run(worker: Worker, app: Celery) -> None:
-    """revoke is a broadcast that the worker has answered before the task becomes due."""
+    """revoke is a broadcast, which the worker answers before the task becomes due."""
     result = tasks.add.apply_async((1, 1), countdown=3600)
     app.control.revoke(result.id, destination=[worker.name], reply=True, timeout=WAIT_S, limit=1)
     inspect = app.control.inspect(destination=[worker.name], timeout=WAIT_S, limit=1)
@@ -165,7 +164,7 @@ def test_a_revoked_task_does_not_run(worker: Worker, app: Celery) -> None:
 def test_an_upgrade_check_finds_what_a_worker_uses(
     start_broker: StartBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kombu limits the channel of a broker before 4.0; queues of remote control and events were transient."""
+    """Kombu uses a global prefetch with brokers before 4.0; control and event queues were transient."""
     broker = start_broker("--emulate", "3.13")
     monkeypatch.setenv("CELERY_TEST_EXCLUSIVE", "no")
     worker = Worker(f"amqp://guest:guest@{broker.host}:{broker.port}//", tmp_path, "old", "--task-events")

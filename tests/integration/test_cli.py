@@ -20,7 +20,7 @@ from tests.support.proton_client import ProtonClient
 
 
 def test_the_articles_table(start_broker: StartBroker) -> None:
-    """``queue list name type messages`` prints it to the letter, in the order of names."""
+    """``queue list name type messages`` prints exactly this table, in the order of names."""
     run = CommandLine(start_broker())
     run("queue", "declare", "classic-queue-amqp-10", "--type", "classic")
     run("queue", "declare", "quorum-queue-amqp-10", "--type", "quorum")
@@ -45,7 +45,7 @@ def test_the_articles_table(start_broker: StartBroker) -> None:
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "format")
 def test_a_queue_is_declared_with_its_arguments_and_found_as_such(run: CommandLine, queue: str) -> None:
-    """Typed arguments; declaring it again agrees, or says in what it differs."""
+    """Arguments have types; a second declaration agrees, or reports the difference."""
     declare = (
         "queue",
         "declare",
@@ -70,7 +70,6 @@ def test_a_queue_is_declared_with_its_arguments_and_found_as_such(run: CommandLi
 
 @pytest.mark.rabbitmq("bindings_SUITE", "list_bindings")
 def test_exchanges_and_bindings(run: CommandLine, queue: str) -> None:
-    """Declared, bound to a queue and to an exchange, listed, unbound, deleted."""
     one, two = f"{queue}.1", f"{queue}.2"
     run("queue", "declare", queue)
     assert run("exchange", "declare", one, "--type", "topic") == f"exchange '{one}' declared\n"
@@ -117,7 +116,7 @@ def test_exchanges_and_bindings(run: CommandLine, queue: str) -> None:
 @pytest.mark.rabbitmq("per_user_connection_channel_limit_SUITE", "single_node_list_in_user")
 @pytest.mark.rabbitmq("per_vhost_connection_limit_SUITE", "single_node_list_in_vhost")
 def test_what_clients_do_is_listed(run: CommandLine, client: ProtonClient, queue: str) -> None:
-    """Connections, sessions, links and consumers of AMQP 1.0, joined by the connection's number."""
+    """AMQP 1.0 connections, sessions, links and consumers are joined by the connection's number."""
     client.sender(queue).send("1")
     client.receiver(queue, credit=5).take()
     (link, other) = run.broker.wait_until(
@@ -175,7 +174,7 @@ def declared(run: CommandLine, queue: str) -> str:
 
 
 def test_what_is_published_is_what_is_got(run: CommandLine, declared: str) -> None:
-    """Body, properties, headers with their types, and how it should be kept."""
+    """Body, properties, typed headers and the persistence are kept."""
     run(
         *("publish", "--queue", declared, "hällo", "--priority", "5", "--ttl", "600000"),
         *("--property", "message-id=m-1", "--property", "content-type=text/plain"),
@@ -206,7 +205,7 @@ def test_bodies_come_from_files_and_standard_input_as_they_are(
 def test_a_message_of_a_client_of_091_is_shown_in_words_of_10(
     run: CommandLine, channel: Any, declared: str
 ) -> None:
-    """The conversion is the broker's; headers keep their types."""
+    """The broker converts the message; headers keep their types."""
     import pika
 
     properties = pika.BasicProperties(
@@ -226,7 +225,7 @@ def test_a_message_of_a_client_of_091_is_shown_in_words_of_10(
 
 @pytest.mark.rabbitmq("definition_import_SUITE", "import_on_a_running_node")
 def test_definitions_go_out_and_in_again(start_broker: StartBroker, tmp_path: Path) -> None:
-    """Everything that was declared is there in the other broker, passwords included."""
+    """The other broker has everything that was declared, passwords included."""
     one, two = CommandLine(start_broker()), CommandLine(start_broker())
     one("vhost", "add", "v")
     one("user", "add", "u", "--tag", "management", stdin=b"secret")
@@ -256,7 +255,7 @@ def test_definitions_go_out_and_in_again(start_broker: StartBroker, tmp_path: Pa
 
 @pytest.mark.rabbitmq("definition_import_SUITE", "(a big file)")
 def test_a_big_definitions_file_is_imported(start_broker: StartBroker) -> None:
-    """Longer than any buffer on the way: 20 000 bindings."""
+    """With 20 000 bindings it is longer than any buffer in between."""
     run = CommandLine(start_broker())
     bindings = [
         {
@@ -341,7 +340,6 @@ def as_user(user: str, password: str = FIRST_PASSWORD) -> tuple[str, ...]:
 
 
 def test_a_user_may_do_what_the_permissions_say(run: CommandLine, user: str) -> None:
-    """From nothing to publishing to one queue, and back."""
     mine = f"{user}-mine"
     run("queue", "declare", mine)
     publish = ("publish", "--queue", mine, "m", *as_user(user))
@@ -358,7 +356,7 @@ def test_a_user_may_do_what_the_permissions_say(run: CommandLine, user: str) -> 
 
 
 def test_passwords_come_from_files_or_standard_input(run: CommandLine, user: str, tmp_path: Path) -> None:
-    """Never from the command line; the new one counts at once, and the log knows neither."""
+    """They are never on the command line; a new one counts at once, and the log has neither."""
     since = len(run.broker.log)
     run("permission", "set", user, ".*", ".*", ".*")
     run("queue", "declare", user)

@@ -55,7 +55,7 @@ def test_what_nobody_takes_is_an_error_of_send_and_an_outcome_of_send_many(clien
 
 
 def test_both_directions_at_once_do_not_block_each_other(client: Any, queue: str) -> None:
-    """While megabytes go out, megabytes come in on the same socket; neither waits for the other to end."""
+    """Megabytes go out and come in on one socket, and neither direction waits for the other."""
     receiver = client.receiver(queue, credit=1000)
     sender = client.sender(queue)
     sender.send_many([data_message(bytes(50_000))] * 400)
@@ -68,7 +68,7 @@ def test_both_directions_at_once_do_not_block_each_other(client: Any, queue: str
 
 
 def test_no_credit_in_time(start_broker: StartBroker, connect: Connect) -> None:
-    """During an alarm: the error says so, and what was not begun is never sent."""
+    """During an alarm the error says so, and messages that were not begun are never sent."""
     process = start_broker()
     with connect(port=process.port, user="guest", password="guest") as client:
         sender = client.sender("q")
@@ -104,7 +104,7 @@ def test_fetch_takes_the_credit_back(client: Any, broker: BrokerProcess, queue: 
 
 
 def test_a_link_that_breaks_while_sending_tells_what_is_known(client: Any, queue: str) -> None:
-    """A message that the broker cannot read detaches the link; what was before it has its outcome."""
+    """A malformed message detaches the link; the messages before it have their outcomes."""
     sender = client.sender(queue)
     bad = b"\x00\x53\x75\xa1\x01a"
     with pytest.raises(errors.LinkDetachedError) as raised:
@@ -130,14 +130,14 @@ def test_a_link_that_breaks_while_sending_tells_what_is_known(client: Any, queue
     ],
 )
 def test_an_argument_that_fits_no_frame(client: Any, queue: str, attempt: Callable[[Any], None]) -> None:
-    """It is an error of the call, and the connection goes on; written later, it would end it."""
+    """The call raises an error and the connection goes on; a frame written later would end it."""
     with pytest.raises(ValueError):
         attempt(client)
     client.sender(queue).send(data_message(b"x"))
 
 
 def test_a_link_that_this_program_has_detached(client: Any, queue: str) -> None:
-    """Using it is an error of the call; a frame for it would end the session, and with it all other links."""
+    """Its use is an error of the call; a frame for it would end the session with all other links."""
     sender, receiver, other = client.sender(queue), client.receiver(queue), client.sender(queue)
     other.send(data_message(b"x"))
     (delivery,) = receiver.receive_many(1)
@@ -157,7 +157,7 @@ def test_a_link_that_this_program_has_detached(client: Any, queue: str) -> None:
 
 
 def test_heartbeats_while_polling(start_broker: StartBroker) -> None:
-    """A broker that gives silent clients up after 4 s keeps one that polls for longer, and is kept by it."""
+    """A broker with a time-out of 4 s keeps a client that polls for longer, and is kept by it."""
     process = start_broker("--idle-timeout-ms", "4000")
     options = ClientOptions(idle_timeout_ms=4000)
     with blocking.connect(port=process.port, user="guest", password="guest", options=options) as client:
@@ -170,7 +170,7 @@ def test_heartbeats_while_polling(start_broker: StartBroker) -> None:
 
 @contextmanager
 def server(behave: Callable[[socket.socket], None]) -> Iterator[int]:
-    """Something that listens and treats its first connection as told; gives its port."""
+    """Listen, handle the first connection as given, and yield the port."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def run() -> None:
@@ -185,7 +185,7 @@ def server(behave: Callable[[socket.socket], None]) -> Iterator[int]:
 
 
 def speak(data: bytes) -> Callable[[socket.socket], None]:
-    """Hear the client's header, answer with these bytes, and close."""
+    """Read the client's header, answer with these bytes, and close."""
 
     def behave(connected: socket.socket) -> None:
         connected.recv(len(HEADER_SASL))

@@ -25,7 +25,7 @@ def bodies(payloads: list[bytes]) -> list[bytes]:
 
 
 def test_many_messages(client: Client, broker: BrokerProcess, queue: str) -> None:
-    """All of them, in order, gone from the queue; no more come than were granted."""
+    """They come in order and leave the queue, and no more come than were granted."""
     sent = [b"%d" % number for number in range(3000)]
     client.sender(queue).send_many(map(data_message, sent))
     receiver = bulk_receiver(client, queue)
@@ -56,7 +56,7 @@ def test_a_drain_says_that_there_is_no_more(client: Client, queue: str) -> None:
 
 
 def test_messages_that_are_settled_together(client: Client, broker: BrokerProcess, queue: str) -> None:
-    """Given back they are in their places again, and what there was no room for is, too."""
+    """Released messages return to their places, and so do those beyond the room."""
     sent = [b"%d" % number for number in range(100)]
     client.sender(queue).send_many(map(data_message, sent))
     receiver = bulk_receiver(client, queue, settled=False)
@@ -79,7 +79,7 @@ def test_messages_that_are_settled_together(client: Client, broker: BrokerProces
 
 
 def test_what_ends_the_link(client: Client, queue: str) -> None:
-    """It is told by the next call; a link that is refused is told at once."""
+    """The next call reports it; a refused link is reported at once."""
     with pytest.raises((LinkRefusedError, SessionEndedError)):
         bulk_receiver(client, "/queues/missing")
 
@@ -98,7 +98,7 @@ def test_a_queue_that_is_deleted_meanwhile(client: Client, queue: str) -> None:
 
 
 def test_requests_one_after_another(client: Client, queue: str) -> None:
-    """Status and body of each; two pairs on one connection do not mind each other."""
+    """Each has its status and body; two pairs on one connection do not interfere."""
     management = Management(client)
     other = Management(client)
     assert management.ask("GET", f"/queues/{queue}")[0] == 404

@@ -31,7 +31,6 @@ Connect = Callable[..., Client]
 
 @pytest.fixture(params=LIBRARIES)
 def connect(request: pytest.FixtureRequest, broker: BrokerProcess, deadline: None) -> Iterator[Connect]:
-    """Connect through the library; connections are closed after the test."""
     opened: list[Client] = []
 
     def connect_to(**options: Any) -> Client:
@@ -69,7 +68,7 @@ def test_a_refused_login(connect: Connect, wrong: dict[str, str]) -> None:
 
 
 def test_properties_and_headers_of_every_type(client: Client, channel: Channel, queue: str) -> None:
-    """Values and their classes arrive as they were sent."""
+    """Values and their types arrive as they were sent."""
     headers = {
         "text": "grün",
         "true": True,
@@ -114,7 +113,7 @@ def test_an_unroutable_message_is_returned(channel: Channel, queue: str) -> None
 def test_prefetch_and_acknowledgements(
     client: Client, channel: Channel, broker: BrokerProcess, queue: str
 ) -> None:
-    """An acknowledgement lets the next message come; closing gives back what was not acknowledged."""
+    """An ack lets the next message come; a close requeues all that was not acknowledged."""
     channel.declare_queue(queue)
     for number in range(5):
         channel.publish(str(number).encode(), queue)
@@ -132,7 +131,7 @@ def test_prefetch_and_acknowledgements(
 
 
 def test_requeue_and_reject(channel: Channel, queue: str) -> None:
-    """A requeued message comes again, marked, before the others; a rejected one does not."""
+    """A requeued message comes first, marked redelivered; a rejected one does not come."""
     channel.declare_queue(queue, exclusive=True)
     for text in (b"a", b"b"):
         channel.publish(text, queue)
@@ -169,7 +168,7 @@ def test_the_consumers_of_a_deleted_queue_are_cancelled(client: Client, channel:
 def test_a_refused_operation_closes_the_channel_only(
     client: Client, queue: str, operation: Any, code: int
 ) -> None:
-    """The library has the code, and another channel of the connection works."""
+    """The library has the code, and another channel of the connection still works."""
     channel = client.channel()
     assert refused(client, lambda: operation(channel, queue)) == code
     assert client.channel().declare_queue("", exclusive=True)[0].startswith("amq.gen-")
@@ -177,7 +176,6 @@ def test_a_refused_operation_closes_the_channel_only(
 
 
 def test_an_exclusive_queue_is_locked_until_its_connection_ends(connect: Connect, queue: str) -> None:
-    """When the close is answered the name is free."""
     owner, other = connect(), connect()
     owner.channel().declare_queue(queue, exclusive=True)
     locked = other.channel()
@@ -187,7 +185,6 @@ def test_an_exclusive_queue_is_locked_until_its_connection_ends(connect: Connect
 
 
 def test_a_transaction(client: Client, queue: str) -> None:
-    """What is rolled back never comes; what is committed does."""
     channel = client.channel(confirms=False)
     channel.declare_queue(queue, exclusive=True)
     channel.begin_transaction()
@@ -215,7 +212,6 @@ def test_a_transaction(client: Client, queue: str) -> None:
 def test_routing(
     channel: Channel, queue: str, kind: str, binding: str, arguments: Any, key: str, headers: Any
 ) -> None:
-    """A message that fits the binding arrives; another is returned."""
     channel.declare_exchange(queue, kind)
     channel.declare_queue(queue, exclusive=True)
     channel.bind(queue, queue, binding, arguments)

@@ -22,7 +22,6 @@ from tests.support.transacting import control, request
 
 
 def refusal(node: ClusterNode, call: Any) -> tuple[int, str]:
-    """What the broker says when it closes a channel."""
     with connected(node) as connection:
         with pytest.raises(ChannelClosedByBroker) as closed:
             call(connection.channel())
@@ -32,7 +31,7 @@ def refusal(node: ClusterNode, call: Any) -> tuple[int, str]:
 def test_a_classic_queue_is_selected_from_and_browsed_at_another_node(
     cluster: ClusterProcess, queue: str
 ) -> None:
-    """What a consumer wants goes to the queue's node with its subscription; a browser takes nothing there."""
+    """The selector and other consumer settings reach the queue's node; a browser takes nothing there."""
     a, _, c = cluster.nodes
     with connected(a) as connection:
         connection.channel().queue_declare(queue, durable=True)
@@ -66,7 +65,7 @@ def test_a_classic_queue_is_selected_from_and_browsed_at_another_node(
 def test_a_transaction_takes_classic_queues_of_its_clients_node_and_says_so_of_others(
     cluster: ClusterProcess, queue: str
 ) -> None:
-    """Others are refused when a message is posted, or a delivery settled, and the rest is committed."""
+    """A post to another node's queue, or a settlement there, is refused, and the rest is committed."""
     a, b, c = cluster.nodes
     names = {"own": f"{queue}.own", "far": f"{queue}.far", "quorum": f"{queue}.quorum"}
     for node, name, kind in ((a, "own", "classic"), (b, "far", "classic"), (a, "quorum", "quorum")):
@@ -167,7 +166,7 @@ def test_the_node_of_a_classic_queue_is_lost_and_comes_back(cluster: ClusterProc
 def test_an_exclusive_queue_is_locked_everywhere_and_goes_with_its_node(
     cluster: ClusterProcess, queue: str
 ) -> None:
-    """K7, K8, M8: RESOURCE_LOCKED at whatever node; the name is free when the others have seen it go."""
+    """K7, K8, M8: RESOURCE_LOCKED at every node; the name is free when the others have seen it deleted."""
     a, b, c = cluster.nodes
     with connected(a) as connection:
         connection.channel().queue_declare(queue, exclusive=True)
@@ -188,7 +187,7 @@ def test_an_exclusive_queue_is_locked_everywhere_and_goes_with_its_node(
 def test_what_ends_with_a_node_ends_while_its_process_stands_still(
     cluster: ClusterProcess, queue: str
 ) -> None:
-    """K7, M8: its process stands still, and its connections stay."""
+    """K7, M8: the node's process is suspended, and its connections stay open."""
     a, b, _ = cluster.nodes
     transient = f"{queue}.transient"
     with connected(a) as connection, connected(b) as other:
@@ -208,7 +207,7 @@ def test_what_ends_with_a_node_ends_while_its_process_stands_still(
 
 
 def _code(node: ClusterNode, queue: str) -> int | None:
-    """How a declaration of one's own is refused; None if it is not."""
+    """Return the reply code of an exclusive declaration, or None."""
     with connected(node) as connection:
         channel = connection.channel()
         try:
@@ -228,7 +227,7 @@ def _code(node: ClusterNode, queue: str) -> int | None:
 def test_an_exclusive_queue_ends_with_its_connection_at_every_node(
     cluster: ClusterProcess, queue: str
 ) -> None:
-    """K8: and its name is usable at another node as soon as it is gone there."""
+    """K8: the name is usable at another node as soon as the queue is gone there."""
     a, b, _ = cluster.nodes
     with connected(a) as connection:
         connection.channel().queue_declare(queue, exclusive=True)
@@ -237,7 +236,7 @@ def test_an_exclusive_queue_ends_with_its_connection_at_every_node(
 
 
 def test_a_reply_comes_from_any_node(cluster: ClusterProcess, queue: str) -> None:
-    """K9, AMQP 0-9-1: and when the requester is gone there is no route to it from any."""
+    """K9, AMQP 0-9-1: after the requester is gone, no node has a route to it."""
     a, b, c = cluster.nodes
     with connected(c) as connection:
         connection.channel().queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})
@@ -270,7 +269,7 @@ def _is_unroutable(channel: BlockingChannel, address: str) -> bool:
 
 
 def test_a_stream_is_read_and_written_at_every_node(cluster: ClusterProcess, queue: str) -> None:
-    """It stays at one node; offsets, filters and the credit of links are the same from another."""
+    """It stays at one node; offsets, filters and link credit work the same from another."""
     a, b, c = cluster.nodes
     with connected(a) as connection:
         connection.channel().queue_declare(queue, durable=True, arguments={"x-queue-type": "stream"})
@@ -330,7 +329,7 @@ def _odd_from_the_first(link: Link) -> None:
 
 
 def test_subscriptions_to_topics_are_those_of_all_nodes(cluster: ClusterProcess, queue: str) -> None:
-    """Durable ones, shared ones and temporary topics: made at one node, used and ended at another."""
+    """Durable, shared and temporary ones are made at one node, and used and ended at another."""
     a, b, c = cluster.nodes
     name = f"subscription:{queue}:sub"
     ends = [ProtonClient(node.port, container_id=queue) for node in (a, b, c)]

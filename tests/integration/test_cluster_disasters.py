@@ -22,7 +22,7 @@ def force_standalone(node: ClusterNode, *options: str) -> subprocess.CompletedPr
 
 
 def test_what_is_left_of_a_cluster_goes_on_alone_and_lets_others_join(tmp_path: Path) -> None:
-    """Z1, Z2: two of three are lost; an old one that comes back is of another cluster."""
+    """Z1, Z2: two of three are lost; an old node that comes back is of another cluster."""
     with ClusterProcess(tmp_path) as cluster:
         a, b, c = cluster.nodes
         assert cluster.run_command(b, "queue", "declare", "kept", "--type", "quorum").returncode == 0

@@ -36,7 +36,6 @@ from tests.support.proton_client import ProtonClient
 
 
 def declare(node: ClusterNode, queue: str, **arguments: Any) -> TotalQueue:
-    """A quorum queue over all nodes, led at this one."""
     declare_quorum(node, queue, **arguments)
     return TotalQueue(queue)
 
@@ -52,7 +51,7 @@ def declare(node: ClusterNode, queue: str, **arguments: Any) -> TotalQueue:
 def test_clients_elsewhere_see_a_pause_and_nothing_else(
     cluster: ClusterProcess, queue: str, lose: Callable[[ClusterNode], None]
 ) -> None:
-    """E1, E2, E4, E5, E11, W1: lost under load from all client libraries, none of which loses anything."""
+    """E1, E2, E4, E5, E11, W1: the leader is lost under load, and no client library loses anything."""
     a, b, c = cluster.nodes
     notes = declare(a, queue)
     publishers = started(
@@ -105,7 +104,6 @@ Scenario = Generator[None, None, None]
 
 
 def test_what_clients_have_survives_the_leader(cluster: ClusterProcess, queue: str) -> None:
-    """A1, A4, D1, E4, E7, E8, each with a queue of its own."""
     scenarios: list[Scenario] = [
         each(cluster, f"{queue}.{each.__name__}")
         for each in (
@@ -131,7 +129,7 @@ def test_what_clients_have_survives_the_leader(cluster: ClusterProcess, queue: s
 
 
 def what_consumers_hold_stays_theirs(cluster: ClusterProcess, queue: str) -> Scenario:
-    """E4, E7: delivered before, settled after, under the same tags, and the rest follows."""
+    """E4, E7: deliveries from before are settled after, by the same tags, and the rest follows."""
     a, b, c = cluster.nodes
     notes = declare(a, queue)
     publisher = PikaPublisher([b], "pika", notes, steady=True)
@@ -159,7 +157,7 @@ def what_consumers_hold_stays_theirs(cluster: ClusterProcess, queue: str) -> Sce
 
 
 def the_limit_of_deliveries_is_reached_at_the_same_number(cluster: ClusterProcess, queue: str) -> Scenario:
-    """D1: two failed attempts before the leader is lost, two after it, and the fourth is one too many."""
+    """D1: two attempts fail before the leader is lost and two after it; the fourth is one too many."""
     a, b, c = cluster.nodes
     declare(a, f"{queue}.dead")
     declare(
@@ -196,7 +194,7 @@ def _taken(channel: Any, queue: str, found: list[Any]) -> bool:
 
 
 def one_consumer_is_active_whatever_node_it_is_at(cluster: ClusterProcess, queue: str) -> Scenario:
-    """A1: the same one after the leader is lost; the other when it leaves."""
+    """A1: the same consumer stays active; when it leaves, the other one becomes active."""
     a, b, c = cluster.nodes
     declare(a, queue, x_single_active_consumer=True)
     with connected(b) as one, connected(c) as other:
@@ -225,7 +223,7 @@ def one_consumer_is_active_whatever_node_it_is_at(cluster: ClusterProcess, queue
 
 
 def a_drain_is_answered_after_the_change(cluster: ClusterProcess, queue: str) -> Scenario:
-    """E7: the credit that was given before is used, and the drain is answered by the new leader."""
+    """E7: credit granted before is used, and the new leader answers the drain."""
     a, b, c = cluster.nodes
     declare(a, queue)
     client = ProtonClient(b.port)
@@ -245,7 +243,7 @@ def a_drain_is_answered_after_the_change(cluster: ClusterProcess, queue: str) ->
 
 
 def priorities_are_compared_over_nodes(cluster: ClusterProcess, queue: str) -> Scenario:
-    """A4: of consumers of both protocols, before and after the leader is lost."""
+    """A4: consumers of both protocols are compared, before and after the leader is lost."""
     a, b, c = cluster.nodes
     declare(a, queue)
     client = ProtonClient(c.port)
@@ -271,7 +269,7 @@ def priorities_are_compared_over_nodes(cluster: ClusterProcess, queue: str) -> S
 
 
 def who_selects_goes_on_where_it_was(cluster: ClusterProcess, queue: str) -> Scenario:
-    """Order, credit, returns and drains of matches, and what is left for others."""
+    """Order, credit, returns and drains of matches stay right, and other messages are left."""
     a, b, c = cluster.nodes
     declare(a, queue)
     client = ProtonClient(b.port)
@@ -297,7 +295,7 @@ def who_selects_goes_on_where_it_was(cluster: ClusterProcess, queue: str) -> Sce
 
 
 def who_browses_goes_on_where_it_was(cluster: ClusterProcess, queue: str) -> Scenario:
-    """At a node that leads nothing, what was shown is not shown again, and nothing is taken."""
+    """At a node without leaders, no message is shown twice, and none is removed."""
     a, b, c = cluster.nodes
     declare(a, queue)
     client = ProtonClient(c.port)
@@ -331,7 +329,7 @@ def _consumers(node: ClusterNode, queue: str) -> int:
 def test_dead_letters_wait_for_their_target_and_move_with_the_leader(
     cluster: ClusterProcess, queue: str
 ) -> None:
-    """X1, X2, X3: at least once; by the leader's worker, which is another after the lead was handed over."""
+    """X1, X2, X3: they are kept at least once by the leader's worker, also after the lead moved."""
     a, b, c = cluster.nodes
     target = f"{queue}.target"
     declare(c, target, x_quorum_initial_group_size=1)
@@ -371,7 +369,7 @@ def _dead(cluster: ClusterProcess, node: ClusterNode, queue: str) -> int | None:
     "quorum_queue_SUITE", "publishing_to_unavailable_queue", "recover_from_multiple_failures"
 )
 def test_without_a_majority_all_waits_and_nothing_is_lost(cluster: ClusterProcess, queue: str) -> None:
-    """C2, C6, M4: publishes and settlements are kept; what is there is used."""
+    """C2, C6, M4: publishes and settlements are kept; messages that are there are used."""
     a, b, c = cluster.nodes
     notes = declare(a, queue)
     with connected(a) as connection:
@@ -412,7 +410,7 @@ def test_without_a_majority_all_waits_and_nothing_is_lost(cluster: ClusterProces
 
 
 def test_all_killed_at_once_have_everything_confirmed(cluster: ClusterProcess, queue: str) -> None:
-    """S1, S2, C1: and all that was declared; started again in another order."""
+    """S1, S2, C1: declarations survive too; the nodes are started again in another order."""
     a, b, c = cluster.nodes
     notes = declare(b, queue, x_delivery_limit=1_000_000)
     declared = [f"{queue}.{number}" for number in range(30)]
@@ -436,7 +434,7 @@ def test_all_killed_at_once_have_everything_confirmed(cluster: ClusterProcess, q
 
 
 def test_metadata_has_one_order_while_nodes_are_killed(cluster: ClusterProcess, queue: str) -> None:
-    """M1, M3, M6, M7: declared and deleted at all nodes; one order of the changes explains every answer."""
+    """M1, M3, M6, M7: one order of the changes at all nodes explains every answer."""
     histories: dict[str, list[Operation]] = {}
     clients = started(
         MetadataClient([*cluster.nodes[at:], *cluster.nodes[:at]], f"{queue}.{at}", histories, at)

@@ -32,7 +32,6 @@ def bodies(node: ClusterNode, queue: str, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_a_queue_of_one_node_is_used_at_the_others(cluster: ClusterProcess, kind: str) -> None:
-    """W1: declared at one, published at the next, consumed at the third."""
     a, b, c = cluster.nodes
     name = f"formed-{kind}"
     assert cluster.run_command(a, "queue", "declare", name, "--type", kind).returncode == 0
@@ -43,7 +42,7 @@ def test_a_queue_of_one_node_is_used_at_the_others(cluster: ClusterProcess, kind
 
 
 def test_the_cluster_has_one_name_which_clients_hear(cluster: ClusterProcess) -> None:
-    """N7: the founder's unless it is given another."""
+    """N7: the name is the founder's unless another is given."""
     a, b, _ = cluster.nodes
     assert cluster.status(b)["cluster_name"] == "a"
     assert cluster.run_command(b, "cluster", "set-name", "shop").returncode == 0
@@ -76,7 +75,7 @@ def test_each_node_shows_the_members_and_where_they_listen(cluster: ClusterProce
 
 
 def test_a_killed_node_comes_back_by_its_own_command_line(cluster: ClusterProcess) -> None:
-    """L2, M7, S5: the others go on without the metadata's leader; what it missed it has when it serves."""
+    """L2, M7, S5: the others go on without the metadata's leader; it catches up before it serves."""
     rows = cluster.ask(cluster.nodes[0], "cluster", "metadata-store-status")
     (lost,) = (cluster.node(row["Node Name"]) for row in rows if row["Raft State"] == "leader")
     one, other = cluster.others(lost)
@@ -106,7 +105,6 @@ def test_a_killed_node_comes_back_by_its_own_command_line(cluster: ClusterProces
 def test_bad_input_is_refused_in_one_line_that_says_what_to_do(
     cluster: ClusterProcess, tmp_path: Path
 ) -> None:
-    """N2, N4, Z4, J1, J2."""
     secret = tmp_path / "other"
     secret.write_text("another secret than that of the cluster\n")
     secret.chmod(0o600)
@@ -155,7 +153,7 @@ def test_a_node_joins_and_is_forgotten_and_comes_back_empty_only(
 def test_a_single_node_with_transactions_on_quorum_queues_is_joined(
     cluster: ClusterProcess, tmp_path: Path
 ) -> None:
-    """F5, J4: the queue stays at its node, and so do transactions there, on the same channel."""
+    """F5, J4: the queue and its transactions stay at its node, on the same channel."""
     alone = cluster.another(tmp_path, "alone", cluster_nodes=None)
     later = cluster.another(tmp_path, "later", cluster_nodes=f"alone=127.0.0.1:{alone.cluster_port}")
     alone.start()
@@ -176,7 +174,6 @@ def test_a_single_node_with_transactions_on_quorum_queues_is_joined(
 
 
 def transact(channel: BlockingChannel, text: str) -> None:
-    """A message that is rolled back, and one that is committed."""
     channel.basic_publish("", "joined", b"rolled back")
     channel.tx_rollback()
     channel.basic_publish("", "joined", text.encode())

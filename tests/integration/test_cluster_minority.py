@@ -33,7 +33,7 @@ def counts(node: ClusterNode, queue: str) -> tuple[int, int]:
 
 
 def refusal(node: ClusterNode, call: Callable[[Any], Any]) -> str:
-    """The text with which the broker closes a connection: 541."""
+    """Return the text with which the broker closes a connection: 541."""
     with connected(node) as connection:
         with pytest.raises(ConnectionClosedByBroker) as closed:
             call(connection.channel())
@@ -44,7 +44,7 @@ def refusal(node: ClusterNode, call: Callable[[Any], Any]) -> str:
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "consume_in_minority", "get_in_minority")
 @pytest.mark.rabbitmq("amqp_client_SUITE", "attach_to_down_quorum_queue")
 def test_without_a_majority_what_must_have_one_is_refused(nodes: ClusterProcess) -> None:
-    """C5, C7, M5, Q8; of what was refused nothing happens when there is a majority again."""
+    """C5, C7, M5, Q8: a refused operation has no effect when there is a majority again."""
     a, b, c = nodes.nodes
     declare_quorum(a, "q", "attached")
     nodes.wait_until(lambda: _state(nodes, c, "q") == ("running", "a", {"a", "b", "c"}), "all members, at c")
@@ -101,7 +101,7 @@ def test_without_a_majority_what_must_have_one_is_refused(nodes: ClusterProcess)
 
 
 def test_a_first_publish_without_a_majority_waits_and_counts(nodes: ClusterProcess) -> None:
-    """C2, C3, C4: longer than anything else waits, in both protocols."""
+    """C2, C3, C4: it waits longer than anything else, in both protocols."""
     a, b, c = nodes.nodes
     declare_quorum(a, "first")
     client = ProtonClient(a.port)
@@ -127,7 +127,7 @@ def test_a_first_publish_without_a_majority_waits_and_counts(nodes: ClusterProce
 
 
 def test_a_queue_without_majority_is_deleted_all_the_same(nodes: ClusterProcess) -> None:
-    """Q7: the cluster has one; the member that is down goes when its node comes."""
+    """Q7: the cluster has a majority; the member that is down is deleted when its node comes."""
     a, b, c = nodes.nodes
     declare_quorum(c, "lone", x_quorum_initial_group_size=1)
     with connected(a) as connection:
@@ -158,7 +158,7 @@ def _leads(nodes: ClusterProcess, node: ClusterNode, *queues: str) -> bool:
 
 
 def _state(nodes: ClusterProcess, node: ClusterNode, queue: str) -> tuple[str, str | None, set[str]]:
-    """How a queue is, who leads it, and the nodes of members that run: told alike by all that tell it."""
+    """Return a queue's state, leader and nodes of running members, which all interfaces give alike."""
     columns = ("leader", "members", "online", "state")
     (listed,) = [each for each in nodes.ask(node, "queue", "list", "name", *columns) if each["name"] == queue]
     status = nodes.ask(node, "queue", "quorum-status", queue)

@@ -23,7 +23,7 @@ SECONDS: Final = 180.0
 
 @pytest.mark.parametrize("nodes", [3, 5])
 def test_nemesis(tmp_path: Path, nodes: int, record_property: Callable[[str, object], None]) -> None:
-    """E1 to E11, P1 to P4, C1 to C6, S2 to S5, D1, D3, M3: confirmed is kept; who is not hurt goes on."""
+    """E1 to E11, P1 to P4, C1 to C6, S2 to S5, D1, D3, M3: confirmed messages are kept; others go on."""
     seed = random.randrange(1 << 30)
     record_property("seed", seed)
     with CutCluster(tmp_path, nodes, small_disks=True) as cluster, healed(cluster, is_allowed):

@@ -23,7 +23,6 @@ pytestmark = pytest.mark.xdist_group("cluster")
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    """Three, whose quorum queues begin with the members that a test asks for."""
     folder: Path = tmp_path_factory.mktemp("operations")
     with ClusterProcess(folder) as process:
         yield process
@@ -55,7 +54,6 @@ def states(nodes: ClusterProcess, queue: str, at: str = "a") -> dict[str, tuple[
 
 
 def leader(nodes: ClusterProcess, queue: str, at: str = "a") -> str | None:
-    """The node that leads, as one of them says."""
     found = [name for name, (state, _) in states(nodes, queue, at).items() if state == "leader"]
     return found[0] if found else None
 
@@ -71,7 +69,7 @@ def drained(node: ClusterNode, queue: str) -> list[int]:
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "add_member_2")
 def test_a_queue_grows_and_shrinks_and_keeps_what_it_has(nodes: ClusterProcess) -> None:
-    """Section 9: whichever node is asked; G2: publishers notice nothing; the leader, too, can be removed."""
+    """Any node can be used (section 9); publishers notice nothing (G2); the leader can be removed."""
     declare(nodes, "grows", 1)
     publish(nodes.node("c"), "grows", 3)
     run(nodes, "c", "member", "add", "grows", "b", "--membership", "voter")
@@ -100,7 +98,7 @@ def test_a_queue_grows_and_shrinks_and_keeps_what_it_has(nodes: ClusterProcess) 
 
 
 def test_a_leadership_moves_and_clients_notice_nothing(nodes: ClusterProcess) -> None:
-    """E10, G2: each message once, in order, unmarked, while the leader moves and members come and go."""
+    """E10, G2: each message comes once, in order, unmarked, while the leader and members change."""
     declare(nodes, "moves", 3)
     ends = [
         pika.BlockingConnection(pika.ConnectionParameters(node.host, node.port))
@@ -140,7 +138,7 @@ def test_a_leadership_moves_and_clients_notice_nothing(nodes: ClusterProcess) ->
 
 
 def ready(node: ClusterNode, queue: str) -> int | None:
-    """How many messages of a queue wait, as the metrics of a node have it; None: they have no such queue."""
+    """Return a queue's ready messages from a node's metrics, or None if the queue is not there."""
     families = f"family=queue_coarse_metrics&queue=%5E{queue}%24"
     address = f"http://{node.host}:{node.port + 10_020}/metrics/detailed?{families}"
     with urllib.request.urlopen(address, timeout=30) as answer:
@@ -156,7 +154,7 @@ def ready(node: ClusterNode, queue: str) -> int | None:
     "replica_states",
 )
 def test_what_is_held_and_what_is_shown_goes_with_the_leader(nodes: ClusterProcess) -> None:
-    """Each node says of its members what they are; the figures of a queue are its leader's alone."""
+    """Each node reports its own members; only the leader reports a queue's figures."""
     follows = dict.fromkeys("abc", ("follower", "voter"))
     for name in "abc":
         declare(nodes, f"led-{name}", 3, at=name)
@@ -193,7 +191,7 @@ def test_what_is_held_and_what_is_shown_goes_with_the_leader(nodes: ClusterProce
     "delete_ra_cluster_already_shutting_down",
 )
 def test_what_is_deleted_at_all_nodes_at_once_is_gone(nodes: ClusterProcess) -> None:
-    """Nobody hears of an error, and what is declared in its place is new."""
+    """No client gets an error, and a new declaration has nothing of the old one."""
     every = [nodes.node(name) for name in "abc"]
 
     def made() -> None:
@@ -287,7 +285,7 @@ def test_a_start_ends_maintenance(nodes: ClusterProcess) -> None:
 
 
 def test_a_node_whose_disk_hangs_leads_no_more(nodes: ClusterProcess) -> None:
-    """Its helper, which syncs, stands still: the others lead and confirm within seconds."""
+    """The syncing helper is suspended; the others lead and confirm within seconds."""
     declare(nodes, "hangs", 3)
     node = nodes.node("a")
     node.hang_disk()
@@ -302,7 +300,7 @@ def test_a_node_whose_disk_hangs_leads_no_more(nodes: ClusterProcess) -> None:
 
 
 def test_a_stream_stays_on_its_node(nodes: ClusterProcess) -> None:
-    """R1, R5: whichever node is asked, and whatever size was asked for."""
+    """R1, R5: this holds for any node and any size in the request."""
     run(nodes, "b", "queue", "declare", "stays", "--type", "stream", "--argument=x-initial-cluster-size=3")
     publish(nodes.node("c"), "stays", 3)
     for at in ("a", "b"):
@@ -377,7 +375,7 @@ def test_connections_and_alarms_of_all_nodes_are_listed_at_each(nodes: ClusterPr
 
 
 def test_a_user_of_one_node_is_one_of_all(nodes: ClusterProcess, tmp_path: Path) -> None:
-    """U1, N3: logging in at another node, and put out there when the user is deleted."""
+    """U1, N3: it logs in at another node, and is disconnected there when the user is deleted."""
     (tmp_path / "password").write_text("secret\n")
     run(nodes, "a", "user", "add", "bob", "--password-file", str(tmp_path / "password"))
     run(nodes, "b", "permission", "set", "bob", ".*", ".*", ".*")
@@ -392,7 +390,7 @@ def test_a_user_of_one_node_is_one_of_all(nodes: ClusterProcess, tmp_path: Path)
 @pytest.mark.rabbitmq("per_vhost_connection_limit_SUITE", "cluster_single_vhost_limit")
 @pytest.mark.rabbitmq("vhost_SUITE", "cluster_vhost_deletion_forces_connection_closure")
 def test_rights_and_limits_count_at_every_node(nodes: ClusterProcess) -> None:
-    """U4, W3: who is connected elsewhere loses what is taken away, and counts."""
+    """U4, W3: clients at other nodes lose removed rights, and count for the limits."""
     for words in (
         ("vhost", "add", "shop"),
         ("user", "add", "ann", "--no-password"),
@@ -421,7 +419,7 @@ def test_rights_and_limits_count_at_every_node(nodes: ClusterProcess) -> None:
 
 
 def test_queues_grow_by_themselves(tmp_path: Path) -> None:
-    """G5 to G7: towards the target, one member a round, when a queue is declared and when a policy is set."""
+    """G5 to G7: they grow to the target, one member a round, after a declaration or a policy."""
     options = ["--quorum-reconciliation", "--quorum-reconciliation-trigger-interval-ms", "100"]
     with ClusterProcess(tmp_path, 4, options) as nodes:
         declare(nodes, "wanted", 1)

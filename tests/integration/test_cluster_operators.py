@@ -36,13 +36,12 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
 
 
 def count(nodes: ClusterProcess, queue: str, at: str) -> int:
-    """Messages of a queue, as its leader has them."""
     rows = nodes.ask(nodes.node(at), "queue", "list", "name", "messages")
     return int(next(row["messages"] or 0 for row in rows if row["name"] == queue))
 
 
 def two_members(nodes: ClusterProcess, name: str) -> None:
-    """A queue at b and c, so that it has no majority without c."""
+    """Declare a queue at b and c, so that it has no majority without c."""
     declare(nodes, name, 1, at="b")
     run(nodes, "b", "member", "add", name, "c", "--membership", "voter", "--timeout", "20")
 
@@ -58,7 +57,7 @@ def test_queues_of_the_founders_configuration_have_all_their_members(nodes: Clus
 
 
 def test_definitions_are_those_of_all_nodes(nodes: ClusterProcess, tmp_path: Path) -> None:
-    """U3: exported anywhere the same, imported anywhere for all; again it changes nothing."""
+    """U3: an export is the same anywhere, an import is for all nodes; a second one changes nothing."""
     declare(nodes, "defined", 3)
     exported = json.loads(run(nodes, "a", "definitions", "export", "-"))
     exported["exchanges"].append(
@@ -102,7 +101,7 @@ def test_definitions_are_those_of_all_nodes(nodes: ClusterProcess, tmp_path: Pat
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "declare_during_node_down", "policy_repair")
 def test_a_node_that_is_stopped_says_so_and_hands_over_and_comes_back(nodes: ClusterProcess) -> None:
-    """F7, S4, S6, Q7, U2: what clients of it hear, and what is done to its queues while it is down."""
+    """F7, S4, S6, Q7, U2: its clients get the reason, and its queues can change while it is down."""
     a, c = nodes.node("a"), nodes.node("c")
     for name in ("stops", "gone", "again"):
         declare(nodes, name, 3, at="c")
@@ -149,7 +148,6 @@ def test_a_node_that_is_stopped_says_so_and_hands_over_and_comes_back(nodes: Clu
 
 
 def needed(nodes: ClusterProcess, node: ClusterNode) -> int:
-    """Bytes of a node's journal that belong to something."""
     found = json.loads(run(nodes, node.name, "status", "--format", "json"))
     return int(found["broker"]["journal"]["live_bytes"])
 
@@ -159,7 +157,7 @@ def needed(nodes: ClusterProcess, node: ClusterNode) -> int:
     "quorum_queue_SUITE", "cleanup_data_dir", "leadership_takeover", "metrics_cleanup_on_leader_crash"
 )
 def test_the_leadership_goes_round_while_one_node_after_the_other_is_away(nodes: ClusterProcess) -> None:
-    """S2, S5, S6: nothing is lost; a killed leader that is back shows nothing, and keeps nothing deleted."""
+    """S2, S5, S6: nothing is lost; a killed leader that is back shows and keeps nothing deleted."""
     a, b, c = nodes.nodes
     for name in ("round", "left"):
         declare(nodes, name, 3, at="b")

@@ -71,7 +71,6 @@ class Load:
         cluster_load.wait_for(self.cluster, self.clients, condition, what)
 
     def flows(self, *nodes: ClusterNode) -> None:
-        """Wait until publishers and consumers of these nodes have got on."""
         for counted, what in ((self.confirmed, "confirms"), (self.delivered, "deliveries")):
             before = {node.name: counted(node) for node in nodes}
             for node in nodes:
@@ -81,7 +80,7 @@ class Load:
                 )
 
     def stands_still(self, node: ClusterNode, others: Sequence[ClusterNode]) -> None:
-        """Wait until nothing comes to clients of a node any more while those of the others get on."""
+        """Wait until clients of a node get nothing more while those of the others make progress."""
 
         def still() -> bool:
             before = self.confirmed(node), self.delivered(node)
@@ -91,7 +90,7 @@ class Load:
         self.wait_until(still, f"{node.name} stands still")
 
     def leader(self, seer: ClusterNode) -> tuple[ClusterNode, int]:
-        """Who leads, as a node has it that sees a majority, and since which term."""
+        """Return the leader and its term, according to a node with a majority."""
 
         def found() -> Any:
             rows = self.cluster.ask(seer, "queue", "quorum-status", self.notes.queue)
@@ -169,7 +168,7 @@ def test_whatever_is_cut_a_majority_goes_on_and_the_rest_waits(cluster: CutClust
 def test_what_a_consumer_beyond_a_cut_held_is_there_for_others_and_the_consumer_goes_on(
     cluster: CutCluster, queue: str
 ) -> None:
-    """P3, E6: after `x-consumer-disconnected-timeout`; what it acknowledges then has no effect."""
+    """P3, E6: it is requeued after `x-consumer-disconnected-timeout`; a later ack has no effect."""
     a, b, _ = cluster.nodes
     names = [f"{queue}.{what}" for what in ("published", "waits", "closed")]
     arguments = {"x-queue-type": "quorum", "x-consumer-disconnected-timeout": 500}
@@ -218,13 +217,12 @@ def test_what_a_consumer_beyond_a_cut_held_is_there_for_others_and_the_consumer_
 
 
 def put_queue(node: ClusterNode, queue: str) -> tuple[int, Any]:
-    """Declare a queue over AMQP 1.0; its status and what is said."""
     with blocking.connect(node.host, node.port, user="guest", password="guest") as client:
         return Management(client).ask("PUT", f"/queues/{queue}", {"durable": True})
 
 
 def test_a_node_that_is_cut_off_refuses_changes_and_does_the_rest(cluster: CutCluster, queue: str) -> None:
-    """M4, M5, P2, P3: 541 in AMQP 0-9-1, 500 in AMQP 1.0, 75 of commands; afterwards all of it is done."""
+    """M4, M5, P2, P3: it answers 541 (0-9-1), 500 (1.0) or 75 (commands); later all of it succeeds."""
     a, b, _ = cluster.nodes
     with connected(a) as connection:
         channel = connection.channel()
@@ -296,7 +294,7 @@ def test_a_node_that_is_cut_off_refuses_changes_and_does_the_rest(cluster: CutCl
 
 
 def test_an_alarm_beyond_a_cut_holds_nobody_back(cluster: CutCluster, queue: str) -> None:
-    """B1, B2, P4: publishers are blocked at all nodes that hear the one with the alarm, and at no other."""
+    """B1, B2, P4: publishers are blocked only at nodes that are connected to the one with the alarm."""
     a, b, c = cluster.nodes
     heard: list[str] = []
     with connected(a) as connection:
@@ -327,7 +325,7 @@ def test_an_alarm_beyond_a_cut_holds_nobody_back(cluster: CutCluster, queue: str
 
 
 def test_a_node_that_was_forgotten_beyond_a_cut_is_refused(cluster: CutCluster, queue: str) -> None:
-    """J8: its data is not taken over, though it lives and comes back; with an empty folder it joins anew."""
+    """J8: its data is not taken over when it comes back; with an empty folder it joins anew."""
     a, b, c = cluster.nodes
     declare_quorum(a, queue)
     cluster.network.cut(c.name)

@@ -24,7 +24,6 @@ NOW, NEXT = "amqp10broker", "tests.support.next_version"
 
 
 def install(node: ClusterNode, broker: str) -> None:
-    """From its next start on the node runs this one."""
     words = shlex.split((node.folder / "command").read_text())
     words[words.index("-m") + 1] = broker
     (node.folder / "command").write_text(shlex.join(words) + "\n")
@@ -36,7 +35,6 @@ def run(cluster: ClusterProcess, node: ClusterNode, *words: str) -> None:
 
 
 def machine_versions(cluster: ClusterProcess, node: ClusterNode, queue: str) -> set[Any]:
-    """Of the members of a queue, and of the metadata."""
     rows = cluster.ask(node, "queue", "quorum-status", queue) + cluster.ask(
         node, "cluster", "metadata-store-status"
     )
@@ -44,7 +42,6 @@ def machine_versions(cluster: ClusterProcess, node: ClusterNode, queue: str) -> 
 
 
 def purged(node: ClusterNode, queue: str) -> tuple[int, int]:
-    """Of three messages: how many a purge tells of, and how many are left."""
     with connected(node) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
@@ -55,7 +52,7 @@ def purged(node: ClusterNode, queue: str) -> tuple[int, int]:
 
 
 def refusals(node: ClusterNode) -> list[str]:
-    """What a node has written of versions that do not fit."""
+    """Return the log entries of a node about versions that do not fit."""
     return [str(each) for each in node.log() if f"carries out machine versions 1 to {NEWEST}" in str(each)]
 
 
@@ -118,7 +115,7 @@ def test_an_upgrade_node_by_node_under_load(tmp_path: Path) -> None:
 
 
 def refuses_a_new_node(cluster: ClusterProcess, tmp_path: Path) -> None:
-    """Y3: a node of the older version, with an empty folder; one line with both ranges on both sides."""
+    """Y3: an older node with an empty folder is refused, with one line of both ranges on both sides."""
     node = cluster.another(tmp_path, "d")
     install(node, NOW)
     node.start()

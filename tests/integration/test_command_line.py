@@ -24,15 +24,12 @@ from tests.support.broker_process import REPOSITORY, BrokerProcess
 
 
 def run(broker: BrokerProcess, *arguments: str) -> str:
-    """Run a command, expect success and an empty standard error, return what it printed."""
     done = broker.run_command(*arguments)
     assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout
 
 
 def waits(broker: BrokerProcess, queue: str, role: str, reason: str) -> dict[str, Any]:
-    """Wait until a link waits for this reason; returns its status."""
-
     def find() -> dict[str, Any] | None:
         return next(
             (each for each in broker.links(queue) if (each["role"], each["waits"]) == (role, reason)), None
@@ -60,7 +57,7 @@ def waits(broker: BrokerProcess, queue: str, role: str, reason: str) -> dict[str
 def test_mistakes_are_answered_by_what_is_right(
     broker: BrokerProcess, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
-    """One line that says what is allowed; nothing on standard output; no traceback."""
+    """There is one line with the allowed values, no standard output, and no traceback."""
     done = broker.run_command(*arguments)
     assert done.returncode == code
     assert words in done.stderr.replace("'", "")
@@ -120,7 +117,6 @@ def test_watch_on_a_terminal_is_redrawn_and_leaves_it_clean(broker: BrokerProces
 
 @contextmanager
 def running(broker: BrokerProcess, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """A command of frames that runs until it ends by itself."""
     process = subprocess.Popen(
         [sys.executable, "-m", "amqp10broker", "frames", *words, "--admin-socket", broker.admin_socket],
         cwd=REPOSITORY,
@@ -136,7 +132,7 @@ def running(broker: BrokerProcess, *words: str) -> Iterator[subprocess.Popen[str
 
 
 def test_trace_shows_frames_while_the_broker_runs(broker: BrokerProcess, tmp_path: Path) -> None:
-    """Into the terminal until it is switched off elsewhere, and into a file; the password is in neither."""
+    """Frames go to the terminal until another command stops it, and to a file; neither has the password."""
     with running(broker, "trace", "guest", "on") as process:
         assert process.stderr.readline() == "tracing user guest until Ctrl-C\n"
         file = tmp_path / "trace.txt"
@@ -159,7 +155,7 @@ def test_trace_shows_frames_while_the_broker_runs(broker: BrokerProcess, tmp_pat
 
 
 def test_lint_looks_at_frames_while_the_broker_runs(broker: BrokerProcess) -> None:
-    """Until its time is over, or what it looks at is not traced any more."""
+    """It ends when its time is over, or when its trace ends."""
     with running(broker, "lint", "127.0.0.1", "--for", "600") as process:
         assert process.stderr.readline() == "checking peer 127.0.0.1 for 600 s\n"
         with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port, heartbeat=0)):

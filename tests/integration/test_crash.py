@@ -48,7 +48,6 @@ class Family:
         self.queues = (self.single, self.shared, self.dying, self.dead)
 
     def clients(self, broker: BrokerProcess, name: str, rng: random.Random) -> list[MortalClient]:
-        """Clients, to be started, that keep all of them busy."""
         most = 3000 if rng.random() < 0.2 else 150
         seed = rng.randrange(1 << 30)
         name = f"{name}.{self.kind.name}"
@@ -93,7 +92,7 @@ class Crashes:
         )
 
     def declare(self, broker: BrokerProcess) -> None:
-        """The queues, in the first life; later they have to be there."""
+        """Declare the queues in the first life, and expect them later."""
         passive = self.life > 1
         with connected(broker) as connection:
             channel = connection.channel()
@@ -137,7 +136,7 @@ class Crashes:
         return clients
 
     def live(self) -> None:
-        """One life: start, look, work, and be killed, or now and then stopped in order."""
+        """Run one life: start, check, work, and be killed, or sometimes stopped in order."""
         broker = self.start()
         clients: list[MortalClient] = []
         in_order = False
@@ -170,7 +169,7 @@ class Crashes:
 
 @pytest.fixture
 def quiet_clients() -> Iterator[None]:
-    """What clients log when their broker is killed is no news, and holds on to all they had."""
+    """Silence clients' logs of the killed broker, which also hold on to all they had."""
     loggers = [logging.getLogger(name) for name in ("pika", "proton")]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)
@@ -181,7 +180,7 @@ def quiet_clients() -> Iterator[None]:
 
 @pytest.mark.usefixtures("quiet_clients")
 def test_what_was_confirmed_survives_kills(tmp_path: Path) -> None:
-    """Queues of all types, both protocols; see `tests.support.crash_history` for what is promised."""
+    """It uses all queue types and both protocols; `tests.support.crash_history` has the guarantees."""
     began = time.monotonic()
     crashes = Crashes(tmp_path, seed=4)
     for _ in range(ROUNDS):

@@ -11,7 +11,6 @@ pytestmark = pytest.mark.usefixtures("deadline")
 
 
 def declare(channel: BlockingChannel, queue: str, kind: str, dead: str) -> None:
-    """A queue of the kind, whose dead letters go to the queue `dead`."""
     arguments = {"x-queue-type": kind, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
     channel.queue_declare(queue, durable=True, arguments=arguments)
 
@@ -21,7 +20,7 @@ def declare(channel: BlockingChannel, queue: str, kind: str, dead: str) -> None:
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "dead_letter_target")
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_dead_letters_go_into_a_stream(channel: BlockingChannel, queue: str, kind: str) -> None:
-    """A stream takes them and gives up none itself."""
+    """A stream takes dead letters and has none of its own."""
     stream = f"{queue}-stream"
     channel.queue_declare(stream, durable=True, arguments={"x-queue-type": "stream"})
     declare(channel, queue, kind, stream)

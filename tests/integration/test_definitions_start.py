@@ -58,7 +58,6 @@ def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def test_users_log_in_with_the_passwords_that_they_had(
     clients: Any, connect: Connect, rabbit: BrokerProcess, user: str, vhost: str
 ) -> None:
-    """Salted SHA-256, SHA-512 and MD5, in both protocols."""
     password = PASSWORDS[user]
     clients(rabbit, user=user, password=password, virtual_host=f"vhost:{vhost}")
     connect(rabbit, user=user, password=password, virtual_host=vhost)
@@ -73,7 +72,6 @@ def test_users_log_in_with_the_passwords_that_they_had(
 
 
 def without_vhost(content: dict[str, Any]) -> dict[str, Any]:
-    """A queue in a virtual host that nobody declared."""
     return content | {"vhosts": content["vhosts"][:1]}
 
 
@@ -90,7 +88,7 @@ def without_vhost(content: dict[str, Any]) -> dict[str, Any]:
     ids=["no file", "no JSON", "a list", "another file", "no such virtual host"],
 )
 def test_a_file_that_cannot_be_taken_over_ends_the_start(tmp_path: Path, content: Any, problem: str) -> None:
-    """One sentence on standard error that names the file and the place in it, and exit code 1."""
+    """One sentence on standard error has the file and the place in it; the exit code is 1."""
     path = str(tmp_path / "definitions.json")
     if content is not None:
         write(tmp_path, content(document()) if callable(content) else content)

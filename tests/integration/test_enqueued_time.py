@@ -47,7 +47,7 @@ class AskingEnd(BulkEnd):
 def read(
     broker: BrokerProcess, queue: str, count: int, desired: Sequence[str] = ()
 ) -> tuple[tuple[str, ...], list[bytes]]:
-    """What the broker offers, and messages, from the first on if it is a stream."""
+    """Return the offered capabilities and messages, from the first on for a stream."""
     with client_of(broker) as client:
         end = client.session.receiver(
             f"/queues/{queue}",
@@ -116,7 +116,7 @@ def test_queues_do_not_offer_what_they_do_not_keep(broker: BrokerProcess, queue:
 
 
 def test_spark_reads_the_brokers_time_and_begins_where_it_says(broker: BrokerProcess, queue: str) -> None:
-    """`startingTimestamp` means the same clock as the column, whatever publishers think the time is."""
+    """`startingTimestamp` uses the same clock as the column, whatever the publishers' clocks are."""
     declare(broker, queue)
     for _ in range(3):
         later = now_ms() + 2

@@ -25,7 +25,6 @@ def run(
     environment: Mapping[str, str] | None = None,
     timeout_s: float = 40,
 ) -> subprocess.CompletedProcess[str]:
-    """Run one example as a user would, from the repository's root."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *arguments],
         cwd=REPOSITORY,
@@ -48,7 +47,6 @@ def run(
 
 
 def url(broker: BrokerProcess) -> str:
-    """The broker's address with user and password, as the examples take it."""
     return f"amqp://guest:guest@{broker.host}:{broker.port}"
 
 
@@ -64,7 +62,7 @@ def test_all_examples_are_tested_and_listed() -> None:
 
 
 def test_simple_send_and_recv(broker: BrokerProcess, queue: str) -> None:
-    """simple_send.py, then simple_recv.py: ten messages in order, none left."""
+    """simple_recv.py receives the ten messages of simple_send.py in order and leaves none."""
     assert run("simple_send.py", url(broker), queue).stdout == f"10 messages sent to '{queue}' and accepted\n"
     broker.wait_for_counts(queue, ready=10)
     assert run("simple_recv.py", url(broker), queue).stdout.splitlines() == [
@@ -86,7 +84,7 @@ def test_simple_recv_takes_as_many_as_asked_and_leaves_the_rest(broker: BrokerPr
 
 
 def test_blocking_send_receive(broker: BrokerProcess, queue: str) -> None:
-    """blocking_send_receive.py: sent, received, given back, received again."""
+    """A message is sent, received, released and received again."""
     lines = run("blocking_send_receive.py", url(broker), queue).stdout.splitlines()
     assert lines[0] == "sent, outcome: accepted"
     assert "received: hello {'language': 'en'}" in lines
@@ -95,7 +93,7 @@ def test_blocking_send_receive(broker: BrokerProcess, queue: str) -> None:
 
 
 def test_fetch_with_timeout(broker: BrokerProcess, queue: str) -> None:
-    """fetch_with_timeout.py: a message, none, and a late one that waits until it is asked for."""
+    """The fetches yield a message, a time-out, and a late message that waited for its fetch."""
     assert run("fetch_with_timeout.py", url(broker), queue).stdout.splitlines() == [
         "fetch 1: the only message",
         "fetch 2: no message; credit left: 0",
@@ -105,7 +103,7 @@ def test_fetch_with_timeout(broker: BrokerProcess, queue: str) -> None:
 
 
 def test_stop_and_resume(broker: BrokerProcess, queue: str) -> None:
-    """stop_and_resume.py: nothing comes while it is stopped, and nothing is lost."""
+    """Nothing arrives while it is stopped, and nothing is lost."""
     lines = run("stop_and_resume.py", url(broker), queue).stdout.splitlines()
     assert lines[1] == "no credit yet: 0 messages arrived"
     assert lines[2] == "credit 20: [0, 1, 2, 3, 4] ..."
@@ -115,7 +113,7 @@ def test_stop_and_resume(broker: BrokerProcess, queue: str) -> None:
 
 
 def test_request_response(broker: BrokerProcess, queue: str) -> None:
-    """request_response.py: three answers, and the reply queue is gone afterwards."""
+    """It gets three answers, and the reply queue is gone afterwards."""
     before = reply_queues(broker)
     assert run("request_response.py", url(broker), queue).stdout.splitlines() == [
         "reply address: /queues/amq.dyn-...",
@@ -131,7 +129,7 @@ def reply_queues(broker: BrokerProcess) -> set[str]:
 
 
 def test_embedded_broker() -> None:
-    """embedded_broker.py: a broker, a client and the end of both in one program."""
+    """The example starts and ends a broker and a client in one program."""
     lines = run("embedded_broker.py").stdout.splitlines()
     assert lines[0] == "the broker listens on 127.0.0.1, on a free port"
     assert "received: hello Ada" in lines
@@ -140,7 +138,7 @@ def test_embedded_broker() -> None:
 
 
 def test_watch_credit(broker: BrokerProcess, queue: str) -> None:
-    """watch_credit.py: credit is spent, topped up at half, granted, and handed back."""
+    """Credit is spent, topped up at half, granted and handed back."""
     lines = run("watch_credit.py", url(broker), queue, "0").stdout.splitlines()
     credit = [int(line.split("sender: credit")[1].split()[0]) for line in lines]
     assert credit[:5] == [170, 150, 130, 86, 170]
@@ -157,14 +155,14 @@ def test_watch_credit(broker: BrokerProcess, queue: str) -> None:
     ],
 )
 def test_without_a_broker_the_example_says_how_to_start_one(name: str) -> None:
-    """Exit code 1 and a hint instead of a traceback."""
+    """It exits with 1 and a hint instead of a traceback."""
     # Port 1 is for nobody: a connection to it is refused at once.
     done = run(name, "amqp://guest:guest@127.0.0.1:1", "q", code=1)
     assert "make run-broker" in done.stderr
 
 
 def test_pika_publish_consume(broker: BrokerProcess, queue: str) -> None:
-    """pika_publish_consume.py: five confirmed, one returned, five received in order."""
+    """Five messages are confirmed, one is returned, and five are received in order."""
     assert run("pika_publish_consume.py", url(broker), queue).stdout.splitlines() == [
         f"5 messages confirmed for queue '{queue}'",
         "the broker returned an unroutable message",
@@ -173,7 +171,7 @@ def test_pika_publish_consume(broker: BrokerProcess, queue: str) -> None:
 
 
 def test_two_protocols(broker: BrokerProcess, queue: str) -> None:
-    """two_protocols.py: a message keeps what the other protocol can say."""
+    """A message keeps the properties that the other protocol can express."""
     assert run("two_protocols.py", url(broker), queue).stdout.splitlines() == [
         "over AMQP 1.0: b'from 0-9-1', id m-1, durable True",
         "  application-properties {'count': int32(7)}",
@@ -191,7 +189,7 @@ def test_an_example_with_pika_says_when_there_is_no_broker(name: str) -> None:
 
 @pytest.mark.long
 def test_spark_stream_says_what_is_wrong_with_a_name(broker: BrokerProcess, tmp_path: Path) -> None:
-    """spark_stream.py: in one line. That it reads a stream into Parquet is in tests/spark/test_demo.py."""
+    """The error is one line. The reading into Parquet is tested in tests/spark/test_demo.py."""
     environment = {**QUICK_SPARK, "PATH": os.environ["PATH"]}  # Spark's scripts need one
     arguments = ("spark_stream.py", url(broker), "not-a-stream", str(tmp_path))
     wrong = run(*arguments, code=1, environment=environment, timeout_s=300)

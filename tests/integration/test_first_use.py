@@ -28,14 +28,12 @@ GUEST = "Basic Z3Vlc3Q6Z3Vlc3Q="
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of a user whose shell has the virtual environment, and no setting of a broker."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("AMQP10BROKER_")}
     return {**plain, "PATH": f"{BIN}{os.pathsep}{plain.get('PATH', '')}", **more}
 
 
 @contextmanager
 def started(*words: str, **more: str) -> Iterator[subprocess.Popen[str]]:
-    """A process of the command line, ended at the end of the block."""
     with subprocess.Popen(
         [sys.executable, "-m", "amqp10broker", *words],
         env=environment(**more),
@@ -50,7 +48,7 @@ def started(*words: str, **more: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def ports_in(file: Path, process: subprocess.Popen[str]) -> dict[str, Any]:
-    """The ports of a ready file, once the broker has removed what was there and has written its own."""
+    """Return the ports of the ready file, once the broker has replaced an old one."""
     while True:
         assert process.poll() is None
         try:
@@ -60,7 +58,7 @@ def ports_in(file: Path, process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def test_without_a_command_it_serves_and_prints_five_lines() -> None:
-    """Where it listens with the login, the page, that all is in memory, and how to go on."""
+    """The lines have address and login, the page, the note on memory, and the next step."""
     with started(AMQP10BROKER_PORT="0") as process:
         lines = [process.stdout.readline().rstrip("\n") for _ in range(5)]
         url = lines[0].rpartition(" ")[2]
@@ -106,7 +104,6 @@ def test_a_ready_file_that_cannot_be_written_ends_the_start_with_a_sentence(tmp_
 
 
 def test_a_block_runs_a_broker_for_blocking_code() -> None:
-    """Two at once, each with its own ports; both are gone after the block."""
     with running(max_link_credit=10) as one, running(data_dir=None, http=False) as other:
         assert one.port != other.port
         assert other.http_url is None
@@ -133,7 +130,6 @@ def run(*command: str | Path, folder: Path = REPOSITORY, **more: str) -> str:
 
 
 def test_django_runs_tests_with_a_broker(tmp_path: Path) -> None:
-    """The runner of the example, in a project of one test."""
     (tmp_path / "conf.py").write_text(
         "SECRET_KEY = 'a'\nUSE_TZ = True\nTEST_RUNNER = 'django_runner.BrokerRunner'\n"
     )
@@ -167,7 +163,7 @@ def test_django_runs_tests_with_a_broker(tmp_path: Path) -> None:
 def test_programs_of_other_languages_start_a_broker(
     tool: str, arguments: tuple[str, ...], expected: str
 ) -> None:
-    """They wait for the ready file, and find the port in it."""
+    """They wait for the ready file, and read the port from it."""
     found = shutil.which(tool, path=environment()["PATH"])
     if found is None or (tool == "java" and shutil.which("javac") is None):
         pytest.skip(f"{tool} is not installed")
@@ -185,7 +181,6 @@ def test_programs_of_other_languages_start_a_broker(
 def test_two_brokers_with_one_port_get_a_sentence_that_says_what_to_do(
     setting: str, said: str, tmp_path: Path
 ) -> None:
-    """The second one; the first goes on."""
     file = tmp_path / "ready.json"
     first = ("serve", "--port", "0", "--http-port", "0", "--prometheus-port", "0", "--ready-file", str(file))
     with started(*first) as one:
@@ -215,7 +210,7 @@ def test_a_port_that_is_taken_while_the_broker_starts_is_a_sentence_too() -> Non
 
 
 def test_the_lines_of_curl_do_what_the_page_says(tmp_path: Path) -> None:
-    """Each as it stands, but for the port; what the queue gives is what was published."""
+    """Only the port is changed; the message got from the queue is the published one."""
     curl = shutil.which("curl")
     if curl is None:
         pytest.skip("curl is not installed")

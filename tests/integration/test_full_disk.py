@@ -113,7 +113,7 @@ def _queues(broker: BrokerProcess, connect: Connected) -> None:
 
 
 def _publish_until_held(broker: BrokerProcess, connect: Connected) -> int:
-    """Publish until even what was allocated beside the reserve is used up; how many."""
+    """Publish until even the space allocated beside the reserve is used; return the number."""
     channel = connect(broker).channel()
     published = 0
     while not _alarms(broker):
@@ -191,7 +191,7 @@ def _alarms(broker: BrokerProcess) -> list[str]:
 
 
 def _stop(broker: BrokerProcess, opened: list[BlockingConnection]) -> None:
-    """In order; the log says that the disk is full, and of no other fault."""
+    """Stop in order; the log reports the full disk, and no other fault."""
     broker.terminate()
     assert broker.wait_ended() == 0
     faults = [entry for entry in broker.log if entry["level"] in ("error", "critical")]

@@ -12,22 +12,8 @@ from random import Random
 import pytest
 
 from amqp10broker.protocols.amqp10.performatives import Accepted, Close, End, Flow, Transfer
+from tests.support import rawframes
 from tests.support.broker_process import BrokerProcess
-from tests.support.rawframes import (
-    AMQP_HEADER,
-    SASL_HEADER,
-    attach_receiver,
-    attach_sender,
-    begin,
-    body_of,
-    credit,
-    disposition,
-    flow,
-    frame,
-    login,
-    open_frame,
-    transfer,
-)
 from tests.support.rawsocket import RawSocket
 
 MESSAGE_BYTES_MAX = 1_000_000
@@ -35,7 +21,7 @@ MESSAGE_BYTES_MAX = 1_000_000
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """One process for all tests: each of them must leave it alive."""
+    """One process serves all tests; each of them must leave it alive."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
@@ -48,7 +34,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(autouse=True)
 def lives_on(broker: BrokerProcess) -> Iterator[None]:
-    """After every test: the process is there, logged no fault of its own, and serves a client."""
+    """After every test the process runs, has logged no fault of its own, and serves a client."""
     since = len(broker.log)
     yield
     round_trip(broker)
@@ -58,11 +44,11 @@ def lives_on(broker: BrokerProcess) -> Iterator[None]:
 def round_trip(broker: BrokerProcess, queue: str = "well-behaved") -> None:
     with RawSocket(broker.port) as client:
         client.open()
-        client.send(attach_sender(0, queue), attach_receiver(1, queue))
+        client.send(rawframes.attach_sender(0, queue), rawframes.attach_receiver(1, queue))
         client.until(Flow)
-        client.send(transfer(0, 0, b"hello"), credit(1, 1))
-        assert body_of(client.until(Transfer).payload) == b"hello"
-        client.send(disposition(0, state=Accepted()), frame(0, Close()))
+        client.send(rawframes.transfer(0, 0, b"hello"), rawframes.credit(1, 1))
+        assert rawframes.body_of(client.until(Transfer).payload) == b"hello"
+        client.send(rawframes.disposition(0, state=Accepted()), rawframes.frame(0, Close()))
         client.until(Close)
 
 
@@ -82,16 +68,16 @@ BOMB = b"\xf0\x00\x00\x00\x05\xff\xff\xff\xff\x40"
 
 
 def test_connections_that_vanish_at_any_point_leave_nothing_behind(broker: BrokerProcess) -> None:
-    """Reset or closed after any prefix of a good conversation."""
+    """The client resets or closes after any prefix of a valid conversation."""
     conversation = b"".join(
         [
-            login(),
-            open_frame(),
-            begin(),
-            attach_sender(0, "vanishing"),
-            transfer(0, 0, b"x" * 100, settled=True, more=True),
-            attach_receiver(1, "vanishing"),
-            credit(1, 10),
+            rawframes.login(),
+            rawframes.open_frame(),
+            rawframes.begin(),
+            rawframes.attach_sender(0, "vanishing"),
+            rawframes.transfer(0, 0, b"x" * 100, settled=True, more=True),
+            rawframes.attach_receiver(1, "vanishing"),
+            rawframes.credit(1, 10),
         ]
     )
     for at, cut in enumerate(range(0, len(conversation), 23)):
@@ -106,37 +92,38 @@ def test_connections_that_vanish_at_any_point_leave_nothing_behind(broker: Broke
 
 PHASES = {
     "before the header": b"",
-    "after the SASL header": SASL_HEADER,
-    "after login": login(),
-    "after the AMQP header": login() + AMQP_HEADER,
-    "after open": login() + open_frame(),
-    "after begin": login() + open_frame() + begin(0),
-    "after attach": login()
-    + open_frame()
-    + begin(0)
-    + attach_sender(0, "garbage")
-    + attach_receiver(1, "garbage"),
+    "after the SASL header": rawframes.SASL_HEADER,
+    "after login": rawframes.login(),
+    "after the AMQP header": rawframes.login() + rawframes.AMQP_HEADER,
+    "after open": rawframes.login() + rawframes.open_frame(),
+    "after begin": rawframes.login() + rawframes.open_frame() + rawframes.begin(0),
+    "after attach": rawframes.login()
+    + rawframes.open_frame()
+    + rawframes.begin(0)
+    + rawframes.attach_sender(0, "garbage")
+    + rawframes.attach_receiver(1, "garbage"),
 }
 
 
 @pytest.mark.parametrize("phase", list(PHASES))
 def test_garbage_at_any_phase_ends_with_a_closed_socket(broker: BrokerProcess, phase: str) -> None:
-    """Seeded random bytes, alone, as frame bodies and as one changed byte in good frames."""
+    """Seeded random bytes come alone, as frame bodies, and as one changed byte in valid frames."""
     random = Random(phase)
     good = [
-        begin(1),
-        attach_sender(3, "g"),
-        credit(1, 5),
-        transfer(0, 0, b"x"),
-        disposition(0, 9),
-        frame(0, End()),
+        rawframes.begin(1),
+        rawframes.attach_sender(3, "g"),
+        rawframes.credit(1, 5),
+        rawframes.transfer(0, 0, b"x"),
+        rawframes.disposition(0, 9),
+        rawframes.frame(0, End()),
     ]
     for number in range(40):
         if number % 3 == 0:
             said = random.randbytes(random.randint(1, 600))
         elif number % 3 == 1:
             said = b"".join(
-                frame(random.randint(0, 2), random.randbytes(random.randint(1, 60))) for _ in range(3)
+                rawframes.frame(random.randint(0, 2), random.randbytes(random.randint(1, 60)))
+                for _ in range(3)
             )
         else:
             damaged = bytearray(b"".join(random.choices(good, k=4)))
@@ -165,7 +152,7 @@ HELD_BYTES_MAX = (HALF_OPEN + LORIS + BOMBS) * IDLE_BYTES + GIANT * GIANT_BYTES 
 def test_a_thousand_hostile_connections_hold_memory_and_a_good_client_works_meanwhile(
     broker: BrokerProcess,
 ) -> None:
-    """Half-open handshakes, slow loris, giant frames, array bombs and flooders that never read."""
+    """They are half-open handshakes, slow loris, giant frames, array bombs and floods without reads."""
     before = broker.resident_bytes
     clients: list[RawSocket] = []
     phases = [said for name, said in PHASES.items() if name not in ("after begin", "after attach")]
@@ -175,7 +162,7 @@ def test_a_thousand_hostile_connections_hold_memory_and_a_good_client_works_mean
             client.send(phases[number % len(phases)])
         loris = [RawSocket(broker.port) for _ in range(LORIS)]
         clients += loris
-        slow = login() + open_frame() + attach_sender(0, "x" * 200)
+        slow = rawframes.login() + rawframes.open_frame() + rawframes.attach_sender(0, "x" * 200)
         for _ in range(GIANT):
             clients.append(client := RawSocket(broker.port))
             client.open(channels=1)
@@ -183,8 +170,8 @@ def test_a_thousand_hostile_connections_hold_memory_and_a_good_client_works_mean
         for _ in range(BOMBS):
             clients.append(client := RawSocket(broker.port))
             client.open(channels=0)
-            client.send(frame(0, list8(0x10, b"\xa1\x01x" + b"\x40" * 6 + BOMB, 8)))
-        flood = flow(0, echo=True) * 1_500
+            client.send(rawframes.frame(0, list8(0x10, b"\xa1\x01x" + b"\x40" * 6 + BOMB, 8)))
+        flood = rawframes.flow(0, echo=True) * 1_500
         flooders = []
         for _ in range(FLOODERS):
             clients.append(client := RawSocket(broker.port, receive_bytes=4_096))

@@ -23,7 +23,7 @@ def opened(port: int) -> socket.socket:
 
 
 def answered(client: socket.socket) -> bool:
-    """Whether a request is answered; otherwise the connection was closed as it was accepted."""
+    """Return whether a request is answered; otherwise the broker closed the connection on accept."""
     try:
         client.sendall(b"GET /api/version HTTP/1.1\r\nhost: h\r\n\r\n")
         return client.recv(65_536).startswith(b"HTTP/1.1 401")
@@ -32,7 +32,7 @@ def answered(client: socket.socket) -> bool:
 
 
 def test_a_thousand_open_connections_of_http_leave_others_alone(tmp_path: Path) -> None:
-    """One more is closed at once; AMQP goes on; when they have gone there is room again."""
+    """One more is closed at once and AMQP is served; after they close there is room again."""
     broker = BrokerProcess(tmp_path, "--http-port", "0")
     clients: list[socket.socket] = []
     try:

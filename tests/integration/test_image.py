@@ -25,7 +25,7 @@ def healthy(image: Stage) -> bool:
 
 
 def test_the_image_serves_and_answers_its_health_check(tmp_path: Path) -> None:
-    """Its user owns nothing but its data; it is configured as RabbitMQ's image, and stops by SIGTERM."""
+    """Its user owns only its data; it is configured as RabbitMQ's image, and SIGTERM stops it."""
     image = make_image(tmp_path)
     assert image.user == 10001
     image.environment |= {"RABBITMQ_DEFAULT_USER": "ann", "RABBITMQ_DEFAULT_PASS": "a-password"}

@@ -100,7 +100,6 @@ TOPICS = {
 
 @pytest.fixture(scope="module")
 def results(shared_broker: BrokerProcess, jms: Jms) -> dict[str, str]:
-    """One run of the program for all its cases."""
     return jms.run("Topics", shared_broker.port, f"jms{os.getpid()}.")
 
 

@@ -14,7 +14,7 @@ KINDS = pytest.mark.parametrize("kind", ["classic", "quorum", "stream"])
 
 
 def from_the_first(receiver: Link) -> None:
-    """A stream's consumer that begins at the oldest message."""
+    """The stream's consumer begins at the oldest message."""
     receiver.source.filter.put_dict(
         {symbol("offset"): Described(symbol("rabbitmq:stream-offset-spec"), "first")}
     )

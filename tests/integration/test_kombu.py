@@ -44,7 +44,7 @@ def drain(connection: Connection, condition: Callable[[], Any], what: str) -> No
 def test_a_producer_and_a_consumer(
     kombu: Connection, queue: str, serializer: str, compression: str | None
 ) -> None:
-    """Serialized and compressed bodies, declared by the producer, acknowledged by the consumer."""
+    """The producer declares and sends serialized and compressed bodies; the consumer acknowledges them."""
     exchange = Exchange(queue, "direct", durable=False, auto_delete=True)
     declared = Queue(queue, exchange, routing_key="k", exclusive=True)
     payload = {"text": "grün", "numbers": [1, 2.5, None], "deep": {"true": True}}
@@ -105,7 +105,6 @@ def test_qos_is_per_consumer(kombu: Connection) -> None:
 
 
 def test_heartbeat_check(url: str, deadline: None) -> None:
-    """kombu's own checks at twice the rate, with nothing wrong."""
     with Connection(url, heartbeat=10) as connection:
         connection.connect()
         assert connection.get_heartbeat_interval() == 10

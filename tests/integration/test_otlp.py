@@ -68,7 +68,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def publish(broker: BrokerProcess) -> None:
-    """A message in a trace, which is consumed and acknowledged."""
+    """Publish a traced message, then consume and acknowledge it."""
     connection = BlockingConnection(parameters(broker))
     channel = connection.channel()
     channel.confirm_delivery()
@@ -82,7 +82,7 @@ def publish(broker: BrokerProcess) -> None:
 
 
 def test_traces_and_metrics_reach_a_receiver(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Named as the broker is; what waits is sent before the process ends."""
+    """The service has the broker's name; pending data is sent before the process ends."""
     broker = start_broker(
         *("--otel-endpoint", receiver.url, "--otel-metrics-interval-ms", "1000"),
         *("--otel-service-name", "shop", "--container-id", "node-7"),

@@ -43,7 +43,7 @@ ADA: Final = pika.PlainCredentials("ada", PASSWORD)
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """One for all: users of each tag, queues of hostile names, and a virtual host with ten thousand."""
+    """It has users of each tag, queues with hostile names, and a virtual host with ten thousand queues."""
     folder = tmp_path_factory.mktemp("page")
     settings: dict[str, Any] = {"durable": True, "auto_delete": False, "arguments": {}}
     definitions = {
@@ -110,7 +110,7 @@ def row(page: Page, text: str) -> Locator:
 def test_a_wrong_login_is_refused_with_a_reason_and_a_right_one_lets_in(
     pages: Pages, broker: BrokerProcess
 ) -> None:
-    """The password is asked for again, and the user's name stays."""
+    """The page asks for the password again and keeps the user's name."""
     page = pages.open(address_of(broker))
     log_in(page, "ada", "wrong")
     expect(page.get_by_role("alert")).to_contain_text("does not know this user with this password")
@@ -137,7 +137,7 @@ def test_a_wrong_login_is_refused_with_a_reason_and_a_right_one_lets_in(
 def test_navigation_is_that_of_the_tags(
     pages: Pages, broker: BrokerProcess, user: str, sees: set[str], not_there: set[str]
 ) -> None:
-    """What the API would refuse is not offered."""
+    """The page offers nothing that the API would refuse."""
     page = pages.open(address_of(broker))
     log_in(page, user)
     links = page.get_by_role("navigation", name="Views").get_by_role("link")
@@ -151,7 +151,6 @@ def test_navigation_is_that_of_the_tags(
 
 
 def test_a_queue_is_declared_published_to_read_purged_and_deleted(ada: Page, broker: BrokerProcess) -> None:
-    """All by the page, and the broker has done it."""
     view(ada, "Queues")
     ada.get_by_role("button", name="Declare a queue").click()
     dialog = ada.get_by_role("dialog")
@@ -189,7 +188,7 @@ def test_a_queue_is_declared_published_to_read_purged_and_deleted(ada: Page, bro
 
 
 def test_a_refusal_of_the_broker_is_shown_and_nothing_is_lost(ada: Page) -> None:
-    """The form stays, with what was filled in."""
+    """The form stays open with its values."""
     view(ada, "Queues")
     ada.get_by_role("button", name="Declare a queue").click()
     dialog = ada.get_by_role("dialog")
@@ -204,7 +203,7 @@ def test_a_refusal_of_the_broker_is_shown_and_nothing_is_lost(ada: Page) -> None
 
 @pytest.mark.parametrize("name", HOSTILE, ids=["markup", "script", "direction", "lines", "path", "long"])
 def test_a_hostile_name_is_text_everywhere(ada: Page, broker: BrokerProcess, name: str) -> None:
-    """In the list, in the address, in the title and in dialogues; nothing of it runs."""
+    """The list, the address, the title and dialogues show it as text; none of it is executed."""
     before = ada.evaluate("document.scripts.length + document.images.length")
     ada.get_by_label("Virtual host").select_option("/")
     view(ada, "Queues")
@@ -227,7 +226,7 @@ def test_a_hostile_name_is_text_everywhere(ada: Page, broker: BrokerProcess, nam
 
 
 def test_ten_thousand_queues_are_paged_and_found_by_name(ada: Page) -> None:
-    """The browser has some rows of them at a time."""
+    """The browser holds only some of the rows at a time."""
     ada.get_by_label("Virtual host").select_option("many")
     view(ada, "Queues")
     expect(ada.get_by_text("10,000", exact=False).first).to_be_visible()
@@ -238,7 +237,6 @@ def test_ten_thousand_queues_are_paged_and_found_by_name(ada: Page) -> None:
 
 
 def test_what_changes_is_seen_without_loading_again(ada: Page, broker: BrokerProcess) -> None:
-    """Messages that a client publishes, and a queue that it declares."""
     ada.get_by_label("Virtual host").select_option("/")
     view(ada, "Queues")
     with pika.BlockingConnection(
@@ -305,7 +303,6 @@ def test_nodes_show_what_an_upgrade_changes(ada: Page, broker: BrokerProcess) ->
 
 
 def test_every_view_shows_what_the_api_says(ada: Page, broker: BrokerProcess) -> None:
-    """Nothing is left out of the navigation, and no view complains."""
     broker.ask("set-policy", name="limits", pattern="^none$", definition={"max-length": 5})
     parameters = pika.ConnectionParameters(
         broker.host, broker.port, credentials=ADA, client_properties={"connection_name": "the one to see"}
@@ -346,7 +343,7 @@ def test_it_is_served_below_a_prefix_over_tls(pages: Pages, tmp_path: Path) -> N
 
 
 def test_it_says_that_the_broker_is_gone_and_comes_back_with_it(pages: Pages, tmp_path: Path) -> None:
-    """Without loading again: the same tab goes on."""
+    """The same tab continues without a reload."""
     arguments = ("--http-port", str(free_ports(1)), "--data-dir", str(tmp_path / "data"))
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()

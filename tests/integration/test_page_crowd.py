@@ -29,7 +29,7 @@ ROWS_MAX: Final = 600
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """With clients of which each has a link that waits for credit."""
+    """Each of the broker's clients has a link that waits for credit."""
     folder = tmp_path_factory.mktemp("crowd")
     settings: dict[str, Any] = {"vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
     definitions = {

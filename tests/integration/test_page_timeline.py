@@ -51,7 +51,7 @@ def logged_in(pages: Pages, broker: BrokerProcess, where: str, **window: Any) ->
 
 
 def some_traffic(client: RawSocket) -> None:
-    """Transfers, grants, settlements, a drain with an echo, a window; each waits for its effect."""
+    """Make transfers, grants, settlements, a drain with an echo, a window; wait for each effect."""
     client.send(*[transfer(0, number, b"body %d" % number) for number in range(30)])
     for first, count in ((0, 10), (10, 5), (15, 12)):
         client.send(credit(1, count, delivery_count=first))
@@ -93,7 +93,7 @@ class Ledger:
 def test_each_step_of_a_curve_is_a_frame_of_the_trace(
     broker: BrokerProcess, pages: Pages, tmp_path: Path
 ) -> None:
-    """Frame by frame, both ways; credit and delivery-count are what the trace's frames make of them."""
+    """Credit and delivery-count follow from the trace's frames, frame by frame in both directions."""
     broker.ask("declare-queue", name="q")
     file = tmp_path / "trace"
     with RawSocket(broker.port).open() as client:
@@ -167,9 +167,8 @@ def test_each_step_of_a_curve_is_a_frame_of_the_trace(
 def test_a_stall_is_seen_explained_and_gone_when_the_client_grants(
     broker: BrokerProcess, pages: Pages
 ) -> None:
-    """It stands among what waits, and in the link's timeline, which draws the grant that ends it.
-
-    A timeline that the broker has ended is begun anew.
+    """The page lists the stall and draws the grant that ends it in the link's timeline. A timeline that the
+    broker has ended is begun anew.
     """
     broker.ask("declare-queue", name="stalled")
     page = logged_in(pages, broker, "waiting")
@@ -232,7 +231,7 @@ def value_at(curve: dict[str, Any], number: int) -> Any:
 def test_answers_that_overlap_make_one_timeline_and_lost_steps_a_gap(
     broker: BrokerProcess, pages: Pages
 ) -> None:
-    """A stream that begins again tells from the beginning: no step stands twice. What is lost is said."""
+    """A stream that restarts sends all steps again; no step appears twice. Lost steps are reported."""
     page = logged_in(pages, broker, "overview")
     watched = {"began_ns": 5_000_000_000, "began_at_ns": 0}
 

@@ -27,7 +27,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[str]:
-    """The example's URL, with rhea beside it; where the browser asks for an icon there is one."""
+    """The example's URL also serves rhea, and an icon where the browser requests one."""
     need_rhea()
     shutil.copy(REPOSITORY / "examples" / PAGE, tmp_path)
     shutil.copy(MODULES / "rhea" / "dist" / "rhea.min.js", tmp_path)

@@ -45,12 +45,11 @@ class Select:
             self.connection.close()
 
     def assert_done(self) -> None:
-        """The client closed the connection, and nothing else ended it."""
+        """Check that the client closed the connection, and that nothing else ended it."""
         assert isinstance(self.ended, pika.exceptions.ConnectionClosedByClient), self.ended
 
 
 def test_the_select_loop_publishes_and_consumes(broker: BrokerProcess, queue: str) -> None:
-    """Everything asynchronous on one channel: declare, bind, confirm, consume, acknowledge, cancel, close."""
     bodies: list[bytes] = []
     acked: list[int] = []
     count = 500
@@ -85,7 +84,7 @@ def test_the_select_loop_publishes_and_consumes(broker: BrokerProcess, queue: st
 
 
 def test_all_channels_that_tune_allows_are_opened(broker: BrokerProcess) -> None:
-    """2047 at once; each answers; the next one the client itself refuses."""
+    """All 2047 are open at once and each answers; the client itself refuses the next."""
     opened: list[int] = []
 
     def scene(select: Select) -> None:

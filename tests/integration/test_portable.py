@@ -44,7 +44,7 @@ def publish(broker: BrokerProcess, queue: str, *bodies: str) -> None:
 
 
 def is_closed_after(stream: socket.socket, data: bytes) -> bool:
-    """Whether it is closed without an answer, at any moment from the first byte on."""
+    """Return whether it is closed without an answer, at any moment from the first byte on."""
     try:
         stream.sendall(data)
         stream.shutdown(socket.SHUT_WR)
@@ -54,7 +54,7 @@ def is_closed_after(stream: socket.socket, data: bytes) -> bool:
 
 
 def test_commands_reach_a_broker_in_memory_by_a_port_and_a_secret(tmp_path: Path) -> None:
-    """The file of the admin socket is for its owner only, and it is gone with the broker."""
+    """Only its owner can read the admin socket's file, which is removed when the broker ends."""
     broker = start(tmp_path)
     try:
         file = Path(broker.admin_socket)
@@ -77,7 +77,7 @@ def test_commands_reach_a_broker_in_memory_by_a_port_and_a_secret(tmp_path: Path
 
 
 def test_what_was_confirmed_is_there_after_a_kill(tmp_path: Path) -> None:
-    """Of each kind of queue, from files that cannot be removed or renamed while they are open."""
+    """This covers each kind of queue, with files that cannot be removed or renamed while open."""
     data = ("--data-dir", str(tmp_path / "data"))
     broker = start(tmp_path, *data)
     there = ("--admin-socket", broker.admin_socket)
@@ -97,7 +97,7 @@ def test_what_was_confirmed_is_there_after_a_kill(tmp_path: Path) -> None:
 
 
 def test_files_are_replaced_and_removed_while_the_broker_runs(tmp_path: Path) -> None:
-    """The catalog is written anew, journal files are given up, a stream is deleted: no file is open then."""
+    """No file is open when the catalog is rewritten, journal files are removed or a stream is deleted."""
     data = tmp_path / "data"
     broker = start(tmp_path, "--data-dir", str(data))
     try:
@@ -132,7 +132,7 @@ def test_files_are_replaced_and_removed_while_the_broker_runs(tmp_path: Path) ->
 def test_windows_fills_a_structure_that_says_its_size(
     monkeypatch: pytest.MonkeyPatch, call: str, index: int, read: Any
 ) -> None:
-    """By the layouts of MEMORYSTATUSEX and PROCESS_MEMORY_COUNTERS; a call that fails has no figure."""
+    """Layouts are MEMORYSTATUSEX and PROCESS_MEMORY_COUNTERS; a failed call yields no figure."""
     done = [1]
 
     def fill(*given: Any) -> int:

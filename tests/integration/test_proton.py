@@ -15,10 +15,9 @@ from tests.support.proton_client import ProtonClient
 def test_stop_while_deliveries_are_on_the_wire(
     broker: BrokerProcess, client: ProtonClient, queue: str
 ) -> None:
-    """Deliveries that cross the stop are taken; the broker does not send beyond what it had sent by then.
-
-    proton's own count of credit is then negative, and it writes that as link-credit 2**32 - n in its
-    next flow, counted from a higher delivery-count: read as what it is, a limit that is not new.
+    """Deliveries that cross the stop are taken; the broker sends no more than it had sent by then. proton's
+    credit is then negative, and its next flow has link-credit 2**32 - n, counted from a higher delivery-
+    count; the broker reads it as a limit that is not new.
     """
     sender = client.sender(queue)
     sender.send(*[Message(body=b"x" * 2000)] * 2000)
@@ -35,7 +34,7 @@ def test_stop_while_deliveries_are_on_the_wire(
 
 
 def test_clients_hear_of_a_shutdown(start_broker: StartBroker, clients: Any, queue: str) -> None:
-    """SIGTERM: every client gets a close with amqp:connection:forced, and the broker ends with 0, soon."""
+    """On SIGTERM each client gets a close with amqp:connection:forced; the broker soon exits with 0."""
     broker = start_broker("--shutdown-timeout-ms", "60000")
     sending, receiving, idle = (clients(broker) for _ in range(3))
     sender = sending.sender(queue)
@@ -56,7 +55,7 @@ def test_clients_hear_of_a_shutdown(start_broker: StartBroker, clients: Any, que
 def test_one_mebibyte_through_every_frame_size(
     broker: BrokerProcess, clients: Any, queue: str, frame_size: int | None
 ) -> None:
-    """Section 2.6.14: messages are cut by the peer's max-frame-size, 512 bytes being the least."""
+    """Section 2.6.14: the peer's max-frame-size, at least 512 bytes, cuts messages into transfers."""
     client = clients(broker, **({} if frame_size is None else {"max_frame_size": frame_size}))
     body = bytes(range(256)) * 4096
     outcomes = client.sender(queue).send(*[Message(body=body, inferred=True)] * 2)
@@ -66,14 +65,14 @@ def test_one_mebibyte_through_every_frame_size(
 
 
 def kept(link: Link) -> None:
-    """It is to outlive its connection by half a minute."""
+    """The kept link outlives its connection by half a minute."""
     terminus = link.source if link.is_receiver else link.target
     terminus.timeout = 30
     terminus.expiry_policy = Terminus.EXPIRE_WITH_CONNECTION
 
 
 def test_proton_reads_what_is_granted(client: ProtonClient, queue: str) -> None:
-    """It has no maps, so that its links are kept and begin anew: what it left unsettled comes again."""
+    """proton has no maps, so its kept links begin anew and unsettled deliveries come again."""
     sender = client.sender(queue, apply=[kept])
     granted = sender.link.remote_target
     assert (granted.timeout, granted.expiry_policy) == (30, Terminus.EXPIRE_WITH_CONNECTION)

@@ -21,8 +21,6 @@ def _url(broker: BrokerProcess) -> str:
 
 
 def test_transactions(broker: BrokerProcess, queue: str) -> None:
-    """proton's own transactions: what is committed is there as a whole, what is aborted is not."""
-
     class Transacted(MessagingHandler, TransactionHandler):
         def __init__(self) -> None:
             super().__init__(auto_accept=False)
@@ -97,7 +95,6 @@ class _Receiving(MessagingHandler):
 def test_event_driven_client_ends_when_an_operator_closes_its_connection(
     broker: BrokerProcess, queue: str
 ) -> None:
-    """Proton answers the close, and its loop ends by itself."""
     handler = _Receiving(broker, queue)
     thread = threading.Thread(target=Container(handler).run, daemon=True)
     thread.start()
@@ -110,7 +107,6 @@ def test_event_driven_client_ends_when_an_operator_closes_its_connection(
 
 
 def test_reconnecting_client_goes_on_after_a_restart(start_broker: StartBroker, queue: str) -> None:
-    """proton reconnects by itself: after a broker on the same port is back, its links work again."""
     port = free_ports(1)
     first = start_broker("--port", str(port))
     brokers = [first]

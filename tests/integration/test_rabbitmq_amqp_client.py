@@ -110,7 +110,7 @@ def consume(
     settle: Callable[[Any, Any], None] | None,
     options: ConsumerOptions | None = None,
 ) -> Collect:
-    """Consume on a connection of its own; closing it writes what was settled last."""
+    """Consume on a separate connection; closing it writes the last settlements."""
     connection = environment.connection()
     connection.dial()
     handler = Collect(count, settle)
@@ -144,7 +144,7 @@ def within(limit_s: float) -> Iterator[None]:
 def test_a_queue_is_deleted_under_links_of_its_session(
     connection: Connection, management: Management, queue: str, kind: Any
 ) -> None:
-    """The answer comes before their detach, which this client would take for its failure."""
+    """The answer precedes their detach, which this client would take for its failure."""
     management.declare_queue(kind(name=queue))
     address = AddressHelper.queue_address(queue)
     connection.consumer(address)
@@ -154,7 +154,7 @@ def test_a_queue_is_deleted_under_links_of_its_session(
 
 
 def test_a_classic_queue_is_declared_again_and_deleted(management: Management, queue: str) -> None:
-    """What was asked for comes back as queue_info."""
+    """queue_info returns the arguments that were requested."""
     wanted = ClassicQueueSpecification(name=queue, max_len=100, dead_letter_exchange="amq.fanout")
     for _ in range(2):
         assert management.declare_queue(wanted) is wanted
@@ -180,7 +180,6 @@ def test_a_classic_queue_is_declared_again_and_deleted(management: Management, q
 def test_through_exchanges_to_a_queue(
     management: Management, connection: Connection, environment: Environment, exchange: str, queue: str
 ) -> None:
-    """Exchange to exchange to queue; what no binding wants is released."""
     inner = f"{exchange}-inner"
     management.declare_exchange(ExchangeSpecification(name=exchange, exchange_type=ExchangeType.topic))
     management.declare_exchange(ExchangeSpecification(name=inner, exchange_type=ExchangeType.fanout))
@@ -208,8 +207,9 @@ def test_through_exchanges_to_a_queue(
 def test_a_consumer_knows_when_it_is_there_whether_it_is_the_active_one(
     management: Management, environment: Environment, queue: str
 ) -> None:
-    """The client reads nothing between its attach and its consuming: what it is told stands behind the
-    attach, in the same write."""
+    """The client reads nothing between attach and consuming: the flow with the state is behind the attach,
+    in the same write.
+    """
     management.declare_queue(QuorumQueueSpecification(name=queue, single_active_consumer=True))
     told: list[list[bool]] = [[], []]
     for number in range(2):
@@ -226,7 +226,7 @@ def test_a_consumer_knows_when_it_is_there_whether_it_is_the_active_one(
 def test_direct_reply_to(
     connection: Connection, environment: Environment, management: Management, broker: BrokerProcess
 ) -> None:
-    """A queue without memory, whose name the broker gives; the management node knows it."""
+    """The broker names the queue, which stores nothing; the management node finds it."""
     requester = environment.connection()
     requester.dial()
     handler = Collect(1, None)
@@ -257,7 +257,7 @@ def test_direct_reply_to(
 
 @pytest.fixture
 def stream(management: Management, connection: Connection, queue: str) -> Iterator[str]:
-    """A stream with the messages 0 .. 19, with an application property n and a subject, in 20 chunks."""
+    """The stream has messages 0 .. 19, with an application property n and a subject, in 20 chunks."""
     management.declare_queue(StreamSpecification(name=queue))
     publisher = connection.publisher(AddressHelper.queue_address(queue))
     for number in range(20):
@@ -309,7 +309,6 @@ def stream(management: Management, connection: Connection, queue: str) -> Iterat
 def test_rabbitmqs_client_reads_what_it_asks_for(
     environment: Environment, stream: str, options: dict[str, Any], expected: list[int]
 ) -> None:
-    """Its options for streams, one by one."""
     handler = consume(environment, stream, len(expected), None, StreamConsumerOptions(**options))
     assert [int(each["x-stream-offset"]) for each in handler.annotations] == expected
 

@@ -25,7 +25,7 @@ Tools = Callable[[str], tuple[int, str, str]]
 
 @pytest.fixture
 def tools(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Tools:
-    """Runs one line, and returns exit code and standard output."""
+    """Run one line, and return its exit code and standard output."""
     monkeypatch.setenv("AMQP10BROKER_PORT", str(broker.port))
     monkeypatch.setenv("AMQP10BROKER_ADMIN_SOCKET", str(broker.admin_socket))
 
@@ -79,7 +79,7 @@ CALLS = {
 
 
 def test_the_calls_of_compose_files_and_guides_work_as_they_are_written(tools: Tools) -> None:
-    """In this order, from one start; each with exit code 0."""
+    """They run in this order after one start; each has exit code 0."""
     for line, expected in CALLS.items():
         code, out, errors = tools(line)
         assert (code, errors) == (0, ""), line
@@ -123,7 +123,7 @@ def test_a_tool_waits_for_a_broker_that_starts_and_gives_up_in_time(
 
 @pytest.fixture
 def image(tmp_path: Path) -> dict[str, str]:
-    """The environment of a container: the tools under RabbitMQ's names, a configuration, ports of its own."""
+    """The container's environment has RabbitMQ's tool names, a configuration and its own ports."""
     bin = tmp_path / "bin"
     bin.mkdir()
     for tool in TOOLS:
@@ -156,7 +156,7 @@ def image(tmp_path: Path) -> dict[str, str]:
 
 
 def test_the_server_is_configured_as_the_image_of_rabbitmq(image: dict[str, str]) -> None:
-    """Its variables, rabbitmq.conf, conf.d and definitions; the log has the line for which tools wait."""
+    """It reads variables, rabbitmq.conf, conf.d and definitions; the log has the line tools wait for."""
     with subprocess.Popen(
         ["rabbitmq-server"], env=image, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as server:
@@ -181,7 +181,7 @@ def test_the_server_is_configured_as_the_image_of_rabbitmq(image: dict[str, str]
 
 
 def test_the_containerfile_has_every_tool_and_the_servers_start() -> None:
-    """The names of the tools stand in one table; the image links each of them."""
+    """One table lists the names of the tools; the image links each of them."""
     text = (REPOSITORY / "docs" / "operating" / "Containerfile").read_text()
     linked = text.partition("for tool in ")[2].partition(";")[0].replace("\\", " ").split()
     assert tuple(linked) == TOOLS

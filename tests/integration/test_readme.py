@@ -32,7 +32,7 @@ def commands() -> list[str]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder like the repository's root, for what the commands write."""
+    """The commands write into this folder, which is laid out like the repository's root."""
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     programs = tmp_path / ".venv" / "bin"
     programs.mkdir(parents=True)
@@ -44,7 +44,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_the_commands_of_the_readme_work_from_top_to_bottom(home: Path) -> None:
-    """Each ends with 0; the broker has another port than 5672, and its URL is said once."""
+    """Each exits with 0; the broker's port is not 5672, and its URL is given once."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AMQP10BROKER_")}
     runtime = home / "run"
     runtime.mkdir(mode=0o700)
@@ -86,7 +86,7 @@ def listening_port(broker: subprocess.Popen[str]) -> int:
 
 
 def test_every_option_and_command_that_the_readme_names_exists() -> None:
-    """Also of commands that are not run here."""
+    """This includes commands that no test here runs."""
     known = sorted(homes(), key=len, reverse=True)
     for command in commands():
         for typed in re.findall(r"amqp10broker ([a-z][^|;#`]+)", command):

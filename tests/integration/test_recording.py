@@ -23,7 +23,7 @@ WAIT_S: Final = 30.0
 
 
 def total(recording: Path, run_id: str, kind: EventKind, column: str = "n") -> int:
-    """The sum of a column over events of a kind, by DuckDB, which must read what pyarrow reads."""
+    """DuckDB sums a column over events of a kind, since it must read what pyarrow reads."""
     files = recording / "events" / f"run_id={run_id}" / "*.parquet"
     query = f"select coalesce(sum({column}), 0)::bigint from '{files}' where kind = {int(kind)}"
     (row,) = duckdb.sql(query).fetchall()
@@ -34,7 +34,7 @@ def total(recording: Path, run_id: str, kind: EventKind, column: str = "n") -> i
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
-    """Ask until the condition holds; for what another process does and tells nobody."""
+    """Poll until the condition holds, for effects of another process."""
     end = time.monotonic() + WAIT_S
     while not (value := condition()):
         assert time.monotonic() < end, f"not within {WAIT_S:g} s: {what}"
@@ -43,7 +43,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 
 def look_at(broker: BrokerProcess) -> None:
-    """Let the recorder look: a link that comes and goes between two looks is not seen."""
+    """Wait for a sample: the recorder misses a link that comes and goes between two samples."""
 
     def looks() -> int:
         return int(broker.ask("record-status")["recording"]["looks"])
@@ -66,7 +66,7 @@ def publish_and_consume(clients: Any, broker: BrokerProcess, queue: str) -> None
 
 
 def test_what_proton_did_stands_in_the_files(start_broker: StartBroker, clients: Any, tmp_path: Path) -> None:
-    """Every delivery once, in each direction; some confirms and settlements with their times."""
+    """Each delivery is recorded once per direction, with times of some confirms and settlements."""
     recording = tmp_path / "recording"
     broker = start_broker("--record", str(recording), "--record-run", "one", "--record-every", "10")
     publish_and_consume(clients, broker, "q")
@@ -95,7 +95,7 @@ def check_row(run: RunRecord, every_ms: int) -> None:
 def test_a_recording_begins_and_ends_while_the_broker_runs(
     start_broker: StartBroker, clients: Any, tmp_path: Path
 ) -> None:
-    """By the command line; what was there before counts from the beginning of the recording."""
+    """The command line controls it; earlier deliveries are not recorded."""
     broker = start_broker()
     recording = tmp_path / "recording"
     client = clients(broker)
@@ -123,7 +123,7 @@ def test_a_recording_begins_and_ends_while_the_broker_runs(
 def test_a_broker_that_starts_again_records_a_run_of_its_own(
     start_broker: StartBroker, clients: Any, tmp_path: Path
 ) -> None:
-    """With the same name in its configuration, and while another broker writes into the same folder."""
+    """Its configured name stays the same, and another broker writes into the same folder meanwhile."""
     recording = tmp_path / "recording"
     arguments = ("--record", str(recording), "--record-run", "prod", "--record-every", "10")
     one, other = start_broker(*arguments), start_broker(*arguments)
@@ -153,7 +153,7 @@ def test_a_broker_that_starts_again_records_a_run_of_its_own(
 
 @pytest.mark.parametrize("lacks_pyarrow", [False, True])
 def test_a_broker_that_cannot_record_does_not_listen(tmp_path: Path, lacks_pyarrow: bool) -> None:
-    """It says why before it serves anybody: the folder, or the extra that is not installed."""
+    """It reports the cause first: the folder, or the extra that is not installed."""
     (tmp_path / "pyarrow.py").write_text("raise ImportError('hidden by a test')")
     (tmp_path / "file").write_text("in the way")
     search = [str(tmp_path)] if lacks_pyarrow else []

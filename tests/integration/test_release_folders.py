@@ -19,7 +19,7 @@ ARCHIVES = sorted(FOLDERS.glob("*.tar.xz"))
 
 
 def in_it(old: Any, new: Any) -> bool:
-    """Whether a record has all fields of an older one; it may have more."""
+    """Return whether a record has all fields of an older one; it may have more."""
     if isinstance(old, dict) and isinstance(new, dict):
         return all(name in new and in_it(value, new[name]) for name, value in old.items())
     return bool(old == new)
@@ -27,7 +27,7 @@ def in_it(old: Any, new: Any) -> bool:
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name)
 def test_the_folder_of_a_release_is_read(archive: Path, start_broker: StartBroker, tmp_path: Path) -> None:
-    """All that was declared is there, users log in, and each queue has its messages, in their order."""
+    """All declared objects exist, users log in, and each queue has its messages in order."""
     with tarfile.open(archive) as members:
         members.extractall(tmp_path, filter="data")
     (tmp_path / DATA).chmod(0o700)

@@ -15,7 +15,7 @@ from amqp10broker.testing.servers import Process
 
 @pytest.fixture(autouse=True)
 def unsafe_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One with a file that has the name of a module of the standard library."""
+    """The folder has a file with the name of a module of the standard library."""
     (tmp_path / "copy.py").write_text("")
     monkeypatch.chdir(tmp_path)
     # How these tests themselves were started must not hide it.

@@ -33,13 +33,12 @@ def said(given: ConnectionOptions, kind: type[SparkSourceError]) -> str:
 
 
 def test_a_bad_password_is_told_however_short_the_patience(broker: BrokerProcess) -> None:
-    """The broker answers it after a second, and that is not the same as no answer."""
+    """The broker answers it after a second, and the error differs from that of no answer."""
     given = options(f"amqp://guest:hunter2@{broker.host}:{broker.port}", retryTimeout="100ms")
     assert "does not let user 'guest' in by SASL PLAIN" in said(given, BrokerRefused)
 
 
 def test_tls_faults(tmp_path: Path, certificates: Certificates) -> None:
-    """An authority that is not given, a file that is missing, and the right one."""
     with BrokerProcess(
         tmp_path,
         *("--tls-certificate", certificates.server, "--tls-key", certificates.server_key, "--tls-port", "0"),

@@ -40,7 +40,6 @@ class Query:
         _QUERIES.append(self)
 
     def batch(self, limit: Any = None) -> list[str]:
-        """The bodies of the next batch; empty if there is none."""
         end = self.reader.latestOffset(self.offset, limit or self.reader.getDefaultReadLimit())
         if end == self.offset:
             return []
@@ -51,7 +50,6 @@ class Query:
         return rows
 
     def all(self, limit: Any = None) -> list[str]:
-        """The bodies of all batches until there is none."""
         found: list[str] = []
         while some := self.batch(limit):
             found += some
@@ -63,7 +61,7 @@ _QUERIES: list[Query] = []
 
 @pytest.fixture(autouse=True)
 def stopped_queries() -> Iterator[None]:
-    """Queries that a test has left open are stopped."""
+    """Stop the queries that a test has left open."""
     yield
     while _QUERIES:
         _QUERIES.pop().reader.stop()
@@ -81,8 +79,6 @@ def read(reader: QueueReader | QueueStreamReader, parts: Iterable[InputPartition
 
 @pytest.fixture
 def options(broker: BrokerProcess, queue: str, tmp_path: Path) -> Callable[..., QueueOptions]:
-    """Options of a source for the queue of this test, with a spool of this test."""
-
     def make(*, port: int = 0, **given: str) -> QueueOptions:
         url = f"amqp://guest:guest@{broker.host}:{port or broker.port}"
         spool = {"spoolLocation": str(tmp_path / "spool")}
@@ -128,7 +124,7 @@ def test_messages_come_in_order_in_batches_of_at_most_so_many(
 def test_a_range_is_always_the_same_rows(
     broker: BrokerProcess, channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
 ) -> None:
-    """Also in another process, and whatever came into the queue meanwhile."""
+    """This holds in another process too, and whatever has been published meanwhile."""
     declared(channel, queue)
     fill(broker, queue, numbers(0, 100))
     reader = QueueStreamReader(options(maxMessagesPerTrigger="60"))
@@ -149,7 +145,7 @@ def test_a_range_is_always_the_same_rows(
 def test_a_segment_that_spark_does_not_know_is_the_next_batch(
     broker: BrokerProcess, channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
 ) -> None:
-    """A crash between latestOffset and Spark's log: the messages are settled, and must not be lost."""
+    """After a crash between latestOffset and Spark's log its messages are settled and must not be lost."""
     declared(channel, queue)
     fill(broker, queue, numbers(0, 30))
     reader = QueueStreamReader(options(maxMessagesPerTrigger="20"))
@@ -169,7 +165,7 @@ def test_a_batch_that_was_interrupted_goes_on(
     options: Callable[..., QueueOptions],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was settled before stands in the spool, and belongs to the batch."""
+    """Messages that were settled before are in the spool and belong to the batch."""
     declared(channel, queue)
     fill(broker, queue, numbers(0, 250))
     given = options(maxMessagesPerTrigger="100")
@@ -211,7 +207,7 @@ def test_the_management_says_what_kind_of_queue_it_is(
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
 ) -> None:
-    """The filters that a broker says it applies may be an echo."""
+    """A broker's list of applied filters may be a mere echo of the request."""
     monkeypatch.setattr(blocking, "BulkEnd", EchoingEnd)
     declared(channel, queue, kind)
     fill(broker, queue, numbers(0, 5))
@@ -226,7 +222,6 @@ def test_a_full_disk_leaves_the_messages_in_the_queue(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Query after query, until there is room."""
     declared(channel, queue, "quorum")
     fill(broker, queue, numbers(0, 10))
 
@@ -255,7 +250,7 @@ def test_nothing_is_taken_where_there_is_no_room_for_it(
     options: Callable[..., QueueOptions],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A quorum queue gives up what came back too often, so that nothing is taken only to be given back."""
+    """A quorum queue drops messages that return too often, so none may be taken only to be returned."""
     declared(channel, queue, "quorum", **{"x-delivery-limit": 1})
     fill(broker, queue, numbers(0, 10))
     monkeypatch.setattr("amqp10broker.storage.disk.Disk.free_bytes", lambda *_: 1_000_000)
@@ -277,9 +272,8 @@ def test_connections_lost_anywhere_lose_nothing(
     from_broker: bool,
     available_now: bool,
 ) -> None:
-    """Each connection is lost after some more bytes than the one before; all messages come, in the end.
-
-    What comes again does not count: a query that stops at what is there has read all of it.
+    """Each connection is lost some bytes later than the one before; all messages arrive in the end.
+    Redeliveries do not count: a query that stops at the present end has read all of it.
     """
     declared(channel, queue)
     fill(broker, queue, numbers(0, 600))

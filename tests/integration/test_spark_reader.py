@@ -113,7 +113,7 @@ def test_probing_an_empty_stream_and_one_that_was_cut(broker: BrokerProcess, que
 def test_a_batch_that_is_repeated_after_retention(
     streaming: Streaming, broker: BrokerProcess, queue: str
 ) -> None:
-    """With another option, too: what is left is in the partitions in which it was, or in a new one."""
+    """Even with another option, the remaining rows stay in their partitions, or go into a new one."""
     # A segment ends with the chunk that reaches its size, and a chunk is whatever came at once: 170 messages
     # at most. So small, a segment never holds all of the 800.
     declare(broker, queue, **SMALL_SEGMENTS | {"stream_max_segment_size_bytes": 5_000})
@@ -145,7 +145,7 @@ def test_a_batch_that_is_repeated_after_retention(
 
 @pytest.fixture
 def short(broker: BrokerProcess, queue: str) -> tuple[str, int]:
-    """A stream that retention has cut, and its first offset."""
+    """Return a stream cut by retention, and its first offset."""
     declare(broker, queue, **SMALL_SEGMENTS)
     fill(broker, queue, 5000)
     with client_of(broker) as client:
@@ -156,7 +156,7 @@ def short(broker: BrokerProcess, queue: str) -> tuple[str, int]:
 
 @pytest.mark.parametrize("sql", [None, "p.subject IS NULL"])
 def test_loss_is_found_by_tasks(broker: BrokerProcess, short: tuple[str, int], sql: str | None) -> None:
-    """Retention was faster than the task: the first message lies above the offset asked for."""
+    """Retention was faster than the task: the first message lies above the requested offset."""
     stream, _ = short
     with pytest.raises(DataLost, match="messages of stream"):
         list(stream_source.read_range(options(broker, stream), stream_source.StreamRange(5, 5000, True), sql))
@@ -166,7 +166,6 @@ def test_loss_is_found_by_tasks(broker: BrokerProcess, short: tuple[str, int], s
 def test_loss_that_is_accepted(
     broker: BrokerProcess, short: tuple[str, int], sql: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The rest is read, and how many are missing is logged."""
     stream, first = short
     given = options(broker, stream, failOnDataLoss="false")
     with caplog.at_level(logging.WARNING):
@@ -199,7 +198,7 @@ def mixed(broker: BrokerProcess, queue: str) -> str:
 
 @pytest.mark.parametrize("sql", [None, "p.subject = 'rare'", "FALSE"])
 def test_the_broker_ends_where_the_range_ends(broker: BrokerProcess, mixed: str, sql: str | None) -> None:
-    """A drain is answered there, with everything before it and nothing of what follows."""
+    """The broker answers a drain there, after all deliveries before it and none after it."""
     with client_of(broker) as client:
         receiver = stream_source.attach(client, mixed, 10, sql, end=100)
         assert stream_source.ends_there(receiver)
@@ -215,7 +214,7 @@ def test_the_broker_ends_where_the_range_ends(broker: BrokerProcess, mixed: str,
 def test_a_broker_that_does_not_know_the_end_is_read_as_well(
     broker: BrokerProcess, mixed: str, sql: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It leaves the filter out of its reply; what it sends beyond the range is dropped."""
+    """Its reply omits the filter; the reader drops deliveries beyond the range."""
     monkeypatch.setattr(stream_source, "END_OFFSET", "somebody:else")
     found = batch(
         broker, mixed, endingOffsets=100, minPartitions=3, **({} if sql is None else {"filter": sql})
@@ -225,7 +224,7 @@ def test_a_broker_that_does_not_know_the_end_is_read_as_well(
 
 
 def test_a_filter_that_is_looked_at_for_long(broker: BrokerProcess, queue: str) -> None:
-    """Nothing comes for longer than `idleTimeout`, since nothing matches: the broker is at work."""
+    """No message matches for longer than `idleTimeout`, but the broker is at work."""
     declare(broker, queue)
     fill(broker, queue, 120_000)
     assert batch(broker, queue, filter="FALSE", idleTimeout="1ms", minPartitions=1) == []
@@ -235,7 +234,7 @@ def test_a_filter_that_is_looked_at_for_long(broker: BrokerProcess, queue: str) 
 
 
 def test_the_permission_to_read_is_enough(start_broker: StartBroker) -> None:
-    """To configure or write is not needed; without it the query is refused."""
+    """Configure and write permissions are not needed; without read the query is refused."""
     broker = start_broker("--user", "guest:guest", "--user", "reader:secret")
     declare(broker, "s")
     fill(broker, "s", 10)
@@ -255,13 +254,13 @@ def reading(broker: BrokerProcess) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def no_others(broker: BrokerProcess) -> None:
-    """Readers of the tests before have left the broker."""
+    """Wait until the readers of earlier tests have left the broker."""
     broker.wait_until(lambda: not reading(broker), "the end of earlier readers")
 
 
 @pytest.mark.usefixtures("no_others")
 def test_a_connection_that_breaks_in_the_middle(broker: BrokerProcess, stream: str) -> None:
-    """The task goes on behind the last row, and no row comes twice."""
+    """The task resumes behind the last row, and no row comes twice."""
     # No multiple of each other: something waits to become a batch when the connection breaks.
     given = options(broker, stream, arrowBatchSize=130, linkCredit=100)
     batches = stream_source.read_range(given, stream_source.StreamRange(0, COUNT, True), None)
@@ -275,7 +274,7 @@ def test_a_connection_that_breaks_in_the_middle(broker: BrokerProcess, stream: s
 
 
 def test_the_driver_finds_a_broker_that_was_started_again(streaming: Streaming, tmp_path: Path) -> None:
-    """The connection that it keeps between two batches is gone, and nobody has told it."""
+    """The connection that the driver keeps between two batches is lost without notice."""
     arguments = ("--port", str(free_ports(1)), "--data-dir", str(tmp_path / "data"))
     with BrokerProcess(tmp_path, *arguments) as first:
         declare(first, "s")
@@ -301,7 +300,7 @@ def test_the_driver_finds_a_broker_that_was_started_again(streaming: Streaming, 
 def test_a_broker_that_hangs(
     start_broker: StartBroker, sql: str | None, kind: type[SparkSourceError], words: str
 ) -> None:
-    """Silence is told after `idleTimeout`, whatever the query reads."""
+    """The error comes after `idleTimeout`, whatever the query reads."""
     broker = start_broker()
     declare(broker, "s")
     fill(broker, "s", 5000)

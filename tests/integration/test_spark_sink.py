@@ -68,7 +68,7 @@ def declared(channel: BlockingChannel, queue: str, kind: str = "classic", **argu
 
 
 def taken(broker: BrokerProcess, queue: str) -> list[tuple[str | None, bytes]]:
-    """Message-ids and bodies of what is in a queue, which is then empty."""
+    """Return message-ids and bodies of the queue's messages, which are removed."""
     found: list[tuple[str | None, bytes]] = []
     with connect(broker.host, broker.port, user="guest", password="guest") as client:
         receiver = client.receiver(f"/queues/{queue}", credit=0)
@@ -118,7 +118,7 @@ def test_released_rows_are_counted_and_reported_if_not_mandatory(
 def test_a_rejected_row_fails_the_task_with_the_brokers_reason(
     broker: BrokerProcess, channel: BlockingChannel, queue: str, task: Task
 ) -> None:
-    """Also if not mandatory. A full queue that rejects."""
+    """This holds also if not mandatory; a full queue rejects them."""
     address = declared(channel, queue, **{"x-max-length": 2, "x-overflow": "reject-publish"})
     writer = SinkWriter(options(broker, address=address, mandatory="false"), BODY, overwrite=False)
     with pytest.raises(NotDelivered, match="rejected row 2 of this partition"):
@@ -131,7 +131,7 @@ def test_a_rejected_row_fails_the_task_with_the_brokers_reason(
 def test_slow_outcomes_are_waited_for_as_long_as_some_come(
     broker: BrokerProcess, channel: BlockingChannel, queue: str, task: Task
 ) -> None:
-    """The time allowed is for silence, not for all of them: 90 messages that take 50 ms each."""
+    """The time limit applies to silence, not to the total: 90 messages take 50 ms each."""
     slow = f"slow-{queue}"
     address = declared(channel, slow)
     given = options(broker, address=address, idleTimeout="4000ms", maxInFlight="1")
@@ -147,7 +147,7 @@ def test_slow_outcomes_are_waited_for_as_long_as_some_come(
 def test_lost_connections_lose_nothing_and_duplicates_have_the_same_id(
     broker: BrokerProcess, channel: BlockingChannel, queue: str, task: Task, from_broker: bool, count: int
 ) -> None:
-    """The connection is lost three times, each time after so many bytes; all rows arrive."""
+    """The connection is lost three times, each after a number of bytes; all rows arrive."""
     address = declared(channel, queue)
     with CuttingProxy(broker.port) as proxy:
         # Logging in and attaching, some 900 bytes each way, are not what is tried here.
@@ -185,7 +185,7 @@ def test_a_broker_that_stays_away_fails_the_task_in_time(
 
 
 def test_no_credit_is_told_apart_from_silence(start_broker: StartBroker, queue: str, task: Task) -> None:
-    """A broker with a memory alarm gives no credit; the error says to look."""
+    """A broker with a memory alarm grants no credit; the error suggests a look at the broker."""
     own = start_broker()
     assert own.run_command("alarm", "set", "memory", "on").returncode == 0
     writer = SinkStreamWriter(options(own, address=queue, idleTimeout="300ms"), BODY, overwrite=False)

@@ -22,14 +22,13 @@ KINDS = ("classic", "quorum")
 
 @pytest.fixture
 def start(start_broker: StartBroker, tmp_path: Path) -> StartBroker:
-    """Start a broker on this test's data folder."""
     return partial(start_broker, "--data-dir", str(tmp_path / "data"))
 
 
 def test_a_service_manager_is_told_by_the_real_process(
     start: StartBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once, over the socket that systemd names."""
+    """The notice comes once, over the socket systemd names."""
     place = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(place)
@@ -56,7 +55,7 @@ def assert_filled(broker: BrokerProcess) -> None:
 
 
 def status_of_one_that_starts(broker: BrokerProcess) -> dict[str, Any]:
-    """Operators are answered while it reads its folder; their socket is there a little after the process."""
+    """The admin socket opens a little after the process starts, and answers while it reads its folder."""
 
     def ask() -> dict[str, Any] | None:
         try:
@@ -71,7 +70,7 @@ def status_of_one_that_starts(broker: BrokerProcess) -> dict[str, Any]:
 def test_clients_are_accepted_when_the_folder_has_been_read_and_not_before(
     start: StartBroker, tmp_path: Path
 ) -> None:
-    """The port is taken but refuses; `status` says why. Then everything is there at once."""
+    """The port is bound but refuses, and `status` says why. Then everything is there at once."""
     broker = start()
     fill(broker)
     broker.kill()
@@ -92,7 +91,7 @@ def test_clients_are_accepted_when_the_folder_has_been_read_and_not_before(
 
 
 def test_a_broker_is_stopped_while_it_recovers(start: StartBroker, tmp_path: Path) -> None:
-    """In order, with exit code 0; it never listened, and everything is there at the next start."""
+    """It ends in order with exit code 0 and never listened; the next start has all its contents."""
     broker = start()
     fill(broker)
     broker.kill()
@@ -108,7 +107,7 @@ def test_a_broker_is_stopped_while_it_recovers(start: StartBroker, tmp_path: Pat
 def test_a_damaged_file_stops_the_start_and_storage_check_says_the_same(
     start: StartBroker, tmp_path: Path, part: str
 ) -> None:
-    """File, offset and what to do, exit code 1; and nothing is changed."""
+    """Both name file, offset and remedy; the exit code is 1, and no file is changed."""
     broker = start()
     fill(broker)
     broker.stop()

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("deadline")
 
 @pytest.fixture
 def stream(channel: BlockingChannel, queue: str) -> str:
-    """A stream with the messages 0 .. 9, each confirmed and so in a chunk of its own."""
+    """The stream has messages 0 .. 9, each confirmed and so in a chunk of its own."""
     channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "stream"})
     channel.confirm_delivery()
     put(channel, queue, *map(str, range(10)))
@@ -31,7 +31,7 @@ def reader(channel: BlockingChannel, queue: str, offset: Any = None) -> Inbox:
     "rabbit_stream_queue_SUITE", "consume", "consume_and_ack", "consume_and_nack", "consume_and_reject"
 )
 def test_every_consumer_gets_everything_with_its_offset(channel: BlockingChannel, stream: str) -> None:
-    """Nothing is taken away, whatever becomes of the deliveries."""
+    """Deliveries and their outcomes remove no message from the stream."""
     inbox = reader(channel, stream, "first")
     inbox.take(10)
     assert [each.properties.headers["x-stream-offset"] for each in inbox.messages] == [*range(10)]
@@ -55,7 +55,7 @@ def test_every_consumer_gets_everything_with_its_offset(channel: BlockingChannel
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "consume_from_default", "consume_from_next")
 @pytest.mark.parametrize("offset", [None, "next", 10, 10**12], ids=str)
 def test_consume_from_the_end(channel: BlockingChannel, stream: str, offset: Any) -> None:
-    """The default: what is published from now on."""
+    """By default only new messages are delivered."""
     inbox = reader(channel, stream, offset)
     settle_down(channel)
     assert inbox.texts == []
@@ -70,7 +70,7 @@ def test_consume_from_the_end(channel: BlockingChannel, stream: str, offset: Any
     "consume_credit_out_of_order_ack",
 )
 def test_an_acknowledgement_is_credit_and_nothing_else(channel: BlockingChannel, stream: str) -> None:
-    """Out of order and multiple alike: as many come as were acknowledged."""
+    """Out of order or multiple, it grants as many deliveries as it acknowledges."""
     channel.basic_qos(prefetch_count=3)
     inbox = reader(channel, stream, "first")
     inbox.take(3)

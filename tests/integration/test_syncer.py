@@ -30,7 +30,7 @@ from tests.support.trioclient import alongside
 
 
 def _helper(of: int | str = "self") -> int:
-    """The process number of a process's helper, whichever thread has started it."""
+    """Return the process number of a process's helper, whichever thread has started it."""
     found: set[int] = set()
     while not found:  # a thread that ends while we look leaves its children to another
         for file in Path(f"/proc/{of}/task").glob("*/children"):
@@ -179,7 +179,7 @@ async def test_a_journal_on_a_real_disk_is_committed_and_comes_back(tmp_path: Pa
     reason="only Linux 6.12 and later gives slices, and numbers of calls differ between machines",
 )
 def test_broker_and_helper_ask_for_short_slices(tmp_path: Path) -> None:
-    """So that neither waits for the slice of another to end, each time that a confirm needs them."""
+    """With short slices neither waits for the end of another's slice at each confirm."""
     with BrokerProcess(tmp_path, "--data-dir", str(tmp_path / "data")) as broker:
         for pid in (broker.pid, _helper(broker.pid)):
             found = ctypes.create_string_buffer(48)

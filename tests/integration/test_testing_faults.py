@@ -33,7 +33,7 @@ def publish(channel: Any, body: bytes = b"pika's") -> None:
 
 
 def test_a_publish_is_refused_and_not_stored(broker: AmqpBroker, channel: Any, proton: Any) -> None:
-    """So many messages, whoever sends them; the next ones are taken."""
+    """The fault refuses a number of messages from any client, and then ends."""
     sender = proton.create_sender("/queues/q")
     with broker.faults.reject_publishes(2, queue="q") as fault:
         with pytest.raises(pika.exceptions.NackError):
@@ -67,7 +67,7 @@ def test_a_fault_is_for_the_clients_queues_and_links_that_it_names(
 
 
 def test_confirms_come_late_and_so_out_of_order(broker: AmqpBroker, channel: Any, proton: Any) -> None:
-    """The messages are in the queue; the confirm of the first comes when the fault is lifted."""
+    """The messages are in the queue; the first one's confirm comes when the fault is lifted."""
     sender = proton.create_sender("/queues/q")
     with broker.faults.hold_confirms(1) as fault:
         first, second = sent(proton, sender, "first", "second")
@@ -83,7 +83,7 @@ def test_confirms_come_late_and_so_out_of_order(broker: AmqpBroker, channel: Any
 
 
 def test_credit_is_withheld_and_comes_when_the_fault_is_lifted(broker: AmqpBroker, proton: Any) -> None:
-    """So much and no more, for links that attach meanwhile; what they have had stays what others have."""
+    """Links that attach meanwhile get only the limit; earlier links keep their credit."""
     early = proton.create_sender("/queues/q", name="early")
     with broker.client() as client:
         with broker.faults.limit_credit(3) as fault, broker.faults.limit_credit(0, link="none") as other:
@@ -106,7 +106,7 @@ def test_credit_is_withheld_and_comes_when_the_fault_is_lifted(broker: AmqpBroke
 
 
 def test_what_is_accepted_comes_again(broker: AmqpBroker, channel: Any, proton: Any) -> None:
-    """As if the word had been lost: the client is told nothing, and the message says that it was there."""
+    """It simulates a lost settlement: the client gets no notice; the message is marked redelivered."""
     with broker.faults.redeliver(2, queue="q") as fault:
         broker.publish("q", "proton's")
         receiver = proton.create_receiver("/queues/q", credit=1)
@@ -133,7 +133,7 @@ def test_what_is_accepted_comes_again(broker: AmqpBroker, channel: Any, proton: 
 
 
 def test_a_queue_pauses_as_while_a_leader_is_elected(broker: AmqpBroker, channel: Any, proton: Any) -> None:
-    """Publishers, consumers and who asks for counts wait, and all goes on in order."""
+    """Publishers, consumers and requests for counts wait, and all continue in order."""
     sender = proton.create_sender("/queues/q")
     receiver = proton.create_receiver("/queues/q", credit=0)
     with broker.faults.pause_queue("q") as fault:
@@ -169,7 +169,6 @@ def test_bytes_are_held_as_by_a_silent_network(broker: AmqpBroker, channel: Any,
 
 
 def test_connections_are_reset_after_some_frames(broker: AmqpBroker, channel: Any, proton: Any) -> None:
-    """A client that connects again is at work again."""
     sender = proton.create_sender("/queues/q")
     with broker.faults.reset_after(2) as fault:
         publish(channel)
@@ -183,7 +182,7 @@ def test_connections_are_reset_after_some_frames(broker: AmqpBroker, channel: An
 
 
 def test_an_attach_is_refused_with_a_condition(broker: AmqpBroker, proton: Any) -> None:
-    """So many of them; by address, or whichever."""
+    """It refuses a number of them, by address or any."""
     with broker.client() as client:
         with broker.faults.refuse_attaches(2, queue="/queues/q") as fault:
             with pytest.raises(LinkRefusedError, match="amqp:unauthorized-access"):
@@ -196,7 +195,7 @@ def test_an_attach_is_refused_with_a_condition(broker: AmqpBroker, proton: Any) 
 
 
 def test_links_are_detached_and_consumers_cancelled(broker: AmqpBroker, channel: Any, proton: Any) -> None:
-    """What they held goes back; the client may come again at once."""
+    """Their unsettled messages are requeued; the client may attach again at once."""
     cancelled: list[str] = []
     channel.add_on_cancel_callback(lambda frame: cancelled.append(frame.method.consumer_tag))
     channel.basic_consume("q", lambda *_: None, consumer_tag="pika's")
@@ -243,7 +242,7 @@ def test_connections_are_closed_with_a_condition_and_a_code(
 
 @pytest.mark.parametrize("name", ["memory", "disk"])
 def test_an_alarm_holds_publishers_back(broker: AmqpBroker, channel: Any, proton: Any, name: str) -> None:
-    """pika hears that it is blocked, and proton's messages wait; both go on afterwards."""
+    """pika is notified that it is blocked, and proton's messages wait; both continue afterwards."""
     heard: list[str] = []
     channel.connection.add_on_connection_blocked_callback(lambda *_: heard.append("blocked"))
     channel.connection.add_on_connection_unblocked_callback(lambda *_: heard.append("unblocked"))

@@ -29,7 +29,6 @@ Run = Callable[..., pytest.RunResult]
 
 @pytest.fixture
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run pytest with tests, and with options of its configuration."""
     # As where no other plugin is installed, and whether or not this one is.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     for name in [each for each in os.environ if each.startswith("PYTEST_XDIST")]:
@@ -46,7 +45,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def test_each_test_has_a_virtual_host_of_its_own(run: Run) -> None:
-    """On one broker: what one test declares, no other sees, and it is gone with the test."""
+    """On one broker, other tests do not see its objects, which are deleted with the test."""
     result = run(
         """
         import pika, pytest
@@ -79,7 +78,7 @@ def test_each_test_has_a_virtual_host_of_its_own(run: Run) -> None:
 
 
 def test_settings_come_from_the_configuration_and_from_the_nearest_marker(run: Run) -> None:
-    """Tests with the same settings share a broker, those with others have another."""
+    """Tests with the same settings share a broker; tests with other settings have another."""
     result = run(
         """
         import pytest
@@ -153,7 +152,7 @@ def test_an_option_that_cannot_be_says_what_it_may_be(run: Run, ini: str, marker
 
 
 def test_a_failed_test_says_what_waited_and_which_frames_came_last(run: Run) -> None:
-    """Of a client that closed its connection on the way out of the test, too; who passes says nothing."""
+    """This includes a client that closed its connection as the test ended; a passed test prints nothing."""
     result = run(
         """
         from amqp10broker.client.message import data_message
@@ -190,7 +189,7 @@ def test_a_failed_test_says_what_waited_and_which_frames_came_last(run: Run) -> 
 
 
 def test_a_test_that_a_time_limit_ends_says_what_waited(run: Run) -> None:
-    """In whatever it waited, by a signal as pytest-timeout has it, and by the limit of an event loop."""
+    """It does so in any wait, for a signal as of pytest-timeout, and for an event loop's limit."""
     result = run(
         """
         import asyncio, signal
@@ -269,7 +268,6 @@ def test_frames_are_kept_as_far_as_they_are_asked_for(run: Run) -> None:
 
 
 def test_assertions_say_which_link_since_when_and_by_which_frame(run: Run) -> None:
-    """And are content as soon as there is no reason for them."""
     result = run(
         """
         import pytest
@@ -333,7 +331,7 @@ def test_assertions_say_which_link_since_when_and_by_which_frame(run: Run) -> No
 
 
 def test_a_lint_says_which_rule_whose_frames_and_what_to_do(run: Run) -> None:
-    """Of this test's clients alone, also those that have gone; not of the fixture's own."""
+    """It covers only this test's clients, including closed ones, and not the fixture's own."""
     source = """
         import pika
         import pytest
@@ -368,7 +366,6 @@ def test_a_lint_says_which_rule_whose_frames_and_what_to_do(run: Run) -> None:
 
 
 def test_a_process_is_killed_and_comes_back_at_its_port(run: Run) -> None:
-    """With what is durable; while it is down the report says so."""
     result = run(
         """
         import pytest
@@ -445,7 +442,7 @@ def test_workers_share_a_broker(run: Run, pytester: pytest.Pytester) -> None:
 
 
 def test_workers_have_a_broker_each(run: Run, pytester: pytest.Pytester) -> None:
-    """Without the option; each test waits for that of the other worker."""
+    """The option is not given; each test waits for that of the other worker."""
     source = """
         import os, pathlib, time
         import pytest
@@ -485,7 +482,7 @@ DEFINITIONS = {
 
 
 def test_a_topology_is_loaded_from_a_file(run: Run, pytester: pytest.Pytester) -> None:
-    """Of one virtual host, into that of the test; markers of module and test add up."""
+    """The file's one virtual host is loaded into the test's; module and test markers add up."""
     more = {
         "queues": [{"name": each, "vhost": each, "durable": True, "arguments": {}} for each in ("a", "b")]
     }
@@ -534,7 +531,7 @@ def test_a_topology_is_loaded_from_a_file(run: Run, pytester: pytest.Pytester) -
 
 
 def test_a_test_case_of_unittest_has_a_broker(pytester: pytest.Pytester) -> None:
-    """Run by unittest and by pytest: a virtual host for each test, on one broker for the class."""
+    """Under unittest and pytest, a class has one broker and each test a virtual host."""
     (pytester.path / "shop.json").write_text(json.dumps(DEFINITIONS))
     pytester.makepyfile(
         test_case="""
@@ -571,7 +568,7 @@ def test_a_test_case_of_unittest_has_a_broker(pytester: pytest.Pytester) -> None
 
 
 def test_a_broker_ends_with_the_tests_that_were_killed() -> None:
-    """Nobody is left to stop it: it sees the end of its standard input."""
+    """No process is left to stop it: it reads the end of its standard input."""
     program = (
         "import sys, time; from amqp10broker.testing.servers import Process; "
         "print(Process({}, 0, None).port, flush=True); time.sleep(600)"
@@ -596,7 +593,7 @@ def test_a_broker_ends_with_the_tests_that_were_killed() -> None:
 
 @pytest.mark.skipif(sys.implementation.name == "pypy", reason="FastStream is not installed on PyPy")
 def test_the_examples_run_as_a_programs_own_tests() -> None:
-    """One a client library, in plain tests, and in tests of pytest-asyncio, anyio and pytest-trio."""
+    """Each client library has an example, as plain tests and for pytest-asyncio, anyio and pytest-trio."""
     examples = REPOSITORY / "examples" / "testing"
     others = ("pytest_asyncio.plugin", "anyio.pytest_plugin", "pytest_trio.plugin")
     options = [option for name in others for option in ("-p", name)]

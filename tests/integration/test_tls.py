@@ -32,7 +32,6 @@ BIG = bytes(range(256)) * 8_000
 
 @pytest.fixture(scope="module")
 def tls_port(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[int]:
-    """One broker that takes clients with and without a certificate."""
     with BrokerProcess(
         tmp_path_factory.mktemp("tls-broker"),
         *("--tls-certificate", certificates.server, "--tls-key", certificates.server_key),
@@ -44,7 +43,7 @@ def tls_port(tmp_path_factory: pytest.TempPathFactory, certificates: Certificate
 
 
 def test_both_protocols_on_the_tls_port(tls_port: int, certificates: Certificates) -> None:
-    """A message goes in by one and out by the other; both check our certificate and the name in it."""
+    """A message enters by one and leaves by the other; both verify our certificate and its name."""
     options = pika.SSLOptions(certificates.client_context(), "localhost")
     parameters = pika.ConnectionParameters("127.0.0.1", tls_port, ssl_options=options)
     domain = SSLDomain(SSLDomain.MODE_CLIENT)
@@ -72,7 +71,7 @@ def over_tls(connect: Connect, port: int, context: ssl.SSLContext, **more: objec
 
 
 def test_messages_small_and_big(tls_port: int, certificates: Certificates, connect: Connect) -> None:
-    """More than one record of TLS at a time, both ways, and what OpenSSL holds back is not forgotten."""
+    """They fill several TLS records both ways; data that OpenSSL holds back is still read."""
     with over_tls(connect, tls_port, certificates.client_context()) as client:
         sender = client.sender("tls-bodies")
         bodies = [b"%d" % number for number in range(3000)]
@@ -99,7 +98,7 @@ def test_external_logs_in_as_the_certificate_says(
 def test_a_client_certificate_of_a_stranger(
     tls_port: int, certificates: Certificates, connect: Connect
 ) -> None:
-    """TLS 1.3 tells us after the handshake: either way the connection is not made."""
+    """TLS 1.3 reports it after the handshake; in both versions the connection is not made."""
     context = certificates.client_context(certificates.client("worker", trusted=False))
     with pytest.raises((TlsError, ConnectionEndedError)):
         over_tls(connect, tls_port, context)
@@ -126,8 +125,7 @@ def test_the_broker_goes_while_tls_is_up(certificates: Certificates, connect: Co
 
 
 def test_wrong_files_end_the_start(tmp_path: Path) -> None:
-    """One sentence that names the setting, on standard error, and exit code 1; nothing listened.
-
+    """Standard error has one sentence that names the setting; the exit code is 1, and no port was opened.
     The other sentences are in `unit/auth/test_tls.py`.
     """
     missing = tmp_path / "missing.pem"

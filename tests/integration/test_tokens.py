@@ -21,7 +21,7 @@ ALL = ("configure:*/*", "write:*/*", "read:*/*", "tag:monitoring")
 
 
 def test_a_token_of_an_authority_lets_in_by_every_door(start_broker: StartBroker) -> None:
-    """Passwords count as before, and a token of somebody else does not."""
+    """Passwords remain valid, and a token of another authority is refused."""
     with key_server(key("RSA", "k1")) as server:
         broker = start_broker(
             *("--http-port", "0", "--auth-backends", "oauth2,internal", "--auth-failure-delay-ms", "10"),

@@ -54,7 +54,7 @@ def quorum(channel: BlockingChannel, name: str, **arguments: Any) -> None:
 
 @contextmanager
 def uses(broker: RunningBroker) -> Iterator[None]:
-    """A client of each protocol that uses all that 4.3 refuses or does otherwise."""
+    """A client of each protocol uses everything that 4.3 refuses or does otherwise."""
     with channel_of(broker) as channel, broker.client() as client:
         channel.queue_declare("transient")
         channel.queue_declare("located", durable=True, arguments={"x-queue-master-locator": "random"})
@@ -119,14 +119,14 @@ def test_a_default_limit_is_found_from_and_to_3_13() -> None:
 
 
 def test_every_row_that_a_client_can_use_is_found_by_one_of_these() -> None:
-    """x-delivery-count is read by programs: no broker sees that."""
+    """Programs read x-delivery-count; no broker observes that."""
     seen = {*OF_QUEUES, *OF_CLIENTS, *OF_FRAMES, "delivery_limit"}
     assert {row.name for row in ROWS} - seen == {"version", "platform", "shows_no_failures"}
     assert {row.name for row in QUORUM} - seen == {"shows_no_failures"}
 
 
 def test_an_assertion_finds_clients_that_have_ended() -> None:
-    """Their frames are recorded, and what the test's own calls do does not count."""
+    """Their frames are recorded; the test's own calls do not count."""
     with running() as broker:
         broker.declare("fine")
         broker.publish("fine", b"x")

@@ -64,7 +64,7 @@ class Api:
         return answer
 
     def ours(self) -> dict[str, list[Any]]:
-        """Of all definitions those of this test: the RabbitMQ may be others', too."""
+        """Select this test's definitions, since the RabbitMQ may be shared."""
         document = self.do("GET", "/definitions")
 
         def is_ours(section: str, entry: dict[str, Any]) -> bool:
@@ -156,7 +156,7 @@ def logs_in(api: Api) -> bool:
 
 
 def comparable(document: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """What means the same at both is written the same."""
+    """Values of the same meaning at both get the same form."""
     left_out = {
         "users": ("scram_sha_256", "argon2id"),
         "vhosts": ("description", "tags", "default_queue_type"),
@@ -175,7 +175,6 @@ def comparable(document: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 
 def test_everything_goes_to_rabbitmq_and_comes_back(start_broker: StartBroker, rabbitmq: Api) -> None:
-    """The same at both, with the password."""
     here = started(start_broker, "--password-hash-export", "sha256")
     declare_everything(here)
     written = here.ours()
@@ -190,7 +189,7 @@ def test_everything_goes_to_rabbitmq_and_comes_back(start_broker: StartBroker, r
 
 
 def test_rabbitmqs_own_comes_to_us_and_goes_back(start_broker: StartBroker, rabbitmq: Api) -> None:
-    """And what it leaves out of its export, the internal exchange of a binding, is named."""
+    """Its export leaves out the internal exchange of a binding, which is named."""
     declare_everything(rabbitmq)
     rabbitmq.do("PUT", f"/exchanges/{VHOST}/inner", {"type": "fanout", "durable": True, "internal": True})
     rabbitmq.do("POST", f"/bindings/{VHOST}/e/inner/q/quorum", {"routing_key": ""})

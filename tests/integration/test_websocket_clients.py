@@ -48,7 +48,7 @@ def websocket_broker(
 
 @pytest.mark.parametrize(("port", "scheme"), [("http", "ws"), ("amqp", "ws"), ("tls", "wss")])
 def test_rhea_in_node_works_unchanged(websocket_broker: Broker, port: str, scheme: str) -> None:
-    """With the protocols that its examples offer, over Node's own WebSocket."""
+    """Node's own WebSocket offers the protocols of rhea's examples."""
     url = f"{scheme}://localhost:{websocket_broker.ports[port]}/"
     ca = websocket_broker.certificates.ca
     assert run_rhea("exchange.cjs", url, f"rhea-{port}", ca=ca) == RHEA

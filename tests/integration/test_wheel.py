@@ -23,7 +23,7 @@ WHEEL_BYTES_MAX = 1_500_000
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The one of a release (`make release`), or one that is made."""
+    """Return the wheel of a release (`make release`), or build it."""
     released = os.environ.get("AMQP10BROKER_WHEEL")
     return Path(released) if released else build(tmp_path_factory.mktemp("dist"))
 
@@ -34,7 +34,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def test_the_wheel_has_every_file_of_the_package_and_no_other(wheel: Path) -> None:
-    """py.typed, the page and the report's template, too; no test, no notes, nothing that was generated."""
+    """It has py.typed, the page and the report's template; it has no tests, notes or generated files."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "amqp10broker"], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
@@ -52,7 +52,7 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(wheel: Path) -> No
 def test_a_broker_runs_from_it_with_the_packages_that_it_requires(
     installed: Installed, tmp_path: Path
 ) -> None:
-    """Its script is named as the package, which is what pipx runs; the sources are out of reach."""
+    """Its script has the package's name, as pipx expects; the sources are out of reach."""
     where = run(installed.python, "-I", "-c", "import amqp10broker; print(amqp10broker.__file__)")
     assert Path(where.strip()).is_relative_to(installed.packages)
     assert installed("--version").startswith("amqp10broker ")
@@ -92,7 +92,7 @@ PROGRAMS = (
 
 
 def test_the_examples_run_with_it_and_without_a_checkout(installed: Installed, tmp_path: Path) -> None:
-    """Clients need their library alone; the tests among them pytest and the extra."""
+    """Clients need only their library; the tests among them need pytest and the extra."""
     installed.have("testing", "pika", "python-qpid-proton")
     examples = shutil.copytree(REPOSITORY / "examples", tmp_path / "examples")
     broker = BrokerProcess(tmp_path, python=installed.python, program=PROGRAM)

@@ -41,7 +41,7 @@ def test_add_is_modulo_2_to_the_32(serial: int, distance: int) -> None:
 @pytest.mark.rabbitmq("serial_number_SUITE", "test_diff")
 @given(serials, serials)
 def test_diff_undoes_add_and_its_sign_is_the_order(a: int, b: int) -> None:
-    """add(b, diff(a, b)) is a; the sign says which comes first, and exactly half way counts as behind."""
+    """The sign says which comes first; exactly half way counts as behind."""
     distance = diff(a, b)
     assert -(2**31) <= distance < 2**31
     assert add(b, distance) == a
@@ -51,7 +51,7 @@ def test_diff_undoes_add_and_its_sign_is_the_order(a: int, b: int) -> None:
 
 @given(serials, uints, near)
 def test_limit_left_is_the_formula_without_wrap(base: int, allowance: int, moved: int) -> None:
-    """base + allowance - position, computed with integers that do not wrap, not below 0 and a uint."""
+    """It is base + allowance - position in integers that do not wrap, clamped at 0, as a uint."""
     assert limit_left(base, allowance, (base + moved) % M) == min(max(0, allowance - moved), M - 1)
 
 
@@ -68,9 +68,8 @@ def test_ranges_cover_exactly_the_given_serials_and_do_not_touch(origin: int, of
 
 @given(serials, uints, near)
 def test_sender_credit_is_set_not_added(position: int, link_credit: int, behind: int) -> None:
-    """credit_snd = delivery-count_rcv + link-credit_rcv - delivery-count_snd, however often it is told.
-
-    Numbers in which a signed client's credit below 0 can hide are left out; they have tests of their own.
+    """credit_snd = delivery-count_rcv + link-credit_rcv - delivery-count_snd holds for repeated flows.
+    Numbers that can hide a signed client's credit below 0 are left out; they have tests of their own.
     """
     assume(link_credit < 2**31 or M - link_credit == 1 or M - link_credit > 2**24)
     credit = SenderCredit(position)
@@ -95,7 +94,7 @@ def test_sender_credit_is_set_not_added(position: int, link_credit: int, behind:
 def test_receiver_credit_counts_a_batch_as_if_its_deliveries_came_one_by_one(
     start: int, limit: int, first_credit: int, steps: list[tuple[str, int]]
 ) -> None:
-    """What is granted must not depend on how the peer's frames were cut into reads."""
+    """Credit must not depend on how the peer's frames were cut into reads."""
     batched, single = ReceiverCredit(start, limit), ReceiverCredit(start, limit)
     for credit in (batched, single):
         credit.grant(first_credit)
@@ -120,7 +119,7 @@ def test_receiver_credit_counts_a_batch_as_if_its_deliveries_came_one_by_one(
 def test_receiver_credit_follows_the_rule_of_topping_up_at_half(
     start: int, limit: int, batches: list[int]
 ) -> None:
-    """The rule written down naively: after each delivery, if at most half is left and few are outstanding."""
+    """The naive rule is: after each delivery, if at most half is left and few are outstanding."""
     credit = ReceiverCredit(start, limit)
     credit.top_up()
     left, outstanding, count = limit, 0, start
@@ -202,7 +201,7 @@ def test_window_made_smaller_and_closed_tolerates_what_had_been_granted(
 
 @given(position=serials, window=uints, behind=st.integers(0, 1000))
 def test_outgoing_window_is_the_specifications_formula(position: int, window: int, behind: int) -> None:
-    """next-incoming-id + incoming-window - next-outgoing-id, also for windows of 2**31 and more."""
+    """It is next-incoming-id + incoming-window - next-outgoing-id, also for windows of 2**31 and more."""
     from amqp10broker.protocols.amqp10.performatives import Flow
 
     outgoing = OutgoingWindow(position)
@@ -231,7 +230,7 @@ STATES = (ACCEPTED, RELEASED, Accepted(), Released(), Rejected(), Modified(deliv
 def test_settlements_are_written_once_each_as_ranges(
     origin: int, parts: list[tuple[list[int], object, bool]], role: bool, channel: int
 ) -> None:
-    """Every id with its state and flag in exactly one frame, whatever order and batches they came in."""
+    """Each id is in exactly one frame with its state and flag, in whatever order and batches it came."""
     output = Output(channel, 512)
     settling = Settling(output, {}, {})
     expected: dict[int, tuple[object, bool]] = {}
@@ -265,7 +264,7 @@ def test_settlements_are_written_once_each_as_ranges(
 
 @pytest.mark.parametrize("taken_back", [2, 15, 99])
 def test_credit_below_zero_of_a_signed_client_is_no_credit(taken_back: int) -> None:
-    """proton writes -n as 2**32 - n, with n at most what it has received."""
+    """proton writes -n as 2**32 - n, with n at most the deliveries it has received."""
     credit = SenderCredit()
     credit.set(0, 100, drain=False)
     credit.spend(100)
@@ -274,7 +273,7 @@ def test_credit_below_zero_of_a_signed_client_is_no_credit(taken_back: int) -> N
 
 
 def test_credit_below_zero_with_the_limit_of_the_flow_before_changes_nothing() -> None:
-    """A limit that is not new is no grant, also for -1."""
+    """A limit that is not new is no grant, for -1 as well."""
     credit = SenderCredit()
     credit.set(0, 5, drain=False)
     credit.spend(5)
@@ -283,7 +282,7 @@ def test_credit_below_zero_with_the_limit_of_the_flow_before_changes_nothing() -
 
 
 def test_largest_credit_is_a_grant_at_any_time() -> None:
-    """2**32 - 1 is what it says, and a client that has granted it is taken at its word from then on."""
+    """2**32 - 1 is a real grant, and later credit of a client that granted it is taken literally."""
     credit = SenderCredit()
     credit.set(0, 10, drain=False)
     credit.spend(10)
@@ -298,7 +297,7 @@ _STEPS = st.lists(st.one_of(st.integers(1, 20), st.sampled_from(["take", "lose",
 
 @given(st.integers(2, 12), _STEPS)
 def test_written_and_dropped_are_all_that_was_offered(capacity: int, steps: list[int | str]) -> None:
-    """Adding in bursts, taking, losing what was taken: the sums hold, and the order too."""
+    """Events are added in bursts, taken and lost: the sums hold, and so does the order."""
     ring = EventRing(capacity)
     offered = 0
     written: list[tuple[int, ...]] = []
@@ -339,7 +338,7 @@ def histogram(values: list[int]) -> dict[int, int]:
 
 @given(values=VALUES, parts=st.integers(1, 7), seed=st.integers(0, 1000))
 def test_parts_merged_are_the_whole(values: list[int], parts: int, seed: int) -> None:
-    """However the values are dealt, and in whatever order the parts are merged."""
+    """Neither the distribution of the values nor the order of merging matters."""
     random_source = random.Random(seed)
     dealt: list[list[int]] = [[] for _ in range(parts)]
     for value in values:
@@ -350,7 +349,7 @@ def test_parts_merged_are_the_whole(values: list[int], parts: int, seed: int) ->
 
 @given(values=VALUES, share=SHARES)
 def test_a_quantile_is_within_one_bucket_of_the_exact_one(values: list[int], share: float) -> None:
-    """By numpy's definition: the smallest value that at least that share does not exceed."""
+    """numpy defines it as the smallest value that at least that share does not exceed."""
     exact = float(np.quantile(np.array(values), share, method="inverted_cdf"))
     found = quantile(histogram(values), share)
     assert found is not None
@@ -391,7 +390,7 @@ PAIRS = st.tuples(VALUES_CHANGE, VALUES_CHANGE) | st.tuples(ROWS, ROWS)
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal as JSON, where true is not 1; members of an object have no order."""
+    """Compare as JSON, where true is not 1 and members of an object have no order."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
@@ -417,7 +416,7 @@ def test_differences_one_after_the_other_end_at_the_last_value(values: list[Any]
 
 @given(st.permutations(list("abcde")), st.permutations(list("abcde")))
 def test_rows_that_only_change_places_are_not_told_again(one: list[str], other: list[str]) -> None:
-    """By the members that name them; a whole row would hold its long text."""
+    """Rows are identified by the members that name them; a whole row would hold its long text."""
     before, after = (
         [{"name": name, "vhost": "/", "text": name * 100} for name in names] for names in (one, other)
     )

@@ -53,7 +53,7 @@ class Watcher:
         self.do(f"DETACH ch={self.channel} h=1 closed=true")
 
     def flow(self, *, credit: int, drain: bool, echo: bool, stale: int) -> None:
-        """Grant, perhaps from a count that is a little old."""
+        """Grant credit, perhaps from a count that is a little old."""
         base = max(0, self.count - stale)
         self.limit = base + credit
         self.window_limit = self.frames + self.window
@@ -77,7 +77,7 @@ class Watcher:
         self.do(f"DISPOSITION ch={self.channel} role=receiver first={delivery_id} settled=true state={state}")
 
     def do(self, frame: str) -> None:
-        """Send, and look at everything that comes back to anybody."""
+        """Send a frame, and check every frame that comes back to any client."""
         raise NotImplementedError
 
 
@@ -99,7 +99,7 @@ class Play:
         self.redelivered = 0
 
     def do(self, command: str) -> None:
-        """One command, and the checks on all that it caused."""
+        """Carry out one command, and check all its effects."""
         lines = self.runner.do_plainly(command)
         for line in lines:
             self._see(line)
@@ -154,7 +154,7 @@ class Play:
                     watcher.attach()
 
     def check_counters(self) -> None:
-        """The queue counts what its links count, and what the clients have seen."""
+        """The queue's counters equal the sums of its links and of what the clients have seen."""
         counted = self.runner.world.vhost.counted()
         seen = Counter[str]()
         for watcher in self.watchers:
@@ -189,7 +189,7 @@ class Play:
 
 @pytest.mark.parametrize("seed", range(150))
 def test_whatever_the_consumers_do_each_message_is_accepted_once(seed: int) -> None:
-    """Credit and windows are kept, requests are answered once each, and nothing is lost or doubled."""
+    """Credit and windows are kept, requests are answered once each, and no message is lost or doubled."""
     play = Play(seed)
     for _ in range(STEPS):
         play.step()
@@ -203,7 +203,7 @@ TWICE: Final = range(1000, 1050 if LONG else 1002)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_promises_hold_whatever_fails(seed: int) -> None:
-    """What was confirmed is there once and in order, members agree, and all asked is answered in the end."""
+    """Confirmed messages exist once and in order, members agree, all requests are answered in the end."""
     life = Simulation(seed, steps=STEPS_NODES)
     life.run()
     assert sum(len(queue.history.published) for queue in life.queues.values()) > 0, "no run: nothing happened"
@@ -211,7 +211,7 @@ def test_promises_hold_whatever_fails(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", TWICE)
 def test_a_seed_gives_the_same_life_byte_for_byte(seed: int) -> None:
-    """Whatever fails can be looked at again."""
+    """So a failure can be reproduced from its seed."""
     lives = [Simulation(seed, steps=STEPS_NODES) for _ in range(2)]
     for life in lives:
         life.run()

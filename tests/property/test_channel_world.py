@@ -17,7 +17,7 @@ UNSENT_MAX = 6
 
 
 def walk(seed: int, steps: int = STEPS) -> Walk:
-    """A walk that counts everything now and then, and at the end."""
+    """Take a random walk that checks all counts now and then, and at the end."""
     walked = Walk(random.Random(seed).randrange)
     for number in range(steps):
         walked.step()
@@ -30,7 +30,7 @@ def walk(seed: int, steps: int = STEPS) -> Walk:
 
 @pytest.fixture(autouse=True, scope="module")
 def _few_unsent() -> object:
-    """So few that walks meet the limit of unsent deliveries."""
+    """Lower the limit of unsent deliveries so that walks reach it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(consuming, "UNSENT_MAX", UNSENT_MAX)
         yield None
@@ -39,7 +39,9 @@ def _few_unsent() -> object:
 @settings(max_examples=tried(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32))
 def test_every_message_is_in_one_place_and_in_order(seed: int) -> None:
-    """Publish, consume, get, settle, recover, cancel, close, delete, purge, lose; letters in any order."""
+    """Steps are publish, consume, get, settle, recover, cancel, close, delete, purge and lose, with letters
+    in any order.
+    """
     walk(seed)
 
 
@@ -50,7 +52,7 @@ def test_every_message_is_in_one_place_and_in_order(seed: int) -> None:
 )
 @given(data=st.data())
 def test_short_walks_that_can_be_shrunk(data: st.DataObject) -> None:
-    """The same with every choice drawn, so that a failure becomes a short story."""
+    """Hypothesis draws every choice, so that a failure shrinks to a short sequence."""
     walked = Walk(lambda below: data.draw(st.integers(0, below - 1)))
     for _ in range(40):
         walked.step()
@@ -59,7 +61,7 @@ def test_short_walks_that_can_be_shrunk(data: st.DataObject) -> None:
 
 
 def test_walks_go_where_it_is_interesting() -> None:
-    """A walk is worth nothing if it meets none of the things it is to check."""
+    """A walk proves nothing if it meets none of the cases that it is to check."""
     walks = [walk(seed) for seed in range(30)]
     seen = sum((each.met for each in walks), start=type(walks[0].met)())
     for thing in (

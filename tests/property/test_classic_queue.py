@@ -17,32 +17,12 @@ from amqp10broker.message.traits import X_OPT_DELIVERY_DELAY, X_OPT_DELIVERY_TIM
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Long
 from amqp10broker.protocols.serial import MASK, add, diff
+from amqp10broker.queues import commands
 from amqp10broker.queues.classic import durability as classic_store
 from amqp10broker.queues.classic import ready
 from amqp10broker.queues.classic.consumers import ClassicConsumer
 from amqp10broker.queues.classic.durability import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.commands import (
-    DELETE,
-    TICK,
-    AttachPublisher,
-    Confirmed,
-    ConsumerRef,
-    Credit,
-    CreditReply,
-    Deliver,
-    DeliveryOutcome,
-    DetachPublisher,
-    GiveBack,
-    Publish,
-    PublisherRef,
-    Purge,
-    QueueDeleted,
-    Settle,
-    Subscribe,
-    Unconfirmed,
-    Unsubscribe,
-)
 from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.examples import tried
@@ -53,14 +33,20 @@ from tests.support.stored_queue import shorten_pages
 
 HEAD = make_head(None, None, "", "q")
 WRAPS = (0, 1, 2**31 - 3, 2**31, MASK - 2, MASK)
-FAILS = (DeliveryOutcome.REQUEUE_FAILED,)
-ENDS = (DeliveryOutcome.ACCEPT, DeliveryOutcome.DISCARD, DeliveryOutcome.DISCARD_FAILED)
+FAILS = (commands.DeliveryOutcome.REQUEUE_FAILED,)
+ENDS = (
+    commands.DeliveryOutcome.ACCEPT,
+    commands.DeliveryOutcome.DISCARD,
+    commands.DeliveryOutcome.DISCARD_FAILED,
+)
 
 
 class Held:
     """One consumer, as its session knows it."""
 
-    def __init__(self, ref: ConsumerRef, session: Party, *, settled: bool, delivery_count: int) -> None:
+    def __init__(
+        self, ref: commands.ConsumerRef, session: Party, *, settled: bool, delivery_count: int
+    ) -> None:
         self.ref = ref
         self.session = session
         self.settled = settled
@@ -93,8 +79,8 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         self.finished: set[int] = set()
         self.acquired: set[int] = set()
         self.failures: dict[int, int] = {}
-        self.replies_due: dict[ConsumerRef, list[tuple[int, int, bool]]] = {}
-        self.confirms_due: dict[PublisherRef, list[tuple[tuple[int, ...], bool]]] = {}
+        self.replies_due: dict[commands.ConsumerRef, list[tuple[int, int, bool]]] = {}
+        self.confirms_due: dict[commands.PublisherRef, list[tuple[tuple[int, ...], bool]]] = {}
         self.deleted = False
         self.holding = 0
 
@@ -104,7 +90,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
     def attach(self, parties: int) -> None:
         self.parties = self.parties[:parties]
         for party in self.parties:
-            self.queue.apply(AttachPublisher(party.publisher), 0)
+            self.queue.apply(commands.AttachPublisher(party.publisher), 0)
 
     @rule(count=st.integers(0, 3))
     def hold(self, count: int) -> None:
@@ -122,7 +108,9 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         if self.deleted:
             self.finished.update(keys)
         self.confirms_due.setdefault(party.publisher, []).append((keys, settled))
-        self.queue.apply(Publish(party.publisher, keys, [(HEAD, b"%d" % key) for key in keys], settled), 0)
+        self.queue.apply(
+            commands.Publish(party.publisher, keys, [(HEAD, b"%d" % key) for key in keys], settled), 0
+        )
         self._after()
 
     @rule(data=st.data(), settled=st.booleans(), start=st.sampled_from(WRAPS))
@@ -131,7 +119,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         if not party.alive or self.deleted or len(self.consumers) > 12:
             return
         consumer = Held(party.reply_to.consumer(), party, settled=settled, delivery_count=start)
-        self.queue.apply(Subscribe(consumer.ref, settled), 0)
+        self.queue.apply(commands.Subscribe(consumer.ref, settled), 0)
         self.inside(consumer).delivery_count = start
         self.consumers.append(consumer)
         self._after()
@@ -139,18 +127,18 @@ class ClassicQueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.living)
     @rule(data=st.data(), link_credit=st.integers(0, 60), drain=st.booleans(), stale=st.booleans())
     def grant(self, data: st.DataObject, link_credit: int, drain: bool, stale: bool) -> None:
-        """A session grants from the count it knows, which is behind by what is on its way."""
+        """A session grants from its own count, which lacks the deliveries on their way."""
         consumer = data.draw(st.sampled_from(self.living))
         behind = (len(consumer.coming) if stale else 0) if not self.holding else 0
         base = add(consumer.delivery_count, -behind)
-        self.queue.apply(Credit(consumer.ref, base, link_credit, drain, consumer.seen), 0)
+        self.queue.apply(commands.Credit(consumer.ref, base, link_credit, drain, consumer.seen), 0)
         self.replies_due.setdefault(consumer.ref, []).append((base, link_credit, drain))
         self._after()
 
     @precondition(lambda self: self.living)
-    @rule(data=st.data(), delivery_outcome=st.sampled_from(DeliveryOutcome), foreign=st.booleans())
-    def settle(self, data: st.DataObject, delivery_outcome: DeliveryOutcome, foreign: bool) -> None:
-        """Any of the deliveries that reached the client, in any order, and some that did not exist."""
+    @rule(data=st.data(), delivery_outcome=st.sampled_from(commands.DeliveryOutcome), foreign=st.booleans())
+    def settle(self, data: st.DataObject, delivery_outcome: commands.DeliveryOutcome, foreign: bool) -> None:
+        """Settle any deliveries that reached the client, in any order, and some that did not exist."""
         consumer = data.draw(st.sampled_from(self.living))
         if consumer.settled:
             return
@@ -159,7 +147,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
             consumer.sent.remove(key)
             self._decide(key, delivery_outcome)
         strangers = [self.published + 5, -1] if foreign else []
-        self.queue.apply(Settle(consumer.ref, [*keys, *strangers], delivery_outcome), 0)
+        self.queue.apply(commands.Settle(consumer.ref, [*keys, *strangers], delivery_outcome), 0)
         self._after()
 
     @precondition(lambda self: self.living)
@@ -175,7 +163,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.living)
     @rule(data=st.data(), keep=st.integers(0, 10))
     def give_back(self, data: st.DataObject, keep: int) -> None:
-        """The client has lowered its credit: what was not sent goes back."""
+        """The client has lowered its credit, so unsent deliveries go back."""
         consumer = data.draw(st.sampled_from(self.living))
         back, consumer.unsent = consumer.unsent[keep:], consumer.unsent[:keep]
         # What is on its way is taken back by the queue, and not accepted by the session any more.
@@ -183,7 +171,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         consumer.coming.clear()
         consumer.epoch += 1
         self.queue.apply(
-            GiveBack(
+            commands.GiveBack(
                 consumer.ref,
                 [key for key, _ in back],
                 [each for _, each in back],
@@ -196,20 +184,20 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         self._after()
 
     @precondition(lambda self: self.living)
-    @rule(data=st.data(), delivery_outcome=st.sampled_from(DeliveryOutcome))
-    def unsubscribe(self, data: st.DataObject, delivery_outcome: DeliveryOutcome) -> None:
+    @rule(data=st.data(), delivery_outcome=st.sampled_from(commands.DeliveryOutcome))
+    def unsubscribe(self, data: st.DataObject, delivery_outcome: commands.DeliveryOutcome) -> None:
         self._leave(data.draw(st.sampled_from(self.living)), delivery_outcome)
         self._after()
 
     @precondition(lambda self: any(party.alive for party in self.parties[1:]))
     @rule(data=st.data())
     def lose_session(self, data: st.DataObject) -> None:
-        """A session's task ends: it unsubscribes, and nobody hears what is on its way any more."""
+        """A session's task ends: it unsubscribes, and effects on their way to it are lost."""
         party = data.draw(st.sampled_from([party for party in self.parties[1:] if party.alive]))
         party.alive = False
         for consumer in self.living_of(party):
-            self._leave(consumer, DeliveryOutcome.REQUEUE)
-        self.queue.apply(DetachPublisher(party.publisher), 0)
+            self._leave(consumer, commands.DeliveryOutcome.REQUEUE)
+        self.queue.apply(commands.DetachPublisher(party.publisher), 0)
         self._after()
 
     @precondition(lambda self: not self.deleted and self.published > 20)
@@ -217,7 +205,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
     def delete(self, really: int) -> None:
         if really:
             return
-        self.queue.apply(DELETE, 0)
+        self.queue.apply(commands.DELETE, 0)
         self.deleted = True
         self._take_up()
         self.finished = set(range(self.published))
@@ -236,7 +224,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
     def living_of(self, party: Party) -> list[Held]:
         return [consumer for consumer in self.living if consumer.session is party]
 
-    def _decide(self, key: int, delivery_outcome: DeliveryOutcome) -> None:
+    def _decide(self, key: int, delivery_outcome: commands.DeliveryOutcome) -> None:
         if delivery_outcome in ENDS:
             self.finished.add(key)
             return
@@ -254,7 +242,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
             else:
                 consumer.sent.append(key)
 
-    def _leave(self, consumer: Held, delivery_outcome: DeliveryOutcome) -> None:
+    def _leave(self, consumer: Held, delivery_outcome: commands.DeliveryOutcome) -> None:
         consumer.gone = True
         self.replies_due.pop(consumer.ref, None)
         for key in consumer.sent:
@@ -262,7 +250,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         consumer.sent.clear()
         unsent, consumer.unsent = consumer.unsent, []
         self.queue.apply(
-            Unsubscribe(
+            commands.Unsubscribe(
                 consumer.ref,
                 [key for key, _ in unsent],
                 [each for _, each in unsent],
@@ -280,7 +268,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
             self._take_up()
 
     def _take_up(self) -> None:
-        """The queue's task puts its effects; sessions that have gone hear nothing."""
+        """The queue's task passes its effects on; sessions that have gone get none."""
         for reply_to, batch in self.queue.take_effects().items():
             party = next(each for each in self.parties if each.reply_to.id == reply_to)
             if party.alive:
@@ -290,33 +278,33 @@ class ClassicQueueMachine(RuleBasedStateMachine):
 
     def _hear(self, effect: object) -> None:
         match effect:
-            case Deliver():
+            case commands.Deliver():
                 consumer = next(each for each in self.consumers if each.ref == effect.consumer)
                 assert list(effect.keys) == [int(bare) for _, bare in effect.messages]
                 if consumer.gone or effect.epoch != consumer.epoch:
                     return  # the queue has taken them back
                 self._count_deliveries(consumer, effect)
                 consumer.coming += zip(effect.keys, effect.messages, strict=True)
-            case CreditReply():
+            case commands.CreditReply():
                 self._check_reply(effect)
-            case Confirmed():
+            case commands.Confirmed():
                 assert (tuple(effect.ids), effect.settled) == self.confirms_due[effect.publisher].pop(0)
-            case Unconfirmed():
+            case commands.Unconfirmed():
                 assert self.deleted
                 assert (tuple(effect.ids), effect.settled) == self.confirms_due[effect.publisher].pop(0)
-            case QueueDeleted():
+            case commands.QueueDeleted():
                 assert self.deleted
             case _:
                 raise AssertionError(effect)
 
-    def _count_deliveries(self, consumer: Held, effect: Deliver) -> None:
+    def _count_deliveries(self, consumer: Held, effect: commands.Deliver) -> None:
         for key, (head, _) in zip(effect.keys, effect.messages, strict=True):
             header = header_of(head)
             assert bool(header.first_acquirer) == (key not in self.acquired)
             assert header.delivery_count == self.failures.get(key, 0)
         consumer.delivery_count = add(consumer.delivery_count, len(effect.keys))
 
-    def _check_reply(self, reply: CreditReply) -> None:
+    def _check_reply(self, reply: commands.CreditReply) -> None:
         due = self.replies_due.get(reply.consumer)
         consumer = next(each for each in self.consumers if each.ref == reply.consumer)
         if due is None or consumer.gone:
@@ -383,18 +371,18 @@ class ClassicQueueMachine(RuleBasedStateMachine):
             )
 
     def teardown(self) -> None:
-        """Everything can be drained by a new consumer, in order."""
+        """A new consumer drains all messages in order."""
         if self.deleted:
             return
         self.holding = 0
         self._take_up()
         for consumer in self.living:
-            self._leave(consumer, DeliveryOutcome.REQUEUE)
+            self._leave(consumer, commands.DeliveryOutcome.REQUEUE)
         self._take_up()
         last = Held(self.parties[0].reply_to.consumer(), self.parties[0], settled=False, delivery_count=0)
         self.consumers.append(last)
-        self.queue.apply(Subscribe(last.ref, settled=False), 0)
-        self.queue.apply(Credit(last.ref, 0, self.published + 1, drain=True, seen=0), 0)
+        self.queue.apply(commands.Subscribe(last.ref, settled=False), 0)
+        self.queue.apply(commands.Credit(last.ref, 0, self.published + 1, drain=True, seen=0), 0)
         self.replies_due[last.ref] = [(0, self.published + 1, True)]
         self._take_up()
         keys = [key for key, _ in last.coming]
@@ -408,16 +396,18 @@ TestClassicQueue.settings = settings(max_examples=tried(200), stateful_step_coun
 @pytest.mark.parametrize("settled", [False, True])
 @pytest.mark.parametrize("seen", [0, 2])
 def test_deliver_that_nobody_hears_is_requeued_once(settled: bool, seen: int) -> None:
-    """Credit and the end of the session in one batch: what it has not seen is back, once."""
+    """Credit and the session's end come in one batch: deliveries it has not seen are requeued once."""
     queue = ClassicQueue("q", durable=False)
     reply_to = new_reply_to("s")
     ref = reply_to.consumer()
-    queue.apply(Publish(reply_to.publisher(), range(5), [(HEAD, b"%d" % n) for n in range(5)], True), 0)
-    queue.apply(Subscribe(ref, settled=settled), 0)
-    queue.apply(Credit(ref, 0, seen, drain=False, seen=0), 0)
+    queue.apply(
+        commands.Publish(reply_to.publisher(), range(5), [(HEAD, b"%d" % n) for n in range(5)], True), 0
+    )
+    queue.apply(commands.Subscribe(ref, settled=settled), 0)
+    queue.apply(commands.Credit(ref, 0, seen, drain=False, seen=0), 0)
     queue.take_effects()
-    queue.apply(Credit(ref, 0, 3, drain=False, seen=seen), 0)
-    queue.apply(Unsubscribe(ref, [], [], seen, DeliveryOutcome.ACCEPT), 0)
+    queue.apply(commands.Credit(ref, 0, 3, drain=False, seen=seen), 0)
+    queue.apply(commands.Unsubscribe(ref, [], [], seen, commands.DeliveryOutcome.ACCEPT), 0)
     assert queue.ready == 5 - seen
     queue.take_effects()
     assert queue.ready == 5 - seen
@@ -452,7 +442,7 @@ class Delaying(RuleBasedStateMachine):
         self.held: dict[int, tuple[int, int]] = {}  # number and that, by key
         self.given_up: list[int] = []
         self.publisher = HERE.publisher()
-        self.consumer: ConsumerRef | None = None
+        self.consumer: commands.ConsumerRef | None = None
         self.granted = 0
         self.make_queue()
 
@@ -492,7 +482,7 @@ class Delaying(RuleBasedStateMachine):
             else:
                 self.become_ready(number)
         numbers = range(self.next - len(messages), self.next)
-        self.queue.apply(Publish(self.publisher, numbers, messages, False), self.now)
+        self.queue.apply(commands.Publish(self.publisher, numbers, messages, False), self.now)
         self.take()
 
     def become_ready(self, number: int) -> None:
@@ -501,7 +491,7 @@ class Delaying(RuleBasedStateMachine):
 
     @rule(passed=st.integers(1, 60))
     def wait(self, passed: int) -> None:
-        """The queue is woken when it wants to be, now and then somewhat late."""
+        """The queue is woken at the time it has set, now and then somewhat late."""
         self.now += passed
         self.wake()
 
@@ -515,7 +505,7 @@ class Delaying(RuleBasedStateMachine):
                 self.become_ready(number)
         turns = 0
         while (deadline := self.queue.deadline()) is not None and deadline <= self.now:
-            self.queue.apply(TICK, self.now)
+            self.queue.apply(commands.TICK, self.now)
             turns += 1
             assert turns < 1000, "it is due for ever"
         dead = [int(body) for letters in self.queue.take_dead_letters() for _, body in letters.messages]
@@ -528,13 +518,13 @@ class Delaying(RuleBasedStateMachine):
     def subscribe(self) -> None:
         self.consumer = HERE.consumer()
         self.granted = 0
-        self.queue.apply(Subscribe(self.consumer, False), self.now)
+        self.queue.apply(commands.Subscribe(self.consumer, False), self.now)
 
     @precondition(lambda self: self.consumer is not None)
     @rule(credit=st.integers(1, 40))
     def grant(self, credit: int) -> None:
         assert self.consumer is not None
-        self.queue.apply(Credit(self.consumer, self.granted, credit, True, self.granted), self.now)
+        self.queue.apply(commands.Credit(self.consumer, self.granted, credit, True, self.granted), self.now)
         self.granted += credit
         got = self.take()
         expected = sorted(self.ready, key=lambda number: (-self.level[number], self.ready[number]))[:credit]
@@ -543,21 +533,24 @@ class Delaying(RuleBasedStateMachine):
             self.held[key] = number, self.ready.pop(number)
 
     @precondition(lambda self: self.held)
-    @rule(data=st.data(), delivery_outcome=st.sampled_from([DeliveryOutcome.ACCEPT, DeliveryOutcome.REQUEUE]))
-    def settle(self, data: st.DataObject, delivery_outcome: DeliveryOutcome) -> None:
+    @rule(
+        data=st.data(),
+        delivery_outcome=st.sampled_from([commands.DeliveryOutcome.ACCEPT, commands.DeliveryOutcome.REQUEUE]),
+    )
+    def settle(self, data: st.DataObject, delivery_outcome: commands.DeliveryOutcome) -> None:
         assert self.consumer is not None
         keys = data.draw(st.lists(st.sampled_from(sorted(self.held)), min_size=1, unique=True))
-        self.queue.apply(Settle(self.consumer, keys, delivery_outcome), self.now)
+        self.queue.apply(commands.Settle(self.consumer, keys, delivery_outcome), self.now)
         self.take()
         for key in keys:
             number, place = self.held.pop(key)
-            if delivery_outcome is DeliveryOutcome.REQUEUE:
+            if delivery_outcome is commands.DeliveryOutcome.REQUEUE:
                 self.ready[number] = place
 
     @rule(really=st.integers(0, 3))
     def purge(self, really: int) -> None:
         if not really:
-            self.queue.apply(Purge(HERE.request()), self.now)
+            self.queue.apply(commands.Purge(HERE.request()), self.now)
             self.take()
             self.ready.clear()
             self.later.clear()
@@ -589,11 +582,11 @@ class Delaying(RuleBasedStateMachine):
         confirmed: set[int] = set()
         for effects in self.queue.take_effects().values():
             for effect in effects:
-                if isinstance(effect, Deliver):
+                if isinstance(effect, commands.Deliver):
                     for key, (head, body) in zip(effect.keys, effect.messages, strict=True):
                         assert header_of(head).delivery_count == 0
                         got.append((key, int(body)))
-                elif isinstance(effect, Confirmed):
+                elif isinstance(effect, commands.Confirmed):
                     confirmed.update(effect.ids)
         assert not confirmed & self.safe, "confirmed before it was safe"
         if self.queue.unsafe:

@@ -41,7 +41,6 @@ def test_a_value_is_read_alike_wherever_it_stands(value: Any, before: bytes, aft
 @settings(max_examples=tried(50), deadline=None)
 @given(values)
 def test_every_truncation_of_a_value_is_refused(value: Any) -> None:
-    """A prefix of an encoding is no encoding."""
     data = encode(value)
     for cut in range(len(data)):
         for read in (decode, skip):
@@ -66,7 +65,7 @@ def readers_agree(data: bytes) -> None:
 @example(b"\xc1\x05\x04\x45\x40\x45\x40")
 @example(b"\xf0\x00\x00\x00\x05\xff\xff\xff\xff\x40")
 def test_arbitrary_bytes_are_read_or_refused(data: bytes) -> None:
-    """Whatever comes in, the only exception is DecodeError."""
+    """For any bytes the only exception is DecodeError."""
     readers_agree(data)
 
 
@@ -173,7 +172,7 @@ WIDER |= {0xA0: 0xB0, 0xA1: 0xB1, 0xA3: 0xB3, 0xC0: 0xD0, 0xC1: 0xD1, 0xE0: 0xF0
 
 
 def widened(form: Any) -> Any:
-    """The form `typed` gives, with the widest constructor of its type in every array, as proton does."""
+    """Return the form of `typed` with the widest constructor in every array, as proton does."""
     if isinstance(form, list):
         return [widened(item) for item in form]
     if isinstance(form, tuple) and form[0] == "array":
@@ -182,7 +181,7 @@ def widened(form: Any) -> Any:
 
 
 def without_arrays(value: Any) -> bool:
-    """Whether the value holds no array: proton chooses the constructors of arrays itself."""
+    """Return whether the value holds no array: proton chooses the constructors of arrays itself."""
     if isinstance(value, list):
         return all(map(without_arrays, value))
     if isinstance(value, (dict, t10.Map)):
@@ -195,7 +194,7 @@ def without_arrays(value: Any) -> bool:
 @settings(max_examples=tried(100), deadline=None)
 @given(values.filter(without_arrays))
 def test_what_proton_writes_is_read_as_meant(value: Any) -> None:
-    """An encoding by an independent implementation decodes to the value that it was given."""
+    """An independent implementation's encoding decodes to the value that it was given."""
     proton = pytest.importorskip("proton")
     data = proton.Data()
     put(data, value)
@@ -206,7 +205,7 @@ def test_what_proton_writes_is_read_as_meant(value: Any) -> None:
 
 
 def plainly_described(value: Any) -> bool:
-    """Whether no described value is directly in another; proton's Data miscounts such values."""
+    """Return whether no described value is directly in another; proton's Data miscounts such values."""
     if isinstance(value, t10.Described):
         inner = (value.descriptor, value.value)
         return all(not isinstance(item, t10.Described) and plainly_described(item) for item in inner)
@@ -220,7 +219,7 @@ def plainly_described(value: Any) -> bool:
 @settings(max_examples=tried(100), deadline=None)
 @given(values.filter(plainly_described))
 def test_proton_reads_what_is_written(value: Any) -> None:
-    """An independent implementation takes our encoding whole and writes the same value from it."""
+    """An independent implementation reads our whole encoding and writes the same value from it."""
     proton = pytest.importorskip("proton")
     encoded = encode(value)
     data = proton.Data()

@@ -94,7 +94,7 @@ def published091(properties: bytes, body: bytes) -> Message:
 @pytest.mark.rabbitmq("mc_unit_SUITE", "amqpl_amqp_bin_amqpl")
 @given(exact_properties, st.binary(max_size=300))
 def test_amqp091_to_amqp10_and_back_is_the_same(properties: BasicProperties, body: bytes) -> None:
-    """Everything that AMQP 1.0 can say comes back byte for byte, but for the order of the headers."""
+    """All that AMQP 1.0 can express comes back byte for byte, except for the order of the headers."""
     message = published091(encode_properties(properties), body)
     head, back = to_amqp091(to_amqp10(message))
     assert back == body
@@ -119,7 +119,7 @@ def test_both_encodings_route_alike_where_they_say_the_same(properties: BasicPro
 
 
 def uuid_of(text: str) -> UUID | None:
-    """The UUID that a text names; Hypothesis draws ``urn:uuid:`` alone as well, as it stands in our code."""
+    """Return the UUID that a text names; Hypothesis also draws a bare ``urn:uuid:``, found in our code."""
     try:
         return UUID(text) if text.startswith("urn:uuid:") else None
     except ValueError:
@@ -129,7 +129,7 @@ def uuid_of(text: str) -> UUID | None:
 @given(exact_properties, st.binary(max_size=300))
 @example(BasicProperties(delivery_mode=1, message_id="urn:uuid:"), b"")
 def test_proton_reads_what_becomes_of_amqp091(properties: BasicProperties, body: bytes) -> None:
-    """An independent implementation finds the fields where the tables say."""
+    """An independent implementation finds the fields where the mapping tables put them."""
     properties.headers = dict.fromkeys(properties.headers or {}, "v")
     head, bare = to_amqp10(published091(encode_properties(properties), body))
     found = proton.Message()
@@ -188,7 +188,7 @@ any_properties = st.builds(
 
 @given(any_properties, st.binary(max_size=60) | st.just(encode(Described(ULong(0x77), "v"))))
 def test_no_accepted_message_of_amqp091_fails_to_convert(properties: BasicProperties, body: bytes) -> None:
-    """Whatever passes the checks of a publish becomes a message that AMQP 1.0 accepts, and comes back."""
+    """A publish that passes the checks becomes a message that AMQP 1.0 accepts, and converts back."""
     try:
         message = published091(encode_properties(properties), body)
     except PreconditionFailed:
@@ -244,7 +244,7 @@ payloads = st.builds(
 
 @given(payloads)
 def test_no_accepted_message_of_amqp10_fails_to_convert(payload: bytes) -> None:
-    """Whatever a link accepts becomes properties that an independent codec reads as well."""
+    """Any message that a link accepts gets properties that an independent codec can read."""
     message = MessageReader("x", "k", "u", impersonator=True).read(payload)
     head, _ = to_amqp091(acquired(message, failed=False))
     _, properties, redelivered = split_head(head)
@@ -263,7 +263,7 @@ def test_no_accepted_message_of_amqp10_fails_to_convert(payload: bytes) -> None:
 @pytest.mark.rabbitmq("mc_unit_SUITE", "amqp_amqpl_amqp_bodies")
 @given(payloads)
 def test_bodies_survive_amqp10_to_amqp091_and_back(payload: bytes) -> None:
-    """The content of data sections stays together; any other body comes back byte for byte."""
+    """Data sections keep their concatenated content; any other body comes back byte for byte."""
     message = MessageReader("x", "k", "u", impersonator=True).read(payload)
     there = to_amqp091(message)
     again = to_amqp091(to_amqp10(there))

@@ -76,7 +76,7 @@ class Model:
             self.keys = (step.routing_key,)
 
     def deaths(self) -> tuple[Death, ...]:
-        """One record for a queue and reason: the last event says its place, the first one its contents."""
+        """Each queue and reason has one record: the last event sets its place, the first its contents."""
         newest_first = dict.fromkeys((queue, reason) for queue, reason, *_ in reversed(self.events))
         records = []
         for pair in newest_first:
@@ -86,7 +86,7 @@ class Model:
         return tuple(records)
 
     def is_cycle(self, queue: str) -> bool:
-        """Back from the newest event to the last one in that queue, none of them is a rejection."""
+        """No event from the newest back to the last one in that queue is a rejection."""
         for died_in, reason, *_ in reversed(self.events):
             if reason == "rejected":
                 return False
@@ -117,7 +117,7 @@ def published(in_10: bool, key: str, cc: list[str], ttl_ms: int | None) -> Messa
 def test_the_history_is_what_happened(
     in_10: bool, key: str, cc: list[str], ttl_ms: int | None, walk: list[Die | Return | Convert]
 ) -> None:
-    """Records, counts, order, times and keys; cycles; time to live; the count of failed deliveries."""
+    """It has records, counts, order, times, keys, cycles, time to live and the count of failures."""
     message = published(in_10, key, cc, ttl_ms)
     model = Model("ex", (key, *cc), ttl_ms)
     now_ms = 1_700_000_000_000
@@ -145,7 +145,7 @@ def test_the_history_is_what_happened(
 
 @given(st.lists(st.tuples(names, reasons), max_size=20))
 def test_records_stay_few(events: list[tuple[str, str]]) -> None:
-    """One for a queue and a reason, however often: the history of a message that goes round does not grow."""
+    """A queue and reason has one record, so the history of a message that cycles does not grow."""
     head = amqp091.make_head("ex", "k", b"\x00\x00")
     cause = Cause("", "", 0, "dlx", None)
     for queue, reason in events:
@@ -164,7 +164,7 @@ causes = st.builds(
 def test_whatever_a_client_of_amqp091_published_can_die(
     properties: BasicProperties, chain: list[Cause]
 ) -> None:
-    """Headers and expiration apart, its properties stay; consumers of either protocol can read it."""
+    """Its properties stay, except headers and expiration; consumers of either protocol can read it."""
     try:
         given_head, _ = amqp091.read_content(
             "ex", "k", encode_properties(properties), user="u", impersonator=True
@@ -191,7 +191,7 @@ def test_whatever_a_client_of_amqp091_published_can_die(
 
 @given(payloads, st.lists(causes, min_size=1, max_size=3))
 def test_whatever_a_client_of_amqp10_published_can_die(payload: bytes, chain: list[Cause]) -> None:
-    """Its annotations stay, those of the broker's own names apart; either protocol can read it."""
+    """Its annotations stay, except those of the broker's own names; either protocol can read it."""
     head, bare = MessageReader("x", "k", "u", impersonator=True).read(payload)
     kept = decode_head(head)[1]
     for cause in chain:

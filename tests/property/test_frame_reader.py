@@ -40,7 +40,7 @@ from tests.support.rawframes import frame, transfer
 
 
 def plain(raw: bytes) -> tuple[list[tuple[int, Any]], str | None]:
-    """The frames decoded one by one, each by a reader that has learned nothing; and the fault, if any."""
+    """Decode each frame with a reader that has learned nothing; return the frames and the fault, if any."""
     items: list[tuple[int, Any]] = []
     pos = 0
     while len(raw) - pos >= 8:
@@ -75,7 +75,7 @@ def learning(
 
 
 def flat(items: list[Any]) -> list[Any]:
-    """Frame bodies one by one, in a form in which batches and single frames compare equal."""
+    """Return frame bodies one by one, in a form in which batches and single frames compare equal."""
     result: list[Any] = []
     for item in items:
         match item:
@@ -116,7 +116,6 @@ def by_channel(items: list[tuple[int, Any]]) -> dict[int, list[Any]]:
 
 
 def uint(form: int, value: int) -> bytes:
-    """A uint in one of its three encodings, or null."""
     if form == 0x43:
         return b"\x43"
     if form == 0x52:
@@ -127,7 +126,7 @@ def uint(form: int, value: int) -> bytes:
 
 
 def composite(descriptor: int, fields: list[bytes], shape: int, count_off: int) -> bytes:
-    """A list in one of its encodings; `count_off` falsifies its count."""
+    """Encode a list in one of its encodings; `count_off` falsifies its count."""
     body = b"".join(fields)
     count = max(0, len(fields) + count_off)
     if shape == 8 and len(body) < 255:
@@ -212,7 +211,7 @@ others = st.sampled_from(
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[bytes]:
-    """Frames, many of them repeated, some of them repeated with one byte changed."""
+    """Draw frames, many of them repeated, some of the repeats with one byte changed."""
     base = draw(st.lists(st.one_of(transfers(), transfers(), dispositions(), others), min_size=1, max_size=6))
     steps = st.tuples(st.integers(0, 5), st.sampled_from("===~~?"), st.integers(0, 60), st.integers(0, 255))
     result: list[bytes] = []
@@ -238,7 +237,7 @@ def cut(raw: bytes, cuts: list[int]) -> list[bytes]:
 
 
 def test_examples_are_learned_at_all() -> None:
-    """The comparison below would be idle if nothing were learned: repeated frames become one run."""
+    """The comparison below is idle if nothing is learned: repeated frames become one run."""
     reader = FrameReader()
     ((_, items),) = reader.read(b"".join(transfer(0, number + 70_000, b"x") for number in range(10)))
     assert [type(item) for item in items] == [TransferFrame, TransferRun]
@@ -266,7 +265,7 @@ def test_examples_are_learned_at_all() -> None:
 
 
 def test_small_delivery_ids_have_one_layout() -> None:
-    """The one byte of a delivery-id behind a handle or role of one byte does not belong to the key."""
+    """The one-byte delivery-id behind a one-byte handle or role is not part of the key."""
     reader = FrameReader()
     ((_, items),) = reader.read(b"".join(transfer(0, number, b"x") for number in range(1, 4)))
     assert [type(item) for item in items] == [TransferFrame, TransferRun]
@@ -281,8 +280,7 @@ def test_small_delivery_ids_have_one_layout() -> None:
 def test_learned_layouts_read_what_the_plain_decoder_reads(
     raws: list[bytes], cuts: list[int], singly_max: int
 ) -> None:
-    """Any frames, near-identical ones among them, in any chunks and portions: the same items, or the same
-    fault."""
+    """Any frames, also near-identical ones, in any chunks give the same items, or the same fault."""
     raw = b"".join(raws)
     expected, fault = plain(raw)
     found, found_fault, count = learning(cut(raw, cuts), singly_max)
@@ -309,7 +307,7 @@ def test_byte_by_byte_is_the_same_as_at_once(raws: list[bytes], repeats: int, st
 
 
 def test_a_call_reads_no_more_single_frames_than_allowed_and_any_number_of_learned_ones() -> None:
-    """What else is whole is read by the next call, which needs no bytes."""
+    """The next call reads the other whole frames, and needs no bytes for it."""
     flows = [frame(0, Flow(incoming_window=1, next_outgoing_id=0, outgoing_window=1))] * 5
     same = [transfer(0, 5, b"x")] * 100
     reader = FrameReader()
@@ -357,7 +355,7 @@ LEARNED = {
 
 @pytest.mark.parametrize("shape", list(LEARNED))
 def test_frame_that_differs_from_a_learned_one_in_any_byte_is_read_as_what_it_is(shape: str) -> None:
-    """Every byte of the frame, every value: between frames of the learned layout, and as the last."""
+    """Each byte of the frame takes every value, between frames of the learned layout and as the last."""
     raw = LEARNED[shape]
     for at in range(4, len(raw)):
         for value in range(256):
@@ -369,7 +367,7 @@ def test_frame_that_differs_from_a_learned_one_in_any_byte_is_read_as_what_it_is
 
 
 def test_layouts_are_bounded_whatever_a_client_sends() -> None:
-    """A client that never repeats itself must not fill the memory with what was learned from it."""
+    """A client that never repeats itself must not fill the memory with learned layouts."""
     reader = FrameReader()
     raw = []
     for length in range(90):
@@ -409,7 +407,7 @@ bodies = st.one_of(
 
 @st.composite
 def messages(draw: st.DrawFn) -> tuple[bytes, bytes, Header | None, dict[Any, Any]]:
-    """A message, its bare part with footer, its header and its annotations."""
+    """Return a message, its bare part with footer, its header and its annotations."""
     header = None
     head = b""
     if draw(st.booleans()):
@@ -447,7 +445,7 @@ def messages(draw: st.DrawFn) -> tuple[bytes, bytes, Header | None, dict[Any, An
 def test_bare_message_is_kept_byte_for_byte_and_the_head_is_ours(
     made: tuple[bytes, bytes, Header | None, dict[Any, Any]],
 ) -> None:
-    """From properties to footer nothing is touched; header and annotations are written anew."""
+    """Properties to footer are unchanged; the broker writes header and annotations anew."""
     payload, bare, header, given_annotations = made
     sections = locate(payload)
     assert payload[sections.bare :] == bare
@@ -484,7 +482,7 @@ def test_bare_message_is_kept_byte_for_byte_and_the_head_is_ours(
 def test_damaged_message_is_read_or_refused_with_a_link_error(
     made: tuple[bytes, bytes, Header | None, dict[Any, Any]], at: int, value: int, truncate: bool
 ) -> None:
-    """One changed byte, or a cut: only AmqpLinkError comes out; what is accepted keeps its bytes."""
+    """After a changed byte or a cut only AmqpLinkError is raised; an accepted message keeps its bytes."""
     payload = made[0]
     at %= len(payload)
     damaged = payload[:at] if truncate else payload[:at] + bytes((value,)) + payload[at + 1 :]

@@ -122,7 +122,7 @@ class JournalMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.syncing is None)
     @rule(seed=st.integers(0, 10_000))
     def wander(self, seed: int) -> None:
-        """Further on than single rules come in the time there is."""
+        """Take several steps: single rules do not get far in the time."""
         with self._room_when_full():
             walk(self.world, random.Random(seed), 8)
 
@@ -141,7 +141,7 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule(left=st.sampled_from((0, 200, 5000)))
     def fill_the_disk(self, left: int) -> None:
-        """Others take all but so many bytes; what is recovered, and what is read, is the same."""
+        """Other files take all but so many bytes; recovery and reads give the same result."""
         self.world.disk.capacity = self.world.disk.used() + left
 
     @rule()
@@ -170,7 +170,7 @@ class JournalMachine(RuleBasedStateMachine):
 
     @contextmanager
     def _room_when_full(self) -> Iterator[list[DiskFull]]:
-        """Something may end because there is no room; then there is."""
+        """An operation may end because there is no room; then the limit is lifted."""
         full: list[DiskFull] = []
         try:
             yield full
@@ -229,7 +229,7 @@ def encoded(step: Step) -> bytes:
 
 
 def outcome(writes: Sequence[bytes]) -> dict[str, Any]:
-    """What becomes of it: what queues were told of each link, and what the client was."""
+    """Return all that the session sent to the queues for each link, and to the client."""
     catalog = make_catalog(QueueHost())
     declare(catalog, "/", "q")
     config = Config(max_message_size_bytes=MAX_BYTES)
@@ -265,7 +265,7 @@ def outcome(writes: Sequence[bytes]) -> dict[str, Any]:
 
 
 def steps(*run: Step) -> list[Step]:
-    """Behind a frame by which the layout is learned."""
+    """Begin with a frame by which the layout is learned."""
     return [("plain", 0, 100), *run]
 
 
@@ -285,13 +285,13 @@ def steps(*run: Step) -> list[Step]:
 @example(steps(("plain", 1, 1), ("plain", 0, 2), ("bad", 0, 3), ("plain", 0, 1)))
 @example([("plain", 2, 0), ("plain", 2, 0), ("plain", 2, 0), ("plain", 2, 3)])
 def test_one_write_has_the_outcome_of_single_frames(run: list[Step]) -> None:
-    """Faults, ids that are used again, parts of deliveries: where bytes are cut counts for nothing."""
+    """The cuts between writes do not matter for faults, ids used again and parts of deliveries."""
     frames = [encoded(step) for step in run]
     assert outcome([b"".join(frames)]) == outcome(frames)
 
 
 def test_what_stands_before_an_id_in_flight_is_published() -> None:
-    """The session ends with the second of them, and the first has gone to its queue."""
+    """The second use of the id ends the session, and the first has gone to its queue."""
     run = steps(("plain", 0, 1), ("plain", 0, 2), ("plain", 0, 1), ("plain", 0, 3))
     got = outcome([b"".join(map(encoded, run))])
     (published,) = got["published"].values()
@@ -343,7 +343,7 @@ KINDS_ROTATION = pytest.mark.parametrize(
 
 
 def steps_of(consumers: int, credit_max: int) -> Any:
-    """Consumers that come with credit, and publishes, which are the sizes of messages."""
+    """Draw consumers that come with credit, and publishes as lists of message sizes."""
     asked = st.tuples(
         st.sampled_from([0, 0, 0, 1]),
         st.integers(1, credit_max),
@@ -357,7 +357,7 @@ def steps_of(consumers: int, credit_max: int) -> Any:
 @given(given=st.one_of(steps_of(8, 60), steps_of(25, 15)))
 @settings(max_examples=tried(150), deadline=None)
 def test_each_message_goes_to_the_next_in_rotation(make: Any, given: tuple[int, list[Any]]) -> None:
-    """Seed 001: in a round robin manner; among few consumers, or such as ask for few at a time."""
+    """Seed 001: round robin holds among few consumers, or consumers that ask for few at a time."""
     consumers, steps = given
     queue, model, party = make(), Model(), new_reply_to("s")
     publisher, published = party.publisher(), 0
@@ -384,7 +384,7 @@ def test_each_message_goes_to_the_next_in_rotation(make: Any, given: tuple[int, 
 @KINDS_ROTATION
 @pytest.mark.parametrize("batch", [1, 7, 40, 2000])
 def test_many_consumers_that_ask_for_many_have_had_as_much_within_a_turn(make: Any, batch: int) -> None:
-    """Each batch is cut into few parts, and the next goes to the next consumers."""
+    """Each batch is cut into few parts, and the next batch goes to the next consumers."""
     queue, party = make(), new_reply_to("s")
     got = {party.consumer(): 0 for _ in range(30)}
     for ref in got:
@@ -478,7 +478,7 @@ class QueueToSpark(RuleBasedStateMachine):
     @precondition(lambda self: self.published > 0)
     @rule(which=st.integers(0, 10_000))
     def publish_again(self, which: int) -> None:
-        """A publisher that did not hear of its confirm."""
+        """A publisher that missed its confirm publishes again."""
         self.queue.ready.append(which % self.published)
         self.repeated += 1
 
@@ -504,7 +504,7 @@ class QueueToSpark(RuleBasedStateMachine):
         rows_max=st.none() | st.integers(1, 15),
     )
     def step(self, fault: tuple[str, int] | None, seed: int, rows_max: int | None) -> None:
-        """The next thing that Spark does, perhaps with a crash or a failing disk in the middle of it."""
+        """Do Spark's next step, perhaps with a crash or a failing disk in the middle of it."""
         if fault is not None:
             kind, call = fault
             number = len(self.disk.calls) + call
@@ -529,14 +529,13 @@ class QueueToSpark(RuleBasedStateMachine):
     @precondition(lambda self: self.query is not None and not self.ran and len(self.ends) > self.done)
     @rule()
     def run_again(self) -> None:
-        """A job that failed is planned and run again."""
         self._run()
         self.ran = False
 
     @precondition(lambda self: self.query is not None and len(self.ends) == self.done > 0)
     @rule()
     def write_down_a_batch_without_rows(self) -> None:
-        """As Spark does when a watermark has moved: the offset before is then that of the newest segment."""
+        """Spark does so when a watermark has moved: the offset before is then that of the newest segment."""
         self.ends.append(self.ends[-1])
         self.query.commit(self.ends[-2])
 
@@ -563,7 +562,7 @@ class QueueToSpark(RuleBasedStateMachine):
         self.query = query
 
     def _plan(self, rows_max: int | None) -> None:
-        """latestOffset; the end is written down; the batch before the last is committed."""
+        """Call latestOffset, write the end down, and commit the batch before the last."""
         start = self.ends[-1] if self.ends else self.initial
         end = self.query.latest(start, rows_max)
         if end == start:
@@ -574,7 +573,7 @@ class QueueToSpark(RuleBasedStateMachine):
             self.query.commit(self.ends[-2])
 
     def _run(self) -> None:
-        """Plan and read the batch that is written down and not done."""
+        """Plan and read the batch that is written down and not yet done."""
         number = len(self.ends) - 1
         start = self.ends[-2] if number else self.initial
         spool = self.query.spool
@@ -588,7 +587,7 @@ class QueueToSpark(RuleBasedStateMachine):
         self.ran = True
 
     def teardown(self) -> None:
-        """Let everything run to its end: all that was published has been read."""
+        """Run to the end: each published message has been read."""
         if not hasattr(self, "queue"):
             return
         self.queue.settling_is_lost = False

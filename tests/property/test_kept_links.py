@@ -194,7 +194,7 @@ class Sender(Peer):
 def test_every_message_of_a_sender_is_taken_exactly_once(
     messages: int, lives: list[Life], second: bool
 ) -> None:
-    """With mode first too, as long as no more is in doubt than is kept."""
+    """This holds for mode first too, if no more deliveries are in doubt than are kept."""
     script = ScriptRunner()
     script.do("queue q")
     sender = Sender(script, second, waiting=list(range(messages)))
@@ -277,7 +277,7 @@ class Receiver(Peer):
 @settings(max_examples=LIVES_TRIED)
 @given(messages=st.integers(1, 6), lives=LIVES, second=st.booleans())
 def test_every_message_of_a_receiver_is_acted_on(messages: int, lives: list[Life], second: bool) -> None:
-    """Exactly once with mode second; with first at least once, since it forgets what it has settled."""
+    """It is exactly once with mode second; with first at least once, as it forgets settled deliveries."""
     script = ScriptRunner()
     script.do("queue q")
     script.do(f"publish q {messages}")

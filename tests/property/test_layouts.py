@@ -37,7 +37,7 @@ MODULES: tuple[ModuleType, ...] = (
 
 
 def codecs_of(modules: tuple[ModuleType, ...]) -> Iterator[Any]:
-    """All layouts that the modules define, each once: by a name of their own, or in a table."""
+    """Return each layout of the modules once: by a name of its own, or in a table."""
     seen: set[Codec[Any]] = set()
     for module in modules:
         for name, value in vars(module).items():
@@ -169,7 +169,7 @@ def fields_of(messages: Layout[Any]) -> dict[str, Field]:
 
 
 def made(field: Layout[Any], values: tuple[Any, ...]) -> Any:
-    """A record of its fields; None: they are at odds."""
+    """Make a record of its fields, or None if they are at odds."""
     if field.record is tuple:
         return values
     if field.record in AT_ODDS:
@@ -186,7 +186,7 @@ def made(field: Layout[Any], values: tuple[Any, ...]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value as something that compares by its parts."""
+    """Convert a value to a form that compares by its parts."""
     if is_dataclass(value) and not isinstance(value, type):
         return type(value).__name__, [plain(getattr(value, each.name)) for each in fields(value)]
     if isinstance(value, SimpleNamespace | ConsumerSelection):
@@ -203,7 +203,7 @@ FEW = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 
 @pytest.fixture(autouse=True, scope="module")
 def small_queues() -> Iterator[None]:
-    """Damaged bytes may be those of a very long queue."""
+    """Damaged bytes may encode a very long queue."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(snapshot, "LIVE_MAX", 1000)
         yield
@@ -224,7 +224,7 @@ def test_a_value_comes_back_as_it_was(codec: Codec[Any], data: st.DataObject) ->
 @FEW
 @given(data=st.data())
 def test_damaged_bytes_are_read_or_refused(codec: Codec[Any], data: st.DataObject) -> None:
-    """Of a value of which bytes were changed and the end is missing; or any bytes."""
+    """Bytes of a valid encoding are changed, cut or added; other bytes are random."""
     damaged = bytearray(codec.encode(data.draw(values_of(codec))))
     for _ in range(data.draw(st.integers(0, 3)) if damaged else 0):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
@@ -290,7 +290,6 @@ def test_the_position_in_a_stream_is_that_of_the_filters() -> None:
 
 
 def test_more_messages_than_a_short_number_counts() -> None:
-    """Each with a head of its own."""
     messages = [(number.to_bytes(3, "big"), b"") for number in range(70_000)]
     deliver = e.Deliver(SUBSCRIBE.consumer, range(70_000), messages, 0)
     found = layouts.EFFECT.decode(layouts.EFFECT.encode(deliver))

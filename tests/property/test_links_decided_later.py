@@ -58,18 +58,18 @@ class Links:
 
 
 def nameless(text: str) -> str:
-    """Without what tells temporary queues apart: it is drawn when their attach is looked at."""
+    """Remove the ids of temporary queues, which are drawn when their attach is decided."""
     return re.sub(r"-id\d+", "", text)
 
 
 def by_link(lines: list[str]) -> list[list[str]]:
-    """How each link comes and goes. Flows of one that is detached in the same turn are not answered."""
+    """Return the frames of each link. Flows are left out: a link detached in the same turn gets none."""
     words = [nameless(line) for line in said(lines) if not line.startswith("B> FLOW")]
     return [[line for line in words if f" h={link}" in line] for link in range(LINKS)]
 
 
 def contents(scene: Scenario) -> dict[str, list[str]]:
-    """What is in each queue that outlives its link, in order."""
+    """Return the contents of each queue that outlives its link, in order."""
     return {name: scene.bodies(name) for name in sorted(scene.world.vhost.queues) if name[:3] != "amq"}
 
 
@@ -77,7 +77,7 @@ def contents(scene: Scenario) -> dict[str, list[str]]:
 def test_each_link_does_what_it_does_where_all_is_decided_at_once(
     steps: list[tuple[int, str, int, int]],
 ) -> None:
-    """Whatever the client sends without waiting, and whenever the decisions come."""
+    """This holds for anything the client sends without waiting, and for any time of the decisions."""
     at_once, later, links = Scenario(), SlowScene(), Links()
     heard: list[str] = []
     waited: list[str] = []
@@ -132,7 +132,7 @@ class World(RuleBasedStateMachine):
             self.letters.append((queue.name, publish))
 
     def settle(self, keys: list[int]) -> None:
-        """The source drops messages: each once, and not before somebody took it."""
+        """The source drops each message once, and not before a target has taken it."""
         for key in keys:
             self.held.remove(key)
             assert self.took[key]
@@ -190,14 +190,14 @@ class World(RuleBasedStateMachine):
 
     @invariant()
     def the_source_and_the_worker_agree(self) -> None:
-        """What is held is on its way, and nothing else, and something will happen with it."""
+        """Exactly the held messages are on their way, and a deadline exists for them."""
         assert len(self.forwarding) == len(self.held)
         deadline = self.forwarding.deadline()
         assert (deadline is None) == (not self.held)
         assert deadline is None or deadline <= self.now_ms + RETRY_MS
 
     def teardown(self) -> None:
-        """When queues answer and stay bound, all ends well."""
+        """When queues answer and stay bound, every message is settled."""
         self.forwarding.redirect(DeadLetterTarget("dlx", None), self.now_ms)
         if not self.bound():
             self.rebind("a")

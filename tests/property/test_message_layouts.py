@@ -77,7 +77,7 @@ bodies = st.one_of(
 
 @st.composite
 def messages(draw: st.DrawFn) -> bytes:
-    """Well-formed ones, mostly of a form that can be learned."""
+    """Draw well-formed messages, mostly of a form that can be learned."""
     absent = st.just(b"")
     parts: Sequence[st.SearchStrategy[bytes]] = (
         st.one_of(absent, st.just(b"\x00\x53\x70\x45"), headers),
@@ -115,7 +115,7 @@ def taught(learned: Sequence[bytes]) -> MessageReader:
 
 
 def check(reader: MessageReader, payload: bytes) -> None:
-    """Both results twice: the second time from what was learned by the first."""
+    """Compare both results twice: the second read uses what the first one learned."""
     expected = outcome(new_reader(), payload)
     expected_address = address(new_reader(), payload)
     for _ in range(2):
@@ -129,7 +129,7 @@ def shape_for(payload: bytes) -> MessageLayout | None:
 
 
 def of_shape(layout: MessageLayout, payload: bytes, noise: bytes, body: bytes) -> bytes:
-    """A message of a layout, with noise wherever it may have any bits."""
+    """Build a message of a layout, with noise in all bits that the layout leaves free."""
     length = layout.length
     width = length - layout.size_at
     number = int.from_bytes(payload[:length], "big")
@@ -141,7 +141,7 @@ def of_shape(layout: MessageLayout, payload: bytes, noise: bytes, body: bytes) -
 @settings(deadline=None)
 @given(messages(), st.binary(min_size=1, max_size=64), contents | texts.map(str.encode))
 def test_whatever_has_a_learned_shape_is_well_formed(payload: bytes, noise: bytes, body: bytes) -> None:
-    """With any bits where a layout allows any, the thorough way takes it too, and makes the same of it."""
+    """For any free bits, the thorough parser accepts the message too, with the same result."""
     layout = shape_for(payload)
     if layout is None:
         return
@@ -154,7 +154,7 @@ def test_whatever_has_a_learned_shape_is_well_formed(payload: bytes, noise: byte
 @settings(deadline=None)
 @given(messages(), st.binary(min_size=1, max_size=64))
 def test_all_messages_of_a_shape_are_found(payload: bytes, noise: bytes) -> None:
-    """With a body of the same constructor and any size: the fast way is worth having."""
+    """A body may have any size, so the fast way is worth having."""
     layout = shape_for(payload)
     if layout is None:
         return
@@ -168,7 +168,7 @@ def test_all_messages_of_a_shape_are_found(payload: bytes, noise: bytes) -> None
 @settings(deadline=None)
 @given(messages())
 def test_no_bit_is_overlooked(payload: bytes) -> None:
-    """Each bit turned over: if the message still has the layout, the thorough way takes it as well."""
+    """Each bit is flipped: if the message still has the layout, the thorough parser accepts it too."""
     layouts = MessageLayouts()
     head, bare = new_reader().read(payload)
     layouts.learn(payload, header_end(payload), len(payload) - len(bare), head)
@@ -184,7 +184,6 @@ def test_no_bit_is_overlooked(payload: bytes) -> None:
 @settings(deadline=None)
 @given(messages(), st.data())
 def test_a_message_that_was_tampered_with_is_not_mistaken(payload: bytes, data: st.DataObject) -> None:
-    """Bytes set, left out, put in, swapped; the message cut off or longer."""
     reader = taught([payload])
     positions = st.integers(0, len(payload) - 1)
     for _ in range(data.draw(st.integers(1, 3))):

@@ -62,7 +62,7 @@ class Session:
         )
 
     def do(self, step: str) -> None:
-        """One step; what cannot be done now is left out."""
+        """Take one step; a step that is impossible now is left out."""
         word, _, argument = step.partition(" ")
         match word:
             case "publish":
@@ -126,7 +126,7 @@ def test_a_session_is_told_whole(steps: list[str]) -> None:
 
 
 def check_times(events: list[Event], began_ns: int, ended_ns: int, gone: set[int]) -> None:
-    """Each link is told from the beginning to the end, or to its own end."""
+    """Each link's times run from the beginning to the end, or to the link's own end."""
     for kind, handle in ((EventKind.LINK_IN, 0), (EventKind.LINK_OUT, 1), (EventKind.LINK_OUT, 2)):
         its = [event for event in events if event.kind == kind and event.handle == handle]
         at_ns = began_ns

@@ -37,7 +37,7 @@ def test_what_is_not_explained_is_named() -> None:
 
 
 def changed(rng: random.Random, operations: list[Operation]) -> list[Operation]:
-    """With one operation that was seen otherwise, at another node, or not at all."""
+    """Change one operation's result or its node, or remove it."""
     found = list(operations)
     place = rng.randrange(len(found))
     one = found[place]
@@ -55,7 +55,7 @@ def changed(rng: random.Random, operations: list[Operation]) -> list[Operation]:
 
 @pytest.mark.parametrize("block", range(5))
 def test_both_checkers_say_the_same(block: int) -> None:
-    """Of lives of a simulated cluster, and of such with one change."""
+    """Histories come from a simulated cluster, with or without one change."""
     histories = {}
     for seed in range(block * 200, block * 200 + 200):
         rng = random.Random(seed)
@@ -70,5 +70,5 @@ def test_both_checkers_say_the_same(block: int) -> None:
 
 
 def test_long_histories_have_verdicts() -> None:
-    """Longer than those that our own checker is given."""
+    """They are longer than those given to our own checker."""
     check({f"{seed}": simulated(random.Random(seed), 300) for seed in range(10)})

@@ -72,7 +72,7 @@ class NaiveQueue:
             )
 
     def take_back(self, keys: Sequence[int], seen: int) -> None:
-        """What was given back, and what was handed out beyond `seen`, comes back to its place."""
+        """Messages given back, and those handed out beyond `seen`, return to their places."""
         back = {*keys, *self.handed_out[seen:]}
         assert not back & set(self.ready), "given back, and never handed out"
         if self.keeps:
@@ -145,7 +145,7 @@ class QueueCreditMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.credit.in_flight)
     @rule(wanted=st.one_of(st.integers(0, 2 * MOST), st.just(100 * MOST)), drain=st.booleans())
     def request(self, wanted: int, drain: bool) -> None:
-        """A client's flow. It has given back what is beyond its credit before."""
+        """Handle a client's flow, which has given back deliveries beyond its credit before."""
         if wanted < len(self.waiting):
             self.give_back(wanted)
         self.credit.request(wanted, MOST, drain=drain)
@@ -157,7 +157,7 @@ class QueueCreditMachine(RuleBasedStateMachine):
 
     @rule(wanted=st.one_of(st.integers(0, 2 * MOST), st.just(100 * MOST)), renew_at=st.integers(0, MOST))
     def top_up(self, wanted: int, renew_at: int) -> None:
-        """Never while something waits here, or a request is under way; never for less than is left."""
+        """It never asks while deliveries wait here or a request is under way, nor for less than is left."""
         left, in_flight = self.credit.left, self.credit.in_flight
         letters = len(self.letters)
         asked = self.credit.top_up(wanted, MOST, renew_at=renew_at)
@@ -196,7 +196,7 @@ class QueueCreditMachine(RuleBasedStateMachine):
 
     @invariant()
     def counts_what_is_written(self) -> None:
-        """Of what is written, how much was marked; never of what went back."""
+        """Written deliveries count, with the marked ones; deliveries that went back do not."""
         counted = self.credit.counted()
         assert (counted.delivered, counted.redelivered) == (len(self.written), self.redelivered)
 
@@ -235,7 +235,7 @@ class QueueCreditMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.markers)
     @rule()
     def act(self) -> None:
-        """What stood before the answer is written, or went back."""
+        """Act when deliveries before the answer are written or went back."""
         if not self.waiting:
             self._act()
 
@@ -250,7 +250,7 @@ class QueueCreditMachine(RuleBasedStateMachine):
 
     @rule(wanted=st.integers(1, 3 * MOST))
     def drain(self, wanted: int) -> None:
-        """As a session does it: again and again until the queue gives up credit, or none is wanted."""
+        """As in a session, repeat until the queue gives up credit or none is wanted."""
         self._settle_down()
         if len(self.waiting) > wanted:
             return
@@ -303,7 +303,7 @@ class QueueCreditMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_more_is_outside_than_was_granted(self) -> None:
-        """In deliveries, and two rooms of bytes, each with the message that uses it up."""
+        """The bound is in deliveries, and in two rooms of bytes, each with the message that uses it up."""
         outside = [*self.waiting, *self._coming()]
         if self.keeps:
             assert len(outside) <= self.times * MOST
@@ -314,7 +314,7 @@ class QueueCreditMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_message_is_in_one_place(self) -> None:
-        """Written ones in order: what goes back is not overtaken by what came behind it."""
+        """Written ones are in order: a message that goes back is not overtaken by a later one."""
         places = [*self.written, *self.waiting, *self._coming()]
         assert places == sorted(places)
         assert len(set(places)) == len(places)
@@ -334,7 +334,7 @@ class QueueCreditMachine(RuleBasedStateMachine):
         assert count == self.queue.delivery_count
 
     def teardown(self) -> None:
-        """What is there comes through, and what waits when the consumer leaves is back in its place."""
+        """All messages come through, and those that wait when the consumer leaves return to their places."""
         if not hasattr(self, "queue"):
             return
         self._settle_down()
@@ -430,7 +430,7 @@ def test_bounds_are_kept_nothing_granted_is_taken_back_and_nothing_is_stuck(
 def test_when_memory_is_tight_it_always_comes_back_to_the_default(
     phases: list[tuple[Conditions, int]],
 ) -> None:
-    """From wherever it was, within some epochs of what still comes."""
+    """It does so from any limit, within some epochs of the messages that still come."""
     loop = CreditLoop(phases[0][0])
     for conditions, ms in phases:
         loop.conditions = conditions
@@ -452,10 +452,8 @@ SIZES_PACING = st.one_of(
 def segments(
     sizes: list[int], credit_max: int, wanted: int, read: int
 ) -> tuple[list[list[int]], list[tuple[int, int]]]:
-    """What a link makes of a queue: messages of each segment, and (granted, given back) of each grant.
-
-    Everything that was granted comes, as a broker may have written all of it before it hears of the stop;
-    `read` messages at a time.
+    """Return the messages of each segment, and (granted, given back) of each grant. Everything granted
+    comes, since a broker may have written all of it before it reads the stop; `read` messages at a time.
     """
     grants = CreditPacing(credit_max, ROOM)
     found: list[list[int]] = []
@@ -487,7 +485,7 @@ def segments(
 def test_no_segment_is_larger_than_the_room_and_one_message(
     sizes: list[int], credit_max: int, wanted: int, read: int
 ) -> None:
-    """In every order of sizes; and every message is in one segment, in order."""
+    """This holds for every order of sizes; each message is in one segment, in order."""
     found, _ = segments(sizes, credit_max, wanted, read)
     assert [size for segment in found for size in segment] == sizes
     for segment in found:
@@ -503,14 +501,14 @@ def test_no_segment_is_larger_than_the_room_and_one_message(
 def test_messages_that_do_not_grow_are_never_given_back(
     sizes: list[int], credit_max: int, wanted: int, read: int
 ) -> None:
-    """But within the first grant, when no size is known yet."""
+    """The first grant is an exception, since no size is known yet."""
     _, asked = segments(sorted(sizes, reverse=True), credit_max, wanted, read)
     assert all(back == 0 for _, back in asked[1:])
 
 
 @given(st.integers(0, 100), st.integers(1, 1000))
 def test_credit_reaches_its_limit_in_a_few_grants(size: int, credit_max: int) -> None:
-    """What small messages cost does not depend on the rule."""
+    """So the cost of small messages does not depend on the rule."""
     grants = CreditPacing(credit_max)
     for _ in range(3):
         grants.keep([size] * grants.next(10_000))

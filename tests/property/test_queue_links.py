@@ -25,7 +25,7 @@ SINGLE = QueueSettings(consumer_disconnected_timeout_ms=2**40, single_active_con
 
 
 def run(seed: int, settings: QueueSettings, *, selects: bool = False) -> LinkSimulation:
-    """A world with faults, that has come to rest."""
+    """Run a world with faults until it has come to rest."""
     world = LinkSimulation(seed, settings=settings, strict=settings not in (HASTY, AWAY), selects=selects)
     for _ in range(STEPS):
         world.step()
@@ -51,14 +51,14 @@ def test_all_is_answered_once_and_nothing_is_lost(seed: int, settings: QueueSett
 @pytest.mark.parametrize("settings", [PLAIN, HASTY, AWAY], ids=["plain", "hasty", "away"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_drains_of_those_that_select_are_answered_once(seed: int, settings: QueueSettings) -> None:
-    """By the leader that has looked the queue through, or by the one behind it."""
+    """The leader that has looked through the queue answers, or the one after it."""
     check_at_rest(run(seed, settings, selects=True), settings)
 
 
 @pytest.mark.parametrize("share", [0.5, 1], ids=["some", "all"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_browsers_are_shown_all_whoever_leads(seed: int, share: float) -> None:
-    """Requests and drains are answered once. Where nobody takes anything, all is shown once, and in order."""
+    """Requests and drains are answered once. Without takers each message is shown once, in order."""
     world = LinkSimulation(seed, settings=PLAIN, browses=share)
     for _ in range(STEPS):
         world.step()
@@ -102,7 +102,7 @@ def test_browsers_are_shown_all_whoever_leads(seed: int, share: float) -> None:
 def test_publishes_wait_while_the_leader_s_disk_is_full_and_nothing_else(
     seed: int, settings: QueueSettings
 ) -> None:
-    """While it is full the log grows by no publish, and what consumers ask is carried out."""
+    """No publish enters the log meanwhile, and requests of consumers are carried out."""
     world = LinkSimulation(seed, settings=settings, disks_fill=True)
     for _ in range(STEPS):
         world.step()
@@ -176,7 +176,7 @@ def test_what_was_confirmed_is_there_once_and_in_order(seed: int) -> None:
 
 
 def check_contents(seed: int) -> None:
-    """A world is left with nothing but its messages, which one consumer takes."""
+    """At the end the world holds only its messages, which one consumer takes."""
     world = LinkSimulation(seed, settings=SHORT if seed % 2 else PLAIN)
     for _ in range(STEPS):
         world.step()

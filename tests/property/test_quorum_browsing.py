@@ -134,7 +134,7 @@ class Browsing(RuleBasedStateMachine):
     @precondition(lambda self: getattr(self, "watchers", None))
     @rule(data=st.data(), count=st.integers(1, 4), again=st.booleans())
     def give_back(self, data: st.DataObject, count: int, again: bool) -> None:
-        """`again`: what is granted then is enough for all that there is."""
+        """With `again` the next grant covers all messages there are."""
         watcher = data.draw(st.sampled_from(self.watchers))
         back = watcher.keys[-count:]
         if back and not watcher.asked:
@@ -307,7 +307,7 @@ class Life:
                 leader.work(commands.Settle(self.consumer, keys, delivery_outcome))
 
     def finish(self) -> None:
-        """All faults end: everything that is open is decided, and members are the same."""
+        """All faults end: each open request is decided, and members are the same."""
         world = self.world
         for number in list(world.cut):
             world.heal(number)

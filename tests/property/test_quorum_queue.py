@@ -83,7 +83,7 @@ def some_of(data: Dice, things: list[T]) -> list[T]:
 
 
 def normal_level(ready: ReadyIndexes) -> list[int]:
-    """Indexes of the normal level and of what went to its tail, the next one first."""
+    """Return indexes of the normal level and of returns to its tail, the next one first."""
     behind = dict(ready.behind.items())
     numbers = ready.tail.columns()[0]
     returned = [(behind[number], 0, number) for number in numbers]
@@ -146,7 +146,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
     # --- the three queues -------------------------------------------------------------------------
 
     def do(self, command: QuorumCommand) -> None:
-        """One command: as bytes to the replicas, and after that as an object to the queue."""
+        """Give one command to the replicas as bytes, and then to the queue as an object."""
         before = encode_snapshot(self.queue)
         now = max(self.now, self.queue.messages.now_ms)
         encoded = encode_commands([command], now, self.queue.messages.next_index)
@@ -184,7 +184,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), what=st.sampled_from(RARE))
     def something_rare(self, data: Dice, what: str) -> None:
-        """One rule for all that ends something, or most runs would end everything before it began."""
+        """One rule covers all endings, or most runs would end everything before it began."""
         getattr(self, what)(data)
 
     @initialize(single=st.booleans(), limited=st.sampled_from([1, 2, 20, None]), consumers=st.integers(0, 3))
@@ -198,7 +198,6 @@ class QuorumQueueMachine(RuleBasedStateMachine):
             self.subscribe(settled=False, counted=True, priority=priority)
 
     def configure(self, data: Dice) -> None:
-        """A policy changes limits; in the timed machine times as well."""
         overflow = one_of(data, [Overflow.DROP_HEAD, Overflow.REJECT_PUBLISH])
         self.settings = QueueSettings(
             dead_letter_exchange="dlx",
@@ -289,7 +288,6 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         strangers=st.booleans(),
     )
     def settle(self, data: Dice, delivery_outcome: commands.DeliveryOutcome, strangers: bool) -> None:
-        """A client decides on some of its deliveries, or on all."""
         consumer = one_of(data, [each for each in self.living if each.coming or each.sent])
         self.take(consumer, keep=0)
         if consumer.settled:
@@ -385,7 +383,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         )
 
     def node_restarts(self, data: Dice) -> None:
-        """One of the nodes that clients are at; those of the other one stay."""
+        """Restart one of the clients' nodes; clients of the other one stay."""
         node, incarnation, _ = one_of(data, self.peers).id
         gone = [each.id for each in self.peers if each.id.node == node]
         last = incarnation + one_of(data, [0, 3])
@@ -396,7 +394,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         self.lose([peer], SessionGone(peer))
 
     def somebody_who_came_back_is_not_lost(self, data: Dice) -> None:
-        """What is said late of an older start of a node, or of a session that nobody has."""
+        """A late loss is of an older start of a node, or of a session that does not exist."""
         peer = one_of(data, self.peers).id
         self.lose([], NodeGone(peer.node, peer.incarnation - 1))
         self.lose([], SessionGone(peer._replace(session=10**9)))
@@ -404,7 +402,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
     def lose(
         self, gone: list[commands.PeerId], command: QuorumCommand, *, incarnation: int | None = None
     ) -> None:
-        """Some are gone; with an incarnation they come back under it."""
+        """Some peers are gone; with an incarnation they return under it."""
         held: list[tuple[int, int]] = []
         for consumer in self.living:
             if consumer.ref.reply_to not in gone:
@@ -736,7 +734,7 @@ class Order:
         (self.is_high.add if high else self.is_high.discard)(number)
 
     def take(self, delivered: set[int], dead: set[int]) -> None:
-        """Messages left: each line loses from its front, returns before all others."""
+        """Messages left: each line loses from its front, and returns go before all others."""
         self.remove(dead)
         if delivered & {*self.high, *self.normal}:
             assert set(self.returns) <= delivered, "others were served before returns"
@@ -869,5 +867,4 @@ def walk(machine: QuorumQueueMachine, seed: int, steps: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("kind", [QuorumQueueMachine, TimedQuorumQueueMachine])
 def test_long_walks(kind: type[QuorumQueueMachine], seed: int) -> None:
-    """Rules in random order, 150 of them."""
     walk(kind(), seed, 150)

@@ -172,7 +172,7 @@ class Life:
     # --- the leader -------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """What is found is on its way through the log."""
+        """Found deliveries are on their way through the log."""
         if self.found is None:
             self.found = self.leader.look(SCAN)
             self.credit_then = {ref: taker.credit for ref, taker in self.takers.items()}
@@ -197,7 +197,7 @@ class Life:
                 assert not self._for(taker), "it was not given what is there"
 
     def lead_elsewhere(self) -> None:
-        """What the leader has found is lost with it."""
+        """Deliveries that the leader has found are lost with it."""
         self.found = None
         self.leader.follow()
         self.leader, self.other = self.other, self.leader
@@ -239,7 +239,7 @@ class Life:
         return coloured(key, entry.colour, priority=9 * entry.high)
 
     def _let_live(self, taker: Taker, keys: list[int]) -> None:
-        """What the queue has let go, because it went out settled, comes back without a time to live."""
+        """A message the queue released as settled comes back without a time to live."""
         consumer = self.leader.parts()[1].by_ref[taker.ref]
         for key in keys:
             if consumer.settled and key not in consumer.unsettled:
@@ -309,7 +309,7 @@ class Life:
     def _check_turn(
         self, ref: commands.ConsumerRef, key: int, before: dict[commands.ConsumerRef, int]
     ) -> None:
-        """No other that selects and comes first wants it, and had credit since the leader looked."""
+        """No selecting consumer of higher rank that wants it has had credit since the leader looked."""
         taker = self.takers[ref]
         for other in self.takers.values():
             first = other.priority >= taker.priority + taker.selects
@@ -361,7 +361,7 @@ class Life:
 
 @pytest.mark.parametrize("again_max", [2, selecting.AGAIN_MAX])
 def test_whatever_happens(again_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when more comes back than is remembered by place."""
+    """More deliveries may come back than are remembered by place."""
     monkeypatch.setattr(selecting, "AGAIN_MAX", again_max)
     lives = 1_000 if os.environ.get("AMQP10BROKER_LONG") else 20
     happened: Counter[str] = Counter()

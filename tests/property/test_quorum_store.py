@@ -78,7 +78,7 @@ class Life:
         self.epochs: dict[ConsumerRef, int] = {}
 
     def record(self) -> None:
-        """Some commands as one record, and what sessions make of the effects."""
+        """Apply some commands as one record, and handle the effects as sessions do."""
         self.now += self.dice.choice([0, 1, 20, 20, -15])  # a clock may be set back
         commands = [each for _ in range(self.dice.randint(1, 4)) for each in self.command()]
         self.alone.carry_out(commands or [Tick()], self.now)
@@ -156,7 +156,6 @@ class Life:
         return []
 
     def clean(self) -> None:
-        """Clean the oldest file, the queue going on meanwhile."""
         if len(self.journal.files) < 3:
             return
         killed_in = self.dice.random() if self.dice.random() < 0.3 else 1.0

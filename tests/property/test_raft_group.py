@@ -60,7 +60,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(rounds=st.integers(1, 6))
     def some_peace(self, rounds: int) -> None:
-        """All that is under way arrives in order, and is durable."""
+        """All messages under way arrive in order and become durable."""
         self.everything(rounds)
 
     @rule(me=MEMBERS, count=st.integers(1, 3))
@@ -79,7 +79,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(me=MEMBERS)
     def elect(self, me: int) -> None:
-        """Nobody hears the leader, and this member's time is over first; then there is peace."""
+        """The leader is cut off and this member times out first; then there is peace."""
         leader = self.group.leader()
         for node in list(self.group.up()):
             if leader is not None and leader.me not in (me, node.me):
@@ -97,7 +97,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(me=MEMBERS, other=MEMBERS, kind=st.sampled_from(["Add", "Promote", "Remove"]))
     def change(self, me: int, other: int, kind: str) -> None:
-        """The members; one that is added begins with nothing, unless it was a member once."""
+        """Change the members; an added one begins empty, unless it was a member before."""
         self.ask(me, lambda node: node.raft.change(getattr(ROOM, kind)(other), self.group.now))
         if kind == "Add" and other not in self.group.nodes:
             self.group.add(other, ROOM.new_member())
@@ -138,7 +138,7 @@ class AnyOrder(RuleBasedStateMachine):
                 node.persist(len(node.disk.writes))
 
     def teardown(self) -> None:
-        """What is applied is equal; `Group` looks at each entry."""
+        """Applied entries are equal; `Group` checks each of them."""
         if hasattr(self, "group"):
             self.everything(20)
 

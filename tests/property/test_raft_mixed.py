@@ -34,7 +34,7 @@ def process() -> Iterator[Process]:
 @pytest.mark.parametrize("block", range(10))
 @pytest.mark.parametrize(("ours", "others"), PROPORTIONS)
 def test_both_cores_get_on(ours: int, others: int, block: int, process: Process) -> None:
-    """Nothing committed is lost, all have the same, and both lead."""
+    """No committed entry is lost, members agree, and both cores lead."""
     room = raft_modules()
     terms = {True: 0, False: 0}
     commits = 0

@@ -25,7 +25,7 @@ SEEDS_IN_A_BLOCK: Final = 100
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_nothing_committed_is_lost_and_the_group_gets_on(block: int) -> None:
-    """Whatever is lost, late, doubled, cut, slow, or crashes; and when that ends, the group falls silent."""
+    """Messages are lost, late, doubled or cut, nodes slow or crashed; after that the group falls silent."""
     room = raft_modules()
     terms = commits = 0
     for seed in range(block * SEEDS_IN_A_BLOCK, (block + 1) * SEEDS_IN_A_BLOCK):
@@ -40,14 +40,14 @@ def test_nothing_committed_is_lost_and_the_group_gets_on(block: int) -> None:
 
 @pytest.mark.parametrize("block", range(500 if LONG else 1))
 def test_long_lives(block: int) -> None:
-    """Four times as many steps: more terms, more snapshots, more changes of members in one life."""
+    """They have four times as many steps, with more terms, snapshots and changes of members in one life."""
     room = raft_modules()
     for seed in range(block * 20, block * 20 + 20):
         Simulation(1_000_000 + seed, room, steps=2400).run()
 
 
 def test_the_same_seed_is_the_same_life() -> None:
-    """Line by line; so a seed that fails can be looked at."""
+    """They agree line by line, so a seed that fails can be examined."""
     room = raft_modules()
     for seed in range(50):
         one, other = (Simulation(seed, room, trace=True, codec=through) for through in (False, True))
@@ -62,7 +62,7 @@ def test_the_same_seed_is_the_same_life() -> None:
     [(5, 5), (200, 5), (3_000, 50), (10_000, 50), (5, 3_000), (5, 20_000), (5_000, 20_000)],
 )
 def test_a_leader_is_elected_however_slow_messages_and_disks_are(way_ms: int, disk_ms: int) -> None:
-    """Rounds may take many times the time-out: late answers count, and attempts wait as long as they take."""
+    """A round may take many times the time-out: late answers count, and attempts wait as long as needed."""
     room = raft_modules()
     for seed in range(20):
         group = slow_election(Group(room, range(1, 4), Random(seed).random), way_ms, disk_ms)
@@ -71,7 +71,7 @@ def test_a_leader_is_elected_however_slow_messages_and_disks_are(way_ms: int, di
 
 
 def slow_election(group: Group, way_ms: int, disk_ms: int) -> Group:
-    """Have each message arrive, and each write be durable, so late, until a leader takes proposals."""
+    """Delay each message and each durable write so long, until a leader takes proposals."""
     way: deque[tuple[int, Any]] = deque()
     durable: dict[int, deque[int]] = {me: deque() for me in group.nodes}
     while (leader := group.leader()) is None or not leader.raft.status.open:
@@ -101,7 +101,7 @@ SEEDS: Final = 20_000 if LONG else 600
 
 @pytest.mark.parametrize("planted", MUTANTS, ids=lambda planted: planted.name)
 def test_a_script_shows_it(planted: Mutant) -> None:
-    """Another trace than that of the scenario written for its rule."""
+    """The trace differs from that of the scenario written for its rule."""
     text = (SCRIPTS / f"{planted.script}.txt").read_text(encoding="utf-8")
     try:
         trace = ScriptRunner(mutant(planted.name, planted.patches)).run(text)
@@ -114,7 +114,7 @@ def test_a_script_shows_it(planted: Mutant) -> None:
     "planted", [each for each in MUTANTS if LONG or not each.rare], ids=lambda planted: planted.name
 )
 def test_the_simulation_finds_it(planted: Mutant) -> None:
-    """An invariant is broken, or the group does not get on, in one of some hundred lives."""
+    """In one of some hundred lives an invariant is broken, or the group does not progress."""
     assert first_failure(mutant(planted.name, planted.patches), planted.seed) is not None
 
 

@@ -36,7 +36,6 @@ SCAN_MAX = 3
 
 @contextmanager
 def short_parts() -> Iterator[None]:
-    """Head, pages and tail of a few messages each."""
     with (
         patch.object(backlog, "HEAD_MESSAGES_MAX", 6),
         patch.object(backlog, "HEADS_IN_MEMORY", 1),
@@ -195,9 +194,8 @@ class Selecting(RuleBasedStateMachine):
     @precondition(lambda self: self.takers)
     @rule(data=st.data(), count=st.integers(1, 5), again=st.booleans())
     def give_back(self, data: st.DataObject, count: int, again: bool) -> None:
-        """The last deliveries were not sent, and the client takes its credit back.
-
-        `again`: what it grants then is enough for all that there is.
+        """The last deliveries were not sent, and the client takes its credit back. `again`: its next grant
+        is enough for all messages there are.
         """
         taker = data.draw(st.sampled_from(self.takers))
         if taker.cancelled or not taker.keys:
@@ -246,14 +244,14 @@ class Selecting(RuleBasedStateMachine):
     @precondition(lambda self: getattr(self, "store", None) is not None)
     @rule()
     def clean(self) -> None:
-        """The oldest file of the journal goes; what lives in it is written again."""
+        """Remove the oldest file of the journal; its live records are written again."""
         self.store.flush()
         self.log.clean_oldest(self.store.relocate)
 
     @precondition(lambda self: getattr(self, "store", None) is not None)
     @rule()
     def restart(self) -> None:
-        """What is persistent and was not decided on is there again, in its place."""
+        """Persistent messages that are not settled return to their places."""
         self.store.flush()
         self.log = self.log.again()
         self.store = ClassicStore(7, self.log, Spool(MemoryScratch))

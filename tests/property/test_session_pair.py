@@ -16,33 +16,25 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from amqp10broker.config import FlowSettings
+from amqp10broker.protocols.amqp10 import performatives
 from amqp10broker.protocols.amqp10.link import LinkState, ReceiverLink, SenderLink
-from amqp10broker.protocols.amqp10.performatives import (
-    Accepted,
-    Modified,
-    Rejected,
-    Released,
-    Role,
-    Source,
-    Target,
-)
 from tests.support.examples import tried
 from tests.support.pairing import Pair, pending_deliveries, settle_mode
 from tests.support.rawframes import body_of, message
 
 QUEUES = ("a", "b")
 OUTCOMES: dict[str, Any] = {
-    "accepted": Accepted(),
-    "rejected": Rejected(),
-    "released": Released(),
-    "modified": Modified(delivery_failed=True),
+    "accepted": performatives.Accepted(),
+    "rejected": performatives.Rejected(),
+    "released": performatives.Released(),
+    "modified": performatives.Modified(delivery_failed=True),
 }
 BUDGETS = (0, 1, 500, 3_000, 1 << 30, 1 << 30)
 Move = tuple[Any, ...]
 
 
 def make_moves(count: int, seed: int) -> list[Move]:
-    """Moves by a seed: drawing each by itself would use up what Hypothesis allows an example."""
+    """Draw moves from a seed: single draws would use up what Hypothesis allows an example."""
     random = Random(seed)
 
     def size() -> int:
@@ -135,7 +127,10 @@ class PairMachine(RuleBasedStateMachine):
     def attach_sender(self, queue: str) -> None:
         self.names += 1
         link = self.pair.client.links.attach(
-            f"out-{self.names}", Role.SENDER, source=Source(address="client"), target=Target(address=queue)
+            f"out-{self.names}",
+            performatives.Role.SENDER,
+            source=performatives.Source(address="client"),
+            target=performatives.Target(address=queue),
         )
         assert isinstance(link, SenderLink)
         self.senders[queue] = link
@@ -205,7 +200,6 @@ class PairMachine(RuleBasedStateMachine):
 
     @rule(size=st.one_of(st.none(), st.integers(1, 50)), moves=MOVES)
     def change_window(self, size: int | None, moves: list[Move]) -> None:
-        """Close the client's incoming-window, or open it to another size."""
         self._move(moves)
         incoming = self.pair.client.incoming
         if size is None:
@@ -217,7 +211,7 @@ class PairMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3))
     def session_echo(self, count: int) -> None:
-        """The session's own flow, which must not disturb any link."""
+        """Send the session's own flow, which must not disturb any link."""
         for _ in range(count):
             self.pair.client.send_session_flow()
         self.pair.write_up()
@@ -322,7 +316,7 @@ class PairMachine(RuleBasedStateMachine):
 
     @invariant()
     def look_at_the_wire(self) -> None:
-        """Whole deliveries as they were written: published, or given to a settled link for good."""
+        """Deliveries written whole are published, or given to a settled link for good."""
         if not hasattr(self, "pair"):
             return
         pair = self.pair
@@ -425,9 +419,9 @@ class PairMachine(RuleBasedStateMachine):
         self.names += 1
         link = self.pair.client.links.attach(
             f"in-{self.names}",
-            Role.RECEIVER,
-            source=Source(address=queue),
-            target=Target(address="client"),
+            performatives.Role.RECEIVER,
+            source=performatives.Source(address=queue),
+            target=performatives.Target(address="client"),
             snd_settle_mode=settle_mode(settled),
         )
         assert isinstance(link, ReceiverLink)
@@ -446,7 +440,7 @@ TestSessionPair.settings = settings(
 
 
 def walk(seed: int, steps: int) -> PairMachine:
-    """A long random walk through the same rules: less to shrink, far more under way at one time."""
+    """A long random walk uses the same rules: it shrinks less, and has far more under way at once."""
     random = Random(seed)
     machine = PairMachine()
     machine.begin(
@@ -508,5 +502,4 @@ def walk(seed: int, steps: int) -> PairMachine:
 
 @pytest.mark.parametrize("seed", [*range(60), 107, 583, 584])
 def test_long_walks_keep_every_promise(seed: int) -> None:
-    """Walks of 150 steps; the seed is in the test's name."""
     walk(seed, 150)

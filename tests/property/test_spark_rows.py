@@ -17,23 +17,9 @@ from amqp10broker.client.message import BodyKind, Header, Message, Properties, d
 from amqp10broker.client.options import UrlError, parse_url
 from amqp10broker.message.amqp10 import MessageReader
 from amqp10broker.message.stream_heads import delivered_with_time, kept
+from amqp10broker.protocols.amqp10 import types
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.errors import DecodeError
-from amqp10broker.protocols.amqp10.types import (
-    Byte,
-    Char,
-    Float,
-    Int,
-    Long,
-    Map,
-    Short,
-    Symbol,
-    Timestamp,
-    UByte,
-    UInt,
-    ULong,
-    UShort,
-)
 from amqp10broker.spark.errors import OptionError, UnreadableMessage
 from amqp10broker.spark.options import check_at_load, parse_sink, parse_source
 from amqp10broker.spark.rows import MS_MAX, RowDecoder, microseconds, read_row, text_of
@@ -47,43 +33,45 @@ SCALARS = st.one_of(
     st.none(),
     st.booleans(),
     TEXT,
-    ASCII.map(Symbol),
+    ASCII.map(types.Symbol),
     st.binary(max_size=8),
     INT64,
-    INT64.map(Long),
-    st.integers(-(2**31), 2**31 - 1).map(Int),
-    st.integers(0, 2**64 - 1).map(ULong),
-    st.integers(0, 2**32 - 1).map(UInt),
-    st.integers(0, 2**16 - 1).map(UShort),
-    st.integers(-(2**15), 2**15 - 1).map(Short),
-    st.integers(0, 255).map(UByte),
-    st.integers(-128, 127).map(Byte),
-    INT64.map(Timestamp),
+    INT64.map(types.Long),
+    st.integers(-(2**31), 2**31 - 1).map(types.Int),
+    st.integers(0, 2**64 - 1).map(types.ULong),
+    st.integers(0, 2**32 - 1).map(types.UInt),
+    st.integers(0, 2**16 - 1).map(types.UShort),
+    st.integers(-(2**15), 2**15 - 1).map(types.Short),
+    st.integers(0, 255).map(types.UByte),
+    st.integers(-128, 127).map(types.Byte),
+    INT64.map(types.Timestamp),
     st.floats(allow_nan=False),
-    st.floats(width=32, allow_nan=False).map(Float),
-    st.characters(codec="utf-8").map(Char),
+    st.floats(width=32, allow_nan=False).map(types.Float),
+    st.characters(codec="utf-8").map(types.Char),
     st.uuids(),
 )
 VALUES = SCALARS | st.lists(SCALARS, max_size=3) | st.dictionaries(TEXT, SCALARS, max_size=3)
-MESSAGE_IDS = st.none() | TEXT | st.binary(max_size=5) | st.uuids() | st.integers(0, 2**64 - 1).map(ULong)
+MESSAGE_IDS = (
+    st.none() | TEXT | st.binary(max_size=5) | st.uuids() | st.integers(0, 2**64 - 1).map(types.ULong)
+)
 PROPERTIES = st.none() | st.builds(
     Properties,
     message_id=MESSAGE_IDS,
     user_id=st.none() | st.binary(max_size=5),
     to=st.none() | TEXT,
     subject=st.none() | TEXT,
-    content_type=st.none() | ASCII.map(Symbol),
+    content_type=st.none() | ASCII.map(types.Symbol),
     creation_time=st.none() | INT64,
     group_sequence=st.none() | st.integers(0, 2**32 - 1),
 )
 ANNOTATIONS = st.none() | st.builds(
     lambda offset, kind, time, more: {
-        **{Symbol(key): value for key, value in more.items()},
-        **({} if time is None else {Symbol("x-opt-enqueued-time"): Timestamp(time)}),
-        **({} if offset is None else {Symbol("x-stream-offset"): kind(offset)}),
+        **{types.Symbol(key): value for key, value in more.items()},
+        **({} if time is None else {types.Symbol("x-opt-enqueued-time"): types.Timestamp(time)}),
+        **({} if offset is None else {types.Symbol("x-stream-offset"): kind(offset)}),
     },
     st.none() | st.integers(0, 2**63 - 1),
-    st.sampled_from([Long, ULong]),  # a long of this broker and of RabbitMQ
+    st.sampled_from([types.Long, types.ULong]),  # a long of this broker and of RabbitMQ
     st.none() | st.integers(-(2**62), 2**62),
     st.dictionaries(ASCII.map("x-".__add__), SCALARS, max_size=2),
 )
@@ -106,13 +94,13 @@ MUTATIONS = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min
 
 
 def plain(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Rows, with times as numbers: Python has none beyond the year 9999."""
+    """Return rows with times as numbers, since Python has none beyond the year 9999."""
     place = batch.schema.names.index("enqueuedTime")
     return batch.set_column(place, "enqueuedTime", batch.column(place).cast(pa.int64())).to_pylist()
 
 
 def expected(payloads: list[bytes], *, of_stream: bool = True) -> list[dict[str, Any]]:
-    """One by one, which is what `RowDecoder` does with few messages."""
+    """Decode rows one by one, as `RowDecoder` does with few messages."""
     decoder = RowDecoder("s", of_stream=of_stream)
     found: list[dict[str, Any]] = []
     for payload in payloads:
@@ -121,13 +109,13 @@ def expected(payloads: list[bytes], *, of_stream: bool = True) -> list[dict[str,
 
 
 def variants(message: Message, count: int, seed: int) -> list[bytes]:
-    """Messages like one, with other values of the same types, as a publisher would send."""
+    """Make messages like one with other values of the same types, as a publisher does."""
     random_source = random.Random(seed)
     encoded = []
     for number in range(count):
         annotations = dict(message.message_annotations or {})
-        kind = type(annotations.get(Symbol("x-stream-offset"), Long(0)))
-        annotations[Symbol("x-stream-offset")] = kind(number + 2**33)
+        kind = type(annotations.get(types.Symbol("x-stream-offset"), types.Long(0)))
+        annotations[types.Symbol("x-stream-offset")] = kind(number + 2**33)
         properties = message.properties
         if properties is not None and isinstance(properties.message_id, str):
             properties = Properties(message_id=f"{number}", subject=properties.subject)
@@ -150,7 +138,7 @@ def variants(message: Message, count: int, seed: int) -> list[bytes]:
 @settings(max_examples=tried(40))
 @given(st.lists(MESSAGES, min_size=1, max_size=4), st.integers(0, 2**32), st.data())
 def test_mixtures_of_layouts(messages: list[Message], seed: int, data: st.DataObject) -> None:
-    """Several publishers, mixed; the layouts learned from one batch are used on the next."""
+    """Messages of several publishers are mixed; layouts learned from one batch are used on the next."""
     payloads = [payload for message in messages for payload in variants(message, 12, seed)]
     random.Random(seed).shuffle(payloads)
     decoder = RowDecoder("s")
@@ -175,7 +163,7 @@ def test_arbitrary_messages(payloads: list[bytes]) -> None:
 def test_messages_that_say_when_they_were_enqueued(
     messages: list[Message], seed: int, size: int, times_ms: list[int]
 ) -> None:
-    """As the broker says it of each chunk, whatever publishers wrote: in bulk and one by one, it is that."""
+    """In bulk and one by one the broker's time of the chunk counts, whatever publishers wrote."""
     reader = MessageReader("", "s", "guest", impersonator=True)
     published = [reader.read(payload) for message in messages for payload in variants(message, 12, seed)]
     random.Random(seed).shuffle(published)
@@ -195,11 +183,11 @@ def test_messages_that_say_when_they_were_enqueued(
 @settings(max_examples=tried(40))
 @given(MESSAGES, st.integers(0, 2**32), SCALARS)
 def test_a_queues_messages_have_no_offset(message: Message, seed: int, value: Any) -> None:
-    """Whatever somebody has written into the annotation, and whatever else the message is."""
+    """This holds for any message, and for any value of the annotation."""
     payloads = []
     for payload in variants(message, 12, seed):
         annotated = decode_message(payload)
-        annotations = {**(annotated.message_annotations or {}), Symbol("x-stream-offset"): value}
+        annotations = {**(annotated.message_annotations or {}), types.Symbol("x-stream-offset"): value}
         payloads.append(replace(annotated, message_annotations=annotations).encode())
     found = plain(RowDecoder("s", of_stream=False).batch(payloads))
     assert found == expected(payloads, of_stream=False)
@@ -209,7 +197,7 @@ def test_a_queues_messages_have_no_offset(message: Message, seed: int, value: An
 @settings(max_examples=tried(40))
 @given(MESSAGES, st.integers(0, 2**32), MUTATIONS, st.integers(0, 19))
 def test_damaged_messages(message: Message, seed: int, mutations: list[tuple[int, int]], at: int) -> None:
-    """One of many has other bytes somewhere: it is read as by itself, or refused as by itself."""
+    """One of many is damaged: it is read or refused as it would be by itself."""
     payloads = variants(message, 20, seed)
     damaged = bytearray(payloads[at])
     for place, octet in mutations:
@@ -228,7 +216,7 @@ def test_damaged_messages(message: Message, seed: int, mutations: list[tuple[int
 @settings(max_examples=tried(40))
 @given(MESSAGES)
 def test_reading_one_agrees_with_the_clients_decoder(message: Message) -> None:
-    """The general reader against the client's `decode_message`, which builds every value."""
+    """The client's `decode_message` builds every value."""
     payload = message.encode()
     row = read_row(payload)
     decoded = decode_message(payload)
@@ -236,8 +224,8 @@ def test_reading_one_agrees_with_the_clients_decoder(message: Message) -> None:
     assert row.subject == properties.subject
     assert row.message_id == text_of(properties.message_id)
     annotations = decoded.message_annotations or {}
-    assert row.offset == annotations.get(Symbol("x-stream-offset"))
-    annotated_ms = annotations.get(Symbol("x-opt-enqueued-time"))
+    assert row.offset == annotations.get(types.Symbol("x-stream-offset"))
+    annotated_ms = annotations.get(types.Symbol("x-opt-enqueued-time"))
     created_ms = properties.creation_time
     assert row.enqueued_us == microseconds(created_ms if annotated_ms is None else annotated_ms)
     application = decoded.application_properties
@@ -247,7 +235,7 @@ def test_reading_one_agrees_with_the_clients_decoder(message: Message) -> None:
     match decoded.body:
         case bytes():
             assert row.body == decoded.body
-        case str() if not isinstance(decoded.body, Char):
+        case str() if not isinstance(decoded.body, types.Char):
             assert row.body == decoded.body.encode()
         case None:
             assert row.body is None
@@ -256,13 +244,12 @@ def test_reading_one_agrees_with_the_clients_decoder(message: Message) -> None:
 
 
 def test_every_single_byte_damaged() -> None:
-    """Whichever byte differs in one of many, that one is read or refused as by itself."""
     message = Message(
         b"body",
-        Properties(message_id="id", to="to", subject="s", content_type=Symbol("ct"), creation_time=5),
-        {"region": "EU", "n": Int(1000), "yes": True},
+        Properties(message_id="id", to="to", subject="s", content_type=types.Symbol("ct"), creation_time=5),
+        {"region": "EU", "n": types.Int(1000), "yes": True},
         header=Header(durable=True),
-        message_annotations={Symbol("x-text"): "t", Symbol("x-binary"): b"b"},
+        message_annotations={types.Symbol("x-text"): "t", types.Symbol("x-binary"): b"b"},
     )
     payloads = variants(message, 20, 1)
     good = expected(payloads)
@@ -284,13 +271,13 @@ def test_every_single_byte_damaged() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Message(b"", Properties(content_type=Symbol("ct"))),
-        Message(b"", application_properties={"k": Symbol("ct")}),
-        Message(Symbol("ct"), kind=BodyKind.VALUE),
+        Message(b"", Properties(content_type=types.Symbol("ct"))),
+        Message(b"", application_properties={"k": types.Symbol("ct")}),
+        Message(types.Symbol("ct"), kind=BodyKind.VALUE),
     ],
 )
 def test_symbols_that_are_not_ascii(message: Message) -> None:
-    """Good UTF-8, and no symbol all the same, wherever it stands."""
+    """Valid UTF-8 is still no symbol, wherever it stands."""
     payload = message.encode()
     damaged = payload.replace(b"ct", "é".encode())
     with pytest.raises(UnreadableMessage) as raised:
@@ -307,11 +294,11 @@ def test_symbols_that_are_not_ascii(message: Message) -> None:
         (section(0x75, b"a") + section(0x75, b"bc"), b"abc"),
         (section(0x76, [1]) + section(0x76, ["x"]), encode([1]) + encode(["x"])),
         (section(0x77, "grün"), "grün".encode()),
-        (section(0x77, Symbol("s")), b"s"),
+        (section(0x77, types.Symbol("s")), b"s"),
         (section(0x77, b"raw"), b"raw"),
         (section(0x77, None), None),
         (section(0x77, 5), encode(5)),
-        (section(0x77, Char("x")), encode(Char("x"))),
+        (section(0x77, types.Char("x")), encode(types.Char("x"))),
         (section(0x77, {"a": 1}), encode({"a": 1})),
         (section(0x70, []), None),
         (b"", None),
@@ -328,12 +315,12 @@ def test_bodies(payload: bytes, body: bytes | None) -> None:
         (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
         (b"\x01\xff", "0x01ff"),
         (b"", "0x"),
-        (ULong(2**64 - 1), "18446744073709551615"),
-        (Timestamp(1_700_000_000_123), "2023-11-14T22:13:20.123Z"),
-        (Timestamp(2**62), str(2**62)),
+        (types.ULong(2**64 - 1), "18446744073709551615"),
+        (types.Timestamp(1_700_000_000_123), "2023-11-14T22:13:20.123Z"),
+        (types.Timestamp(2**62), str(2**62)),
         (True, "true"),
         (1.5, "1.5"),
-        (Float(0.1), "0.10000000149011612"),
+        (types.Float(0.1), "0.10000000149011612"),
         ([1], "0x" + encode([1]).hex()),
         (None, None),
     ],
@@ -346,15 +333,15 @@ def test_values_as_text(value: Any, text: str | None) -> None:
 
 
 def test_a_section_that_comes_twice() -> None:
-    """The later one counts, as a whole."""
+    """The later section counts, as a whole."""
     payload = Properties(subject="s").encode() + Properties(message_id="m").encode() + section(0x75, b"")
     assert (read_row(payload).subject, read_row(payload).message_id) == (None, "m")
     assert plain(RowDecoder("s").batch([payload] * 10)) == expected([payload] * 10)
 
 
 def test_keys_that_become_the_same_text() -> None:
-    """A binary or number as key is text, too; of two that are alike the later one stands."""
-    pairs = Map(((ULong(1), "a"), ("1", "b"), (b"k", "c")))
+    """A binary or number as a key becomes text; of two equal ones the later counts."""
+    pairs = types.Map(((types.ULong(1), "a"), ("1", "b"), (b"k", "c")))
     payload = section(0x74, pairs) + section(0x75, b"")
     assert read_row(payload).application_properties == {"1": "b", "0x6b": "c"}
     assert plain(RowDecoder("s").batch([payload] * 10)) == expected([payload] * 10)
@@ -368,7 +355,7 @@ def test_keys_that_become_the_same_text() -> None:
         section(0x75, b"") + section(0x77, 1),
         section(0x74, [1]),
         b"\x00\x53\x99\x40",
-        section(0x72, {Symbol("x-stream-offset"): "seven"}) + section(0x75, b""),
+        section(0x72, {types.Symbol("x-stream-offset"): "seven"}) + section(0x75, b""),
     ],
 )
 def test_what_is_no_message(payload: bytes) -> None:
@@ -379,10 +366,10 @@ def test_what_is_no_message(payload: bytes) -> None:
         RowDecoder("s").batch([good] * 3 + [payload] + [good] * 20)
 
 
-@pytest.mark.parametrize("value", ["foo", ULong(2**63), ULong(7), None, [1]])
+@pytest.mark.parametrize("value", ["foo", types.ULong(2**63), types.ULong(7), None, [1]])
 def test_an_offset_that_somebody_wrote_into_a_queues_message(value: Any) -> None:
-    """A queue's messages have no offset; a value that none could be is nobody's business."""
-    annotated = Message(b"x", message_annotations={Symbol("x-stream-offset"): value}).encode()
+    """A queue's messages have no offset, and an impossible value is ignored."""
+    annotated = Message(b"x", message_annotations={types.Symbol("x-stream-offset"): value}).encode()
     assert read_row(annotated, of_stream=False).offset is None
     decoder = RowDecoder("q", of_stream=False)
     for count in (1, 20):
@@ -408,9 +395,9 @@ DECEMBER_31_9999 = 253_402_300_800_000 - 86_400_000
 )
 @pytest.mark.parametrize("count", [1, 20])
 def test_times_that_python_does_not_know(ms: int, kept: bool, annotation: bool, count: int) -> None:
-    """They are null, so that the other rows can be collected; one by one, and as many at once."""
+    """They are null, alone or in bulk, so that the other rows can be collected."""
     message = (
-        Message(b"x", message_annotations={Symbol("x-opt-enqueued-time"): Timestamp(ms)})
+        Message(b"x", message_annotations={types.Symbol("x-opt-enqueued-time"): types.Timestamp(ms)})
         if annotation
         else Message(b"x", Properties(creation_time=ms))
     )
@@ -419,7 +406,7 @@ def test_times_that_python_does_not_know(ms: int, kept: bool, annotation: bool, 
 
 
 def test_many_layouts_and_then_one_again() -> None:
-    """More layouts than are kept: the newest push the oldest out, and all rows are right."""
+    """There are more layouts than are kept: the newest replaces the oldest, and all rows are right."""
     kinds = [Message(b"x", application_properties={f"k{number}": "v"}) for number in range(40)]
     decoder = RowDecoder("s")
     for _ in range(2):
@@ -448,7 +435,6 @@ PIECES = st.text(alphabet="ab/@:?#[]%,.0 ", max_size=8)
 
 
 def refusal(parse: Callable[[], object]) -> str:
-    """What is said of what is wrong; empty if nothing is."""
     try:
         parse()
     except (OptionError, UrlError) as error:
@@ -460,7 +446,7 @@ def refusal(parse: Callable[[], object]) -> str:
     st.dictionaries(st.sampled_from(NAMES), TEXTS), st.sampled_from(["stream", "queue", ""]), st.booleans()
 )
 def test_options_are_read_or_refused(options: dict[str, str], kind: str, url: bool) -> None:
-    """No text ends in an error that is not ours, nor in one too long to read."""
+    """No text raises an error that is not ours, or one too long to read."""
     given_too = ({kind: "s"} if kind else {}) | ({"url": "amqp://h"} if url else {})
     merged = {**options, **given_too}
     for parse in (
@@ -476,7 +462,7 @@ def test_options_are_read_or_refused(options: dict[str, str], kind: str, url: bo
 @example("12/", "", "h")
 @example("", "/12", "h/v")
 def test_a_password_is_never_taken_for_a_host(before: str, behind: str, place: str) -> None:
-    """Wherever its characters shift the rest of the url: it is the password, or nothing is read or shown."""
+    """Even if it shifts the rest of the url, it is the password or is neither read nor shown."""
     text = f"amqp://me:{before}{SECRET}{behind}@{place}"
     told = refusal(lambda: parse_url(text))
     assert SECRET not in told

@@ -45,7 +45,7 @@ patterns = st.text("ab_%!", max_size=6)
 
 
 def like_of(inner: sql_parser.Expression, pattern: str, escape: str | None) -> sql_parser.Expression:
-    """A pattern that does not end with the escape character."""
+    """Draw a pattern that does not end with the escape character."""
     if escape is not None:
         pattern = pattern.rstrip(escape)
     return sql_parser.Like(inner, pattern, escape)
@@ -106,7 +106,7 @@ properties = st.fixed_dictionaries(
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal and of one type, as far as the language tells types apart; NaN equals itself."""
+    """Values must be equal and of one type, as far as the language has types; NaN equals itself."""
     if one is None or other is None or isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
@@ -127,7 +127,7 @@ def test_the_compiler_says_what_the_interpreter_says(
     given_properties: dict[str, Any],
     priority: int | None,
 ) -> None:
-    """Of every expression and message; and only what is True passes, with the search for bytes before it."""
+    """This holds for every expression and message; only True passes, after the search for bytes."""
     on = message(application, priority=priority, **given_properties)
     found: dict[MessageField, Any] = {
         MessageField(Section.HEADER, "priority"): 4 if priority is None else priority
@@ -148,14 +148,14 @@ def test_the_compiler_says_what_the_interpreter_says(
 @settings(max_examples=tried(400), deadline=None)
 @given(expressions)
 def test_an_expression_that_is_printed_parses_to_itself(expression: sql_parser.Expression) -> None:
-    """With no more parentheses than are needed."""
+    """The text has no more parentheses than are needed."""
     text = show(expression)
     if size(expression) <= 30 and len(text) <= 4096:
         assert sql_parser.parse(text) == expression
 
 
 def size(node: sql_parser.Expression) -> int:
-    """How many nodes a tree has; each makes at most six tokens."""
+    """Return the number of nodes of a tree; each makes at most six tokens."""
     return 1 + sum(map(size, sql_parser.children(node)))
 
 
@@ -190,7 +190,7 @@ def compiled(text: str) -> SqlFilter | FilterError:
 @example("\x00")
 @example("\ud800")
 def test_any_text_is_an_expression_or_the_one_error(text: str) -> None:
-    """And an expression can be evaluated, whatever the message."""
+    """Any expression can be evaluated on any message."""
     sql = compiled(text)
     if isinstance(sql, FilterError):
         assert sql.reason
@@ -207,7 +207,7 @@ def test_any_text_is_an_expression_or_the_one_error(text: str) -> None:
     st.text("ab%_!\u2603\n", max_size=12),
 )
 def test_like_says_what_the_naive_table_says(pattern: str, escape: str | None, text: str) -> None:
-    """Of every pattern; one that ends with its escape character is an error."""
+    """This holds for every pattern; one that ends with its escape character is an error."""
     try:
         matches = compile_like(pattern, escape)
     except FilterError:
@@ -248,7 +248,7 @@ def test_many_percents_before_a_character_that_is_not_there_do_not_match(
 @settings(deadline=None)
 @given(st.text(_printable.filter(lambda character: character not in "%_"), min_size=1))
 def test_a_pattern_without_wildcards_matches_itself(text: str) -> None:
-    """Whatever regular expressions would make of it."""
+    """This includes special characters of regular expressions."""
     assert likes(text, text) is True
 
 
@@ -304,7 +304,7 @@ PREFIXES = {
 
 @st.composite
 def spelled(draw: st.DrawFn, section: str, encoded: bytes) -> bytes:
-    """A section with its descriptor as nearly everybody writes it, or in another way."""
+    """Draw a section with the descriptor's usual encoding or another one."""
     usual, name = PREFIXES[section]
     assert encoded.startswith(usual)
     other = [usual, usual, b"\x00\x80" + b"\0" * 7 + usual[2:], b"\x00" + encode(t10.Symbol(name))]
@@ -338,7 +338,7 @@ fields_field = st.one_of(
 def test_a_reader_finds_what_decoding_everything_finds(
     bare: bytes, priority: int | None, wanted: list[MessageField], uuid_as_binary: bool
 ) -> None:
-    """Values with their types; what is not there is None, or ABSENT among application-properties."""
+    """Values have their types; an absent one is None, or ABSENT among application-properties."""
     message = MessageReader("", "q", "u", impersonator=True).read(Header(priority=priority).encode() + bare)
     decoded, application = read_properties(bare[: body_start(bare)])
     by_key = {key: value for key, value in application.items() if type(key) is str}
@@ -367,7 +367,7 @@ def test_a_reader_finds_what_decoding_everything_finds(
 def test_what_is_remembered_of_messages_that_are_alike_is_true(
     alike: list[bytes], data: st.DataObject
 ) -> None:
-    """However they are spelled, and beside messages of AMQP 0-9-1, whose content may be anything."""
+    """This holds for any spelling, and beside AMQP 0-9-1 messages, whose content may be anything."""
     read = MessageReader("", "q", "u", impersonator=True).read
     old = amqp091.make_head("x", "k", encode_properties(BasicProperties(headers={"a": "1"})))
     kinds = [read(bare) for bare in alike] + [(old, alike[0]), (old, b"\x00\x53\x73\xc0")]

@@ -96,7 +96,7 @@ class Scenario:
 
 
 def check(log: StreamLog, one: Scenario) -> None:
-    """What is there is what was appended, and all that was committed is there."""
+    """Each chunk is as it was appended, and no committed message is missing."""
     offset = log.first_offset
     assert offset <= one.first
     place = log.find(0)

@@ -88,7 +88,7 @@ class Held:
 
     @property
     def last(self) -> int:
-        """The last offset that it has, on its way or not; one below its start if none."""
+        """Return the last offset, on its way or not; if there is none, one below its start."""
         return max([*self.coming[-1:], *self.unsent[-1:], *self.sent[-1:]], default=self.start - 1)
 
 
@@ -244,7 +244,7 @@ class StreamMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.consumers)
     @rule(data=st.data())
     def see(self, data: st.DataObject) -> None:
-        """Some of what is on its way reaches the session, and some of that the client."""
+        """Some chunks on their way reach the session, and some of those the client."""
         consumer = data.draw(st.sampled_from(self.consumers))
         count = data.draw(st.integers(0, len(consumer.coming)))
         self._see(consumer, count)
@@ -441,7 +441,7 @@ def small_amounts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_with_an_end_exactly_what_matches_below_it_comes(
     published: list[int], start: int, end: int, wants: str, credits: list[int]
 ) -> None:
-    """However large chunks and grants are, never more; a drain that finds nothing more says so at once."""
+    """This holds for any size of chunks and grants; a drain that finds no more is answered at once."""
     bench = Bench()
     count = 0
     for size in published:

@@ -19,7 +19,7 @@ SEEDS = 300 if LONG else 25
 
 
 def live(seed: int, **kinds: Any) -> Cluster:
-    """Some hundred steps with faults, then half a minute without."""
+    """Take some hundred steps with faults, then half a minute without."""
     world = Cluster(seed, **kinds)
     random_source = world.random_source
     for _ in range(700):
@@ -80,7 +80,7 @@ class Blind(SystemMachine):
 
 
 def stubborn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """43: after a conflict the same is proposed, with what the keys' revisions are now."""
+    """43: after a conflict the same plan is proposed with the keys' present revisions."""
 
     def again(self: System) -> None:
         lost, self._lost = self._lost, []
@@ -91,7 +91,7 @@ def stubborn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was sent to a leader that is gone is not sent to the next."""
+    """Requests sent to a lost leader are not sent to the next."""
     monkeypatch.setattr(System, "_unsent", lambda self: None)
     monkeypatch.setattr("amqp10broker.cluster.system.AGAIN_AFTER_MS", 10**9)
 

@@ -48,21 +48,21 @@ class Witness:
         self.last = dict(zip(CHANNEL_NAMES, self.ring.before(0), strict=True))
 
     def mark(self) -> ChannelMark:
-        """As `runtime/observe/watches.py` reads a running channel; nothing waits for sockets here."""
+        """Act as `runtime/observe/watches.py` does for a running channel; nothing waits for sockets here."""
         if self.consumer is None:
             return (self.channel.credit.credit, 0, False, 0, 0, False)
         credit = self.consumer.credit
         return (self.channel.credit.credit, 0, False, credit.granted, credit.waiting, credit.closed)
 
     def look(self, told_since: int = 0) -> tuple[Any, ...]:
-        """`COUNTED`, as the channel shows them; what is told by the frame that is next is not told yet."""
+        """Return `COUNTED` of the channel, less what the next frame reports."""
         unacked = None if self.consumer is None else self.consumer.unacked
         publishing = self.publishing
         untold = publishing.next_seq - 1 - publishing.told + told_since if publishing.confirming else None
         return (unacked, self.consuming.global_prefetch, len(self.held), untold)
 
     def settle(self, *, confirming: bool = False) -> None:
-        """What was handled is done: it is what the last frame has made of the channel, and nothing else."""
+        """The state now belongs to the last frame: no value changes without a frame."""
         told = self.publishing.told
         seen = self.look(told - self.told if confirming else 0)
         self.told = told
@@ -109,7 +109,7 @@ class Witness:
     # --- the end of a turn ------------------------------------------------------------------------
 
     def turn_over(self, met: Counter[str]) -> None:
-        """Compare what came in this turn, and the step before once more: it stays what it was."""
+        """Compare the steps of this turn, and the step before once more: it stays as it was."""
         self.settle()
         ring, first = self.ring, self.next
         ring.turn_over()
@@ -162,7 +162,7 @@ class Witnesses:
         self.of: dict[BrokerChannel, dict[Any, Witness]] = {}
 
     def settle(self, service: BrokerChannel) -> None:
-        """The channel goes on to the next letter, or to writing."""
+        """The channel continues with the next letter, or with writing."""
         for each in self.of.get(service, {}).values():
             each.settle()
 
@@ -214,12 +214,12 @@ def witnesses() -> Any:
 @settings(max_examples=tried(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32))
 def test_the_timeline_is_what_the_channel_was_behind_every_frame(seed: int) -> None:
-    """Publish, consume, get, settle, recover, commit, roll back, cancel, close, delete, in any order."""
+    """Steps publish, consume, get, settle, recover, commit, roll back, cancel, close or delete."""
     walk(seed)
 
 
 def test_the_walks_compare_what_is_interesting(witnesses: Witnesses) -> None:
-    """That nothing was compared would be no proof."""
+    """A walk without comparisons proves nothing."""
     witnesses.met.clear()
     for seed in range(20):
         walk(seed)

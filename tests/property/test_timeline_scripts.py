@@ -92,7 +92,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Watched]:
 @pytest.mark.parametrize("chunk", [0, 64])
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_the_replay_is_what_the_engine_shows(path: Path, chunk: int, watched: dict[Any, Watched]) -> None:
-    """And the script's own trace is what it is when nothing listens."""
+    """The script's own trace is the same as without an observer."""
     text = path.read_text()
     if chunk and "any-cut: no" in text:
         pytest.skip("the script says why")
@@ -112,7 +112,7 @@ class Tapped:
             self.state.apply(direction, frame.channel, frame.body)
 
     def compare(self, session: session_harness.FakeSessionTask) -> None:
-        """What a session's step has come to is the state that follows from all frames so far."""
+        """After each step the session's state follows from all frames so far."""
         engine = session.service.session
         observed = self.state.session("in", engine.channel)
         if session.over or engine.ended or session.letters or observed is None or observed.ended:
@@ -164,13 +164,13 @@ def tapped(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Tapped]:
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_the_bytes_of_a_connection_show_what_the_engine_has(path: Path, tapped: dict[Any, Tapped]) -> None:
-    """Also to a tap that has nothing but the bytes."""
+    """This holds for a tap that has only the bytes."""
     text = path.read_text()
     assert ScriptRunner().run(text).splitlines() == text.splitlines()
 
 
 def test_the_scripts_compare_much(watched: dict[Any, Watched], tapped: dict[Any, Tapped]) -> None:
-    """That nothing was compared would be no proof."""
+    """A script without comparisons proves nothing."""
     for path in SCRIPTS[:20]:
         ScriptRunner().run(path.read_text())
     assert sum(each.checked for each in watched.values()) > 80

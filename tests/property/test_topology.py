@@ -72,7 +72,7 @@ class Topologies(RuleBasedStateMachine):
         alternate=st.one_of(st.none(), st.sampled_from((*EXCHANGES, "missing", ""))),
     )
     def declare(self, name: str, kind: str, auto_delete: bool, alternate: str | None) -> None:
-        """Declare what is not there, or the same or something else again."""
+        """Declare a new exchange, or an existing one with the same or other arguments."""
         arguments = {} if alternate is None else {"alternate-exchange": alternate}
         known = self.exchanges.get(name)
         same = known and (known.kind, known.auto_delete, known.alternate) == (kind, auto_delete, alternate)
@@ -142,7 +142,7 @@ class Topologies(RuleBasedStateMachine):
         self._forget([one for one in self.bindings if one.destination == Destination("queue", name)])
 
     def _forget(self, gone: list[Binding]) -> None:
-        """Remove bindings; sources that are left without any and auto-delete go too."""
+        """Remove bindings; auto-delete sources that are left without any are removed too."""
         self.bindings = [one for one in self.bindings if one not in gone]
         for source in {one.source for one in gone}:
             if (
@@ -189,7 +189,7 @@ class Topologies(RuleBasedStateMachine):
 
     @invariant()
     def same_things_are_there(self) -> None:
-        """Exchanges and bindings agree; when they have changed, so has the version."""
+        """Exchanges and bindings agree; when they have changed, the version has changed."""
         real = {one.name for one in self.real if one.name and not one.name.startswith("amq.")}
         assert real == self.exchanges.keys()
         assert set(self.real.bindings()) == set(self.bindings)
@@ -201,7 +201,6 @@ class Topologies(RuleBasedStateMachine):
 
     @invariant()
     def same_routes(self) -> None:
-        """Every message goes to the same queues, each once."""
         for name in self.exchanges:
             exchange = self.real.lookup_exchange(name)
             for keys in (*((key,) for key in ROUTED), ("x", "p"), ("y", "x.y")):
@@ -221,7 +220,7 @@ patterns = st.lists(st.sampled_from(["a", "b", "", "*", "#"]), max_size=6).map("
 
 
 def naive_match(pattern: list[str], words: list[str]) -> bool:
-    """`*` is one word, `#` is zero or more, anything else is itself."""
+    """`*` is one word, `#` is zero or more, and anything else matches itself."""
     if not pattern:
         return not words
     first, rest = pattern[0], pattern[1:]
@@ -248,7 +247,7 @@ bound = st.lists(st.tuples(st.sampled_from("pqrs"), patterns), max_size=12, uniq
 def test_tree_routes_as_the_naive_matcher(
     bindings: list[Binding], routed: list[str], data: st.DataObject
 ) -> None:
-    """With all bindings, and after any of them are removed, both find the same queues, each once."""
+    """With all bindings and after any removals, both find the same queues, each once."""
     table = TopicExchange()
     for binding in bindings:
         table.add(binding)

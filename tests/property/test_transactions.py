@@ -13,63 +13,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from amqp10broker.cluster.transactions import CatalogTransaction, SystemMachine, TransactionOutcome
 from amqp10broker.errors import RefusedError
+from amqp10broker.metadata import queue_requests, vhost_requests
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.plan import UserLimits, VhostFacts, VhostLimits
 from amqp10broker.metadata.policies import Policy
 from amqp10broker.metadata.queue import Owner, Placed, QueueHandle
-from amqp10broker.metadata.queue_requests import (
-    Bind,
-    ConnectionEnded,
-    DeclareExchange,
-    DeclareQueue,
-    DeleteExchange,
-    DeleteQueue,
-    QueueEnded,
-    Unbind,
-)
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission, TopicPermission, User
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.metadata.vhost_requests import (
-    ChangeUser,
-    ChangeVhostLimits,
-    ClearPolicy,
-    ClearTopicPermission,
-    DeleteUser,
-    DeleteVhost,
-    ForgetNode,
-    JoinNode,
-    PutUser,
-    PutVhost,
-    SetClusterName,
-    SetDraining,
-    SetParameter,
-    SetPermission,
-    SetPolicy,
-    SetTopicPermission,
-)
 from amqp10broker.routing.exchange import Binding, Destination, ExchangeSpec
+from tests.support import declaring
 from tests.support.catalog_log import CheckedCatalog, FakeHost, check_log, logged_catalog, restarted, state
-from tests.support.declaring import (
-    add_user,
-    add_vhost,
-    bind,
-    change_vhost,
-    clear_permission,
-    clear_topic_permission,
-    declare,
-    declare_exchange,
-    delete_exchange,
-    delete_policy,
-    delete_user,
-    delete_vhost,
-    put_policy,
-    remove,
-    set_password,
-    set_permission,
-    set_topic_permission,
-    set_user_limits,
-    unbind,
-)
 from tests.support.examples import tried
 from tests.support.journal_harness import LONG
 from tests.support.metadata_group import Agreement, Asked, Copy, caught
@@ -98,36 +51,40 @@ def some_request(random_source: random.Random) -> Any:
     flag = random_source.random() < 0.5
     return random_source.choice(
         [
-            *[DeclareQueue(vhost, queue, flag, owner, arguments={"x-max-length": random_source.randrange(2)})]
+            *[
+                queue_requests.DeclareQueue(
+                    vhost, queue, flag, owner, arguments={"x-max-length": random_source.randrange(2)}
+                )
+            ]
             * 3,
-            *[DeleteQueue(vhost, queue)] * 2,
-            *[DeclareExchange(vhost, fanout)] * 3,
-            DeleteExchange(vhost, exchange, flag),
-            *[Bind(vhost, binding)] * 5,
-            *[Unbind(vhost, binding)] * 4,
-            PutVhost(VhostFacts(vhost), new=True),
-            ChangeVhostLimits(vhost, {"max-queues": random_source.choice([1, 2, -1])}),
-            DeleteVhost(vhost),
-            PutUser(User(user), new=True),
-            ChangeUser(user, {"limits": UserLimits(random_source.randrange(2)).as_dict()}),
-            DeleteUser(user),
-            SetPermission(user, vhost, Permission("x" * flag)),
-            SetPermission(user, vhost, None),
-            SetTopicPermission(user, vhost, exchange, TopicPermission("x" * flag)),
-            ClearTopicPermission(user, vhost, None if flag else exchange),
-            SetPolicy(vhost, Policy("p", "p", {"max-length": 1}, operator=flag)),
-            ClearPolicy(vhost, "p", flag),
-            SetParameter(("parameter", vhost, "c", "n"), flag),
-            JoinNode("d", "host", 4),
-            ForgetNode("d"),
-            SetDraining(random_source.choice("ad"), flag),
-            SetClusterName(random_source.choice("xy")),
+            *[queue_requests.DeleteQueue(vhost, queue)] * 2,
+            *[queue_requests.DeclareExchange(vhost, fanout)] * 3,
+            queue_requests.DeleteExchange(vhost, exchange, flag),
+            *[queue_requests.Bind(vhost, binding)] * 5,
+            *[queue_requests.Unbind(vhost, binding)] * 4,
+            vhost_requests.PutVhost(VhostFacts(vhost), new=True),
+            vhost_requests.ChangeVhostLimits(vhost, {"max-queues": random_source.choice([1, 2, -1])}),
+            vhost_requests.DeleteVhost(vhost),
+            vhost_requests.PutUser(User(user), new=True),
+            vhost_requests.ChangeUser(user, {"limits": UserLimits(random_source.randrange(2)).as_dict()}),
+            vhost_requests.DeleteUser(user),
+            vhost_requests.SetPermission(user, vhost, Permission("x" * flag)),
+            vhost_requests.SetPermission(user, vhost, None),
+            vhost_requests.SetTopicPermission(user, vhost, exchange, TopicPermission("x" * flag)),
+            vhost_requests.ClearTopicPermission(user, vhost, None if flag else exchange),
+            vhost_requests.SetPolicy(vhost, Policy("p", "p", {"max-length": 1}, operator=flag)),
+            vhost_requests.ClearPolicy(vhost, "p", flag),
+            vhost_requests.SetParameter(("parameter", vhost, "c", "n"), flag),
+            vhost_requests.JoinNode("d", "host", 4),
+            vhost_requests.ForgetNode("d"),
+            vhost_requests.SetDraining(random_source.choice("ad"), flag),
+            vhost_requests.SetClusterName(random_source.choice("xy")),
         ]
     )
 
 
 def live(seed: int, **kinds: Any) -> Agreement:
-    """Some hundred requests at random nodes, whose copies lag."""
+    """Make some hundred requests at random nodes, whose copies lag."""
     agreement = Agreement(seed, placement=OnTheNewest(), **kinds)
     random_source = agreement.random_source
     for _ in range(150):
@@ -145,7 +102,7 @@ def live(seed: int, **kinds: Any) -> Agreement:
 
 
 def test_every_outcome_is_that_of_the_logs_order() -> None:
-    """For random requests of all kinds; and all of the outcomes occur."""
+    """Requests are random and of all kinds, and every outcome occurs."""
     met: set[TransactionOutcome] = set()
     for seed in range(SEEDS):
         met.update(live(seed).outcomes)
@@ -176,7 +133,7 @@ class Stubborn(Copy):
 
 
 def unread(kind: str) -> type[SystemMachine]:
-    """A machine that does not look at keys of this kind, if the transaction does not touch them."""
+    """Return a machine that ignores keys of this kind if the transaction does not write them."""
 
     class Careless(SystemMachine):
         def _holds(self, transaction: CatalogTransaction) -> bool:
@@ -238,12 +195,11 @@ class KeptCatalogs(RuleBasedStateMachine):
         self.handles: list[QueueHandle] = []
 
     def vhost(self, name: str) -> VirtualHost:
-        """The virtual host, made if it is not there."""
-        return self.catalog.vhosts.get(name) or add_vhost(self.catalog, name)
+        return self.catalog.vhosts.get(name) or declaring.add_vhost(self.catalog, name)
 
     @rule(orderly=flags)
     def restart(self, orderly: bool) -> None:
-        """Go on with a catalog that was made of what is kept."""
+        """Continue with a catalog that is rebuilt from the kept entries."""
         if orderly:
             self.catalog.changes.give_numbers_back(self.catalog.highest_number)
         self.catalog = restarted(self.kept, CheckedCatalog)
@@ -252,7 +208,7 @@ class KeptCatalogs(RuleBasedStateMachine):
     @rule(name=vhosts, limit=st.sampled_from((None, 0, 2)), text=st.sampled_from(("", "d")))
     def change_vhost(self, name: str, limit: int | None, text: str) -> None:
         vhost = self.vhost(name)
-        change_vhost(
+        declaring.change_vhost(
             self.catalog,
             vhost,
             limits=VhostLimits(max_queues=limit),
@@ -263,24 +219,24 @@ class KeptCatalogs(RuleBasedStateMachine):
 
     @rule(name=vhosts)
     def delete_vhost(self, name: str) -> None:
-        """With all that is in it; its queues may end later."""
+        """Delete it with all contents; its queues may end later."""
         vhost = self.catalog.vhosts.get(name)
         if vhost is not None:
             self.handles += [queue.handle for queue in vhost]
-            delete_vhost(self.catalog, name)
+            declaring.delete_vhost(self.catalog, name)
 
     @rule(owner=owners, name=vhosts)
     def end_connection(self, owner: Owner, name: str) -> None:
-        """Its queues go, also when the virtual host is another one by now."""
-        self.catalog.propose(ConnectionEnded(name, owner))
+        """Its queues end, even when the virtual host has been replaced meanwhile."""
+        self.catalog.propose(queue_requests.ConnectionEnded(name, owner))
 
     @rule(queue=st.sampled_from(QUEUES))
     def end_a_queue_of_before(self, queue: str) -> None:
-        """It takes nothing from the next of its name."""
+        """A later queue with the same name stays."""
         for handle in self.handles:
             declared = self.catalog.vhosts.get("v")
             there = None if declared is None else declared.find(queue)
-            self.catalog.propose(QueueEnded("v", queue, handle))
+            self.catalog.propose(queue_requests.QueueEnded("v", queue, handle))
             if there is not None and there.handle is not handle:
                 assert declared.find(queue) is there
 
@@ -288,7 +244,7 @@ class KeptCatalogs(RuleBasedStateMachine):
     def declare(self, name: str, queue: str, durable: bool, auto_delete: bool, exclusive: bool) -> None:
         owner = ANN if exclusive else None
         with suppress(RefusedError):
-            made, new = declare(
+            made, new = declaring.declare(
                 self.catalog,
                 self.vhost(name),
                 queue,
@@ -303,51 +259,51 @@ class KeptCatalogs(RuleBasedStateMachine):
 
     @rule(name=vhosts, queue=st.sampled_from(QUEUES))
     def remove(self, name: str, queue: str) -> None:
-        remove(self.catalog, self.vhost(name), queue)
+        declaring.remove(self.catalog, self.vhost(name), queue)
 
     @rule(name=vhosts, exchange=st.sampled_from(EXCHANGES), durable=flags, auto_delete=flags)
     def declare_exchange(self, name: str, exchange: str, durable: bool, auto_delete: bool) -> None:
         with suppress(RefusedError):
-            declare_exchange(
+            declaring.declare_exchange(
                 self.catalog, self.vhost(name), exchange, "headers", durable=durable, auto_delete=auto_delete
             )
 
     @rule(name=vhosts, exchange=st.sampled_from(EXCHANGES))
     def delete_exchange(self, name: str, exchange: str) -> None:
         with suppress(RefusedError):
-            delete_exchange(self.catalog, self.vhost(name), exchange)
+            declaring.delete_exchange(self.catalog, self.vhost(name), exchange)
 
     @rule(name=vhosts, binding=bindings)
     def bind(self, name: str, binding: Binding) -> None:
         with suppress(RefusedError):
-            bind(self.catalog, self.vhost(name), binding)
+            declaring.bind(self.catalog, self.vhost(name), binding)
 
     @rule(name=vhosts, binding=bindings)
     def unbind(self, name: str, binding: Binding) -> None:
         with suppress(RefusedError):
-            unbind(self.catalog, self.vhost(name), binding)
+            declaring.unbind(self.catalog, self.vhost(name), binding)
 
     @rule(name=users, password=st.sampled_from(PASSWORDS), limit=st.sampled_from((None, 1)))
     def add_or_change_user(self, name: str, password: PasswordRecord | None, limit: int | None) -> None:
         if name not in self.catalog.users:
-            add_user(self.catalog, name, password)
-        set_password(self.catalog, name, password)
-        set_user_limits(self.catalog, name, UserLimits(max_channels=limit))
+            declaring.add_user(self.catalog, name, password)
+        declaring.set_password(self.catalog, name, password)
+        declaring.set_user_limits(self.catalog, name, UserLimits(max_channels=limit))
 
     @rule(name=users)
     def delete_user(self, name: str) -> None:
         with suppress(RefusedError):
-            delete_user(self.catalog, name)
+            declaring.delete_user(self.catalog, name)
 
     @rule(user=users, vhost=vhosts, pattern=patterns, clear=flags)
     def permit(self, user: str, vhost: str, pattern: str, clear: bool) -> None:
         with suppress(RefusedError):
             if clear:
-                clear_permission(self.catalog, user, vhost)
-                clear_topic_permission(self.catalog, user, vhost, "x" if pattern else None)
+                declaring.clear_permission(self.catalog, user, vhost)
+                declaring.clear_topic_permission(self.catalog, user, vhost, "x" if pattern else None)
             else:
-                set_permission(self.catalog, user, vhost, Permission(pattern))
-                set_topic_permission(self.catalog, user, vhost, "x", TopicPermission(pattern))
+                declaring.set_permission(self.catalog, user, vhost, Permission(pattern))
+                declaring.set_topic_permission(self.catalog, user, vhost, "x", TopicPermission(pattern))
 
     @rule(
         name=vhosts,
@@ -360,19 +316,21 @@ class KeptCatalogs(RuleBasedStateMachine):
         self.vhost(name)
         with suppress(RefusedError):
             if delete:
-                delete_policy(self.catalog, name, policy, operator=operator)
+                declaring.delete_policy(self.catalog, name, policy, operator=operator)
             else:
-                put_policy(self.catalog, name, Policy(policy, "q", {"max-length": length}, operator=operator))
+                declaring.put_policy(
+                    self.catalog, name, Policy(policy, "q", {"max-length": length}, operator=operator)
+                )
 
     @rule(name=vhosts, value=st.sampled_from((1, None, {"a": []})))
     def set_parameter(self, name: str, value: object) -> None:
         self.vhost(name)
-        self.catalog.propose(SetParameter(("parameter", name, "shovel", "s"), value))
-        self.catalog.propose(SetParameter(("global_parameter", "g"), value))
+        self.catalog.propose(vhost_requests.SetParameter(("parameter", name, "shovel", "s"), value))
+        self.catalog.propose(vhost_requests.SetParameter(("global_parameter", "g"), value))
 
     @invariant()
     def is_replayed(self) -> None:
-        """The plans that were applied so far, applied to nothing, make the same catalog."""
+        """Replaying the applied plans on an empty catalog makes the same catalog."""
         again = Catalog(FakeHost().start_queue)
         for puts, forgets in self.catalog.log[1:]:  # the first is the virtual host that every one has
             again.apply(puts, forgets)
@@ -380,7 +338,7 @@ class KeptCatalogs(RuleBasedStateMachine):
 
     @invariant()
     def is_kept(self) -> None:
-        """What was told is what there is, and a restart at this point brings it back."""
+        """The log of changes equals the catalog, and a restart at this point restores it."""
         check_log(self.catalog, self.kept)
 
 

@@ -148,7 +148,7 @@ class Walk:
         await self.session.client.send(request(self.discharge, Discharge(txn_id=transaction.id, fail=fail)))
 
     async def look(self) -> None:
-        """What came is what became visible, and nothing else; a discharge is accepted."""
+        """Exactly the visible messages have been delivered; a discharge is accepted."""
         came: dict[int, int] = {}
         for got in await self.session.client.idle():
             assert not isinstance(got.body, Detach)
@@ -189,7 +189,7 @@ BEFORE: list[tuple[Any, ...]] = [("declare",), *(("post", 0, name, True) for nam
 
 
 async def walk(steps: list[tuple[Any, ...]]) -> None:
-    """Take steps, looking after each; then the client vanishes, and with it what is open."""
+    """Take steps and check after each; then the client vanishes with its open transactions."""
     async with running_broker() as broker:
         declare(broker.catalog, "/", "one")
         arguments = {"x-queue-type": "quorum", "x-delivery-limit": 1_000_000}
@@ -223,5 +223,5 @@ async def walk(steps: list[tuple[Any, ...]]) -> None:
 @settings(max_examples=300 if LONG else 25, deadline=None)
 @given(st.lists(STEPS, min_size=8, max_size=20))
 def test_transactions_do_what_is_written_down_of_them(steps: list[tuple[Any, ...]]) -> None:
-    """Whatever is posted, decided and discharged in which order, plain and in several transactions."""
+    """Messages are posted, settled and discharged in any order, plainly and in several transactions."""
     trio.run(walk, steps, clock=MockClock(autojump_threshold=0))

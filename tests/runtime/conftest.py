@@ -70,9 +70,8 @@ def log(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
 
 @pytest.fixture(autouse=True)
 def verify_passwords_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that jumps when all tasks wait would jump while a thread works: so they wait for it themselves.
-
-    The thread is a real one, for which Trio's clock and the broker's state are not there.
+    """A clock that jumps when all tasks wait would jump while a thread works, so the task blocks on it. The
+    thread is a real one, outside Trio's clock and the broker's state.
     """
 
     async def run_meanwhile(work: Callable[[], Any]) -> Any:
@@ -85,7 +84,7 @@ def verify_passwords_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def complaints(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
-    """What the links to other nodes log."""
+    """Record the log of the links to other nodes."""
     recorder = LogRecorder()
     for module in ("peer_link", "peers"):
         monkeypatch.setattr(f"amqp10broker.runtime.cluster.{module}._log", recorder)

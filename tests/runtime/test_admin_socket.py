@@ -59,7 +59,7 @@ def put_mute(broker: Broker, name: str) -> Mute:
 
 
 async def test_an_operation_awaits_its_queue(broker: Broker) -> None:
-    """Counts are those of the queue, behind everything that was posted before."""
+    """The queue's counts follow everything that was posted before."""
     assert (await ask(broker, "declare-queue", name="q"))["created"]
     client = await connect(broker).open()
     await client.send(attach_sender(0, "/queues/q"))
@@ -74,7 +74,7 @@ async def test_an_operation_awaits_its_queue(broker: Broker) -> None:
 
 
 async def test_what_waits_is_told_with_what_to_do(broker: Broker) -> None:
-    """Who has nothing to do is told only if that is asked for, behind who waits."""
+    """Idle links are listed only on request, behind those that wait."""
     for name in ("q", "empty"):
         await ask(broker, "declare-queue", name=name)
     client = await connect(broker).open()
@@ -93,7 +93,7 @@ async def test_what_waits_is_told_with_what_to_do(broker: Broker) -> None:
 
 
 async def test_several_requests_wait_at_the_same_time(broker: Broker) -> None:
-    """Each has a mailbox of its own: answers in another order than the questions find theirs."""
+    """Each request has its own mailbox, so answers may come in another order than the requests."""
     one, two = put_mute(broker, "one"), put_mute(broker, "two")
     counts: dict[str, int] = {}
 
@@ -113,7 +113,7 @@ async def test_several_requests_wait_at_the_same_time(broker: Broker) -> None:
 
 
 async def test_a_queue_that_goes_meanwhile_is_not_found(broker: Broker) -> None:
-    """The question stands behind a delete in its mailbox: the answer is that it is gone."""
+    """The request is behind a delete in the mailbox, so the answer is not found."""
     await ask(broker, "declare-queue", name="q")
     queue = broker.catalog.lookup_vhost("/").lookup("q")
     queue.handle.post(Delete())
@@ -126,7 +126,7 @@ async def test_a_queue_that_goes_meanwhile_is_not_found(broker: Broker) -> None:
 async def test_a_queue_that_fails_meanwhile_answers_what_was_put_before(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fault in its task ends it; questions in its mailbox are not lost."""
+    """A fault in its task ends it; requests in its mailbox are still answered."""
     await ask(broker, "declare-queue", name="q")
     handle: Any = broker.catalog.lookup_vhost("/").lookup("q").handle
     mailbox: Mailbox[Any] = Mailbox()
@@ -146,7 +146,7 @@ async def test_a_queue_that_fails_meanwhile_answers_what_was_put_before(
 
 
 async def test_a_queue_that_does_not_answer_does_not_hang_its_client(broker: Broker) -> None:
-    """After a time that is shorter than the command line's, a sentence says so."""
+    """After a time shorter than the command line's, the client gets an error."""
     put_mute(broker, "q")
     started = trio.current_time()
     refused = await asked(broker, "purge-queue", name="q")
@@ -158,7 +158,7 @@ async def test_a_queue_that_does_not_answer_does_not_hang_its_client(broker: Bro
 async def test_an_argument_that_is_typed_wrongly_is_asked_about_and_a_clients_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A client may declare anything, as with RabbitMQ: the log says once what may have been meant."""
+    """A client may declare anything, as with RabbitMQ: the log suggests once the intended argument."""
     log = LogRecorder()
     monkeypatch.setattr("amqp10broker.runtime.queues.queues._log", log)
     async with running_broker() as broker:
@@ -181,7 +181,7 @@ async def test_an_argument_that_is_typed_wrongly_is_asked_about_and_a_clients_is
 
 
 async def test_passwords_are_hashed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operation runs with the record that was made; the plain password is kept nowhere."""
+    """The operation runs with the finished record; the plain password is stored nowhere."""
     slow: list[Any] = []
     run_slow = login.run_slow
 
@@ -204,7 +204,7 @@ async def test_passwords_are_hashed_in_a_thread(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_passwords_of_definitions_are_hashed_in_a_thread_each_with_its_own_salt() -> None:
-    """Two users with the same password: nobody can see that it is the same."""
+    """Two users have the same password, and their records do not show it."""
     users = [{"name": name, "password": "same", "tags": []} for name in ("a", "b")]
     async with running_broker() as broker:
         report = await ask(broker, "import-definitions", document={"users": users})
@@ -228,7 +228,7 @@ async def test_a_bad_password_adds_nobody(broker: Broker, password: str) -> None
 
 
 async def both_protocols(broker: Broker, user: str, vhost: str) -> tuple[Client, Client091]:
-    """A connection of each protocol, of a user whose password is its name."""
+    """Open a connection of each protocol for a user whose password is its name."""
     ten = connect(broker)
     assert (await ten.call(SaslOutcome, sasl("PLAIN", f"\0{user}\0{user}".encode()))).code == 0
     await ten.send(open_frame(hostname=f"vhost:{vhost}"))
@@ -238,7 +238,7 @@ async def both_protocols(broker: Broker, user: str, vhost: str) -> tuple[Client,
 
 
 async def closed_with(ten: Client, old: Client091) -> list[tuple[object, str]]:
-    """Condition and text that each client hears when its connection is closed."""
+    """Return condition and text of each client's close when its connection is closed."""
     close = await ten.until(Close)
     await ten.send(frame(0, Close()))
     assert await ten.rest() == []
@@ -252,7 +252,7 @@ async def closed_with(ten: Client, old: Client091) -> list[tuple[object, str]]:
 
 @pytest.mark.rabbitmq("vhost_SUITE", "single_node_vhost_deletion_forces_connection_closure")
 async def test_connections_to_a_deleted_virtual_host_are_closed(broker: Broker) -> None:
-    """Both protocols hear it; connections to others stay, and so does the broker's order."""
+    """Both protocols get a close; connections to others stay, and the deleted queues end."""
     await ask(broker, "add-vhost", name="v")
     await ask(broker, "set-permissions", "v", user="guest", configure=".*", write=".*", read=".*")
     await ask(broker, "declare-queue", "v", name="q")
@@ -285,7 +285,7 @@ async def test_connections_of_a_deleted_user_are_closed(broker: Broker) -> None:
 
 
 async def test_a_refused_delete_closes_nobody(broker: Broker) -> None:
-    """There is no such virtual host or user: nothing follows."""
+    """The virtual host or user does not exist, so nothing is closed."""
     client = await connect(broker).open()
     assert not (await asked(broker, "delete-vhost", name="no"))["ok"]
     assert not (await asked(broker, "delete-user", user="no"))["ok"]
@@ -309,7 +309,7 @@ async def test_a_connection_is_closed_by_its_number(broker: Broker, reason: str,
 
 
 async def test_users_can_be_managed_without_the_default_virtual_host(broker: Broker) -> None:
-    """It may be deleted; what needs one must then be told which."""
+    """It may be deleted; operations that need a virtual host must then name one."""
     await ask(broker, "delete-vhost", name="/")
     await ask(broker, "add-user", user="u")
     await ask(broker, "add-vhost", name="v")
@@ -325,7 +325,7 @@ async def test_users_can_be_managed_without_the_default_virtual_host(broker: Bro
 
 
 async def test_a_queue_for_one_connection_cannot_be_declared_here(broker: Broker) -> None:
-    """The connection of the admin socket ends at once, so no client could ever use it."""
+    """The connection of the admin socket ends at once, so no client could ever use the queue."""
     refused = await asked(broker, "declare-queue", name="q", exclusive=True)
     assert "leave out exclusive" in refused["error"]
     assert await ask(broker, "list-queues") == []
@@ -357,7 +357,7 @@ async def test_a_queue_for_one_connection_cannot_be_declared_here(broker: Broker
     ],
 )
 async def test_what_is_no_request_is_answered_in_words(broker: Broker, line: bytes, words: str) -> None:
-    """Whatever comes, the broker answers and goes on."""
+    """Whatever arrives, the broker answers and goes on."""
     response = await admin.answer(broker, line)
     assert not response["ok"]
     assert words in response["error"]
@@ -391,7 +391,7 @@ async def test_values_that_json_lacks_are_shown_as_text(broker: Broker) -> None:
 
 @pytest.mark.parametrize("name", [b"\\udcff", b"a\\uD800", b"\xed\xa0\x80"])
 async def test_names_that_are_no_text_are_refused(broker: Broker, name: bytes) -> None:
-    """No frame, log or file could hold them afterwards."""
+    """No frame, log or file could hold such a name afterwards."""
     line = b'{"op": "declare-queue", "arguments": {"name": "%b"}}' % name
     response = await admin.answer(broker, line)
     assert not response["ok"]
@@ -402,7 +402,7 @@ async def test_names_that_are_no_text_are_refused(broker: Broker, name: bytes) -
 
 
 async def test_an_answer_that_is_no_json_is_a_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Told to the client that asked, and logged; nobody else notices."""
+    """The client gets an error and it is logged; no other client is affected."""
     monkeypatch.setattr(running, "document", lambda view: {b"key": 1})
     async with running_broker() as broker:
         ours, theirs = memory_stream_pair()
@@ -454,7 +454,7 @@ async def test_requests_of_one_client_are_answered_in_order_in_whatever_pieces(b
 
 
 async def test_a_client_that_says_nothing_is_let_go(broker: Broker) -> None:
-    """After five minutes; one that waits for an answer is not."""
+    """The limit is five minutes; a client that waits for an answer stays."""
     ours, theirs = memory_stream_pair()
     started = trio.current_time()
     await ours.send_all(b'{"op": "status"}')
@@ -463,7 +463,7 @@ async def test_a_client_that_says_nothing_is_let_go(broker: Broker) -> None:
 
 
 async def test_a_request_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the limit, and then the client is let go."""
+    """The error names the limit, and then the client is closed."""
     monkeypatch.setattr(admin, "REQUEST_BYTES_MAX", 1_000)
     async with running_broker() as broker:
         ours, theirs = memory_stream_pair()
@@ -473,7 +473,7 @@ async def test_a_request_without_end_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_an_operation_waits_for_what_is_decided_later(broker: Broker) -> None:
-    """And then for the queue that it has to ask; what is never decided is told as such."""
+    """It then waits for its queue too; a decision that never comes is an error."""
     slow = broker.propose = DeferredDecisions(broker.catalog)
     got: list[dict[str, Any]] = []
 

@@ -12,7 +12,7 @@ from tests.support.trioclient import connect
 
 
 async def test_alarm_closes_the_window_of_every_running_session_and_clearing_opens_it(broker: Broker) -> None:
-    """One session flow with incoming-window 0 each, one with the full window when the last alarm has gone."""
+    """Each gets one session flow with incoming-window 0, and a full window after the last alarm."""
     clients = [await connect(broker).open(channels=3) for _ in range(3)]
     broker.resource_monitor.set_alarm("memory", on=True)
     for client in clients:
@@ -50,7 +50,7 @@ async def test_link_credit_changed_while_running_is_granted_from_then_on(broker:
     ("name", "value"), [("max_link_credit", 0), ("max_link_credit", 2**32), ("port", 1), ("", 1)]
 )
 async def test_refused_setting_changes_nothing(broker: Broker, name: str, value: int) -> None:
-    """Out of range or unknown: an error that says what is allowed, and no flow on the wire."""
+    """A value out of range or an unknown name gives an error with the allowed values, and no flow."""
     client = await connect(broker).open()
     before = broker.config
     with pytest.raises(ConfigError):

@@ -28,7 +28,6 @@ def link_of(broker: Broker) -> dict[str, Any]:
 
 
 async def publish(client: Client) -> None:
-    """Use up each grant as soon as it is there."""
     await client.send(attach_sender(0, "q"))
     sent = 0
     while True:
@@ -43,7 +42,7 @@ async def publish(client: Client) -> None:
 
 @asynccontextmanager
 async def publishing(meter: Meter | None = None, **settings: Any) -> AsyncIterator[Broker]:
-    """A broker whose queue confirms late, and a client that is held up by credit alone."""
+    """Run a broker whose queue confirms late, and a client that only credit holds up."""
     async with (
         Broker(quiet_config(**SLOW, **settings), meter=meter) as broker,
         trio.open_nursery() as nursery,
@@ -66,7 +65,7 @@ async def counted(broker: Broker, seconds: float) -> int:
 
 
 async def test_slow_confirms_are_bridged_and_the_status_says_so() -> None:
-    """A confirm takes 100 ms: with four times the credit four times as much comes; that is its bound here."""
+    """A confirm takes 100 ms: four times the credit, which is the bound here, gives four times the rate."""
     fixed = FlowSettings(max_incoming_window=WINDOW)
     async with publishing(flow=fixed) as broker:
         await trio.sleep(0.5)
@@ -88,7 +87,7 @@ async def test_slow_confirms_are_bridged_and_the_status_says_so() -> None:
 
 
 async def test_it_is_turned_on_and_off_while_links_run() -> None:
-    """Links go on with what they have been granted; numbers hold from the next grant on."""
+    """Links keep granted credit; the new setting holds from the next grant on."""
     async with publishing(flow=FlowSettings(max_incoming_window=WINDOW)) as broker:
         await trio.sleep(1)
         broker.set_flow("max_link_credit", "auto", source="test")
@@ -102,7 +101,7 @@ async def test_it_is_turned_on_and_off_while_links_run() -> None:
 
 
 async def test_a_timeline_shows_how_the_limit_grows() -> None:
-    """Each limit and its reason in the step in which it became so; the last ones are the status's."""
+    """Each limit and reason is in the step in which it changed; the last are the status's."""
     flow = FlowSettings(max_link_credit="auto", max_incoming_window=WINDOW)
     async with publishing(flow=flow, auto_credit_max=680) as broker:
         watched = await ask(broker, "watch-link", connection=1, link=link_of(broker)["name"])

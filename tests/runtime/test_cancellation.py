@@ -32,7 +32,7 @@ ROLES = {"reader": "_run_reader", "writer": "serve_stream", "session": "_run_par
 
 
 async def act(victim: Client, confirmed: set[int], accepted: set[int]) -> None:
-    """What the victim does: publish, consume, settle some, in several writes, on two sessions."""
+    """The victim publishes, consumes and settles some, in several writes, on two sessions."""
     try:
         await victim.send(raw.attach_sender(0, "q"), raw.attach_receiver(1, "q"), raw.credit(1, 10))
         await victim.submit(
@@ -60,7 +60,7 @@ async def act(victim: Client, confirmed: set[int], accepted: set[int]) -> None:
 async def run_once(
     role: str, scope: str, at: int, monkeypatch: pytest.MonkeyPatch, log: LogRecorder, direct: bool
 ) -> bool:
-    """One run. Returns whether the n-th step was reached."""
+    """Run once. Return whether the n-th step was reached."""
     confirmed: set[int] = set()
     accepted: set[int] = set()
     scopes: list[trio.CancelScope] = []
@@ -105,7 +105,7 @@ async def run_once(
 
 
 async def check_messages(broker: Broker, bystander: Client, confirmed: set[int], accepted: set[int]) -> None:
-    """Each message is in the queue once, or accepted; what was confirmed is not lost; the neighbour works."""
+    """Each message is queued once, or accepted; no confirmed one is lost; the other client works."""
     assert queue_counts(broker, "q")[1] == 0, "messages are still with somebody"
     await bystander.send(raw.transfer(1, BEFORE, b"still here"), raw.credit(2, 1))
     kinds = [type(each.body) for each in await bystander.idle()]
@@ -132,7 +132,7 @@ async def check_messages(broker: Broker, bystander: Client, confirmed: set[int],
 def wrap_with_scope(
     patch: pytest.MonkeyPatch, role: str, connection: Connection10, scopes: list[trio.CancelScope]
 ) -> None:
-    """Put a cancel scope of the test's around the session tasks that start from now on."""
+    """Put the test's cancel scope around the session tasks that start from now on."""
     original = SessionTask.run
 
     async def run(self: SessionTask) -> None:
@@ -162,9 +162,8 @@ CASES = [
 async def test_cancellation_at_every_step_leaks_nothing(
     monkeypatch: pytest.MonkeyPatch, log: LogRecorder, role: str, scope: str, direct: bool
 ) -> None:
-    """Cancelled before its n-th step, for every n: messages are back, tasks are gone, others go on.
-
-    A session and a queue are made to take all their steps themselves; with the reader they go on at once.
+    """After cancellation before any n-th step, messages are requeued, tasks end and other clients work. A
+    session and a queue are made to take all their steps themselves; with the reader they go on at once.
     """
     if role in ("session", "queue"):
         monkeypatch.setattr(client_connection, "LITTLE_BYTES", -1)
@@ -180,7 +179,7 @@ async def test_cancellation_at_every_step_leaks_nothing(
 async def test_pre_settled_deliveries_survive_a_cancelled_queue_answer(
     monkeypatch: pytest.MonkeyPatch, settled: bool
 ) -> None:
-    """The queue answers a session that is cancelled at each of its steps: nothing unsent is lost."""
+    """The queue answers a session that is cancelled at each of its steps: no unsent message is lost."""
     monkeypatch.setattr(client_connection, "LITTLE_BYTES", -1)  # all steps are their own
     for at in range(1, 40):
         async with running_broker() as broker:
@@ -240,7 +239,7 @@ async def test_cancelled_send_poisons_the_connection(broker: Broker) -> None:
 
 
 def test_roles_cover_the_tasks_of_a_connection() -> None:
-    """The names used above exist: a renamed task must not silence these tests."""
+    """The names used above must exist, since a renamed task would disable these tests."""
     assert hasattr(ClientConnection, "_run_reader")
     assert hasattr(ClientConnection, "_run_part")
     assert hasattr(Writer, "run")

@@ -32,7 +32,7 @@ ROLES = {"reader": "_run_reader", "writer": "serve_stream", "channel": "_run_par
 
 
 async def act(victim: Client091, confirmed: set[int], acked: set[int]) -> None:
-    """What the victim does: publish, consume, get, acknowledge some, close a channel; on two channels."""
+    """The victim publishes, consumes, gets, acknowledges some and closes a channel, on two channels."""
     try:
         await victim.send(
             1, methods.ConfirmSelect(), methods.BasicQos(prefetch_count=10), methods.BasicConsume("q", "c")
@@ -74,7 +74,7 @@ async def filled(broker: Broker, count: int = BEFORE) -> Client091:
 
 
 async def run_once(role: str, scope: str, at: int, log: Any, direct: bool) -> bool:
-    """One run. Returns whether the n-th step was reached."""
+    """Run once. Return whether the n-th step was reached."""
     confirmed: set[int] = set()
     acked: set[int] = set()
     async with running_broker() as broker:
@@ -103,7 +103,7 @@ async def run_once(role: str, scope: str, at: int, log: Any, direct: bool) -> bo
 
 
 async def check_messages(broker: Broker, bystander: Client091, confirmed: set[int], acked: set[int]) -> None:
-    """Each message is in the queue once, or acknowledged; what was confirmed is not lost; others work."""
+    """Each message is queued once, or acknowledged; no confirmed one is lost; other clients work."""
     assert queue_counts(broker, "q")[1] == 0, "messages are still with somebody"
     await bystander.send(2, methods.BasicConsume("q", "all", no_ack=True))
     numbers = [int(body[:4]) for body in bodies(await bystander.idle())]
@@ -130,9 +130,8 @@ CASES = [
 async def test_cancellation_at_every_step_leaks_nothing(
     monkeypatch: pytest.MonkeyPatch, log: Any, role: str, scope: str, direct: bool
 ) -> None:
-    """Cancelled before its n-th step, for every n: messages are back, tasks are gone, others go on.
-
-    A channel and a queue are made to take all their steps themselves; with the reader they go on at once.
+    """After cancellation before any n-th step, messages are requeued, tasks end and other clients work. A
+    channel and a queue are made to take all their steps themselves; with the reader they go on at once.
     """
     if role in ("channel", "queue"):
         monkeypatch.setattr(client_connection, "LITTLE_BYTES", -1)
@@ -171,7 +170,7 @@ ENDS: dict[str, Callable[[Client091], Any]] = {
 
 @pytest.mark.parametrize("end", list(ENDS))
 async def test_unacked_deliveries_return_to_their_places(broker: Broker, end: str) -> None:
-    """Whichever way it ends, all is ready again, once, in order, and marked redelivered."""
+    """After any end all are ready again, once, in order, and marked redelivered."""
     backend = await filled(broker)
     client = await connect091(broker).open(channels=2)
     await client.send(1, methods.BasicQos(prefetch_count=20), methods.BasicConsume("q", "c"))
@@ -189,7 +188,7 @@ async def test_unacked_deliveries_return_to_their_places(broker: Broker, end: st
 @pytest.mark.parametrize("no_ack", [False, True])
 @pytest.mark.parametrize("end", ["lost", "close", "hard error elsewhere"])
 async def test_what_was_not_written_returns_unmarked(end: str, no_ack: bool) -> None:
-    """A client that does not read: what the socket did not take was never delivered."""
+    """The client does not read, and messages that the socket did not take were never delivered."""
     async with running_broker(writer_buffer_bytes=1000) as broker:
         backend = await filled(broker)
         client = await connect091(broker, pair=partial(pipe_pair, 2_000)).open(channels=2)
@@ -214,7 +213,6 @@ async def test_what_was_not_written_returns_unmarked(end: str, no_ack: bool) -> 
 
 
 async def publish(client: Client091, count: int) -> None:
-    """A publisher with confirms, as fast as it may."""
     await client.call(1, methods.ConfirmSelect(), methods.ConfirmSelectOk)
     for _ in range(0, count, 100):
         await client.send(1, *[message(1, "q", b"x" * 100)] * 100)
@@ -224,7 +222,7 @@ async def publish(client: Client091, count: int) -> None:
 
 
 async def consume(client: Client091, left: list[int], done: Callable[[], None]) -> None:
-    """A consumer that acknowledges one by one; the last message of all ends all."""
+    """Acknowledge one by one; the last message of all ends all."""
     await client.send(1, methods.BasicQos(prefetch_count=100), methods.BasicConsume("q", "c"))
     while True:
         _, got = await client.next()
@@ -237,7 +235,7 @@ async def consume(client: Client091, left: list[int], done: Callable[[], None]) 
 
 
 async def test_load_keeps_every_mailbox_within_its_bound(broker: Broker) -> None:
-    """Six publishers and three consumers on one queue: no mailbox holds more than its senders may put."""
+    """Six publishers and three consumers use one queue: no mailbox exceeds its senders' bounds."""
     setup = await connect091(broker).open()
     await setup.call(1, Q, methods.QueueDeclareOk)
     publishers = [await connect091(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(6)]
@@ -264,7 +262,7 @@ async def test_load_keeps_every_mailbox_within_its_bound(broker: Broker) -> None
 async def test_flood_of_methods_behind_a_slow_answer_is_bounded(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a queue has not answered the reader gives the channel READS_MAX reads and no more."""
+    """Until a queue has answered, the reader gives the channel READS_MAX reads and no more."""
     client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open(channels=2)
     await client.call(1, Q, methods.QueueDeclareOk)
     brake = Brake(monkeypatch, broker, "q")
@@ -283,7 +281,7 @@ async def test_flood_of_methods_behind_a_slow_answer_is_bounded(
 async def test_channel_reopened_while_the_reader_waits_for_it(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The channel ends just when the reader waits for room: what comes next is for the next channel."""
+    """The channel ends just when the reader waits for room: later frames are for the next channel."""
     client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open(channels=2)
     await client.call(1, Q, methods.QueueDeclareOk)
     brake = Brake(monkeypatch, broker, "q")
@@ -299,7 +297,7 @@ async def test_channel_reopened_while_the_reader_waits_for_it(
 
 
 async def test_consumer_that_does_not_read_leaves_messages_in_the_queue(broker: Broker) -> None:
-    """The channel asks for 200 beyond what is written, whatever the size of the messages."""
+    """The channel requests 200 beyond those written, whatever the size of the messages."""
     setup = await connect091(broker).open()
     await setup.call(1, Q, methods.QueueDeclareOk)
     await setup.submit(1, *[message(1, "q", b"x" * 10_000)] * 1000)

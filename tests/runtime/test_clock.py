@@ -23,7 +23,7 @@ from tests.support.trioclient import quiet_config
 
 
 def test_who_is_interrupted_between_two_clocks_reads_them_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the broker's time would be behind for as long as it runs."""
+    """Otherwise the broker's time would lag for as long as it runs."""
     real_s = 1_700_000_000.0
     interruptions = iter([0.25, 0.0, 0.05] + [0.01] * 100)
     passed = 0.0
@@ -49,7 +49,7 @@ async def test_when_it_says_so_a_time_has_come() -> None:
 
 
 async def test_a_clock_that_jumps_does_not_jump_over_a_sync() -> None:
-    """A disk that takes its time costs no virtual time: what waits for it has no time-out because of that."""
+    """A slow sync takes no virtual time, so that tasks that wait for it have no time-out."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
 
@@ -85,7 +85,7 @@ class Ahead:
 async def test_what_is_wrong_with_clocks_is_logged_and_shown_while_it_is_and_when_it_is_over(
     verify_passwords_at_once: None, log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The machine's clock is measured against its monotonic one; the rest is as nodes and queues say."""
+    """The machine's clock is compared with its monotonic one; nodes and queues report the rest."""
     set_s = 0.0
     monkeypatch.setattr(meters, "_apart_s", lambda: 1_700_000_000.0 + set_s)
     async with Broker(quiet_config()) as broker:

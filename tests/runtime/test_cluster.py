@@ -22,7 +22,6 @@ SPEC = QueueSpec("/", "q", "classic", True, False, {}, number=7, home=1)
 
 
 async def started(tmp_path: Path, nursery: trio.Nursery) -> Cluster:
-    """Node 2, which has found its cluster and has no queues yet."""
     secret = tmp_path / "secret"
     secret.write_text("a secret of some length\n")
     secret.chmod(0o600)
@@ -49,14 +48,13 @@ async def started(tmp_path: Path, nursery: trio.Nursery) -> Cluster:
 
 
 def reached(cluster: Cluster) -> bool:
-    """Whether the queue at node 1 can be asked."""
     handle = cluster.queues.reach(SPEC, None, lambda: 0)
     assert isinstance(handle, RemoteQueue)
     return handle.client.open
 
 
 async def test_a_home_that_spoke_before_there_were_links_is_heard(tmp_path: Path) -> None:
-    """It says so once, as soon as the connection is there."""
+    """The home sends this once, as soon as the connection exists."""
     async with trio.open_nursery() as nursery:
         cluster = await started(tmp_path, nursery)
         body = BODIES[FrameKind.LEADER_IS].encode(LeaderIs(0))

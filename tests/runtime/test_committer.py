@@ -40,7 +40,7 @@ class Scene:
         self.marks += 1
 
     def synced(self) -> int:
-        """What a loss of power leaves the inventory to say of the first file."""
+        """Return what the inventory has of the first file after a loss of power."""
         disk = self.disk.after_power_loss(0)
         return inventory_on(disk).part("journal").known[file_name(1)].synced
 
@@ -65,7 +65,6 @@ class Scene:
 
 @pytest.fixture
 def scene(nursery: trio.Nursery) -> Scene:
-    """A scene whose committer runs."""
     scene = Scene()
     nursery.start_soon(scene.committer.run)
     return scene
@@ -86,7 +85,7 @@ async def test_nobody_is_told_before_the_sync_is_over(scene: Scene) -> None:
 
 
 async def test_a_sync_that_is_running_counts_as_the_last_one(scene: Scene) -> None:
-    """As soon as it has taken longer than the one before."""
+    """It counts once it has taken longer than the one before."""
     committer = scene.committer
     assert (committer.began, committer.last_sync_ms) == (None, 0)
     await committer.wait_durable(scene.append())
@@ -151,7 +150,7 @@ async def test_a_commit_that_leaves_nothing_is_the_last_look_until_the_next_appe
 
 
 async def test_what_nobody_asks_for_makes_no_commit_of_its_own(scene: Scene) -> None:
-    """A settlement that comes while a publish is synced goes with the next publish, or a little later."""
+    """A settlement during a publish's sync is committed with the next publish, or a little later."""
     scene.append()
     await trio.sleep(0.001)
     assert scene.committer.began is not None
@@ -182,7 +181,7 @@ async def test_a_second_after_the_last_commit_the_inventory_is_told_of_it(scene:
 async def test_commits_without_a_pause_do_not_keep_the_inventory_from_being_told_each_second(
     nursery: trio.Nursery,
 ) -> None:
-    """The next batch collects while one is synced, so that there is never a rest."""
+    """The next batch collects during a sync, so that there is never a pause."""
     scene = Scene(sync_s=0.3)
     nursery.start_soon(scene.committer.run)
     path = f"{FOLDER}/{file_name(1)}"
@@ -220,7 +219,7 @@ async def test_a_full_disk_is_told_and_tried_again_and_nothing_is_confirmed_or_l
 
 
 async def test_who_waits_for_room_hears_of_it_though_the_disk_never_counted_as_full() -> None:
-    """A shortage between two commits: a file that was just left gives its room back."""
+    """The shortage is between two commits: a file that was just left gives its room back."""
     scene = Scene()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scene.committer.run)
@@ -253,7 +252,7 @@ async def test_who_waits_for_room_hears_of_it_when_there_is_some() -> None:
 async def test_where_nothing_can_be_reserved_though_writes_have_room_it_comes_to_rest_and_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A next file without room is no better than this one: none is begun for want of room."""
+    """A next file without room is no better than this one, so none is begun."""
 
     def allocate(disk: SimDisk, fd: int, end: int) -> bool:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -149,7 +149,7 @@ class _Publisher:
 def test_what_was_written_is_lost_with_the_power_only_and_only_the_last_of_it(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill loses nothing that was confirmed; a loss of power only the end of queues that chose it."""
+    """A kill loses no confirmed message; a loss of power loses only the end of queues that chose it."""
     rng = random.Random(seed)
     node = Confirming(monkeypatch, seed)
     for _ in range(LIVES):

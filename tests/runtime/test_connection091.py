@@ -32,7 +32,7 @@ Q = methods.QueueDeclare("q", durable=True)
 
 
 async def closed(client: Client091) -> tuple[int, str]:
-    """The broker closes: code and text; its socket too, once it is answered."""
+    """Return code and text of the broker's close; its socket closes after the answer."""
     got = await client.until(methods.ConnectionClose)
     await client.send(0, methods.ConnectionCloseOk())
     assert await client.rest() == []
@@ -45,7 +45,6 @@ async def closed(client: Client091) -> tuple[int, str]:
 
 
 async def test_start_tells_who_we_are(broker: Broker) -> None:
-    """Version 0.9, mechanisms, locale, and the capabilities that clients look for, all true."""
     start = await connect091(broker).begin()
     assert (start.version_major, start.version_minor) == (0, 9)
     offered = start.mechanisms.decode().split()
@@ -79,7 +78,7 @@ async def test_tune_offers_a_heartbeat() -> None:
 @pytest.mark.parametrize("capable", [True, False])
 @pytest.mark.parametrize("fields", [{"password": "wrong"}, {"user": "nobody"}], ids=str)
 async def test_refused_login(capable: bool, fields: dict[str, str]) -> None:
-    """After a wait: connection.close 403 for clients that asked for it, a closed socket for the others."""
+    """After a delay clients with the capability get connection.close 403, others a closed socket."""
     async with running_broker(auth_failure_delay_ms=3_000) as broker:
         client = connect091(broker)
         await client.begin()
@@ -98,7 +97,7 @@ async def test_refused_login(capable: bool, fields: dict[str, str]) -> None:
 
 
 async def test_smaller_limits_hold(broker: Broker) -> None:
-    """channel_max is how many channels are open, whatever their numbers; frames keep to frame_max."""
+    """channel_max limits the number of open channels, whatever their numbers; frames keep to frame_max."""
     client = connect091(broker)
     await client.login()
     await client.send(0, methods.ConnectionTuneOk(2, 8192, 0), methods.ConnectionOpen("/"))
@@ -117,7 +116,7 @@ async def test_smaller_limits_hold(broker: Broker) -> None:
 
 @pytest.mark.rabbitmq("per_user_connection_channel_limit_SUITE", "single_node_single_user_limit")
 async def test_limit_of_channels_per_user(broker: Broker) -> None:
-    """530; closed channels do not count."""
+    """The code is 530; closed ones do not count."""
     set_user_limits(broker.catalog, "guest", UserLimits(max_channels=2))
     client = await connect091(broker).open(channels=2)
     await client.call(1, methods.ChannelClose(200), methods.ChannelCloseOk)
@@ -129,7 +128,7 @@ async def test_limit_of_channels_per_user(broker: Broker) -> None:
 
 @pytest.mark.parametrize("stage", ["nothing", "header", "start-ok", "tune-ok"])
 async def test_handshake_times_out(stage: str) -> None:
-    """10 s for everything until open, then the socket is closed."""
+    """The limit is 10 s for all of it until open; then the socket is closed."""
     async with running_broker(handshake_timeout_ms=10_000) as broker:
         client = connect091(broker)
         began = trio.current_time()
@@ -147,7 +146,7 @@ async def test_handshake_times_out(stage: str) -> None:
 
 
 async def test_everything_in_one_write(broker: Broker) -> None:
-    """A client that knows what it will be answered sends header, login, open, channel, declare, publish."""
+    """The client sends header, login, open, channel, declare and publish without waiting for answers."""
     client = connect091(broker)
     await client.send_bytes(
         HEADER
@@ -174,7 +173,7 @@ async def test_everything_in_one_write(broker: Broker) -> None:
 
 
 async def test_frames_behind_open_are_not_bound_by_the_handshakes_time() -> None:
-    """However they came: a reader that is held up by them is not a handshake that takes too long."""
+    """A reader that is held up by them must not count as a handshake that takes too long."""
     slow = FaultInjection(confirm_delay_ms=(("q", 6_000),))
     credit = {"credit_flow_initial": 1, "credit_flow_more_after": 1}
     async with running_broker(test_mode=True, fault_injection=slow, **credit) as broker:
@@ -192,7 +191,7 @@ async def test_frames_behind_open_are_not_bound_by_the_handshakes_time() -> None
 
 
 async def test_heartbeats_are_sent_in_silence(broker: Broker) -> None:
-    """No silence of ours lasts longer than half of the interval."""
+    """No silence of the broker lasts longer than half of the interval."""
     client = await connect091(broker).open(heartbeat=10)
     times = [trio.current_time()]
     while trio.current_time() < times[0] + 60:
@@ -237,7 +236,7 @@ async def test_no_heartbeat_means_never() -> None:
 
 
 async def test_alarm_holds_publishers_only(broker: Broker) -> None:
-    """Who publishes is told and not read any more; who consumes goes on; afterwards all go on."""
+    """A publisher is notified and not read any more; a consumer goes on; afterwards both go on."""
     publisher = await connect091(broker).open()
     consumer = await connect091(broker).open()
     await publisher.call(1, Q, methods.QueueDeclareOk)
@@ -262,7 +261,6 @@ async def test_alarm_holds_publishers_only(broker: Broker) -> None:
 
 
 def half_a_message(size: int, sent: int, exchange: str = "") -> bytes:
-    """A content of which the first bytes have come."""
     head = method_frame(1, methods.BasicPublish(exchange, "q")) + content_header_frame(1, b"\0\0", size)
     return head + body_of_a_message(sent)
 
@@ -272,7 +270,7 @@ def body_of_a_message(size: int) -> bytes:
 
 
 async def test_who_is_in_the_middle_of_a_message_is_held_by_an_alarm(broker: Broker) -> None:
-    """It publishes, though nothing of it is whole: what it goes on sending stays in its socket."""
+    """It publishes, though no message is whole: its further bytes stay in its socket."""
     publisher = await connect091(broker).open()
     await publisher.call(1, Q, methods.QueueDeclareOk)
     await publisher.send_bytes(half_a_message(500_000, 100_000))
@@ -295,7 +293,7 @@ async def test_who_is_in_the_middle_of_a_message_is_held_by_an_alarm(broker: Bro
 
 
 async def test_a_message_that_is_refused_does_not_hold_its_connection(broker: Broker) -> None:
-    """During an alarm the client hears why its channel is closed, and goes on with others."""
+    """During an alarm the client gets its channel's close with the reason, and other channels work."""
     client = await connect091(broker).open(channels=2)
     broker.resource_monitor.set_alarm("disk", on=True)
     await client.send_bytes(half_a_message(500_000, 10, "nowhere"))
@@ -307,7 +305,7 @@ async def test_a_message_that_is_refused_does_not_hold_its_connection(broker: Br
 
 
 async def test_unfinished_messages_of_one_connection_are_bounded(log: LogRecorder) -> None:
-    """506 for the connection that holds too much, whatever the number of its channels."""
+    """The connection that holds too much gets 506, whatever the number of its channels."""
     async with running_broker(unfinished_bytes_max=100_000, max_message_size_bytes=10_000) as broker:
         client = await connect091(broker).open(channels=200)
         other = await connect091(broker).open()
@@ -327,7 +325,7 @@ async def test_unfinished_messages_of_one_connection_are_bounded(log: LogRecorde
 
 
 async def test_a_publisher_of_the_past_may_consume_during_an_alarm(broker: Broker) -> None:
-    """Blocked is who tries to publish while the alarm is on, not who once did."""
+    """An alarm blocks a client that publishes during it, not one that published before."""
     client = await connect091(broker).open()
     await client.call(1, Q, methods.QueueDeclareOk)
     await client.submit(1, message(1, "q", b"1"), message(1, "q", b"2"))
@@ -343,7 +341,7 @@ async def test_a_publisher_of_the_past_may_consume_during_an_alarm(broker: Broke
 
 
 async def test_an_alarm_wakes_no_channel(broker: Broker) -> None:
-    """It is the reader's business: with thousands of channels none has anything to do for it."""
+    """The reader handles it: thousands of channels have no work because of it."""
     await connect091(broker).open(channels=2)
     (connection,) = broker.connections.values()
     inboxes = [channel.inbox for channel in connection.parts.values()]
@@ -357,7 +355,7 @@ async def test_an_alarm_wakes_no_channel(broker: Broker) -> None:
 
 @pytest.mark.rabbitmq("disconnect_detected_during_alarm_SUITE", "disconnect_detected_during_alarm")
 async def test_a_blocked_client_owes_no_heartbeats_and_its_loss_is_noticed(broker: Broker) -> None:
-    """Its bytes are not read; ours fail when it has gone."""
+    """Its bytes are not read; sent heartbeats fail when it has gone."""
     client = await connect091(broker).open(heartbeat=10)
     broker.resource_monitor.set_alarm("disk", on=True)
     await client.send(1, message(1, "q", b"1"))
@@ -374,7 +372,7 @@ async def test_a_blocked_client_owes_no_heartbeats_and_its_loss_is_noticed(broke
 
 @pytest.mark.parametrize("secret", [b"guest", b"wrong", b"", b"\xff"])
 async def test_update_secret_is_answered_with_ok(broker: Broker, secret: bytes) -> None:
-    """Whatever it says: a password does not expire. Channels go on, and the password stays what it was."""
+    """The secret is ignored, since a password does not expire. Channels go on, and the password stays."""
     client = await connect091(broker).open()
     await client.call(0, methods.ConnectionUpdateSecret(secret, "new"), methods.ConnectionUpdateSecretOk)
     await client.call(1, Q, methods.QueueDeclareOk)
@@ -385,7 +383,7 @@ async def test_update_secret_is_answered_with_ok(broker: Broker, secret: bytes) 
 
 
 async def test_close_by_the_client(broker: Broker) -> None:
-    """close-ok is the last frame; everything published before it has arrived, unacked is requeued."""
+    """close-ok is the last frame; earlier publishes have arrived, and unacked messages are requeued."""
     client = await connect091(broker).open(channels=2)
     await client.call(1, Q, methods.QueueDeclareOk)
     await client.send(1, message(1, "q", b"1"), methods.BasicConsume("q", "c"))
@@ -400,7 +398,7 @@ async def test_close_by_the_client(broker: Broker) -> None:
 
 
 async def test_close_behind_methods_that_wait(broker: Broker) -> None:
-    """What the client sent before its close counts, also what waits for a queue's answer just then."""
+    """Methods before the close count, also those that wait for a queue's answer just then."""
     client = await connect091(broker).open()
     await client.call(1, Q, methods.QueueDeclareOk)
     await client.send(
@@ -417,7 +415,6 @@ async def test_close_behind_methods_that_wait(broker: Broker) -> None:
 
 
 async def test_answers_before_a_hard_error_are_sent(broker: Broker) -> None:
-    """What was handled before the method that failed is answered."""
     client = await connect091(broker).open()
     await client.send(1, Q, message(1, "q", b"x"), methods.ChannelOpen())
     assert names([await client.next(), await client.next()]) == ["QueueDeclareOk", "ConnectionClose"]
@@ -435,7 +432,7 @@ async def test_client_that_does_not_answer_our_close(broker: Broker) -> None:
 
 
 async def test_shutdown_closes_with_320() -> None:
-    """CONNECTION_FORCED with the reason; unacked is back before."""
+    """It is CONNECTION_FORCED with the reason, after unacked is requeued."""
     async with trio.open_nursery() as nursery, running_broker() as broker:
         client = await connect091(broker).open()
         seen: list[tuple[int, str]] = []
@@ -450,7 +447,7 @@ async def test_shutdown_closes_with_320() -> None:
 
 
 async def test_close_and_open_in_one_write_and_in_two(broker: Broker) -> None:
-    """The number's next life begins clean, however the frames come."""
+    """The number's next channel begins clean, however the frames come."""
     client = await connect091(broker).open()
     await client.call(1, Q, methods.QueueDeclareOk)
     await client.send(1, *[message(1, "q", b"x")] * 10, methods.ChannelClose(200), methods.ChannelOpen(), Q)
@@ -464,7 +461,7 @@ async def test_close_and_open_in_one_write_and_in_two(broker: Broker) -> None:
 
 
 async def test_a_message_that_begins_behind_a_channel_s_close_is_dropped_as_a_whole(broker: Broker) -> None:
-    """Also when its body comes after the answer."""
+    """This holds also if its body follows the answer."""
     client = await connect091(broker).open()
     await client.call(1, Q, methods.QueueDeclareOk)
     await client.send(1, methods.ChannelClose(200), half_a_message(100_000, 10))
@@ -477,7 +474,7 @@ async def test_a_message_that_begins_behind_a_channel_s_close_is_dropped_as_a_wh
 
 
 async def test_exclusive_queues_are_gone_when_the_end_is_told(broker: Broker) -> None:
-    """Who hears of the close may declare them again at once, also when the client leaves ours unanswered."""
+    """A client that gets the close may declare them again at once, even if it leaves ours unanswered."""
     vhost = broker.catalog.lookup_vhost("/")
     for by_client in (False, True):
         client = await connect091(broker).open()
@@ -496,7 +493,7 @@ async def test_exclusive_queues_are_gone_when_the_end_is_told(broker: Broker) ->
 
 
 async def test_slow_queue_stops_the_reader(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After at most 400 + 400 messages nothing is read, an ack of channel 2 not either; state is flow."""
+    """After at most 400 + 400 messages no frame is read, not even an ack of channel 2; state is flow."""
     client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open(channels=2)
     other = await connect091(broker).open()
     await client.call(1, Q, methods.QueueDeclareOk)
@@ -539,7 +536,7 @@ async def test_slow_queue_stops_the_reader(broker: Broker, monkeypatch: pytest.M
 
 
 async def test_held_client_is_not_taken_for_dead(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as we do not read, its silence is ours."""
+    """While the broker does not read, it causes the silence itself."""
     client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open(heartbeat=5)
     await client.call(1, Q, methods.QueueDeclareOk)
     brake = Brake(monkeypatch, broker, "q")
@@ -554,7 +551,7 @@ async def test_held_client_is_not_taken_for_dead(broker: Broker, monkeypatch: py
 async def test_held_connection_can_be_closed_by_the_broker(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader waits, and ends all the same."""
+    """The reader waits, and still ends."""
     client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open()
     await client.call(1, Q, methods.QueueDeclareOk)
     Brake(monkeypatch, broker, "q")
@@ -568,7 +565,7 @@ async def test_held_connection_can_be_closed_by_the_broker(
 async def test_channel_closed_while_it_holds_the_reader(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, behind: list[str]
 ) -> None:
-    """The queue is slow, and the client closes the channel behind its publishes: nobody waits for ever."""
+    """The queue is slow, and the client closes the channel behind its publishes: no task waits for ever."""
     client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open()
     await client.call(1, Q, methods.QueueDeclareOk)
     brake = Brake(monkeypatch, broker, "q")
@@ -602,7 +599,7 @@ def break_down(monkeypatch: pytest.MonkeyPatch, at: bytes) -> None:
 async def test_a_queue_that_breaks_down_nacks(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, log: Any
 ) -> None:
-    """basic.nack only for an internal fault: of what it had not taken; the channel lives on."""
+    """basic.nack is only for an internal fault, for messages not yet taken; the channel stays open."""
     client = await connect091(broker).open()
     await client.call(1, Q, methods.QueueDeclareOk)
     await client.call(1, methods.ConfirmSelect(), methods.ConfirmSelectOk)
@@ -632,7 +629,7 @@ async def test_a_queue_that_breaks_down_nacks(
 async def test_nobody_waits_for_a_queue_that_broke_down(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, log: Any, method: Any
 ) -> None:
-    """A method that the queue was to answer when it failed is answered: not found, nothing, or gone."""
+    """A method that awaited the queue's answer gets one: not found, empty, or deleted."""
     client = await connect091(broker).open()
     await client.call(1, Q, methods.QueueDeclareOk)
     break_down(monkeypatch, b"bad")

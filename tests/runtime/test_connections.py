@@ -16,7 +16,7 @@ from tests.support.trioclient091 import connect091
 async def test_others_run_while_connections_with_much_in_them_are_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is not the number of connections that counts: each may have any number of consumers."""
+    """Connections are not a measure of work: each may have any number of consumers."""
     monkeypatch.setattr(connections, "PARTS_AT_ONCE", 8)
     async with running_broker() as broker:
         declare(broker.catalog, "/", "q")

@@ -25,7 +25,7 @@ NODES = tuple(MemberAt(each, chr(96 + each), Address("host", each)) for each in 
 
 
 def folder_of(node: int, *, members: Sequence[int] = (), here: bool = True) -> MemoryLog:
-    """What the catalog's log of a node has; of nothing else than the queue `GROUP` and another one."""
+    """Build a node's catalog log with the queue `GROUP` and another one only."""
     log = MemoryLog()
     first = members or [member_id(each) for each in (1, 2, 3)]
     entries = [
@@ -53,7 +53,7 @@ def faults_of(log: MemoryLog, records: Sequence[Any]) -> list[StorageError]:
 
 
 def a_world() -> Harness:
-    """Three nodes, and a fourth that was added and has become a voter."""
+    """Run three nodes, and a fourth that was added and has become a voter."""
     world = Harness(1, file_bytes=10**6)
     world.settle_down(lambda: world.leader() is not None)
     leader = world.leader()
@@ -69,7 +69,7 @@ def a_world() -> Harness:
 
 
 def test_members_of_several_nodes_are_whole() -> None:
-    """Also with changes of members in their logs, which are read again in the end."""
+    """Their logs include changes of members, and are read again in the end."""
     world = a_world()
     for number, node in world.nodes.items():
         node.journal.sync()

@@ -38,7 +38,6 @@ def added(counters: Iterable[Mapping[str, int | None]]) -> Counter[str]:
 
 
 def levels(broker: Broker) -> dict[str, Counter[str]]:
-    """The sum of all counters there are of links, of sessions, ..."""
     status = broker.status()
     connections, totals = status["connections"], status["totals"]
     sessions = [session for connection in connections for session in connection["sessions"]]
@@ -81,7 +80,6 @@ class Scene:
         await self.new.take(amqp10.Attach, len(frames))
 
     async def receive(self, **fields: Any) -> None:
-        """A link of AMQP 1.0 with credit for 10."""
         await self.attach(raw.attach_receiver(1, "/queues/q", **fields))
         await self.new.send(raw.credit(1, 10))
 
@@ -332,7 +330,7 @@ async def test_nothing_falls_when_something_ends(broker: Broker) -> None:
 
 
 async def test_what_comes_behind_a_deletion_is_counted(broker: Broker) -> None:
-    """A queue is no more found when it still has a letter to come to."""
+    """A queue that is no longer found may still have a publish in its mailbox."""
     client = await connect091(broker).open()
     for number in range(3):
         await client.call(1, methods.QueueDeclare("q"), methods.QueueDeclareOk)
@@ -354,7 +352,7 @@ def totals(broker: Broker) -> dict[str, dict[str, dict[str, int]]]:
 async def test_what_ended_connections_did_stays_counted_by_protocol_virtual_host_and_user(
     broker: Broker,
 ) -> None:
-    """Beside what those do that are there; a user who is deleted is left out, the protocol's sum is not."""
+    """Those of open connections are added; a deleted user is left out, but not from the protocol's sum."""
     declare(broker.catalog, "/", "q", durable=True)
     gone = await connect(broker).open()
     await gone.call(amqp10.Attach, raw.attach_sender(0, "/queues/q"))
@@ -377,7 +375,7 @@ async def test_what_ended_connections_did_stays_counted_by_protocol_virtual_host
 
 
 async def test_a_session_never_falls_out_of_the_sum_while_it_ends(broker: Broker) -> None:
-    """Looked at between all steps, the connection's number never goes back."""
+    """Between any two steps the connection's number never decreases."""
     client = await connect(broker).open()
     await client.call(amqp10.Attach, raw.attach_sender(0, "q"))
     await client.submit(raw.transfer(0, 0, b"x", settled=True))

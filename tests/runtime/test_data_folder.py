@@ -38,8 +38,6 @@ Start = Callable[..., Broker]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
-    """Make a broker on the folder of this test."""
-
     def make(**settings: Any) -> Broker:
         return Broker(quiet_config(**{"data_dir": str(tmp_path / "data"), **settings}))
 
@@ -48,7 +46,6 @@ def start(tmp_path: Path) -> Start:
 
 @pytest.fixture
 def data_log(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
-    """What is logged of the data folder and of the configuration."""
     recorder = LogRecorder()
     for module in ("journal.data", "journal.bootstrap"):
         monkeypatch.setattr(f"amqp10broker.runtime.{module}._log", recorder)
@@ -60,7 +57,7 @@ def names(catalog: Catalog) -> set[str]:
 
 
 async def test_each_start_has_a_number_of_its_own(start: Start, tmp_path: Path) -> None:
-    """Also behind a first one that did not come to its end; without a folder it is always 1."""
+    """A first start that did not finish counts too; without a folder the number is 1."""
     async with Broker(quiet_config()) as broker:
         assert broker.reply_registry.incarnation == 1
     Data(Disk(), str(tmp_path / "data")).close()
@@ -74,7 +71,7 @@ async def test_each_start_has_a_number_of_its_own(start: Start, tmp_path: Path) 
 
 
 async def test_what_was_declared_is_there_again(start: Start) -> None:
-    """With its numbers; what is not durable is not."""
+    """Numbers are kept; objects that are not durable are gone."""
     async with start() as broker:
         vhost = declaring.add_vhost(broker.catalog, "shop", limits=VhostLimits(max_queues=5))
         declaring.declare(broker.catalog, vhost, "q", arguments={"x-queue-type": "quorum"})
@@ -95,7 +92,7 @@ async def test_what_was_declared_is_there_again(start: Start) -> None:
 
 
 async def test_the_log_says_what_recovery_found(start: Start, data_log: LogRecorder) -> None:
-    """Counts and time; and that a folder is new."""
+    """It has counts and time, and whether a folder is new."""
     async with start() as broker:
         declaring.declare(broker.catalog, "/", "q")
     ((event, _),) = data_log.of("info")
@@ -121,7 +118,7 @@ class Turns(trio.abc.Instrument):
 async def test_queues_take_up_what_they_had_some_in_a_turn(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Heartbeats to other nodes go out between: ten thousand queues are seconds."""
+    """Heartbeats to other nodes go out in between, since ten thousand queues take seconds."""
     count = 3 * RECOVERING_MAX
     async with start() as broker:
         for number in range(count):
@@ -146,7 +143,7 @@ async def test_queues_take_up_what_they_had_some_in_a_turn(
 async def test_a_torn_end_is_cut_off_and_told(
     start: Start, data_log: LogRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torn: str
 ) -> None:
-    """It is no damage: it was never durable."""
+    """It is no damage, since it was never durable."""
     monkeypatch.setattr(journal_task, "_log", data_log)
     async with start() as broker:
         for kind in (CLASSIC, STREAM):
@@ -174,7 +171,7 @@ async def test_status_says_where_the_data_is(start: Start, tmp_path: Path) -> No
 
 
 async def test_in_memory_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which is how the broker in a test of somebody's program runs."""
+    """A broker in the tests of a program runs this way."""
     monkeypatch.chdir(tmp_path)
     async with Broker(quiet_config()) as broker:
         assert declaring.declare(broker.catalog, "/", "q")[1]
@@ -201,7 +198,7 @@ async def test_the_default_user_does_not_come_back_after_it_was_deleted(start: S
 
 
 async def test_a_password_that_was_changed_stays_changed(start: Start, data_log: LogRecorder) -> None:
-    """And anonymous clients are no longer let in by a password that everybody knows."""
+    """Anonymous clients no longer get in by the default password."""
     async with start() as broker:
         assert broker.authenticator.anonymous_user == "guest"
         record = broker.passwords.make("secret")
@@ -250,7 +247,7 @@ async def test_a_default_password_that_was_set_again_is_still_one(start: Start) 
 async def test_a_later_start_verifies_no_default_password(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes 20 ms, and is known already."""
+    """The check takes 20 ms, and its result is stored."""
     async with start():
         pass
     monkeypatch.setattr("amqp10broker.auth.passwords._hasher", None)
@@ -259,7 +256,7 @@ async def test_a_later_start_verifies_no_default_password(
 
 
 async def test_the_default_user_stays_as_it_is(start: Start) -> None:
-    """With its tags and permissions; anonymous clients still get in as it."""
+    """It keeps tags and permissions; anonymous clients still get in as it."""
     async with start() as broker:
         before = broker.catalog.users.lookup("guest")
         assert before.password.algorithm is PasswordAlgorithm.ARGON2ID
@@ -280,7 +277,7 @@ async def test_a_permission_that_was_cleared_stays_cleared(start: Start) -> None
 
 
 async def test_no_password_stands_in_the_folder_in_plain(start: Start, tmp_path: Path) -> None:
-    """Whoever finds a copy of the folder shall not be able to log in with it."""
+    """A copy of the folder must not be enough to log in."""
     async with start(users=(User("ann", "pencil-case"),), anonymous_login_user=""):
         pass
     text = (tmp_path / "data" / "catalog" / "catalog.log").read_bytes()
@@ -289,7 +286,7 @@ async def test_no_password_stands_in_the_folder_in_plain(start: Start, tmp_path:
 
 
 async def test_a_user_that_is_new_in_the_configuration_is_added(start: Start, data_log: LogRecorder) -> None:
-    """With all permissions. One that is there keeps what it has; the log says that its password differs."""
+    """It gets all permissions. An existing user keeps its own; the log says that its password differs."""
     async with start() as broker:
         declaring.add_vhost(broker.catalog, "v")
     users = (User("ann", "one"), User("guest", "other"))
@@ -305,7 +302,7 @@ async def test_a_user_that_is_new_in_the_configuration_is_added(start: Start, da
 
 
 async def test_a_virtual_host_that_is_deleted_stays_deleted(start: Start) -> None:
-    """The default one too, unless the configuration wants something in it."""
+    """This includes the default one, unless the configuration has objects in it."""
     async with start() as broker:
         declaring.delete_vhost(broker.catalog, "/")
     async with start() as broker:
@@ -322,7 +319,7 @@ async def test_a_virtual_host_that_is_new_in_the_configuration_is_added(start: S
 
 
 async def test_configured_queues_are_declared_once(start: Start) -> None:
-    """One that is there stays as it is; one that was deleted comes again, as another queue."""
+    """An existing queue stays as it is; a deleted one is declared again as another queue."""
     queues = (QueueDeclaration("a", arguments={"x-max-length": 1}), QueueDeclaration("t", durable=False))
     async with start(queues=queues) as broker:
         number = broker.catalog.lookup_vhost("/").lookup("a").number
@@ -338,7 +335,7 @@ async def test_configured_queues_are_declared_once(start: Start) -> None:
 
 
 async def test_a_definitions_file_is_applied_at_every_start(start: Start, tmp_path: Path) -> None:
-    """As RabbitMQ's load_definitions: what it says is brought back, what it does not say stays."""
+    """As with RabbitMQ's load_definitions, its objects are restored, and other objects stay."""
     path = tmp_path / "definitions.json"
     document = {
         "users": [{"name": "ann", "password_hash": "", "tags": ["monitoring"]}],
@@ -366,7 +363,7 @@ async def test_a_definitions_file_is_applied_at_every_start(start: Start, tmp_pa
 async def test_a_user_of_file_and_configuration_is_the_same_at_every_start(
     start: Start, tmp_path: Path
 ) -> None:
-    """The configuration comes after the file, the first time and every time."""
+    """The configuration is applied after the file, the first time and every time."""
     path = tmp_path / "definitions.json"
     path.write_text(json.dumps({"users": [{"name": "ann", "password_hash": ""}]}), encoding="utf-8")
     for _ in range(2):
@@ -381,7 +378,7 @@ async def test_a_user_of_file_and_configuration_is_the_same_at_every_start(
 
 
 async def test_a_first_start_that_fails_leaves_a_first_start(start: Start, tmp_path: Path) -> None:
-    """The mended configuration is then taken over as if nothing had been."""
+    """The mended configuration is then applied as at a first start."""
     path = tmp_path / "definitions.json"
     path.write_text('{"permissions": [{"user": "q", "vhost": "nowhere"}]}', encoding="utf-8")
     with pytest.RaisesGroup(ConfigError):
@@ -394,7 +391,7 @@ async def test_a_first_start_that_fails_leaves_a_first_start(start: Start, tmp_p
 
 
 async def test_a_folder_is_for_one_broker(start: Start) -> None:
-    """The other hears which process has it. When that has ended, it may have it."""
+    """The other's error names the process that has it. After its end, the other may have it."""
     async with start():
         with pytest.raises(FolderInUse, match=r"is in use by process \d+; stop that broker"):
             async with start():
@@ -404,7 +401,7 @@ async def test_a_folder_is_for_one_broker(start: Start) -> None:
 
 
 async def test_a_damaged_catalog_stops_the_start(start: Start, tmp_path: Path) -> None:
-    """With file, offset and what to do; the folder is let go."""
+    """The error has file, offset and remedy; the folder is released."""
     async with start() as broker:
         declaring.declare(broker.catalog, "/", "q")
     path = tmp_path / "data" / "catalog" / "catalog.log"
@@ -421,7 +418,7 @@ async def test_a_damaged_catalog_stops_the_start(start: Start, tmp_path: Path) -
 
 
 async def test_an_entry_that_cannot_be_restored_stops_the_start(start: Start, tmp_path: Path) -> None:
-    """As of an exchange whose type came with a package that is gone."""
+    """An exchange type may come with a package that is gone."""
     async with start():
         pass
     data = Data(Disk(), str(tmp_path / "data"))
@@ -448,7 +445,7 @@ async def test_something_else_is_no_data_folder(start: Start, tmp_path: Path) ->
 async def test_what_cannot_be_kept_is_refused_while_the_broker_runs(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk: clients are told, and what is there goes on."""
+    """On a full disk clients get an error, and existing objects stay usable."""
     async with start() as broker:
         vhost = broker.catalog.lookup_vhost("/")
         declaring.declare(broker.catalog, vhost, "a")
@@ -468,7 +465,6 @@ async def test_what_cannot_be_kept_is_refused_while_the_broker_runs(
 
 
 async def test_the_group_commit_is_told_of_changes(start: Start) -> None:
-    """It asks then what there is to sync."""
     async with start() as broker:
         log = broker.data.catalog_log
         assert FURNISHED in log
@@ -480,7 +476,7 @@ async def test_the_group_commit_is_told_of_changes(start: Start) -> None:
 
 
 async def test_numbers_of_queues_go_on_where_they_were(start: Start, tmp_path: Path) -> None:
-    """After an orderly end; after a crash some are passed over, so that none is given twice."""
+    """They do so after an orderly end; after a crash some are skipped, so that none is used twice."""
     async with start() as broker:
         assert declaring.declare(broker.catalog, "/", "a")[0].number == 1
         log = tmp_path / "data" / "catalog" / "catalog.log"

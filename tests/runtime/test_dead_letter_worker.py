@@ -31,7 +31,7 @@ DLX = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
 
 @asynccontextmanager
 async def open_client(**arguments: dict[str, Any]) -> AsyncIterator[tuple[Broker, Client091]]:
-    """A client with the queue dead, and a queue for each argument."""
+    """Open a client with the queue dead, and a queue for each argument."""
     async with running_broker() as broker:
         client = await connect091(broker).open()
         for name, given in (("dead", {}), *arguments.items()):
@@ -42,7 +42,6 @@ async def open_client(**arguments: dict[str, Any]) -> AsyncIterator[tuple[Broker
 
 
 async def get(client: Client091, queue: str) -> tuple[int, BasicProperties, bytes] | None:
-    """One message with its delivery tag, None if there is none."""
     await client.send(1, methods.BasicGet(queue))
     _, got = await client.next()
     if isinstance(got, methods.BasicGetEmpty):
@@ -59,7 +58,6 @@ async def bodies(client: Client091, queue: str) -> str:
 
 
 def counts(broker: Broker, queue: str) -> dict[str, Any]:
-    """What status says of dead letters of a queue."""
     (found,) = [each for each in broker.status()["queues"] if each["name"] == queue]
     return dict(found["dead_lettered"])
 
@@ -91,7 +89,7 @@ def counts(broker: Broker, queue: str) -> dict[str, Any]:
     "dead_letter_to_quorum_queue",
 )
 async def test_rejected_messages_go_to_the_dead_letter_exchange() -> None:
-    """In queue order, whatever the protocol of the verdict; status counts them."""
+    """They go in queue order, for settlements of either protocol; status counts them."""
     async with open_client(q=DLX) as (broker, client):
         await client.send(1, *[message(1, "q", body) for body in (b"1", b"2", b"3", b"4")])
         for _ in range(4):
@@ -103,7 +101,7 @@ async def test_rejected_messages_go_to_the_dead_letter_exchange() -> None:
 
 @pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_ttl")
 async def test_expired_messages_go_when_their_time_has_come() -> None:
-    """Without anybody asking the queue; the record says when, and the time to live is gone."""
+    """No request reaches the queue; the record has the time, and the time to live is gone."""
     async with open_client(q={**DLX, "x-message-ttl": 60_000}) as (broker, client):
         began_ms = broker.clock.now_ms()
         await client.send(1, message(1, "q", b"1", expiration="5000"), message(1, "q", b"2"))
@@ -124,7 +122,7 @@ async def test_expired_messages_go_when_their_time_has_come() -> None:
 
 
 async def test_an_automatic_cycle_ends_and_is_logged_once(log: LogRecorder) -> None:
-    """Two queues that send each other what expires: the message is dropped when it comes round."""
+    """Two queues exchange their expired messages: a message is dropped when it comes round."""
     there = {"x-message-ttl": 10, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "b"}
     back = {**there, "x-dead-letter-routing-key": "a"}
     async with open_client(a=there, b=back) as (broker, client):
@@ -191,7 +189,7 @@ async def test_the_worker_tries_again_when_the_exchange_is_missing(log: LogRecor
 
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "dlx_missing")
 async def test_the_worker_tries_again_when_the_exchange_and_the_binding_appear() -> None:
-    """Within a second, and not when it would not have waited for a confirm any longer."""
+    """It does so within a second, and does not wait for the confirm's time limit."""
     async with running_broker() as broker, running_source(broker, "later", None) as source:
         vhost = broker.catalog.lookup_vhost("/")
         source.offer(1)
@@ -212,7 +210,7 @@ async def test_the_worker_tries_again_when_the_exchange_and_the_binding_appear()
 )
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 async def test_the_worker_tries_again_when_the_target_is_full(kind: str) -> None:
-    """Within a second after a consumer has made some; a full target is not bothered meanwhile."""
+    """It does so within a second after a consumer makes room; a full target gets none meanwhile."""
     full = {"x-max-length": 1, "x-overflow": "reject-publish", "x-queue-type": kind}
     async with running_broker() as broker, running_source(broker) as source:
         declaring.declare(broker.catalog, "/", "target", arguments=full)
@@ -229,7 +227,7 @@ async def test_the_worker_tries_again_when_the_target_is_full(kind: str) -> None
 
 
 async def test_the_worker_survives_the_end_of_its_virtual_host(broker: Broker) -> None:
-    """It waits for the queue to say that it is gone."""
+    """The worker waits until the queue reports its end."""
     declaring.add_vhost(broker.catalog, "other")
     worker = DeadLetterWorker(
         broker.catalog,
@@ -253,7 +251,7 @@ async def test_the_worker_survives_the_end_of_its_virtual_host(broker: Broker) -
 
 @pytest.mark.parametrize("say", ["forget", "end"])
 async def test_the_worker_sends_nothing_again_that_was_dropped(say: str) -> None:
-    """By a purge, or with the queue."""
+    """A purge or the queue's end drops them."""
     async with running_broker() as broker, running_source(broker) as source:
         source.offer(1)
         await trio.testing.wait_all_tasks_blocked()
@@ -264,7 +262,7 @@ async def test_the_worker_sends_nothing_again_that_was_dropped(say: str) -> None
 
 
 async def test_what_is_rejected_just_before_a_temporary_queue_goes_is_a_dead_letter() -> None:
-    """The queue goes with its link, behind everything that the client has said of its messages."""
+    """The queue is deleted with its link, after all dispositions that the client sent."""
     definition = {"dead-letter-exchange": "", "dead-letter-routing-key": "dead"}
     async with running_broker() as broker:
         dead, _ = declaring.declare(broker.catalog, "/", "dead")

@@ -23,7 +23,7 @@ LATE_S = 0.010
 
 
 def delayed(body: bytes, **annotations: int) -> bytes:
-    """A message with these annotations, whose names are of one word less."""
+    """Encode a message with these annotations, whose names lack their prefix."""
     given = {Symbol(f"x-opt-delivery-{name}"): Long(value) for name, value in annotations.items()}
     return Header().encode() + encode(Described(ULong(0x72), given)) + message(body)
 
@@ -34,7 +34,7 @@ async def next_body(client: Client) -> tuple[bytes, float]:
 
 
 async def attached(broker: Broker, *frames: bytes) -> Client:
-    """A client with these links, and credit for the first."""
+    """Return a client with these links, and credit for the first."""
     client = await connect(broker).open()
     await client.send(*frames, credit(0, 10))
     await client.take(Attach, len(frames))
@@ -48,7 +48,7 @@ def declared(broker: Broker, arguments: dict[str, Any]) -> DeclaredQueue:
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "tick_test")
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 async def test_messages_come_at_their_time_and_never_before(broker: Broker, kind: str) -> None:
-    """Exact to 10 ms, whether the time is absolute or counts from the arrival."""
+    """This is exact to 10 ms, for an absolute time and for a delay from the arrival."""
     declared(broker, {"x-queue-type": kind})
     client = await attached(broker, attach_receiver(0, "q"), attach_sender(1, "q"))
     start_s, start_ms = trio.current_time(), broker.clock.now_ms()
@@ -64,7 +64,7 @@ async def test_messages_come_at_their_time_and_never_before(broker: Broker, kind
 
 
 async def test_every_subscriber_of_a_topic_gets_a_delayed_message_at_its_time(broker: Broker) -> None:
-    """Subscriptions are queues that hold it back."""
+    """Subscriptions are queues that delay it."""
     links = [
         frame(0, Attach(name=f"s{number}", handle=number, role=True, source=Source(address="/topics/t")))
         for number in range(2)
@@ -80,7 +80,7 @@ async def test_every_subscriber_of_a_topic_gets_a_delayed_message_at_its_time(br
 
 @pytest.mark.parametrize("kind", ["classic", "quorum", "stream"])
 async def test_a_stream_is_a_log_and_delays_nothing(broker: Broker, kind: str) -> None:
-    """Its readers see what was appended, when it was."""
+    """Its readers get a message when it was appended."""
     queue = declared(broker, {"x-queue-type": kind})
     publisher = connect091(broker)
     await publisher.open()

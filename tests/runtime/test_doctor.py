@@ -27,7 +27,7 @@ async def doctor(broker: Broker) -> dict[str, tuple[str, str]]:
 
 
 async def found(**settings: Any) -> dict[str, tuple[str, str]]:
-    """What a broker of these settings says, with a durable queue and two streams."""
+    """Return the doctor's rows for these settings, with a durable queue and two streams."""
     async with Broker(quiet_config(**settings)) as broker:
         declare(broker.catalog, "/", "q")
         for name in ("s", "t"):
@@ -36,7 +36,7 @@ async def found(**settings: Any) -> dict[str, tuple[str, str]]:
 
 
 async def test_a_broker_as_it_comes_is_not_one_for_production(verify_passwords_at_once: None) -> None:
-    """Each check that applies has a row, and those that are bad say so."""
+    """Each check that applies has a row, and the bad ones are marked so."""
     said = await found()
     assert {name for name in CHECKS if name != "certificates" and not name.startswith("cluster-")} == set(
         said
@@ -75,7 +75,7 @@ async def test_what_can_be_reached_from_elsewhere_is_told_with_its_address(
 async def test_the_folder_and_its_file_system_are_looked_at(
     tmp_path: Path, verify_passwords_at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the folder's real place: a link does not hide it."""
+    """The real path counts: a link does not hide it."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     mounts = f"1 1 0:1 / / rw - ext4 x rw\n2 1 0:2 / {tmp_path / 'real'} rw - tmpfs x rw\n"
@@ -92,7 +92,7 @@ async def test_the_folder_and_its_file_system_are_looked_at(
 
 
 async def test_certificates_are_read_with_their_dates(tmp_path: Path, verify_passwords_at_once: None) -> None:
-    """As files are now: one that was replaced after the start is in use no sooner than at the next."""
+    """The files are read as they are now: one replaced after the start is in use only after a restart."""
     made = Certificates.make(tmp_path)
     settings = {"tls_certificate": made.server, "tls_key": made.server_key}
     async with Broker(quiet_config(**settings)) as broker:
@@ -134,7 +134,7 @@ async def test_traces_left_on_are_told(verify_passwords_at_once: None, tmp_path:
 async def test_a_clock_that_was_set_since_the_start_is_told(
     verify_passwords_at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker goes on by the time of its start."""
+    """The broker keeps the time of its start."""
     monkeypatch.setattr(node, "_clock_status", lambda: 0)
     async with Broker(quiet_config()) as broker:
         for set_ms, state, said in (
@@ -155,14 +155,13 @@ async def test_a_clock_that_was_set_since_the_start_is_told(
 def test_the_kernel_says_whether_its_clock_is_kept_right(
     status: int | None, by_timesyncd: bool, synchronised: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it says nothing, systemd-timesyncd may; else it is unknown."""
+    """If the kernel gives no answer, systemd-timesyncd may; else it is unknown."""
     monkeypatch.setattr(node, "_clock_status", lambda: status)
     monkeypatch.setattr(node, "TIMESYNCD", "/" if by_timesyncd else "/nowhere/at/all")
     assert node._clock(0).synchronised is synchronised
 
 
 def test_files_are_counted() -> None:
-    """As the kernel does: one more is one more."""
     before = portable.open_files()
     with open(os.devnull):
         after = portable.open_files()

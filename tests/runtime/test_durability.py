@@ -58,12 +58,11 @@ class Client:
         self.published += len(numbers)
 
     async def post(self, *numbers: int, head: bytes = SAFE) -> None:
-        """Publish, and take what comes, until each publish has been answered."""
+        """Publish, and take effects until each publish has been answered."""
         self.publish(*numbers, head=head)
         await self.listen(until=self.published)
 
     async def listen(self, *, until: int = 0) -> None:
-        """Take what comes, until so many publishes have been answered."""
         while len(self.confirmed) + len(self.refused) < until:
             await self._take()
 
@@ -72,14 +71,13 @@ class Client:
         self.queue.handle.post(commands.Credit(self.consumer, 0, credit, drain, 0))
 
     async def get(self, count: int) -> list[int]:
-        """What is there, up to so many messages."""
+        """Return the ready messages, up to this number."""
         self.subscribe(count, drain=True)
         while not self.replies:
             await self._take()
         return self.numbers()
 
     async def receive(self, count: int) -> list[int]:
-        """Wait until so many messages have been delivered."""
         while len(self.got) < count:
             await self._take()
         return self.numbers()
@@ -94,7 +92,6 @@ class Client:
         self.queue.handle.post(commands.Settle(self.consumer, keys, delivery_outcome))
 
     async def ask(self, command: commands.Inspect | commands.Delete) -> None:
-        """Post a request, and wait for its answer."""
         self.queue.handle.post(command)
         while not self.answers:
             await self._take()
@@ -131,7 +128,6 @@ async def broker_on(folder: str, **settings: object) -> AsyncIterator[Broker]:
 
 
 def queue_of(broker: Broker, name: str = "q", kind: str = "classic", **given: Any) -> Client:
-    """A client of a queue, which is declared if it is not there."""
     vhost = broker.catalog.lookup_vhost("/")
     given["arguments"] = {"x-queue-type": kind, **given.get("arguments", {})}
     return Client(vhost.find(name) or declare(broker.catalog, vhost, name, **given)[0])
@@ -228,7 +224,7 @@ def hold_syncs(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> trio.Event:
 async def test_a_transient_message_is_confirmed_when_it_is_in_its_queue(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seed 002; also one that came in a batch with persistent ones."""
+    """Seed 002: this includes one in a batch with persistent ones."""
     async with broker_on(folder) as broker:
         release = hold_syncs(broker, monkeypatch)
         client = queue_of(broker, arguments={"x-max-priority": 5})
@@ -293,7 +289,7 @@ async def test_a_failed_sync_tells_publishers_and_stops_the_broker(
 
 
 async def test_a_fault_in_a_durable_queue_loses_nothing(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It begins again with what is on the disk."""
+    """The queue restarts with its messages on the disk."""
     async with broker_on(folder) as broker:
         client = queue_of(broker)
         await client.post(1, 2)
@@ -307,7 +303,7 @@ async def test_a_fault_in_a_durable_queue_loses_nothing(folder: str, monkeypatch
 async def test_a_quorum_queue_that_failed_is_there_again_after_the_next_start(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then nothing of it is cleaned away, and nothing is confirmed that was not durable."""
+    """Until then none of its records is cleaned away, and nothing is confirmed that was not durable."""
     monkeypatch.setattr("amqp10broker.runtime.journal.journal_task.journal_sizes", files_of(4_000))
     async with broker_on(folder) as broker:
         client = queue_of(broker, kind="quorum")
@@ -340,7 +336,7 @@ async def test_a_classic_queue_that_failed_may_be_deleted_and_its_messages_with_
 async def test_a_queue_that_failed_and_is_deleted_on_a_condition_is_not_found_any_more(
     folder: str, kind: str
 ) -> None:
-    """Its own task, which would say so, has ended."""
+    """Its own task, which would answer this, has ended."""
     async with broker_on(folder) as broker:
         client = queue_of(broker, kind=kind)
         client.queue.handle.fail()  # type: ignore[attr-defined]
@@ -393,7 +389,7 @@ async def test_time_goes_on_while_the_broker_is_down(folder: str, monkeypatch: p
 
 @both_kinds
 async def test_what_was_put_before_the_broker_stops_is_worked_off(folder: str, kind: str) -> None:
-    """A consumer rejects with its last breath: the message must be in one of the two queues afterwards."""
+    """A consumer rejects at the last moment: the message must be in one of the two queues afterwards."""
     async with broker_on(folder) as broker:
         client = queue_of(
             broker, kind=kind, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
@@ -412,7 +408,7 @@ async def test_what_was_put_before_the_broker_stops_is_worked_off(folder: str, k
 async def test_the_configuration_says_how_long_files_are_and_how_many_dead_letters_are_on_their_way(
     folder: str,
 ) -> None:
-    """Also of a quorum queue that comes from the disk."""
+    """This includes a quorum queue recovered from the disk."""
     for _ in range(2):
         async with broker_on(folder, journal_file_bytes=1024**2, dead_letter_prefetch=7) as broker:
             assert broker.journal_task.journal._file_bytes_max == 1024**2
@@ -425,7 +421,7 @@ async def test_the_configuration_says_how_long_files_are_and_how_many_dead_lette
 
 
 async def test_a_consumer_that_reads_gets_thousands_of_messages_a_sync(folder: str) -> None:
-    """Each request of credit waits for a sync: what a slow disk hands out is what one of them asks for."""
+    """Each request of credit waits for a sync, so on a slow disk a sync yields one request's messages."""
     async with broker_on(folder) as broker:
         publisher = queue_of(broker, kind="quorum")
         await publisher.post(*range(9_000))
@@ -469,7 +465,7 @@ async def test_dead_letters_without_a_target_stay_over_a_restart(folder: str) ->
 async def test_a_broker_stops_while_the_end_of_a_queue_is_not_durable(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What comes to that queue in the meantime is for nobody, and the others keep what was put into them."""
+    """Messages for that queue are dropped meanwhile, and the other queues keep theirs."""
     monkeypatch.setattr(queues, "SETTLE_S", 0.0)
     async with broker_on(folder) as broker:
         client, other = queue_of(broker, kind="quorum"), queue_of(broker, "other", "quorum")
@@ -506,7 +502,7 @@ async def test_what_comes_when_nothing_is_kept_any_more_is_not_answered(folder: 
 
 
 async def test_space_comes_back_while_old_messages_stay(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log is cut by snapshots with what lives: a queue that is consumed does not grow on the disk."""
+    """Snapshots with the live messages cut the log: the disk use of a consumed queue does not grow."""
     monkeypatch.setattr("amqp10broker.runtime.journal.journal_task.journal_sizes", files_of(20_000))
     async with broker_on(folder) as broker:
         client = queue_of(broker, kind="quorum")

@@ -72,7 +72,7 @@ class PublishingNode(Node):
             assert set(found) <= self.done | set(self.pending.values())
 
     async def _attach(self, client: Client) -> int:
-        """Come back, and resume or send again what is open; returns the next delivery-id."""
+        """Reconnect, and resume or send again all open deliveries; return the next delivery-id."""
         address = "/queues/q0" if len(self.names) == 1 else "/exchanges/amq.fanout"
         target = amqp10.Target(address=address, durable=2, timeout=100_000)
         mode = amqp10.ReceiverSettleMode.SECOND if self.second else amqp10.ReceiverSettleMode.FIRST
@@ -165,7 +165,7 @@ class PublishingNode(Node):
 def test_each_message_of_a_durable_link_is_there_once_after_a_loss_of_power(
     seed: int, kinds: Sequence[str], second: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the power interrupts, the broker's map says which deliveries queues have."""
+    """At any loss of power the broker's unsettled map names the deliveries that queues have."""
     node = PublishingNode(monkeypatch, seed, kinds, second=second)
     rng = random.Random(seed)
     ended_early = 0

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.real_clock
 async def test_what_is_asked_of_a_queue_that_has_not_begun_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is refused, and what the queue had is there with what came."""
+    """No request is refused, and the queue has its old messages and the new ones."""
     secret = tmp_path / "secret"
     secret.write_text("a secret of some length\n")
     secret.chmod(0o600)

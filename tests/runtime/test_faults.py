@@ -26,7 +26,7 @@ async def publisher(broker: Broker) -> Client:
 
 
 async def test_only_a_broker_in_test_mode_commits_faults(broker: Broker) -> None:
-    """Any other one has sessions and channels that know nothing of them."""
+    """In any other one sessions and channels have no code for them."""
     assert broker.session_type is BrokerSession
     assert broker.channel_type is BrokerChannel
     client = await publisher(broker)
@@ -62,7 +62,7 @@ async def test_a_fault_that_cannot_be_says_what_can(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_client_that_goes_leaves_nothing_with_a_fault() -> None:
-    """What was held for it is told to nobody; a publish that was held reaches its queue."""
+    """Held confirms and credit are dropped; a publish that was held reaches its queue."""
     async with running_broker(test_mode=True) as broker:
         confirms = await ask(broker, "inject-fault", kind="hold-confirms", count=1)
         publishes = await ask(broker, "inject-fault", kind="pause-queue", client="nobody")
@@ -85,7 +85,7 @@ async def test_a_client_that_goes_leaves_nothing_with_a_fault() -> None:
 
 
 async def test_a_fault_at_once_is_for_those_who_are_there() -> None:
-    """A client that comes while it is on is not concerned."""
+    """A client that connects while it is on is unaffected."""
     async with running_broker(test_mode=True) as broker:
         await publisher(broker)
         fault = (await ask(broker, "inject-fault", kind="end"))["fault"]
@@ -108,7 +108,7 @@ async def test_a_fault_of_whole_clients_is_for_no_queue_or_link() -> None:
 
 
 async def test_a_stream_is_reset_after_some_frames() -> None:
-    """The count of frames goes with the connection, and a client that comes afterwards is not reset."""
+    """The count of frames ends with the connection, and a later client is not reset."""
     async with running_broker(test_mode=True) as broker:
         client = await publisher(broker)
         fault = (await ask(broker, "inject-fault", kind="reset-after", count=1))["fault"]

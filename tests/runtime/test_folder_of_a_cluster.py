@@ -15,7 +15,7 @@ pytestmark = pytest.mark.real_clock
 
 
 async def test_a_single_node_that_gets_a_name_keeps_its_clusters_name_and_tags(tmp_path: Path) -> None:
-    """And what a client can ask for where there is no other node."""
+    """Clients get the same answers where there is no other node."""
     secret = tmp_path / "secret"
     secret.write_text("a secret of some length\n")
     secret.chmod(0o600)

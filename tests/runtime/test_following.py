@@ -18,7 +18,6 @@ from tests.support.trioclient091 import connect091
 
 
 def shown(followed: dict[str, Any]) -> list[tuple[str | None, str, str | None]]:
-    """Of each watch: the link, its role, the queue."""
     return [(each["link"], each["role"], each["queue"]) for each in followed["watches"]]
 
 
@@ -28,7 +27,7 @@ async def timeline(broker: Broker, watch: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_links_are_watched_from_the_turn_of_their_attach_on(broker: Broker) -> None:
-    """Credit that came with the attach is what the timeline starts with; each later frame is a step."""
+    """Credit sent with the attach is in the timeline's start; each later frame is a step."""
     await ask(broker, "declare-queue", name="q")
     assert shown(await ask(broker, "follow-links")) == []
     client = await connect(broker).open()
@@ -51,7 +50,7 @@ async def test_links_are_watched_from_the_turn_of_their_attach_on(broker: Broker
 
 
 async def test_a_link_that_is_gone_can_still_be_asked_for(broker: Broker) -> None:
-    """For as long as its virtual host is followed: no minute without a question ends it."""
+    """It can while its virtual host is followed, even without a request for minutes."""
     await ask(broker, "declare-queue", name="q")
     await ask(broker, "follow-links")
     client = await connect(broker).open()
@@ -117,7 +116,7 @@ async def test_what_is_beyond_the_bound_is_counted(monkeypatch: pytest.MonkeyPat
 
 
 async def test_watches_by_hand_go_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A followed link is one watch for whoever else looks; its end by hand leaves it to the follower."""
+    """A followed link has one watch for all observers; unwatching by hand leaves it to the follower."""
     monkeypatch.setattr(watches, "WATCHES_MAX", 1)
     async with running_broker() as broker:
         await ask(broker, "declare-queue", name="q")

@@ -144,7 +144,7 @@ async def letting_in(wires: Wires, by: str = "a") -> ClusterIdentity:
 
 @pytest.mark.real_clock
 async def test_a_node_is_let_in_and_nothing_is_changed_before() -> None:
-    """J1: it hears as what."""
+    """J1: it gets its number."""
     assert (await letting_in(Wires(a=member("a")))).number == 2
 
 
@@ -167,7 +167,7 @@ async def test_a_node_is_let_in_and_nothing_is_changed_before() -> None:
 async def test_a_node_that_is_not_let_in_hears_why(
     wires: Wires, by: str, kind: type[RefusedError], said: str
 ) -> None:
-    """J2, J3: in minority it may be tried again."""
+    """J2, J3: a node in a minority may try again."""
     with pytest.raises(kind, match=said):
         await letting_in(wires, by)
 

@@ -29,7 +29,7 @@ ME = ClusterIdentity("id", 1, "a", (MemberAt(1, "a", Address("127.0.0.1", 1)),))
 
 
 def configured(tmp_path: Path, **settings: Any) -> Config:
-    """With a definitions file that has a user and a queue."""
+    """Write a definitions file with a user and a queue."""
     path = tmp_path / "definitions.json"
     document = {
         "users": [{"name": "orders", "password": "secret", "tags": []}],
@@ -56,7 +56,7 @@ def names(catalog: Catalog) -> set[str]:
 
 
 def test_its_queues_wait_for_the_other_nodes_of_the_list(tmp_path: Path) -> None:
-    """F7: its users do not, and there is no guest beside those of a file."""
+    """F7: its users do not wait, and no guest is added to those of a file."""
     catalog = founder(tmp_path, configured(tmp_path, cluster_nodes=NODES))
     assert catalog.cluster.queues_due
     assert names(catalog) == set()
@@ -80,7 +80,7 @@ def test_without_a_configuration_nothing_is_due(tmp_path: Path) -> None:
 
 
 def test_a_queue_that_cannot_be_is_told_at_the_start_already(tmp_path: Path, log: LogRecorder) -> None:
-    """And not hours later, when the last node comes."""
+    """It is not reported hours later, when the last node joins."""
     config = configured(tmp_path, cluster_nodes=NODES)
     wrong = {"queues": [{"name": "q", "vhost": "/", "arguments": {"x-max-length": -1}}]}
     Path(config.definitions or "").write_text(json.dumps(wrong))
@@ -91,7 +91,7 @@ def test_a_queue_that_cannot_be_is_told_at_the_start_already(tmp_path: Path, log
 
 
 async def test_they_are_declared_when_as_many_run_and_tried_again_if_that_is_refused(tmp_path: Path) -> None:
-    """F7: a node that was let in and has not started yet does not count, nor one that is down."""
+    """F7: a node that was admitted and has not started does not count, nor does one that is down."""
     config = configured(tmp_path, cluster_nodes=NODES)
     catalog = founder(tmp_path, config)
     there = {1}

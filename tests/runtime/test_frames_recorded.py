@@ -30,7 +30,7 @@ def words(records: list[Record]) -> list[str]:
 
 
 async def test_everything_is_recorded_from_the_first_byte_of_a_connection(tmp_path: Path) -> None:
-    """And ends with the trace; times grow."""
+    """The recording ends with the trace; times grow."""
     path = tmp_path / "frames.jsonl"
     async with running_broker() as broker:
         await ask(broker, "declare-queue", name="q")
@@ -57,7 +57,7 @@ async def test_everything_is_recorded_from_the_first_byte_of_a_connection(tmp_pa
 
 
 async def test_links_that_are_there_already_are_told_first(tmp_path: Path) -> None:
-    """With the address that is asked for, and no others."""
+    """Only links with the requested address are listed."""
     path = tmp_path / "frames.jsonl"
     async with running_broker() as broker:
         await ask(broker, "declare-queue", name="q")
@@ -75,7 +75,7 @@ async def test_links_that_are_there_already_are_told_first(tmp_path: Path) -> No
 
 
 async def test_consumers_of_amqp_091_are_told_too(tmp_path: Path) -> None:
-    """By tag and queue; the client's acknowledgements follow as frames."""
+    """They are listed by tag and queue; the client's later methods follow as frames."""
     path = tmp_path / "frames.jsonl"
     async with running_broker() as broker:
         client = await connect091(broker).open()
@@ -93,7 +93,7 @@ async def test_consumers_of_amqp_091_are_told_too(tmp_path: Path) -> None:
 
 
 async def test_a_folder_of_the_configuration_gets_all_frames(tmp_path: Path) -> None:
-    """The folder is made; a broker that is started again writes another file."""
+    """The broker makes the folder; after a restart it writes another file."""
     folder = tmp_path / "frames"
     async with running_broker(record_frames=str(folder)) as broker:
         await connect(broker).open()

@@ -27,7 +27,7 @@ COUNT = 60
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Node:
-    """Only its disk and its way to start a broker are used."""
+    """Tests use only its disk and its way to start a broker."""
     return Node(monkeypatch)
 
 
@@ -53,7 +53,7 @@ def _fill(disk: SimDisk) -> None:
 
 
 async def _taken(seat: Seat, count: int) -> int:
-    """Take messages, accept them, and hear that this is for good; how many were confirmed meanwhile."""
+    """Take messages, accept them, and await durable answers; return the confirms meanwhile."""
     effects: list[object] = []
     settled = 0
     seat.consume(count)
@@ -102,7 +102,7 @@ def test_consumers_settle_and_publishers_wait_until_there_is_room(node: Node, ki
 
 
 async def _seat_on_a_full_disk(broker: Broker, node: Node, kind: Kind) -> Seat:
-    """A queue with messages that are confirmed, on a disk whose reserve is used up."""
+    """Return a queue with confirmed messages, on a disk whose reserve is used up."""
     seat = _seat(broker, kind)
     seat.publish(COUNT)
     assert await _confirmed(seat) == COUNT
@@ -112,7 +112,7 @@ async def _seat_on_a_full_disk(broker: Broker, node: Node, kind: Kind) -> Seat:
 
 
 async def _exhaust(broker: Broker) -> None:
-    """Use up what was allocated beside the reserve, with something that stays."""
+    """Use up the space allocated beside the reserve, with records that stay."""
     await broker.journal_task.recovered.wait()
     journal = broker.journal_task.journal
     disk = broker.journal_task._disk
@@ -132,7 +132,7 @@ async def _exhaust(broker: Broker) -> None:
 
 @pytest.mark.parametrize("kind", [CLASSIC, QUORUM], ids=lambda kind: kind.name)
 def test_a_publish_larger_than_the_reserve_takes_nothing_of_it(node: Node, kind: Kind) -> None:
-    """Nobody had noticed that the disk is full, and the first to find out is larger than what is left."""
+    """This publish is the first write on the full disk, and is larger than the space that is left."""
     large = 1000
     # A classic queue confirms its transient messages, each fifth, when it has them: they need no disk.
     transient = large // 5 if kind is CLASSIC else 0
@@ -164,7 +164,7 @@ def test_a_publish_larger_than_the_reserve_takes_nothing_of_it(node: Node, kind:
 
 @pytest.mark.parametrize("kind", [CLASSIC, QUORUM], ids=lambda kind: kind.name)
 def test_what_waits_when_the_broker_stops_is_not_kept(node: Node, kind: Kind) -> None:
-    """Nor does it take of the reserve what the consumers of the next start need."""
+    """It takes none of the reserve that the consumers of the next start need."""
 
     async def before(broker: Broker) -> None:
         seat = await _seat_on_a_full_disk(broker, node, kind)
@@ -187,7 +187,7 @@ def test_what_waits_when_the_broker_stops_is_not_kept(node: Node, kind: Kind) ->
 
 
 def test_a_first_start_on_a_full_disk_says_what_to_do_and_the_next_one_works(node: Node) -> None:
-    """There may be room for the folder's files, and none for what is declared at first."""
+    """There may be room for the folder's files, and none for the first declarations."""
     refused: list[StorageError] = []
     for left in range(0, 8192, 1024):
         node.disk = SimDisk()
@@ -255,7 +255,7 @@ def test_what_is_consumed_on_a_full_disk_makes_room_for_what_waits(node: Node) -
 def test_a_queue_that_was_emptied_takes_in_what_waits_though_nobody_else_does_anything(
     node: Node, kind: Kind
 ) -> None:
-    """What was consumed last is in the file that is being filled, and no further record leads out of it."""
+    """The last consumed messages are in the file that is being filled, and no further record follows."""
 
     async def body(broker: Broker) -> None:
         seat = _seat(broker, kind)
@@ -278,7 +278,7 @@ def test_a_queue_that_was_emptied_takes_in_what_waits_though_nobody_else_does_an
 
 @pytest.mark.parametrize("kind", [CLASSIC, QUORUM], ids=lambda kind: kind.name)
 def test_a_start_on_a_full_disk_goes_on_where_it_was(node: Node, kind: Kind) -> None:
-    """Killed there: what was settled is, and the rest can be consumed."""
+    """After a kill there, settled messages stay settled, and the rest can be consumed."""
 
     async def before(broker: Broker) -> None:
         seat = await _seat_on_a_full_disk(broker, node, kind)
@@ -357,7 +357,6 @@ def test_storage_that_fails_while_publishes_wait_tells_them(node: Node) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_promises_hold_on_disks_that_fill_and_empty(node: Node, seed: int) -> None:
-    """Over many lives, some of which end with a loss of power."""
     rng = random.Random(seed)
     node.live(rng, 30)
     for _ in range(12):

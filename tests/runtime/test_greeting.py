@@ -56,7 +56,7 @@ async def dialled(broker: Broker) -> AsyncIterator[trio.SocketStream]:
 async def test_what_is_not_spoken_is_answered_and_closed(
     log: LogRecorder, said: bytes, reply: bytes | None
 ) -> None:
-    """One header back, then the end of the stream; a client that ends before it has spoken gets nothing."""
+    """The client gets one header, then the end of the stream; one that ends before it gets nothing."""
     async with running_broker() as broker:
         client = connect(broker)
         await client.send(said)
@@ -80,7 +80,7 @@ async def test_what_is_not_spoken_is_answered_on_a_socket(broker: Broker) -> Non
 
 @pytest.mark.parametrize("size", [1, 3, 8])
 async def test_one_port_serves_both_protocols_however_the_header_comes(broker: Broker, size: int) -> None:
-    """The first bytes choose; what follows them is the protocol's."""
+    """The first bytes choose the protocol that reads the rest."""
     newer = connect(broker)
     for start in range(0, 8, size):
         await newer.submit(SASL_HEADER[start : start + size])
@@ -96,7 +96,7 @@ async def test_one_port_serves_both_protocols_however_the_header_comes(broker: B
 
 @pytest.mark.parametrize("said", [b"", b"AMQP", SASL_HEADER[:7]])
 async def test_a_client_that_goes_before_it_has_spoken_leaves_nothing(log: LogRecorder, said: bytes) -> None:
-    """Port scanners and health checks are no event."""
+    """Port scanners and health checks cause no log event."""
     async with running_broker() as broker:
         client = connect(broker)
         if said:
@@ -110,7 +110,7 @@ async def test_a_client_that_goes_before_it_has_spoken_leaves_nothing(log: LogRe
 
 
 async def test_a_reset_before_the_header_is_no_fault(log: LogRecorder) -> None:
-    """The socket broke: noted at level debug, nothing else."""
+    """The log has it at level debug, and no other entry."""
     async with running_broker() as broker:
         pipe = BoundedPipe(1000)
         broker.serve(PlainPipeStream(pipe, BoundedPipe(1000)), peer="client")
@@ -122,7 +122,6 @@ async def test_a_reset_before_the_header_is_no_fault(log: LogRecorder) -> None:
 
 
 async def test_stopping_does_not_wait_for_those_who_have_not_spoken() -> None:
-    """Their sockets are closed at once, without a word."""
     async with running_broker(handshake_timeout_ms=60_000, shutdown_timeout_ms=60_000) as broker:
         client = connect(broker)
         await client.submit(b"AMQP\x00")
@@ -132,7 +131,7 @@ async def test_stopping_does_not_wait_for_those_who_have_not_spoken() -> None:
 
 
 async def test_a_stream_that_comes_while_the_broker_stops_is_closed(broker: Broker) -> None:
-    """Accepted a moment before the end: no protocol is begun."""
+    """It is accepted a moment before the end: no protocol begins."""
     broker.stopping = True
     client = connect(broker)
     assert await everything(client.stream) == b""
@@ -149,7 +148,7 @@ async def test_a_stream_that_comes_while_the_broker_stops_is_closed(broker: Brok
 )
 @pytest.mark.rabbitmq("per_node_limit_SUITE", "node_connection_limit")
 async def test_connection_max_counts_clients_of_both_protocols_and_those_that_greet(log: LogRecorder) -> None:
-    """One more is closed without a word; when one goes, there is room again."""
+    """One more is closed without an answer; when one leaves, there is room again."""
     async with (
         running_broker(connection_max=3) as broker,
         dialled(broker) as newer,
@@ -174,7 +173,7 @@ async def test_connection_max_counts_clients_of_both_protocols_and_those_that_gr
 
 
 def ignoring_reset(stream: trio.SocketStream) -> trio.abc.ReceiveStream:
-    """A socket closed with unread bytes in it is reset, and that is an end as well."""
+    """A socket closed with unread bytes is reset, which counts as its end too."""
 
     class Reading:
         async def receive_some(self, max_bytes: int | None = None) -> bytes:

@@ -41,7 +41,7 @@ def numbers_of(payloads: list[bytes]) -> list[int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_link_whose_window_is_closed(kind: str) -> None:
-    """Four thousand million credits, flow after flow: what waits in the session is bounded in bytes."""
+    """The client grants four thousand million credits per flow: bytes held by the session are bounded."""
     async with running_broker(max_frame_size_bytes=0) as broker:
         await filled(broker, kind, *[SIZE] * COUNT)
         client = await connect(broker).open(channels=0)
@@ -59,7 +59,7 @@ async def test_a_link_whose_window_is_closed(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_link_whose_socket_is_not_read(kind: str) -> None:
-    """What its writer does not get rid of bounds what leaves the queue."""
+    """The writer's unsent bytes bound the messages that leave the queue."""
     async with running_broker(max_frame_size_bytes=0) as broker:
         await filled(broker, kind, *[SIZE] * COUNT)
         client = await connect(broker, pair=partial(pipe_pair, 65_536, direct=True)).open()
@@ -73,7 +73,7 @@ async def test_a_link_whose_socket_is_not_read(kind: str) -> None:
 @pytest.mark.parametrize("drain", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_messages_larger_than_the_room_and_small_ones_all_arrive(kind: str, drain: bool) -> None:
-    """Nothing waits for ever, with a drain as well: credit that no message used is told once, at the end."""
+    """No delivery stalls, even with a drain: a flow returns the unused credit once, at the end."""
     sizes = [10, 5_000_000, 10, 10, 3_000_000, 4_000_000, *[10] * 300, ROOM_BYTES, 10]
     async with running_broker(max_frame_size_bytes=0) as broker:
         await filled(broker, kind, *sizes)
@@ -90,7 +90,7 @@ async def test_messages_larger_than_the_room_and_small_ones_all_arrive(kind: str
 async def test_a_consumer_of_amqp091_whose_socket_is_not_read(
     broker: Broker, kind: str, prefetch: int
 ) -> None:
-    """Likewise; and when it reads it gets all of them in order."""
+    """The bound is the same; when it reads it gets all messages in order."""
     await filled_091(broker, kind)
     client = await connect091(broker, pair=partial(pipe_pair, 65_536, direct=True)).open()
     await client.call(1, methods.BasicQos(prefetch_count=prefetch), methods.BasicQosOk)

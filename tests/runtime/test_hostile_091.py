@@ -105,7 +105,7 @@ async def _talk(broker: Broker, data: bytes, pieces: int) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_nonsense_never_shows_a_fault_of_ours(log: LogRecorder, seed: int) -> None:
-    """Whatever a client sends, the broker goes on: no traceback, no queue or connection left behind."""
+    """For any bytes the broker goes on: no traceback, no queue or connection is left behind."""
     random_source = random.Random(seed)
     async with running_broker(auth_failure_delay_ms=1) as broker:
         for _ in range(25):

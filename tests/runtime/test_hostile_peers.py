@@ -51,7 +51,7 @@ SENT = st.tuples(st.sampled_from(LINKS), st.one_of(HEARTBEATS, QUESTIONS, ANY, s
 
 
 async def between(check: Callable[[Node, Node, Node], object], *, wait_s: float = 0.0) -> None:
-    """Three nodes; the first is the hostile one. `check` has it send, and then the other two must be well."""
+    """Run three nodes. `check` makes the first send hostile frames; then the other two must be well."""
     network = Network()
     nodes = hostile, b, c = [Node(network, number, name) for number, name in ((1, "a"), (2, "b"), (3, "c"))]
     for node in nodes:
@@ -75,7 +75,7 @@ async def between(check: Callable[[Node, Node, Node], object], *, wait_s: float 
 def test_whatever_a_node_sends_others_are_well_and_it_comes_back(
     sent: list[tuple[ConnectionPurpose, bytes]],
 ) -> None:
-    """Frames of all kinds on all connections, with bodies that are none."""
+    """It sends frames of all kinds on all connections, with invalid bodies."""
 
     def check(hostile: Node, b: Node, c: Node) -> None:
         for purpose, data in sent:
@@ -86,7 +86,7 @@ def test_whatever_a_node_sends_others_are_well_and_it_comes_back(
 
 
 async def test_answers_that_are_not_read_do_not_pile_up(complaints: LogRecorder) -> None:
-    """More questions are then the end of the connection."""
+    """Beyond a bound, more requests end the connection."""
     network = Network()
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     b.answers["much"] = {"x": "y" * 1_000_000}
@@ -132,7 +132,7 @@ async def test_questions_without_an_answer_are_refused_beyond_a_bound() -> None:
 async def test_answer_that_is_none_ends_the_connection_and_the_wait(
     complaints: LogRecorder, body: bytes
 ) -> None:
-    """Who asked hears that the node cannot be reached, and no other error."""
+    """The caller gets the error that the node cannot be reached, and no other."""
     network = Network()
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b) as nursery:
@@ -149,7 +149,7 @@ async def test_answer_that_is_none_ends_the_connection_and_the_wait(
 
 
 async def test_error_of_what_reads_a_frame_is_no_fault_of_ours(complaints: LogRecorder) -> None:
-    """The rooms behind say with a `BrokerError` that bytes are none of theirs."""
+    """The readers behind raise a `BrokerError` for bytes that are not theirs."""
 
     def check(hostile: Node, b: Node, c: Node) -> None:
         def refuse(*_: object) -> None:

@@ -251,7 +251,7 @@ async def test_what_is_declared_goes_out_and_comes_back() -> None:
 async def test_long_definitions_are_made_in_steps_and_are_those_of_one_moment(
     monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """Others run between, and what they declare and delete meanwhile makes no difference."""
+    """Other tasks run between steps, and their declarations and deletions make no difference."""
     monkeypatch.setattr(policies, "ENTRIES_AT_ONCE", 3)
     monkeypatch.setattr(calls, "PORTION", 3)
     monkeypatch.setattr(http_connection, "PIECE_BYTES", 100)
@@ -300,7 +300,7 @@ async def test_definitions_come_as_a_file_of_a_form(broker: Broker, user: HttpUs
 
 
 async def test_an_empty_type_of_queue_is_none(broker: Broker, user: HttpUser) -> None:
-    """As a client in Go sends back what it has read."""
+    """A Go client sends back the value that it has read."""
     vhosts = [{"name": "v", "default_queue_type": ""}, {"name": "w", "metadata": {"default_queue_type": ""}}]
     heard = await user.ask("POST", "/definitions", {"vhosts": vhosts}, content_type="application/json")
     assert heard.status == 204
@@ -321,7 +321,7 @@ async def test_what_is_wrong_with_definitions_is_told(broker: Broker, user: Http
 
 @pytest.mark.parametrize("path", ["/definitions", "/definitions/%2F"])
 async def test_a_binding_without_its_exchange_is_left_out_and_named(log: LogRecorder, path: str) -> None:
-    """RabbitMQ exports the bindings of internal exchanges, and not these."""
+    """RabbitMQ exports the bindings of internal exchanges, but not the exchanges."""
     ends = {"vhost": "/", "destination": "q", "destination_type": "queue", "routing_key": "", "arguments": {}}
     document = {
         "queues": [{"name": "q", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}],
@@ -521,7 +521,7 @@ async def test_each_tag_may_what_it_may(broker: Broker) -> None:
 
 
 async def test_virtual_hosts_of_others_are_not_there(broker: Broker) -> None:
-    """Those who monitor see that they exist; their objects are for those who may enter."""
+    """Monitoring users see that they exist; their objects need access to the virtual host."""
     add_login(broker, "ann:pw", "policymaker")
     add_login(broker, "mon:pw", "monitoring")
     async with http_user(broker, "ann:pw") as ann:

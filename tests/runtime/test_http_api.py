@@ -143,7 +143,7 @@ async def test_a_form_logs_in() -> None:
 async def test_the_head_decides_before_a_body_is_read(
     login: str, method: str, path: str, status: int
 ) -> None:
-    """Nobody waits for what a client only announces. The last one announces too much."""
+    """The broker does not wait for an announced body. The last case announces too much."""
     announced = 30_000_000 if status == 400 else 10_000_000
     async with running_broker() as broker:
         add_login(broker, "reader:reader", "management")
@@ -156,7 +156,7 @@ async def test_the_head_decides_before_a_body_is_read(
 
 
 async def test_a_form_to_log_in_by_is_small() -> None:
-    """It is read before anybody is known."""
+    """The broker reads it before a login."""
     form = b"username=guest&password=guest&x=" + b"y" * FORM_BYTES_MAX
     async with running_broker() as broker, http_user(broker, "") as user:
         assert (await user.ask("POST", "/login", form)).status == 400
@@ -164,7 +164,7 @@ async def test_a_form_to_log_in_by_is_small() -> None:
 
 
 async def test_a_page_of_another_origin_cannot_use_the_login_that_a_browser_remembers() -> None:
-    """What is refused is not carried out; answers are not shown inside other pages."""
+    """A refused request has no effect; answers are not shown inside other pages."""
     body = b'{"properties":{},"routing_key":"q","payload":"x","payload_encoding":"string"}'
     publish = "/exchanges/%2F/amq.default/publish"
     async with running_broker() as broker, http_user(broker) as user:

@@ -105,7 +105,7 @@ async def test_requests_are_answered_in_their_order_on_one_connection(client: Cl
 
 @pytest.mark.real_clock
 async def test_the_phrase_of_a_status_is_told(client: Client) -> None:
-    """A client that deletes what is not there reads it."""
+    """Clients read it after a delete of an absent object."""
     await client.send(request("/refused"))
     assert (await client.stream.receive_some(65536)).startswith(b"HTTP/1.1 404 Not Found\r\n")
 
@@ -158,7 +158,7 @@ async def test_a_client_that_asks_whether_to_go_on_is_told(client: Client) -> No
 
 @pytest.mark.real_clock
 async def test_a_body_that_is_not_asked_for_is_not_waited_for(client: Client) -> None:
-    """What is here of it already, if it is all, leaves the connection open."""
+    """If the whole body has come already, the connection stays open."""
     await client.send(request("/unread", "PUT", b"x" * 500) + request("/a"))
     assert (await client.answer())[0] == 401
     assert (await client.answer())[0] == 200
@@ -173,7 +173,7 @@ async def test_a_body_that_is_not_asked_for_is_not_waited_for(client: Client) ->
 
 @pytest.mark.real_clock
 async def test_bodies_of_all_clients_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of clients that are not logged in by less."""
+    """Clients that are not logged in have a lower bound."""
     monkeypatch.setattr(http_connection, "BODIES_BYTES_MAX", 1_500)
     monkeypatch.setattr(http_connection, "ANONYMOUS_BYTES_MAX", 12)
     limits = HttpLimits(body_bytes=1000)
@@ -206,7 +206,7 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 @pytest.mark.real_clock
 async def test_others_have_a_turn_between_two_requests_of_one_read() -> None:
-    """Over real sockets, which take an answer at once."""
+    """Real sockets take an answer at once."""
     order: list[str] = []
 
     async def run(name: str, _: HttpRequest, read: ReadBody) -> HttpResponse:
@@ -290,7 +290,7 @@ async def fed(feed: Counting) -> AsyncIterator[Client]:
 
 @pytest.mark.real_clock
 async def test_a_body_goes_out_while_it_is_made_and_the_connection_ends_with_it() -> None:
-    """Nothing that came behind the request is read as another one."""
+    """Bytes behind the request are not read as another request."""
     async with fed(Counting()) as client:
         await client.send(request("/a") + request("/b"))
         status, headers, body = await client.answer()
@@ -312,7 +312,7 @@ async def test_a_client_of_http_1_0_hears_it_without_chunks() -> None:
 
 @pytest.mark.real_clock
 async def test_a_body_ends_when_its_client_goes() -> None:
-    """Also one that had sent more meanwhile, which is dropped."""
+    """Bytes that it had sent meanwhile are dropped."""
     feed = Counting("never")
     async with fed(feed) as client:
         await client.send(request("/a"))
@@ -426,7 +426,7 @@ async def test_few_headers_with_much_in_them_are_a_request(client: Client) -> No
     ],
 )
 async def test_a_body_that_is_cut_into_crumbs_is_refused(chunks: bytes, reason: str) -> None:
-    """Each of them costs as much as a kilobyte would."""
+    """Each chunk costs as much as a kilobyte would."""
     async with connected(HttpLimits()) as client:
         await client.send(CHUNKED + chunks)
         status, headers, body = await client.answer()

@@ -151,7 +151,7 @@ async def test_every_queue_is_bound_to_the_default_exchange(broker: Broker, user
 
 
 async def test_what_is_not_there_has_no_bindings(broker: Broker, user: HttpUser) -> None:
-    """It is no error, as in RabbitMQ; in a virtual host that the user does not see it is one."""
+    """It is no error, as in RabbitMQ, but it is one in a virtual host that the user does not see."""
     declare(broker.catalog, "/", "q")
     for path in (
         *("/exchanges/%2F/none/bindings/source", "/exchanges/%2F/none/bindings/destination"),

@@ -19,7 +19,7 @@ from tests.support.trioclient091 import connect091
 
 
 async def client_of(broker: Broker, user: str, peer: str = "127.0.0.1:40001") -> Client:
-    """A connection of a user with a link 'out' from queue q and one 'in' to it."""
+    """Connect a user with a link 'out' from queue q and one 'in' to it."""
     client = connect(broker, peer=peer)
     await client.call(SaslOutcome, login("PLAIN", f"\0{user}\0pw".encode()))
     await client.call(Open, open_frame(container_id="ten"), begin())
@@ -35,7 +35,7 @@ def three_users(broker: Broker) -> None:
 
 
 async def test_what_waits_is_told_with_what_to_do(broker: Broker) -> None:
-    """To who monitors everything, to others what is theirs."""
+    """Monitoring users get everything, others only their own."""
     three_users(broker)
     await client_of(broker, "ann")
     async with (
@@ -92,7 +92,7 @@ async def watched(user: HttpUser, **body: Any) -> Any:
 
 
 async def test_a_link_is_watched_followed_and_left(broker: Broker) -> None:
-    """Live, each step comes once: all events together are the whole answer."""
+    """A live stream sends each step once: all its events together are the whole answer."""
     three_users(broker)
     client = await client_of(broker, "ann")
     async with http_user(broker, "ann:pw") as ann, http_user(broker, "ann:pw") as page:
@@ -130,7 +130,7 @@ async def test_a_link_is_watched_followed_and_left(broker: Broker) -> None:
 
 
 async def test_frames_of_others_are_for_administrators(broker: Broker) -> None:
-    """Who monitors sees the curves of all and kinds of frames; others do not see that there is a link."""
+    """Monitoring users see all curves and the kinds of frames; other users do not see the link."""
     three_users(broker)
     client = await client_of(broker, "ann")
     async with (
@@ -181,7 +181,7 @@ async def test_what_cannot_be_watched_is_told(broker: Broker) -> None:
 
 
 async def test_a_gap_is_told_to_one_who_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ring is full before the client has asked again: how many steps are lost is said."""
+    """The ring overflows before the client's next request: the answer has the number of lost steps."""
     monkeypatch.setattr(rings, "SEGMENT_RECORDS", 4)
     monkeypatch.setattr(rings, "RECORDS_MAX", 16)
     async with running_broker() as broker:

@@ -25,7 +25,7 @@ def lives(broker: Broker) -> http_api.Lives:
 
 
 async def over(broker: Broker) -> None:
-    """Wait until no stream is open, and nothing is looked at."""
+    """Wait until no stream is open, and no look is running."""
     await settle_down()
     assert not lives(broker)._open
     assert not lives(broker)._shared
@@ -73,7 +73,7 @@ async def test_a_path_that_takes_long_holds_up_no_other(
 
 
 async def test_rights_are_those_of_each_path_at_each_look(broker: Broker) -> None:
-    """A right that goes, comes back, and a user who is deleted."""
+    """Rights are lost and regained, and the user is deleted."""
     add_login(broker, "ann:pw", "monitoring", vhosts=["/"])
     async with http_user(broker, "ann:pw") as user:
         events = await user.follow(f"{LIVE}&path=/nodes?columns=name&path=/users&path=/queues/%252F")
@@ -114,7 +114,7 @@ async def test_what_cannot_be_had_is_told_and_the_stream_goes_on(
 
 
 async def test_equal_users_have_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At another interval, or as another user, there is another."""
+    """Another interval or another user has its own look."""
     looks: list[tuple[str, tuple[str, ...]]] = []
     run = http_api.Shared.run
 
@@ -135,7 +135,7 @@ async def test_equal_users_have_one_look(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_a_client_that_reads_slowly_is_told_the_present_at_last_and_then_let_go(broker: Broker) -> None:
-    """Nothing is kept for it meanwhile but what stands there now."""
+    """Meanwhile only the present state is kept for the client, without a history."""
     ours, theirs = memory_stream_pair()
     gate = trio.Event()
     held = 0
@@ -215,7 +215,7 @@ async def test_no_more_streams_are_open_than_may_be(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.real_clock
 async def test_streams_end_with_the_broker_and_come_over_a_socket() -> None:
-    """Chunked, and cut when the broker stops."""
+    """Streams are chunked; the broker's stop cuts them."""
     broker = Broker(Config(port=0, http_port=0, admin_socket=""))
     async with broker:
         stream = await trio.open_tcp_stream(*broker.http.addresses[0])

@@ -84,7 +84,7 @@ async def test_what_is_wrong_with_a_declaration_is_told(broker: Broker, user: Ht
 
 
 async def test_numbers_that_json_lacks_are_shown_as_text(broker: Broker, user: HttpUser) -> None:
-    """A client of AMQP may declare with NaN or an infinity, and every list with that queue is still there."""
+    """A client of AMQP may declare with NaN or an infinity; every list with that queue still works."""
     declare(broker.catalog, "/", "q", arguments={"x-own": float("nan"), "x-list": [float("-inf"), 1.5]})
     shown = {"x-own": "nan", "x-list": ["-inf", 1.5], "x-queue-type": "classic"}
     assert (await user.get("/queues/%2F/q"))["arguments"] == shown
@@ -95,7 +95,7 @@ async def test_numbers_that_json_lacks_are_shown_as_text(broker: Broker, user: H
 
 
 async def test_permissions_are_those_of_amqp(broker: Broker) -> None:
-    """Who has none in a virtual host does not see it; who has some sees all its queues."""
+    """A user without permissions in a virtual host does not see it; any permission shows all its queues."""
     for name in ("q", "secret"):
         declare(broker.catalog, "/", name)
     add_login(broker, "ann:pw", "management")
@@ -164,7 +164,7 @@ async def test_messages_and_consumers_are_counted(broker: Broker, user: HttpUser
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "message_bytes_metrics")
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 async def test_bytes_of_messages_are_told(broker: Broker, user: HttpUser, kind: str) -> None:
-    """Of their contents: those that wait, those that are handed out, and both."""
+    """Ready bytes, unacknowledged bytes and their sum are shown."""
     durable = {"durable": kind == "quorum", "arguments": {"x-queue-type": kind}}
     assert await user.put("/queues/%2F/q", durable) == 201
     client = await connect091(broker).open()
@@ -194,7 +194,7 @@ async def test_bytes_of_messages_are_told(broker: Broker, user: HttpUser, kind: 
 async def test_bytes_that_would_take_long_to_add_up_are_left_out(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of many messages with consumers, or returned by them; all else of the queue is told."""
+    """Byte counts of many messages in several parts are left out; the queue's other fields stay."""
     monkeypatch.setattr(stats, "LOOKED_THROUGH_MAX", 2)
     async with running_broker() as broker, http_user(broker) as user:
         await user.put("/queues/%2F/q", {"durable": True, "arguments": {"x-queue-type": kind}})
@@ -220,7 +220,6 @@ async def test_bytes_that_would_take_long_to_add_up_are_left_out(
 
 
 async def test_a_get_that_finds_nothing_is_counted(broker: Broker, user: HttpUser) -> None:
-    """Of the queue, the channel and everything, and over HTTP as well."""
     declare(broker.catalog, "/", "q")
     client = await connect091(broker).open()
     assert "message_stats" not in await user.get("/queues/%2F/q")
@@ -235,7 +234,7 @@ async def test_a_get_that_finds_nothing_is_counted(broker: Broker, user: HttpUse
 
 
 async def test_a_queue_that_does_nothing_says_since_when(broker: Broker, user: HttpUser) -> None:
-    """As far as there were looks: Flower shows it."""
+    """Flower shows it; sampling limits its precision."""
     declare(broker.catalog, "/", "q")
     client = await connect091(broker).open()
     assert "idle_since" not in await user.get("/queues/%2F/q")
@@ -308,7 +307,7 @@ async def test_a_queue_names_its_consumers_and_its_owner(broker: Broker, user: H
 
 
 async def test_rates_are_what_changed_since_the_look_before(broker: Broker, user: HttpUser) -> None:
-    """As KEDA and pages read them; a history is as old as the looks."""
+    """KEDA and pages read them so; a history is as old as the first sample."""
     declare(broker.catalog, "/", "q")
     client = await connect091(broker).open()
     await client.publish("", "q", b"x")
@@ -363,7 +362,7 @@ async def test_queues_come_in_pages_by_what_is_declared_or_counted(broker: Broke
 
 
 async def test_a_pattern_is_searched_for_in_so_many_steps_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever one may come from: lists, what is followed, metrics, checks, policies."""
+    """The bound holds for lists, subscriptions, metrics, health checks and policies."""
     monkeypatch.setattr(patterns, "FINDING_STEPS_MAX", 3_000)
     checks = "/api/health/checks/quorum-queues-without-elected-leaders/vhost/%2F/pattern"
     async with running_broker() as broker, http_user(broker, prefix="") as user:
@@ -385,7 +384,7 @@ async def test_a_pattern_is_searched_for_in_so_many_steps_a_request(monkeypatch:
 
 
 async def test_a_page_asks_only_the_queues_that_are_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nobody is asked for what is declared; a long list lets others run in between."""
+    """Declared properties need no request to a queue; a long list yields to other tasks in between."""
     monkeypatch.setattr(calls, "PORTION", 3)
     asked: list[list[str]] = []
     pauses: list[None] = []

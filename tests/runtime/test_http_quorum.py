@@ -31,7 +31,7 @@ async def test_how_the_members_of_a_quorum_queue_stand(broker: Broker, user: Htt
 
 
 async def test_members_come_and_go(broker: Broker, user: HttpUser) -> None:
-    """On one node there is one, which stays; what happens with more the tests of the cluster show."""
+    """A single node has one member, which stays; the cluster tests cover several members."""
     declare(broker.catalog, "/", "q", arguments=QUORUM)
     declare(broker.catalog, "/", "classic")
     add, delete = (f"/queues/quorum/%2F/q/replicas/{what}" for what in ("add", "delete"))

@@ -241,7 +241,7 @@ async def test_the_overview_counts_what_clients_did_where_the_user_sees_it(
 async def test_overview_and_nodes_do_not_look_into_queues(
     broker: Broker, user: HttpUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There may be ten thousands: what is told of all together must cost next to nothing for each."""
+    """There may be tens of thousands of queues: the totals must cost next to nothing for each."""
     declare(broker.catalog, "/", "q")
     looks: list[object] = []
     monkeypatch.setattr(QueueTask, "figures", looks.append)
@@ -396,7 +396,7 @@ async def test_the_settings_are_told_without_secrets() -> None:
 
 
 async def test_an_upgrade_check_is_for_administrators(broker: Broker, verify_passwords_at_once: None) -> None:
-    """What `amqp10broker upgrade-check` says, the worst first."""
+    """The result is that of `amqp10broker upgrade-check`, worst first."""
     add_login(broker, "mon:pw", "monitoring")
     async with http_user(broker) as guest, http_user(broker, "mon:pw") as mon:
         assert await guest.put("/queues/%2F/q", {}) == 201
@@ -411,7 +411,7 @@ async def test_an_upgrade_check_is_for_administrators(broker: Broker, verify_pas
 async def test_the_checklist_of_production_is_for_administrators(
     broker: Broker, verify_passwords_at_once: None
 ) -> None:
-    """What `amqp10broker doctor` says, the worst first."""
+    """The result is that of `amqp10broker doctor`, worst first."""
     add_login(broker, "mon:pw", "monitoring")
     async with http_user(broker) as guest, http_user(broker, "mon:pw") as mon:
         said = await guest.get("/doctor")

@@ -38,7 +38,7 @@ def steps() -> Iterator[Counter[str]]:
 
 
 async def test_a_message_alone_takes_its_whole_way_in_its_readers_turn(broker: Broker) -> None:
-    """Published, confirmed and delivered to another connection: neither session nor queue wakes."""
+    """It is published, confirmed and delivered to another connection: neither session nor queue wakes."""
     pair = partial(pipe_pair, 4_000, direct=True)
     publisher = await connect(broker, pair=pair).open()
     consumer = await connect(broker, pair=pair).open()
@@ -51,7 +51,7 @@ async def test_a_message_alone_takes_its_whole_way_in_its_readers_turn(broker: B
 
 
 async def test_what_comes_in_bulk_goes_by_tasks(broker: Broker) -> None:
-    """One session and one queue work on all of it, in turns of their own."""
+    """One session task and one queue task process it, in turns of their own."""
     publisher = await connect(broker).open()
     await publisher.submit(attach_sender(0, "q"))
     with steps() as taken:
@@ -63,7 +63,7 @@ async def test_what_comes_in_bulk_goes_by_tasks(broker: Broker) -> None:
 
 
 async def test_with_several_publishers_messages_go_by_tasks(broker: Broker) -> None:
-    """So that what they send at once is one batch of the queue."""
+    """So the messages that they send at once are one batch of the queue."""
     publishers = [await connect(broker).open() for _ in range(3)]
     for each in publishers:
         await each.submit(attach_sender(0, "q"))
@@ -111,7 +111,6 @@ def inline() -> InlineSteps:
 
 
 async def waiting(nursery: trio.Nursery, *owners: Owner) -> None:
-    """Run owners until each waits for its first messages."""
     for owner in owners:
         nursery.start_soon(owner.run)
     await settle_down()
@@ -133,7 +132,7 @@ async def test_letters_of_one_turn_are_one_batch(nursery: trio.Nursery, inline: 
 async def test_one_that_has_not_waited_takes_its_letters_itself(
     nursery: trio.Nursery, inline: InlineSteps
 ) -> None:
-    """It may be in the middle of something; and letters stay in their order."""
+    """The owner may be in the middle of a step, and letters keep their order."""
     owner = Owner(inline)
     await waiting(nursery, owner)
     owner.mailbox.put(1)
@@ -157,7 +156,7 @@ async def test_one_that_has_more_to_do_wakes(nursery: trio.Nursery, inline: Inli
 
 
 async def test_a_fault_is_the_owners_and_met_once(nursery: trio.Nursery, inline: InlineSteps) -> None:
-    """Not that of the reader in whose turn it happened, nor of those who are next."""
+    """It ends neither the reader in whose turn it happened nor the next owners."""
     owner, next_one = Owner(inline), Owner(inline)
     fault = owner.raises = ValueError("a fault")
     await waiting(nursery, owner, next_one)
@@ -185,7 +184,7 @@ async def test_one_that_is_cancelled_meanwhile_is_left_alone(inline: InlineSteps
 
 
 async def test_a_chain_without_end_goes_on_by_tasks(nursery: trio.Nursery, inline: InlineSteps) -> None:
-    """Two that give each other letters do not hold up the reader, nor everybody."""
+    """Two owners that send each other letters do not hold up the reader or other tasks."""
     one, other = Owner(inline), Owner(inline)
     one.passes_on, other.passes_on = [other], [one]
     await waiting(nursery, one, other)

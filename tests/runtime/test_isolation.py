@@ -32,7 +32,7 @@ class Fault(Exception):
 
 
 def failing_once(owner: type, method: str) -> Callable[..., Any]:
-    """The method, which fails when it is called first and works from then on."""
+    """Wrap the method so that its first call fails and later calls work."""
     original = getattr(owner, method)
     failed = False
 
@@ -47,7 +47,6 @@ def failing_once(owner: type, method: str) -> Callable[..., Any]:
 
 
 async def round_trip(client: Client, queue: str, handle: int, number: int) -> None:
-    """Publish one message and consume it on the same session."""
     await client.call(amqp10.Disposition, raw.transfer(handle, number, b"message %d" % number))
     await client.send(raw.credit(handle + 1, 1, delivery_count=number))
     while type((got := await client.next()).body) is not amqp10.Transfer:
@@ -57,7 +56,6 @@ async def round_trip(client: Client, queue: str, handle: int, number: int) -> No
 
 
 async def with_links(client: Client, queue: str) -> Client:
-    """Attach a sender on handle 0 and a receiver on handle 1."""
     await client.send(raw.attach_sender(0, queue), raw.attach_receiver(1, queue))
     await client.take(amqp10.Attach, 2)
     return client
@@ -109,7 +107,7 @@ class Stop(BaseException):
 async def test_of_a_fault_beside_a_stop_the_fault_is_logged_and_the_stop_goes_on(
     log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two tasks of a connection end in the same moment, one by a fault and one because all ends."""
+    """Two tasks of a connection end in the same moment, one by a fault and one by the stop."""
 
     async def run(_self: Connection10) -> None:
         raise BaseExceptionGroup("both", [Fault("on purpose"), BaseExceptionGroup("one", [Stop()])])
@@ -131,7 +129,7 @@ async def test_of_a_fault_beside_a_stop_the_fault_is_logged_and_the_stop_goes_on
 async def test_crash_of_the_writer_ends_its_own_connection_only(
     log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A writer that fails cannot say why to the client, but the log does, once."""
+    """A failed writer cannot send the client a reason, but the log has it, once."""
     async with running_broker() as broker:
         good = await with_links(await connect(broker).open(), "good")
         victim = await connect(broker).open()
@@ -152,7 +150,6 @@ async def test_crash_of_the_writer_ends_its_own_connection_only(
 
 
 async def test_crash_gives_unsettled_messages_back(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a crashed session held is ready again for others."""
     good = await with_links(await connect(broker).open(), "q")
     for number in range(5):
         await good.send(raw.transfer(0, number, b"%d" % number))
@@ -178,7 +175,7 @@ async def test_crash_gives_unsettled_messages_back(broker: Broker, monkeypatch: 
 )
 @pytest.mark.parametrize("direct", [False, True], ids=["stream", "socket"])
 async def test_client_that_stops_reading_blocks_only_itself(broker: Broker, direct: bool) -> None:
-    """At most one queue credit of messages leaves the queue for it; others consume the rest."""
+    """At most one queue credit of messages leaves the queue for it; other clients consume the rest."""
     publisher = await connect(broker).open()
     await publisher.submit(raw.attach_sender(0, "q"))
     for number in range(1000):
@@ -209,7 +206,7 @@ async def test_client_that_stops_reading_blocks_only_itself(broker: Broker, dire
 
 @pytest.mark.parametrize("size", [100, 1_000, 10_000, 70_000, 120_000])
 async def test_deliveries_beyond_the_writers_buffer_go_on_without_a_nudge(broker: Broker, size: int) -> None:
-    """A client that reads gets all it granted, though a batch is larger than writer_buffer_bytes."""
+    """A client that reads gets all the credit it granted, though a batch exceeds writer_buffer_bytes."""
     publisher = await connect(broker).open()
     await publisher.submit(raw.attach_sender(0, "q"))
     for number in range(20):
@@ -226,7 +223,7 @@ async def test_deliveries_beyond_the_writers_buffer_go_on_without_a_nudge(broker
 
 
 async def test_flooder_that_never_reads_is_stopped_by_its_own_socket(broker: Broker) -> None:
-    """Echo requests without reading: the session stops listening, then the reader, then TCP pushes back."""
+    """It sends echo requests without reading: the session stops, then the reader, then TCP pushes back."""
     good = await with_links(await connect(broker).open(), "good")
     flooder = await connect(broker, pair=partial(pipe_pair, 65_536)).open()
     asked = 0
@@ -258,7 +255,7 @@ async def test_flooder_that_never_reads_is_stopped_by_its_own_socket(broker: Bro
 async def test_connection_of_a_client_that_never_reads_can_be_ended(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, log: LogRecorder
 ) -> None:
-    """A session that waits for its client's reading does not keep a failed connection alive for ever."""
+    """A session that waits for its client to read does not keep a failed connection open for ever."""
     flooder = await connect(broker, pair=partial(pipe_pair, 65_536)).open(channels=2)
     with trio.move_on_after(10):
         while True:
@@ -274,8 +271,9 @@ async def test_connection_of_a_client_that_never_reads_can_be_ended(
 async def test_connection_of_a_client_that_ended_its_session_and_never_reads_can_be_ended(
     broker: Broker, reader_waits: bool
 ) -> None:
-    """The same of a session that the client has ended, whether it has got that frame or the reader still
-    waits to give it."""
+    """This holds whether the reader has passed the client's end frame to the session or still waits to do
+    so.
+    """
     flooder = await connect(broker, pair=partial(pipe_pair, 65_536)).open()
     task = flooder.task
     (session,) = task.parts.values()
@@ -289,7 +287,6 @@ async def test_connection_of_a_client_that_ended_its_session_and_never_reads_can
 
 
 async def publish_large(client: Client, handle: int, body: bytes) -> None:
-    """One message in frames of 128 KiB, within the session's window."""
     for each in raw.pieces(handle, 0, body, 130_000):
         await client.send(each)
     await client.until(amqp10.Disposition)
@@ -299,7 +296,7 @@ async def publish_large(client: Client, handle: int, body: bytes) -> None:
 async def test_message_of_16_mib_delays_another_session_by_no_more_than_a_frame(
     broker: Broker, frame_bytes: int
 ) -> None:
-    """Before another session's delivery stands at most what fits the writer's buffer, or one frame."""
+    """At most a full writer buffer, or one frame, precedes another session's delivery."""
     publisher = await connect(broker).open(channels=1)
     await publisher.send(raw.attach_sender(0, "large"), raw.attach_sender(1, "small"))
     await publisher.take(amqp10.Flow, 2)
@@ -337,7 +334,6 @@ async def test_message_of_16_mib_delays_another_session_by_no_more_than_a_frame(
 
 
 async def test_large_message_shares_the_wire_frame_by_frame(broker: Broker) -> None:
-    """Two large messages on two sessions alternate, neither waits for the other's end."""
     publisher = await connect(broker).open()
     await publisher.send(raw.attach_sender(0, "a"), raw.attach_sender(1, "b"))
     await publisher.take(amqp10.Flow, 2)
@@ -360,7 +356,7 @@ async def test_large_message_shares_the_wire_frame_by_frame(broker: Broker) -> N
 
 
 async def test_close_by_a_client_that_does_not_read_its_answer_ends_in_time(broker: Broker) -> None:
-    """Close, then silence with a full pipe: the socket is closed after the close-wait at the latest."""
+    """The client is silent and the pipe is full: the socket closes after the close-wait at the latest."""
     publisher = await connect(broker).open()
     await publisher.call(amqp10.Flow, raw.attach_sender(0, "q"))
     for number in range(100):

@@ -24,7 +24,6 @@ TOPIC = Symbol("topic")
 
 
 async def opened(broker: Broker, *desired: Symbol, **fields: Any) -> tuple[Client, amqp10.Open]:
-    """A client that has had an open for its own."""
     client = connect(broker)
     assert (await client.call(amqp10.SaslOutcome, login())).code == 0
     await client.send(open_frame(desired_capabilities=desired or None, **fields))
@@ -59,7 +58,7 @@ def queues(broker: Broker) -> list[str]:
 
 
 async def test_capabilities_of_jms_are_offered_to_clients_that_desire_one(broker: Broker) -> None:
-    """With the prefix of topics; others see nothing of it."""
+    """The topic prefix comes with them; other clients get neither."""
     _, answer = await opened(broker, *JMS)
     offered = set(answer.offered_capabilities or ())
     assert offered >= {SOLE, "SHARED-SUBS", "DELAYED_DELIVERY", "ANONYMOUS-RELAY", "LINK_PAIR_V1_0"}
@@ -75,8 +74,9 @@ async def test_capabilities_of_jms_are_offered_to_clients_that_desire_one(broker
 
 
 async def test_a_second_connection_of_a_container_that_wants_to_be_alone_is_refused(broker: Broker) -> None:
-    """Whichever of the two wants it; the first goes on, and makes room when it leaves. Other names, and
-    other virtual hosts, are free."""
+    """Either connection may ask for it; the first goes on, and its end makes room. Other names and other
+    virtual hosts are free.
+    """
     add_vhost(broker.catalog, "other")
     set_permission(broker.catalog, "guest", "other", Permission())
     first, _ = await opened(broker, SOLE, container_id="c")
@@ -103,8 +103,9 @@ async def test_a_second_connection_of_a_container_that_wants_to_be_alone_is_refu
 
 
 async def test_queues_made_by_clients_of_jms_give_messages_by_priority(broker: Broker) -> None:
-    """By an attach and by the anonymous terminus; others may declare such a queue as a plain one. Queues that
-    other clients make, or made before, are as they were."""
+    """They come from an attach or the anonymous terminus; others may redeclare them as plain. Queues of
+    other clients and older queues stay as they are.
+    """
     other = await connect(broker).open()
     await other.call(amqp10.Attach, attach_sender(0, "plain"))
     client, _ = await opened(broker, *JMS, container_id="jms")
@@ -149,7 +150,7 @@ async def test_a_durable_subscription_survives_a_restart(tmp_path: Path) -> None
 
 
 async def test_a_volatile_shared_subscription_ends_with_its_last_link(broker: Broker) -> None:
-    """Not with the first; of all containers or of one."""
+    """The first link's end leaves it, global or not."""
     clients = []
     for number in range(2):
         client, _ = await opened(broker, container_id=f"c{number}")

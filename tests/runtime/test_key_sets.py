@@ -40,7 +40,6 @@ def server() -> Iterator[KeyServer]:
 
 @pytest.fixture
 def settings(server: KeyServer, monkeypatch: pytest.MonkeyPatch, log: LogRecorder) -> dict[str, Any]:
-    """A broker that takes the tokens of that authority, and passwords."""
     monkeypatch.setattr(key_sets, "_log", log)
     return {
         "auth_backends": "oauth2,internal",
@@ -52,20 +51,19 @@ def settings(server: KeyServer, monkeypatch: pytest.MonkeyPatch, log: LogRecorde
 
 @asynccontextmanager
 async def standing_broker(settings: dict[str, Any]) -> AsyncIterator[Broker]:
-    """A broker whose clock moves when the test says so, until it ends."""
+    """Run a broker whose clock moves when the test moves it."""
     async with running_broker(**settings) as broker:
         with standing_still():
             yield broker
 
 
 def token(broker: Broker, kid: str = "k1", **claims: Any) -> str:
-    """One that is made now, by the broker's clock."""
+    """Make a token whose times follow the broker's clock."""
     now_s = broker.clock.now_ms() / 1000
     return tokens.token(*ALL, now_s=now_s, signed_by=key("RSA", kid), kid=kid, **claims)
 
 
 async def sent(broker: Broker, secret: str, *, peer: str | None = None) -> Client:
-    """A client of AMQP 1.0 that has said its token."""
     client = connect(broker, peer=peer)
     await client.send(login("PLAIN", b"\0\0" + secret.encode()))
     return client
@@ -94,7 +92,7 @@ async def test_a_token_of_the_key_set_lets_in_by_every_door(
 async def test_a_new_key_of_the_authority_counts_after_the_interval(
     autojump_clock: MockClock, server: KeyServer, settings: dict[str, Any]
 ) -> None:
-    """Until then nobody asks again, with whatever key; and what the authority took back counts no more."""
+    """Until then the keys are not fetched again, whatever the token's key; revoked keys stop counting."""
     async with standing_broker(settings) as broker:
         assert await outcome(broker, token(broker)) == SaslCode.OK
         server.sign_with(key("RSA", "k2"))
@@ -109,7 +107,7 @@ async def test_a_new_key_of_the_authority_counts_after_the_interval(
 async def test_who_comes_while_the_keys_are_fetched_waits_for_them(
     server: KeyServer, settings: dict[str, Any]
 ) -> None:
-    """One request for all, from whatever address."""
+    """All clients, from any address, share one request."""
     server.held.clear()
     async with standing_broker(settings) as broker:
         clients = [await sent(broker, token(broker), peer=f"host{number}") for number in range(5)]
@@ -127,7 +125,7 @@ async def test_passwords_are_verified_while_an_authority_is_slow(
     log: LogRecorder,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Tokens wait for as long as a fetch may last; what the server says later is for nobody."""
+    """Tokens wait as long as a fetch may last; a later response of the server is dropped."""
     record = PasswordRecord(PasswordAlgorithm.ARGON2ID, "of no matter")
     monkeypatch.setattr(Passwords, "slow", lambda self, name, password: lambda: password == b"right")
     server.held.clear()
@@ -176,7 +174,6 @@ async def test_an_authority_that_is_gone_refuses_tokens_until_it_is_back(
 async def test_an_authority_that_answers_nonsense_refuses_tokens(
     server: KeyServer, settings: dict[str, Any], log: LogRecorder, answer: bytes
 ) -> None:
-    """One warning says why; no attempt makes a traceback."""
     server.answer = answer
     async with standing_broker(settings) as broker:
         for _ in range(3):
@@ -186,7 +183,7 @@ async def test_an_authority_that_answers_nonsense_refuses_tokens(
 
 
 def test_a_server_that_dribbles_is_given_up(server: KeyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each part in time, and all of them too late: the thread ends, so that the server can be asked again."""
+    """Each part is in time, all of them are too late: the thread ends, so that a new fetch can start."""
     server.answer = b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 500_000
     times = iter((0.0, key_sets.FETCH_TIMEOUT_S, key_sets.FETCH_TIMEOUT_S + 0.1))
     monkeypatch.setattr(key_sets, "time", SimpleNamespace(monotonic=lambda: next(times)))
@@ -196,7 +193,7 @@ def test_a_server_that_dribbles_is_given_up(server: KeyServer, monkeypatch: pyte
 async def test_a_fault_in_a_login_is_told_once_however_many_come(
     autojump_clock: MockClock, settings: dict[str, Any], log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client hears of a temporary failure; whoever knows no password must not fill the log."""
+    """The client gets a temporary failure; a client without a password must not be able to fill the log."""
 
     def fail(uri: str, ca_file: str | None) -> Any:
         raise RuntimeError("a fault")
@@ -223,7 +220,7 @@ def reasons(log: LogRecorder) -> list[tuple[str, Any]]:
 def test_a_redirect_to_a_place_without_tls_is_not_followed(
     server: KeyServer, certificates: Certificates, scheme: str
 ) -> None:
-    """Else who is between the broker and that place could put a key of its own there."""
+    """Otherwise an attacker between the broker and that place could insert a key."""
     port = int(server.uri.rpartition(":")[2].removesuffix("/keys"))
     with key_server(tls=(certificates.server, certificates.server_key)) as authority:
         asked = server if scheme == "http" else authority

@@ -56,7 +56,7 @@ def test_reads_grow_while_large_frames_fill_them_and_are_small_again_for_small_o
     ],
 )
 def test_what_is_read_at_once_is_shared_by_the_sessions_of_a_client(parts: int, most: int) -> None:
-    """Each may have reads waiting for it, so many with large ones would be a large memory."""
+    """Each session may have reads waiting, so many of them with large ones would take much memory."""
     assert next_read_bytes(16 * MIB, 1, parts) == most
 
 
@@ -85,7 +85,7 @@ def test_what_is_left_of_several_buffers_begins_behind_what_was_sent() -> None:
 async def test_the_system_holds_more_unsent_for_a_peer_that_takes_it_fast(
     mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, waits_s: list[float], most: int
 ) -> None:
-    """What is unsent waits some milliseconds at most, so a frame behind it does."""
+    """Unsent bytes wait some milliseconds at most, and so does a frame behind them."""
     waits = iter(waits_s)
 
     async def writable(_: socket.socket) -> None:
@@ -104,7 +104,7 @@ async def test_the_system_holds_more_unsent_for_a_peer_that_takes_it_fast(
 
 @pytest.mark.real_clock
 async def test_many_buffers_go_through_a_socket_that_takes_little(nursery: trio.Nursery) -> None:
-    """More than one call of the system takes, and each call takes a part of them."""
+    """There are more than one system call takes, and each call takes a part of them."""
     with _tcp_pair() as (ours, theirs):
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         sent = [b"%d," % number * (number % 50) for number in range(3 * sockets.PIECES_MAX)] + [BODY, b"end"]
@@ -154,7 +154,7 @@ def test_the_frames_of_a_large_body_are_parts_of_it() -> None:
 async def test_a_large_message_arrives_as_it_was_sent(
     broker: Broker, capacity: int, frame_bytes: int
 ) -> None:
-    """However the socket cuts it, with a small one of another link between its frames."""
+    """The socket may cut it anywhere, and a small one of another link goes between its frames."""
     pair = partial(pipe_pair, capacity, direct=True)
     client = await connect(broker, pair=pair).open(max_frame_size=frame_bytes)
     await client.send(attach_sender(0, "large"), attach_sender(1, "small"))
@@ -181,7 +181,7 @@ async def test_a_large_message_arrives_as_it_was_sent(
 async def test_others_are_confirmed_while_a_message_of_16_mib_comes_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Between a publish of another client and its confirm the large one is read a few times, each bounded."""
+    """Between another client's publish and its confirm, the large one is read a few times, each bounded."""
     reads: list[tuple[object, int]] = []
     receive = ClientConnection.receive
 

@@ -51,7 +51,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
 async def test_queues_without_a_leader_are_logged_with_names_until_they_have_one(
     nursery: trio.Nursery, told: LogRecorder
 ) -> None:
-    """Each ten seconds how many, which, and what is being done; then that it is over."""
+    """Every ten seconds the log has their number, names and recovery step; then it reports the end."""
     seen = Seen(7)
     nursery.start_soon(seen.queues.run)
     await trio.sleep(5.5)
@@ -73,7 +73,7 @@ async def test_queues_without_a_leader_are_logged_with_names_until_they_have_one
 async def test_an_election_that_is_over_in_a_moment_is_not_logged(
     nursery: trio.Nursery, told: LogRecorder
 ) -> None:
-    """A node is lost, and others lead what it led."""
+    """A node is lost, and other nodes take its leaderships."""
     seen = Seen(7)
     nursery.start_soon(seen.queues.run)
     await trio.sleep(5.5)

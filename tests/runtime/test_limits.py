@@ -19,7 +19,7 @@ from tests.support.trioclient091 import connect091
 
 
 async def test_a_session_over_the_users_limit_is_ended_and_one_that_ends_makes_room(broker: Broker) -> None:
-    """Sessions count as channels: the second of one is ended with resource-limit-exceeded."""
+    """Sessions count as channels: the second one is ended with resource-limit-exceeded."""
     client = await connect(broker).open(channels=1)
     set_user_limits(broker.catalog, "guest", UserLimits(max_channels=1))
     end = await client.call(End, begin(1))
@@ -35,7 +35,7 @@ async def test_a_session_over_the_users_limit_is_ended_and_one_that_ends_makes_r
 async def test_before_login_a_large_frame_of_amqp091_is_refused_by_its_header(
     broker: Broker, size: int
 ) -> None:
-    """501 at once: nothing of it is waited for, and nothing kept. Tokens of up to 8 KiB fit."""
+    """The 501 comes at once: no frame body is awaited or kept. Tokens of up to 8 KiB fit."""
     client = connect091(broker)
     await client.begin()
     await client.send_bytes(HEADER.pack(FRAME_METHOD, 0, size))
@@ -47,7 +47,7 @@ async def test_before_login_a_large_frame_of_amqp091_is_refused_by_its_header(
 async def test_before_open_a_large_frame_of_amqp10_is_refused_by_its_header(
     broker: Broker, header: bytes, size: int
 ) -> None:
-    """In the SASL layer and behind it: the connection ends without waiting for the frame."""
+    """In the SASL layer and after it, the connection ends without waiting for the frame."""
     client = connect(broker)
     sasl = header[4] == 3
     await client.submit(header if sasl else login() + header)

@@ -41,7 +41,6 @@ PIPE = partial(pipe_pair, 1_000_000, direct=True)
 
 
 async def closed_10(broker: Broker, **fields: Any) -> Client:
-    """A client of AMQP 1.0 that has closed its connection and read the answer, and keeps its socket."""
     client = await connect(broker, pair=PIPE).open(**fields)
     await client.call(Close, raw.frame(0, Close()))
     await settle_down()
@@ -57,7 +56,7 @@ async def closed_091(broker: Broker) -> Client091:
 
 
 async def failed_10(broker: Broker) -> Client:
-    """A client of AMQP 1.0 that was closed for a fault, and has not answered for longer than is waited."""
+    """The broker closed it for a fault, and the client has not answered for longer than the close-wait."""
     client = await connect(broker, pair=PIPE).open()
     await client.call(Close, raw.flow(7))
     await trio.sleep(CLOSE_WAIT_S)
@@ -106,7 +105,7 @@ async def test_a_client_that_does_not_close_its_socket_has_it_closed_in_time(
 
 
 async def test_a_client_that_sends_for_ever_has_its_socket_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is dropped is bounded in bytes too."""
+    """The number of dropped bytes is bounded too."""
     monkeypatch.setattr("amqp10broker.runtime.connections.connections.LINGER_BYTES_MAX", 10_000_000)
     assert LINGER_BYTES_MAX >= 2 * 512 * 1024 * 1024, "two of the largest messages"
     async with running_broker() as broker:
@@ -123,7 +122,7 @@ async def test_a_client_that_sends_for_ever_has_its_socket_closed(monkeypatch: p
 async def test_a_connection_is_over_before_its_socket_lingers(
     broker: Broker, over: Callable[[Broker], Any]
 ) -> None:
-    """It counts in no limit and no listing, and who may be the only one finds its place free."""
+    """It counts in no limit and no listing; with a limit of one, another client may connect."""
     change_vhost(broker.catalog, "/", limits=VhostLimits(max_connections=1))
     for _ in range(3):
         client = await over(broker)
@@ -143,7 +142,6 @@ async def test_the_only_connection_of_a_container_makes_room_at_its_close(broker
 
 
 async def test_what_a_connection_held_is_free_before_its_socket_lingers(broker: Broker) -> None:
-    """Exclusive queues are gone, deliveries are back, links are detached."""
     client = await connect091(broker, pair=PIPE).open()
     await client.call(1, methods.QueueDeclare("x", exclusive=True), methods.QueueDeclareOk)
     await client.send(0, methods.ConnectionClose(200, "bye"))
@@ -179,7 +177,7 @@ async def test_a_broker_that_stops_waits_for_no_socket_that_lingers(
 
 @pytest.mark.parametrize("over", [closed_10, closed_091])
 async def test_a_socket_that_lingers_gives_way_where_there_is_no_room(over: Callable[[Broker], Any]) -> None:
-    """connection_max bounds sockets; who closes connections and never their sockets keeps no other out."""
+    """connection_max bounds sockets; a client that closes connections but no sockets blocks no others."""
     async with running_broker(connection_max=3) as broker:
         first, second = await over(broker), await over(broker)
         await over(broker)
@@ -191,7 +189,7 @@ async def test_a_socket_that_lingers_gives_way_where_there_is_no_room(over: Call
 
 
 async def test_a_client_whose_login_failed_has_less_time() -> None:
-    """It is nobody yet; but the outcome reaches it, also when it has sent more meanwhile."""
+    """It is not authenticated; but the outcome reaches it even when it has sent more meanwhile."""
     async with running_broker(auth_failure_delay_ms=1_000) as broker:
         client = connect(broker, pair=PIPE)
         await client.send(raw.login("PLAIN", b"\0guest\0no"))
@@ -203,7 +201,7 @@ async def test_a_client_whose_login_failed_has_less_time() -> None:
 
 
 async def test_a_close_frame_reaches_a_client_over_websocket_that_goes_on_sending() -> None:
-    """The WebSocket stays open too; the client's close of it is answered."""
+    """The WebSocket stays open too, and the client's WebSocket close is answered."""
     async with running_broker(websocket_on_port=True) as broker:
         client = await (await over_websocket(broker)).open()
         await client.call(Close, raw.frame(0, Close()), raw.flow(0) * 100)
@@ -239,7 +237,6 @@ class BlockingClient:
         self.stream.sendall(b"".join(method_frame(0, method) for method in said))
 
     def break_a_rule(self) -> None:
-        """Open a connection, and make the broker close it."""
         if self.is_10:
             self.stream.sendall(raw.login())
             self.until(SaslOutcome)
@@ -256,13 +253,11 @@ class BlockingClient:
         self.stream.sendall(method_frame(1, methods.BasicQos()))
 
     def flood(self) -> None:
-        """Send more than the kernel takes of a socket that is not read."""
         frames = (raw.flow(0) if self.is_10 else message(1, "q", b"x" * 1000)) * 100
         for _ in range(16_000_000 // len(frames)):
             self.stream.sendall(frames)
 
     def answer_the_close(self) -> None:
-        """Read the close, and answer it; nothing is behind it."""
         self.until(Close if self.is_10 else methods.ConnectionClose)
         self.stream.sendall(
             raw.frame(0, Close()) if self.is_10 else method_frame(0, methods.ConnectionCloseOk())
@@ -275,7 +270,7 @@ class BlockingClient:
 async def test_a_close_for_a_fault_reaches_a_client_that_is_still_sending(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch, protocol: str, encrypted: bool
 ) -> None:
-    """With bytes that are not read the kernel would reset the connection, and take the close back."""
+    """With unread bytes the kernel would reset the connection and discard the close."""
     monkeypatch.setattr("amqp10broker.runtime.connections.client_connection.CLOSE_WAIT_S", 0.01)
     async with running_broker(**tls_settings(certificates)) as broker:
         run = partial(trio.to_thread.run_sync, abandon_on_cancel=True)

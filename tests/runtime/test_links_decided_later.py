@@ -15,14 +15,14 @@ TEMPORARY = performatives.Source(dynamic=True, capabilities=(Symbol("temporary-q
 
 
 async def decide(broker: Broker, slow: DeferredDecisions) -> None:
-    """What waits longest is decided; the letter goes to the session that asked, if it is there."""
+    """Decide the oldest proposal; the answer goes to the session that asked, if it still exists."""
     decided = slow.decide()
     broker.reply_registry.post({decided.ref.reply_to: decided})  # type: ignore[dict-item]
     await settle_down()
 
 
 async def test_a_link_is_answered_when_its_queue_is_decided(broker: Broker) -> None:
-    """What was sent behind its attach counts, and another link of the session is answered before."""
+    """Transfers after its attach count, and another link of the session is answered earlier."""
     slow = broker.propose = DeferredDecisions(broker.catalog)
     client = await connect(broker).open()
     await client.send(attach_sender(0, "new"), transfer(0, 0, b"x"))
@@ -35,7 +35,7 @@ async def test_a_link_is_answered_when_its_queue_is_decided(broker: Broker) -> N
 
 @pytest.mark.parametrize("way", ["end", "close", "lost"])
 async def test_a_session_ends_while_its_links_wait(broker: Broker, way: str) -> None:
-    """At once, whatever is not decided; what is decided then concerns nobody, and nobody stays to hear it."""
+    """It ends at once with decisions open; a later decision has no effect, and no task waits for it."""
     slow = broker.propose = DeferredDecisions(broker.catalog)
     at_rest = len(broker.reply_registry)
     client = await connect(broker).open()

@@ -22,7 +22,7 @@ def has_ipv6() -> bool:
 
 
 async def test_localhost_is_both_loopback_addresses_with_one_port() -> None:
-    """A client that looks localhost up may get either first."""
+    """A client that resolves localhost may get either address first."""
     opened = await open_sockets("localhost", 0)
     first, *others = addresses_of(opened)
     assert first[0] == "127.0.0.1"
@@ -32,7 +32,7 @@ async def test_localhost_is_both_loopback_addresses_with_one_port() -> None:
 
 
 async def test_an_address_that_the_machine_does_not_have_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where IPv6 is off; of a single address it is an error."""
+    """This is the case where IPv6 is off; for a single address it is an error."""
     bound_to = sockets._bound_to
 
     def without_ipv6(family: int, address: tuple[Any, ...]) -> socket.socket:
@@ -51,7 +51,7 @@ async def test_an_address_that_the_machine_does_not_have_is_left_out(monkeypatch
 async def test_a_port_that_is_taken_at_one_address_is_refused_or_another_is_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A given port is refused, and nothing stays bound; of any free port the next is tried."""
+    """A given port is refused and nothing stays bound; without a given port the next is tried."""
     taken: list[int] = []
     bound_to = sockets._bound_to
 

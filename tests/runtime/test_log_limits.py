@@ -27,7 +27,7 @@ def left_out(log: LogRecorder) -> list[dict[str, object]]:
 async def test_beyond_the_burst_entries_are_counted_and_told_when_the_period_is_over(
     log: LogRecorder, limits: LogLimits
 ) -> None:
-    """The sum comes by itself, with a number for each event, and the next period begins anew."""
+    """The sum is logged without a further event, with a number for each event; then a new period begins."""
     async with alongside(limits.run):
         write(limits, log, "a", BURST + 3)
         write(limits, log, "a", 2, event="closed")

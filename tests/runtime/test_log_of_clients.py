@@ -20,7 +20,6 @@ from tests.support.trioclient091 import HEADER, connect091, start_ok
 
 
 def only(log: LogRecorder, event: str) -> dict[str, Any]:
-    """The fields of the one warning, which is this event."""
     ((found, fields),) = log.of("warning")
     assert found == event
     return fields
@@ -40,7 +39,6 @@ def queue_status(broker: Broker, name: str) -> dict[str, Any]:
 
 
 async def test_a_refused_attach(broker: Broker, log: LogRecorder) -> None:
-    """Connection, user, virtual host, session, link, its address, and the text that the client got."""
     client = await connect(broker).open()
     told = (await client.call(amqp10.Detach, raw.attach_receiver(0, "/queues/none"))).error
     fields = only(log, "attach refused")
@@ -66,7 +64,7 @@ async def test_a_refused_attach(broker: Broker, log: LogRecorder) -> None:
 
 
 async def test_a_link_that_breaks_its_credit(log: LogRecorder) -> None:
-    """The engine detaches; the queue keeps the error as its last one."""
+    """The engine detaches it; the error is the queue's last error."""
     async with running_broker(flow=FlowSettings(max_link_credit=1)) as broker:
         client = await connect(broker).open()
         await client.call(amqp10.Attach, raw.attach_sender(0, "q"))
@@ -81,7 +79,6 @@ async def test_a_link_that_breaks_its_credit(log: LogRecorder) -> None:
 
 
 async def test_a_queue_deleted_under_links(broker: Broker, log: LogRecorder) -> None:
-    """Both ends hear so, and the log names both."""
     client = await connect(broker).open()
     await client.send(raw.attach_sender(0, "q"), raw.attach_receiver(1, "q"))
     await client.take(amqp10.Attach, 2)
@@ -97,7 +94,7 @@ async def test_a_queue_deleted_under_links(broker: Broker, log: LogRecorder) -> 
 
 
 async def test_a_dynamic_queue_is_named_by_the_address_that_it_got(broker: Broker, log: LogRecorder) -> None:
-    """The client's attach has no address; ours has."""
+    """The client's attach has no address; the answer has."""
     client = await connect(broker).open()
     source = amqp10.Source(dynamic=True)
     await client.send(raw.attach_receiver(0, "", source=source))
@@ -109,7 +106,6 @@ async def test_a_dynamic_queue_is_named_by_the_address_that_it_got(broker: Broke
 
 
 async def test_an_ended_session(broker: Broker, log: LogRecorder) -> None:
-    """A fault of the session names it, and the connection goes on."""
     client = await connect(broker).open(channels=2)
     told = (await client.call(amqp10.End, raw.transfer(7, 0, b"x", channel=1))).error
     fields = only(log, "session ended by the broker")
@@ -120,7 +116,6 @@ async def test_an_ended_session(broker: Broker, log: LogRecorder) -> None:
 
 
 async def test_an_idle_client_is_told_with_the_time(log: LogRecorder) -> None:
-    """How long it could have been silent stands beside the text."""
     async with running_broker(idle_timeout_ms=4_000) as broker:
         client = await connect(broker).open()
         await client.rest()
@@ -132,7 +127,7 @@ async def test_an_idle_client_is_told_with_the_time(log: LogRecorder) -> None:
 async def test_a_message_that_is_rejected_is_the_links_last_error_and_no_warning(
     broker: Broker, log: LogRecorder
 ) -> None:
-    """The client hears of each; the log would be full of them."""
+    """The client gets each outcome; warnings about them would fill the log."""
     client = await connect(broker).open()
     await client.call(amqp10.Attach, raw.attach_sender(0, "", target=amqp10.Target(address=None)))
     await client.submit(raw.transfer(0, 0, b"x"))
@@ -143,7 +138,7 @@ async def test_a_message_that_is_rejected_is_the_links_last_error_and_no_warning
 
 
 async def test_one_connection_cannot_fill_the_log(broker: Broker, log: LogRecorder) -> None:
-    """A burst is written, the rest is counted and told; another connection is heard all the same."""
+    """A burst is written, the rest is counted and summed up; another connection still gets its entries."""
     loud = await connect(broker).open()
     for number in range(BURST + 7):
         await loud.send(raw.attach_receiver(number, "/queues/none"))
@@ -170,7 +165,7 @@ async def test_one_connection_cannot_fill_the_log(broker: Broker, log: LogRecord
 
 @pytest.mark.parametrize("name", ["s3cret-Passw0rd", "ann"])
 async def test_a_name_that_nobody_has_is_not_in_the_log(log: LogRecorder, name: str) -> None:
-    """It may be the password, typed in the place of the name; over both protocols."""
+    """It may be a password typed in place of the name; this holds for both protocols."""
     async with running_broker(auth_failure_delay_ms=0) as broker:
         client = connect(broker)
         await client.call(amqp10.SaslOutcome, raw.login("PLAIN", f"\0{name}\0x".encode()))
@@ -198,7 +193,7 @@ async def test_a_user_with_a_wrong_password_is_named(log: LogRecorder) -> None:
 
 
 async def test_a_storm_of_failed_logins_is_limited_by_its_address(log: LogRecorder) -> None:
-    """Each connection has one warning only: without a limit by address they would be as many."""
+    """Each connection has only one warning: without a limit by address there would be as many."""
     async with running_broker(auth_failure_delay_ms=0) as broker:
         for number in range(BURST + 5):
             ours, theirs = memory_stream_pair()
@@ -218,7 +213,7 @@ async def test_a_storm_of_failed_logins_is_limited_by_its_address(log: LogRecord
 
 
 async def test_a_sasl_response_to_no_challenge_is_a_fault_of_the_client(log: LogRecorder) -> None:
-    """One warning, within the limits of the log, and no traceback."""
+    """The log has one warning, within its limits, and no traceback."""
     async with running_broker() as broker:
         for _ in range(20):
             client = connect(broker, peer="192.0.2.1:1")
@@ -232,7 +227,6 @@ async def test_a_sasl_response_to_no_challenge_is_a_fault_of_the_client(log: Log
 
 
 async def test_a_channel_error(broker: Broker, log: LogRecorder) -> None:
-    """Channel, method, queue, code, and the text that the client got."""
     client = await connect091(broker).open()
     close = await client.call(1, methods.QueueDeclare("none", passive=True), methods.ChannelClose)
     assert only(log, "channel closed by the broker") == {
@@ -252,7 +246,6 @@ async def test_a_channel_error(broker: Broker, log: LogRecorder) -> None:
 
 
 async def test_a_hard_error_names_channel_and_method(broker: Broker, log: LogRecorder) -> None:
-    """It ends the connection, and one channel was to blame."""
     client = await connect091(broker).open()
     await client.send(1, methods.ChannelOpen())
     close = await client.until(methods.ConnectionClose)
@@ -262,7 +255,6 @@ async def test_a_hard_error_names_channel_and_method(broker: Broker, log: LogRec
 
 
 async def test_a_queue_deleted_under_a_consumer(broker: Broker, log: LogRecorder) -> None:
-    """The consumer is named, and what its client heard."""
     client = await connect091(broker).open()
     await client.call(1, methods.QueueDeclare("q", durable=True), methods.QueueDeclareOk)
     await client.call(1, methods.BasicConsume("q", "tag"), methods.BasicConsumeOk)
@@ -277,7 +269,7 @@ async def test_a_queue_deleted_under_a_consumer(broker: Broker, log: LogRecorder
 
 
 async def test_a_client_that_is_not_told_of_a_deleted_queue(broker: Broker, log: LogRecorder) -> None:
-    """It cannot hear basic.cancel: then the log is the only one that knows."""
+    """It does not support basic.cancel, so only the log has the deletion."""
     client = await connect091(broker).open(capabilities=())
     await client.call(1, methods.QueueDeclare("q", durable=True), methods.QueueDeclareOk)
     await client.call(1, methods.BasicConsume("q", "tag"), methods.BasicConsumeOk)
@@ -288,7 +280,7 @@ async def test_a_client_that_is_not_told_of_a_deleted_queue(broker: Broker, log:
 
 
 async def test_a_channel_that_is_closed_again_and_again_is_limited(log: LogRecorder) -> None:
-    """As links are: the connection counts, not the channel."""
+    """As with links, the connection counts, not the channel."""
     async with running_broker() as broker:
         client = await connect091(broker).open()
         for _ in range(BURST + 2):
@@ -305,7 +297,7 @@ def connection_status_of(broker: Broker, number: int) -> dict[str, Any]:
 
 
 async def test_a_client_that_goes_between_login_and_open_is_lost(log: LogRecorder) -> None:
-    """Of both protocols; it is not said to have closed the connection."""
+    """In both protocols the log does not call the connection closed by the client."""
     async with running_broker() as broker:
         first = connect(broker)
         await first.submit(raw.login())

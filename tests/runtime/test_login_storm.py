@@ -50,8 +50,6 @@ class Verifier:
         return work()
 
     def work(self, passwords: Passwords, name: str, password: bytes) -> Callable[[], bool]:
-        """In place of argon2: the right password is 'right'."""
-
         def verify() -> bool:
             self.done.append(name)
             return password == b"right"
@@ -59,7 +57,6 @@ class Verifier:
         return verify
 
     async def end(self, count: int) -> None:
-        """Let so many verifications end, one after the other."""
         for _ in range(count):
             self._may_end.release()
             await settle_down()
@@ -67,14 +64,13 @@ class Verifier:
 
 @pytest.fixture
 def places(monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many may wait for an address: few, so that a storm is quickly made."""
     monkeypatch.setattr(turns, "WAITING_PER_ADDRESS_MAX", 20)
     return 20
 
 
 @pytest.fixture
 def verifier(monkeypatch: pytest.MonkeyPatch, verify_passwords_at_once: None) -> Verifier:
-    """Passwords are verified when the test says so, under a clock that may jump."""
+    """The test decides when passwords are verified, under a clock that may jump."""
     verifier = Verifier()
     monkeypatch.setattr("amqp10broker.runtime.connections.login.run_slow", verifier.run)
     monkeypatch.setattr(Passwords, "slow", lambda self, name, password: verifier.work(self, name, password))
@@ -83,7 +79,6 @@ def verifier(monkeypatch: pytest.MonkeyPatch, verify_passwords_at_once: None) ->
 
 @asynccontextmanager
 async def broker_with(*names: str) -> AsyncIterator[Broker]:
-    """A broker with users who have never logged in."""
     async with running_broker(handshake_timeout_ms=3_600_000) as broker:
         for name in names:
             add_user(broker.catalog, name, RECORD)
@@ -92,7 +87,6 @@ async def broker_with(*names: str) -> AsyncIterator[Broker]:
 
 
 async def storm(broker: Broker, count: int, *, name: str = "guess", protocol: int = 10) -> list[Any]:
-    """Clients of one address that try a password each."""
     clients: list[Any] = []
     for _ in range(count):
         response = f"\0{name}\0{next(_guesses)}".encode()
@@ -108,14 +102,13 @@ async def storm(broker: Broker, count: int, *, name: str = "guess", protocol: in
 
 
 async def come_in(broker: Broker, name: str, *, peer: str | None = None) -> Client:
-    """Log in with the right password, as far as the client can do for it."""
     client = connect(broker, peer=peer)
     await client.submit(login("PLAIN", f"\0{name}\0right".encode()), open_frame())
     return client
 
 
 async def test_a_fleet_that_starts_anew_is_verified_once(verifier: Verifier) -> None:
-    """Of one address and of many: who is found right lets in all that wait with the same password."""
+    """From one address or many, one right password lets in all clients that wait with the same one."""
     async with broker_with("app") as broker:
         fleet = [await come_in(broker, "app", peer=f"host{number % 20}") for number in range(60)]
         await verifier.end(2)
@@ -127,7 +120,7 @@ async def test_a_fleet_that_starts_anew_is_verified_once(verifier: Verifier) -> 
 async def test_too_many_of_one_address_are_refused_early(
     verifier: Verifier, places: int, log: LogRecorder
 ) -> None:
-    """As a temporary failure, after the delay of any failed login, and the log says it once."""
+    """They get a temporary failure after the usual login delay, and one log entry."""
     async with broker_with() as broker:
         await storm(broker, places + 1)  # one runs
         refused = (await storm(broker, 3))[0]
@@ -155,7 +148,7 @@ async def test_too_many_are_refused_by_amqp_0_9_1_with_connection_forced(
 
 
 async def test_clients_whose_time_is_up_leave_their_turns(verifier: Verifier) -> None:
-    """What nobody waits for is not verified."""
+    """The password of a lost client is not verified."""
     async with broker_with() as broker:
         await storm(broker, 50)
         await trio.sleep(3_601)
@@ -167,7 +160,7 @@ async def test_clients_whose_time_is_up_leave_their_turns(verifier: Verifier) ->
 async def test_a_fault_in_a_verification_ends_its_connection_only(
     verifier: Verifier, log: LogRecorder
 ) -> None:
-    """With a temporary failure; the next password is verified as if nothing had been."""
+    """Its client gets a temporary failure; the next password is verified as usual."""
     async with broker_with("ann") as broker:
         (client,) = await storm(broker, 1)
         verifier.fault = MemoryError("no room for argon2")
@@ -185,7 +178,7 @@ async def test_a_fault_in_a_verification_ends_its_connection_only(
 async def test_an_address_with_too_many_failed_logins_is_turned_away_for_a_while(
     monkeypatch: pytest.MonkeyPatch, log: LogRecorder
 ) -> None:
-    """Its connections are closed as they are accepted, before they cost a handshake; the log says it once."""
+    """Its connections are closed when accepted, before a handshake costs anything; the log has one entry."""
     async with running_broker() as broker, trio.open_nursery() as nursery:
         host, port = broker.addresses[0]
 
@@ -218,7 +211,7 @@ async def test_an_address_with_too_many_failed_logins_is_turned_away_for_a_while
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "AMQPLAIN", "SCRAM-SHA-256"])
 def test_every_mechanism_with_a_password_waits_under_its_name(mechanism: str) -> None:
-    """Whether there is such a user or not: the order cannot tell anybody."""
+    """This holds whether or not the user exists, so the order does not reveal it."""
     broker = Broker()
     add_user(broker.catalog, "ann", RECORD)
     for name in ("ann", "nobody"):

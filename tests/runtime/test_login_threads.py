@@ -53,7 +53,7 @@ class SlowWork:
         return self.result
 
     def end(self, count: int = 1) -> None:
-        """Let so many verifications end, of those that run and those that are to come."""
+        """Let this many verifications end, running ones and later ones."""
         self._go.release(count)
 
     async def until_running(self, count: int) -> None:
@@ -62,7 +62,7 @@ class SlowWork:
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch, verify_passwords_at_once: None) -> SlowWork:
-    """Every password that is not known takes as long as the test likes, in real threads."""
+    """Every unknown password takes as long as the test decides, in real threads."""
     slow = SlowWork()
 
     def take_long(self: Passwords, name: str, password: bytes) -> Callable[[], Any]:
@@ -83,7 +83,7 @@ def add_users(broker: Any, count: int) -> list[bytes]:
 
 
 async def test_other_connections_go_on_while_a_password_is_verified(work: SlowWork) -> None:
-    """Messages are published and confirmed, and others log in, between its beginning and its end."""
+    """Messages are published and confirmed, and other clients log in, while the verification runs."""
     async with running_broker() as broker:
         (response,) = add_users(broker, 1)
         declare(broker.catalog, "/", "q")
@@ -107,7 +107,7 @@ async def test_other_connections_go_on_while_a_password_is_verified(work: SlowWo
 
 
 async def test_a_few_passwords_are_verified_at_one_time(work: SlowWork) -> None:
-    """A crowd of clients takes neither all processors nor all memory; each gets its turn."""
+    """A crowd of clients takes neither all processors nor all memory; each client gets its turn."""
     async with running_broker(auth_failure_delay_ms=0) as broker:
         responses = add_users(broker, VERIFICATIONS_MAX + 3)
         clients = [connect(broker) for _ in responses]
@@ -121,7 +121,7 @@ async def test_a_few_passwords_are_verified_at_one_time(work: SlowWork) -> None:
 
 
 async def test_amqp_0_9_1_logs_in_by_the_same_threads(work: SlowWork) -> None:
-    """connection.tune comes when the password is found right, connection.close when it is wrong."""
+    """connection.tune follows a right password, connection.close a wrong one."""
     async with running_broker(auth_failure_delay_ms=0) as broker:
         (response,) = add_users(broker, 1)
         for right in (True, False):
@@ -135,7 +135,6 @@ async def test_amqp_0_9_1_logs_in_by_the_same_threads(work: SlowWork) -> None:
 
 
 async def test_a_client_that_goes_while_its_password_is_verified(broker: Broker, work: SlowWork) -> None:
-    """What comes of it concerns nobody any more."""
     (response,) = add_users(broker, 1)
     client = connect(broker)
     await client.send(login("PLAIN", response))
@@ -146,7 +145,7 @@ async def test_a_client_that_goes_while_its_password_is_verified(broker: Broker,
 
 
 async def test_a_password_changed_while_it_is_verified_lets_nobody_in(work: SlowWork) -> None:
-    """The old one was right when it was asked about, and is not any more."""
+    """The old password was right when verification began, but no longer is."""
     async with running_broker(auth_failure_delay_ms=0) as broker:
         (response,) = add_users(broker, 1)
         client = connect(broker)

@@ -33,7 +33,6 @@ async def filled(broker: Any, *, size: int = 4) -> Client:
 
 
 async def numbers_left(client: Client, count: int) -> list[int]:
-    """Everything that the queue still has, by a link of its own."""
     await client.send(raw.attach_receiver(7, "q"), raw.credit(7, 1000))
     got = [each for each in await client.idle() if type(each.body) is amqp10.Transfer]
     numbers = [int(raw.body_of(each.payload)[:4]) for each in got]
@@ -42,7 +41,6 @@ async def numbers_left(client: Client, count: int) -> list[int]:
 
 
 def whole(frames: list[Any]) -> list[int]:
-    """Numbers of the deliveries that arrived to their last frame."""
     numbers = []
     parts = b""
     for each in frames:
@@ -74,7 +72,7 @@ async def vanish_mid_frame(client: Client) -> None:
 
 @pytest.mark.parametrize("end", list(ENDS))
 async def test_unsettled_deliveries_return_to_their_places(broker: Broker, end: str) -> None:
-    """Whichever way it ends, everything unsettled is ready again, once, in the order it was published."""
+    """However the connection ends, all unsettled deliveries are ready again, once, in publishing order."""
     publisher = await filled(broker)
     client = await connect(broker).open()
     await client.send(raw.attach_receiver(0, "q"), raw.credit(0, 20))
@@ -87,7 +85,7 @@ async def test_unsettled_deliveries_return_to_their_places(broker: Broker, end: 
 
 @pytest.mark.parametrize("end", list(ENDS))
 async def test_deliveries_kept_by_a_closed_window_return_unmarked(broker: Broker, end: str) -> None:
-    """What never left the session goes back as it was: first-acquirer still true."""
+    """A delivery that never left the session is requeued unchanged: first-acquirer is still true."""
     publisher = await filled(broker)
     client = await connect(broker).open()
     await client.call(amqp10.Attach, raw.flow(0, incoming_window=0), raw.attach_receiver(0, "q"))
@@ -106,7 +104,7 @@ async def test_deliveries_kept_by_a_closed_window_return_unmarked(broker: Broker
 async def test_settled_consumer_loses_nothing_that_was_not_sent(
     broker: Broker, end: str, window: int
 ) -> None:
-    """The session holds the only copies of a pre-settled link's deliveries: they go back when it ends."""
+    """The session holds the only copies of a pre-settled link's deliveries: its end requeues them."""
     publisher = await filled(broker)
     client = await connect(broker).open()
     await client.send(
@@ -125,7 +123,6 @@ async def test_settled_consumer_loses_nothing_that_was_not_sent(
 
 @pytest.mark.parametrize("end", list(ENDS))
 async def test_settled_delivery_sent_in_part_is_not_lost(broker: Broker, end: str) -> None:
-    """A delivery of several frames whose last was never written goes back to its place."""
     publisher = await filled(broker, size=2_000)
     client = await connect(broker).open(max_frame_size=512)
     await client.send(
@@ -143,7 +140,7 @@ async def test_settled_delivery_sent_in_part_is_not_lost(broker: Broker, end: st
 async def test_settled_consumer_loses_nothing_when_its_link_ends_and_deliveries_are_on_their_way(
     broker: Broker,
 ) -> None:
-    """Credit and detach in one write: the queue's deliveries meet a link that has gone."""
+    """Credit and detach come in one write: the queue's deliveries arrive after the link has gone."""
     publisher = await filled(broker)
     for handle in range(20):
         client = await connect(broker).open()
@@ -198,7 +195,7 @@ async def test_deliveries_behind_a_letter_that_ends_the_session_are_not_lost(
 
 
 async def test_half_closed_client_is_served_until_its_end_of_stream_and_then_left(broker: Broker) -> None:
-    """What was sent before the end of the stream has its effect, and the answer may still be read."""
+    """Input before the end of the stream has its effect, and the answer may still be read."""
     client = await connect(broker).open()
     await client.send(raw.attach_sender(0, "q"), raw.transfer(0, 0, b"x"), raw.transfer(0, 1, b"y"))
     await client.stream.send_eof()
@@ -212,7 +209,7 @@ async def test_half_closed_client_is_served_until_its_end_of_stream_and_then_lef
 async def test_socket_lost_in_the_middle_of_a_transfer_publishes_nothing_of_it(
     broker: Broker, cut: int
 ) -> None:
-    """A frame counts when it is whole; those before it count."""
+    """A frame counts when it is whole; the frames before it count."""
     client = await connect(broker).open()
     await client.send(raw.attach_sender(0, "q"))
     await client.idle()
@@ -233,7 +230,7 @@ async def test_socket_lost_between_frames_of_a_message_publishes_nothing_of_it(b
 
 
 async def test_broken_pipe_while_sending_gives_everything_back(broker: Broker) -> None:
-    """A reset in the middle of a long send: the writer fails, the sessions give back."""
+    """A reset comes in the middle of a long send: the writer fails, the sessions requeue deliveries."""
     publisher = await filled(broker, size=1_000)
     for direct in (False, True):
         client = await connect(broker, pair=partial(pipe_pair, 5_000, direct=direct)).open()
@@ -247,7 +244,7 @@ async def test_broken_pipe_while_sending_gives_everything_back(broker: Broker) -
 
 
 async def test_outcomes_sent_just_before_the_end_have_their_effect() -> None:
-    """Dispositions and close in one write: settled messages are gone, the others are back."""
+    """Dispositions and close come in one write: settled messages are gone, the others are requeued."""
     from amqp10broker.protocols.amqp10.performatives import Accepted
 
     async with running_broker() as broker:
@@ -263,7 +260,7 @@ async def test_outcomes_sent_just_before_the_end_have_their_effect() -> None:
 
 
 async def test_temporary_queue_and_its_task_go_with_their_link(broker: Broker) -> None:
-    """A dynamic source lives as long as its link: afterwards neither name nor task nor message is left."""
+    """A dynamic source lives as long as its link: afterwards no name, task or message is left."""
     before = len(broker._queues.child_tasks)
     for number in range(10):
         client = await connect(broker).open()

@@ -28,7 +28,7 @@ FLOW = FlowSettings()
 
 
 async def publish(client: Client, handle: int, count: int, *, settled: bool) -> None:
-    """A publisher that keeps to its credit, as fast as it may."""
+    """Publish as fast as the link's credit allows."""
     sent, limit, confirmed = 0, 0, 0
     while sent < count or (not settled and confirmed < count):
         got = await client.next()
@@ -42,7 +42,7 @@ async def publish(client: Client, handle: int, count: int, *, settled: bool) -> 
 
 
 async def consume(client: Client, left: list[int], done: Callable[[], None]) -> None:
-    """A consumer that settles one by one and tops its credit up; the last message of all ends all."""
+    """Settle messages singly and renew the credit; the very last message of the test ends the run."""
     await client.send(attach_receiver(0, "q"), credit(0, 100))
     received = 0
     while True:
@@ -61,7 +61,7 @@ async def consume(client: Client, left: list[int], done: Callable[[], None]) -> 
 
 
 async def nurse(task_status: trio.TaskStatus[trio.Nursery]) -> None:
-    """A nursery of its own for tasks that are cancelled together."""
+    """Open a nursery for tasks that are cancelled together."""
     async with trio.open_nursery() as nursery:
         task_status.started(nursery)
         await trio.sleep_forever()
@@ -69,7 +69,7 @@ async def nurse(task_status: trio.TaskStatus[trio.Nursery]) -> None:
 
 @pytest.mark.parametrize("settled", [False, True])
 async def test_load_keeps_every_mailbox_within_its_bound(broker: Broker, settled: bool) -> None:
-    """Eight publishers and four consumers on one queue: no mailbox holds more than its senders may put."""
+    """Eight publishers and four consumers use one queue; each mailbox stays within its senders' bound."""
     publishers = [await connect(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(8)]
     consumers = [await connect(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(4)]
     sessions = [session for each in broker.connections.values() for session in each.parts.values()]
@@ -98,7 +98,7 @@ async def test_load_keeps_every_mailbox_within_its_bound(broker: Broker, settled
 async def test_publisher_with_a_queue_that_does_not_confirm_is_bounded_by_its_credit(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """339 unconfirmed deliveries at most, then the link waits; the queue's mailbox is bounded by that."""
+    """After at most 339 unconfirmed deliveries the link waits, which bounds the mailbox of the queue."""
     client = await connect(broker).open()
     await client.call(Attach, attach_sender(0, "q"))
     await client.idle()
@@ -136,7 +136,7 @@ async def test_publisher_with_a_queue_that_does_not_confirm_is_bounded_by_its_cr
 
 
 async def test_flood_of_link_flows_leaves_one_request_under_way(broker: Broker) -> None:
-    """However many flows a consumer sends, its session asks the queue one thing at a time."""
+    """However many flows a consumer sends, its session has one request to the queue at a time."""
     client = await connect(broker).open()
     await client.call(Attach, attach_receiver(0, "q"))
     handle = broker.catalog.lookup_vhost("/").find("q").handle
@@ -151,7 +151,7 @@ async def test_flood_of_link_flows_leaves_one_request_under_way(broker: Broker) 
 async def test_reader_waits_while_its_session_does_not_work(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader's share of a mailbox is READS_MAX letters; then the socket is left alone."""
+    """The reader's share of a mailbox is READS_MAX letters; then it stops reading the socket."""
     client = await connect(broker, pair=partial(pipe_pair, 1_000_000)).open()
     (session,) = client.task.parts.values()
     release = trio.Event()
@@ -176,7 +176,7 @@ async def test_reader_waits_while_its_session_does_not_work(
 
 
 async def test_mailbox_hands_over_everything_once_and_in_order() -> None:
-    """take_all takes what is there; close gives what is left; after it nothing is taken."""
+    """take_all returns the present letters; close returns the rest; afterwards take returns nothing."""
     mailbox: Mailbox[int] = Mailbox()
     assert all(mailbox.put(number) for number in range(5))
     assert mailbox.waiting == mailbox.most == 5
@@ -205,7 +205,7 @@ async def test_cancelled_take_loses_no_letter() -> None:
 
 
 async def test_bound_wakes_its_waiter_when_there_is_room() -> None:
-    """A bound of two: the third waits for the first to be done."""
+    """With a bound of two, the third waits until the first is done."""
     bound = Bound(2)
     bound.add()
     bound.add()
@@ -246,7 +246,7 @@ def _told(box: Box) -> list[tuple[PublisherRef, list[int], list[bytes], bool] | 
 
 
 def test_publishes_to_several_queues_in_turns_are_one_for_each_queue() -> None:
-    """As clients with several links send them; in their order, and none past another command."""
+    """Clients with several links send them so; they keep their order, and none passes another command."""
     first, second, third = Box(), Box(), Box()
     asker = new_reply_to()
     one, other = asker.publisher(), asker.publisher()

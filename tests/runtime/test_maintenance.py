@@ -20,7 +20,7 @@ REASON = "Node was put into maintenance mode"
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "maintenance")
 async def test_a_drained_node_closes_its_clients_with_the_reason(broker: Broker) -> None:
-    """V1, V4: the only node, too."""
+    """V1, V4: a single node does so too."""
     newer = await connect(broker).open()
     older = await connect091(broker).open()
     await ask(broker, "drain")
@@ -33,7 +33,7 @@ async def test_a_drained_node_closes_its_clients_with_the_reason(broker: Broker)
 
 @pytest.mark.real_clock
 async def test_a_drained_node_refuses_clients_until_it_is_revived(broker: Broker) -> None:
-    """V1, V3: at the same port as before, though the kernel chose it."""
+    """V1, V3: it reopens the same port, though the kernel chose it."""
     host, port = broker.addresses[0]
     for _ in range(2):
         async with await trio.open_tcp_stream(host, port) as stream:
@@ -56,7 +56,7 @@ async def test_a_drained_node_stops_in_order(broker: Broker) -> None:
 
 
 async def test_an_alone_node_says_what_it_can(broker: Broker) -> None:
-    """Checks do not apply, and its queues have one member."""
+    """Quorum checks succeed, and its queues have one member."""
     await ask(broker, "declare-queue", name="q", arguments={"x-queue-type": "quorum"})
     assert [
         (row["Node Name"], row["Raft State"]) for row in await ask(broker, "quorum-status", name="q")
@@ -74,7 +74,6 @@ async def test_an_alone_node_says_what_it_can(broker: Broker) -> None:
 
 @pytest.mark.real_clock
 async def test_alone_the_status_is_that_of_the_group_of_one(tmp_path: Path) -> None:
-    """With a data folder a quorum queue has a log."""
     async with running_broker(data_dir=str(tmp_path)) as broker:
         await ask(broker, "declare-queue", name="q", arguments={"x-queue-type": "quorum"})
         row: dict[str, Any] = {}

@@ -61,7 +61,6 @@ class Scene:
         return found
 
     def changes(self, node: Node | None = None) -> MemberChanges:
-        """Of a node; of the leader's if none is named."""
         node = node or self.leader
         return MemberChanges(node.number, self.catalog, node.groups, self.propose, self.config)
 
@@ -91,7 +90,7 @@ class Scene:
             yield
 
     def declared(self) -> list[int]:
-        """Nodes that have a member by the catalog, and by the log."""
+        """Nodes with a member; the catalog and the log must agree."""
         by_log = sorted(map(node_of, self.leader.member.raft.config.members))
         assert sorted(map(node_of, self.queue.members)) == by_log
         return by_log
@@ -120,7 +119,7 @@ async def test_a_member_that_does_not_catch_up_in_time_is_taken_back() -> None:
 
 
 async def test_grow_does_not_add_beside_one_that_is_still_to_vote() -> None:
-    """Section 9: `non_voters_found`; it votes after a look of the leader's."""
+    """Section 9: `non_voters_found`; a check by the leader makes it a voter."""
     scene = Scene()
     changes = scene.changes()
     async with scene.alive(), trio.open_nursery() as nursery:
@@ -138,7 +137,7 @@ async def test_grow_does_not_add_beside_one_that_is_still_to_vote() -> None:
 async def test_of_many_queues_some_are_looked_at_each_time_and_none_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A look at 10 000 each second would hold up the node."""
+    """A check of 10 000 queues each second would hold up the node."""
     monkeypatch.setattr(node_of_cluster, "REPAIR_QUEUES", 2)
     scene = Scene()
     for number in range(4):
@@ -169,7 +168,7 @@ async def test_a_learner_for_good_stays_one() -> None:
 
 
 async def test_a_queue_at_rest_is_not_looked_at_closely(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leader of a thousand queues would do so a thousand times a second."""
+    """A leader of a thousand queues would otherwise do so a thousand times a second."""
     scene = Scene()
     changes = scene.changes()
     looked: list[str] = []
@@ -189,7 +188,7 @@ async def test_a_queue_at_rest_is_not_looked_at_closely(monkeypatch: pytest.Monk
 
 
 async def test_a_change_ends_when_the_queue_is_deleted_meanwhile() -> None:
-    """That it is not there is answered at once: to ask again and again would stop the whole node."""
+    """The missing queue is reported at once; retries without a pause would stop the whole node."""
     scene = Scene()
     asked: list[CatalogRequest[Any]] = []
 
@@ -230,7 +229,7 @@ async def test_a_member_that_does_not_lead_changes_nothing() -> None:
 
 
 async def test_leaderships_are_handed_to_nodes_that_may_lead() -> None:
-    """V1: a drained node gives away what others can take, and says what it keeps."""
+    """V1: a drained node gives away each leadership it can, and reports the rest."""
     scene = Scene()
     async with scene.alive():
         await trio.sleep(1)
@@ -251,7 +250,7 @@ async def test_leaderships_are_handed_to_nodes_that_may_lead() -> None:
 async def test_a_queue_that_cannot_get_the_members_that_it_should_have_is_logged(
     log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once a round, with how many there are of them."""
+    """It is logged once a round, with the number of such queues."""
     monkeypatch.setattr(node_of_cluster, "_log", log)
     scene = Scene()
     for target in (3, 5):

@@ -32,13 +32,13 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 def test_an_address_space_that_is_limited_is_a_limit(
     monkeypatch: pytest.MonkeyPatch, limit: int, statm: str, expected: int
 ) -> None:
-    """``ulimit -v``, less the addresses that the process has used up without memory in RAM behind them."""
+    """The limit is ``ulimit -v`` less the used addresses that have no memory in RAM behind them."""
     monkeypatch.setattr(resource, "getrlimit", lambda which: (limit, resource.RLIM_INFINITY))
     assert total({"/proc/self/statm": statm}) == expected
 
 
 def test_a_process_with_a_limited_address_space_knows_it() -> None:
-    """As a shell sets it for the broker that it starts."""
+    """A shell sets the limit for the broker that it starts."""
     text = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30)); "
         "from amqp10broker.runtime.observe.meters import Meter; print(Meter().memory_total())"
@@ -94,7 +94,7 @@ def total(files: dict[str, str]) -> int | None:
 def test_the_smallest_limit_of_machine_and_control_groups_counts(
     files: dict[str, str], expected: int
 ) -> None:
-    """cgroups of both versions, and those above; in a container the group is at the root."""
+    """Both cgroup versions and parent groups count; in a container the group is at the root."""
     assert total(files) == expected
 
 
@@ -110,7 +110,6 @@ def test_of_an_unknown_machine_only_control_groups_speak(monkeypatch: pytest.Mon
 
 
 def test_this_machine_can_be_measured(tmp_path: Path) -> None:
-    """Plausible figures; a path that does not exist has no disk."""
     meter = Meter()
     used, most = meter.memory_used(), meter.memory_total()
     assert 5_000_000 < used < most <= MACHINE
@@ -137,6 +136,6 @@ def test_freed_memory_leaves_the_resident_set_when_it_is_given_back() -> None:
 
 
 def test_without_the_function_nothing_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A C library that has no malloc_trim."""
+    """The C library may have no malloc_trim."""
     monkeypatch.setattr(portable, "libc", lambda: None)
     Meter().give_back()

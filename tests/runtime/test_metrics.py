@@ -43,7 +43,7 @@ async def scraped(broker: Broker, form: Form = Form.AGGREGATED, *families: str) 
 
 
 def value(families: list[Metric], name: str, **labels: str) -> float:
-    """The one sample of this name and these labels."""
+    """Return the one sample of this name and these labels."""
     (found,) = [
         sample.value
         for family in families
@@ -55,7 +55,7 @@ def value(families: list[Metric], name: str, **labels: str) -> float:
 
 @asynccontextmanager
 async def busy_broker(**settings: str) -> AsyncIterator[Broker]:
-    """Clients of both protocols have published to and got from queues of all kinds, and are still there."""
+    """Clients of both protocols have published to and got from queues of all kinds, and stay connected."""
     async with running_broker(**settings) as broker:
         for kind in ("classic", "quorum", "stream"):
             declare(broker.catalog, "/", kind, durable=True, arguments={"x-queue-type": kind})
@@ -123,7 +123,7 @@ async def test_a_counter_does_not_go_back_when_a_client_goes() -> None:
 
 
 async def test_credit_windows_and_waits_are_there() -> None:
-    """The spell before the first grant is over; that after it goes on."""
+    """The wait before the first grant is over; the one after it continues."""
     async with busy_broker() as broker:
         found = await scraped(broker)
         spell = "amqp10broker_link_credit_zero_seconds"
@@ -154,7 +154,7 @@ async def test_every_panel_of_the_overview_finds_series() -> None:
 
 
 async def test_the_board_of_quorum_queues_finds_series_per_object(tmp_path: Path) -> None:
-    """But for the latency of commits. Of a node by itself nothing is there aggregated, as the page says."""
+    """Only the latency of commits is missing. A single node has no aggregated series, as the page says."""
     async with running_broker(data_dir=str(tmp_path)) as broker:
         declare(broker.catalog, "/", "q", durable=True, arguments={"x-queue-type": "quorum"})
         await settle_down()
@@ -178,7 +178,7 @@ async def test_the_board_of_streams_asks_for_a_protocol_that_is_not_spoken_here(
 
 
 async def test_what_queues_give_up_is_counted_by_kind_reason_and_strategy() -> None:
-    """It goes on counting when the queue is deleted, and when its virtual host is."""
+    """The counts continue when the queue or its virtual host is deleted."""
     name = "rabbitmq_global_messages_dead_lettered"
     classic = {"queue_type": "rabbit_classic_queue", "dead_letter_strategy": "disabled"}
     quorum = {"queue_type": "rabbit_quorum_queue", "dead_letter_strategy": "at_most_once"}
@@ -214,7 +214,7 @@ async def test_what_queues_give_up_is_counted_by_kind_reason_and_strategy() -> N
 
 
 async def test_messages_of_queues_are_there_in_bytes_where_they_are_known(tmp_path: Path) -> None:
-    """Of each queue by itself; a consumer that waits can have what comes at once."""
+    """Each queue has its own count; an idle consumer can receive a delivery at once."""
     async with running_broker(data_dir=str(tmp_path)) as broker:
         for name, kind in (("c", "classic"), ("q", "quorum"), ("s", "stream")):
             declare(broker.catalog, "/", name, durable=True, arguments={"x-queue-type": kind})
@@ -330,7 +330,7 @@ async def test_metrics_have_a_port_of_their_own_unless_they_are_turned_off() -> 
 
 
 async def test_what_a_client_decides_late_is_counted_by_kind_of_queue(broker: Broker) -> None:
-    """The consumer is cancelled, its delivery acknowledged afterwards: nothing is lost, or counted twice."""
+    """A cancelled consumer's delivery is acknowledged later: no count is lost or doubled."""
     declare(broker.catalog, "/", "q")
     client = await connect091(broker).open()
     await client.call(1, methods.BasicConsume("q", consumer_tag="c"), methods.BasicConsumeOk)
@@ -355,7 +355,7 @@ async def test_below_the_port_of_the_api_metrics_need_a_login(broker: Broker) ->
 
 
 async def test_a_scrape_of_many_queues_leaves_others_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that goes on by a millisecond with each look at it: a turn has a few steps."""
+    """Each look at the clock takes one millisecond, so a turn has a few steps."""
     now = iter(range(10**9))
     monkeypatch.setattr(metrics_source, "perf_counter", lambda: next(now) / 1000)
     async with running_broker() as broker:

@@ -29,7 +29,6 @@ STEPS: Final = 40
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Node:
-    """A broker that has been served from and stopped, with some of everything."""
     node = Node(monkeypatch)
     rng = random.Random(0)
     for _ in range(6):
@@ -45,13 +44,13 @@ class Verdicts:
     """What check and start say of changed copies of a folder."""
 
     def __init__(self, node: Node, disk: SimDisk | None = None, *, forgiving: bool = False) -> None:
-        """Judge the node's folder, or another disk; forgiving: without looking at what was promised."""
+        """Check the node's folder, or another disk; forgiving skips the check of the promises."""
         self._node = node
         self._disk, self._queues, self._made = disk or node.disk, node.queues, node.made
         self._forgiving = forgiving
 
     def of(self, change: Callable[[SimDisk], None]) -> tuple[list[StorageError], StorageError | None]:
-        """What check says, and what a start ends with; if it does not, every promise is kept."""
+        """Return the check's errors and the start's error; without the latter, every promise is kept."""
         node = self._node
         disk = self._disk.after_kill()
         change(disk)
@@ -100,7 +99,7 @@ def test_whichever_file_is_missing_is_told(node: Node) -> None:
 
 
 def test_whichever_file_is_cut_is_told(node: Node) -> None:
-    """By some bytes, to half, to its header, to nothing; only of the inventory an end may be as well torn."""
+    """Files are cut by some bytes, to half, to the header, to nothing; a cut inventory may be a torn end."""
     delivery_outcomes = Verdicts(node)
     rng = random.Random(1)
     for path in _files(node):
@@ -128,7 +127,7 @@ def test_whichever_file_is_cut_is_told(node: Node) -> None:
 def test_an_end_of_the_catalog_that_is_cut_off_after_a_kill_under_steady_load_is_told(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """What is declared was durable long before, whether or not the journal has had a quiet second since."""
+    """Each declaration was durable long before, whether or not the journal has since had a quiet second."""
     node = Node(monkeypatch, kinds=[each for each in KINDS if each.name == kind])
     killed: list[SimDisk] = []
 
@@ -179,7 +178,7 @@ def test_all_that_is_missing_is_told_by_check(node: Node) -> None:
 
 
 def test_what_is_accepted_is_told_no_more_and_the_rest_is_there(node: Node) -> None:
-    """Each file of the journal and of the streams."""
+    """The rule holds for each file of the journal and streams."""
     base = node.disk.after_kill()
     for path in [path for path in _files(node) if "/journal/" in path or "/streams/" in path]:
         disk = base.after_kill()

@@ -24,7 +24,6 @@ LIVES: Final = 60 if LONG else 25
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Node:
-    """A broker that has been served from and stopped."""
     node = Node(monkeypatch)
     node.live(random.Random(0), STEPS)
     return node
@@ -32,7 +31,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Node:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_promises_hold_over_many_losses_of_power(node: Node, seed: int) -> None:
-    """Whatever the power interrupts: start, work, cleaning, stop; a declared queue is there, too."""
+    """Power may fail at a start, work, cleaning or stop; a declared queue survives, too."""
     rng = random.Random(seed)
     ended_early = 0
     for _ in range(LIVES):
@@ -69,7 +68,7 @@ def test_the_power_goes_during_the_first_start(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
 def test_any_call_of_the_disk_may_fail(node: Node, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends in an error of storage with a sentence, or it goes on; no promise is broken."""
+    """The call ends in a storage error with a sentence, or work goes on; no promise is broken."""
     base, queues = node.disk, node.queues
     made = node.made
     refused = went_on = 0
@@ -94,14 +93,14 @@ def test_any_call_of_the_disk_may_fail(node: Node, code: int, monkeypatch: pytes
 
 
 def assert_says_what_to_do(error: BrokerError) -> None:
-    """A sentence with a place in it and what to do."""
+    """Require a sentence with a location and a remedy."""
     text = str(error)
     assert "; " in text, text
     assert len(text.split()) > 6, text
 
 
 def test_a_flipped_bit_is_told_or_harmless(node: Node) -> None:
-    """A start with any bit of any file flipped is refused with file and offset, or all is there."""
+    """After any bit flip a start is refused with file and offset, or all data is there."""
     rng = random.Random(5)
     node.live(rng, STEPS)
     base, queues, made = node.disk, node.queues, node.made
@@ -129,7 +128,7 @@ def test_a_flipped_bit_is_told_or_harmless(node: Node) -> None:
 
 
 def test_a_sync_that_fails_at_the_start_is_told_in_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That the folder cannot be closed either is no fault of ours, and has no traceback."""
+    """A failure to close the folder as well is no fault of the broker, and logs no traceback."""
     whole = Node(monkeypatch)
     whole.live(random.Random(0), 0)
     syncs = [at for at, (method, _) in enumerate(whole.disk.calls) if method == "sync"]

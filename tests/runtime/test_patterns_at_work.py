@@ -32,7 +32,7 @@ async def test_a_routing_key_with_many_ways_through_a_permission_is_answered(bro
 
 
 async def test_a_queue_with_many_ways_through_a_policy_is_declared(broker: Broker) -> None:
-    """Its name is a client's, the pattern an administrator's."""
+    """A client chooses the queue's name, an administrator the pattern."""
     await ask(
         broker, "set-policy", name="p", pattern=MANY_WAYS, definition={"max-length": 5}, priority=0,
         apply_to="all",
@@ -44,7 +44,7 @@ async def test_a_queue_with_many_ways_through_a_policy_is_declared(broker: Broke
 
 
 def old_definitions() -> dict[str, Any]:
-    """From a broker that knew no better: a pattern of each kind that could take for ever."""
+    """An older broker accepted these: each kind of pattern, with unbounded search time."""
     return {
         "users": [{"name": "u", "password": "secret", "tags": []}],
         "vhosts": [{"name": "/"}],
@@ -68,7 +68,7 @@ def old_definitions() -> dict[str, Any]:
 async def test_definitions_from_before_are_loaded_and_their_hopeless_patterns_told(
     tmp_path: Path, log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each start, also from the data folder: such a pattern allows nothing, and no policy acts by it."""
+    """At each start, also from a data folder, the pattern allows nothing and its policy has no effect."""
     monkeypatch.setattr("amqp10broker.runtime.journal.bootstrap._log", log)
     path = tmp_path / "definitions.json"
     path.write_text(json.dumps(old_definitions()))
@@ -92,7 +92,7 @@ async def test_definitions_from_before_are_loaded_and_their_hopeless_patterns_to
 async def test_definitions_that_are_imported_tell_theirs(
     log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are taken as they are: a file of RabbitMQ is not changed by hand for this."""
+    """They are imported unchanged: a file from RabbitMQ needs no edits by hand."""
     monkeypatch.setattr("amqp10broker.runtime.journal.bootstrap._log", log)
     async with running_broker() as broker:
         await ask(broker, "import-definitions", document=old_definitions())
@@ -100,7 +100,7 @@ async def test_definitions_that_are_imported_tell_theirs(
 
 
 async def test_a_users_name_that_spoils_a_pattern_allows_nothing(broker: Broker) -> None:
-    """In a class it may make a range that runs backwards: 403, and not a fault in the broker."""
+    """In a class it may make a reversed range: the result is 403, not a fault in the broker."""
     permission = TopicPermission("[z-{username}]")
     set_topic_permission(broker.catalog, "guest", "/", "amq.topic", permission)
     client = await connect091(broker).open()

@@ -44,7 +44,7 @@ def connection() -> tuple[socket.socket, socket.socket]:
 
 
 async def test_a_frame_goes_out_before_any_other_task_runs() -> None:
-    """There is no turn of the writing task between, as long as the socket takes all."""
+    """The writing task takes no turn in between as long as the socket accepts everything."""
     ours, theirs = connection()
     with theirs:
         link = PeerLink(SocketTransport(ours), HELLO, b"", lambda link, frames: None)
@@ -58,7 +58,7 @@ async def test_a_frame_goes_out_before_any_other_task_runs() -> None:
 async def test_of_many_frames_at_once_the_first_goes_alone_and_the_others_together(
     mock_clock: MockClock,
 ) -> None:
-    """Hundreds of groups that have something to say in one turn of the loop do not make as many calls."""
+    """Hundreds of groups that send in one turn of the loop do not cause as many system calls."""
     ours, theirs = connection()
     counted = Counted(ours)
     link = PeerLink(counted, HELLO, b"", lambda link, frames: None)
@@ -84,7 +84,7 @@ async def test_of_many_frames_at_once_the_first_goes_alone_and_the_others_togeth
 
 
 async def test_all_that_many_groups_ask_a_node_for_in_one_step_is_one_frame() -> None:
-    """With a frame for each of thousands of elections, frames cost more than the elections."""
+    """With one frame for each of thousands of elections, frames would cost more than the elections."""
     ours, theirs = memory_stream_pair()
     link = PeerLink(ours, HELLO, b"", lambda link, frames: None)
     now_ms = 0
@@ -108,7 +108,7 @@ async def test_all_that_many_groups_ask_a_node_for_in_one_step_is_one_frame() ->
 
 
 async def test_what_the_socket_does_not_take_goes_before_all_that_is_put_later() -> None:
-    """Also before what goes first: a frame of which a part is sent must be ended."""
+    """It also precedes priority frames: a frame that is partly sent must be completed."""
     ours, theirs = connection()
     link = PeerLink(SocketTransport(ours), HELLO, b"", lambda link, frames: None)
     large = bytes(LARGE)
@@ -130,7 +130,7 @@ async def test_what_the_socket_does_not_take_goes_before_all_that_is_put_later()
 
 
 async def test_of_many_frames_in_one_read_others_have_their_turn_between() -> None:
-    """Thousands of groups that elect must not hold heartbeats up."""
+    """Elections of thousands of groups must not hold heartbeats up."""
     ours, theirs = connection()
     count = 2 * FRAMES_A_TURN + 1
     sizes: list[int] = []

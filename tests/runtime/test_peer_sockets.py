@@ -50,7 +50,6 @@ class SocketNode(Node):
 
 @asynccontextmanager
 async def nodes(*wires: Wires | None) -> AsyncIterator[list[SocketNode]]:
-    """So many nodes, which do not know each other."""
     made = []
     for at, each in enumerate(wires):
         (port,) = await open_sockets("127.0.0.1", 0)
@@ -110,7 +109,7 @@ async def test_nodes_find_each_other_on_this_machine_without_tls() -> None:
 
 
 async def test_nodes_speak_tls_with_certificates_both_ways(certificates: Certificates) -> None:
-    """N5; names in certificates do not matter."""
+    """N5: names in certificates do not matter."""
     async with nodes(*[Wires(tls_of(certificates, name)) for name in "ab"]) as (a, b):
         a.meet(b)
         await a.until("heard", 2, 1)
@@ -122,7 +121,7 @@ async def test_nodes_speak_tls_with_certificates_both_ways(certificates: Certifi
 async def test_certificate_of_a_stranger_is_refused_before_anything_is_said(
     certificates: Certificates, complaints: LogRecorder
 ) -> None:
-    """N5; both sides' logs say so."""
+    """N5: both logs report it."""
     good, bad = Wires(tls_of(certificates, "a")), Wires(tls_of(certificates, "x", trusted=False))
     async with nodes(good, bad) as (a, b):
         for asks, asked in ((a, b), (b, a)):
@@ -142,7 +141,7 @@ async def test_node_without_tls_is_refused_where_tls_is_spoken(certificates: Cer
 
 
 async def test_one_that_stands_between_two_tls_connections_is_found(certificates: Certificates) -> None:
-    """It has a certificate that is trusted, and passes on what each side says; but not the secret."""
+    """It has a trusted certificate and relays the messages of both sides, but lacks the secret."""
     between = Wires(tls_of(certificates, "between"))
     async with nodes(*[Wires(tls_of(certificates, name)) for name in "ab"]) as (a, b):
         (port,) = await open_sockets("127.0.0.1", 0)
@@ -187,7 +186,7 @@ async def test_another_machine_is_not_spoken_to_in_the_clear(dials: bool) -> Non
 
 
 async def test_cluster_port_is_20000_above() -> None:
-    """N6, and it is refused with what to do."""
+    """N6: the refusal has a remedy."""
     (amqp,) = await open_sockets("127.0.0.1", 0)
     with amqp:
         amqp.listen()
@@ -204,7 +203,7 @@ async def test_cluster_port_is_20000_above() -> None:
 
 
 async def test_all_addresses_in_the_clear_are_refused() -> None:
-    """A clear line when the node starts, not a connection that never comes."""
+    """The node's start is refused with a clear line, instead of a connection that never comes."""
     with pytest.raises(ConfigError, match=r"on 0.0.0.0 is not on this machine.*cluster_plaintext = true"):
         await bind_cluster(Config(host="0.0.0.0", node_name="a", cluster_port=1), 5672)
     config = Config(host="0.0.0.0", node_name="a", cluster_port=free_ports(1), cluster_plaintext=True)
@@ -220,7 +219,6 @@ async def connect(node: SocketNode) -> trio.SocketStream:
 
 
 async def closed(stream: trio.SocketStream) -> None:
-    """Wait until the other side is done with it."""
     try:
         while await stream.receive_some(65_536):
             pass
@@ -229,7 +227,6 @@ async def closed(stream: trio.SocketStream) -> None:
 
 
 async def test_stranger_that_says_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In time; and its place is free again."""
     monkeypatch.setattr("amqp10broker.runtime.cluster.peer_link.GREETING_S", 0.01)
     async with nodes(None) as (a,):
         async with AsyncExitStack() as stack:
@@ -241,7 +238,7 @@ async def test_stranger_that_says_nothing_is_hung_up_on(monkeypatch: pytest.Monk
 
 
 async def test_few_strangers_of_one_address_are_listened_to() -> None:
-    """Others are closed as they come; a node gets in as soon as one of them has gone."""
+    """Others are closed when accepted; a node gets in as soon as one stranger has gone."""
     async with nodes(None, None) as (a, b):
         a.answers["probe"] = {}
         async with AsyncExitStack() as stack:
@@ -270,7 +267,7 @@ async def test_nodes_that_are_known_are_not_strangers() -> None:
 @settings(max_examples=30)
 @given(st.lists(st.binary(min_size=1, max_size=2_000), min_size=1, max_size=4))
 def test_random_bytes_get_no_further_than_the_greeting(sent: list[bytes]) -> None:
-    """The connection ends, nobody is told anything, and the port goes on."""
+    """The connection ends, no node gets a message, and the port goes on."""
 
     async def run() -> None:
         async with nodes(None, None) as (a, b):
@@ -290,7 +287,7 @@ def test_random_bytes_get_no_further_than_the_greeting(sent: list[bytes]) -> Non
 
 
 async def test_port_connected_to_itself_is_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A free port in the range of outgoing ones may be met so; the connection would keep the port taken."""
+    """A free port in the range of outgoing ones may do so; the connection would keep the port taken."""
     (port,) = await open_sockets("127.0.0.1", 0)
     address = port.getsockname()
     port.close()
@@ -308,7 +305,6 @@ async def test_port_connected_to_itself_is_nobody(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_mutual_tls_names_its_settings(certificates: Certificates, tmp_path: Path) -> None:
-    """A file that is missing, or none."""
     certificate, key = certificates.client("a")
     cases: list[tuple[Callable[[], MutualTls], str]] = [
         (lambda: mutual(certificate, key, None), "cluster_tls_ca_file is not given"),

@@ -38,7 +38,7 @@ async def frames_come(node: Node, purpose: ConnectionPurpose, count: int) -> Non
 
 
 async def test_three_nodes_find_each_other(network: Network) -> None:
-    """Each is suspected until it is heard, and every pair has a connection for each purpose."""
+    """Each is suspected until its first heartbeat; each pair has a connection for each purpose."""
     nodes = [Node(network, number, name) for number, name in ((1, "a"), (2, "b"), (3, "c"))]
     async with running(*nodes):
         assert nodes[0].log[:2] == [("suspected", 2), ("suspected", 3)]
@@ -51,7 +51,7 @@ async def test_three_nodes_find_each_other(network: Network) -> None:
 
 
 async def test_nodes_that_find_each_other_do_not_lose_each_other_at_once(network: Network) -> None:
-    """Heartbeats of one wake come in the order of their making: the first hears nobody yet."""
+    """Heartbeats of one wake come in the order of creation: the first one lists no live nodes yet."""
     for delay_s in (0.0, 0.001, 0.03):
         network.slow = {("a", "b"): delay_s, ("b", "a"): delay_s}
         a, b = Node(network, 1, "a"), Node(network, 2, "b")
@@ -63,7 +63,7 @@ async def test_nodes_that_find_each_other_do_not_lose_each_other_at_once(network
 
 
 async def test_node_that_comes_later_is_found(network: Network) -> None:
-    """The one with the lower number tries at least once a second."""
+    """The node with the lower number tries at least once a second."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, acquainted=False) as nursery:
         a.know(b)
@@ -76,7 +76,7 @@ async def test_node_that_comes_later_is_found(network: Network) -> None:
 
 
 async def test_frames_come_in_order_and_only_their_own(network: Network) -> None:
-    """What was sent in one wake comes in one read; heartbeats are not among it."""
+    """Frames sent in one wake come in one read; heartbeats are not among them."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b):
         await connected(b, a)
@@ -108,7 +108,7 @@ async def test_nothing_is_sent_to_a_node_that_is_not_connected(network: Network)
 
 
 async def test_silence_is_suspicion_after_a_second(network: Network) -> None:
-    """On both sides of a cut, a second after the last heartbeat; it is undone when the cut is mended."""
+    """Both sides of a cut suspect a second after the last heartbeat, until the cut is mended."""
     async with two_nodes(network) as (a, b):
         network.cut("a", "b")
         began = trio.current_time()
@@ -134,7 +134,6 @@ async def test_suspicion_time_is_a_setting(network: Network) -> None:
 
 
 async def test_reset_is_suspicion_at_once(network: Network) -> None:
-    """And the connection is made anew at once."""
     async with two_nodes(network) as (a, b):
         await trio.sleep(5)
         began = trio.current_time()
@@ -147,7 +146,7 @@ async def test_reset_is_suspicion_at_once(network: Network) -> None:
 
 
 async def test_new_start_is_suspected_and_then_heard(network: Network) -> None:
-    """Old connections are told to be gone before the new ones are there."""
+    """Old connections are reported as gone before the new ones exist."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b) as nursery:
         await all_hear_all(a, b)
@@ -179,7 +178,7 @@ async def test_wrong_secret_is_logged_on_both_sides(network: Network, complaints
 
 
 async def test_another_node_at_the_address_is_named(network: Network, complaints: LogRecorder) -> None:
-    """A list of nodes with two addresses exchanged."""
+    """The list of nodes has two addresses exchanged."""
     a, b, c = Node(network, 1, "a"), Node(network, 2, "b"), Node(network, 3, "c")
     async with running(a, b, c, acquainted=False):
         a.peers.know(2, "b", ("c", 1))
@@ -213,7 +212,7 @@ def b_order(node: Node) -> list[ConnectionPurpose]:
 
 
 async def test_second_connection_takes_the_place_of_the_first_when_it_is_proved(network: Network) -> None:
-    """Not before: a stranger that dials ends nothing."""
+    """An unproved connection from a stranger ends nothing."""
     async with two_nodes(network) as (a, b):
         await trio.sleep(5)
         b.log.clear()
@@ -236,7 +235,7 @@ async def test_second_connection_takes_the_place_of_the_first_when_it_is_proved(
 
 
 async def test_messages_of_groups_are_dropped_when_too_many_wait(network: Network) -> None:
-    """`raft` sends them again; heartbeats are before what waits."""
+    """`raft` sends them again; heartbeats precede the waiting ones."""
     async with two_nodes(network) as (a, b):
         network.cut("a", "b", both=False)
         piece = bytes(1024 * 1024)
@@ -291,7 +290,7 @@ async def test_heartbeats_are_not_behind_letters_and_states(network: Network) ->
 
 
 async def test_slow_disk_hands_over_and_a_hung_one_is_silence(network: Network) -> None:
-    """Told once each; it comes back with its disk. Nothing is disconnected."""
+    """Each is reported once; the node comes back with its disk. Nothing is disconnected."""
     async with two_nodes(network) as (a, b):
         b.unsynced = HAND_OVER_MS
         await b.until("hand over")
@@ -310,7 +309,7 @@ async def test_slow_disk_hands_over_and_a_hung_one_is_silence(network: Network) 
 
 
 async def test_clocks_are_compared_with_the_facts_and_each_minute(network: Network) -> None:
-    """Before a node counts as alive, each of the two knows by how much the other's clock is ahead."""
+    """Before a node counts as alive, both nodes have measured how far the other's clock is ahead."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     b.skew_ms = 7_200_000
     async with running(a, b):
@@ -326,7 +325,7 @@ async def test_clocks_are_compared_with_the_facts_and_each_minute(network: Netwo
 
 
 async def test_a_heartbeat_that_is_late_is_not_taken_for_a_wrong_clock(network: Network) -> None:
-    """Of a busy node heartbeats are worked off late: the round trip bounds what is known of its clock."""
+    """A busy node handles heartbeats late: the round trip bounds the error of its clock's offset."""
     a, b = (Node(network, number, name, suspect_ms=300_000) for number, name in ((1, "a"), (2, "b")))
     async with running(a, b):
         network.slow["a", "b"] = network.slow["b", "a"] = 0.3
@@ -363,7 +362,6 @@ async def test_facts_are_told_when_they_change_and_on_each_connection(network: N
 
 
 async def test_question_is_answered_or_refused_as_there(network: Network) -> None:
-    """A refusal is of the class that was raised."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     b.answers["status"] = {"queues": 3}
     b.answers["queue"] = NotFound("queue 'q'", "there is no queue 'q'")
@@ -411,7 +409,7 @@ async def test_question_ends_with_its_connection(network: Network) -> None:
 
 
 async def test_node_without_a_cluster_may_ask(network: Network) -> None:
-    """And is told that it has no number; whom it asks may be a member, or not yet either."""
+    """It gets the answer that it has no number; the other node may be a member or not yet."""
     a, new = Node(network, 1, "a"), Node(network, 0, "new")
     a.answers["join"] = {"number": 2}
     new.answers["probe"] = {"cluster": ""}
@@ -423,7 +421,6 @@ async def test_node_without_a_cluster_may_ask(network: Network) -> None:
 
 
 async def test_node_that_has_joined_is_connected_under_its_number(network: Network) -> None:
-    """Its identity is set, then it knows the others."""
     a, new = Node(network, 1, "a"), Node(network, 0, "new")
     async with running(a, new, acquainted=False):
         a.peers.know(2, "new", ("new", 1))
@@ -434,7 +431,6 @@ async def test_node_that_has_joined_is_connected_under_its_number(network: Netwo
 
 
 async def test_question_to_an_address_says_why_it_fails(network: Network) -> None:
-    """Nobody there; a wrong secret; not admitted; the own address; no answer; a refusal."""
     a, b = Node(network, 1, "a"), Node(network, 0, "b")
     wrong = Node(network, 3, "c", secret=b"another")
     a.answers["no"] = NotFound("x", "there is none")
@@ -467,7 +463,7 @@ async def test_question_to_an_address_says_why_it_fails(network: Network) -> Non
 async def test_bytes_that_cannot_be_understood_end_one_connection(
     network: Network, complaints: LogRecorder, sent: bytes
 ) -> None:
-    """The others stay, and it is made anew."""
+    """The others stay, and a new one replaces it."""
     async with two_nodes(network) as (a, b):
         await trio.sleep(2)
         b.log.clear()

@@ -20,7 +20,7 @@ from tests.support.trioclient import connect, queue_counts, running_broker, sett
 
 
 async def test_open_begin_attach_and_transfer_in_one_write_are_all_answered(broker: Broker) -> None:
-    """A client may send everything before it has read anything: nothing is lost, order is kept."""
+    """A client may send everything before it reads: nothing is lost, and order is kept."""
     client = connect(broker)
     await client.send(
         login(), open_frame(), begin(), attach_sender(0, "q"), transfer(0, 0, b"one"), transfer(0, 1, b"two")
@@ -53,7 +53,7 @@ async def test_flow_and_lost_connection_in_one_write_do_not_double_messages(brok
 
 
 async def test_nothing_is_written_behind_the_end_of_a_session(log: LogRecorder) -> None:
-    """A window violated by a run of which each message has an outcome at once: no frame follows end."""
+    """A run with an immediate outcome for each message violates a window: no frame follows end."""
     async with running_broker() as broker:
         client = await connect(broker).open()
         await client.send(attach_sender(0, "q", target=performatives.Target(address=None)))

@@ -33,7 +33,7 @@ class Publisher:
         self.grants: list[int] = []
 
     async def hear(self, seconds: float = MOMENT_S) -> list[type]:
-        """Take what comes; the kinds of frames in order, without those that open the session's window."""
+        """Return the kinds of arriving frames in order, without those that open the session's window."""
         kinds: list[type] = []
         for got in await self.client.idle(seconds):
             body = got.body
@@ -67,7 +67,7 @@ async def attached(client: Client) -> Publisher:
 
 @pytest.mark.parametrize("at_once", [1, 10, HALF - 1, HALF, LIMIT])
 async def test_who_is_confirmed_at_once_always_has_half_of_its_credit(broker: Broker, at_once: int) -> None:
-    """Whatever it sends in one write, a grant counts from the half of the last one."""
+    """However much it sends in one write, a grant counts from the half of the last one."""
     publisher = await attached(await connect(broker).open())
     least = LIMIT
     while publisher.sent < 12 * LIMIT:
@@ -80,7 +80,8 @@ async def test_who_is_confirmed_at_once_always_has_half_of_its_credit(broker: Br
 
 async def test_the_grant_does_not_wait_for_the_confirm() -> None:
     """With confirms 5 ms late it comes with the 85th transfer, which leaves 85; with all 170 unconfirmed
-    there is no other, and the next one goes out with the confirms, behind them."""
+    there is no other grant, and the next one follows the confirms.
+    """
     slow = FaultInjection(confirm_delay_ms=(("q", 5),))
     async with running_broker(test_mode=True, fault_injection=slow) as broker:
         publisher = await attached(await connect(broker).open())

@@ -28,7 +28,7 @@ MESSAGE = (make_head(None, None, "", "q"), b"a")
 async def test_messages_that_a_broken_queue_did_not_take_are_rejected(
     log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Precondition-failed `queue 'q' is unavailable`, then the link to the queue ends."""
+    """The error is precondition-failed `queue 'q' is unavailable`; then the link ends."""
     async with running_broker() as broker:
         declare(broker.catalog, "/", "q")
         client = await connect(broker).open()
@@ -50,7 +50,7 @@ KINDS: dict[str, type[QueueMachine]] = {"classic": ClassicQueue, "quorum": Quoru
 
 
 def break_at_publish(patch: pytest.MonkeyPatch, kind: str) -> None:
-    """The next publish, and each after it, meets a fault; what is too late is answered."""
+    """The next publish and each later one meets a fault; late requests get an answer."""
     owner = KINDS[kind]
     sound = owner.apply
 
@@ -77,7 +77,7 @@ def break_at_publish(patch: pytest.MonkeyPatch, kind: str) -> None:
 async def test_what_becomes_of_a_queue_that_fails(
     kind: str, kept: bool, becomes: str, log: LogRecorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Who publishes hears that it failed, whatever becomes of it; another queue does not notice."""
+    """Publishers get the failure, whatever becomes of the queue; another queue is unaffected."""
     settings = {"data_dir": str(tmp_path / "data")} if kept else {}
     async with running_broker(**settings) as broker:
         queue, _ = declare(broker.catalog, "/", "q", durable=True, arguments={"x-queue-type": kind})

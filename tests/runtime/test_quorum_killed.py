@@ -27,7 +27,7 @@ class Killed:
         return str(self._path / f"life{self._life}")
 
     def kill(self) -> None:
-        """What is on the disk now is where the next life begins."""
+        """The next life begins with the present content of the disk."""
         before = self.folder
         self._life += 1
         shutil.copytree(before, self.folder)
@@ -39,7 +39,7 @@ def lives(tmp_path: Path) -> Killed:
 
 
 async def test_a_session_is_not_taken_for_one_of_the_life_before(lives: Killed) -> None:
-    """It is as many sessions after its start as that one was, and the start has a number of its own."""
+    """Both have the same count of sessions since the start, but each start has a number of its own."""
     async with broker_on(lives.folder) as broker:
         before = queue_of(broker, kind="quorum")
         before.publish(0, 1)
@@ -90,7 +90,7 @@ async def test_what_dies_of_the_kill_is_dead_lettered_though_nobody_asks_the_que
 
 
 async def test_a_queue_whose_end_the_catalog_does_not_know_is_gone(lives: Killed) -> None:
-    """Journal and catalog are synced together; power may go when only one of them is on the disk."""
+    """Journal and catalog are synced together; power may fail with only one of them on the disk."""
     async with broker_on(lives.folder) as broker:
         client = queue_of(broker, kind="quorum")
         client.publish(1)

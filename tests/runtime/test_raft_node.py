@@ -19,7 +19,7 @@ BROKEN = StorageFailed("journal", "cannot be written", "look at the disk")
 
 @pytest.mark.parametrize("due_ms", [4031, 4035, 8033])
 async def test_a_turn_is_given_when_its_millisecond_has_come(due_ms: int) -> None:
-    """Seconds as a float may fall short of it: the task waits, and does not turn in a circle."""
+    """Seconds as a float may fall short of it: the task waits, without a busy loop."""
     looks = 0
 
     def deadline() -> int | None:
@@ -48,7 +48,7 @@ async def test_an_error_of_the_disk_in_a_turn_is_told() -> None:
 
 @pytest.mark.parametrize("event", ["frames", "suspected", "heard"])
 def test_a_disk_that_fails_while_other_nodes_are_heard_stops_the_broker(event: str) -> None:
-    """The connection is not blamed for it: a group whose write is lost would wait for ever."""
+    """The connection is not blamed for it: a group with a lost write would wait for ever."""
 
     def fails(*_: Any) -> None:
         raise BROKEN

@@ -78,7 +78,7 @@ class Helper:
         return {"ready": True, "run_id": run_id, "number": number}
 
     async def send(self, kind: int, payload: bytes, dropped: int = 0) -> None:
-        """As the process: a sender that is cancelled meanwhile leaves its frame to the next one."""
+        """As in the real process, a cancelled sender leaves its frame to the next sender."""
         self._unsent.append((kind, payload, dropped))
         await self.run_inline.wait()
         await trio.lowlevel.checkpoint()
@@ -129,7 +129,7 @@ class Helper:
         return [LinkName(**link) for note in notes for link in note.get("links", [])]
 
     def protocols(self) -> list[list[str] | None]:
-        """Of each run, what was noted of its connections last."""
+        """Return the last note of the connections of each run."""
         found: list[list[str] | None] = [None]
         for kind, payload, _ in self.frames:
             if kind == RUN:
@@ -159,7 +159,7 @@ async def record(broker: Broker, every_ms: int = 50, run_id: str | None = "r") -
 
 
 async def looked(broker: Broker) -> None:
-    """Wait until everything was looked at once more. How long that takes depends on how long looks take."""
+    """Wait for one more complete look at everything. Its duration depends on the duration of looks."""
     recorder = broker.recordings.recorder
     looks = recorder._looks
     enough = looks.count + 2  # the first may be under way
@@ -168,7 +168,6 @@ async def looked(broker: Broker) -> None:
 
 
 async def publisher(broker: Broker) -> Any:
-    """A client with a link to publish to q."""
     client = await connect(broker).open()
     await client.call(Attach, attach_sender(0, "/queues/q"))
     await client.idle()
@@ -185,7 +184,6 @@ def declare(broker: Broker, name: str = "q") -> None:
 
 
 async def connect091(broker: Broker) -> Client091:
-    """A client of AMQP 0-9-1 whose socket takes a lot."""
     return await trioclient091.connect091(broker, pair=partial(pipe_pair, 10_000_000)).open()
 
 
@@ -193,7 +191,7 @@ async def connect091(broker: Broker) -> Client091:
 
 
 async def test_a_session_is_told_from_the_beginning_of_the_recording(helper: Helper) -> None:
-    """What it did before does not count; a later one counts whole, also if it ends before a look."""
+    """Earlier work does not count; a later session counts whole, even if it ends before a look."""
     async with running_broker() as broker:
         declare(broker)
         early = await publisher(broker)
@@ -228,7 +226,7 @@ async def test_nobody_is_observed_after_the_end(broker: Broker, helper: Helper) 
 
 
 async def test_queues_are_numbered_and_named(helper: Helper) -> None:
-    """And told as long as they are there."""
+    """They are listed as long as they exist."""
     async with running_broker() as broker:
         declare(broker, "a")
         await record(broker, 50)
@@ -245,7 +243,7 @@ async def test_queues_are_numbered_and_named(helper: Helper) -> None:
 async def test_no_more_links_are_named_than_there_is_room_for(
     helper: Helper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that attaches and detaches for ever fills no disk with names."""
+    """A client that attaches and detaches for ever does not fill the disk with names."""
     monkeypatch.setattr(recorder, "LINKS_NAMED_MAX", 2)
     async with running_broker() as broker:
         declare(broker)
@@ -259,7 +257,7 @@ async def test_no_more_links_are_named_than_there_is_room_for(
 
 
 async def test_the_run_begins_when_the_helper_is_there(helper: Helper) -> None:
-    """What it took to start is not part of the run."""
+    """The helper's start time is not part of the run."""
     async with running_broker() as broker:
         await record(broker, 50)
         status = document(broker.recordings.view())
@@ -270,7 +268,7 @@ async def test_the_run_begins_when_the_helper_is_there(helper: Helper) -> None:
 
 
 async def test_a_reader_that_stands_still_is_told(helper: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AMQP 0-9-1: from the moment it stops to the one it goes on, of the channel that it waits for."""
+    """AMQP 0-9-1: the entry covers the time from stop to resumption and names the awaited channel."""
     async with running_broker() as broker:
         client = await connect091(broker)
         await client.call(1, QueueDeclare("q", durable=True), QueueDeclareOk)
@@ -303,7 +301,7 @@ async def test_a_reader_that_stands_still_is_told(helper: Helper, monkeypatch: p
 
 
 async def test_an_alarm_stops_a_reader_too(helper: Helper) -> None:
-    """Of connections of AMQP 0-9-1 that have published since."""
+    """It stops AMQP 0-9-1 connections that have published since."""
     async with running_broker() as broker:
         client = await connect091(broker)
         await client.call(1, QueueDeclare("q", durable=True), QueueDeclareOk)
@@ -319,7 +317,7 @@ async def test_an_alarm_stops_a_reader_too(helper: Helper) -> None:
 async def test_a_channel_that_ends_during_a_look_is_not_probed(
     broker: Broker, helper: Helper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its parts are gone when the reader that waited for its credit tells it of one more wake."""
+    """Its parts are gone when the reader that waited for its credit reports one more wake."""
     client = await connect091(broker)
     monkeypatch.setattr(flow_sampler, "TURN_NS", 0)
     await record(broker, 50)
@@ -351,7 +349,7 @@ async def test_a_channel_that_ends_during_a_look_is_not_probed(
 async def test_a_helper_that_does_not_follow_costs_events_and_nothing_else(
     helper: Helper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients are served; what did not fit is counted, told in the file, and shown."""
+    """Clients are served; dropped events are counted, noted in the file, and shown."""
     monkeypatch.setattr(recorder, "EventRing", lambda: EventRing(16))
     async with running_broker() as broker:
         declare(broker)
@@ -377,7 +375,7 @@ async def test_a_helper_that_does_not_follow_costs_events_and_nothing_else(
 async def test_a_look_that_takes_long_is_not_repeated_soon(
     helper: Helper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fiftieth of the time at most."""
+    """Looks take at most 2 % of the time."""
     began: list[float] = []
 
     async def look(self: FlowSampler) -> None:
@@ -396,7 +394,7 @@ async def test_a_look_that_takes_long_is_not_repeated_soon(
 async def test_runs_that_follow_each_other_faster_than_they_are_written_lose_events(
     helper: Helper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What waits for the helper is bounded, whatever an operator does."""
+    """The backlog for the helper is bounded, whatever an operator does."""
     monkeypatch.setattr(recorder, "BACKLOG_BYTES_MAX", 2_000)
     async with running_broker() as broker:
         declare(broker)
@@ -429,7 +427,7 @@ async def test_runs_that_follow_each_other_faster_than_they_are_written_lose_eve
 
 
 async def test_another_setting_begins_another_run(helper: Helper) -> None:
-    """What happened before it is of the first run; the next one's name is the given one with a number."""
+    """Earlier events belong to the first run; the next one has the given name with a number."""
     async with running_broker() as broker:
         declare(broker)
         await record(broker, 1000)
@@ -449,7 +447,7 @@ async def test_another_setting_begins_another_run(helper: Helper) -> None:
 
 
 async def test_a_repetition_is_one_of_the_same_configuration(helper: Helper) -> None:
-    """As benchmarks count them; runs of others do not count."""
+    """Benchmarks count repetitions so; runs of others do not count."""
     async with running_broker() as broker:
         await record(broker)
         for credit in (99, 256, 99, 99):
@@ -462,7 +460,7 @@ async def test_a_repetition_is_one_of_the_same_configuration(helper: Helper) -> 
 async def test_a_setting_is_not_changed_if_the_next_run_cannot_be(
     helper: Helper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is half done: the row of the run would say what does not hold."""
+    """Nothing is half done: otherwise the row of the run would be false."""
     async with running_broker() as broker:
         await record(broker)
         under_way = broker.recordings.recorder
@@ -480,7 +478,7 @@ async def test_a_setting_is_not_changed_if_the_next_run_cannot_be(
 
 
 async def test_what_the_connections_speak_is_noted(helper: Helper) -> None:
-    """Of each run, also of those who are gone before a look, and those who were there before."""
+    """Each run has them, also for connections that end before a look or precede the run."""
     async with running_broker() as broker:
         declare(broker)
         await record(broker, 1000)
@@ -502,7 +500,7 @@ async def test_what_the_connections_speak_is_noted(helper: Helper) -> None:
 
 
 async def test_the_recording_of_the_configuration_ends_with_the_broker(helper: Helper) -> None:
-    """After the connections: what they did last is told."""
+    """It ends after the connections, so their last events are in it."""
     async with running_broker(record=FOLDER, record_every=50, record_run="r") as broker:
         declare(broker)
         client = await publisher(broker)
@@ -515,7 +513,6 @@ async def test_the_recording_of_the_configuration_ends_with_the_broker(helper: H
 async def test_a_helper_that_fails_ends_the_recording_only(
     broker: Broker, helper: Helper, rec_log: LogRecorder, how: str
 ) -> None:
-    """One entry in the log; another recording may begin."""
     declare(broker)
     client = await publisher(broker)
     await record(broker)
@@ -548,7 +545,7 @@ async def test_a_helper_that_fails_ends_the_recording_only(
 async def test_a_fault_of_ours_ends_the_recording_only(
     helper: Helper, rec_log: LogRecorder, monkeypatch: pytest.MonkeyPatch, seldom: bool
 ) -> None:
-    """In an observer, at a wake or in a look: clients do not notice."""
+    """The fault may be in an observer, at a wake or in a look: clients are unaffected."""
 
     def fail(*arguments: Any, **named: Any) -> None:
         raise ZeroDivisionError("planted")
@@ -571,7 +568,7 @@ async def test_a_fault_of_ours_ends_the_recording_only(
 
 
 async def test_one_recording_at_a_time(helper: Helper) -> None:
-    """Also if two begin at the same moment."""
+    """Two may begin at the same moment."""
     refused: list[str] = []
 
     async def start(broker: Broker) -> None:
@@ -591,7 +588,7 @@ async def test_one_recording_at_a_time(helper: Helper) -> None:
 
 @pytest.mark.real_clock
 async def test_who_is_cancelled_while_sending_leaves_no_half_frame() -> None:
-    """The next who sends goes on where it stopped."""
+    """The next sender continues where it stopped."""
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)  # a machine's own may be of megabytes
     ours.setblocking(False)

@@ -120,7 +120,6 @@ class Cluster:
         self.session: commands.ReplyTo = self.reply_registry[2].open("session 1", self.box)
 
     async def settle(self) -> list[commands.Effect]:
-        """Let the queue work off what it has; what the session heard."""
         for _ in range(10):
             await trio.lowlevel.checkpoint()
         return self.box.take()

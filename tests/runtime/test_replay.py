@@ -31,7 +31,7 @@ def script_of(path: Path) -> Script:
 
 
 async def recorded(scene: Scene, path: Path, *queues: dict[str, Any], **settings: Any) -> Script:
-    """What clients do with a broker, as a recording of it says."""
+    """Record a scene of clients with a broker; return the script."""
     async with running_broker(**settings) as broker:
         for queue in queues:
             await ask(broker, "declare-queue", **queue)
@@ -43,7 +43,7 @@ async def recorded(scene: Scene, path: Path, *queues: dict[str, Any], **settings
 
 
 async def played(script: Script, broker: Broker, **given: Any) -> list[str]:
-    """What came otherwise, when a recording is played to a broker."""
+    """Play a recording to a broker; return the differences."""
     left_out: list[str] = given.pop("left_out", [])
     replay = Replay(script, given.pop("login", ReplayLogin("guest", "guest")), **{"fast": True, **given})
     async with trio.open_nursery() as nursery:
@@ -74,7 +74,6 @@ async def played(script: Script, broker: Broker, **given: Any) -> list[str]:
 
 
 async def read(replay: Replay, player: Player, stream: Any) -> None:
-    """Bytes of the broker, until there are no more."""
     while True:
         try:
             data = await stream.receive_some(65_536)
@@ -87,7 +86,7 @@ async def read(replay: Replay, player: Player, stream: Any) -> None:
 
 
 async def again(script: Script, *queues: dict[str, Any], **settings: Any) -> list[str]:
-    """What came otherwise with a broker that is new and has these queues."""
+    """Play it to a new broker with these queues; return the differences."""
     async with running_broker(**settings) as broker:
         for queue in queues:
             await ask(broker, "declare-queue", **queue)
@@ -98,7 +97,6 @@ Q = {"name": "q"}
 
 
 async def sends_and_receives(broker: Broker) -> None:
-    """Messages of one frame and of several, taken and settled out of order, in the end a close."""
     client = await connect(broker).open()
     await client.call(amqp10.Flow, raw.attach_sender(0, "/queues/q"))
     whole = b"".join(raw.pieces(0, 3, b"x" * 5000, 1000))
@@ -116,7 +114,6 @@ async def sends_and_receives(broker: Broker) -> None:
 
 
 async def test_against_a_broker_like_the_recorded_one_nothing_differs(tmp_path: Path) -> None:
-    """All messages are there, and all are settled in the end."""
     script = await recorded(sends_and_receives, tmp_path / "f", Q)
     async with running_broker() as broker:
         await ask(broker, "declare-queue", **Q)
@@ -128,8 +125,6 @@ async def test_against_a_broker_like_the_recorded_one_nothing_differs(tmp_path: 
 
 
 async def test_a_recording_takes_as_long_as_it_took(tmp_path: Path) -> None:
-    """And with `fast` as long as it needs to."""
-
     async def slow(broker: Broker) -> None:
         client = await connect(broker).open()
         await client.call(amqp10.Close, raw.frame(0, amqp10.Close()))
@@ -154,7 +149,7 @@ def later(step: Step, seconds: float) -> Step:
 
 
 async def test_a_broker_that_grants_less_is_told_of_and_gets_all_the_same(tmp_path: Path) -> None:
-    """Messages wait for its credit; frames are cut to its size."""
+    """Messages wait for the broker's credit; frames are cut to its size."""
     script = await recorded(sends_and_receives, tmp_path / "f", Q)
     (found,) = await again(script, Q, flow=FlowSettings(max_link_credit=2), max_frame_size_bytes=512)
     assert found.endswith("to /queues/q: credit 170 at first in the recording, 2 now")
@@ -162,7 +157,7 @@ async def test_a_broker_that_grants_less_is_told_of_and_gets_all_the_same(tmp_pa
 
 
 async def test_a_queue_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    """What did not come because of it is not told as well."""
+    """Its consequences are not reported as well."""
     script = await recorded(sends_and_receives, tmp_path / "f", Q)
     found = await again(script)
     assert [each.split(": ")[0] for each in found] == ["error"] * len(found)
@@ -186,7 +181,7 @@ async def test_an_outcome_that_is_another_is_told_with_its_message(tmp_path: Pat
 
 
 async def test_messages_that_do_not_come_are_missing(tmp_path: Path) -> None:
-    """Those who came before the recording are not in it."""
+    """The recording lacks earlier messages."""
     number = 5
 
     async def scene(broker: Broker) -> None:
@@ -213,7 +208,7 @@ async def test_messages_that_do_not_come_are_missing(tmp_path: Path) -> None:
 
 
 async def test_addresses_that_the_broker_chose_are_those_of_now(tmp_path: Path) -> None:
-    """A sender to a temporary queue of the recording sends to the one that was made now."""
+    """A sender to a temporary queue of the recording sends to the queue made in this run."""
 
     async def scene(broker: Broker) -> None:
         client = await connect(broker).open()
@@ -253,7 +248,6 @@ async def test_requests_to_management_are_left_out_and_said(tmp_path: Path) -> N
 
 
 async def works_091(broker: Broker) -> None:
-    """Names by the broker, confirms, returns, acknowledgements of several, gets, an error."""
     client = await connect091(broker).open()
     await client.call(1, methods.ConfirmSelect(), methods.ConfirmSelectOk)
     declared = await client.call(1, methods.QueueDeclare(), methods.QueueDeclareOk)
@@ -280,7 +274,7 @@ async def works_091(broker: Broker) -> None:
 
 
 async def test_a_client_of_amqp_091_is_played(tmp_path: Path) -> None:
-    """With the names, consumer tags and delivery-tags of now."""
+    """It uses the present names, consumer tags and delivery-tags."""
     script = await recorded(works_091, tmp_path / "f", Q)
     async with running_broker() as broker:
         await ask(broker, "declare-queue", **Q)
@@ -314,7 +308,7 @@ async def test_what_amqp_091_says_otherwise_is_told(tmp_path: Path) -> None:
 
 
 async def test_connections_keep_the_order_of_what_they_begin_and_end(tmp_path: Path) -> None:
-    """One declares, another publishes, a third takes; fast, the second would be first."""
+    """The clients declare, publish and consume; with `fast`, the publisher would be first."""
 
     async def scene(broker: Broker) -> None:
         first = await connect091(broker).open()
@@ -332,7 +326,6 @@ async def test_connections_keep_the_order_of_what_they_begin_and_end(tmp_path: P
 
 
 async def test_a_broker_that_ends_the_connection_is_told_with_its_reason(tmp_path: Path) -> None:
-    """And how much of the client was left."""
     script = await recorded(sends_and_receives, tmp_path / "f", Q)
     async with running_broker() as broker:
         (found,) = await played(script, broker, login=ReplayLogin("guest", "guest", vhost="nowhere"))
@@ -341,7 +334,7 @@ async def test_a_broker_that_ends_the_connection_is_told_with_its_reason(tmp_pat
 
 
 async def test_the_windows_of_flow_control_are_respected(tmp_path: Path) -> None:
-    """A session whose window is 1: frames go one by one, and all messages arrive."""
+    """With a session window of 1, frames go singly, and all messages arrive."""
     script = await recorded(sends_and_receives, tmp_path / "f", Q)
     found = await again(script, Q, flow=FlowSettings(max_incoming_window=1))
     assert [each.split(": ")[0] for each in found] == ["credit"]

@@ -54,7 +54,6 @@ transfer = partial(raw.transfer, raw=True)
 
 
 def properties_of(payload: bytes) -> amqp10.Properties:
-    """The properties of a delivered message, which has a header and annotations in front."""
     at = payload.index(b"\x00\x53\x73")
     found, _ = amqp10.decode_composite(payload, at)
     assert isinstance(found, amqp10.Properties)
@@ -74,7 +73,7 @@ async def refused(client: Client, attach: bytes) -> tuple[str, str]:
 
 
 async def test_the_reply_says_what_was_made(broker: Broker) -> None:
-    """Address, dynamic, and the capability, settled; each link gets a name of its own."""
+    """It has address, dynamic and capability, settled; each link gets a name of its own."""
     client = await connect(broker).open()
     await client.send(requester(), requester(1))
     first, second = await client.expect(amqp10.Attach), await client.expect(amqp10.Attach)
@@ -103,7 +102,7 @@ async def test_the_reply_says_what_was_made(broker: Broker) -> None:
     ids=str,
 )
 async def test_a_request_that_could_not_be_kept_is_refused(broker: Broker, changes: dict[str, Any]) -> None:
-    """At most once and for as long as the link lasts, or not at all."""
+    """Only at-most-once delivery for the lifetime of the link is possible."""
     client = await connect(broker).open()
     condition, text = await refused(client, requester(**changes))
     assert condition == "amqp:not-implemented"
@@ -117,7 +116,9 @@ async def test_a_request_that_could_not_be_kept_is_refused(broker: Broker, chang
 @pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "responder_attaches_queue_target")
 @pytest.mark.parametrize("fixed", [True, False], ids=["fixed target", "anonymous terminus"])
 async def test_a_reply_reaches_the_requester(broker: Broker, fixed: bool) -> None:
-    """Request through a queue, reply to the address in it; unsettled ones are accepted at once."""
+    """A request goes through a queue, its reply to the address in it; unsettled replies are accepted at
+    once.
+    """
     declare(broker.catalog, "/", "requests")
     asking, answering = await connect(broker).open(), await connect(broker).open()
     address = await attached(asking)
@@ -153,7 +154,7 @@ async def test_a_reply_reaches_the_requester(broker: Broker, fixed: bool) -> Non
 
 @pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "responder_attaches_queue_target")
 async def test_without_credit_a_reply_is_dropped(broker: Broker) -> None:
-    """It is accepted all the same; what comes after the grant is delivered, and credit counts."""
+    """It is accepted all the same; replies after the grant are delivered, and credit counts."""
     client = await connect(broker).open()
     address = await attached(client)
     await client.call(amqp10.Flow, raw.attach_sender(1, address))
@@ -168,7 +169,7 @@ async def test_without_credit_a_reply_is_dropped(broker: Broker) -> None:
 
 
 async def test_drain_is_answered(broker: Broker) -> None:
-    """There is never anything available: the credit is used up at once."""
+    """No message is ever available: the credit is used up at once."""
     client = await connect(broker).open()
     await attached(client)
     answer = await client.call(amqp10.Flow, raw.credit(0, 10, drain=True))
@@ -195,7 +196,7 @@ async def test_many_volatile_queues_in_one_session(broker: Broker) -> None:
 )
 @pytest.mark.parametrize("channel", [0, 1], ids=["same session", "another session"])
 async def test_only_the_creator_may_consume(broker: Broker, channel: int) -> None:
-    """failure_multiple_consumers_same_session_same_queue and _different_session_: the link is refused."""
+    """In failure_multiple_consumers_same_session_same_queue and _different_session_ the link is refused."""
     client = await connect(broker).open(channels=2)
     address = await attached(client)
     condition, text = await refused(client, raw.attach_receiver(1, address, channel=channel))
@@ -210,7 +211,7 @@ async def test_only_the_creator_may_consume(broker: Broker, channel: int) -> Non
 @pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "responder_attaches_queue_target")
 @pytest.mark.parametrize("way", ["detach", "end", "vanish"])
 async def test_the_queue_goes_with_its_link(broker: Broker, way: str) -> None:
-    """Who publishes to it is detached; who comes later is told that there is none."""
+    """Its publishers are detached; a later publisher gets not-found."""
     asking, answering = await connect(broker).open(), await connect(broker).open()
     address = await attached(asking)
     name = address.rpartition("/")[2]
@@ -239,7 +240,7 @@ async def test_the_queue_goes_with_its_link(broker: Broker, way: str) -> None:
 async def test_a_volatile_queue_needs_configure_and_read(
     broker: Broker, permission: Permission, text: str
 ) -> None:
-    """On its generated name; the session ends."""
+    """They apply to its generated name; the session ends."""
     client = await connect(broker).open()
     set_permission(broker.catalog, "guest", "/", permission)
     await client.send(requester())
@@ -259,7 +260,7 @@ async def test_a_volatile_queue_needs_configure_and_read(
 
 @pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "amqp_amqpl_amqp")
 async def test_a_1_0_requester_and_a_0_9_1_responder(broker: Broker) -> None:
-    """The responder sees the queue's name and replies to it by the default exchange."""
+    """The responder gets the queue's name and replies to it by the default exchange."""
     declare(broker.catalog, "/", "requests")
     asking = await connect(broker).open()
     answering = await connect091(broker).open()
@@ -292,7 +293,7 @@ async def ask091(client: Client091, body: bytes = b"request") -> None:
 @pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "amqpl_amqp_amqpl")
 @pytest.mark.parametrize("fixed", [True, False], ids=["fixed target", "anonymous terminus"])
 async def test_a_0_9_1_requester_and_a_1_0_responder(broker: Broker, fixed: bool) -> None:
-    """The responder sees an address and publishes to it."""
+    """The responder gets an address and publishes to it."""
     declare(broker.catalog, "/", "requests")
     asking = await connect091(broker).open()
     answering = await connect(broker).open()
@@ -314,7 +315,7 @@ async def test_a_0_9_1_requester_and_a_1_0_responder(broker: Broker, fixed: bool
 
 
 async def test_a_1_0_link_may_not_consume_the_replies_of_a_channel(broker: Broker) -> None:
-    """Nor may it make itself heard there once the channel is gone."""
+    """Nor may it attach there once the channel is gone."""
     declare(broker.catalog, "/", "requests")
     asking = await connect091(broker).open()
     other = await connect(broker).open()

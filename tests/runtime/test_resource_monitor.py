@@ -74,7 +74,7 @@ def meter() -> FakeMeter:
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Giving back takes no time, so the next may follow at once."""
+    """Let memory be given back without a minimum interval."""
     monkeypatch.setattr("amqp10broker.runtime.observe.resource_monitor.GIVING_BACK_SHARE", 0)
 
 
@@ -85,12 +85,12 @@ async def watched(meter: FakeMeter, **settings: Any) -> AsyncIterator[Broker]:
 
 
 def messages_of_alarms(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the watch logged: what else lives in this process may have something to say as well."""
+    """Only the monitor's own messages count: other code in this process may log as well."""
     return [record.getMessage() for record in caplog.records if record.name == "amqp10broker.alarms"]
 
 
 async def pass_time(seconds: float = 1.1) -> None:
-    """Let the watch look, and everybody hear of it."""
+    """Wait for a look of the monitor and for its effects."""
     await trio.sleep(seconds)
     await settle_down()
 
@@ -102,7 +102,7 @@ async def pass_time(seconds: float = 1.1) -> None:
     "amqp_client_SUITE", "resource_alarm_after_session_begin", "resource_alarm_before_session_begin"
 )
 async def test_memory_above_the_watermark_shuts_windows_until_it_has_fallen(meter: FakeMeter) -> None:
-    """AMQP 1.0: incoming-window 0, for sessions begun meanwhile too; 400 when there is room again."""
+    """AMQP 1.0: incoming-window is 0, for new sessions too, and 400 when there is room again."""
     async with watched(meter) as broker:
         client = await connect(broker).open()
         meter.used = 600 * MB + 1
@@ -122,7 +122,7 @@ async def test_memory_above_the_watermark_shuts_windows_until_it_has_fallen(mete
 
 
 async def test_memory_and_disk_together_and_the_last_one_lets_go(meter: FakeMeter) -> None:
-    """AMQP 0-9-1: blocked with both reasons, unblocked once."""
+    """AMQP 0-9-1: connection.blocked has both reasons; unblocked comes once."""
     async with watched(meter, disk_free_limit="1GB") as broker:
         client = await connect091(broker).open()
         meter.used, meter.free = 700 * MB, 999 * MB
@@ -144,7 +144,7 @@ async def test_memory_and_disk_together_and_the_last_one_lets_go(meter: FakeMete
 
 
 async def test_an_alarm_at_the_start_is_on_before_anybody_connects(meter: FakeMeter) -> None:
-    """What was recovered may be too much already."""
+    """The recovered data may already be too much."""
     meter.used = 700 * MB
     async with watched(meter) as broker:
         assert broker.alarms == {"memory"}
@@ -160,7 +160,7 @@ async def test_an_alarm_at_the_start_is_on_before_anybody_connects(meter: FakeMe
 async def test_it_measures_each_second_while_anybody_is_connected_and_not_otherwise(
     meter: FakeMeter, over_http: bool
 ) -> None:
-    """An idle broker sleeps; who connects wakes it. What clients of HTTP send takes memory before a login."""
+    """An idle broker sleeps; a connection wakes it. HTTP requests take memory before a login."""
     async with watched(meter) as broker:
         await pass_time(1_000)
         assert meter.asked == 1
@@ -194,7 +194,7 @@ async def test_it_measures_ten_times_as_often_near_a_limit(meter: FakeMeter) -> 
 async def test_what_is_only_held_free_is_given_back_before_anybody_is_held(
     meter: FakeMeter, no_pause: None
 ) -> None:
-    """The C library keeps freed memory; that alone raises no alarm, and ends one."""
+    """The C library keeps freed memory: this alone raises no alarm, and its release ends an alarm."""
     async with watched(meter) as broker:
         await connect(broker).open()
         await pass_time()
@@ -218,7 +218,7 @@ async def test_what_is_only_held_free_is_given_back_before_anybody_is_held(
 async def test_giving_back_takes_a_twentieth_of_the_time_at_most(
     meter: FakeMeter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It holds everybody up, so the next waits for 20 times as long as the last took."""
+    """It blocks the broker, so the next waits for 20 times as long as the last took."""
     now = 0.0
     monkeypatch.setattr("amqp10broker.runtime.observe.resource_monitor.time.perf_counter", lambda: now)
 
@@ -243,7 +243,7 @@ async def test_giving_back_takes_a_twentieth_of_the_time_at_most(
 async def test_what_cannot_be_measured_changes_nothing_and_is_said_once(
     meter: FakeMeter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither raised nor cleared; the log says when it begins and when it is over."""
+    """The alarm is neither raised nor cleared; the log has the beginning and the end."""
     caplog.set_level(logging.INFO, "amqp10broker.alarms")
     async with watched(meter) as broker:
         await connect(broker).open()
@@ -261,7 +261,7 @@ async def test_what_cannot_be_measured_changes_nothing_and_is_said_once(
 
 
 async def test_a_fault_in_the_watch_ends_nothing(meter: FakeMeter, caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged, alarms stay, and it goes on."""
+    """The fault is logged, alarms stay, the watch goes on."""
     async with watched(meter) as broker:
         client = await connect(broker).open()
         meter.fault = RuntimeError("no")
@@ -278,7 +278,7 @@ async def test_a_fault_in_the_watch_ends_nothing(meter: FakeMeter, caplog: pytes
 
 
 async def test_without_a_data_folder_there_is_a_disk_alarm_only_if_asked_for(meter: FakeMeter) -> None:
-    """A broker in memory needs no disk; a limit given all the same is kept for the folder it runs in."""
+    """A broker in memory needs no disk; a given limit applies to the folder in which it runs."""
     meter.free = 0
     async with watched(meter) as broker:
         assert not broker.alarms
@@ -316,7 +316,6 @@ async def test_a_share_of_an_unknown_memory_is_no_limit_and_said(
 
 
 async def test_a_limit_set_while_running_is_judged_by_at_once(meter: FakeMeter) -> None:
-    """Lower and higher; the total is measured anew, as RabbitMQ does then."""
     async with watched(meter) as broker:
         client = await connect(broker).open()
         assert broker.resource_monitor.set_limit(WATERMARK, "absolute 40MB", source="test") == 40 * MB
@@ -349,7 +348,6 @@ async def test_a_bad_limit_changes_nothing(meter: FakeMeter, name: str, value: o
 
 
 async def test_status_shows_figures_limits_and_since_when(meter: FakeMeter) -> None:
-    """Memory and disk, each with what its alarm depends on."""
     async with watched(meter, disk_free_limit="1GB") as broker:
         meter.used = 700 * MB
         broker.resource_monitor.check()
@@ -386,7 +384,7 @@ async def test_status_shows_figures_limits_and_since_when(meter: FakeMeter) -> N
 async def test_changes_are_logged_with_the_figures(
     meter: FakeMeter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And what still keeps an alarm on when one cause has gone."""
+    """So is the remaining cause of an alarm when one cause has gone."""
     caplog.set_level(logging.INFO, "amqp10broker.alarms")
     async with watched(meter) as broker:
         meter.used = 700 * MB
@@ -408,7 +406,7 @@ async def test_changes_are_logged_with_the_figures(
 
 
 async def test_the_admin_door_sets_limits(meter: FakeMeter) -> None:
-    """`set-limit` answers with bytes and with the alarms that are on then."""
+    """`set-limit` answers with bytes and with the present alarms."""
     async with watched(meter) as broker:
         result = {"limit_bytes": 10 * MB, "alarms": ["memory"]}
         assert await ask(broker, "set-limit", name=WATERMARK, value="10MB") == result

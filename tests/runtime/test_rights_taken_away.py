@@ -21,7 +21,6 @@ VHOST_REFUSED = "access to vhost '/' refused for user 'ann'"
 
 
 def add_ann(broker: Broker, *, tags: tuple[str, ...] = ()) -> None:
-    """A user who may do everything in the default virtual host, with two queues."""
     declaring.add_user(broker.catalog, "ann", plain_record("secret"), tags=tags)
     declaring.set_permission(broker.catalog, "ann", "/", Permission())
     for name in ("q", "other"):
@@ -51,7 +50,7 @@ async def fill(broker: Broker, queue: str, *bodies: bytes) -> None:
 
 
 async def test_a_link_that_may_not_read_its_queue_any_more_is_detached(broker: Broker) -> None:
-    """With the reason; what it held goes back, nothing more comes, and other links of the session go on."""
+    """The detach has the reason; its deliveries are requeued, and the session's other links go on."""
     add_ann(broker)
     await fill(broker, "q", b"1", b"2")
     client = await ann10(broker)
@@ -70,7 +69,7 @@ async def test_a_link_that_may_not_read_its_queue_any_more_is_detached(broker: B
 
 
 async def test_a_link_that_may_not_write_to_its_target_any_more_is_detached(broker: Broker) -> None:
-    """At once, before it publishes: RabbitMQ's client for Java waits for it after it has set a token."""
+    """This comes before a publish: RabbitMQ's Java client waits for it after it has set a token."""
     add_ann(broker)
     client = await ann10(broker)
     targets = ("/queues/q", "/exchanges/amq.topic/a", "/exchanges/amq.direct/a", None)
@@ -86,7 +85,7 @@ async def test_a_link_that_may_not_write_to_its_target_any_more_is_detached(brok
 
 
 async def test_a_channel_that_may_not_read_a_queue_any_more_is_closed(broker: Broker) -> None:
-    """403, as for a basic.consume now; what it held goes back, and other channels go on."""
+    """The code is 403, as for a new basic.consume; deliveries are requeued, and other channels go on."""
     add_ann(broker)
     await fill(broker, "q", b"1", b"2")
     client = await ann091(broker, channels=2)
@@ -107,7 +106,7 @@ async def test_a_channel_that_may_not_read_a_queue_any_more_is_closed(broker: Br
 
 
 async def test_rights_that_are_given_or_of_others_disturb_nobody(broker: Broker) -> None:
-    """Neither a change of what the user may write, nor one of another user or virtual host."""
+    """Changes of write permission, of another user or of another virtual host have no effect."""
     add_ann(broker)
     client10, client091 = await ann10(broker), await ann091(broker)
     await client10.call(amqp10.Attach, raw.attach_receiver(0, "/queues/q"), raw.credit(0, 10))
@@ -140,7 +139,7 @@ async def test_a_queue_made_for_a_link_is_not_asked_about(broker: Broker) -> Non
 
 
 async def test_who_may_not_be_in_the_virtual_host_any_more_is_disconnected(broker: Broker) -> None:
-    """With the words of a refused open, over both protocols; others stay."""
+    """The text is that of a refused open, over both protocols; others stay connected."""
     add_ann(broker)
     client10, client091 = await ann10(broker), await ann091(broker)
     other = await connect(broker).open()
@@ -162,7 +161,7 @@ async def test_a_user_that_is_gone_otherwise_than_by_an_operator_is_disconnected
 
 
 async def test_what_changes_during_the_handshake_is_asked_at_open(broker: Broker) -> None:
-    """A client that has logged in and not opened yet is refused there."""
+    """A client that has logged in but not opened yet is refused at open."""
     add_ann(broker)
     client = connect(broker)
     assert (await client.call(amqp10.SaslOutcome, raw.login("PLAIN", b"\0ann\0secret"))).code == 0
@@ -180,7 +179,7 @@ def in_anothers_name(body: bytes) -> bytes:
 
 @pytest.mark.parametrize("address", ["/queues/q", "/exchanges/amq.direct/k", None])
 async def test_a_foreign_user_id_is_refused_when_the_tag_is_gone(broker: Broker, address: str | None) -> None:
-    """Of a link to a queue, an exchange, an anonymous terminus; equal messages were taken before."""
+    """The link goes to a queue, an exchange or the anonymous terminus; it took equal messages before."""
     add_ann(broker, tags=("impersonator",))
     vhost = broker.catalog.lookup_vhost("/")
     declaring.bind(broker.catalog, vhost, Binding("amq.direct", Destination("queue", "q"), "k"))

@@ -20,7 +20,7 @@ OK, AUTH = 0, 1
 
 
 async def log_in(client: Client, scram: ScramClient, *, at_once: bool = True) -> performatives.SaslOutcome:
-    """The exchange over AMQP 1.0; the outcome carries the server's last word."""
+    """Run the exchange over AMQP 1.0; the outcome has the server's final message."""
     if at_once:
         await client.send(login(SCRAM, scram.first()))
         await client.expect(performatives.SaslMechanisms)
@@ -38,7 +38,7 @@ async def log_in(client: Client, scram: ScramClient, *, at_once: bool = True) ->
 
 
 async def log_in091(client: Client091, scram: ScramClient) -> type:
-    """The exchange over AMQP 0-9-1; the server's last word is one more challenge; returns how it ends."""
+    """Run the exchange over AMQP 0-9-1, with a challenge for the server's final message; return its end."""
     await client.start(SCRAM, scram.first())
     challenge = (await client.expect(methods.ConnectionSecure)).challenge
     await client.send(0, methods.ConnectionSecureOk(scram.final(challenge)))
@@ -62,7 +62,7 @@ def add(broker: Broker, name: str, record: PasswordRecord | None) -> None:
     ("user", "password"), [("guest", "guest"), ("ann", "pencil"), ("a=b,c", "größe,="), ("made", "argon")]
 )
 async def test_amqp_1_0(broker: Broker, user: str, password: str, at_once: bool) -> None:
-    """Passwords from the configuration, and those that were made here; each side proves that it knows."""
+    """Passwords come from the configuration or from the broker; each side proves its knowledge."""
     for name, word in (("ann", "pencil"), ("a=b,c", "größe,=")):
         add(broker, name, plain_record(word))
     add(broker, "made", broker.passwords.make("argon"))
@@ -75,7 +75,6 @@ async def test_amqp_1_0(broker: Broker, user: str, password: str, at_once: bool)
 
 
 async def test_amqp_0_9_1(broker: Broker) -> None:
-    """connection.secure twice, then tune; and the connection opens."""
     add(broker, "made", broker.passwords.make("argon"))
     client = connect091(broker)
     assert await log_in091(client, ScramClient("made", "argon")) is methods.ConnectionTune

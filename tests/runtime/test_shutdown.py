@@ -34,7 +34,6 @@ class Stoppable:
         self._stopped.set()
 
     async def stop(self) -> float:
-        """Stop the broker; returns the virtual seconds it took."""
         began = trio.current_time()
         self._stop.set()
         await self._stopped.wait()
@@ -43,8 +42,6 @@ class Stoppable:
 
 @pytest.fixture
 def start(nursery: trio.Nursery) -> Start:
-    """Start a broker; gives it and what stops it."""
-
     async def start_one(**settings: Any) -> tuple[Broker, Callable[[], Awaitable[float]]]:
         stoppable = Stoppable()
         broker = await nursery.start(stoppable.run, settings)
@@ -54,12 +51,12 @@ def start(nursery: trio.Nursery) -> Start:
 
 
 async def test_idle_broker_stops_at_once(start: Start) -> None:
-    """Nobody is connected: nothing to wait for."""
+    """No client is connected: there is nothing to wait for."""
     assert await (await start())[1]() < 0.01
 
 
 async def test_client_is_told_connection_forced_and_its_answer_ends_it(start: Start) -> None:
-    """Close with amqp:connection:forced; the client's close lets the broker go on at once."""
+    """Close has amqp:connection:forced; the client's close lets the broker go on at once."""
     broker, stop = await start()
     client = await connect(broker).open()
 
@@ -85,7 +82,7 @@ async def test_client_that_never_answers_close_is_left_after_the_close_wait(star
 
 
 async def test_client_that_never_reads_is_cut_off_at_the_deadline(start: Start) -> None:
-    """shutdown_timeout bounds the whole, also when a session waits for its client's reading."""
+    """shutdown_timeout bounds the whole stop, also when a session waits for its client to read."""
     broker, stop = await start(shutdown_timeout_ms=5_000)
     client = await connect(broker, pair=partial(pipe_pair, 65_536)).open()
     with trio.move_on_after(10):
@@ -96,7 +93,7 @@ async def test_client_that_never_reads_is_cut_off_at_the_deadline(start: Start) 
 
 @pytest.mark.parametrize("said", [b"", raw.SASL_HEADER, raw.login()], ids=["nothing", "header", "login"])
 async def test_connection_in_its_handshake_does_not_hold_the_stop_up(start: Start, said: bytes) -> None:
-    """There is nothing to end in order before open."""
+    """Before open nothing needs an orderly end."""
     broker, stop = await start()
     client = connect(broker)
     await client.submit(said or b"")
@@ -112,7 +109,7 @@ async def test_connection_accepted_at_the_last_moment_does_not_hold_the_stop_up(
 
 
 async def test_login_that_waits_for_its_failure_delay_does_not_hold_the_stop_up(start: Start) -> None:
-    """The delay is for guessers, not for the operator."""
+    """The delay is for password guessers, not the operator."""
     broker, stop = await start(auth_failure_delay_ms=60_000)
     client = connect(broker)
     await client.submit(raw.login("PLAIN", b"\0guest\0no"))
@@ -120,7 +117,7 @@ async def test_login_that_waits_for_its_failure_delay_does_not_hold_the_stop_up(
 
 
 async def test_stop_gives_everything_back_and_confirms_what_was_taken(start: Start) -> None:
-    """Messages in flight are ready again; outcomes of what was published are on the wire before close."""
+    """Unsettled deliveries are ready again; outcomes of published messages are sent before close."""
     broker, stop = await start()
     client = await connect(broker).open()
     await client.send(raw.attach_sender(0, "q"), raw.attach_receiver(1, "q"))
@@ -151,7 +148,6 @@ async def test_new_connections_are_not_accepted_while_stopping(start: Start) -> 
 async def test_ten_clients_of_all_kinds_stop_within_the_deadline_and_nothing_is_logged_as_a_fault(
     start: Start, log: LogRecorder
 ) -> None:
-    """Polite, silent, half-closed and vanished clients together."""
     broker, stop = await start(shutdown_timeout_ms=5_000)
     clients = [await connect(broker).open(channels=2) for _ in range(10)]
     for number, client in enumerate(clients):
@@ -175,8 +171,6 @@ async def test_deadline_zero_stops_at_once(start: Start) -> None:
 
 
 async def test_error_inside_the_block_stops_in_order_and_comes_out() -> None:
-    """A program that fails while the broker runs gets its own error, and the clients their close."""
-
     class Mine(Exception):
         pass
 
@@ -194,7 +188,7 @@ async def test_error_inside_the_block_stops_in_order_and_comes_out() -> None:
 
 
 async def test_transfers_already_made_are_flushed_before_close(start: Start) -> None:
-    """What the writer had taken before the stop reaches a client that reads."""
+    """Frames that the writer had before the stop reach a client that reads."""
     broker, stop = await start()
     client = await connect(broker, pair=partial(pipe_pair, 3_000)).open()
     await client.send(raw.attach_sender(0, "q"), raw.attach_receiver(1, "q"))
@@ -218,7 +212,7 @@ async def test_transfers_already_made_are_flushed_before_close(start: Start) -> 
 
 @pytest.mark.real_clock
 async def test_a_queue_that_is_declared_when_queues_have_ended_does_not_begin() -> None:
-    """Of a cluster a node hears until its very end what is declared elsewhere."""
+    """A node of a cluster receives declarations of other nodes until its very end."""
     async with Broker(quiet_config()) as broker:
         pass
     queue, created = declare(broker.catalog, "/", "late")

@@ -78,7 +78,9 @@ class SlowNode(Node):
 def test_no_sync_is_in_the_event_loop_whatever_is_declared_published_and_deleted(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """New streams, files, folders and numbers of queues, retention, catalog and inventory written anew."""
+    """There are new streams, files, folders and queue numbers, retention, and rewrites of catalog and
+    inventory.
+    """
     monkeypatch.setattr(entry_log, "SPARE_BYTES", 2000)
     monkeypatch.setattr(catalog, "NUMBERS_RESERVED", 7)
     node = SlowNode(monkeypatch)

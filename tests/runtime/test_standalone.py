@@ -56,7 +56,7 @@ def _entries(catalog: Catalog) -> list[tuple[Any, Any]]:
 
 
 def of_cluster(path: Path) -> None:
-    """The folder of node 2 of three: a queue with a member here, one of others, one at another node."""
+    """Write the folder of node 2 of three: a queue with a member here, one of others, one elsewhere."""
     entries = [
         *first_entries(3),
         queue("here", 1, members=[member_id(1), member_id(2, 5), member_id(3)]),
@@ -86,7 +86,7 @@ def of_cluster(path: Path) -> None:
 
 
 def test_all_that_the_folder_has_is_a_group_of_one_in_another_cluster(tmp_path: Path) -> None:
-    """Z1, Z2: with what stands in the log only."""
+    """Z1, Z2: entries that only the log has are included."""
     path = tmp_path / "b"
     of_cluster(path)
     told: list[str] = []
@@ -133,7 +133,7 @@ def test_nothing_is_changed_unless_it_is_wanted(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_made_standalone_is_refused(tmp_path: Path) -> None:
-    """In use, none, of no cluster, of a node that has got nothing yet."""
+    """It is in use, missing, of no cluster, or of a node without any entries yet."""
 
     def confirmed(told: str) -> bool:
         pytest.fail("it is not asked")

@@ -249,7 +249,7 @@ async def test_without_room_nothing_is_confirmed_and_it_is_tried_again_each_seco
 
 @pytest.mark.parametrize(("publishes", "pause_s"), [(1, 1.5), (100, 0.05), (10, 0.6)])
 async def test_the_inventory_guards_what_was_committed_a_second_ago(publishes: int, pause_s: float) -> None:
-    """So that damage in it is told from a torn end when the broker is killed, also while it never pauses."""
+    """Damage in it is distinguished from a torn end when the broker is killed, also without a pause."""
     disk = new_disk()
     path = f"{folder_of(STREAMS, 1)}/{0:020}.log"
     async with running(shelf_of(disk), Slow(disk)) as one:

@@ -29,13 +29,11 @@ SECOND = amqp10.ReceiverSettleMode.SECOND
 
 
 def kept_sender(**fields: Any) -> bytes:
-    """An attach of a sender that asks for a minute."""
     target = amqp10.Target(address="q", timeout=60)
     return raw.attach_sender(0, "q", target=target, rcv_settle_mode=SECOND, **fields)
 
 
 async def resumed(client: Client, *tags: bytes) -> dict[bytes, Any]:
-    """Attach again with these unsettled; returns the broker's map."""
     await client.send(kept_sender(unsettled=dict.fromkeys(tags)))
     return unsettled_map(await client.until(amqp10.Attach))
 
@@ -45,7 +43,7 @@ def tag(number: int) -> bytes:
 
 
 async def test_a_lost_connection_loses_no_outcome() -> None:
-    """Told ones, and one that the queue confirms when the session is over."""
+    """This holds for sent ones, and for a confirm after the session's end."""
     delay = FaultInjection(confirm_delay_ms=(("q", 500),))
     async with running_broker(test_mode=True, fault_injection=delay) as broker:
         client = await connect(broker).open()
@@ -81,7 +79,7 @@ async def test_a_suspended_link_ends_in_time_and_leaves_nothing(broker: Broker) 
 
 
 async def test_another_connection_takes_a_link_over_that_has_not_ended(broker: Broker) -> None:
-    """2.6.1: a client comes back before the broker knows that it was gone."""
+    """2.6.1: a client returns before the broker has noticed its lost connection."""
     client = await connect(broker).open()
     await client.call(amqp10.Disposition, kept_sender(), raw.transfer(0, 0, b"first"))
     other = await connect(broker).open()
@@ -95,7 +93,7 @@ async def test_another_connection_takes_a_link_over_that_has_not_ended(broker: B
 
 
 async def test_an_attach_that_waits_for_a_link_may_be_lost_itself(broker: Broker) -> None:
-    """The end that it stole is free, and the next one has it."""
+    """The link endpoint that it stole is free, and the next attach gets it."""
     client = await connect(broker).open()
     await client.call(amqp10.Disposition, kept_sender(), raw.transfer(0, 0, b"first"))
     for _ in range(3):
@@ -109,7 +107,6 @@ async def test_an_attach_that_waits_for_a_link_may_be_lost_itself(broker: Broker
 
 
 def kept_receiver(queue: str, **fields: Any) -> bytes:
-    """An attach of a receiver that asks for a minute."""
     source = amqp10.Source(address=queue, timeout=60)
     return raw.attach_receiver(1, queue, source=source, rcv_settle_mode=SECOND, **fields)
 
@@ -134,7 +131,7 @@ async def _vhost_made_again(broker: Broker) -> None:
 async def test_links_go_with_their_user_and_their_virtual_host(
     broker: Broker, made_again: Callable[[Broker], Awaitable[None]], suspended: bool
 ) -> None:
-    """Who is called the same later is somebody else."""
+    """A later one of the same name is a different one."""
     client = await connect(broker).open()
     await client.call(amqp10.Disposition, kept_sender(), raw.transfer(0, 0, b"first"))
     if suspended:
@@ -149,7 +146,7 @@ async def test_links_go_with_their_user_and_their_virtual_host(
 async def test_the_durable_links_of_a_deleted_user_do_not_come_back(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Nor when the power goes after the user was deleted, and before the journal has the end of its links."""
+    """This also holds for a power failure after the deletion, before the journal has the end of its links."""
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
         client = await connect(broker).open()
         await client.send(raw.attach_sender(1, "q"))
@@ -183,7 +180,7 @@ async def test_what_a_deleted_users_link_held_goes_back(broker: Broker) -> None:
 
 
 async def test_an_operator_ends_a_suspended_link(broker: Broker) -> None:
-    """By its number; an attached one is its client's."""
+    """The number selects it; an attached link is refused."""
     client = await connect(broker).open()
     await client.call(amqp10.Disposition, raw.attach_sender(0, "q"), raw.transfer(0, 0, b"first"))
     await client.call(amqp10.Transfer, kept_receiver("q"), raw.credit(1, 10))
@@ -215,7 +212,7 @@ async def attached(client: Client, sends: bool = True, **fields: Any) -> amqp10.
 
 
 async def test_a_restart_leaves_of_a_link_what_was_granted(tmp_path: Path) -> None:
-    """The terminus, or what is unsettled too; the timer of a link that was attached starts."""
+    """Either the terminus or also the unsettled map survives; the timer of an attached link starts."""
     folder = {"data_dir": str(tmp_path / "data")}
     for durable, ours in (2, {tag(0): amqp10.Accepted()}), (1, {}), (0, None):
         async with running_broker(**folder) as broker:
@@ -241,7 +238,7 @@ async def test_a_restart_leaves_of_a_link_what_was_granted(tmp_path: Path) -> No
 
 
 async def test_a_link_that_was_suspended_keeps_its_time_over_a_restart(tmp_path: Path) -> None:
-    """It runs while the broker does not; what is over then is not there."""
+    """The timer runs while the broker is down; an expired link does not come back."""
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
         client = await connect(broker).open()
         await attached(client, target=durable_target())
@@ -258,7 +255,7 @@ async def test_a_link_that_was_suspended_keeps_its_time_over_a_restart(tmp_path:
 
 
 async def test_the_terminus_of_a_durable_consumer_survives_and_its_deliveries_go_back(tmp_path: Path) -> None:
-    """More is not granted, and the answer says so."""
+    """No more is granted, and the answer says so."""
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
         client = await connect(broker).open()
         await client.send(raw.attach_sender(1, "q"))
@@ -283,7 +280,7 @@ async def test_the_terminus_of_a_durable_consumer_survives_and_its_deliveries_go
 
 @pytest.mark.parametrize("address", ["/queues/transient", "/exchanges/transient/key", "/queues/q"])
 async def test_durable_is_granted_only_where_it_is_true(tmp_path: Path, address: str) -> None:
-    """Of what is gone after a restart nothing survives; nor where there is no data folder."""
+    """Nothing survives for a queue that a restart removes, nor without a data folder."""
     memory = address == "/queues/q"
     async with running_broker(data_dir=None if memory else str(tmp_path / "data")) as broker:
         declare(broker.catalog, "/", "transient", durable=False)
@@ -295,7 +292,7 @@ async def test_durable_is_granted_only_where_it_is_true(tmp_path: Path, address:
 
 
 async def test_a_link_that_goes_on_is_granted_no_more_than_before(tmp_path: Path) -> None:
-    """What it has sent until then was not noted."""
+    """Its earlier deliveries were not recorded."""
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
         client = await connect(broker).open()
         await attached(client, target=durable_target(0))
@@ -316,7 +313,7 @@ async def test_a_link_that_goes_on_is_granted_no_more_than_before(tmp_path: Path
 
 
 async def test_a_full_queue_rejects_what_it_has_no_room_for(tmp_path: Path) -> None:
-    """One by one: of a batch that does not fit those are taken that do; and nothing of the rest is noted."""
+    """It decides singly: of a batch that is too large it takes those that fit, and none of the rest."""
     folder = {"data_dir": str(tmp_path / "data")}
     async with running_broker(**folder) as broker:
         declare(broker.catalog, "/", "q", arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
@@ -336,7 +333,7 @@ async def test_a_full_queue_rejects_what_it_has_no_room_for(tmp_path: Path) -> N
 
 
 async def test_what_survives_costs_a_record_a_delivery_and_others_cost_none(tmp_path: Path) -> None:
-    """At most, and one for the end of what was settled at one time."""
+    """This is the maximum; each joint settlement adds one record."""
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
         records = broker.resumable_links.records
         assert isinstance(records, ResumableLinksInJournal)
@@ -363,7 +360,7 @@ async def test_what_survives_costs_a_record_a_delivery_and_others_cost_none(tmp_
 
 
 async def test_a_queue_that_was_declared_just_now_takes_part_in_a_commit(tmp_path: Path) -> None:
-    """Its task has had no turn yet, and goes on behind that."""
+    """Its task has had no turn yet, and starts after the commit."""
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
         box: Mailbox[SessionMessage] = Mailbox()
         commits = SessionCommits(box, broker.journal_task)

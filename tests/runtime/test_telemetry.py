@@ -79,7 +79,6 @@ def log(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
 
 @asynccontextmanager
 async def traced(**settings: Any) -> AsyncIterator[Broker]:
-    """A broker that traces, with two queues and an exchange that leads to both."""
     given: dict[str, Any] = {"otel_endpoint": "http://127.0.0.1:4318/", "otel_metrics": False, **settings}
     async with Broker(quiet_config(**given)) as broker:
         declare_exchange(broker.catalog, "/", "shop", "topic")
@@ -103,7 +102,7 @@ async def amqp091(broker: Broker) -> AsyncIterator[Client091]:
 
 
 def message(traceparent: str | None = SAMPLED, **more: Any) -> bytes:
-    """Of AMQP 1.0, with the trace in its application-properties."""
+    """Make an AMQP 1.0 message with the trace in application-properties."""
     fields = {} if traceparent is None else {"traceparent": traceparent, "tracestate": "vendor=1"}
     return Message(b"body", Properties(**more), fields or None).encode()
 
@@ -117,7 +116,7 @@ def attributes(span: Any) -> dict[str, Any]:
 
 
 async def test_a_message_of_amqp10_is_traced_from_its_publish_to_its_settlement(found: Spans) -> None:
-    """With the names of the conventions, all in the publisher's trace."""
+    """Spans have the names of the conventions, and all are in the publisher's trace."""
     async with traced() as broker, amqp10(broker) as connection:
         sender = await connection.sender("/exchanges/shop/order.new")
         await sender.send(message(message_id="m-1", correlation_id="c-1"))
@@ -161,7 +160,7 @@ async def test_a_message_of_amqp10_is_traced_from_its_publish_to_its_settlement(
 
 
 async def test_a_message_of_amqp091_is_traced_and_crosses_to_amqp10(found: Spans) -> None:
-    """The headers of one protocol are the application-properties of the other, and the trace is the same."""
+    """Headers of one protocol are application-properties of the other, and the trace is the same."""
     async with traced() as broker:
         async with amqp091(broker) as publisher:
             await publisher.call(1, methods.ConfirmSelect(), methods.ConfirmSelectOk)
@@ -188,7 +187,7 @@ async def test_a_message_of_amqp091_is_traced_and_crosses_to_amqp10(found: Spans
 
 
 async def test_the_flag_of_the_parent_decides_and_without_one_the_ratio(found: Spans) -> None:
-    """Not sampled there, not recorded here; with ratio 1 a publish without a trace begins one."""
+    """An unsampled parent is not recorded here; with ratio 1 a publish without a trace begins one."""
     async with traced(otel_traces_sampler_ratio="1") as broker, amqp10(broker) as connection:
         sender = await connection.sender("/queues/orders")
         receiver = await connection.receiver("/queues/orders", credit=9)
@@ -211,7 +210,7 @@ async def test_without_a_ratio_only_messages_with_a_trace_are_traced(found: Span
 
 
 async def test_what_goes_wrong_stands_in_the_span(found: Spans) -> None:
-    """Full, unroutable, and given back when the client goes."""
+    """The queue is full, the message unroutable, or the delivery requeued."""
     async with traced() as broker:
         declare(broker.catalog, "/", "full", arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
         async with amqp10(broker) as connection:
@@ -233,7 +232,7 @@ async def test_what_goes_wrong_stands_in_the_span(found: Spans) -> None:
 
 
 async def test_a_session_that_is_not_traced_is_of_the_usual_kind(found: Spans) -> None:
-    """Off, nothing of it is there: neither a branch nor a module."""
+    """With tracing off neither a branch nor a module of it is there."""
     usual = Broker(quiet_config())
     async with usual, amqp10(usual) as connection:
         await connection.sender(None)
@@ -244,7 +243,7 @@ async def test_a_session_that_is_not_traced_is_of_the_usual_kind(found: Spans) -
 
 
 def test_a_broker_that_tells_nobody_imports_nothing_of_it() -> None:
-    """It would take a third of a second, and 30 MB."""
+    """The import would take a third of a second and 30 MB."""
     look = "import amqp10broker.runtime.broker, sys; print(*(m for m in sys.modules if 'telemetry' in m))"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"
@@ -269,7 +268,7 @@ class Hanging:
 async def test_an_exporter_that_hangs_holds_up_nobody(
     found: Spans, log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Messages go on, the stop takes no longer than it may, and what is lost is told once and counted."""
+    """Messages go on, the stop keeps its time limit, and lost spans are logged once and counted."""
     found.exporter = hanging = Hanging()
     monkeypatch.setattr(observed, "WAITING_MAX", 5)
     monkeypatch.setattr(observed, "BATCH_MAX", 1)
@@ -290,7 +289,7 @@ async def test_an_exporter_that_hangs_holds_up_nobody(
 
 
 async def test_a_receiver_that_comes_back_is_told(found: Spans, log: LogRecorder) -> None:
-    """Once that spans are lost, once that they are not any more."""
+    """The log has one entry for the first loss of spans, and one for its end."""
     answers = [SpanExportResult.FAILURE, SpanExportResult.FAILURE, SpanExportResult.SUCCESS]
     batches: list[int] = []
 
@@ -332,7 +331,7 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 
 
 async def test_spans_that_are_open_are_bounded(found: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a client that settles nothing, too; those beyond are counted as lost."""
+    """This includes a client that settles nothing; further spans are counted as lost."""
     monkeypatch.setattr(observed, "OPEN_MAX", 3)
     async with traced() as broker, amqp10(broker) as connection:
         sender = await connection.sender("/queues/orders")

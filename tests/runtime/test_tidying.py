@@ -37,7 +37,7 @@ def look(tidy: MemoryReclaimer, meter: FakeMeter, *times: float, connections: in
 def test_what_a_burst_has_left_is_given_back_when_it_is_quiet(
     quiet: FakeMeter, collections: list[None]
 ) -> None:
-    """Once; what is there afterwards is in use."""
+    """It happens once; the remaining memory is in use."""
     tidy = MemoryReclaimer(quiet)
     quiet.used = START
     assert look(tidy, quiet, 10.0) == [False]
@@ -49,7 +49,7 @@ def test_what_a_burst_has_left_is_given_back_when_it_is_quiet(
 
 
 def test_a_broker_that_works_is_left_alone(meter: FakeMeter, collections: list[None]) -> None:
-    """Until it has worked less than a tenth of the time for some seconds."""
+    """It waits until the broker has worked less than a tenth of the time for some seconds."""
     tidy = MemoryReclaimer(meter)
     meter.used = START
     look(tidy, meter, 10.0)
@@ -62,7 +62,7 @@ def test_a_broker_that_works_is_left_alone(meter: FakeMeter, collections: list[N
 
 
 def test_little_is_not_worth_it(quiet: FakeMeter, collections: list[None]) -> None:
-    """Nor is what was there when it began, nor memory that cannot be measured."""
+    """Nor is the memory of the start, nor memory that cannot be measured."""
     tidy = MemoryReclaimer(quiet)
     quiet.used = START
     look(tidy, quiet, 10.0)
@@ -86,7 +86,7 @@ def test_it_begins_from_the_least_that_was_used(quiet: FakeMeter, collections: l
 def test_among_many_connections_the_collector_is_left_alone(
     quiet: FakeMeter, collections: list[None]
 ) -> None:
-    """It would walk over all of them."""
+    """It would visit all their objects."""
     tidy = MemoryReclaimer(quiet)
     quiet.used = START
     look(tidy, quiet, 10.0)
@@ -98,7 +98,7 @@ def test_among_many_connections_the_collector_is_left_alone(
 def test_after_a_long_one_a_long_time_passes(
     quiet: FakeMeter, collections: list[None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hundred times as long as it took."""
+    """The pause is a hundred times its duration."""
     clock = iter((0.0, 2.0, 0.0, 0.0))
     monkeypatch.setattr(resource_monitor, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     tidy = MemoryReclaimer(quiet)
@@ -114,7 +114,7 @@ def test_after_a_long_one_a_long_time_passes(
 
 
 async def test_the_watch_stays_awake_until_it_is_done(quiet: FakeMeter, collections: list[None]) -> None:
-    """And sleeps then, though nobody is connected all the while."""
+    """Then it sleeps, though no client is connected all the while."""
     quiet.used = START
     async with watched(quiet) as broker:
         client = await connect(broker).open()

@@ -28,7 +28,7 @@ from tests.support.trioclient import Client, connect, running_broker
     ids=["nothing", "half a header", "header", "login", "both headers", "half an open"],
 )
 async def test_handshake_not_finished_in_time_closes_the_socket(log: LogRecorder, said: bytes) -> None:
-    """Whatever part of the handshake was done, the socket is closed when its time is over, and not before."""
+    """However far the handshake has come, the socket is closed when its time is over, and not before."""
     async with running_broker(handshake_timeout_ms=10_000) as broker:
         client = connect(broker)
         began = trio.current_time()
@@ -42,7 +42,7 @@ async def test_handshake_not_finished_in_time_closes_the_socket(log: LogRecorder
 
 
 async def test_slow_handshake_within_its_time_succeeds_and_the_limit_is_gone_after_it() -> None:
-    """Byte by byte is allowed; an open connection is no longer bound by the handshake's limit."""
+    """The client sends byte by byte; an open connection is not bound by the handshake's limit."""
     async with running_broker(handshake_timeout_ms=10_000) as broker:
         client = connect(broker)
         for byte in login():
@@ -60,7 +60,7 @@ async def test_slow_handshake_within_its_time_succeeds_and_the_limit_is_gone_aft
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "idle_time_out_on_server")
 async def test_silent_client_is_closed_after_the_idle_time_out() -> None:
-    """A client silent for the whole idle time-out is told resource-limit-exceeded and closed."""
+    """A client that is silent for the whole idle time-out gets resource-limit-exceeded and a close."""
     async with running_broker(idle_timeout_ms=8_000) as broker:
         client = await connect(broker).open()
         began = trio.current_time()
@@ -73,7 +73,7 @@ async def test_silent_client_is_closed_after_the_idle_time_out() -> None:
 
 
 async def test_a_client_with_all_its_sessions_is_no_exception() -> None:
-    """That it can begin no more does not mean that the broker does not listen."""
+    """It can begin no more sessions, but the broker still reads its frames."""
     async with running_broker(idle_timeout_ms=8_000, session_max_per_connection=1) as broker:
         client = await connect(broker).open(channels=1)
         with trio.fail_after(60):
@@ -84,7 +84,7 @@ async def test_a_client_with_all_its_sessions_is_no_exception() -> None:
 async def test_a_broker_that_was_held_up_does_not_blame_its_clients(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """What they sent meanwhile is read before they are given up; who goes on being silent is."""
+    """Their pending input is read before they time out; a client that stays silent is closed."""
     async with running_broker(idle_timeout_ms=8_000) as broker:
         clients = [await connect(broker).open() for _ in range(8)]
         await trio.sleep(3)  # now it has looked once, and has heard of all
@@ -110,7 +110,7 @@ async def test_broker_announces_half_of_its_idle_time_out() -> None:
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "idle_time_out_on_client")
 async def test_broker_sends_heartbeats_well_within_the_clients_time_out(broker: Broker) -> None:
-    """A client that asked for it never hears nothing for longer than its idle-time-out."""
+    """A client that asked for it never waits longer than its idle-time-out for a frame."""
     client = await connect(broker).open(idle_time_out=4_000)
     last = trio.current_time()
     for _ in range(20):
@@ -124,7 +124,7 @@ async def test_broker_sends_heartbeats_well_within_the_clients_time_out(broker: 
 @pytest.mark.rabbitmq("amqp_dotnet_SUITE", "auth_failure")
 @pytest.mark.rabbitmq("amqp_auth_SUITE", "authn_failure_event")
 async def test_wrong_password_is_answered_after_the_delay_and_closed(log: LogRecorder) -> None:
-    """A refused login costs the guesser auth_failure_delay; others are not delayed by it."""
+    """A refused login costs the guesser auth_failure_delay; it does not delay other clients."""
     async with running_broker(auth_failure_delay_ms=1_000) as broker:
         wrong = connect(broker)
         began = trio.current_time()
@@ -144,7 +144,6 @@ async def test_wrong_password_is_answered_after_the_delay_and_closed(log: LogRec
 
 
 async def test_bytes_pipelined_behind_a_refused_login_are_not_looked_at() -> None:
-    """Nothing of what follows a refused login has an effect."""
     async with running_broker(users=(User("guest", "guest"),)) as broker:
         client = connect(broker)
         await client.send(login("PLAIN", b"\0guest\0no"), open_frame(), attach_sender(0, "never"))
@@ -153,7 +152,6 @@ async def test_bytes_pipelined_behind_a_refused_login_are_not_looked_at() -> Non
 
 
 async def test_lost_client_during_the_failure_delay_ends_its_task_in_time() -> None:
-    """The delay does not outlive itself when the guesser has gone."""
     async with running_broker(auth_failure_delay_ms=5_000) as broker:
         client: Client = connect(broker)
         await client.send(login("PLAIN", b"\0guest\0no"))

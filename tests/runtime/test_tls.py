@@ -22,7 +22,6 @@ __all__ = ["certificates"]
 
 
 def tls_settings(certificates: Certificates, **others: Any) -> dict[str, Any]:
-    """A broker with our certificate."""
     return {
         "tls_certificate": certificates.server,
         "tls_key": certificates.server_key,
@@ -31,7 +30,6 @@ def tls_settings(certificates: Certificates, **others: Any) -> dict[str, Any]:
 
 
 async def plain_socket(broker: Broker) -> trio.SocketStream:
-    """A socket to the TLS port that has not said anything."""
     return await trio.open_tcp_stream(*broker.tls_addresses[0])
 
 
@@ -49,7 +47,6 @@ async def tls_stream(broker: Broker, context: ssl.SSLContext) -> trio.SSLStream[
 
 
 async def end_of(stream: trio.abc.ReceiveStream) -> bytes:
-    """What comes until the broker closes, in whatever way."""
     data = b""
     with trio.fail_after(60):
         try:
@@ -61,12 +58,10 @@ async def end_of(stream: trio.abc.ReceiveStream) -> bytes:
 
 
 async def until_greeting(broker: Broker, count: int) -> None:
-    """Wait until so many clients are counted that have not spoken yet."""
     await eventually(lambda: len(broker.connections.greetings) == count)
 
 
 async def test_after_the_handshake_all_is_as_on_the_plain_port(certificates: Certificates) -> None:
-    """Protocol header, then the mechanisms; the status names the listener."""
     async with running_broker(**tls_settings(certificates)) as broker:
         async with await tls_stream(broker, certificates.client_context()) as stream:
             assert stream.version() == "TLSv1.3"
@@ -87,7 +82,7 @@ async def test_after_the_handshake_all_is_as_on_the_plain_port(certificates: Cer
 async def test_a_client_that_does_not_begin_the_handshake_is_closed_in_time(
     certificates: Certificates, log: LogRecorder
 ) -> None:
-    """The time for the handshake of TLS is the time for a greeting."""
+    """The limit for the TLS handshake is the one for a greeting."""
     async with running_broker(**tls_settings(certificates, handshake_timeout_ms=50)) as broker:
         async with await plain_socket(broker) as silent:
             assert await end_of(silent) == b""
@@ -101,7 +96,7 @@ async def test_a_client_that_does_not_begin_the_handshake_is_closed_in_time(
 async def test_clients_in_the_handshake_count_as_connections(
     certificates: Certificates, log: LogRecorder
 ) -> None:
-    """Nobody can have more than connection_max sockets here by never finishing a handshake."""
+    """Unfinished handshakes do not give a client more than connection_max sockets."""
     async with (
         running_broker(**tls_settings(certificates, connection_max=2)) as broker,
         await plain_socket(broker),
@@ -120,7 +115,7 @@ async def test_clients_in_the_handshake_count_as_connections(
 
 
 async def test_stopping_does_not_wait_for_a_handshake(certificates: Certificates) -> None:
-    """A client that is silent keeps nobody from stopping."""
+    """A silent client does not hold up the stop."""
     with trio.fail_after(60):
         async with running_broker(
             **tls_settings(certificates, handshake_timeout_ms=3_600_000, shutdown_timeout_ms=3_600_000)
@@ -132,7 +127,7 @@ async def test_stopping_does_not_wait_for_a_handshake(certificates: Certificates
 
 
 async def test_plain_text_on_the_tls_port_is_refused(certificates: Certificates, log: LogRecorder) -> None:
-    """An AMQP header is no TLS hello: the socket is closed, and the log says why."""
+    """An AMQP header is no TLS hello: the socket is closed, and the log has the reason."""
     async with running_broker(**tls_settings(certificates)) as broker:
         async with await plain_socket(broker) as stream:
             await stream.send_all(SASL_HEADER + bytes(64))
@@ -146,7 +141,6 @@ async def test_plain_text_on_the_tls_port_is_refused(certificates: Certificates,
 
 
 async def test_a_hello_that_breaks_off_is_no_fault(certificates: Certificates, log: LogRecorder) -> None:
-    """The client ends in the middle of its hello."""
     async with running_broker(**tls_settings(certificates)) as broker:
         async with await plain_socket(broker) as stream:
             await stream.send_all(b"\x16\x03\x01\x02\x00\x01\x00")
@@ -158,7 +152,7 @@ async def test_a_hello_that_breaks_off_is_no_fault(certificates: Certificates, l
 
 
 async def test_a_tls_port_in_use_is_named(certificates: Certificates) -> None:
-    """The plain port was free: the sentence must not name that one."""
+    """The plain port was free: the sentence must not name it."""
     async with running_broker(**tls_settings(certificates)) as broker:
         port = broker.tls_addresses[0][1]
         with pytest.raises(ConfigError, match=rf"^tls_port {port} on localhost cannot be used: "):

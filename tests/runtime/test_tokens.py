@@ -46,7 +46,7 @@ async def broker(settings: dict[str, Any]) -> AsyncIterator[Broker]:
 
 
 def token(broker: Broker, *scopes: str, **claims: Any) -> str:
-    """One that is made now, by the broker's clock, which stands still while it works."""
+    """Make a token by the broker's clock, which does not move during the work."""
     return tokens.token(*scopes, now_s=broker.clock.now_ms() / 1000, **claims)
 
 
@@ -63,7 +63,6 @@ async def client091(broker: Broker, secret: str) -> Client091:
 
 
 async def attach_management(client: Client) -> None:
-    """Both halves of a pair, with credit for responses."""
     both: dict[str, Any] = {
         "name": "pair",
         "source": amqp10.Source(address="/management"),
@@ -114,7 +113,7 @@ async def test_a_virtual_host_that_no_scope_names_is_closed(broker: Broker) -> N
 async def test_what_is_no_good_token_is_a_wrong_password(
     settings: dict[str, Any], secret: str, log: LogRecorder
 ) -> None:
-    """Where tokens alone count, no password does; and no token is in the log."""
+    """With tokens alone no password is accepted; and no token is in the log."""
     async with running_broker(**{**settings, "auth_backends": "oauth2"}) as broker:
         given = token(broker, *ALL, lasts_s=-1) if secret == "expired" else secret
         await client10(broker, given, code=1)
@@ -146,7 +145,7 @@ async def test_the_connection_ends_with_its_token(broker: Broker) -> None:
 
 
 async def test_a_token_lasts_as_many_seconds_as_it_says_when_it_is_taken(broker: Broker) -> None:
-    """Its end is in whole seconds; RabbitMQ's client for Java counts on what the authority has cut off."""
+    """Its end is in whole seconds; RabbitMQ's Java client relies on the fraction that was cut off."""
     await trio.sleep((1500 - broker.clock.now_ms() % 1000) / 1000)
     second = broker.clock.now_ms() // 1000
     client = await client10(broker, tokens.token(*ALL, now_s=second, exp=second + 3))
@@ -189,7 +188,7 @@ async def test_a_bad_token_closes_a_connection_of_0_9_1(broker: Broker, bad: str
 
 
 async def test_another_token_keeps_a_connection_of_1_0(broker: Broker) -> None:
-    """A link whose right the new token has not is detached; others go on, longer than the old one lasted."""
+    """A link that the new token does not permit is detached; others outlive the old token."""
     for name in ("q", "other"):
         declare(broker.catalog, "/", name)
     client = await client10(broker, token(broker, *ALL, lasts_s=60))
@@ -210,7 +209,7 @@ async def test_another_token_keeps_a_connection_of_1_0(broker: Broker) -> None:
 
 
 async def test_a_token_after_a_login_with_a_password_is_taken_and_changes_nothing(broker: Broker) -> None:
-    """204, whatever it is, as in RabbitMQ; links go on with the permissions that the user has."""
+    """The answer is 204 for any token, as in RabbitMQ; links keep the permissions of the user."""
     declare(broker.catalog, "/", "q")
     client = await connect(broker).open()
     await client.call(amqp10.Attach, attach_receiver(0, "/queues/q"))
@@ -227,7 +226,7 @@ async def test_a_token_after_a_login_with_a_password_is_taken_and_changes_nothin
 async def test_a_token_after_a_login_with_a_password_has_permissions_asked_again(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What nobody else has told of: a consumer that may read no more is ended."""
+    """Without another notice of the change, a consumer that may no longer read is detached."""
     declare(broker.catalog, "/", "q")
     client = await connect(broker).open()
     await client.call(amqp10.Attach, attach_receiver(0, "/queues/q"))

@@ -41,7 +41,6 @@ class Lines:
         self.ended = reason
 
     def names(self) -> list[str]:
-        """Direction and name of each frame, without its fields."""
         return [" ".join(line.split()[:4:3] if " ch " in line else line.split()[:2]) for line in self.lines]
 
 
@@ -68,7 +67,7 @@ def number_of(client: Client) -> str:
 
 
 async def test_everything_can_be_asked_for_while_the_broker_runs(broker: Broker, tmp_path: Path) -> None:
-    """Connections that are there are shown from then on, and new ones from their first byte."""
+    """Present connections are shown from then on, and new ones from their first byte."""
     there = await connect(broker).open()
     trace = begun(broker, "everything")
     await there.send(frame(0, Flow(incoming_window=9, next_outgoing_id=0, outgoing_window=9)))
@@ -97,7 +96,7 @@ async def test_a_trace_that_begins_in_the_middle_of_a_frame_shows_that_frame_who
 
 
 async def test_a_trace_of_amqp_091_begins_in_the_middle_of_a_content_too(broker: Broker) -> None:
-    """Half of the body's frame has come; the method before it is past."""
+    """Half of the body's frame has arrived; the method before it is not shown."""
     client = await connect091(broker).open()
     await client.call(1, methods.QueueDeclare(queue="q"), methods.QueueDeclareOk)
     publish = message(1, "q", b"0123456789")
@@ -110,7 +109,7 @@ async def test_a_trace_of_amqp_091_begins_in_the_middle_of_a_content_too(broker:
 
 
 async def test_a_user_is_traced_on_all_connections_also_on_those_to_come(broker: Broker) -> None:
-    """From the login on; others are not shown."""
+    """It begins at the login; other users are not shown."""
     await ask(broker, "add-user", user="ann", password="secret")
     await ask(broker, "set-permissions", user="ann", configure=".*", write=".*", read=".*")
     shown = begun(broker, "ann")
@@ -127,7 +126,7 @@ async def test_a_user_is_traced_on_all_connections_also_on_those_to_come(broker:
 
 
 async def test_an_address_is_traced_on_links_that_are_there_and_links_that_come(broker: Broker) -> None:
-    """Of one session, the frames of other links are left out; a bare name is the queue's address too."""
+    """Frames of the session's other links are left out; a bare name is the queue's address too."""
     for name in ("one", "two"):
         await ask(broker, "declare-queue", name=name)
     client = await connect(broker).open(channels=2)
@@ -156,7 +155,7 @@ async def test_an_address_is_traced_on_links_that_are_there_and_links_that_come(
 
 
 async def test_a_handle_that_is_used_again_for_another_address_is_not_shown(broker: Broker) -> None:
-    """Also when the session ended and its channel is begun anew."""
+    """This also holds when the session has ended and its channel has a new one."""
     for name in ("one", "two"):
         await ask(broker, "declare-queue", name=name)
     client = await connect(broker).open()
@@ -175,7 +174,7 @@ async def test_a_handle_that_is_used_again_for_another_address_is_not_shown(brok
 
 
 async def test_a_channel_is_shown_from_the_method_on_that_names_the_queue(broker: Broker) -> None:
-    """AMQP 0-9-1: what it publishes elsewhere is left out, with header and body; so are other channels."""
+    """AMQP 0-9-1: publishes to other queues are left out, with header and body; so are other channels."""
     client = await connect091(broker).open(channels=2)
     for channel, name in ((1, "one"), (2, "two")):
         await client.call(channel, methods.QueueDeclare(queue=name), methods.QueueDeclareOk)
@@ -213,7 +212,7 @@ async def test_a_consumer_that_is_there_already_is_traced_by_its_queue(broker: B
 
 
 async def test_everything_is_traced_from_the_protocol_header_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``--trace-frames`` is the same mechanism; a header that is no protocol of ours is shown too."""
+    """``--trace-frames`` uses the same mechanism; a header of an unsupported protocol is shown too."""
     log = LogRecorder()
     monkeypatch.setattr("amqp10broker.runtime.observe.trace_sinks._log", log)
     async with running_broker(trace_frames=True) as broker:
@@ -242,7 +241,7 @@ async def test_everything_is_traced_from_the_protocol_header_on(monkeypatch: pyt
 
 
 async def test_nothing_listens_any_more_when_the_last_trace_has_ended(broker: Broker) -> None:
-    """Two traces of one connection share one tap; what is not traced has none."""
+    """Two traces of one connection share one tap; an untraced connection has none."""
     client = await connect(broker).open()
     line = client.task
     assert line.writer.tap is None
@@ -267,7 +266,6 @@ async def test_the_trace_of_a_connection_ends_with_it_and_says_how(broker: Broke
 
 
 async def test_what_cannot_be_traced_is_refused_with_a_sentence(broker: Broker, tmp_path: Path) -> None:
-    """Nothing is made meanwhile: no file, no trace."""
     file = str(tmp_path / "t")
     unknown = await asked(broker, "trace", what="gast", on=True, file=file)
     assert unknown["kind"] == "NotFound"
@@ -287,7 +285,7 @@ async def test_what_cannot_be_traced_is_refused_with_a_sentence(broker: Broker, 
 
 
 async def test_a_file_is_its_owners_alone_and_has_a_line_a_frame(broker: Broker, tmp_path: Path) -> None:
-    """Time, connection, direction, frame; the answer to off says how many."""
+    """A line has time, connection, direction, frame; the answer to off has the line count."""
     client = await connect(broker).open()
     file = tmp_path / "trace"
     on = await asked(broker, "trace", what=number_of(client), on=True, file=str(file))
@@ -304,7 +302,6 @@ async def test_a_file_is_its_owners_alone_and_has_a_line_a_frame(broker: Broker,
 async def test_a_file_that_takes_no_more_ends_the_trace_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection goes on; status says why."""
     log = LogRecorder()
     monkeypatch.setattr(trace_sinks, "_log", log)
     monkeypatch.setattr(trace_sinks, "FILE_BYTES_MAX", 1024 * 1024)
@@ -325,7 +322,6 @@ async def test_a_file_that_takes_no_more_ends_the_trace_and_nothing_else(
 
 
 async def test_a_terminal_gets_lines_as_they_come_until_the_trace_is_switched_off() -> None:
-    """One answer, then lines, then the end."""
     async with running_broker() as broker, trio.open_nursery() as nursery:
         client = await connect(broker).open()
         ours, theirs = memory_stream_pair()
@@ -345,7 +341,6 @@ async def test_a_terminal_gets_lines_as_they_come_until_the_trace_is_switched_of
 
 
 async def test_a_terminal_that_goes_ends_its_trace() -> None:
-    """Whether or not there is anything to tell it."""
     async with running_broker() as broker, trio.open_nursery() as nursery:
         client = await connect(broker).open()
         ours, theirs = memory_stream_pair()
@@ -360,7 +355,6 @@ async def test_a_terminal_that_goes_ends_its_trace() -> None:
 
 
 async def test_a_terminal_that_asks_for_nothing_traceable_is_told() -> None:
-    """And its socket is closed in order."""
     async with running_broker() as broker, trio.open_nursery() as nursery:
         for asked, error in ((b'"gast"', "'gast' is no connection's number"), (b"1", "it must be a string")):
             ours, theirs = memory_stream_pair()

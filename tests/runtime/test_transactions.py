@@ -55,13 +55,11 @@ from tests.support.trioclient091 import message as content
 
 @pytest.fixture
 async def session(broker: Broker) -> Session:
-    """A client with links to both queues."""
     await declare_queues(broker)
     return await start(broker)
 
 
 async def test_control_link_is_answered_with_what_the_coordinator_can(broker: Broker) -> None:
-    """The answer's target is a coordinator with capabilities, and credit comes at once."""
     client = await connect(broker).open()
     attach = await client.call(Attach, control())
     assert isinstance(attach.target, Coordinator)
@@ -73,7 +71,7 @@ async def test_control_link_is_answered_with_what_the_coordinator_can(broker: Br
 
 
 async def test_coordinator_as_a_receivers_target_makes_no_control_link(broker: Broker) -> None:
-    """A coordinator is a target to which the client sends; of a receiver it controls nothing."""
+    """A coordinator is a target for the client's transfers; a receiver controls nothing."""
     await declare_queues(broker)
     client = await connect(broker).open()
     await client.send(attach_receiver(1, "one", target=Coordinator()), request(0, Declare(), handle=1))
@@ -81,7 +79,6 @@ async def test_coordinator_as_a_receivers_target_makes_no_control_link(broker: B
 
 
 async def test_300_transactions_on_one_link(session: Session) -> None:
-    """Credit of a control link is renewed for ever."""
     ids = set()
     for turn in range(300):
         ids.add(txn_id := await session.declare())
@@ -91,7 +88,7 @@ async def test_300_transactions_on_one_link(session: Session) -> None:
 
 
 async def test_an_unknown_id_posts_nothing_and_decides_nothing(broker: Broker) -> None:
-    """A transaction that is discharged, or of another session, is unknown: its link ends."""
+    """A discharged transaction, or one of another session, is unknown: the link ends."""
     await declare_queues(broker)
     session, other = await start(broker), await start(broker)
     gone = await session.declare()
@@ -109,7 +106,7 @@ async def test_an_unknown_id_posts_nothing_and_decides_nothing(broker: Broker) -
 
 
 async def test_declare_and_discharge_and_nothing_else(session: Session) -> None:
-    """Anything else on a control link is rejected; what is settled, or in a transaction, ends the link."""
+    """Other requests are rejected; one that is settled, or in a transaction, ends the link."""
     state = (await session.client.call(Disposition, transfer(CONTROL, session.take_id(), b"what"))).state
     assert isinstance(state, Rejected)
     assert state.error.condition == "amqp:not-allowed"
@@ -122,7 +119,7 @@ async def test_declare_and_discharge_and_nothing_else(session: Session) -> None:
 
 
 async def test_limit_of_open_transactions() -> None:
-    """One more is refused, and can be declared when one was discharged."""
+    """One more is refused, and can be declared after a discharge."""
     async with transacting(transactions_max_per_connection=1) as (_, session):
         txn_id = await session.declare()
         error = await session.refused(Declare())
@@ -133,7 +130,7 @@ async def test_limit_of_open_transactions() -> None:
 
 @pytest.mark.parametrize("limit", ["transaction_max_messages", "transaction_max_bytes"])
 async def test_a_transaction_over_its_limits_can_only_be_rolled_back(limit: str) -> None:
-    """The commit is rejected, says why, and nothing was posted."""
+    """The commit is rejected with the reason, and nothing was posted."""
     async with transacting(**{limit: 2}) as (broker, session):
         txn_id = await session.declare()
         for _ in range(3):
@@ -145,7 +142,7 @@ async def test_a_transaction_over_its_limits_can_only_be_rolled_back(limit: str)
 
 
 async def test_presettled_posts_that_cannot_be_routed_forbid_the_commit() -> None:
-    """Nobody told the client of them; an unsettled one is released, and the commit is done."""
+    """The client got no outcome for them; an unsettled one is released, and the commit is done."""
     async with transacting("one") as (broker, session):
         address = "/exchanges/amq.direct/nowhere"
         await session.client.call(Flow, attach_sender(2, address))
@@ -161,7 +158,7 @@ async def test_presettled_posts_that_cannot_be_routed_forbid_the_commit() -> Non
 
 
 async def test_2000_posts_in_one_transaction_pass_a_credit_of_170(broker: Broker, session: Session) -> None:
-    """Credit and windows are renewed as for plain transfers: by arrival, and not by the commit."""
+    """Arrival renews credit and windows, as for plain transfers; the commit does not."""
     txn_id = await session.declare()
     for _ in range(20):
         ids = [session.take_id() for _ in range(100)]
@@ -176,7 +173,9 @@ async def test_2000_posts_in_one_transaction_pass_a_credit_of_170(broker: Broker
 
 
 async def test_one_delivery_in_two_transactions_ends_the_second_ones_link(session: Session) -> None:
-    """The control link of the second is detached with amqp:transaction:rollback; the first keeps it."""
+    """The second one's control link is detached with amqp:transaction:rollback; the first keeps the
+    delivery.
+    """
     await session.client.call(Flow, control(5))
     await session.post(None, "one")
     (number,) = await session.consume("one", 1)
@@ -192,7 +191,7 @@ async def test_one_delivery_in_two_transactions_ends_the_second_ones_link(sessio
 
 @pytest.mark.parametrize("how", ["detach", "connection"])
 async def test_the_end_of_a_control_link_rolls_back(broker: Broker, session: Session, how: str) -> None:
-    """What was posted is nowhere; what was consumed is there for others."""
+    """Posted messages are discarded; consumed ones are ready for other clients."""
     await session.post(None, "one")
     (number,) = await session.consume("one", 1)
     txn_id = await session.declare()
@@ -209,7 +208,6 @@ async def test_the_end_of_a_control_link_rolls_back(broker: Broker, session: Ses
 
 
 async def test_the_end_of_a_posting_link_changes_nothing(broker: Broker, session: Session) -> None:
-    """What it has posted is committed all the same."""
     txn_id = await session.declare()
     await session.post(txn_id, "one")
     await session.client.send(frame(0, Detach(handle=1, closed=True)))
@@ -221,7 +219,7 @@ async def test_the_end_of_a_posting_link_changes_nothing(broker: Broker, session
 @pytest.mark.parametrize("fail", [True, False])
 @pytest.mark.parametrize("queue", ["one", "two"])
 async def test_a_consuming_link_may_go_before_the_discharge(queue: str, fail: bool, settled: bool) -> None:
-    """What was decided on is the transaction's; what the link held beside that goes back at once."""
+    """Its decisions stay with the transaction; the link's other deliveries are requeued at once."""
     async with mixed() as (broker, session):
         for _ in range(4):
             await session.post(None, queue)
@@ -245,7 +243,7 @@ async def test_a_consuming_link_may_go_before_the_discharge(queue: str, fail: bo
 async def test_a_link_that_has_gone_waits_for_all_of_its_transactions(
     broker: Broker, session: Session
 ) -> None:
-    """Two have decided on its deliveries: the end of the first leaves the second what is its own."""
+    """Two have decided on its deliveries: the end of the first does not affect those of the second."""
     for _ in range(2):
         await session.post(None, "one")
     ids = await session.consume("one", 2)
@@ -263,7 +261,7 @@ async def test_a_link_that_has_gone_waits_for_all_of_its_transactions(
 
 
 async def test_a_link_that_has_gone_gives_back_with_its_session(broker: Broker, session: Session) -> None:
-    """The transaction is rolled back, and its deliveries are others' again."""
+    """The transaction is rolled back, and its deliveries are requeued."""
     await session.post(None, "one")
     (number,) = await session.consume("one", 1)
     txn_id = await session.declare()
@@ -275,7 +273,7 @@ async def test_a_link_that_has_gone_gives_back_with_its_session(broker: Broker, 
 
 
 async def test_a_queue_that_goes_before_the_commit_forbids_it(broker: Broker, session: Session) -> None:
-    """Its outcome was announced and cannot be kept: nothing of the transaction is done."""
+    """Its announced outcome cannot be kept: nothing of the transaction is done."""
     txn_id = await session.declare()
     await session.post(txn_id, "one")
     await session.post(txn_id, "two")
@@ -287,7 +285,7 @@ async def test_a_queue_that_goes_before_the_commit_forbids_it(broker: Broker, se
 
 
 async def test_presettled_deliveries_cannot_be_retired(broker: Broker, session: Session) -> None:
-    """They are over: a decision on one counts for nothing, and the commit is done without it."""
+    """They are over: a decision on one has no effect, and the commit is done without it."""
     await session.post(None, "one")
     settled = attach_receiver(9, "one", source=Source(address="/queues/one"), snd_settle_mode=1)
     number = (await session.client.call(Transfer, settled, credit(9, 1))).delivery_id
@@ -298,7 +296,7 @@ async def test_presettled_deliveries_cannot_be_retired(broker: Broker, session: 
 
 
 async def test_half_a_delivery_in_it_ends_the_control_link(session: Session) -> None:
-    """Discharge while a delivery has more to come: amqp:transaction:rollback."""
+    """A discharge while a delivery is incomplete gives amqp:transaction:rollback."""
     txn_id = await session.declare()
     state = TransactionalState(txn_id=txn_id)
     await session.client.send(transfer(1, session.take_id(), b"m", state=state, more=True))
@@ -308,7 +306,6 @@ async def test_half_a_delivery_in_it_ends_the_control_link(session: Session) -> 
 
 @asynccontextmanager
 async def mixed(**settings: Any) -> AsyncIterator[tuple[Broker, Session]]:
-    """A broker whose queue `one` is classic, and `two` a quorum queue."""
     async with running_broker(**settings) as broker:
         declare(broker.catalog, "/", "one")
         declare(broker.catalog, "/", "two", arguments={"x-queue-type": "quorum"})
@@ -333,7 +330,7 @@ async def test_a_full_quorum_queue_refuses_the_commit(broker: Broker) -> None:
 
 @pytest.mark.parametrize("gone", [False, True])
 async def test_a_delivery_that_its_queue_takes_back_forbids_the_commit(broker: Broker, gone: bool) -> None:
-    """It was held for too long (x-consumer-timeout), and is another consumer's by now."""
+    """It was held too long (x-consumer-timeout), and another consumer has it by now."""
     declare(broker.catalog, "/", "one")
     arguments = {"x-queue-type": "quorum", "x-consumer-timeout": 60_000}
     declare(broker.catalog, "/", "two", arguments=arguments)
@@ -368,7 +365,7 @@ async def test_a_delivery_that_its_queue_takes_back_forbids_the_commit(broker: B
 
 
 async def test_a_stream_takes_part(broker: Broker) -> None:
-    """Its messages are there when the commit is, in its order, with the other queues' or not at all."""
+    """Its messages appear with the commit, in its order, with the other queues' or not at all."""
     declare(broker.catalog, "/", "one")
     declare(broker.catalog, "/", "two", arguments={"x-queue-type": "stream"})
     await settle_down()
@@ -392,7 +389,7 @@ async def test_a_stream_takes_part(broker: Broker) -> None:
 async def test_a_commit_waits_for_queues_that_were_declared_just_now(
     kind: str, kept: bool, tmp_path: Path
 ) -> None:
-    """Until they lead their logs, and have their files; commits of the link behind it keep their order."""
+    """It waits until they lead and have their files; later commits of the link keep their order."""
     async with running_broker(data_dir=str(tmp_path / "data") if kept else None) as broker:
         declare(broker.catalog, "/", "one")
         await settle_down()
@@ -425,7 +422,7 @@ async def test_a_commit_waits_for_queues_that_were_declared_just_now(
 async def test_a_commit_that_waits_for_a_queue_ends_with_its_time_or_its_link(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is rolled back by transaction_timeout_ms, or with its control link; the queue gets nothing of it."""
+    """transaction_timeout_ms or the end of its control link rolls it back; the queue gets nothing of it."""
     async with running_broker(transaction_timeout_ms=60_000) as broker:
         await declare_queues(broker)
         session = await start(broker)
@@ -458,7 +455,7 @@ async def test_a_commit_that_waits_for_a_queue_ends_with_its_time_or_its_link(
 async def test_a_commit_of_amqp_0_9_1_waits_for_a_queue_that_was_declared_just_now(
     kept: bool, tmp_path: Path
 ) -> None:
-    """What it has several queues do is one step, also in the first turns of one of them."""
+    """Its work on several queues is one step, also in the first turns of one of them."""
     async with running_broker(data_dir=str(tmp_path / "data") if kept else None) as broker:
         declare(broker.catalog, "/", "one")
         await settle_down()
@@ -476,7 +473,7 @@ async def test_a_commit_of_amqp_0_9_1_waits_for_a_queue_that_was_declared_just_n
 
 
 async def test_a_commit_of_amqp_0_9_1_is_one_step_of_its_queues() -> None:
-    """What is published to two queues, and acknowledged of one: whoever looks sees all of it or nothing."""
+    """Publishes to two queues and an ack of one appear together or not at all."""
     seen: set[tuple[int, int, int]] = set()
 
     def look() -> None:
@@ -512,7 +509,6 @@ class Looking(trio.abc.Instrument):
 
 
 async def test_no_transactional_work_on_a_control_link(session: Session) -> None:
-    """A request that is itself part of a transaction ends the link."""
     txn_id = await session.declare()
     state = TransactionalState(txn_id=txn_id)
     detach = await session.client.call(Detach, request(session.take_id(), Declare(), state=state))
@@ -520,7 +516,7 @@ async def test_no_transactional_work_on_a_control_link(session: Session) -> None
 
 
 async def test_requests_of_several_frames_and_aborted_ones() -> None:
-    """A declare may come in parts; one that is aborted declares nothing and is not answered."""
+    """A declare may come in parts; an aborted one declares nothing and gets no answer."""
     async with transacting(transactions_max_per_connection=1) as (_, session):
         payload = b"\x00\x53" + bytes((AMQP_VALUE,)) + Declare().encode()
         aborted = session.take_id()
@@ -538,7 +534,7 @@ async def test_requests_of_several_frames_and_aborted_ones() -> None:
 
 
 async def test_a_discharge_without_an_id_is_refused(session: Session) -> None:
-    """txn-id is mandatory: its lack is a decode error, and the link lives on."""
+    """txn-id is mandatory: without it there is a decode error, and the link goes on."""
     payload = b"\x00\x53" + bytes((AMQP_VALUE, 0x00, 0x53, Discharge.DESCRIPTOR, 0x45))
     await session.client.send(transfer(CONTROL, session.take_id(), payload, raw=True))
     state = (await session.client.until(Disposition)).state
@@ -548,7 +544,6 @@ async def test_a_discharge_without_an_id_is_refused(session: Session) -> None:
 
 
 async def test_an_aborted_delivery_is_no_part_of_a_transaction(broker: Broker, session: Session) -> None:
-    """The transaction lives on, and has what else was posted."""
     txn_id = await session.declare()
     state = TransactionalState(txn_id=txn_id)
     number = session.take_id()
@@ -562,7 +557,7 @@ async def test_an_aborted_delivery_is_no_part_of_a_transaction(broker: Broker, s
 
 
 async def test_length_limits_act_at_the_commit(broker: Broker) -> None:
-    """What is dropped for want of room goes when the commit is done, and not when it is posted."""
+    """Messages over the limit are dropped when the commit is done, and not when they are posted."""
     declare(broker.catalog, "/", "one", arguments={"x-max-length": 1})
     declare(broker.catalog, "/", "two")
     session = await start(broker)
@@ -579,7 +574,7 @@ async def test_length_limits_act_at_the_commit(broker: Broker) -> None:
 
 
 async def test_a_state_without_an_outcome_binds_nothing(broker: Broker, session: Session) -> None:
-    """It says that the delivery was received: after the commit the client still has it."""
+    """It means that the delivery was received: after the commit the client still holds it."""
     await session.post(None, "one")
     (number,) = await session.consume("one", 1)
     txn_id = await session.declare()
@@ -590,7 +585,7 @@ async def test_a_state_without_an_outcome_binds_nothing(broker: Broker, session:
 
 
 async def test_retirement_of_what_is_gone_succeeds(broker: Broker, session: Session) -> None:
-    """The queue of the delivery was purged of all that waits, and then deleted."""
+    """The delivery's queue was purged, and then deleted."""
     await session.post(None, "one")
     (number,) = await session.consume("one", 1)
     txn_id = await session.declare()
@@ -604,7 +599,7 @@ async def test_retirement_of_what_is_gone_succeeds(broker: Broker, session: Sess
 
 @pytest.mark.parametrize("queue", ["one", "two"])
 async def test_time_to_live_runs_from_arrival(queue: str) -> None:
-    """What has waited for its commit lives shorter; what has expired by then is not there."""
+    """The wait for the commit counts; a message that has expired by then is not enqueued."""
     async with mixed() as (broker, session):
         consumer = await connect(broker).open()
         txn_id = await session.declare()
@@ -623,7 +618,7 @@ async def test_time_to_live_runs_from_arrival(queue: str) -> None:
 
 
 async def test_answers_to_discharges_are_in_order(session: Session) -> None:
-    """Behind the outcomes of what was posted, and behind those before them, whatever they say."""
+    """They follow the outcomes of the posts and earlier answers, whatever their content."""
     txn_ids = [await session.declare() for _ in range(2)]
     ids = [session.take_id() for _ in range(4)]
     post = transfer(1, ids[0], b"m", state=TransactionalState(txn_id=txn_ids[0]))
@@ -637,7 +632,7 @@ async def test_answers_to_discharges_are_in_order(session: Session) -> None:
 
 @pytest.mark.parametrize("fail", [False, True])
 async def test_a_publisher_that_settles_second(fail: bool) -> None:
-    """The outcome in the transaction is not settled; the client settles, before the discharge or after it."""
+    """The outcome in the transaction is unsettled; the client settles before or after the discharge."""
     async with transacting("one") as (broker, session):
         await session.client.call(Flow, attach_sender(2, "/queues/two", rcv_settle_mode=1))
         txn_id = await session.declare()
@@ -656,7 +651,7 @@ async def test_a_publisher_that_settles_second(fail: bool) -> None:
 
 
 async def test_dead_letters_are_no_part_of_a_commit(broker: Broker) -> None:
-    """The commit is answered although the dead letter has nowhere to go yet; it arrives later."""
+    """The commit is answered although the dead letter has no target yet; it arrives later."""
     declare(broker.catalog, "/", "one")
     arguments = {
         "x-queue-type": "quorum",
@@ -679,7 +674,7 @@ async def test_dead_letters_are_no_part_of_a_commit(broker: Broker) -> None:
 
 
 async def test_a_kept_link_that_goes_refuses_the_commit(broker: Broker, session: Session) -> None:
-    """Its deliveries are to be resumed, or go back with it: the commit would be half a one."""
+    """Its deliveries are kept for resumption or requeued with it: the commit would be incomplete."""
     await session.post(None, "one")
     source = Source(address="/queues/one", expiry_policy=Symbol("never"), timeout=60)
     await session.client.send(attach_receiver(9, "one", source=source), credit(9, 1))
@@ -695,7 +690,7 @@ async def test_a_kept_link_that_goes_refuses_the_commit(broker: Broker, session:
 
 
 async def test_an_alarm_holds_a_transaction_back(broker: Broker, session: Session) -> None:
-    """It closes the window for all that a session sends; when it is over the transaction goes on."""
+    """It closes the window for the session's transfers; afterwards the transaction goes on."""
     txn_id = await session.declare()
     await session.post(txn_id, "one")
     broker.resource_monitor.set_alarm("memory", on=True)
@@ -711,7 +706,7 @@ async def test_an_alarm_holds_a_transaction_back(broker: Broker, session: Sessio
 async def test_a_discharge_on_its_way_is_answered_during_an_alarm(
     queue: str, fail: bool, tmp_path: Path
 ) -> None:
-    """What the client had sent before it heard of the alarm is carried out, which may free memory."""
+    """Transfers sent before the client got the alarm are processed, which may free memory."""
     async with mixed(data_dir=str(tmp_path / "data")) as (broker, session):
         txn_id = await session.declare()
         await session.post(txn_id, queue)
@@ -723,7 +718,7 @@ async def test_a_discharge_on_its_way_is_answered_during_an_alarm(
 
 
 def acquiring(txn_id: bytes | None, count: int, *, delivery_count: int = 0, **fields: Any) -> bytes:
-    """Credit, and the transaction in which the client acquires; None: in none."""
+    """Make a flow with credit and the acquiring transaction; None means none."""
     named = {Symbol("txn-id"): txn_id}
     return credit(9, count, delivery_count=delivery_count, properties=named, **fields)
 
@@ -765,7 +760,7 @@ async def test_acquisition_within_a_transaction(queue: str, fail: bool) -> None:
 
 
 async def test_flows_say_in_which_transaction_a_link_acquires(broker: Broker, session: Session) -> None:
-    """One without properties leaves it, null ends it, another id changes it; the discharge clears it."""
+    """No properties leave it, null ends it, another id changes it; the discharge clears it."""
     for _ in range(6):
         await session.post(None, "one")
     first, second = await session.declare(), await session.declare()
@@ -789,7 +784,7 @@ async def test_flows_say_in_which_transaction_a_link_acquires(broker: Broker, se
 
 @pytest.mark.parametrize("why", ["settled", "browse", "kept", "stream", "unknown", "no id"])
 async def test_links_that_cannot_acquire_in_a_transaction(broker: Broker, why: str) -> None:
-    """They end and say so, nothing is delivered, and the session and the transaction live on."""
+    """They end with an error, nothing is delivered, and the session and the transaction go on."""
     kind = "stream" if why == "stream" else "classic"
     declare(broker.catalog, "/", "one", arguments={"x-queue-type": kind})
     declare(broker.catalog, "/", "two")
@@ -818,7 +813,7 @@ async def test_links_that_cannot_acquire_in_a_transaction(broker: Broker, why: s
 async def test_what_is_acquired_in_one_transaction_is_not_decided_on_in_another(
     broker: Broker, session: Session
 ) -> None:
-    """The second one's control link ends, as with one delivery that two have decided on."""
+    """The second one's control link ends, as it does when two decide on one delivery."""
     await session.client.call(Flow, control(5))
     await session.post(None, "one")
     first = await session.declare()
@@ -836,7 +831,7 @@ async def test_what_is_acquired_in_one_transaction_is_not_decided_on_in_another(
 async def test_a_delivery_sent_in_part_is_aborted_before_the_rollback_is_answered(
     broker: Broker, way: str
 ) -> None:
-    """The client closes its window amid a delivery: the answer waits for room, or for the link's end."""
+    """The client closes its window amid a delivery: the answer waits for room or for the link's end."""
     await declare_queues(broker)
     session = await start(broker, max_frame_size=1024)
     await session.post(None, "one", b"x" * 3_000)

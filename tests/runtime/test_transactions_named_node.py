@@ -30,7 +30,6 @@ KINDS = {"one": "classic", "two": "quorum", "three": "quorum"}
 
 @asynccontextmanager
 async def named(tmp_path: Path) -> AsyncIterator[Broker]:
-    """A broker with a name, on a disk, with its queues."""
     secret = tmp_path / "secret"
     if not secret.exists():
         secret.write_text("a secret of some length\n")
@@ -49,12 +48,11 @@ async def named(tmp_path: Path) -> AsyncIterator[Broker]:
 
 
 async def counts(broker: Broker, **expected: tuple[int, int]) -> None:
-    """Wait until queues have so many messages ready and unsettled."""
     await eventually(lambda: {name: queue_counts(broker, name) for name in expected} == expected)
 
 
 async def test_a_quorum_queue_of_a_single_node_with_a_name_takes_part(tmp_path: Path) -> None:
-    """Posts and decisions are done by the commit, and there after a restart; a rollback does nothing."""
+    """A commit does posts and decisions, which survive a restart; a rollback does nothing."""
     async with named(tmp_path) as broker:
         session: Session = await start(broker)
         for _ in range(2):
@@ -78,7 +76,6 @@ async def test_a_quorum_queue_of_a_single_node_with_a_name_takes_part(tmp_path: 
 
 
 async def test_a_commit_of_amqp_0_9_1_at_a_single_node_with_a_name_is_one_step(tmp_path: Path) -> None:
-    """Of two quorum queues, and after a restart all of it is there."""
     seen: set[tuple[int, int, int]] = set()
 
     def look() -> None:

@@ -189,7 +189,6 @@ class TransactingNode091(TransactingNode):
 
 
 def lose_power(node: TransactingNode, seed: int) -> None:
-    """Life after life, on what the last one left."""
     rng = random.Random(seed)
     ended_early = 0
     for _ in range(LIVES):
@@ -210,7 +209,7 @@ def lose_power(node: TransactingNode, seed: int) -> None:
 def test_a_commit_is_there_whole_or_not_after_a_loss_of_power(
     seed: int, kinds: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the power interrupts: both queues have the same; what was accepted stays done."""
+    """Wherever power fails, both queues have the same messages; accepted commits stay done."""
     lose_power(TransactingNode(monkeypatch, seed, kinds), seed)
 
 

@@ -25,7 +25,7 @@ LIMIT = {"transaction_timeout_ms": TIMEOUT_S * 1000}
 
 
 async def is_timed_out(session: Session) -> bool:
-    """Whether the control link is detached for that, and the session goes on."""
+    """Return whether the control link was detached for the time-out; the session must go on."""
     got = [each.body for each in await session.client.idle()]
     detached = [each for each in got if isinstance(each, Detach)]
     for each in detached:
@@ -36,13 +36,13 @@ async def is_timed_out(session: Session) -> bool:
 
 
 async def shown(broker: Broker) -> list[TransactionView]:
-    """Open transactions as front ends show them, also those of another node."""
+    """Return open transactions as front ends show them, also from another node."""
     views = [view_of(ConnectionView, document(view)) for view in await broker.connections.views()]
     return [each for view in views for session in view.sessions for each in session.transactions]
 
 
 async def test_a_transaction_that_is_open_for_too_long_is_rolled_back() -> None:
-    """Its control link ends, and the session lives: what it posted is nowhere, what it consumed is back."""
+    """Its control link ends, the session goes on: posts are discarded, consumed messages requeued."""
     async with transacting(**LIMIT) as (broker, session):
         await session.post(None, "one")
         (number,) = await session.consume("one", 1)
@@ -63,7 +63,7 @@ async def test_a_transaction_that_is_open_for_too_long_is_rolled_back() -> None:
 
 
 async def test_time_runs_from_the_first_that_is_done() -> None:
-    """A client that has declared the next transaction, and waits for work, is left in peace."""
+    """A client may declare the next transaction early and wait for work."""
     async with transacting(**LIMIT) as (broker, session):
         txn_id = await session.declare()
         await trio.sleep(10 * TIMEOUT_S)
@@ -76,7 +76,7 @@ async def test_time_runs_from_the_first_that_is_done() -> None:
 
 
 async def test_each_session_of_a_connection_has_the_time_of_its_own_transactions() -> None:
-    """One that begins later ends later, also when the first was discharged meanwhile."""
+    """A later transaction ends later, also when the first was discharged meanwhile."""
     async with transacting(**LIMIT) as (broker, session):
         other = await start(broker)
         first = await session.declare()
@@ -106,7 +106,6 @@ async def test_without_a_limit_a_transaction_may_be_open_for_ever() -> None:
 
 
 async def test_open_transactions_are_shown_and_ends_are_counted() -> None:
-    """In the views of all front ends, and in metrics, by how they ended."""
     async with transacting(transaction_max_messages=2, **LIMIT) as (broker, session):
         await session.post(None, "two")
         (number,) = await session.consume("two", 1)

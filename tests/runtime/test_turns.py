@@ -66,7 +66,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, neighbour: 
 
 
 async def until_all(neighbour: Neighbour, count: int) -> None:
-    """Wait until so much was done: as many turns as it takes, and no clock."""
+    """Wait for this count of work, over as many turns as it takes, without a clock."""
     while neighbour.all < count:
         await trio.lowlevel.checkpoint()
 
@@ -74,8 +74,9 @@ async def until_all(neighbour: Neighbour, count: int) -> None:
 async def test_begins_and_ends_in_one_write_are_shared_out_over_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A thousand pairs on one channel: a few a turn; a session counts until its task is gone, so that there
-    are never more at once than are allowed."""
+    """A thousand pairs on one channel take a few a turn; a session counts until its task is gone, so the
+    limit always holds.
+    """
     neighbour = Neighbour()
     counted(monkeypatch, Connection10, "_start_session", neighbour)
     pairs = 1000
@@ -98,7 +99,7 @@ async def test_begins_and_ends_in_one_write_are_shared_out_over_turns(
 
 
 async def test_a_begin_that_waits_for_an_ended_session_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader waits until the task of one is gone: what else is on the connection waits for that one."""
+    """The reader waits until a session task is gone, and so does the rest of the connection."""
     gone = trio.Event()
     run = SessionTask.run
 
@@ -122,7 +123,7 @@ async def test_a_begin_that_waits_for_an_ended_session_is_told(monkeypatch: pyte
 
 
 async def test_sessions_that_have_ended_do_not_pile_up(broker: Broker) -> None:
-    """Not by the connection's writer either, which had their bytes."""
+    """The connection's writer, which had their bytes, does not keep them either."""
     client = await connect(broker).open(channels=0)
     for _ in range(20):
         await client.call(End, begin(1), attach_sender(0, "q", channel=1), frame(1, End()))
@@ -136,7 +137,6 @@ async def test_sessions_that_have_ended_do_not_pile_up(broker: Broker) -> None:
 
 
 async def test_attaches_in_one_write_are_shared_out_over_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session does not work off a whole read of them in one go."""
     neighbour = Neighbour()
     counted(monkeypatch, BrokerSession, "_on_attaching", neighbour)
     pairs = 500
@@ -154,7 +154,7 @@ async def test_attaches_in_one_write_are_shared_out_over_turns(monkeypatch: pyte
 async def test_channels_opened_and_closed_in_one_write_are_shared_out_over_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """AMQP 0-9-1: on one channel, and on many at once."""
+    """AMQP 0-9-1: they are on one channel, or on many at once."""
     neighbour = Neighbour()
     counted(monkeypatch, BrokerChannel, "_guarded", neighbour)
     async with running_broker() as broker:
@@ -174,7 +174,7 @@ async def test_channels_opened_and_closed_in_one_write_are_shared_out_over_turns
 
 
 async def test_frames_of_one_write_are_also_read_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To decode two thousand frames takes as long as to work off some hundred of them."""
+    """Decoding two thousand frames takes as long as processing some hundred of them."""
     neighbour = Neighbour()
     counted(monkeypatch, Connection, "_dispatch", neighbour)
     async with running_broker() as broker:
@@ -210,7 +210,7 @@ def no_collector() -> Iterator[None]:
 async def test_sessions_that_are_over_are_freed_without_the_garbage_collector(
     broker: Broker, no_collector: None
 ) -> None:
-    """It would find hundreds together, and everybody would wait for it: 70 ms of processor time for 450."""
+    """It would find hundreds together and block the broker: 70 ms of processor time for 450."""
     client = await connect(broker).open(channels=0)
     (connection,) = broker.connections.values()
     await client.submit(begin(1), attach_sender(0, "q", channel=1), attach_receiver(1, "q", channel=1))
@@ -242,7 +242,6 @@ async def test_channels_that_are_over_are_freed_without_the_garbage_collector(
 async def test_connections_that_are_over_are_freed_without_the_garbage_collector(
     broker: Broker, no_collector: None
 ) -> None:
-    """Of both protocols, with what was open in them."""
     first = await connect(broker).open()
     second = await connect091(broker).open()
     refs = [weakref.ref(each) for each in broker.connections.values()]
@@ -261,7 +260,7 @@ def test_what_is_light_is_given_whole_and_not_copied() -> None:
 
 
 def test_items_are_cut_into_portions_in_order() -> None:
-    """Each portion ends the turn, and together they are what came."""
+    """Each portion ends the turn, and together the portions are the input."""
     turn = ReadBudget()
     light: list[object] = list(range(3 * PORTION + 1))
     parts = []

@@ -32,7 +32,6 @@ async def logged_in(broker: Broker, user: str) -> Client:
 
 
 async def begun(client: Client, count: int, size: int, *, channel: int = 0) -> None:
-    """Attach so many links, and begin a delivery on each."""
     for handle in range(count):
         await client.send(
             raw.attach_sender(handle, "q", channel=channel),
@@ -42,7 +41,7 @@ async def begun(client: Client, count: int, size: int, *, channel: int = 0) -> N
 
 
 async def test_deliveries_that_are_not_whole_are_bounded_over_all_sessions() -> None:
-    """The session that would hold too much is ended with the reason; its part is free again."""
+    """The session that would exceed the bound is ended with the reason; its share is free again."""
     async with running_broker(unfinished_bytes_max=100_000, max_message_size_bytes=20_000) as broker:
         client = await connect(broker).open(channels=2)
         await begun(client, 5, 10_000, channel=0)
@@ -65,7 +64,7 @@ async def test_deliveries_that_are_not_whole_are_bounded_over_all_sessions() -> 
 
 @pytest.mark.parametrize("ending", ["finished", "aborted", "detached", "ended"])
 async def test_what_is_not_unfinished_any_more_counts_no_more(broker: Broker, ending: str) -> None:
-    """However a delivery comes to its end."""
+    """This holds for each way of ending a delivery."""
     client = await connect(broker).open()
     await begun(client, 1, 10_000)
     unfinished = client.task.unfinished
@@ -93,7 +92,7 @@ async def test_frames_without_payload_do_not_pile_up() -> None:
 
 
 async def test_one_message_of_the_largest_size_always_fits() -> None:
-    """Whatever the bound for all of them is."""
+    """This holds for any bound on their total."""
     async with running_broker(unfinished_bytes_max=1, max_message_size_bytes=50_000) as broker:
         client = await connect(broker).open()
         await begun(client, 1, 20_000)
@@ -102,7 +101,7 @@ async def test_one_message_of_the_largest_size_always_fits() -> None:
 
 
 async def test_what_comes_during_an_alarm_is_bounded_in_bytes(broker: Broker) -> None:
-    """Of a window full of large frames four megabytes are taken, and one read; the rest waits."""
+    """Of a window full of large frames the broker reads four megabytes and one read; the rest waits."""
     client = await connect(broker).open()
     await client.send(raw.attach_sender(0, "q"))
     await client.idle()
@@ -126,7 +125,7 @@ async def test_what_comes_during_an_alarm_is_bounded_in_bytes(broker: Broker) ->
 
 
 async def test_who_sends_less_is_read_during_an_alarm(broker: Broker) -> None:
-    """Everything but transfers goes on, as in RabbitMQ; each alarm is counted for itself."""
+    """All but transfers are processed, as in RabbitMQ; each alarm has a count of its own."""
     client = await connect(broker).open()
     await client.send(raw.attach_sender(0, "q"))
     body = b"x" * 100 * KIB
@@ -143,7 +142,7 @@ async def test_who_sends_less_is_read_during_an_alarm(broker: Broker) -> None:
 
 
 async def test_deliveries_that_are_not_whole_are_bounded_over_all_connections_of_a_user() -> None:
-    """Of both protocols, half of what the node may hold; what a connection had is free when that is gone."""
+    """Both protocols share half of the node's bound; the share of a lost connection is free again."""
     async with running_broker(unfinished_bytes_max_per_node=200_000, max_message_size_bytes=50_000) as broker:
         held = broker.unfinished.of("guest")
         clients = [await connect(broker).open() for _ in range(2)]
@@ -168,7 +167,7 @@ async def test_deliveries_that_are_not_whole_are_bounded_over_all_connections_of
 
 
 async def test_deliveries_that_are_not_whole_are_bounded_over_all_users() -> None:
-    """The third of three finds what two have left."""
+    """The third of three users gets the part two have left."""
     async with running_broker(unfinished_bytes_max_per_node=100_000, max_message_size_bytes=20_000) as broker:
         for name in "abc":
             add_user(broker.catalog, name, plain_record("secret"))
@@ -186,7 +185,7 @@ async def test_deliveries_that_are_not_whole_are_bounded_over_all_users() -> Non
 async def test_a_delivery_that_the_user_may_not_send_is_refused_with_its_first_transfer(
     broker: Broker, to: str
 ) -> None:
-    """On an anonymous terminus: its address is there, and the rest need not be kept."""
+    """On an anonymous terminus the address is known by then, and the rest need not be kept."""
     set_permission(broker.catalog, "guest", "/", Permission(".*", "^$", ".*"))
     client = await connect(broker).open()
     await client.call(amqp10.Flow, raw.attach_sender(0, "", target=amqp10.Target()))
@@ -206,7 +205,7 @@ async def test_a_delivery_that_the_user_may_not_send_is_refused_with_its_first_t
 async def test_what_else_is_wrong_with_a_delivery_is_said_when_it_is_whole(
     broker: Broker, start: bytes
 ) -> None:
-    """Also one whose address is not known with its first transfer."""
+    """So is a delivery whose address is not known with its first transfer."""
     client = await connect(broker).open()
     await client.call(amqp10.Flow, raw.attach_sender(0, "", target=amqp10.Target()))
     await client.send(raw.transfer(0, 0, start, raw=True, more=True))

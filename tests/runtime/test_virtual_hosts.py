@@ -16,31 +16,21 @@ from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.runtime.broker import Broker
+from tests.support import declaring
 from tests.support.declaring import add_user as propose_add_user
-from tests.support.declaring import (
-    add_vhost,
-    bind,
-    change_vhost,
-    declare,
-    declare_exchange,
-    set_permission,
-    set_user_limits,
-)
 from tests.support.rawframes import attach_receiver, attach_sender, frame, login, message, open_frame
 from tests.support.trioclient import Client, connect, queue_counts, running_broker, settle_down
 from tests.support.trioclient091 import Client091, connect091
 
 
 def add_user(broker: Broker, name: str, *vhosts: str) -> str:
-    """A user whose password is its name, with all permissions in some virtual hosts."""
     propose_add_user(broker.catalog, name, PasswordRecord(PasswordAlgorithm.PLAIN, name))
     for vhost in vhosts:
-        set_permission(broker.catalog, name, vhost, Permission())
+        declaring.set_permission(broker.catalog, name, vhost, Permission())
     return name
 
 
 async def knock(broker: Broker, user: str = "guest", **fields: Any) -> Client:
-    """Log in and send open; the answer is not read."""
     client = connect(broker)
     assert (await client.call(amqp10.SaslOutcome, login("PLAIN", f"\0{user}\0{user}".encode()))).code == 0
     await client.send(open_frame(**fields))
@@ -84,10 +74,10 @@ async def refused091(broker: Broker, user: str = "guest", vhost: str = "/") -> t
     ],
 )
 async def test_the_hostname_of_open_chooses(broker: Broker, hostname: str | None, vhost: str) -> None:
-    """``vhost:NAME``; everything else is the default one."""
+    """``vhost:NAME`` selects one; any other is the default."""
     for name in ("other", "with space/ü"):
-        add_vhost(broker.catalog, name)
-        set_permission(broker.catalog, "guest", name, Permission())
+        declaring.add_vhost(broker.catalog, name)
+        declaring.set_permission(broker.catalog, "guest", name, Permission())
     client = await connect(broker).open(channels=0, hostname=hostname)
     assert client.task.vhost == vhost
     assert broker.status()["connections"][0]["vhost"] == vhost
@@ -112,7 +102,7 @@ async def test_a_virtual_host_that_does_not_exist(broker: Broker, name: str) -> 
 
 @pytest.mark.parametrize("then", ["waits", "begins", "closes", "leaves"])
 async def test_why_an_open_is_refused_is_told_with_it(then: str) -> None:
-    """In one piece, so that no client takes the open for a success; whatever it sends meanwhile."""
+    """They come together, so no client takes the open for a success; further input changes nothing."""
     async with running_broker(auth_failure_delay_ms=700) as broker:
         started = trio.current_time()
         client = await knock(broker, hostname="vhost:none")
@@ -153,10 +143,12 @@ async def test_why_an_open_is_refused_is_told_with_it(then: str) -> None:
 async def test_clients_of_rabbitmq_are_refused_as_rabbitmq_does(
     properties: Any, channel_max: int, hostname: str, silent: bool
 ) -> None:
-    """No open, and the end of the stream: that for Java says who it is, that for Python is like this."""
+    """No open comes, only the end of the stream: for Java's client by its properties, for Python's by its
+    settings.
+    """
     said = {Symbol(key): value for key, value in properties.items()} if properties else None
     async with running_broker(auth_failure_delay_ms=700, default_vhost="other") as broker:
-        change_vhost(broker.catalog, "other", limits=VhostLimits(max_connections=0))
+        declaring.change_vhost(broker.catalog, "other", limits=VhostLimits(max_connections=0))
         client = await knock(broker, hostname=hostname, properties=said, channel_max=channel_max)
         started = trio.current_time()
         assert [type(each.body) for each in await client.idle(1)] == (
@@ -169,14 +161,14 @@ async def test_clients_of_rabbitmq_are_refused_as_rabbitmq_does(
 @pytest.mark.rabbitmq("amqp_dotnet_SUITE", "access_failure_not_allowed")
 @pytest.mark.parametrize("user", ["ann", "limited limit"])
 async def test_a_virtual_host_in_which_the_user_has_no_permission(broker: Broker, user: str) -> None:
-    """Whatever else the user may do elsewhere."""
-    add_vhost(broker.catalog, "closed limit")
+    """Permissions in other virtual hosts do not count."""
+    declaring.add_vhost(broker.catalog, "closed limit")
     add_user(broker, user, "/")
     text = f"access to vhost 'closed limit' refused for user '{user}'"
     assert await refused(broker, user, hostname="vhost:closed limit") == ("amqp:unauthorized-access", text)
     assert await refused091(broker, user, "closed limit") == (530, f"NOT_ALLOWED - {text}")
     assert broker.catalog.usage.counts[USERS][user] == 0
-    set_permission(broker.catalog, user, "closed limit", Permission("", "", ""))
+    declaring.set_permission(broker.catalog, user, "closed limit", Permission("", "", ""))
     await (await knock(broker, user, hostname="vhost:closed limit")).expect(amqp10.Open)
 
 
@@ -199,8 +191,8 @@ async def both(broker: Broker, user: str, vhost: str) -> tuple[Client, Client091
     "per_vhost_connection_limit_SUITE", "single_node_multiple_vhosts_limit", "single_node_single_vhost_limit"
 )
 async def test_the_connection_limit_of_a_virtual_host(broker: Broker) -> None:
-    """Of both protocols together; elsewhere there is room; one that ends makes room here."""
-    add_vhost(broker.catalog, "small", limits=VhostLimits(max_connections=2))
+    """Both protocols count together; other virtual hosts have room; a closed connection frees a place."""
+    declaring.add_vhost(broker.catalog, "small", limits=VhostLimits(max_connections=2))
     for user in ("ann", "bob"):
         add_user(broker, user, "/", "small")
     newer, older = await both(broker, "ann", "small")
@@ -219,9 +211,9 @@ async def test_the_connection_limit_of_a_virtual_host(broker: Broker) -> None:
 
 @pytest.mark.parametrize("by_client", [False, True])
 async def test_a_connection_that_was_told_its_end_is_counted_no_more(broker: Broker, by_client: bool) -> None:
-    """Who hears of it may come again at once, also when our close was not answered."""
+    """Its client may connect again at once, also when the broker's close was not answered."""
     add_user(broker, "ann", "/")
-    set_user_limits(broker.catalog, "ann", UserLimits(max_connections=2))
+    declaring.set_user_limits(broker.catalog, "ann", UserLimits(max_connections=2))
     newer, older = await both(broker, "ann", "/")
     if by_client:
         await newer.send(frame(0, amqp10.Close()))
@@ -247,7 +239,7 @@ async def test_a_connection_that_was_told_its_end_is_counted_no_more(broker: Bro
 )
 async def test_a_refused_connection_is_not_counted(broker: Broker) -> None:
     add_user(broker, "ann", "/")
-    set_user_limits(broker.catalog, "ann", UserLimits(max_connections=1))
+    declaring.set_user_limits(broker.catalog, "ann", UserLimits(max_connections=1))
     client = await knock(broker, "ann")
     await client.expect(amqp10.Open)
     for _ in range(3):
@@ -265,14 +257,14 @@ async def test_a_refused_connection_is_not_counted(broker: Broker) -> None:
 
 async def test_the_same_names_are_other_things_elsewhere(broker: Broker) -> None:
     """Queues, exchanges and bindings of one virtual host are invisible in another, in both protocols."""
-    add_vhost(broker.catalog, "other")
-    set_permission(broker.catalog, "guest", "other", Permission())
+    declaring.add_vhost(broker.catalog, "other")
+    declaring.set_permission(broker.catalog, "guest", "other", Permission())
     here, there = broker.catalog.lookup_vhost("/"), broker.catalog.lookup_vhost("other")
     for vhost in (here, there):
-        declare(broker.catalog, vhost, "q")
-        declare_exchange(broker.catalog, vhost, "x", "fanout")
-        bind(broker.catalog, vhost, Binding("x", Destination("queue", "q")))
-    declare(broker.catalog, there, "only-there")
+        declaring.declare(broker.catalog, vhost, "q")
+        declaring.declare_exchange(broker.catalog, vhost, "x", "fanout")
+        declaring.bind(broker.catalog, vhost, Binding("x", Destination("queue", "q")))
+    declaring.declare(broker.catalog, there, "only-there")
     client = await connect(broker).open(hostname="vhost:other")
     await client.call(amqp10.Flow, attach_sender(0, "/exchanges/x"))
     await client.send(

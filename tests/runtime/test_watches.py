@@ -17,7 +17,6 @@ from tests.support.trioclient091 import Client091, connect091
 
 
 async def publisher_and_consumer(broker: Broker) -> Client:
-    """Of one queue, in one session: links 'in' and 'out'."""
     await ask(broker, "declare-queue", name="q")
     client = await connect(broker).open()
     await client.send(attach_sender(0, "/queues/q", name="in"), attach_receiver(1, "/queues/q", name="out"))
@@ -26,7 +25,6 @@ async def publisher_and_consumer(broker: Broker) -> Client:
 
 
 async def some_traffic(client: Client) -> None:
-    """Transfers, credit, a drain with echo, settlement, a window, and a session flow."""
     await client.send(*[transfer(0, number, b"body") for number in range(30)])
     await client.idle()
     await client.send(credit(1, 10))
@@ -39,7 +37,7 @@ async def some_traffic(client: Client) -> None:
 
 
 async def test_the_curves_end_where_status_is(broker: Broker) -> None:
-    """The queue's credit and the writer, too, which no frame tells."""
+    """They include the queue's credit and the writer, which no frame shows."""
     client = await publisher_and_consumer(broker)
     begun_at = {}
     for link in ("in", "out"):
@@ -63,7 +61,7 @@ async def test_the_curves_end_where_status_is(broker: Broker) -> None:
 
 
 async def test_who_asks_again_gets_what_came_since(broker: Broker) -> None:
-    """Bounded answers, one behind the other, are the whole; behind the last there is nothing."""
+    """Bounded answers in sequence are the whole; after the last one there is nothing."""
     client = await publisher_and_consumer(broker)
     number = (await ask(broker, "watch-link", connection=1, link="out"))["watch"]
     await some_traffic(client)
@@ -84,7 +82,7 @@ async def test_who_asks_again_gets_what_came_since(broker: Broker) -> None:
 
 
 async def test_nothing_listens_when_nobody_looks(broker: Broker) -> None:
-    """Two look at one link, and each may go first; two links of a session share its tap."""
+    """Two watches of one link may end in either order; two links of a session share its tap."""
     await publisher_and_consumer(broker)
     session = next(iter(broker.connections[1].parts.values()))
     engine: Any = session.service.session  # type: ignore[union-attr]
@@ -102,7 +100,7 @@ async def test_nothing_listens_when_nobody_looks(broker: Broker) -> None:
 
 
 async def test_a_watch_that_nobody_asks_for_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next turn of its session ends it; also one that never has a turn is forgotten."""
+    """The next turn of its session ends it; a watch whose session has no turn is forgotten too."""
     now = [0]
     monkeypatch.setattr(rings, "SEGMENT_RECORDS", 4)
     monkeypatch.setattr(watches.Watches.__init__, "__defaults__", (lambda: now[0],))
@@ -125,7 +123,7 @@ async def test_a_watch_that_nobody_asks_for_ends(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("way", ["detach", "lost"])
 async def test_a_link_that_goes_ends_its_timeline(broker: Broker, way: str) -> None:
-    """What was can still be asked for, with the reason."""
+    """Its past remains available, with the reason."""
     client = await publisher_and_consumer(broker)
     number = (await ask(broker, "watch-link", connection=1, link="out"))["watch"]
     await client.send(credit(1, 5))
@@ -167,7 +165,7 @@ async def test_what_cannot_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def channel_with_consumer(broker: Broker) -> Client091:
-    """A channel in confirm mode that consumes what it publishes, two unacknowledged at a time."""
+    """Open a confirm-mode channel that consumes its own publishes, two unacknowledged at a time."""
     await ask(broker, "declare-queue", name="q")
     client = await connect091(broker).open()
     await client.send(
@@ -180,7 +178,7 @@ async def channel_with_consumer(broker: Broker) -> Client091:
 
 
 async def test_a_channel_that_goes_ends_its_timeline(broker: Broker) -> None:
-    """By a cancel, by a channel.close, or with its connection; then nothing listens."""
+    """A cancel, a channel.close or the connection's end does so; then no tap is left."""
     client = await channel_with_consumer(broker)
     service: Any = broker.connections[1].parts[1].service
     consumer, channel = [

@@ -47,7 +47,7 @@ def octets(data: bytes) -> list[bytes]:
 async def at_http_port(
     broker: Broker, request: bytes, *, peer: str = "127.0.0.1:40000", origin: Peer | None = None
 ) -> Client:
-    """A client of the HTTP port, with the answer to its request in the head of its stream."""
+    """Connect to the HTTP port; the stream's head has the answer to the request."""
     ours, theirs = memory_stream_pair()
     known = origin or Peer(True, peer)
     trio.lowlevel.spawn_system_task(broker.http.serve_stream, broker, theirs, peer, known)
@@ -57,7 +57,6 @@ async def at_http_port(
 
 
 async def sent_and_got(client: Client, body: bytes) -> list[bytes]:
-    """Send a message to a queue, and what comes of it."""
     await client.send(raw.attach_sender(0, "q"), raw.attach_receiver(1, "q"), raw.credit(1, 10))
     await client.take(Attach, 2)
     await client.send(raw.transfer(0, 0, body, settled=True))
@@ -78,7 +77,6 @@ async def _payloads(client: Client) -> Any:
 
 
 async def test_a_session_over_websocket_is_seen_as_one(log: LogRecorder) -> None:
-    """The listing, the log and the HTTP API's view say how it came."""
     async with running_broker(**ON_PORT) as broker:
         client = await (await over_websocket(broker)).open()
         assert client.stream.head.startswith(b"HTTP/1.1 101 ")
@@ -92,7 +90,7 @@ async def test_a_session_over_websocket_is_seen_as_one(log: LogRecorder) -> None
 
 
 async def test_the_brokers_messages_are_whole_frames_that_the_client_takes() -> None:
-    """Together as far as one of the client's largest frames, as Qpid JMS limits its messages by those."""
+    """They are joined up to the client's largest frame, as Qpid JMS limits its messages by that."""
     async with running_broker(**ON_PORT) as broker:
         client = await (await over_websocket(broker)).open(max_frame_size=2000)
         assert await sent_and_got(client, bytes(50_000)) == [bytes(50_000)]
@@ -215,7 +213,6 @@ async def test_a_stop_closes_amqp_and_then_the_websocket() -> None:
 
 
 async def test_a_websocket_that_is_closed_without_amqp_is_a_lost_connection(log: LogRecorder) -> None:
-    """What it had not settled is there for others."""
     async with running_broker(**ON_PORT) as broker:
         client = await (await over_websocket(broker)).open()
         await sent_and_got(client, b"hello")
@@ -243,7 +240,7 @@ def _reasons(log: LogRecorder) -> list[str]:
 
 
 async def test_a_ping_is_answered_and_is_no_heartbeat() -> None:
-    """The idle-time-out of AMQP counts what AMQP says."""
+    """Only AMQP frames reset AMQP's idle-time-out."""
     async with running_broker(**ON_PORT, idle_timeout_ms=10_000) as broker:
         client = await (await over_websocket(broker)).open()
         first = trio.current_time()
@@ -268,7 +265,7 @@ async def test_a_ping_is_answered_and_is_no_heartbeat() -> None:
     ids=["method", "head", "no header", "pings"],
 )
 async def test_an_open_that_does_not_come_in_time_is_not_waited_for(log: LogRecorder, sent: bytes) -> None:
-    """Whether the client has stopped in the handshake of WebSocket or behind it."""
+    """The client may have stopped in the WebSocket handshake or after it."""
     async with running_broker(**ON_PORT, handshake_timeout_ms=5_000) as broker:
         client = connect(broker)
         await client.stream.send_all(sent)
@@ -305,7 +302,7 @@ async def test_a_node_in_maintenance_takes_none() -> None:
 
 
 async def test_pings_of_a_client_that_does_not_read_pile_up_nowhere() -> None:
-    """The last one is answered when it reads again."""
+    """The last one is answered when the client reads again."""
     async with running_broker(**ON_PORT) as broker:
         client = await (await over_websocket(broker, pair=partial(pipe_pair, 20_000))).open()
         await client.send(raw.attach_sender(0, "q"), raw.attach_receiver(1, "q"), raw.credit(1, 1000))
@@ -361,7 +358,7 @@ async def test_nothing_is_read_beyond_what_the_reader_asks_for() -> None:
 async def test_guest_comes_from_this_machine_and_no_foreign_page_does(
     origins: str, origin: str | None, code: int
 ) -> None:
-    """A page that anybody may have written runs in a browser on this machine, and everybody knows guest."""
+    """Any page may run in a browser on this machine, and the password of guest is public."""
     async with running_broker(http_port=0, websocket_origins=origins) as broker:
         client = await at_http_port(broker, upgrade(origin=origin))
         assert (await client.call(SaslOutcome, raw.login("PLAIN", b"\0guest\0guest"))).code == code
@@ -369,7 +366,7 @@ async def test_guest_comes_from_this_machine_and_no_foreign_page_does(
 
 @pytest.mark.real_clock
 async def test_wss_is_the_tls_of_the_http_port(certificates: Certificates) -> None:
-    """The socket goes from the HTTP listener to the connection, and is closed with that."""
+    """The socket passes from the HTTP listener to the connection, and is closed with it."""
     tls = {"tls_certificate": certificates.server, "tls_key": certificates.server_key}
     verified = {"tls_ca": certificates.ca, "tls_verify": "required", "loopback_users": ()}
     async with running_broker(http_port=0, http_tls=True, **tls, **verified) as broker:
@@ -443,7 +440,7 @@ def test_whatever_comes_others_are_served_and_nothing_is_left(sent: Iterable[byt
 def test_the_engine_of_http_is_loaded_before_the_first_client_or_not_at_all(
     on_port: bool, loaded: str
 ) -> None:
-    """Loaded at the first client it could fail, because no file is left to open."""
+    """A load at the first client could fail for want of a free file descriptor."""
     code = f"""
 import sys, trio
 from amqp10broker import Broker, Config

@@ -38,7 +38,7 @@ _WARNINGS: Final = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test of this folder is marked, and bears the warnings of Spark's own libraries."""
+    """Mark every test of this folder, and filter the warnings of Spark's own libraries."""
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.spark)
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two cores and one shuffle partition. Workers can import the package and `tests`."""
+    """The session has two cores and one shuffle partition. Workers can import the package and `tests`."""
     folder = tmp_path_factory.mktemp("spark")
     session = local_session(
         "tests",

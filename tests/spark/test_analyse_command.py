@@ -18,7 +18,6 @@ _LIMIT_S = 600.0
 
 
 def test_the_command_recommends_and_writes_the_report(tmp_path: Path) -> None:
-    """Recommendation and path on standard output, steps on standard error, exit code 0."""
     folder = tmp_path / "recording"
     plants = synthetic.sweep(credits=(10, 50, 170, 500), windows=(50, 400), events=5_000, repetitions=2)
     synthetic.write(folder, plants)

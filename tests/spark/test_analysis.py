@@ -29,9 +29,8 @@ DOUBLES = ("credit_s", "window_s", "queue_credit_s", "depth_s")
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sweep of 12 settings, two streams, a run that still goes on, and a stray file being written.
-
-    Clients of AMQP 0-9-1 were at work beside the two streams, and their queue had moments of many changes.
+    """It has a sweep of 12 settings, two streams, an unfinished run, and a stray file being written. AMQP
+    0-9-1 clients worked beside the two streams, and their queue had moments of many changes.
     """
     folder = tmp_path_factory.mktemp("recording")
     plants = synthetic.sweep(credits=(10, 50, 170, 500), windows=(50, 400, 2000), events=120_000)
@@ -47,7 +46,6 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def of_channels(began_ns: int) -> Iterator[bytes]:
-    """Events of a channel, of its consumer and of a queue, with odd elapsed times."""
     for number in range(50):
         for kind, handle in (
             (EventKind.LINK_IN, CHANNEL_HANDLE),
@@ -77,7 +75,7 @@ def key(cell: Cell) -> tuple[object, ...]:
 
 
 def test_every_cell_is_the_one_that_duckdb_computes(recording: Path, cells: list[Cell]) -> None:
-    """Counts, sums, maxima, times and buckets, without a tolerance."""
+    """Counts, sums, maxima, times and buckets are equal, without a tolerance."""
     expected = flow_oracle.cells(recording, find_recording(recording).spans)
     assert {one.amqp091 for one in expected} == {False, True}
     by_key = {key(one): one for one in expected}
@@ -90,7 +88,7 @@ def test_every_cell_is_the_one_that_duckdb_computes(recording: Path, cells: list
 
 
 def test_sums_are_those_of_the_files(recording: Path, cells: list[Cell]) -> None:
-    """By the simplest query there is, over the runs that have an end."""
+    """The simplest possible query checks them over the runs that have an end."""
     spans = [span for span in find_recording(recording).spans if span[2] is not None]
     with flow_oracle.connected(recording, spans) as db:
         expected = {
@@ -109,7 +107,6 @@ def test_sums_are_those_of_the_files(recording: Path, cells: list[Cell]) -> None
 
 
 def test_quantiles_are_within_a_bucket_of_the_exact_ones(recording: Path, cells: list[Cell]) -> None:
-    """Medians, p99 and p99.9 of confirms and deliveries of three runs."""
     found = find_recording(recording)
     measured = {each.figures.run_id: each.figures for each in measure_all(found, cells)}
     for span in found.spans[:40:15]:
@@ -130,7 +127,7 @@ def test_quantiles_are_within_a_bucket_of_the_exact_ones(recording: Path, cells:
 
 
 def test_planted_figures_are_found(recording: Path, cells: list[Cell]) -> None:
-    """Throughput exactly; stalls and utilisation as drawn."""
+    """Throughput is exact; stalls and utilisation are as drawn."""
     plants = synthetic.sweep(credits=(10, 50, 170, 500), windows=(50, 400, 2000), events=120_000)
     measured = measure_all(find_recording(recording), cells)
     by_run = {each.figures.run_id: each for each in measured}
@@ -147,7 +144,7 @@ def test_planted_figures_are_found(recording: Path, cells: list[Cell]) -> None:
 
 @pytest.mark.parametrize("value", [0, 1, 2, 3, 1023, 1024, 1025, 2**29, 2**30 - 1, 2**40, 10**12])
 def test_buckets_of_spark_are_those_of_the_definition(spark: SparkSession, value: int) -> None:
-    """At the edges, too, where a rounding error shows."""
+    """They agree at the edges, too, where a rounding error shows."""
     from amqp10broker.tools.analysis.cells import lower_edge_ns
 
     frame = spark.range(value, value + 1).select(bucket_of("id").alias("bucket"))
@@ -156,7 +153,7 @@ def test_buckets_of_spark_are_those_of_the_definition(spark: SparkSession, value
 
 
 def test_parts_of_a_run_add_up_to_the_run(recording: Path, spark: SparkSession, cells: list[Cell]) -> None:
-    """Cut in two at any time, the counts of the parts are those of the whole: nothing is counted twice."""
+    """For a cut in two at any time the counts add up: nothing is counted twice."""
     run = find_recording(recording).runs[3]
     began, ended = run["began_ns"], run["ended_ns"]
     middle = began + (ended - began) * 2 // 7
@@ -175,7 +172,6 @@ def test_parts_of_a_run_add_up_to_the_run(recording: Path, spark: SparkSession, 
 def test_the_job_writes_report_and_tables_and_tells_its_steps(
     recording: Path, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """With the planted optimum, in a folder that is made."""
     said = io.StringIO()
     result = analyse(recording, tmp_path / "a" / "b", Aim(), spark, ProgressLines(said))
     found = next(one for one in result.recommended if isinstance(one, Recommendation))
@@ -194,7 +190,7 @@ def test_the_job_writes_report_and_tables_and_tells_its_steps(
 
 
 def test_events_of_warm_up_alone_are_nothing_to_analyse(spark: SparkSession, tmp_path: Path) -> None:
-    """The run has begun and not got behind its warm-up."""
+    """The run has begun but not finished its warm-up."""
     (plant,) = synthetic.two_senders(repetitions=1, events=400)
     synthetic.write(tmp_path, [plant])
     write_run(tmp_path, replace(plant.run, began_ns=plant.run.began_ns + 10**12, ended_ns=None))

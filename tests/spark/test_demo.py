@@ -28,7 +28,7 @@ _LOOK_S: Final = 0.5
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A folder with a short name: the path of the administration socket in it may have 103 bytes."""
+    """The folder's name is short: the path of its administration socket may have 103 bytes."""
     with TemporaryDirectory(prefix="demo") as folder:
         yield Path(folder)
 
@@ -54,7 +54,7 @@ def told(members: Family) -> str:
 
 
 def test_it_ends_with_a_report_and_listens_on_loopback_alone(tmp_path: Path) -> None:
-    """All that it starts, for all the time; the rows are all there, and the report says where it is."""
+    """Its processes do so all the time; all rows are there, and the report gives its own path."""
     listening: dict[tuple[str, int], Listening] = {}
     with family() as members, start(tmp_path, members.environment) as demo:
         end = time.monotonic() + DEMO_S
@@ -79,7 +79,6 @@ def test_it_ends_with_a_report_and_listens_on_loopback_alone(tmp_path: Path) -> 
 
 
 def test_ctrl_c_ends_all_of_it(tmp_path: Path) -> None:
-    """Exit code 130, a line instead of a traceback, nothing left running."""
     with family() as members, start(tmp_path, members.environment) as demo:
         out = tmp_path / "out"
         wait_until(lambda: "spark_stream.py" in out.read_text(), "the Spark query", explain=out.read_text)

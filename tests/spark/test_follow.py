@@ -29,14 +29,13 @@ LATE_S = 3
 
 
 def plants(number: int) -> list[synthetic.Plant]:
-    """Two runs of ten seconds, the second half a minute after the first."""
+    """Return one of two runs of ten seconds; the second starts half a minute later."""
     return synthetic.sweep(credits=(50, 170), windows=(400,), repetitions=1, events=4_000)[
         number : number + 1
     ]
 
 
 def kept(output: Path) -> list[SecondWindow]:
-    """What the follower wrote, in the order of time."""
     table = pq.read_table(output / WINDOWS)
     windows = [SecondWindow(**row) for row in table.to_pylist()]
     return sorted(windows, key=lambda window: (window.start_s, window.run_id))
@@ -47,7 +46,7 @@ def by_batch(spark: SparkSession, folder: Path) -> list[SecondWindow]:
 
 
 def closed(windows: list[SecondWindow]) -> list[SecondWindow]:
-    """Those that a watermark has passed: their end is not behind the last event less the lag."""
+    """Keep windows that a watermark has passed: their end is at most the last event less the lag."""
     # The last event of a run lies at the very end of its last tick, as windows' edges do.
     last = max(window.start_s for window in windows)
     return [window for window in windows if window.start_s + 1 <= last - LATE_S]
@@ -60,7 +59,7 @@ def run_through(folder: Path, output: Path, spark: SparkSession) -> list[str]:
 
 
 def test_windows_of_the_stream_are_those_of_the_batch(spark: SparkSession, tmp_path: Path) -> None:
-    """All but the last few, which wait for what may still come; a second start tells only what is new."""
+    """The last few wait for late events; a second start reports only new windows."""
     folder, output = tmp_path / "recording", tmp_path / "output"
     synthetic.write(folder, plants(0))
     told = run_through(folder, output, spark)
@@ -78,7 +77,6 @@ def test_windows_of_the_stream_are_those_of_the_batch(spark: SparkSession, tmp_p
 
 
 def test_what_comes_later_than_the_watermark_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
-    """A file whose events are older than every window that is still open."""
     folder, output = tmp_path / "recording", tmp_path / "output"
     synthetic.write(folder, plants(1))
     run_through(folder, output, spark)
@@ -125,7 +123,7 @@ def test_ctrl_c_ends_it_in_order_and_files_that_appear_meanwhile_are_told(
 def test_a_recording_that_is_over_is_told_to_its_end(
     spark: SparkSession, tmp_path: Path, deadline: None
 ) -> None:
-    """Its last seconds, too, and none twice: not if another run begins later, and not by a second start."""
+    """Its last seconds are reported once: a later run or a second start does not repeat them."""
     folder, output = tmp_path / "recording", tmp_path / "output"
     synthetic.write(folder, plants(0))
     whole = by_batch(spark, folder)
@@ -150,7 +148,7 @@ def test_a_recording_that_is_over_is_told_to_its_end(
 
 
 def test_what_the_reader_of_lines_throws_is_thrown_here(spark: SparkSession, tmp_path: Path) -> None:
-    """Such as a pipe that nobody reads any more: no error of Spark's, and no traces of Java's."""
+    """For a broken pipe there is neither an error of Spark nor a trace of Java."""
     folder = tmp_path / "recording"
     synthetic.write(folder, plants(0))
 
@@ -171,7 +169,7 @@ def test_what_the_reader_of_lines_throws_is_thrown_here(spark: SparkSession, tmp
 
 
 def test_the_recording_is_not_written_to(spark: SparkSession, tmp_path: Path, deadline: None) -> None:
-    """It may be somebody else's; and a folder in which nothing is recorded is waited for."""
+    """It may belong to another user; a folder without a recording is waited for."""
     folder = tmp_path / "recording"
     folder.mkdir()
     before = signal.getsignal(signal.SIGTERM)
@@ -196,7 +194,6 @@ def test_the_recording_is_not_written_to(spark: SparkSession, tmp_path: Path, de
 
 
 def test_a_damaged_file_ends_it_with_advice(spark: SparkSession, tmp_path: Path) -> None:
-    """The name of the recording, and what to do."""
     folder = tmp_path / "recording"
     (plant,) = plants(0)
     synthetic.write(folder, [plant])
@@ -218,14 +215,12 @@ def test_a_damaged_file_ends_it_with_advice(spark: SparkSession, tmp_path: Path)
 
 
 def test_a_folder_that_is_not_there_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """A slip of the pen makes no folder."""
     with pytest.raises(NotARecording, match="is no folder"):
         run_through(tmp_path / "none", tmp_path / "output", spark)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_line_says_only_what_was_recorded() -> None:
-    """A window without links, without latencies, with drops."""
     bare = SecondWindow("r", 3661, 5, None, None, "", "", None, None, None, None, None, 7)
     assert line_of(bare) == "01:01:01 r: in -/s, out -/s, 7 events dropped"
     full = replace(

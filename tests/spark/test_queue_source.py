@@ -25,7 +25,6 @@ START_S = 120.0
 
 @pytest.fixture
 def start(spark: SparkSession, broker: BrokerProcess, queue: str, tmp_path: Path) -> Start:
-    """Start a query from the queue of this test into Parquet, with a spool and a checkpoint of this test."""
     register(spark)
 
     def begin(trigger: dict[str, Any], **more: Any) -> Any:
@@ -58,7 +57,7 @@ def segments(tmp_path: Path) -> list[str]:
 def test_available_now_with_restarts(
     spark: SparkSession, broker: BrokerProcess, queue: str, start: Start, tmp_path: Path
 ) -> None:
-    """Three runs with one checkpoint: each takes what is there, in batches of at most so many, and ends."""
+    """Three runs share one checkpoint: each takes all available rows, in bounded batches, and ends."""
     declare(broker, queue, "quorum")
     for first, count in ((0, 250), (250, 100), (350, 0)):
         if count:
@@ -77,7 +76,7 @@ def test_available_now_with_restarts(
 def test_a_query_that_was_stopped_goes_on_in_the_same_session(
     spark: SparkSession, broker: BrokerProcess, queue: str, start: Start, tmp_path: Path
 ) -> None:
-    """The lock of the spool is let go of, and nothing is lost between the two."""
+    """It releases the lock of the spool, and nothing is lost between the two."""
     declare(broker, queue, "classic")
     for first in (0, 200):
         publish(broker, queue, 200, first=first)
@@ -118,7 +117,6 @@ def test_a_batch_query_can_be_asked_twice(
 def test_what_is_wrong_is_said(
     spark: SparkSession, broker: BrokerProcess, queue: str, start: Start, tmp_path: Path
 ) -> None:
-    """A missing option before the query starts, a missing queue as its failure."""
     with pytest.raises(PySparkException, match="option spoolLocation is missing; give a folder"):
         spark.readStream.format("amqp10").option("url", url(broker)).option(
             "queue", queue

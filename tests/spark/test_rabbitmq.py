@@ -41,7 +41,6 @@ class Place:
     prefix: str
 
     def declare(self, kind: str) -> str:
-        """Declare a queue of a type; returns its name."""
         name = f"{self.prefix}.{kind}"
         self.channel.queue_declare(name, durable=True, arguments={"x-queue-type": kind})
         return name
@@ -66,7 +65,7 @@ class Place:
 # Without an address there is nothing to run against, and nothing to skip either.
 @pytest.fixture(params=["this broker", *(["RabbitMQ"] if THEIRS else [])])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """Each broker in turn; queues and exchanges of the test are deleted."""
+    """Yield each broker in turn; delete the test's queues and exchanges."""
     if request.param == "RabbitMQ":
         assert THEIRS
         address = THEIRS.rstrip("/")
@@ -96,7 +95,6 @@ def read(session: SparkSession, place: Place, **options: Any) -> DataFrame:
 
 
 def into_parquet(session: SparkSession, place: Place, folder: Path, **options: Any) -> DataFrame:
-    """A streaming query to the end as it is now; what is in the sink then."""
     given = {"url": place.url, **{name: str(value) for name, value in options.items()}}
     frame = session.readStream.format("amqp10").options(**given).load()
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
@@ -107,7 +105,6 @@ def into_parquet(session: SparkSession, place: Place, folder: Path, **options: A
 
 
 def test_a_batch_of_a_stream(session: SparkSession, place: Place) -> None:
-    """All of it, and from an offset to an offset."""
     stream = place.declare("stream")
     place.publish(stream)
     found = tally(read(session, place, stream=stream), COUNT, offsets=True)
@@ -125,7 +122,6 @@ def test_a_batch_of_a_stream(session: SparkSession, place: Place) -> None:
 def test_a_streaming_query_of_a_stream_goes_on_where_it_was(
     session: SparkSession, place: Place, tmp_path: Path
 ) -> None:
-    """Two runs with a checkpoint, several batches each."""
     stream = place.declare("stream")
     for run in range(2):
         place.publish(stream, first=run * COUNT)
@@ -162,7 +158,7 @@ def test_rows_go_to_a_queue(session: SparkSession, place: Place) -> None:
 
 
 def test_rows_choose_exchange_and_routing_key(session: SparkSession, place: Place) -> None:
-    """Each row its own; one that no queue takes fails the job when it is mandatory."""
+    """Each row has its own; a mandatory row that no queue takes fails the job."""
     queue, exchange = place.declare("classic"), f"{place.prefix}.exchange"
     place.channel.exchange_declare(exchange, "topic", durable=True)
     place.channel.queue_bind(queue, exchange, "even.#")
@@ -179,7 +175,7 @@ def test_rows_choose_exchange_and_routing_key(session: SparkSession, place: Plac
 
 
 def test_the_broker_filters_a_stream(session: SparkSession, place: Place) -> None:
-    """By SQL over application properties: RabbitMQ 4.2 and this broker."""
+    """The filter is SQL over application properties: RabbitMQ 4.2 and this broker have it."""
     stream = place.declare("stream")
     place.publish(stream)
     frame = read(session, place, stream=stream, filter="application_properties.even = 'True'")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def test_workers_run_this_python_and_import_the_package_and_the_tests(spark: SparkSession) -> None:
-    """Also where the package is not installed."""
+    """This holds even where the package is not installed."""
 
     def look(row: int) -> str:
         import sys
@@ -34,7 +34,7 @@ def test_workers_run_this_python_and_import_the_package_and_the_tests(spark: Spa
 
 
 def test_the_environment_of_this_process_is_as_it_was(spark: SparkSession) -> None:
-    """What the JVM was started with is not left behind."""
+    """The variables for the JVM's start are removed again."""
     wrapper = spark_environment()["JAVA_HOME"]
     assert os.environ.get("JAVA_HOME") != wrapper
     assert spark.sparkContext._jvm.java.lang.System.getenv("JAVA_HOME") == wrapper

@@ -23,7 +23,6 @@ pytestmark = pytest.mark.usefixtures("deadline")
 
 
 def taken(broker: BrokerProcess, queue: str) -> dict[str, bytes]:
-    """Bodies by message-id of all that is in a queue; each id is there once."""
     found: dict[str, bytes] = {}
     with connect(broker.host, broker.port, user="guest", password="guest") as client:
         receiver = client.receiver(f"/queues/{queue}", credit=0)
@@ -41,7 +40,6 @@ def writer(broker: BrokerProcess, table: DataFrame, **more: Any) -> Any:
 
 
 def test_a_batch_write_names_every_row(spark: SparkSession, broker: BrokerProcess, queue: str) -> None:
-    """From two tasks, to two queues, chosen by each row."""
     register(spark)
     for name in ("even", "odd"):
         declare(broker, f"{queue}-{name}", "classic")
@@ -61,7 +59,7 @@ def test_a_batch_write_names_every_row(spark: SparkSession, broker: BrokerProces
 
 
 def test_from_queue_to_queue(spark: SparkSession, broker: BrokerProcess, queue: str, tmp_path: Path) -> None:
-    """A streaming query with both ends here: every message once, and ids that name query, batch and row."""
+    """A streaming query copies every message once; its ids name query, batch and row."""
     register(spark)
     for name in ("in", "out"):
         declare(broker, f"{queue}-{name}", "quorum")

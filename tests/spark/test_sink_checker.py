@@ -23,7 +23,6 @@ COUNT: Final = FILES * ROWS
 
 
 def write(path: Path, numbers: range, *, wrong: int | None = None) -> None:
-    """A file of rows as a sink has them; one body is wrong if asked for."""
     table = pa.table(
         {
             "offset": pa.array(numbers, pa.int64()),
@@ -36,7 +35,7 @@ def write(path: Path, numbers: range, *, wrong: int | None = None) -> None:
 
 @pytest.fixture(scope="module")
 def whole(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sink that Spark's streaming has written: a file a batch, and its log of them."""
+    """Spark's streaming has written this sink: one file a batch, and the log of them."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "in").mkdir()
     for number in range(FILES):
@@ -49,13 +48,12 @@ def whole(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def log_of(sink: Path, batch: int) -> tuple[Path, list[str]]:
-    """Spark's list of the files of a batch, and its lines."""
     path = sink / "_spark_metadata" / str(batch)
     return path, path.read_text().splitlines()
 
 
 def put_log(path: Path, lines: list[str]) -> None:
-    """Write the list anew, without the checksum of the old one."""
+    """Write the log anew, without the checksum of the old one."""
     path.write_text("\n".join(lines))
     (path.parent / f".{path.name}.crc").unlink(missing_ok=True)
 
@@ -70,7 +68,7 @@ def lose_a_file(sink: Path) -> None:
 
 
 def count_a_file_twice(sink: Path) -> None:
-    """A copy of a file is noted in a later batch."""
+    """Copy a file and list the copy in a later batch."""
     _, (_, line) = log_of(sink, 0)
     entry = json.loads(line)
     original = Path(entry["path"].removeprefix("file://"))
@@ -81,12 +79,11 @@ def count_a_file_twice(sink: Path) -> None:
 
 
 def leave_a_stray_file(sink: Path) -> None:
-    """What an attempt that failed leaves behind, in no list: it does not count."""
+    """A failed attempt leaves such a file, in no list: it does not count."""
     write(sink / "stray.parquet", range(5, 15))
 
 
 def change_a_row(sink: Path) -> None:
-    """A body that was not published under this id."""
     _, (_, line) = log_of(sink, 0)
     entry = json.loads(line)
     path = Path(entry["path"].removeprefix("file://"))
@@ -116,7 +113,7 @@ def test_a_doctored_sink_is_noticed(
     twice: int,
     strange: int,
 ) -> None:
-    """What is lost, there twice, or another, is counted; what the log does not list is not."""
+    """Lost, double and wrong rows are counted; files that the log does not list are not."""
     sink = tmp_path / "sink"
     shutil.copytree(whole, sink)
     for path, lines in (log_of(sink, batch) for batch in range(FILES)):
@@ -129,7 +126,6 @@ def test_a_doctored_sink_is_noticed(
 
 
 def test_rows_are_compared_with_what_was_published() -> None:
-    """An id of nobody, another's body, another offset."""
     good = [(message_id(number), body(number), number) for number in range(3)]
     assert tally_rows(good, 3).exactly_once
     assert tally_rows(good, 4).missing == (3,)

@@ -47,7 +47,6 @@ def load(spark: SparkSession, broker: BrokerProcess) -> Load:
 
 @pytest.fixture
 def to_parquet(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> Load:
-    """Run a streaming query into Parquet until everything available is read, or it fails; gives the query."""
     register(spark)
 
     def run(stream: str, checkpoint: str = "checkpoint", **more: Any) -> Any:
@@ -81,7 +80,7 @@ def said(error: pytest.ExceptionInfo[BaseException]) -> str:
 
 
 def test_batch_rows(load: Load, stream: str) -> None:
-    """All columns arrive in Spark as they were read, from more than one task."""
+    """All columns arrive in Spark with their values, from more than one task."""
     table = load(stream, minPartitions=2)
     assert [name for name, _ in table.dtypes] == [
         "stream", "offset", "enqueuedTime", "messageId", "subject", "body", "applicationProperties"
@@ -92,7 +91,7 @@ def test_batch_rows(load: Load, stream: str) -> None:
 
 
 def test_columns_with_values(load: Load, broker: BrokerProcess, queue: str) -> None:
-    """Times are times, the broker's, and properties are a map that SQL can look into."""
+    """Times are the broker's timestamps, and properties are a map that SQL can read."""
     declare(broker, queue)
     before = time.time_ns() // 1_000_000
     publish(
@@ -120,7 +119,7 @@ def test_columns_with_values(load: Load, broker: BrokerProcess, queue: str) -> N
 def test_windows_with_a_watermark(
     spark: SparkSession, broker: BrokerProcess, stream: str, tmp_path: Path
 ) -> None:
-    """Rows whose publisher says no time are in the windows of the broker's time, all of them."""
+    """Rows without a publisher's time are all in the windows of the broker's time."""
     register(spark)
     given = {"url": url_of(broker), "stream": stream, "maxOffsetsPerTrigger": "400"}
     counted = (
@@ -153,7 +152,7 @@ def test_windows_with_a_watermark(
 def test_available_now_and_restart_from_the_checkpoint(
     spark: SparkSession, to_parquet: Load, broker: BrokerProcess, stream: str, tmp_path: Path
 ) -> None:
-    """Each row once, over two runs and batches of a limited size; the second begins where the first ended."""
+    """Each row comes once, over two runs and bounded batches; the second continues after the first."""
     first = to_parquet(stream, maxOffsetsPerTrigger=400)
     assert [size for each in first.recentProgress if (size := each["numInputRows"])] == [400, 400, 200]
     assert written(spark, tmp_path) == list(range(COUNT))
@@ -166,7 +165,7 @@ def test_available_now_and_restart_from_the_checkpoint(
 
 
 def test_filters(spark: SparkSession, load: Load, broker: BrokerProcess, queue: str) -> None:
-    """The broker's filter; and with pushdown Spark's own conditions, with the same rows as without."""
+    """The broker's filter works; with pushdown, Spark's conditions give the same rows as without."""
     declare(broker, queue)
     publish(broker, queue, (Message(b"", Properties(subject=f"s{n % 5}")) for n in range(100)))
     assert load(queue, filter="p.subject = 's3'", minPartitions=2).count() == 20
@@ -181,7 +180,7 @@ def test_filters(spark: SparkSession, load: Load, broker: BrokerProcess, queue: 
 
 
 def test_a_schema_of_the_users_own(spark: SparkSession, broker: BrokerProcess, stream: str) -> None:
-    """Ours again is taken; another one is refused with advice."""
+    """The source's own schema is accepted; another one is refused with advice."""
     register(spark)
     reader = spark.read.format("amqp10").option("url", url_of(broker)).option("stream", stream)
     assert reader.schema(reader.load().schema).load().count() == COUNT
@@ -191,7 +190,7 @@ def test_a_schema_of_the_users_own(spark: SparkSession, broker: BrokerProcess, s
 
 
 def test_sql(spark: SparkSession, broker: BrokerProcess, stream: str) -> None:
-    """A view keeps its options; a table's are not handed over by Spark, and are given when it is read."""
+    """A view keeps its options; Spark does not pass on a table's, so they are given when it is read."""
     register(spark)
     options = f"(url '{url_of(broker)}', stream '{stream}')"
     spark.sql(f"CREATE TEMPORARY VIEW rows_of_a_view USING amqp10 OPTIONS {options}")

@@ -11,25 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from amqp10broker.observe import recording
 from amqp10broker.observe.flow_events import CHANNEL_HANDLE, FIELDS, NO_CREDIT, NO_REASON, PACK, EventKind
-from amqp10broker.observe.recording import (
-    EventWriter,
-    LinkName,
-    NamesFile,
-    RunRecord,
-    read_names,
-    write_run,
-)
 from amqp10broker.sessions.diagnosis.wait_reasons import Wait
+from amqp10broker.tools.analysis import report
 from amqp10broker.tools.analysis.recommend import Aim
-from amqp10broker.tools.analysis.report import (
-    LinkWait,
-    ProgressLines,
-    analyse,
-    find_recording,
-    look_for_waits,
-    name_waits,
-)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +25,9 @@ pytestmark = pytest.mark.integration
 MS = 1_000_000
 S = 1000 * MS
 BEGAN = 1_790_000_000 * S
-RUN = RunRecord(run_id="r", benchmark="broker", began_ns=BEGAN, ended_ns=BEGAN + 100 * S, max_link_credit=170)
+RUN = recording.RunRecord(
+    run_id="r", benchmark="broker", began_ns=BEGAN, ended_ns=BEGAN + 100 * S, max_link_credit=170
+)
 
 
 class Tape:
@@ -51,7 +39,7 @@ class Tape:
         self._ts_ns = BEGAN + at_ms * MS
 
     def hold(self, reason: int, *parts_ms: int, n: int = 0) -> Tape:
-        """A reason that held for so long, in so many events; n deliveries at the end of the last."""
+        """Add a reason with these durations, one an event; n deliveries end the last."""
         for number, part_ms in enumerate(parts_ms):
             self._ts_ns += part_ms * MS
             moved = n if number == len(parts_ms) - 1 else 0
@@ -66,31 +54,31 @@ class Tape:
         return self
 
 
-def recorded(folder: Path, *tapes: Tape, names: Sequence[LinkName] = ()) -> Path:
-    write_run(folder, RUN)
-    with EventWriter(folder, "r", "broker") as writer:
+def recorded(folder: Path, *tapes: Tape, names: Sequence[recording.LinkName] = ()) -> Path:
+    recording.write_run(folder, RUN)
+    with recording.EventWriter(folder, "r", "broker") as writer:
         for tape in tapes:
             writer.write(b"".join(tape.events))
     if names:
-        file = NamesFile(folder, "r")
+        file = recording.NamesFile(folder, "r")
         file.write(map(asdict, names))
         file.close()
     return folder
 
 
-def found(folder: Path, spark: SparkSession) -> list[LinkWait]:
-    rows = look_for_waits(find_recording(folder), spark)
-    return name_waits(rows, {"r": read_names(folder, "r")})
+def found(folder: Path, spark: SparkSession) -> list[report.LinkWait]:
+    rows = report.look_for_waits(report.find_recording(folder), spark)
+    return report.name_waits(rows, {"r": recording.read_names(folder, "r")})
 
 
-def told(waits: Sequence[LinkWait]) -> list[tuple[int, str, float, float]]:
+def told(waits: Sequence[report.LinkWait]) -> list[tuple[int, str, float, float]]:
     return [
         (wait.connection, wait.reason, (wait.began_ns - BEGAN) / S, round(wait.seconds, 6)) for wait in waits
     ]
 
 
 def test_a_wait_of_many_events_is_one(spark: SparkSession, tmp_path: Path) -> None:
-    """However many seconds and cases of its reason it goes through; it is known by its last case."""
+    """It may span many seconds and cases of its reason; its last case names it."""
     used_up, stale = Wait.NO_CREDIT_USED_UP.number, Wait.NO_CREDIT_STALE_FLOW.number
     tape = (
         Tape(EventKind.LINK_OUT, 1)
@@ -106,7 +94,7 @@ def test_a_wait_of_many_events_is_one(spark: SparkSession, tmp_path: Path) -> No
 
 
 def test_what_moved_in_between_makes_two_waits(spark: SparkSession, tmp_path: Path) -> None:
-    """A look that finds the same reason again has not seen the messages that went by."""
+    """A look that finds the same reason again has missed the deliveries in between."""
     withheld = Wait.CREDIT_WITHHELD.number
     tape = Tape(EventKind.LINK_IN, 1).hold(withheld, 2000).hold(withheld, 50, n=40).hold(withheld, 3000)
     waits = found(recorded(tmp_path, tape), spark)
@@ -121,7 +109,7 @@ def test_of_many_short_waits_in_a_second_the_longest_is_told(spark: SparkSession
 
 
 def test_waits_that_hold_nobody_up_are_left_out(spark: SparkSession, tmp_path: Path) -> None:
-    """A consumer with an empty queue; also what is no link, and what lies before the run."""
+    """A consumer with an empty queue is left out; so are connection events and waits before the run."""
     tapes = [
         Tape(EventKind.LINK_OUT, 1).hold(Wait.QUEUE_EMPTY.number, 5000),
         Tape(EventKind.LINK_OUT, 2).hold(Wait.STREAM_END.number, 5000).hold(Wait.NOT_ACTIVE.number, 5000),
@@ -132,16 +120,18 @@ def test_waits_that_hold_nobody_up_are_left_out(spark: SparkSession, tmp_path: P
 
 
 def test_names_are_put_to_numbers(spark: SparkSession, tmp_path: Path) -> None:
-    """By the time, since numbers are used again; a link without a name keeps its numbers."""
+    """The time selects the name, since numbers are reused; a link without a name keeps its numbers."""
     tape = Tape(EventKind.LINK_IN, 1, 3).hold(Wait.CREDIT_WITHHELD.number, 3000).hold(NO_REASON, 1000)
     again = Tape(EventKind.LINK_IN, 1, 3, at_ms=5000).hold(Wait.CREDIT_WITHHELD.number, 2000)
     old = Tape(EventKind.LINK_OUT, 2, CHANNEL_HANDLE + 1).hold(Wait.PREFETCH_FULL.number, 900)
     stranger = Tape(EventKind.LINK_OUT, 9, 4).hold(Wait.WRITER_BLOCKED.number, 800)
-    first = LinkName(BEGAN, int(EventKind.LINK_IN), 1, 0, 3, "orders", "/queues/q", "shop", "ann", "/", "p")
+    first = recording.LinkName(
+        BEGAN, int(EventKind.LINK_IN), 1, 0, 3, "orders", "/queues/q", "shop", "ann", "/", "p"
+    )
     names = [
         first,
         replace(first, ts_ns=BEGAN + 5 * S, link="invoices"),
-        LinkName(
+        recording.LinkName(
             BEGAN, int(EventKind.LINK_OUT), 2, 0, CHANNEL_HANDLE + 1, "tag", "q", "pika", "bob", "/", "p"
         ),
     ]
@@ -159,16 +149,18 @@ def test_names_are_put_to_numbers(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_the_report_lists_them(spark: SparkSession, tmp_path: Path) -> None:
-    """Which link, when, why and for how long; names are escaped."""
+    """It has link, time, reason and duration; names are escaped."""
     tape = (
         Tape(EventKind.LINK_IN, 1, 3)
         .hold(NO_REASON, 2000, n=5)
         .hold(Wait.CREDIT_WITHHELD_BY_SYNC.number, 3000)
     )
     tape.hold(NO_REASON, 10, n=5)
-    name = LinkName(BEGAN, int(EventKind.LINK_IN), 1, 0, 3, "<b>", "/queues/q", "shop", "ann", "/", "p")
+    name = recording.LinkName(
+        BEGAN, int(EventKind.LINK_IN), 1, 0, 3, "<b>", "/queues/q", "shop", "ann", "/", "p"
+    )
     folder = recorded(tmp_path / "recording", tape, names=[name])
-    result = analyse(folder, tmp_path / "out", Aim("throughput"), spark, ProgressLines(None))
+    result = report.analyse(folder, tmp_path / "out", Aim("throughput"), spark, report.ProgressLines(None))
     page = result.report.read_text()
     assert "The longest waits of single links" in page
     assert "&lt;b&gt; (connection 1, channel 0)" in page
@@ -185,11 +177,11 @@ def test_the_report_lists_them(spark: SparkSession, tmp_path: Path) -> None:
 def test_an_older_recording_has_its_waits_by_numbers(spark: SparkSession, tmp_path: Path) -> None:
     """It has no names, and its reasons are the general ones."""
     tape = Tape(EventKind.LINK_OUT, 7).hold(NO_CREDIT, 4000).hold(NO_REASON, 10, n=1)
-    result = analyse(
+    result = report.analyse(
         recorded(tmp_path / "recording", tape),
         tmp_path / "out",
         Aim("throughput"),
         spark,
-        ProgressLines(None),
+        report.ProgressLines(None),
     )
     assert "connection 7, channel 0, handle 0" in result.report.read_text()

@@ -10,7 +10,6 @@ from amqp10broker.runtime.broker import Broker
 
 
 async def asked(broker: Broker, op: str, vhost: str | None = None, /, **given: Any) -> dict[str, Any]:
-    """Send a request; return the response."""
     request = {"op": op, "vhost": vhost, "arguments": given}
     return await admin.answer(broker, json.dumps(request).encode())
 

@@ -139,11 +139,11 @@ class BrokerProcess:
         return run_program(*arguments, "--admin-socket", self.admin_socket, timeout_s=timeout_s)
 
     def queue(self, name: str) -> dict[str, Any] | None:
-        """The status of one queue, None if there is no such queue."""
+        """Return the status of one queue, None if there is no such queue."""
         return next((queue for queue in self.status()["queues"] if queue["name"] == name), None)
 
     def links(self, queue: str) -> list[dict[str, Any]]:
-        """The status of all links to one queue, in order of connection and handle."""
+        """Return the status of all links to one queue, in order of connection and handle."""
         return [
             link
             for connection in self.status()["connections"]
@@ -160,7 +160,7 @@ class BrokerProcess:
     # --- waiting ----------------------------------------------------------------------------------
 
     def wait_until(self, condition: Callable[[], Any], what: str, *, timeout_s: float = WAIT_S) -> Any:
-        """Ask until the condition holds, and return its value. For what the broker tells nobody of."""
+        """Poll until the condition holds, and return its value, for states without a notification."""
         deadline = time.monotonic() + timeout_s
         while not (value := condition()):
             assert not self.ended, f"the broker ended while waiting for {what}\n{self.log_end()}"
@@ -202,7 +202,6 @@ class BrokerProcess:
         self._process.send_signal(signal.SIGTERM)
 
     def wait_ended(self) -> int:
-        """Wait for the end of the process and return its exit code."""
         code = self._process.wait(STOP_S)
         self._reader.join(STOP_S)
         return code
@@ -222,7 +221,7 @@ class BrokerProcess:
         self.check_log()
 
     def kill(self) -> None:
-        """End the process at once, without looking at anything."""
+        """End the process at once, without checks."""
         self._process.kill()
         self._process.wait()
         self._reader.join(STOP_S)
@@ -239,7 +238,7 @@ class BrokerProcess:
         assert not self._not_json, f"not JSON in the broker's log: {self._not_json}"
 
     def log_end(self) -> str:
-        """The last entries as text, for messages of failing tests."""
+        """Return the last entries as text, for messages of failing tests."""
         return "\n".join([*(json.dumps(entry) for entry in self.log[-30:]), *self._not_json])
 
     def _read_log(self) -> None:
@@ -273,7 +272,7 @@ class StartBroker(Protocol):
 
 @pytest.fixture(scope="session")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """The one broker that most tests use; ask for `broker` instead, which looks at its log."""
+    """Most tests use this one broker; ask for `broker` instead, which also checks its log."""
     slow = f"{SLOW_QUEUES}={SLOW_MS}"
     with BrokerProcess(
         tmp_path_factory.mktemp("broker"),
@@ -284,7 +283,7 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
 
 @pytest.fixture
 def broker(shared_broker: BrokerProcess) -> Iterator[BrokerProcess]:
-    """The shared broker. A fault that it logs during the test fails the test."""
+    """Yield the shared broker. A fault that it logs during the test fails the test."""
     since = len(shared_broker.log)
     yield shared_broker
     shared_broker.check_log(since)
@@ -293,7 +292,7 @@ def broker(shared_broker: BrokerProcess) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
-    """Start brokers for this test alone; they are stopped, and their logs looked at, after it."""
+    """Start brokers for this test alone; afterwards stop them and check their logs."""
     started: list[BrokerProcess] = []
 
     def start(*arguments: str, **process: Any) -> BrokerProcess:
@@ -312,5 +311,4 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
 
 @pytest.fixture
 def queue(request: pytest.FixtureRequest) -> str:
-    """The name of a queue that no other test uses."""
     return f"{request.node.originalname}-{secrets.token_hex(4)}"

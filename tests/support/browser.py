@@ -23,7 +23,7 @@ _NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "chrome-headle
 
 
 def find_chromium() -> tuple[Path, dict[str, str]] | None:
-    """Where a Chromium is, and the environment that it needs; None if there is none."""
+    """Return the path of a Chromium and its environment; None if there is none."""
     if (_INSTALLED / "version").is_file():
         needs = {"LD_LIBRARY_PATH": str(_INSTALLED / "lib"), "FONTCONFIG_PATH": str(_INSTALLED)}
         return _INSTALLED / "chromium", needs
@@ -42,7 +42,6 @@ class Watch:
         context.on("request", self._asked)
 
     def allow(self, url: str) -> None:
-        """The page may turn to this host and port."""
         self._own.add(urlsplit(url).netloc)
 
     def _said(self, message: ConsoleMessage) -> None:
@@ -58,10 +57,8 @@ class Watch:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """One browser for all tests of a module.
-
-    Not of a worker: as long as Playwright lives, its thread has a running event loop of asyncio, and whatever
-    test comes next on that worker could not start one of its own.
+    """All tests of a module share one browser. A worker cannot: as long as Playwright lives, its thread has
+    a running event loop of asyncio, and later tests on that worker could not start one of their own.
     """
     found = find_chromium()
     if found is None:
@@ -105,7 +102,7 @@ class Pages:
         return page
 
     def close(self) -> None:
-        """Look at the pages if somebody wants to, and end them; fails if any has complained."""
+        """Close the pages, after a pause for inspection if asked for; fail if any had errors."""
         folder = os.environ.get("AMQP10BROKER_SCREENSHOTS")
         complaints: list[str] = []
         for context, watch in self._contexts:
@@ -119,7 +116,7 @@ class Pages:
 
 @pytest.fixture
 def pages(chromium: Browser, request: pytest.FixtureRequest) -> Iterator[Pages]:
-    """Open pages; what they complain of fails the test."""
+    """Open pages; their errors fail the test."""
     opened = Pages(chromium, request.node.name)
     yield opened
     opened.close()

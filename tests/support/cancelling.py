@@ -37,7 +37,6 @@ def belongs_to(task: trio.lowlevel.Task, connection: ClientConnection) -> bool:
 
 
 def at_work(broker: Broker) -> tuple[int, int]:
-    """How many tasks there are, and how many that ask queues."""
     tasks = len(broker._queues.child_tasks) + len(broker.listener._serving.child_tasks)
     return tasks, len(broker.reply_registry)
 
@@ -45,7 +44,7 @@ def at_work(broker: Broker) -> tuple[int, int]:
 async def until_killed(
     killer: Killer, act: Callable[[], Awaitable[None]], victim: MemoryClient, before: tuple[int, int]
 ) -> None:
-    """A client acts until it is killed or has done all; then there is what was there before."""
+    """A client acts until it is killed or done; then the tasks are those of before."""
     trio.lowlevel.add_instrument(killer)
     try:
         with trio.move_on_after(20):

@@ -63,7 +63,7 @@ class CheckedCatalog(Catalog):
         super().__init__(start_queue)
 
     def propose(self, request: CatalogRequest[T]) -> T:
-        """Look whether planning changes anything, and whether applying refuses."""
+        """Check that planning changes nothing before the proposal is made."""
         before = (state(self), self._clocks())
         try:
             request.plan(self)
@@ -86,13 +86,13 @@ class CheckedCatalog(Catalog):
             raise AssertionError(f"{puts} {forgets} was planned, and is refused") from error
 
     def _clocks(self) -> object:
-        """What tells that something has changed, or that a queue was told something."""
+        """Return the counters that grow with each change and each letter to a queue."""
         letters = [len(queue.handle.commands) for queue in self]  # type: ignore[attr-defined]
         return self.users.version, {name: vhost.version for name, vhost in self.vhosts.items()}, letters
 
 
 def state(catalog: Catalog) -> dict[str, Any]:
-    """All that is declared, and what follows from it."""
+    """Return all declarations and their consequences."""
     found: dict[str, Any] = {"entries": {put.key: put for put in entries(catalog)}}
     for name, vhost in catalog.vhosts.items():
         found[f"bindings {name}"] = vhost.topology.bindings()
@@ -108,7 +108,7 @@ def state(catalog: Catalog) -> dict[str, Any]:
 
 
 def logged_catalog(kind: Callable[[FakeHost], C] = Catalog) -> tuple[C, FakeCatalogLog]:
-    """A new catalog, and what is kept of it."""
+    """Return a new catalog and its log."""
     catalog, kept = kind(FakeHost().start_queue), FakeCatalogLog()
     kept.put(all_entries(catalog, lambda record: record))
     catalog.changes.recorder = kept
@@ -116,7 +116,7 @@ def logged_catalog(kind: Callable[[FakeHost], C] = Catalog) -> tuple[C, FakeCata
 
 
 def restarted(kept: FakeCatalogLog, kind: Callable[[FakeHost], C] = Catalog) -> C:
-    """The catalog of a broker that starts with what is kept, and tells the same recorder of its changes."""
+    """Start a catalog from the log, and let the same recorder get its changes."""
     catalog = kind(FakeHost().start_queue)
     restore(catalog, kept.entries())
     catalog.changes.recorder = kept
@@ -124,7 +124,7 @@ def restarted(kept: FakeCatalogLog, kind: Callable[[FakeHost], C] = Catalog) -> 
 
 
 def durable_part(catalog: Catalog) -> dict[str, Any]:
-    """The export without what does not outlive the process, and numbers and ids of the durable queues."""
+    """Return the export without transient entries, and numbers and ids of the durable queues."""
     document = export(catalog)
     for section in ("queues", "exchanges"):
         document[section] = [entry for entry in document[section] if entry["durable"]]
@@ -149,7 +149,7 @@ def _is_durable(catalog: Catalog, binding: dict[str, Any]) -> bool:
 
 
 def check_log(catalog: Catalog, kept: FakeCatalogLog) -> None:
-    """What was told change by change is what there is, and a restart brings it back."""
+    """The log of changes equals the catalog, and a restart restores it."""
     present = {key: json.dumps(value) for key, value in all_entries(catalog, lambda record: record)}
     assert {key: json.loads(text) for key, text in kept.by_key.items()} == {
         key: json.loads(text) for key, text in present.items()

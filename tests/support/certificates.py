@@ -44,7 +44,6 @@ class Certificates:
         return str(certificate), str(key)
 
     def client(self, common_name: str, *names: str, trusted: bool = True) -> tuple[str, str]:
-        """A client's certificate and key: a subject's name, and alternative ones."""
         authority = self._authority if trusted else self._stranger
         issued = authority.issue_cert(*names, common_name=common_name)
         return self._write(f"client-{common_name}-{trusted}", issued)
@@ -55,7 +54,7 @@ class Certificates:
         return str(path)
 
     def client_context(self, certificate: tuple[str, str] | None = None, **limits: Any) -> ssl.SSLContext:
-        """What a client connects with: trusts the authority, and shows a certificate if given."""
+        """Return a client's context: it trusts the authority, and has the certificate if given."""
         context = ssl.create_default_context(cafile=self.ca)
         if certificate is not None:
             context.load_cert_chain(*certificate)

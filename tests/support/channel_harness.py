@@ -65,7 +65,6 @@ CHANNELS: WeakValueDictionary[PeerId, ChannelEnds] = WeakValueDictionary()
 
 
 def deliver(effects: dict[PeerId, list[Effect]]) -> None:
-    """Put a queue's answers into the mailboxes they are for."""
     for reply_to, batch in effects.items():
         channel = CHANNELS.get(reply_to)
         if channel is not None:
@@ -133,7 +132,6 @@ class Harness:
         return f"id-{next(self._ids)}"
 
     def box(self, name: str) -> FakeQueueTask:
-        """The queue of this name that can be found now."""
         handle = self.vhost.lookup(name).handle
         assert isinstance(handle, FakeQueueTask)
         return handle
@@ -151,7 +149,7 @@ class Harness:
         return self.connect(**options).channel(1)
 
     def rest(self) -> None:
-        """Let everything arrive that can; the queues' answers before more is asked of them."""
+        """Move until nothing can move; answers of queues come before new requests to them."""
         for _ in range(100_000):
             if not self._move():
                 return
@@ -210,11 +208,10 @@ class ConnectionEnds:
         return channel
 
     def send(self, data: bytes) -> None:
-        """The reader gets bytes; it may be held up and keep what they mean."""
         self.waiting.extend(self.reader.feed(data))
 
     def pass_on(self) -> bool:
-        """The reader gives one item to its channel, if it may; False if nothing moved."""
+        """Pass one item from the reader to its channel, if allowed; False if nothing moved."""
         if not self.waiting or self.fault is not None:
             return False
         item = self.waiting[0]
@@ -234,7 +231,6 @@ class ConnectionEnds:
         self.close()
 
     def close(self) -> None:
-        """The connection is over: its channels, and the queues it had for itself."""
         for channel in list(self.channels.values()):
             channel.stop()
         self.waiting.clear()
@@ -291,7 +287,7 @@ class ChannelEnds:
     # --- the broker's end -------------------------------------------------------------------------
 
     def take_letters(self, number: int = 1, *, answers_first: bool = True) -> None:
-        """The channel gets some of what waits for it; `wake` ends its turn."""
+        """Give the channel some of its waiting letters; `wake` ends its turn."""
         for _ in range(number):
             letter: SessionMessage
             if self.inbox and (answers_first or not self.letters):
@@ -307,7 +303,7 @@ class ChannelEnds:
                 self.connection.fail(fault)
 
     def put(self, pieces: Sequence[bytes | memoryview], transfer_bytes: int = 0) -> None:
-        """The client gets it: the channel is its own way to the writer, an `Outlet`."""
+        """Give the client the bytes: the channel is its own `Outlet` to the writer."""
         self.room -= transfer_bytes
         self._read(b"".join(pieces))
 
@@ -315,7 +311,7 @@ class ChannelEnds:
         """See `write_more`."""
 
     def wake(self, budget_bytes: int | None = None) -> int:
-        """The end of the channel's turn: write, post; returns the bytes of deliveries that were written."""
+        """End the channel's turn: write, post; return the number of delivery bytes written."""
         service = self.service
         budget = self.room = self.budget_bytes if budget_bytes is None else budget_bytes
         service.write_output(self)
@@ -331,11 +327,11 @@ class ChannelEnds:
         return budget - self.room
 
     def write_more(self) -> bool:
-        """The writer has room again; False if there was nothing to write."""
+        """Give the writer room again; False if there was nothing to write."""
         return bool(self.service.has_unsent and self.wake())
 
     def stop(self) -> None:
-        """The channel's task ends, whatever the reason; another begins when frames come."""
+        """End the channel's task; another task begins when frames arrive."""
         CHANNELS.pop(self.reply_to.id, None)
         self.inbox.clear()
         self.letters.clear()
@@ -363,14 +359,14 @@ class ChannelEnds:
             self.world.on_written(self)
 
     def send(self, *parts: Method | bytes) -> None:
-        """Send methods and contents in one write; nothing moves yet."""
+        """Send methods and contents in one write, without letting any task run."""
         data = b"".join(
             part if isinstance(part, bytes) else method_frame(self.number, part) for part in parts
         )
         self.connection.send(data)
 
     def content(self, routing_key: str, body: bytes = b"", exchange: str = "", **fields: Any) -> bytes:
-        """A publish. Fields: mandatory, immediate, and the properties of the message."""
+        """Encode a publish; fields are mandatory, immediate, and message properties."""
         flags = {name: fields.pop(name) for name in ("mandatory", "immediate") if name in fields}
         method = methods.BasicPublish(exchange, routing_key, **flags)
         properties = encode_properties(BasicProperties(**fields))
@@ -381,7 +377,7 @@ class ChannelEnds:
         return got
 
     def say(self, *parts: Method | bytes) -> list[Got]:
-        """Send, let everything come to rest, and look what came."""
+        """Send, let all tasks come to rest, and return what arrived."""
         self.send(*parts)
         self.world.rest()
         return self.take()
@@ -392,11 +388,11 @@ class ChannelEnds:
         return got[0]
 
     def publish(self, routing_key: str, *bodies: bytes, **fields: Any) -> list[Got]:
-        """Publish, let everything come to rest, and look what came."""
+        """Publish, let all tasks come to rest, and return what arrived."""
         return self.say(*[self.content(routing_key, body, **fields) for body in bodies])
 
     def refused(self, *parts: Method | bytes) -> tuple[int, str]:
-        """As `say`, when the channel is to be closed: reply code and text. The last part is to blame."""
+        """Require that the last part closes the channel; return reply code and text."""
         closed = self.say(*parts)[-1]
         assert isinstance(closed, methods.ChannelClose), closed
         assert self.connection.fault is None
@@ -408,7 +404,7 @@ class ChannelEnds:
         return closed.reply_code, text_of(closed.reply_code, closed.reply_text)
 
     def fatal(self, *parts: Method | bytes) -> tuple[int, str]:
-        """As `say`, when the connection is to be closed: reply code and text. The last part is to blame."""
+        """Require that the last part closes the connection; return reply code and text."""
         self.say(*parts)
         fault = self.connection.fault
         assert fault is not None, "the connection goes on"
@@ -417,7 +413,7 @@ class ChannelEnds:
         return int(fault.code), text_of(fault.code, fault.reply_text)
 
     def consume(self, queue: str, tag: str = "c", **fields: Any) -> list[Got]:
-        """Start a consumer; gives what came behind the consume-ok."""
+        """Start a consumer; return what arrived after the consume-ok."""
         first, *rest = self.say(methods.BasicConsume(queue, tag, **fields))
         assert first == methods.BasicConsumeOk(tag), first
         return rest
@@ -430,7 +426,7 @@ def text_of(code: int, reply_text: str) -> str:
 
 
 def read_by_pamqp(data: bytes) -> list[str]:
-    """Names of the methods in the bytes, read by another codec."""
+    """Return the names of the methods in the bytes, as pamqp reads them."""
     names = []
     while data:
         consumed, _, frame = pamqp.frame.unmarshal(data)
@@ -441,7 +437,7 @@ def read_by_pamqp(data: bytes) -> list[str]:
 
 
 def each_of(item: Item) -> list[tuple[int, Any]]:
-    """Channel, and what came on it: a method, a content or a heartbeat."""
+    """Return each channel with the method, content or heartbeat that arrived on it."""
     match item:
         case MethodFrame():
             return [(item.channel, item.method)]
@@ -487,5 +483,5 @@ def properties_of(content: Content) -> BasicProperties:
 
 
 def kinds(got: list[Got]) -> list[str]:
-    """What came, by class name; contents by that of their method."""
+    """Return class names of what arrived; a content has that of its method."""
     return [type(each.method if isinstance(each, Content) else each).__name__ for each in got]

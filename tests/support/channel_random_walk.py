@@ -73,7 +73,7 @@ class WatchedBox(FakeQueueTask):
 
     @property
     def held(self) -> list[int]:
-        """Numbers of messages that consumers have and have not settled."""
+        """Return the numbers of the messages that consumers hold unsettled."""
         return [
             number_of(body)
             for consumer in consumers_of(self.queue)
@@ -223,7 +223,7 @@ class Watch:
         self.channel.send(method)
 
     def can_settle(self) -> list[int]:
-        """Tags that the client has read and may decide on."""
+        """Return the tags that the client has read and may settle."""
         if self.recovering:
             return []
         return [tag for tag in self.unacked if tag <= self.seen]
@@ -287,7 +287,6 @@ class Watch:
         self.open = True
 
     def _end(self, *, reopening: bool) -> None:
-        """The channel is over: nothing of it counts any more."""
         fresh = Watch(self.walk, self.channel, open=False)
         asked: deque[Asked] = deque()
         if reopening:
@@ -401,7 +400,7 @@ class Watch:
             self.walk.met["global prefetch full"] += mine == self.global_prefetch
 
     def _held(self) -> list[tuple[Consuming | None, str, int]]:
-        """What the client has and the queue has not heard of."""
+        """Return the deliveries whose settlement has not reached the queue."""
         return [*self.unacked.values(), *self.tx_acked.values()]
 
 
@@ -638,7 +637,7 @@ class Walk:
                 assert queue != box.spec.name or number not in order or box.done[number] == 1
 
     def _check_idle_consumers(self, box: WatchedBox) -> None:
-        """Messages that are ready wait for somebody who may not have them."""
+        """Messages stay ready only while every consumer has reached its prefetch limit."""
         if not box.queue.ready:
             return
         for watch in self.watches:
@@ -661,7 +660,7 @@ class Walk:
             assert answer == methods.QueueDeclareOk(name, box.queue.ready, consumers)
 
     def _check_counters(self) -> None:
-        """What queues and exchanges count is what channels count, and what clients have seen."""
+        """Counters of queues and exchanges equal those of channels and of clients."""
         met = self.met
         channels = (each.channel.service.counted() for each in self.watches)
         clients = ClientCounters.sum_of([self.world.ended, *channels])
@@ -680,7 +679,7 @@ class Walk:
         assert clients.returned == met["returned"]
 
     def finish(self) -> None:
-        """Everybody leaves; what is not done is in its queue, in order, and can be had."""
+        """Close all channels; each unsettled message is in its queue, in order."""
         for connection in self.slots:
             connection.close()
         self.world.rest()

@@ -82,7 +82,7 @@ class WaitingChannel(ABC):
         """Handle what the broker has sent, for a moment."""
 
     def take(self, consumer: Consumer, count: int) -> list[Received]:
-        """Wait until a consumer has so many messages in all and return them."""
+        """Wait until a consumer has this many messages in total and return them."""
         turn_until(self.step, lambda: len(consumer.messages) >= count, f"{count} messages")
         return list(consumer.messages)
 
@@ -437,8 +437,6 @@ class AioPikaClient:
 
 
 def run_in(runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in an event loop that stays open."""
-
     async def in_time() -> T:
         async with asyncio.timeout(WAIT_S):
             return await work

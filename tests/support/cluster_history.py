@@ -80,17 +80,17 @@ class TotalQueue:
         (self.confirmed if accepted else self.refused).add(name)
 
     def deliver(self, life: str, body: bytes, *, redelivered: bool, count: int = 0) -> str:
-        """A consumer was given a message; returns its name."""
+        """Record a delivery to a consumer; return the message's name."""
         name = name_of(body)
         self.deliveries.append(Delivery(next(self._places), life, name, redelivered, count))
         return name
 
     def remove(self, life: str, name: str) -> None:
-        """A consumer is about to settle a message for good."""
+        """Record that a consumer is about to settle a message finally."""
         self.removing[life, name] = next(self._places)
 
     def give_back(self, life: str, name: str) -> None:
-        """A consumer is about to give a message back to the queue."""
+        """Record that a consumer is about to requeue a message."""
         self.given_back[life, name].append(next(self._places))
 
     def was_removed(self, name: str) -> None:
@@ -100,7 +100,7 @@ class TotalQueue:
         self.lost.add(life)
 
     def look(self, found: Iterable[tuple[str, bool]]) -> None:
-        """All that the queue holds, in order, with its marks: the run is over."""
+        """Record all that the queue holds at the end of the run, in order, with its marks."""
         self.content = list(found)
 
     # --- what it comes to -------------------------------------------------------------------------
@@ -157,10 +157,9 @@ class TotalQueue:
         }
 
     def _order(self) -> Iterator[str]:
-        """A publisher's messages come to a consumer in their order, those aside that come again.
-
-        What was meant for a consumer that was lost, and never sent to it, goes back to its place without a
-        mark, and to another one that has had later messages: then only what is there is looked at.
+        """A publisher's messages reach a consumer in order, except redelivered ones. Messages meant for a
+        lost consumer, and never sent to it, return to their place without a mark, and may go to a
+        consumer that has had later messages: then only the queue's content is checked.
         """
         publishers = {name.rpartition(":")[0] for name in self.published}
         streams: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -179,7 +178,7 @@ class TotalQueue:
                     break
 
     def _two_at_once(self) -> Iterator[str]:
-        """Who settles a message has had it alone until then."""
+        """A consumer that settles a message was its only holder until then."""
         for name, deliveries in self._again():
             for first, second in pairwise(deliveries):
                 settled = self.removing.get((first.life, name))
@@ -197,7 +196,7 @@ class TotalQueue:
                     yield f"the count of {name} fell from {first.count} to {second.count}"
 
     def _again(self) -> Iterator[tuple[str, list[Delivery]]]:
-        """Messages that were delivered more than once, with their deliveries."""
+        """Return the messages that were delivered more than once, with their deliveries."""
         times: dict[str, list[Delivery]] = defaultdict(list)
         for each in sorted(self.deliveries, key=lambda each: each.at):
             times[each.name].append(each)

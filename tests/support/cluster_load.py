@@ -109,7 +109,7 @@ def wait_for(
 
 
 def stop_all(clients: Iterable[ClusterClient]) -> None:
-    """Ask all to leave at once, then wait for each."""
+    """Stop all clients at once, then wait for each."""
     together = list(clients)
     for client in together:
         client.stopping.set()
@@ -213,7 +213,7 @@ class Consumer(ClusterClient):
         """Messages that it has and has not settled."""
 
     def takes(self) -> bool:
-        """Whether the next message is settled for good, not given back."""
+        """Return whether the next message is settled with removal, not requeued."""
         return not self.give_back or self.rng.randrange(self.give_back) != 0
 
 

@@ -124,9 +124,8 @@ class Hurt:
             self.times[node.port].append((began, time.monotonic(), what))
 
     def explains(self, port: int, at: float, *, declares: bool) -> bool:
-        """Whether a client of this node may lose its connection then.
-
-        One that declares may be refused at any node, if there is no majority for what it declares.
+        """Return whether a client of this node may lose its connection then. A client that declares may be
+        refused at any node, if its declaration has no majority.
         """
         hurt = [(each, *fault) for each, faults in self.times.items() for fault in faults]
         return any(
@@ -153,7 +152,6 @@ class Meddler(cluster_load.ClusterClient):
         self.done = 0
 
     def live(self, node: Listening, life: str) -> None:
-        """Operations at random, each on a channel of its own."""
         with connected(node) as connection:
             while not self.stopping.is_set():
                 try:
@@ -260,7 +258,7 @@ class Nemesis:
         self.clients.append(client)
 
     def declare(self) -> None:
-        """The queues, dead letters of two of them in one more."""
+        """Declare the queues; two of them dead-letter into another."""
         with connected(self.cluster.nodes[0]) as connection:
             channel = connection.channel()
             for kind, notes in self.notes.items():
@@ -270,7 +268,7 @@ class Nemesis:
                 channel.queue_declare(notes.queue, durable=True, arguments=arguments)
 
     def state_of(self, kinds: Collection[str]) -> str:
-        """Queues of these kinds, and their consumers, as each node tells them."""
+        """Return the queues of these kinds and their consumers, as each node reports them."""
         wanted = {self.notes[kind].queue for kind in kinds if kind in self.notes}
         columns = {
             "queue list": (
@@ -423,7 +421,7 @@ class Nemesis:
         self.hurt.end([node])
 
     def check_clients(self) -> None:
-        """Fail if a client has failed otherwise than by losing a node that was hurt."""
+        """Fail if a client failed for any reason but the loss of a node with a fault."""
         for client in self.clients:
             if client.failure is not None:
                 raise AssertionError(f"{client.name} has failed: {client.failure!r}") from client.failure
@@ -436,7 +434,7 @@ class Nemesis:
             )
 
     def marks(self) -> dict[str, int]:
-        """How far each queue has come: answers and deliveries."""
+        """Return the numbers of answers and deliveries of each queue."""
         marks = {meddler.name: meddler.done for meddler in self.meddlers}
         for kind in QUEUES:
             notes = self.notes[kind]
@@ -458,7 +456,7 @@ class Nemesis:
 
 
 def undone(notes: TotalQueue) -> list[str]:
-    """Messages that a client with a whole life has settled for good, and that came again (E4)."""
+    """Return messages that an unharmed client settled and that were delivered again (E4)."""
     settled = {name: at for (life, name), at in notes.removing.items() if life not in notes.lost}
     again = {each.name for each in notes.deliveries if each.at > settled.get(each.name, each.at)}
     again |= {name for name, _ in notes.content or () if name in settled}
@@ -472,7 +470,7 @@ def definitions(cluster: ClusterProcess, node: ClusterNode) -> Any:
 
 
 def counts(cluster: ClusterProcess, node: ClusterNode) -> dict[str, int | None]:
-    """Messages of each quorum queue, as the node says; None: it does not hear of the queue's leader now."""
+    """Return each quorum queue's count as the node reports it; None without contact to the leader."""
     rows = cluster.ask(node, "queue", "list", "name", "type", "messages")
     return {row["name"]: row["messages"] for row in rows if row["type"] == "quorum"}
 
@@ -482,9 +480,8 @@ def has_counts(cluster: ClusterProcess, node: ClusterNode, wanted: dict[str, int
 
 
 def agreed_counts(cluster: ClusterProcess) -> dict[str, int | None]:
-    """Wait until all nodes know all counts, and agree.
-
-    A disk that stands still for some seconds makes nodes miss each other, and leaders.
+    """Wait until all nodes report all counts, and agree. A disk that hangs for some seconds makes nodes lose
+    contact with each other and with leaders.
     """
     agreed: dict[str, int | None] = {}
 
@@ -499,7 +496,7 @@ def agreed_counts(cluster: ClusterProcess) -> dict[str, int | None]:
 
 
 def run(cluster: CutCluster, prefix: str, seed: int, seconds: float) -> Nemesis:
-    """Hurt a cluster for so long, and see all clients get on afterwards; then `finish`."""
+    """Inject faults for this long, require that all clients make progress afterwards, then `finish`."""
     _log.info("seed %d", seed)
     nemesis = Nemesis(cluster, prefix, seed)
     nemesis.declare()
@@ -594,6 +591,6 @@ def finish(cluster: CutCluster, nemesis: Nemesis) -> None:
 
 
 def is_allowed(entry: Mapping[str, Any]) -> bool:
-    """Whether an error in a log is what was done to the node."""
+    """Return whether a logged error follows from an injected fault."""
     full = ("the disk is full", "no room for what was published to a stream")
     return str(entry.get("event")).startswith(full)

@@ -33,23 +33,23 @@ class ClusterNetwork:
         return ",".join(f"{name}={HOST}:{port}" for name, port in places.items())
 
     def cut_way(self, sender: str, receiver: str) -> None:
-        """Let packets of one node to another vanish, and not those that come back."""
+        """Drop packets from one node to another, but not in the reverse direction."""
         self._proxies[sender, receiver].cut(TO_TARGET)
         self._proxies[receiver, sender].cut(BACK)
 
     def cut(self, one: str, *others: str) -> None:
-        """Let packets between a node and these vanish; without others: between it and all."""
+        """Drop packets between a node and these nodes; by default, all nodes."""
         for other in others or [each for each in self._ports if each != one]:
             self.cut_way(one, other)
             self.cut_way(other, one)
 
     def delay(self, sender: str, receiver: str, seconds: float) -> None:
-        """Let packets of one node to another take so long."""
+        """Delay packets from one node to another."""
         self._proxies[sender, receiver].delay(seconds, TO_TARGET)
         self._proxies[receiver, sender].delay(seconds, BACK)
 
     def reset(self, one: str, other: str) -> None:
-        """Lose the connections between two nodes; both are told."""
+        """Reset the connections between two nodes; both ends see the reset."""
         for pair in ((one, other), (other, one)):
             self._proxies[pair].reset()
 
@@ -74,7 +74,7 @@ class CutCluster(ClusterProcess):
         super().__init__(directory, nodes, options)
 
     def fill(self, node: ClusterNode) -> None:
-        """Let the disk of a node be full, to the last byte."""
+        """Fill the disk of a node to the last byte."""
         self._full(node.folder).touch()
 
     def make_room(self, node: ClusterNode) -> None:

@@ -81,7 +81,7 @@ class FakeNode:
         return self._placed
 
     def declare(self, name: str, *nodes: int, vhost: str = "/", leader: int | None = None) -> DeclaredQueue:
-        """A quorum queue with members there, the first of which leads."""
+        """Declare a quorum queue with these members; the first one leads."""
         self._placed = Placed(members=tuple(member_id(node, 1) for node in nodes))
         queue, _ = declare(self._catalog, vhost, name, arguments={"x-queue-type": "quorum"})
         self.leaders[name] = nodes[0] if leader is None else leader

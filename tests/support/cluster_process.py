@@ -69,7 +69,7 @@ class ClusterNode:
 
     @property
     def pid(self) -> int | None:
-        """Its process; None if none runs that is this node."""
+        """Return the node's process id, or None if the node does not run."""
         try:
             pid = int((self.folder / "pid").read_text())
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -79,15 +79,14 @@ class ClusterNode:
         return pid if os.fsencode(self.folder) in words else None
 
     def kill(self) -> None:
-        """End it as a crash does, and wait until it is gone."""
+        """End the process with SIGKILL, and wait until it is gone."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it in order, and wait until it is gone."""
         self._end(signal.SIGTERM)
 
     def pause(self) -> None:
-        """Let it do nothing until `resume`: its connections stay and say nothing."""
+        """Suspend the process until `resume`: its connections stay open and send nothing."""
         self._signal(signal.SIGSTOP)
         self._paused = True
 
@@ -96,7 +95,7 @@ class ClusterNode:
         self._paused = False
 
     def hang_disk(self) -> None:
-        """Let nothing become durable until `free_disk`: the helpers that sync stand still."""
+        """Stop the sync helpers until `free_disk`, so that nothing becomes durable."""
         for pid in self._syncers():
             os.kill(pid, signal.SIGSTOP)
 
@@ -115,7 +114,7 @@ class ClusterNode:
         return found
 
     def start(self) -> None:
-        """Start it again by its own command line; `Cluster.wait_until_up` waits."""
+        """Start the node by its own command line; `Cluster.wait_until_up` waits."""
         assert self.pid is None, f"node {self.name} runs"
         environ = {name: text for name, text in os.environ.items() if not name.startswith("AMQP10BROKER_")}
         with (self.folder / "log").open("ab") as log:
@@ -134,7 +133,7 @@ class ClusterNode:
 
     @property
     def accepts(self) -> bool:
-        """Whether clients can connect: a node lets them when it has caught up with the others."""
+        """Return whether clients can connect; a node accepts them once it has caught up."""
         if self._paused:
             return False  # the system would accept for it
         try:
@@ -144,7 +143,7 @@ class ClusterNode:
         return True
 
     def empty(self) -> None:
-        """All but its command line is gone. It must not run."""
+        """Delete all files but the command line; the node must not run."""
         assert self.pid is None, f"node {self.name} runs"
         for path in self.folder.iterdir():
             if path.is_dir():
@@ -153,11 +152,11 @@ class ClusterNode:
                 path.unlink()
 
     def said(self, words: str) -> bool:
-        """Whether a line of its log has these words, since `start` if it was started here."""
+        """Return whether a log line since the last `start` contains these words."""
         return words in (self.folder / "log").read_bytes()[self._said_before :].decode(errors="replace")
 
     def log(self) -> list[dict[str, Any]]:
-        """Its log entries so far; what is no JSON stands under ``not JSON``."""
+        """Return its log entries so far; a line that is not JSON is under ``not JSON``."""
         entries: list[dict[str, Any]] = []
         with suppress(FileNotFoundError):
             for line in (self.folder / "log").read_text(errors="replace").splitlines():
@@ -169,18 +168,18 @@ class ClusterNode:
 
     @property
     def ended(self) -> bool:
-        """Whether all that was started again has ended, and was waited for."""
+        """Return whether every process started here has ended and was waited for."""
         self.reap()
         return not self._again and self.pid is None
 
     def reap(self) -> None:
-        """Wait for what was started here and has ended."""
+        """Wait for the ended processes that were started here."""
         for process in self._again:
             self.exit_code = process.poll()
         self._again = [process for process in self._again if process.returncode is None]
 
     def refusal(self) -> str:
-        """Start it, and return the last line that it writes when it has ended with 1."""
+        """Start the node, require that it exits with 1, and return its last line."""
         self.start()
         deadline = time.monotonic() + WAIT_S
         while not self.ended:
@@ -191,7 +190,7 @@ class ClusterNode:
         return words.splitlines()[-1]
 
     def finish(self) -> None:
-        """End it as `kill` does if it runs, and all that was started here, with or without a pid file."""
+        """Kill the node and every process started here, with or without a pid file."""
         if self.pid is not None:
             self.kill()
         for process in self._again:
@@ -252,7 +251,7 @@ class ClusterProcess:
         assert self._launcher.poll() is None, f"run-cluster has ended\n{self.words()}"
 
     def another(self, folder: Path, name: str, port: int | None = None, **options: str | None) -> ClusterNode:
-        """A node more, with options of the first and these; None: without. The test starts and ends it."""
+        """Make a node with the first one's options and these (None removes one); the test runs it."""
         words = shlex.split((self.nodes[0].folder / "command").read_text())
         first = words.index("serve") + 1
         given: dict[str, str | None] = dict(zip(words[first::2], words[first + 1 :: 2], strict=True))
@@ -268,17 +267,16 @@ class ClusterProcess:
     # --- asking -----------------------------------------------------------------------------------
 
     def node(self, name: str) -> ClusterNode:
-        """The node of this name, or of a name that begins with it and an ``@``."""
+        """Return the node of this name; the part after an ``@`` is ignored."""
         return next(each for each in self.nodes if each.name == name.partition("@")[0])
 
     def others(self, *nodes: ClusterNode) -> list[ClusterNode]:
         return [each for each in self.nodes if each not in nodes]
 
     def run_command(self, node: ClusterNode, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """What ``amqp10broker ARGUMENTS --port PORT`` does and says.
-
-        It runs in this process, one at a time: a process of its own takes half a second to begin, and there
-        are hundreds of them.
+        """Return exit code and output of ``amqp10broker ARGUMENTS --port PORT``. It runs in this process,
+        one command at a time: a process of its own takes half a second to start, and there are hundreds
+        of them.
         """
         words = [*arguments, "--port", str(node.port)]
         said, complained = io.StringIO(), io.StringIO()
@@ -287,7 +285,7 @@ class ClusterProcess:
         return subprocess.CompletedProcess(words, code, said.getvalue(), complained.getvalue())
 
     def ask(self, node: ClusterNode, *arguments: str) -> Any:
-        """What a command prints as JSON; fails if it is refused."""
+        """Return the JSON that a command prints; fail if the command is refused."""
         done = self.run_command(node, *arguments, "--formatter", "json")
         assert done.returncode == 0, f"{arguments} at {node.name}: {done.returncode}, {done.stderr}"
         return json.loads(done.stdout)
@@ -297,7 +295,7 @@ class ClusterProcess:
         return document
 
     def look(self, node: ClusterNode, notes: TotalQueue) -> list[tuple[str, bool]]:
-        """All that a queue holds, in order, with its marks, when what lost clients had is back."""
+        """Return all that a queue holds, in order, with marks, once lost clients' messages are requeued."""
         wanted = len(notes.wanted)
 
         def counted() -> bool:
@@ -313,7 +311,7 @@ class ClusterProcess:
     # --- waiting ----------------------------------------------------------------------------------
 
     def wait_until_up(self, *nodes: ClusterNode, at: ClusterNode | None = None) -> None:
-        """Wait until these nodes (or all) accept clients, and one that is up sees them run."""
+        """Wait until these nodes (or all) accept clients, and a running node sees them as running."""
         wanted = nodes or tuple(self.nodes)
         self.wait_until(lambda: all(each.accepts for each in wanted), f"{[each.name for each in wanted]} up")
         seer = at or wanted[0]
@@ -326,7 +324,6 @@ class ClusterProcess:
         self.wait_until(seen, f"{sorted(names)} run, as {seer.name} sees it")
 
     def wait_until(self, condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
-        """Ask until the condition holds, and return its value."""
         deadline = time.monotonic() + timeout_s
         while not (value := condition()):
             self._check_launcher()
@@ -335,14 +332,14 @@ class ClusterProcess:
         return value
 
     def words(self) -> str:
-        """The last of all that was logged, for messages of failing tests."""
+        """Return the ends of all logs, for messages of failing tests."""
         parts = [self._output.read_text()[-2000:] if self._output.exists() else ""]
         for node in self.nodes:
             parts += [f"--- {node.name}", *(json.dumps(entry) for entry in node.log()[-25:])]
         return "\n".join(parts)
 
     def check_logs(self, allowed: Callable[[Mapping[str, Any]], bool] = lambda entry: False) -> None:
-        """Fail if a node has logged a fault of its own, or anything that is not JSON."""
+        """Fail if a node has logged an internal fault, or a line that is not JSON."""
         for node in self.nodes:
             faults = [
                 entry
@@ -358,7 +355,7 @@ class ClusterProcess:
     # --- ending -----------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """End all in order; fail if one process is left."""
+        """Stop all nodes in order; fail if a process remains."""
         self._resume_all()
         try:
             self._stop_launcher()
@@ -403,7 +400,7 @@ class ClusterProcess:
             self._kill_all()
 
     def heal(self) -> None:
-        """Let all nodes run again, and wait until they do."""
+        """Start or resume all nodes, and wait until they run."""
         self._resume_all()
         for node in self.nodes:
             node.reap()
@@ -414,14 +411,14 @@ class ClusterProcess:
 
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    """The one cluster of three nodes that most tests use; ask for `cluster` instead, which heals it."""
+    """Most tests share this cluster of three nodes; use `cluster` instead, which heals it."""
     with ClusterProcess(tmp_path_factory.mktemp("cluster")) as process:
         yield process
 
 
 @pytest.fixture
 def cluster(shared_cluster: ClusterProcess) -> Iterator[ClusterProcess]:
-    """Three nodes that run. What a test does to them is mended behind it; a fault in their logs fails it."""
+    """Give three running nodes; heal them after the test, and fail on faults in their logs."""
     with healed(shared_cluster):
         yield shared_cluster
 
@@ -430,7 +427,7 @@ def cluster(shared_cluster: ClusterProcess) -> Iterator[ClusterProcess]:
 def healed(
     process: ClusterProcess, allowed: Callable[[Mapping[str, Any]], bool] = lambda entry: False
 ) -> Iterator[None]:
-    """Mend behind a block what it has done to the nodes, and look at their logs (`check_logs`)."""
+    """Heal the nodes after a block, and check their logs (`check_logs`)."""
     loggers = [logging.getLogger(name) for name in ("pika", "proton")]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)  # each lost connection is a page of theirs
@@ -442,7 +439,7 @@ def healed(
 
 
 def http(at: ClusterNode, method: str, path: str, /, **body: Any) -> Any:
-    """What a node answers over HTTP, below its API; None without a body."""
+    """Return what a node answers to an HTTP request to its API; None without a body."""
     request = urllib.request.Request(
         f"http://{at.host}:{at.port + 10_000}/api{path}",
         method=method,
@@ -458,10 +455,9 @@ def http(at: ClusterNode, method: str, path: str, /, **body: Any) -> Any:
 
 
 def free_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody has, nor those 20000 above; this process keeps them.
-
-    A socket that is bound and does not listen lets a broker bind and listen, which asks for SO_REUSEADDR, and
-    no other test find the port free, which does not.
+    """Return the first of this many free ports in a row; those 20000 above are free too. This process keeps
+    them. A socket that is bound and does not listen lets a broker bind and listen, which sets
+    SO_REUSEADDR, and no other test find the port free, which does not.
     """
     for _ in range(200):
         first = _random_source.choice(_FIRST_PORTS)

@@ -22,7 +22,7 @@ class CommandLine:
         self.broker = broker
 
     def __call__(self, *arguments: str, stdin: bytes = b"") -> str:
-        """Run a command that must succeed and complain of nothing; what it printed."""
+        """Run a command that must succeed without warnings; return its output."""
         done = self.done(*arguments, stdin=stdin)
         assert (done.returncode, done.stderr) == (0, b""), done
         return done.stdout.decode()
@@ -31,7 +31,7 @@ class CommandLine:
         return json.loads(self(*arguments, "--format", "json"))
 
     def fails(self, code: int, *arguments: str, stdin: bytes = b"") -> str:
-        """Run a command that must end with this code and print nothing but one line of complaint."""
+        """Run a command that must exit with this code and print one line of error and nothing else."""
         done = self.done(*arguments, stdin=stdin)
         assert (done.returncode, done.stdout) == (code, b""), done
         complaint = done.stderr.decode()

@@ -21,7 +21,7 @@ SIZES: Final = (0, 10, 100, 100, 100, 700, 3000, 20_000)
 
 
 def make_body(name: str) -> bytes:
-    """The body of the message of this name: some are empty but for the name, some take several pages."""
+    """Make the message's body: some have only the name, some take several pages."""
     digest = _digest(name)
     size = SIZES[digest[0] % len(SIZES)]
     return name.encode() + b" " + (digest * (size // 16 + 1))[:size]
@@ -34,7 +34,6 @@ def name_of(body: bytes) -> str:
 
 
 def is_persistent(name: str) -> bool:
-    """Whether the message of this name is published as a persistent one."""
     return _digest(name)[1] % 5 != 0
 
 
@@ -109,22 +108,22 @@ class QueueHistory:
     consumed: bool = False
 
     def publish(self, name: str) -> None:
-        """A message of this name is about to be published."""
+        """Record that a message of this name is about to be published."""
         self.published.add(name)
         # A rejection may be lost with the broker, and dead-letter the message in a later life.
         self.gone.discard(name)
 
     def touch(self, name: str) -> None:
-        """The removal of a message is about to be asked for."""
+        """Record that the removal of a message is about to be requested."""
         self.touched.add(name)
         self.touching.add(name)
 
     def stopped_in_order(self) -> None:
-        """The clients left, and then the broker was told to stop: what they have asked for is done."""
+        """Record that clients left before the broker stopped: all that they requested is done."""
         self.gone |= self.touching
 
     def delivered(self, body: bytes, *, redelivered: bool) -> str:
-        """A client was given a message; returns its name."""
+        """Record a delivery to a client; return the message's name."""
         name = name_of(body)
         assert name in self.published or name in self.content, f"{self.name}: {name} appears from nowhere"
         if not redelivered:
@@ -132,7 +131,7 @@ class QueueHistory:
         return name
 
     def check(self, deliveries: Sequence[tuple[str, bool]]) -> None:
-        """Compare with what is there after a restart, and begin the next life with that."""
+        """Compare with what is there after a restart, which begins the next life."""
         found = [name for name, _ in deliveries]
         faults = [*self._lost_and_found(found), *self._order(found)]
         assert not faults, f"queue '{self.name}':\n" + "\n".join(faults)

@@ -38,7 +38,7 @@ AGAIN: Final = 300
 
 @contextmanager
 def connected(broker: Listening) -> Iterator[BlockingConnection]:
-    """A connection of pika's, closed in the end; pika keeps sockets of its own open otherwise."""
+    """Open a connection of pika and close it at the end; pika would leave sockets open."""
     connection = BlockingConnection(parameters(broker))
     try:
         yield connection
@@ -52,7 +52,7 @@ def connected(broker: Listening) -> Iterator[BlockingConnection]:
 
 
 def declare_quorum(broker: Listening, *queues: str, **arguments: Any) -> None:
-    """Declare quorum queues; names of arguments with _ for -."""
+    """Declare quorum queues; argument names have _ in place of -."""
     given = {name.replace("_", "-"): value for name, value in arguments.items()}
     with connected(broker) as connection:
         for queue in queues:
@@ -88,7 +88,7 @@ class Client(threading.Thread):
         self.stopping = threading.Event()
 
     def stop(self) -> None:
-        """Ask it to leave, and wait until it has; raise what went wrong."""
+        """Stop the client, wait until it has ended, and raise its error."""
         self.stopping.set()
         self.join(END_S + 10)
         assert not self.is_alive(), f"{self.name} does not end"
@@ -138,7 +138,7 @@ class Publishing(Protocol):
 
 
 def publish_by_pika(client: Publishing, node: Listening, life: str) -> None:
-    """Confirms over AMQP 0-9-1, many of them outstanding."""
+    """Publish with AMQP 0-9-1 confirms, many of them outstanding."""
     with connected(node) as connection:
         # The blocking channel waits for each confirm: its own parts do not.
         channel = connection.channel()
@@ -170,7 +170,7 @@ def publish_by_pika(client: Publishing, node: Listening, life: str) -> None:
 
 
 def publish_by_proton(client: Publishing, node: Listening, life: str) -> None:
-    """Unsettled transfers, many of them outstanding."""
+    """Send unsettled transfers, many of them outstanding."""
     proton = ProtonClient(node.port)
     try:
         sender = proton.sender(f"/queues/{client.queue_name}")
@@ -195,7 +195,7 @@ def publish_by_proton(client: Publishing, node: Listening, life: str) -> None:
 
 
 def _require_answers(client: Publishing, waiting: Iterable[str], end: float) -> float:
-    """Fail if what was published is not answered in time; `end` is what this returned before, or inf."""
+    """Fail if publishes are not confirmed in time; `end` is the previous return value, or inf."""
     end = min(end, time.monotonic() + END_S)
     assert time.monotonic() < end, f"{client.name}: never answered: {sorted(waiting)[:5]}"
     return end
@@ -322,7 +322,7 @@ class ProtonConsumer(Consumer):
         end.close()
 
     def _settle(self, delivery: Any, delivery_outcome: str) -> bool:
-        """Whether the message shall go, and the broker is to confirm that."""
+        """Return whether the message is to be removed with the broker's confirm."""
         if delivery_outcome == "accept":
             delivery.update(Delivery.ACCEPTED)
         elif delivery_outcome == "reject":
@@ -426,7 +426,7 @@ class Declarer(MortalClient):
 
 
 def look(broker: Listening, name: str) -> list[tuple[str, bool]]:
-    """All that a queue holds, in order, by basic.consume without acknowledging: names and ``redelivered``."""
+    """Return names and ``redelivered`` of all messages, in order, by basic.consume without acks."""
     found: list[tuple[str, bool]] = []
     with connected(broker) as connection:
         channel = connection.channel()
@@ -446,7 +446,7 @@ def look(broker: Listening, name: str) -> list[tuple[str, bool]]:
 
 
 def look_at_stream(broker: BrokerProcess, queue: QueueHistory, sentinel: str) -> list[tuple[str, bool]]:
-    """All that a stream holds; of what was there before, the last part is read again."""
+    """Read all that a stream holds; the last part of the older messages is read again."""
     start = max(0, len(queue.content) - AGAIN)
     found: list[tuple[str, bool]] = [(name, False) for name in queue.content[:start]]
     with connected(broker) as connection:
@@ -468,7 +468,6 @@ def look_at_stream(broker: BrokerProcess, queue: QueueHistory, sentinel: str) ->
 
 
 def turn(client: ProtonClient, pace_s: float = 0.0) -> None:
-    """Let proton's event loop turn once, and then wait."""
     turns = iter((False, True))
     client.wait(lambda: next(turns), "a turn")
     if pace_s:

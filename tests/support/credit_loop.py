@@ -69,7 +69,7 @@ class CreditLoop:
         self.credit.top_up()
 
     def run(self, ms: int) -> float:
-        """Let time pass; returns how many messages were confirmed in each millisecond."""
+        """Advance time; return how many messages were confirmed in each millisecond."""
         before = self.confirmed
         for _ in range(ms):
             self.step()

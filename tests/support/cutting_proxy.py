@@ -57,20 +57,20 @@ class CuttingProxy:
         self._thread.start()
 
     def cut(self, *ways: int) -> None:
-        """Let packets of these directions, or of both, vanish."""
+        """Drop packets in these directions, or in both."""
         for way in ways or WAYS:
             self._is_cut[way] = True
         self._wake.send(b"\0")
 
     def mend(self) -> None:
-        """Let all packets pass, at once, and those that were sent before."""
+        """Pass all packets at once, including those sent before."""
         self._is_cut[:] = False, False
         self._delay_s[:] = 0.0, 0.0
         self._mends += 1
         self._wake.send(b"\0")
 
     def delay(self, seconds: float, *ways: int) -> None:
-        """Let what is sent from now on in these directions, or in both, take so long."""
+        """Delay what is sent from now on in these directions, or in both."""
         for way in ways or WAYS:
             self._delay_s[way] = seconds
         self._wake.send(b"\0")
@@ -83,7 +83,7 @@ class CuttingProxy:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """End it, and all connections; a second time does nothing."""
+        """Close the proxy and all connections; a second call does nothing."""
         if not self._closing:
             self._closing = True
             self._wake.send(b"\0")
@@ -112,7 +112,7 @@ class CuttingProxy:
             connection.reset()
 
     def _turn(self) -> None:
-        """Wait until there is something to do, and do it."""
+        """Wait for the next event, and handle it."""
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
         # A connection is made only if both directions are open.
@@ -175,7 +175,7 @@ class _Way:
 
     @property
     def due(self) -> float | None:
-        """When there is something to be handed on; None: nothing came."""
+        """Return when there is something to forward; None: nothing has arrived."""
         if self.is_over:
             return None
         return self._held[0][0] if self._held else self._ended_at
@@ -200,7 +200,7 @@ class _Way:
             self._ended_at = at
 
     def write(self) -> bool:
-        """Hand on what is due; False: the connection is to be lost now."""
+        """Forward what is due; return False if the connection is to be cut."""
         try:
             while self._held and self._held[0][0] <= time.monotonic():
                 data = self._held[0][1] if self.left is None else self._held[0][1][: self.left]
@@ -258,7 +258,7 @@ class _Connection:
 
 
 def _has_ended(each: socket.socket) -> bool:
-    """Whether the other end has closed it, though it may have sent something before."""
+    """Return whether the peer has closed it, though unread bytes may remain."""
     poll = select.poll()
     poll.register(each, _POLLRDHUP)
     return bool(poll.poll(0))

@@ -80,7 +80,7 @@ def declare(
     arguments: Mapping[str, Any] | None = None,
     internal: bool = False,
 ) -> tuple[DeclaredQueue, bool]:
-    """Declare a queue; returns it, and whether it was made now."""
+    """Declare a queue; return it, and whether it is new."""
     vhost = _vhost(catalog, where)
     request = queue_requests.DeclareQueue(
         vhost.named(), name, durable, exclusive_owner, auto_delete, arguments or {}, internal
@@ -90,7 +90,7 @@ def declare(
 
 
 def remove(catalog: Catalog, where: Where, name: str) -> DeclaredQueue | None:
-    """Delete a queue, which is told; returns it, None if it was not there."""
+    """Delete a queue; return it, or None if it was absent."""
     vhost = _vhost(catalog, where)
     queue = vhost.find(name)
     catalog.propose(queue_requests.DeleteQueue(vhost.name, name))
@@ -100,7 +100,7 @@ def remove(catalog: Catalog, where: Where, name: str) -> DeclaredQueue | None:
 def declare_exchange(
     catalog: Catalog, where: Where, name: str, type: str = "direct", **settings: Any
 ) -> tuple[Exchange, bool]:
-    """Declare an exchange; returns it, and whether it was made now."""
+    """Declare an exchange; return it, and whether it is new."""
     vhost = _vhost(catalog, where)
     created = catalog.propose(
         queue_requests.DeclareExchange(vhost.named(), ExchangeSpec(name, type, **settings))
@@ -124,7 +124,7 @@ def unbind(catalog: Catalog, where: Where, binding: Binding) -> bool:
 
 
 def _catalog(accounts: Catalog | Users, vhost: str | None = None) -> Catalog:
-    """The catalog; around users that are tested by themselves, one that has the virtual host."""
+    """Return the catalog; users that are tested alone get one that has the virtual host."""
     if isinstance(accounts, Catalog):
         return accounts
     catalog = Catalog(NoHost().start_queue)
@@ -168,12 +168,11 @@ def delete_user(accounts: Catalog | Users, name: str) -> None:
 
 
 def set_permission(accounts: Catalog | Users, user: str, vhost: str, permission: Permission) -> None:
-    """Say what a user may do in a virtual host."""
     _catalog(accounts, vhost).propose(vhost_requests.SetPermission(user, vhost, permission))
 
 
 def clear_permission(accounts: Catalog | Users, user: str, vhost: str) -> None:
-    """Let a user enter a virtual host no more."""
+    """Remove a user's permissions in a virtual host."""
     _catalog(accounts, vhost).propose(vhost_requests.SetPermission(user, vhost, None))
 
 
@@ -191,7 +190,6 @@ def clear_topic_permission(
 
 
 def export(catalog: Catalog) -> dict[str, Any]:
-    """Return the document of a definitions file with everything that is declared."""
     return {
         name: list(section.made()) if isinstance(section, ExportSection) else section
         for name, section in sections(catalog, lambda record: record).items()

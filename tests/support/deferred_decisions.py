@@ -23,7 +23,7 @@ class DeferredDecisions:
         return LATER
 
     def decide(self) -> Decided:
-        """Decide what waits longest; the letter is for whoever asked."""
+        """Make the oldest pending decision; the letter goes to its requester."""
         request, ref = self.proposed.popleft()
         try:
             return Decided(ref, self._catalog.propose(request))

@@ -229,12 +229,12 @@ class SimDisk:
         return self._next_id * 0x9E3779B97F4A7C15 & 0xFFFF_FFFF_FFFF_FFFF
 
     def duplicate(self, fd: int) -> int:
-        """Another descriptor of the same file, as a process has to whom it was sent; counts as no call."""
+        """Return another descriptor of the file, as a process receives one; this counts as no call."""
         what, path = self._open[fd]
         return self._descriptor(what, path)
 
     def used(self) -> int:
-        """What all files take, those without a name that are open included; counts as no call."""
+        """Return the space of all files, including open files without a name; this counts as no call."""
         found = (*self._within(self._root), *(what for what, _ in self._open.values()))
         inodes = {id(what): what for what in found if isinstance(what, Inode)}
         return sum(_sectors(max(len(inode.data), inode.allocated)) for inode in inodes.values())
@@ -246,13 +246,13 @@ class SimDisk:
         return len(self._open)
 
     def contents(self, path: str) -> bytes:
-        """The bytes of a file; counts as no call."""
+        """Return the bytes of a file; this counts as no call."""
         inode = self._find(path)
         assert isinstance(inode, Inode)
         return bytes(inode.data)
 
     def overwrite(self, path: str, data: bytes) -> None:
-        """Change a file behind everybody's back, durably; makes it, if it is not there."""
+        """Change a file durably, or make it; this counts as no call."""
         folder, name = self._parent(path)
         inode = folder.names.get(name)
         if inode is None:
@@ -264,7 +264,7 @@ class SimDisk:
         inode.sync()
 
     def flip(self, path: str, bit: int) -> None:
-        """Flip a bit of a file behind everybody's back, durably."""
+        """Flip a bit of a file durably; this counts as no call."""
         data = bytearray(self.contents(path))
         data[bit // 8] ^= 1 << bit % 8
         self.overwrite(path, bytes(data))
@@ -273,7 +273,7 @@ class SimDisk:
         return sorted(self._folder(path).names)
 
     def paths(self, path: str) -> list[str]:
-        """All files in a folder and those below; counts as no call."""
+        """Return all files in a folder and below it; this counts as no call."""
         found = []
         for name, what in sorted(self._folder(path).names.items()):
             below = os.path.join(path, name)
@@ -281,7 +281,7 @@ class SimDisk:
         return found
 
     def after_kill(self) -> SimDisk:
-        """The disk after the process was killed: all is there that the system was given, durable or not."""
+        """Return the disk after SIGKILL: all that was written is there, durable or not."""
         disk = copy.copy(self)
         disk.calls, disk.fail, disk.lose_power_at = [], {}, None
         disk._root = copy.deepcopy(self._root)
@@ -291,7 +291,7 @@ class SimDisk:
         return disk
 
     def after_power_loss(self, seed: int) -> SimDisk:
-        """One of the disks that may be found after the power went now."""
+        """Return one of the possible disks after a loss of power now."""
         return self._copy(random.Random(seed), _some_data, _some_names)
 
     # --- parts --------------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ def _rename(names: dict[str, Inode | Folder], changed: dict[str, Inode | Folder 
 
 
 def _some_data(inode: Inode, rng: random.Random) -> bytes:
-    """What a file may hold after a loss of power."""
+    """Return possible contents of a file after power loss."""
     states = [inode.durable]
     data = bytearray(inode.durable)
     for offset, written in inode.since:
@@ -446,7 +446,7 @@ def _some_data(inode: Inode, rng: random.Random) -> bytes:
 
 
 def _some_names(folder: Folder, rng: random.Random) -> dict[str, Inode | Folder]:
-    """Which names a folder may hold after a loss of power."""
+    """Return possible names in a folder after power loss."""
     names = dict(folder.durable)
     since = folder.since
     kind = rng.randrange(4)

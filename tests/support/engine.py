@@ -32,17 +32,15 @@ def frame(performative: Any, payload: bytes = b"", *, channel: int = 0) -> bytes
 
 
 def section(code: int, value: Any) -> bytes:
-    """A section of a message."""
     return encode(Described(ULong(code), value))
 
 
 def raw_frame(body: bytes, *, size: int | None = None, doff: int = 2, kind: int = 0) -> bytes:
-    """A frame with any header."""
     return FRAME_HEADER.pack(FRAME_HEADER_BYTES + len(body) if size is None else size, doff, kind, 0) + body
 
 
 def read_all(data: bytes) -> list[Any]:
-    """What was written: protocol headers as bytes, frames as performatives, empty frames as None."""
+    """Return what was written: headers as bytes, frames as performatives, empty frames as None."""
     found: list[Any] = []
     pos = 0
     while pos < len(data):
@@ -81,7 +79,7 @@ def _log_in(connection: Connection) -> None:
 
 
 def server_at(state: ConnectionState, **options: Any) -> Connection:
-    """A listening end that a faultless client has brought to `state`; its output so far is taken."""
+    """Return a server that a correct client has brought to `state`; its output is taken."""
     connection = server(**options)
     steps: list[tuple[ConnectionState, Callable[[], object]]] = [
         (ConnectionState.START, lambda: None),
@@ -115,7 +113,7 @@ def server_at(state: ConnectionState, **options: Any) -> Connection:
 
 
 def exchange(one: Connection, other: Connection) -> tuple[list[ConnectionEvent], list[ConnectionEvent]]:
-    """Carry bytes between two ends until both are silent; returns the events of each."""
+    """Carry bytes between two ends until both are idle; return the events of each."""
     of_one: list[ConnectionEvent] = []
     of_other: list[ConnectionEvent] = []
     while True:

@@ -6,5 +6,5 @@ import os
 
 
 def tried(examples: int) -> int:
-    """Return `examples`, or fewer in CI: it tries the same ones each time, so that more show nothing new."""
+    """Return `examples`, or fewer in CI, which tries the same examples in each run."""
     return max(20, examples * 2 // 5) if "CI" in os.environ else examples

@@ -41,7 +41,7 @@ def broker(servers: Servers) -> Iterator[AmqpBroker]:
 
 @pytest.fixture
 def channel(broker: AmqpBroker) -> Iterator[Any]:
-    """Of pika, with confirms, and a connection that names itself."""
+    """Open a channel of pika with confirms, on a named connection."""
     parameters = pika.URLParameters(broker.url)
     parameters.client_properties = {"connection_name": "pika's"}
     connection = pika.BlockingConnection(parameters)
@@ -69,7 +69,7 @@ def connect_proton(broker: AmqpBroker, **options: Any) -> Any:
 
 
 def nothing_is_left(broker: AmqpBroker) -> None:
-    """Who comes after a fault is confirmed, gets what was sent, once, and the credit that is usual."""
+    """After a fault a new client gets confirms, each message once, and the usual credit."""
     assert broker.ask("list-faults") == []
     status = broker.ask("status")["broker"]
     assert status["alarms"] == []
@@ -102,14 +102,13 @@ def proton(broker: AmqpBroker) -> Iterator[Any]:
 
 
 def sent(proton: Any, sender: Any, *bodies: str) -> list[Any]:
-    """Deliveries that are handed over, and written; nobody waits for their outcomes."""
+    """Return the deliveries that are written and whose outcomes are not awaited."""
     deliveries = [sender.link.send(Message(body=body)) for body in bodies]
     until(proton, lambda: not sender.link.queued)
     return deliveries
 
 
 def until(proton: Any, condition: Callable[[], Any]) -> None:
-    """Let proton work until something is so, here or in the broker."""
     container = proton.container
     before, container.timeout = container.timeout, LOOK_S
     turn_until(container.process, condition, "what is awaited")
@@ -117,13 +116,12 @@ def until(proton: Any, condition: Callable[[], Any]) -> None:
 
 
 def ours_until(client: Client, condition: Callable[[], Any]) -> None:
-    """Let our own client work until something is so."""
     turn_until(lambda: client.poll(LOOK_S), condition, "what is awaited")
 
 
 @contextmanager
 def beside(action: Callable[[], None]) -> Iterator[threading.Thread]:
-    """Do something that waits, in a thread, which is to be over by the end of the block."""
+    """Run a blocking call in a thread, which must end before the block does."""
     thread = threading.Thread(target=action, daemon=True)
     thread.start()
     yield thread

@@ -25,7 +25,6 @@ def message(
     body: bytes = b"body",
     **properties: Any,
 ) -> Message:
-    """A message of AMQP 1.0 as a queue keeps it."""
     payload = Header(durable=durable, priority=priority).encode()
     if annotations is not None:
         named = {Symbol(key): value for key, value in annotations.items()}
@@ -39,7 +38,7 @@ def message(
 
 
 def evaluate(text: str, on: Message, compiled: Callable[[str], SqlFilter] = compile_sql) -> Any:
-    """The value of an expression: True, False, None for unknown, or any other."""
+    """Return an expression's value: True, False, None for unknown, or any other."""
     sql = compiled(text)
     values = FieldReader(sql.fields, uuid_as_binary=True).read(on)
     if sql.uses_time:

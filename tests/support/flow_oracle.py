@@ -44,7 +44,7 @@ from cut where inside or elapsed > 0 group by all order by run_id, kind, reason,
 
 
 def cells(folder: Path, spans: Iterable[tuple[str, int, int | None]]) -> list[Cell]:
-    """The cells of a recording, as `tools.analysis.cells` defines them."""
+    """Return the cells of a recording, as `tools.analysis.cells` defines them."""
     with connected(folder, spans) as db:
         rows = db.sql(_CELLS).fetchall()
     return [Cell(*row) for row in rows]
@@ -66,7 +66,7 @@ def connected(folder: Path, spans: Iterable[tuple[str, int, int | None]] = ()) -
 
 
 def exact_quantile(folder: Path, run_id: str, kind: EventKind, share: float, span: Sequence[Any]) -> int:
-    """The smallest latency in ns that so many of the messages do not exceed, by sorting them all."""
+    """Return the smallest latency in ns that this many messages do not exceed, by sorting all."""
     with connected(folder) as db:
         found = db.execute(
             """

@@ -16,7 +16,7 @@ from amqp10broker.runtime.queues import queues
 
 
 def hold_recovery(gate: str) -> None:
-    """Let recovery wait for the file; who waits for queues that wait for it waits for ever, or nearly so."""
+    """Hold recovery until the file exists; operations that need its queues wait nearly for ever."""
     queues.SETTLE_S = 600.0  # type: ignore[misc]
     recover = JournalTask._recover
 

@@ -78,7 +78,7 @@ class HttpUser:
                 raise AssertionError(f"the broker closed the connection: {event}")
 
     async def follow(self, path: str) -> Events:
-        """Ask for events, which come until this connection ends."""
+        """Subscribe to events, which arrive until this connection ends."""
         sent = [("host", "broker"), ("authorization", f"Basic {self._login}")]
         engine = self._engine
         out = engine.send(h11.Request(method="GET", target=f"{self._prefix}{path}", headers=sent)) or b""
@@ -108,7 +108,7 @@ class Events:
         self.comments = 0
 
     async def next(self) -> tuple[str, Any]:
-        """The next event: its name and what it says; ``("end", None)`` at the end."""
+        """Return the next event's name and data; ``("end", None)`` at the end."""
         while True:
             block, found, rest = self._text.partition("\n\n")
             if found:
@@ -138,7 +138,6 @@ class Events:
 
 
 def add_login(broker: Broker, login: str, *tags: str, vhosts: Collection[str] = ()) -> None:
-    """Add a user, with all permissions in some virtual hosts."""
     name, _, password = login.partition(":")
     add_user(broker.catalog, name, broker.passwords.make(password), tags=tags)
     for vhost in vhosts:
@@ -169,7 +168,7 @@ async def http_user(
 
 
 def applied(value: Any, change: Difference) -> Any:
-    """Apply a difference to a value, which is not changed: the page does the same."""
+    """Return the value with a difference applied, as the page does, without changing it."""
     if "to" in change:
         return change["to"]
     if "rows" in change:

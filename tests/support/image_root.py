@@ -47,7 +47,7 @@ class Stage:
         return self.root / os.path.join(self.folder, inside).lstrip("/")
 
     def start(self, words: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        """Start a program in the root file system, as its user, with its environment and no other."""
+        """Start a program in the root file system, as its user, with its environment only."""
 
         def enter() -> None:
             os.chroot(self.root)
@@ -60,7 +60,7 @@ class Stage:
         return subprocess.Popen([program, *words[1:]], preexec_fn=enter, env=self.environment, **options)
 
     def run(self, words: list[str], **environment: str) -> str:
-        """Run a program that must succeed; what it printed."""
+        """Run a program that must succeed; return its output."""
         before, self.environment = self.environment, {**self.environment, **environment}
         try:
             process = self.start(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -71,13 +71,13 @@ class Stage:
         return said
 
     def which(self, name: str) -> str:
-        """The path of a program by the image's search path."""
+        """Return the path of a program on the image's search path."""
         places = [f"{folder}/{name}" for folder in self.environment["PATH"].split(":")]
         return name if "/" in name else next(each for each in places if os.path.lexists(self.path(each)))
 
 
 def steps() -> list[tuple[str, str]]:
-    """The instructions of the Containerfile with their arguments, in order."""
+    """Return the Containerfile's instructions and their arguments, in order."""
     text = (REPOSITORY / "docs" / "operating" / "Containerfile").read_text(encoding="utf-8")
     lines = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)).splitlines()
     return [(word, rest) for word, _, rest in (line.partition(" ") for line in lines if line)]
@@ -179,7 +179,7 @@ def _extensions() -> list[Path]:
 
 
 def _pack_wheels(folder: Path) -> None:
-    """A wheel of every package that is needed, from its files here."""
+    """Build a wheel of every package that is needed, from its installed files."""
     folder.mkdir()
     here = {str(tag) for tag in sys_tags()}
     for each in _wanted().values():

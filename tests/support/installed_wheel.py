@@ -42,7 +42,7 @@ def build(folder: Path) -> Path:
 
 
 def needed(requires: Iterable[str], extra: str = "") -> dict[str, Distribution]:
-    """The packages that requirements name, with an extra, and all that these require, by name."""
+    """Return the packages that requirements name with an extra, and their dependencies."""
     found: dict[str, Distribution] = {}
     left = [(requires, extra)]
     while left:
@@ -68,7 +68,7 @@ class Installed:
         self.have()
 
     def have(self, extra: str = "", *others: str) -> None:
-        """Have the packages that it requires, with an extra, and others: linked, without an index."""
+        """Link the packages that it requires, with an extra, and others, without an index."""
         (itself,) = distributions(path=[str(self.packages)], name="amqp10broker")
         for found in (needed(itself.requires or (), extra) | needed(others)).values():
             for top in {Path(str(file)).parts[0] for file in found.files or ()} - {"..", "__pycache__"}:

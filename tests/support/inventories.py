@@ -12,7 +12,7 @@ TOP = "/"
 
 
 def inventory_on(disk: Disk) -> Inventory:
-    """The inventory of a disk, read; made if there is none."""
+    """Read the inventory of a disk, or make one."""
     inventory = Inventory(disk, TOP)
     if is_there(disk, TOP):
         inventory.open()
@@ -22,7 +22,7 @@ def inventory_on(disk: Disk) -> Inventory:
 
 
 def sync_inventory(disk: Disk, inventory: Inventory) -> bool:
-    """As the group commit does it; whether there was anything to sync."""
+    """Sync as the group commit does; return whether there was anything to sync."""
     fds = inventory.fds_to_sync()
     for fd in fds:
         disk.sync(fd)

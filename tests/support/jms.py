@@ -33,7 +33,7 @@ class Jms:
     def run(
         self, program: str, port: int, prefix: str, *, scheme: str = "amqp", options: str = ""
     ) -> dict[str, str]:
-        """Run a program against a broker at this host; returns what came of each case."""
+        """Run a program against a broker on this host; return the result of each case."""
         java = (self._java, *QUICK_JAVA.split(), "-cp", self._classpath, program)
         said = _run(*java, f"{scheme}://127.0.0.1:{port}{options}", prefix)
         return dict(line.split("\t") for line in said.splitlines())

@@ -29,12 +29,12 @@ file_name = JOURNAL.name
 
 
 def files_of(count: int) -> Callable[..., tuple[int, int]]:
-    """In place of `journal_task.journal_sizes`: files of so many bytes, fewer than the setting allows."""
+    """Replace `journal_task.journal_sizes`: files have this size, below the setting's minimum."""
     return lambda *_: (count, count + count // 2)
 
 
 def new_disk(seed: int = 0) -> SimDisk:
-    """A disk with an empty folder for the journal, durably."""
+    """Return a disk with a durable empty folder for the journal."""
     disk = SimDisk(seed)
     disk.make_folder(FOLDER)
     fd = disk.open_folder("/")
@@ -91,12 +91,12 @@ class Harness:
         )
 
     def kill(self) -> None:
-        """The process ends; what was written early is promised as what is durable."""
+        """Kill the process; early writes are then promised as durable ones are."""
         self.disk = self.disk.after_kill()
         self._promise(self.written)
 
     def check(self, disk: SimDisk) -> None:
-        """What a disk holds is what was promised; nothing here is changed by looking."""
+        """Require that the disk holds what was promised; the check changes nothing."""
         disk.capacity = None  # what was full is a matter of the lives
         journal = self._journal(disk, inventory_on(disk))
         self._compare([record for batch in journal.recover() for record in batch])
@@ -104,7 +104,7 @@ class Harness:
     # --- what can be done ---------------------------------------------------------------------------
 
     def recover(self) -> list[Record]:
-        """Open the journal, compare it with what was promised, and go on from what is there."""
+        """Open the journal, compare it with what was promised, and continue from it."""
         self.journal = self.fresh()
         found: list[Record] = []
         for batch in self.journal.recover():
@@ -120,7 +120,7 @@ class Harness:
         self._append(message, size, pieces)
 
     def put(self, size: int, count: int = 1) -> None:
-        """Append so many messages and commit each."""
+        """Append this many messages and commit each."""
         for _ in range(count):
             self.append(size)
             self.commit()
@@ -141,7 +141,7 @@ class Harness:
         self.synced(ticket)
 
     def sync_inventory(self) -> bool:
-        """Whether there was anything to sync; then what was dropped goes."""
+        """Sync, then delete what was dropped; return whether there was anything to sync."""
         synced = sync_inventory(self.disk, self.inventory)
         self.journal.remove_dropped()
         return synced
@@ -172,7 +172,7 @@ class Harness:
             self.consume(message)
 
     def restart(self) -> list[Record]:
-        """Go on from what a kill leaves."""
+        """Continue from what a kill leaves."""
         self.disk = self.disk.after_kill()
         return self.recover()
 
@@ -192,7 +192,7 @@ class Harness:
         return True
 
     def read_all(self) -> None:
-        """Every live record can be read, wherever it is."""
+        """Require that every live record can be read, wherever it is."""
         for message, number in self.live.items():
             copy = self.copies[number]
             payload = self.journal.read(copy.file, copy.offset)
@@ -255,13 +255,13 @@ class Harness:
 
 
 def encode(message: int, size: int) -> bytes:
-    """A payload that says which message it is, of about `size` bytes."""
+    """Return a payload of about `size` bytes that contains the message's number."""
     text = b"%d:" % message
     return text + bytes((message + at) % 256 for at in range(size - len(text)))
 
 
 def decode(record: Record) -> tuple[int, int]:
-    """Which message a record is about, and its size."""
+    """Return the message number in a record, and its size."""
     return int(record.payload.split(b":", 1)[0]), len(record.payload)
 
 

@@ -75,7 +75,7 @@ class KeyServer:
 
 @contextmanager
 def key_server(*keys: Key, tls: tuple[str, str] | None = None) -> Iterator[KeyServer]:
-    """A server with keys, for one test; with TLS by these files of certificate and key."""
+    """Run a key server for one test, with TLS if certificate and key files are given."""
     server = KeyServer(tls)
     server.sign_with(*keys)
     server.start()

@@ -62,17 +62,17 @@ class Operation:
 
     @property
     def may_change(self) -> bool:
-        """Whether it can be a change; else it has only seen."""
+        """Return whether it can be a change and not only a read."""
         return self.kind is not Kind.READ and self.answer is not Answer.REFUSED
 
     def changed(self, state: State) -> tuple[State, ...]:
-        """The state behind it, if it is a change that happens in this state; empty if it cannot be one."""
+        """Return the states after the operation, if it can be a change in this state; else none."""
         if not self.may_change or (state is None) != (self.kind is Kind.PUT):
             return ()
         return (self.value if self.kind is Kind.PUT else None,)
 
     def saw(self, state: State) -> bool:
-        """Whether a copy in this state explains it, without any change."""
+        """Return whether a copy in this state explains the operation without a change."""
         if self.kind is Kind.READ:
             return state is not None if self.value == ANY else state == self.value
         if self.kind is Kind.PUT:
@@ -133,7 +133,7 @@ class _Search:
         return found
 
     def _next(self, placed: int) -> list[int]:
-        """What may stand next: an operation whose answer had come before another began stands before it."""
+        """Return the operations that can be next: none of them began after another had ended."""
         left = self._left(placed)
         limit = min((self._ordered[place].ended for place in left), default=inf)
         return [place for place in left if self._ordered[place].began <= limit]
@@ -168,7 +168,7 @@ class _Search:
 
 
 def _least(partial: _Partial, operation: Operation) -> int:
-    """The oldest of the states that the operation's node can have."""
+    """Return the oldest state that the operation's node can have."""
     return max(
         (at for node, ended, at in partial.known if node == operation.node and ended <= operation.began),
         default=0,
@@ -176,12 +176,12 @@ def _least(partial: _Partial, operation: Operation) -> int:
 
 
 def is_explained(operations: Sequence[Operation]) -> bool:
-    """Whether an order of the changes explains all that was seen of a name."""
+    """Return whether some order of the changes explains all operations on a name."""
     return _Search(operations).finds_one()
 
 
 def check(histories: Mapping[str, Sequence[Operation]]) -> None:
-    """Fail with the shortest beginning of a name's history that has no explanation."""
+    """Fail with the shortest prefix of a name's history that has no explanation."""
     for name, operations in histories.items():
         if is_explained(operations):
             continue
@@ -195,7 +195,7 @@ def check(histories: Mapping[str, Sequence[Operation]]) -> None:
 
 
 def _until(by_end: Sequence[Operation], count: int) -> list[Operation]:
-    """The first operations to end, and those that had begun by then, as if without an answer."""
+    """Return the operations that ended first, and those begun by then as if unanswered."""
     done = list(by_end[:count])
     under_way = (each for each in by_end[count:] if each.began <= done[-1].ended and each.may_change)
     return done + [replace(each, ended=inf, answer=Answer.NONE) for each in under_way]

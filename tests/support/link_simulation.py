@@ -74,7 +74,7 @@ class Browser(SimConsumer):
         super().__init__(*given, **named, counted=False, browse=True)
 
     def on_deliver(self, effect: Deliver) -> None:
-        """It is shown messages, each once unless somebody had it."""
+        """A browser is shown each message once, unless another consumer held it."""
         if self.over or not self.credit.on_deliver(effect):
             return
         assert self.credit.seen <= self._most, f"{self.ref} was shown more than it asked for"
@@ -90,7 +90,7 @@ class Browser(SimConsumer):
             self.credit.sent(count)
 
     def give_back(self) -> None:
-        """The last of what was not passed on goes back, and what is on its way."""
+        """Return the last of the undelivered messages and those in flight to the queue."""
         count = self.credit.waiting
         if count and len(self.unsent) == count:
             most = self._client.node.world.random.randrange(count)
@@ -112,7 +112,6 @@ class Session(SimClient):
         super().__init__(f"{node.number}.{node.incarnation}.{number}", node, queue, node.world.queue)
 
     def on_message(self, key: int, message: Message) -> None:
-        """A message has one place in the queue."""
         world, name = self.node.world, name_of(message[1])
         assert name in world.queue.history.published
         assert world.placed.setdefault(name, key) == key, f"{name} is in the queue twice"
@@ -177,7 +176,7 @@ class Member:
         self.admission.on_refused, self.admission.on_room = self.server.refused, self.server.room
 
     def post_all(self, commands: list[QuorumCommand]) -> None:
-        """A task's mailbox; a leader proposes, whatever comes of it."""
+        """Post to a task's mailbox; a leader proposes it whatever the effect."""
         self.mailbox += commands
         if not self.node.world.disks_fill:
             self.work()
@@ -199,7 +198,7 @@ class Member:
             self.questions.append((len(self.node.world.log) + len(self.pending), admitted))
 
     def show_on(self) -> bool:
-        """Questions are answered, and browsers shown more; whether there was anything to do."""
+        """Answer queries and show browsers more; return whether there was work."""
         if self.believes is None:
             return False
         more = False
@@ -217,7 +216,7 @@ class Member:
         self.pending.append((commands, b"".join(encoded.pieces), encoded.end))
 
     def apply(self) -> None:
-        """Carry out the next entry that is committed; its leader tells what comes of it."""
+        """Apply the next committed entry; the leader emits the effects."""
         world = self.node.world
         index = self.applied + 1
         commands, payload, _ = world.log[self.applied]
@@ -235,7 +234,7 @@ class Member:
         world.check_equal(index, self.queue)
 
     def catch_up(self, leader: QuorumQueue, applied: int) -> None:
-        """Take over the leader's state instead of the entries before it."""
+        """Install the leader's state in place of the entries before it."""
         bodies = PagedBodies()
         for index in sorted(leader.live_indexes()):
             bodies.put(index, leader.parts()[0].bodies.fetch([index]))
@@ -288,7 +287,6 @@ class Node:
                 session.listen()
 
     def open(self, label: str, session: Session) -> ReplyTo:
-        """As a `ReplyRegistry`."""
         peer = PeerId(self.number, self.incarnation, len(self.sessions) + 1)
         self.sessions[peer] = session
         return ReplyTo(peer, label)
@@ -318,7 +316,7 @@ class LinkSimulation:
         selects: bool = False,
         browses: float = 0,
     ) -> None:
-        """Four nodes that are all connected, with two sessions each; three have a member of the queue."""
+        """Make four connected nodes with two sessions each; three have a member of the queue."""
         self.selects = selects
         self.browses = browses
         self.strict = strict
@@ -375,7 +373,7 @@ class LinkSimulation:
         self.nodes[other].links.connected(one)
 
     def cut(self, one: int, other: int, *, suspect: bool) -> None:
-        """A connection is lost, with what was on its way."""
+        """Cut a connection; what is in flight is lost."""
         if (one, other) not in self.ways:
             return
         del self.ways[one, other], self.ways[other, one]
@@ -393,7 +391,7 @@ class LinkSimulation:
     # --- the log ----------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """The next entry of the leader is on a majority."""
+        """Commit the leader's next entry on a majority."""
         if self.leader is None:
             return
         member = self._member(self.leader)
@@ -401,7 +399,7 @@ class LinkSimulation:
             self.log.append(member.pending.pop(0))
 
     def elect(self, number: int) -> None:
-        """Another leads from now on; some of what the old one had not committed is lost."""
+        """Elect another leader; some entries that the old one had not committed are lost."""
         old = None if self.leader is None else self._member(self.leader)
         if old is not None:
             kept = self.random.randrange(len(old.pending) + 1)
@@ -423,7 +421,7 @@ class LinkSimulation:
         member.server.lead(self.term)
 
     def step_down(self, member: Member) -> None:
-        """One that led, or believed so, hears that it does not."""
+        """Notify a member that leads, or believes so, that it does not."""
         if member.believes is not None:
             member.believes = None
             member.pending.clear()
@@ -453,7 +451,7 @@ class LinkSimulation:
     # --- nodes ------------------------------------------------------------------------------------
 
     def restart(self, number: int) -> None:
-        """A node that has no member that leads is killed, and starts anew: its sessions are gone."""
+        """Kill a node without a leading member and start it again without its sessions."""
         if number == self.leader:
             return
         old = self.nodes[number]
@@ -585,7 +583,7 @@ class LinkSimulation:
         return sum(isinstance(command, Publish) for commands in inner for command in commands)
 
     def heal(self, *, disks: bool = True) -> None:
-        """No faults any more, but for disks perhaps, and time for all that is under way."""
+        """End all faults, except on disks perhaps, and let all that is under way finish."""
         self.crowded = False
         for member in self.members:
             if disks:

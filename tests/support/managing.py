@@ -47,7 +47,7 @@ _SOME: dict[Kind, Any] = {
 
 
 def arguments_of(operation: str) -> dict[str, Any]:
-    """Some value for each argument that an operation must have."""
+    """Return some value for each argument that an operation requires."""
     return {
         each.name: each.check.choices[0] if each.check.choices else _SOME[each.kind]
         for each in OPERATIONS[operation].arguments
@@ -104,7 +104,7 @@ class Broker:
         return name
 
     def caller(self, user: str | None = "guest", connection: object = None, **rest: Any) -> Caller:
-        """Somebody on a connection; None is the machine's owner."""
+        """Return a caller on a connection; None is the machine's owner."""
         access = None if user is None else Access(CatalogGrants(self.catalog.users, user), "/")
         return Caller(
             *(self.catalog, self.vhost, access, connection or self.connection, NODE, lambda: self.node),
@@ -116,7 +116,7 @@ class Broker:
         return self.finish((caller or self.caller()).perform(operation_named(operation), given))
 
     def finish(self, steps: Steps[Any], heard: Any = None) -> Any:
-        """Have an operation's waits replied to; what takes time runs under Trio."""
+        """Have an operation's waits answered; slow parts run under Trio."""
         try:
             while True:
                 step = steps.send(heard)
@@ -163,7 +163,7 @@ class Broker:
         connection: object = None,
         message_id: object = "id",
     ) -> tuple[str, Any]:
-        """Send a request; returns status and body of the response."""
+        """Send a request; return status and body of the response."""
         caller = self.caller(user, connection)
         payload = self.finish(
             handle_request(caller, request_message(method, to, body, message_id=message_id))
@@ -195,7 +195,7 @@ def request_message(
 
 
 def read_response(payload: bytes) -> tuple[Properties, Any]:
-    """Properties and body of a response, whose form is checked."""
+    """Check a response's form; return its properties and body."""
     properties, pos = decode_composite(payload)
     assert isinstance(properties, Properties)
     application, pos = decode(payload, pos)

@@ -63,13 +63,13 @@ class MemoryJournal:
         assert self.live[file] >= 0, "more bytes are dead than were alive"
 
     def drop_oldest(self) -> None:
-        """Remove the oldest file, in which nothing may live any more."""
+        """Remove the oldest file, which must have no live record."""
         file = min(self.files)
         assert self.live.pop(file) == 0
         del self.files[file]
 
     def clean_oldest(self, relocate: Callable[[int], Iterable[object]]) -> None:
-        """Clean the oldest file, unless it is the last one; `relocate` is that of the only store."""
+        """Clean the oldest file unless it is the last; `relocate` is the only store's."""
         oldest = min(self.files)
         if oldest < max(self.files):
             for _ in relocate(oldest):
@@ -77,7 +77,7 @@ class MemoryJournal:
             self.drop_oldest()
 
     def again(self) -> MemoryJournal:
-        """The same files, as another life of the node finds them: nothing counts as live."""
+        """Return the same files as the node finds them after a restart: no record counts as live."""
         other = MemoryJournal(self._file_bytes, records_max=self._records_max)
         other.files = {file: list(records) for file, records in self.files.items()}
         other.live = dict.fromkeys(self.files, 0)

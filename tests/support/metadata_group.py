@@ -94,7 +94,7 @@ class Copy:
         self.decided: list[CatalogRequest[Any]] = []
 
     def ask(self, request: CatalogRequest[Any]) -> None:
-        """Plan a request, and propose what it comes to."""
+        """Plan a request, and propose the plan's transaction."""
         try:
             plan = request.plan(self.catalog)
         except RefusedError:
@@ -143,7 +143,7 @@ class Agreement:
         self.asked.update({(node.number, serial): each for serial, each in node.asked.items()})
 
     def deliver(self, node: Copy) -> None:
-        """What a node has proposed first stands in the log now; perhaps it comes a second time."""
+        """Append a node's proposal to the log, usually its oldest; it may be appended twice."""
         if node.network:
             at = 0 if self.random_source.random() < 0.8 else self.random_source.randrange(len(node.network))
             message = node.network[at]
@@ -173,7 +173,7 @@ class Agreement:
                 self._note(node)
 
     def _explain(self, transaction: CatalogTransaction, puts: Any) -> None:
-        """The request, asked at this point of the log, comes to the same."""
+        """Require that the request gives the same plan at this point of the log."""
         asked = self.asked[transaction.origin.node, transaction.origin.serial]
         done = self.nodes[transaction.origin.node - 1].decided
         assert not any(each is asked.request for each in done), f"{asked.request} was answered before"
@@ -181,7 +181,7 @@ class Agreement:
         explain(self.truth, asked.request, asked.plan, transaction, puts)
 
     def finish(self) -> None:
-        """Everything is decided, at all nodes, which are the same then."""
+        """Deliver every proposal to all nodes, which are then equal."""
         while any(node.network or node.applied < len(self.log) for node in self.nodes):
             for node in self.nodes:
                 self.deliver(node)
@@ -203,7 +203,7 @@ def explain(
     transaction: CatalogTransaction,
     puts: Any,
 ) -> None:
-    """A request, asked where its transaction is applied, comes to the same as where it was planned."""
+    """Planning a request where its transaction is applied gives the same transaction."""
     try:
         plan = request.plan(truth)
     except RefusedError as refusal:
@@ -229,7 +229,7 @@ def _change(catalog: Catalog, puts: Any, transaction: CatalogTransaction) -> Non
 
 
 def _unnumbered(value: Any) -> Any:
-    """Without what is decided when it is applied, and where a queue is, which may have been chosen before."""
+    """Leave out values decided when it is applied, and a queue's place, which may be older."""
     if not isinstance(value, dict):
         return value
     left_out = ("number", "home", "members", "incarnation")
@@ -237,7 +237,7 @@ def _unnumbered(value: Any) -> Any:
 
 
 def caught(live: Callable[..., object], seeds: int, **kinds: Any) -> bool:
-    """Whether a life of one of the seeds fails, with these kinds of its parts."""
+    """Return whether a run of one of the seeds fails with these kinds of its parts."""
     for seed in range(seeds):
         try:
             live(seed, **kinds)

@@ -79,7 +79,7 @@ BAD: Final = {
 
 
 def simulated(rng: random.Random, count: int) -> list[Operation]:
-    """Calls of three nodes as a cluster would answer them: copies lag, answers get lost."""
+    """Simulate calls of three nodes as a cluster answers them: copies lag, and answers get lost."""
     states: list[State] = [None]
     copies = dict.fromkeys("abc", 0)
     free = dict.fromkeys("abc", 0.0)

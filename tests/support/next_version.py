@@ -29,7 +29,7 @@ _purge = QuorumQueue._purge
 
 
 def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, first: int, version: int = 1) -> Encoded:
-    """As the versions of now do, and for the next with its mark."""
+    """Encode as the current versions do, and for the next version with its mark."""
     encoded = _encode(commands, now_ms, first, version)
     if version < VERSION:
         return encoded
@@ -42,7 +42,7 @@ def decode_commands(payload: bytes) -> EntryCommands:
 
 
 def purge(queue: QuorumQueue, command: Purge) -> None:
-    """By the version of the queue's state, as all that is carried out."""
+    """The queue state's version selects the purge, as it does every command."""
     if queue.version < VERSION:
         _purge(queue, command)
     else:
@@ -50,7 +50,7 @@ def purge(queue: QuorumQueue, command: Purge) -> None:
 
 
 def become(put: Callable[[Any, str, Any], None]) -> None:
-    """Have this process carry out the next version too."""
+    """Make this process apply the next version too."""
     put(machine_version, "NEWEST", VERSION)
     put(quorum_store, "encode_commands", encode_commands)
     put(quorum_store, "decode_commands", decode_commands)

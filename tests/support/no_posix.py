@@ -44,7 +44,7 @@ class _Absent:
 
 
 def hide() -> None:
-    """From the modules that are loaded from now on."""
+    """Hide POSIX modules from modules loaded from now on."""
     # That of Windows is made of two sockets of loopback.
     socket.socketpair = partial(socket.socketpair, socket.AF_UNIX)
     for module, names in HIDDEN.items():

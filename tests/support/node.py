@@ -157,7 +157,7 @@ class Seat:
             self.granted = self.seen = 0
 
     async def look(self) -> list[int]:
-        """All that is there, in order; it is given back."""
+        """Return all messages in order, and requeue them."""
         consumer = self.here.consumer()
         self.handle.post(commands.Subscribe(consumer, False, position=OffsetWord.FIRST))
         self.handle.post(commands.Credit(consumer, 0, ALL, True, 0))
@@ -177,7 +177,7 @@ class Seat:
             self._note(await self.effects())
 
     def end(self) -> None:
-        """The broker is over: what it has said before counts."""
+        """End the broker; the effects that it emitted before still count."""
         self._note([each for letter in self.mailbox.close() for each in letter])  # type: ignore[union-attr]
 
     def _note(self, effects: list[Any]) -> None:
@@ -240,7 +240,7 @@ class Node:
     # --- lives --------------------------------------------------------------------------------------
 
     def live(self, rng: random.Random, steps: int) -> None:
-        """One life: start, compare, work, stop; or the end that the disk gives it."""
+        """Run one life: start, compare, work, and stop, unless the disk ends it."""
         self.refused = None
         try:
             trio.run(self._live, rng, steps, clock=MockClock(autojump_threshold=0))
@@ -273,12 +273,12 @@ class Node:
                     history.gone |= history.settled
 
     async def _look_after_disk(self) -> None:
-        """When even the reserve is used up nothing goes on without help."""
+        """Work cannot continue without more space once the reserve is full."""
         await trio.sleep(PATIENCE_S)
         self.disk.capacity = None
 
     async def _compare(self, broker: Broker, *, look: bool) -> None:
-        """What is there after a start; not to look leaves queues as a start made them."""
+        """Compare the state after a start; without `look` queues stay as started."""
         vhost = broker.catalog.lookup_vhost("/")
         for name, history in list(self.queues.items()):
             queue = vhost.find(name)
@@ -358,7 +358,7 @@ class Node:
         yield self
 
     async def sync(self, fds: Sequence[int]) -> None:
-        """As `runtime.journal.journal_task.Syncer.sync`: the helper has descriptors of its own."""
+        """Sync as `runtime.journal.journal_task.Syncer.sync` does: the helper has its own descriptors."""
         theirs = [self.disk.duplicate(fd) for fd in fds]
         for fd in theirs:
             await trio.sleep(0.0004)
@@ -371,7 +371,7 @@ class Node:
 
 
 def faults_of(disk: SimDisk) -> list[StorageError]:
-    """What `storage check` says of the folder on a disk."""
+    """Return what `storage check` reports of the folder on a disk."""
     try:
         folder = inspect_data_folder(disk, FOLDER)
     except StorageError as error:
@@ -406,7 +406,7 @@ class NoMeter:
 
 @asynccontextmanager
 async def _while_well(broker: Broker) -> AsyncIterator[None]:
-    """Give up waiting when the broker cannot go on."""
+    """Stop waiting when the broker cannot continue."""
     async with trio.open_nursery() as nursery:
 
         async def watch() -> None:

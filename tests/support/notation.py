@@ -39,7 +39,7 @@ _FILL = bytes((number * 7 + 3) % 251 for number in range(251))
 
 
 def body_bytes(name: str, size: int | None = None) -> bytes:
-    """A body that can be told from any other: its name, filled up to `size` bytes."""
+    """Return a unique body: its name, filled up to `size` bytes."""
     if size is None:
         return name.encode()
     head = name.encode() + b"|"
@@ -49,7 +49,7 @@ def body_bytes(name: str, size: int | None = None) -> bytes:
 
 
 def body_name(body: bytes) -> str:
-    """The name by which `body_bytes` made a body, with its size if it was filled up."""
+    """Return the name from which `body_bytes` made a body, with its size if it was filled up."""
     name, filled, _ = body.partition(b"|")
     text = name.decode(errors="replace")
     if not filled:
@@ -58,12 +58,12 @@ def body_name(body: bytes) -> str:
 
 
 def message(body: bytes, *, before: bytes = b"") -> bytes:
-    """An encoded message of one data section; `before` is put in front of it."""
+    """Return an encoded message of one data section, with `before` in front of it."""
     return before + encode(Described(_DATA, body))
 
 
 def show_message(payload: bytes) -> str:
-    """What a consumer sees of a whole message: body, and header fields that are not plain."""
+    """Show a whole message: its body, and header fields that are not plain."""
     shown: list[str] = []
     body = b""
     pos = 0
@@ -161,7 +161,7 @@ def show_error(error: performatives.Error) -> str:
 
 
 def show_state(state: Any) -> str:
-    """A delivery state by its name, with what it carries."""
+    """Show a delivery state by its name, with its fields."""
     match state:
         case performatives.Rejected(error=performatives.Error() as error):
             return f"rejected({show_error(error)})"
@@ -184,7 +184,7 @@ def show_state(state: Any) -> str:
 
 
 def build(name: str, values: dict[str, str]) -> Any:
-    """A performative from its name and its fields' values as text."""
+    """Build a performative from its name and its fields' values as text."""
     cls = getattr(performatives, name.capitalize())
     kwargs: dict[str, Any] = {}
     terminus: dict[str, Any] = {}
@@ -361,7 +361,7 @@ def collapse(lines: list[str]) -> list[str]:
 
 
 def _step(before: str, after: str) -> list[int] | None:
-    """Which words grow by one; None when the lines differ in any other way."""
+    """Return which words grow by one, or None when the lines differ in another way."""
     left, right = before.split(" "), after.split(" ")
     if len(left) != len(right):
         return None
@@ -398,7 +398,7 @@ def _span(first: str, last: str) -> str:
 
 
 def show_bodies(bodies: list[str]) -> str:
-    """``m0..m9 (10)`` for bodies that count up, else all of them."""
+    """Show bodies that count up as ``m0..m9 (10)``, and others one by one."""
     if not bodies:
         return "nothing"
     runs: list[list[str]] = []

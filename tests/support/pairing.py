@@ -140,7 +140,7 @@ class Pair:
     # --- the client's end -------------------------------------------------------------------------
 
     def write_up(self) -> None:
-        """The client writes what it has, transfers as credit and window allow."""
+        """Write the client's pending frames, transfers as credit and window allow."""
         while True:
             _, events = self.client.pump(BATCH_BYTES)
             if not events:
@@ -179,7 +179,7 @@ class Pair:
     # --- the broker's end -------------------------------------------------------------------------
 
     def carry_up(self, size: int) -> None:
-        """The broker's session gets bytes as letters; `wake` ends its turn."""
+        """Pass bytes to the broker's session as letters; `wake` ends its turn."""
         data, self.up = self.up[:size], self.up[size:]
         for got in self._cutters[2].feed(data):
             self.down_watch.told(got)
@@ -187,12 +187,12 @@ class Pair:
             self.broker.receive(items)
 
     def take_letter(self) -> None:
-        """The broker's session gets one letter of a queue."""
+        """Pass one letter of a queue to the broker's session."""
         if self.inbox:
             self.broker.on_effects(self.inbox.pop(0))
 
     def wake(self, budget_bytes: int) -> None:
-        """The end of the session's turn: pump, write, post."""
+        """End the session's turn: pump, write, post."""
         self.broker.pump(budget_bytes)
         session = self.broker.session
         if budget_bytes >= 1 << 30 and session.outgoing.remote_incoming_window:
@@ -215,7 +215,7 @@ class Pair:
             )
 
     def run_queue(self, name: str, commands: int) -> None:
-        """A queue applies the first of its commands, and its effects go to the session."""
+        """Apply the first of a queue's commands; its effects go to the session."""
         effects = self.host.queues[name].work(commands)
         if self.reply_to.id in effects:
             self.inbox.append(effects[self.reply_to.id])
@@ -243,7 +243,7 @@ class Pair:
         raise AssertionError("the pair does not come to rest")
 
     def outside(self, link_name: str) -> int:
-        """Deliveries that have left the queue for a link and are not written."""
+        """Return the deliveries that left the queue for a link and are not written."""
         consumer = next((each for each in self.broker.consumers if each.link.name == link_name), None)
         if consumer is None:
             return 0
@@ -257,10 +257,10 @@ class Pair:
 
 
 def settle_mode(settled: bool) -> int:
-    """The attach field for a link that is, or is not, sent settled."""
+    """Return the attach field for a link that is, or is not, sent settled."""
     return int(amqp10.SenderSettleMode.SETTLED if settled else amqp10.SenderSettleMode.UNSETTLED)
 
 
 def pending_deliveries(link: SenderLink) -> int:
-    """How many deliveries were handed over and not begun."""
+    """Return how many deliveries were passed to it and not begun."""
     return sum(entry.left() for entry in link.pending if isinstance(entry, DeliveryBatch))

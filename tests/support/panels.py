@@ -113,7 +113,7 @@ class Series(NamedTuple):
 
 
 def series_of(text: str) -> list[Series]:
-    """All of a scrape. Without kinds, for the parser takes counters to end in ``_total``."""
+    """Return all series of a scrape without kinds: the parser requires counters to end in ``_total``."""
     bare = "".join(f"{line}\n" for line in text.splitlines() if not line.startswith("#"))
     families = text_string_to_metric_families(bare)
     return [Series(sample.name, sample.labels) for family in families for sample in family.samples]

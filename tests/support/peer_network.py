@@ -34,7 +34,7 @@ class Network(SimNetwork):
         return self.slow.get(ends, 0.0)
 
     def cut(self, sender: str, receiver: str, *, both: bool = True) -> None:
-        """Hold back what one sends to the other, and unless told otherwise the reverse."""
+        """Hold back packets from one node to the other, and by default the reverse."""
         self.cuts |= {(sender, receiver)} | ({(receiver, sender)} if both else set())
 
     def isolate(self, name: str) -> None:
@@ -170,7 +170,7 @@ class Node:
 
 @asynccontextmanager
 async def running(*nodes: Node, acquainted: bool = True) -> AsyncIterator[trio.Nursery]:
-    """Nodes that run, and know each other if they are acquainted."""
+    """Run nodes, which are given each other's addresses if `acquainted`."""
     async with trio.open_nursery() as nursery:
         for node in nodes:
             await nursery.start(node.run)
@@ -182,7 +182,7 @@ async def running(*nodes: Node, acquainted: bool = True) -> AsyncIterator[trio.N
 
 
 async def all_hear_all(*nodes: Node) -> None:
-    """Wait until every node is alive for every other, and forget what was told until then."""
+    """Wait until every node is alive for every other, and drop earlier events."""
     with trio.fail_after(UNTIL_S):
         for node in nodes:
             while set(node.peers.liveness.alive) != {other.number for other in nodes} - {node.number}:
@@ -193,7 +193,7 @@ async def all_hear_all(*nodes: Node) -> None:
 
 @asynccontextmanager
 async def two_nodes(network: Network) -> AsyncIterator[tuple[Node, Node]]:
-    """Two nodes that are alive for each other."""
+    """Run two nodes that are alive for each other."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b):
         await all_hear_all(a, b)

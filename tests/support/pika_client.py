@@ -46,7 +46,7 @@ class Connect(Protocol):
 
 @pytest.fixture
 def connect(broker: BrokerProcess, deadline: None) -> Iterator[Connect]:
-    """Open blocking connections; they are closed when the test is over."""
+    """Open blocking connections, which are closed at the end of the test."""
     opened: list[BlockingConnection] = []
 
     def connect_to(to: BrokerProcess | None = None, **options: Any) -> BlockingConnection:
@@ -112,12 +112,12 @@ class Inbox:
 
 
 def until(channel: BlockingChannel, condition: Callable[[], Any], what: str) -> Any:
-    """Let the connection of the channel work until the condition holds."""
+    """Process the channel's connection until the condition holds."""
     return turn_until(lambda: channel.connection.process_data_events(_TURN_S), condition, what)
 
 
 def settle_down(channel: BlockingChannel) -> None:
-    """Handle all that the broker sent before now: it answers in order."""
+    """Handle all that the broker sent before now, since it answers in order."""
     channel.basic_qos(prefetch_count=0)
     channel.connection.process_data_events(0)
 
@@ -131,7 +131,6 @@ def get(channel: BlockingChannel, queue: str, **options: Any) -> Delivered:
 
 
 def get_all(channel: BlockingChannel, queue: str) -> list[str]:
-    """Take everything that is ready in a queue, as text."""
     texts = []
     while True:
         method, _, body = channel.basic_get(queue, auto_ack=True)
@@ -141,6 +140,5 @@ def get_all(channel: BlockingChannel, queue: str) -> list[str]:
 
 
 def put(channel: BlockingChannel, queue: str, *texts: str, **options: Any) -> None:
-    """Publish texts to a queue through the default exchange."""
     for text in texts:
         channel.basic_publish("", queue, text.encode(), **options)

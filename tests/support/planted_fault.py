@@ -47,7 +47,7 @@ class _Finder(MetaPathFinder):
 
 
 def main(fault: dict[str, Any]) -> int:
-    """Run the fault's test with it; returns the exit code of pytest: 1 if the test fails."""
+    """Run the fault's test with it; return pytest's exit code, 1 if the test fails."""
     old, new = ([each] if isinstance(each, str) else each for each in (fault["old"], fault["new"]))
     files = [fault["file"]] * len(old) if isinstance(fault["file"], str) else fault["file"]
     changes = defaultdict(list)

@@ -44,11 +44,11 @@ class Family:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What to add to the environment of the first process."""
+        """Return the variables to add to the environment of the first process."""
         return {_VARIABLE: self._mark}
 
     def members(self, *words: str) -> list[int]:
-        """Ids of those alive, the oldest first, whose command line has all these words in it."""
+        """Return ids of live members whose command line has all these words, oldest first."""
         return sorted(
             (pid for pid in self._all() if all(word in command_line(pid) for word in words)), key=_started
         )
@@ -62,7 +62,7 @@ class Family:
         ]
 
     def kill(self, *words: str) -> int:
-        """SIGKILL all that have these words in the command line, until there is none; how many they were."""
+        """SIGKILL members with these words in the command line until none is left; return the number."""
         killed: set[int] = set()
         end = time.monotonic() + WAIT_S
         while members := self.members(*words):
@@ -72,7 +72,7 @@ class Family:
         return len(killed)
 
     def kill_one(self, pid: int) -> bool:
-        """SIGKILL one member; False if it is over, or is somebody else's by now."""
+        """SIGKILL one member; return False if it has ended or its id was reused."""
         try:
             handle = os.pidfd_open(pid)  # from here on the id means this process and no later one
         except ProcessLookupError:
@@ -99,7 +99,7 @@ class Family:
 
 @contextmanager
 def family() -> Iterator[Family]:
-    """A family that is over when the block is, whatever happens in it."""
+    """Every process of the family has ended when the block ends, whatever happens in it."""
     members = Family()
     try:
         yield members
@@ -114,7 +114,7 @@ def wait_until(
     timeout_s: float = WAIT_S,
     explain: Callable[[], str] = lambda: "",
 ) -> Any:
-    """Ask until the condition holds and return its value; for what other processes tell nobody of."""
+    """Poll until the condition holds and return its value; other processes send no notice."""
     end = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < end, f"not within {timeout_s:g} s: {what}\n{explain()}"
@@ -123,12 +123,12 @@ def wait_until(
 
 
 def command_line(pid: int) -> str:
-    """Program and arguments, with blanks between; empty if the process is over."""
+    """Return program and arguments, joined by blanks; empty if the process has ended."""
     return _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace")
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields behind the name, which may have blanks and brackets in it."""
+    """Return the fields after the name, which may contain blanks and brackets."""
     return _read(pid, "stat").rpartition(b")")[2].decode().split()
 
 
@@ -145,7 +145,7 @@ def _read(pid: int, name: str) -> bytes:
 
 
 def _sockets(pid: int) -> Iterator[str]:
-    """Inodes of the sockets that a process has open."""
+    """Return the inodes of the sockets that a process has open."""
     try:
         handles = list((_PROC / str(pid) / "fd").iterdir())
     except OSError:
@@ -160,7 +160,7 @@ def _sockets(pid: int) -> Iterator[str]:
 
 
 def _listening_sockets() -> Iterator[tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int, str]]:
-    """(address, port, inode) of all sockets of this machine that listen."""
+    """Return (address, port, inode) of all listening sockets of this machine."""
     for name in ("tcp", "tcp6"):
         for line in (_PROC / "net" / name).read_text().splitlines()[1:]:
             fields = line.split()
@@ -170,7 +170,7 @@ def _listening_sockets() -> Iterator[tuple[ipaddress.IPv4Address | ipaddress.IPv
 
 
 def parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An address as /proc/net/tcp writes it: words of 32 bits in the machine's order, in hexadecimal."""
+    """Parse an address of /proc/net/tcp: 32-bit words in the machine's byte order, in hexadecimal."""
     words = (int(text[start : start + 8], 16) for start in range(0, len(text), 8))
     packed = b"".join(word.to_bytes(4, sys.byteorder) for word in words)
     address = ipaddress.ip_address(packed)

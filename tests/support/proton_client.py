@@ -36,7 +36,7 @@ class Received:
 
     @cached_property
     def message(self) -> Message:
-        """The decoded message. Kept, because proton's binary values are views into its memory."""
+        """Return the decoded message, kept because proton's binary values are views into its memory."""
         message = Message()
         message.decode(self.raw)
         return message
@@ -69,7 +69,7 @@ class LinkEnd(Handler):
 
     @property
     def condition(self) -> str | None:
-        """The error with which the broker detached, if it did."""
+        """Return the error with which the broker detached, or None."""
         found = self.link.remote_condition
         return found.name if found else None
 
@@ -88,7 +88,6 @@ class LinkEnd(Handler):
         return self.condition
 
     def close(self) -> None:
-        """Close the link and wait for the broker's detach."""
         self.link.close()
         self.client.wait(lambda: self.link.state & Endpoint.REMOTE_CLOSED, f"detach of {self.link.name}")
 
@@ -181,10 +180,9 @@ class ReceivingEnd(LinkEnd):
         self.client.wait(lambda: self.flows > before or self.closed, f"answer to drain on {self.link.name}")
 
     def stop(self) -> None:
-        """Set the credit to 0 and wait until the broker has taken it over.
-
-        Proton has no echo; a drain without credit is answered at once (part 2, section 2.6.7) and
-        says the same. What proton has buffered and not handed over yet is still in its credit.
+        """Set the credit to 0 and wait until the broker has read it. Proton has no echo, but a drain without
+        credit is answered at once (part 2, section 2.6.7). Deliveries that proton has buffered still
+        count in its credit.
         """
         self.link.flow(self.link.queued - self.link.credit)
         self.drain()
@@ -261,7 +259,7 @@ class ProtonClient(Handler):
         wait: bool = True,
         **options: Any,
     ) -> None:
-        """Connect, and unless told otherwise wait until the connection is open."""
+        """Connect, and by default wait until the connection is open."""
         super().__init__()
         self.remote_open = False
         self.remote_close: tuple[str | None, str | None] | None = None
@@ -302,19 +300,18 @@ class ProtonClient(Handler):
             self._turn()
 
     def wait_closed(self) -> tuple[str | None, str | None]:
-        """Wait for the broker's close; returns condition and description."""
+        """Wait for the broker's close; return condition and description."""
         self.wait(lambda: self.remote_close is not None, "close by the broker")
         assert self.remote_close is not None
         return self.remote_close
 
     def wait_disconnected(self) -> None:
-        """Wait until the connection is gone, in whatever way."""
+        """Wait until the connection is closed, in whatever way."""
         self.wait(lambda: self.disconnected is not None, "end of the connection")
 
     def flush(self) -> None:
-        """Send what is waiting, and wait until the broker has read it: another session begins and ends.
-
-        What the broker's other tasks make of it comes later; ask its status to wait for that.
+        """Send what is pending, and wait until the broker has read it: another session begins and ends. The
+        effects in the broker's other tasks come later; poll its status to wait for them.
         """
         probe = self.session()
         self.wait(lambda: probe.opened, "begin")
@@ -399,7 +396,7 @@ class ProtonClient(Handler):
         self._finish()
 
     def lose(self) -> None:
-        """Let the connection vanish: the socket is shut without a word."""
+        """Shut the socket without a close frame."""
         self._socket().shutdown(socket.SHUT_RDWR)
         self.wait_disconnected()
         self._finish()
@@ -409,7 +406,7 @@ class ProtonClient(Handler):
         return found
 
     def _finish(self) -> None:
-        """Let proton end what it still holds; without this its socket stays open."""
+        """Release what proton still holds; otherwise its socket stays open."""
         transport = self.connection.transport
         if transport is not None:
             selectable = getattr(transport, "_selectable", None)

@@ -34,7 +34,7 @@ def message(
     delay_ms: int | None = None,
     due_ms: int | None = None,
 ) -> Message:
-    """A message of AMQP 1.0 whose content is just these letters; due_ms: its x-opt-delivery-time."""
+    """Return an AMQP 1.0 message with these letters as content; due_ms: its x-opt-delivery-time."""
     header = Header(
         priority=None if priority is None else UByte(priority), ttl=None if ttl_ms is None else UInt(ttl_ms)
     )
@@ -106,11 +106,11 @@ class Bench:
         return self.do(commands.Credit(ref, handed, credit, drain, handed))
 
     def get(self, ref: commands.ConsumerRef, credit: int = 1) -> list[str]:
-        """Give credit; the contents of what the consumer gets."""
+        """Grant credit; return the contents that the consumer gets."""
         return self.bodies(self.credit(ref, credit), ref)
 
     def bodies(self, told: Iterable[object], ref: commands.ConsumerRef | None = None) -> list[str]:
-        """Contents of the deliveries among effects, of one consumer or all."""
+        """Return the contents of the deliveries among effects, for one consumer or all."""
         return [each[1].decode() for each in self.delivered(told, ref)]
 
     def delivered(self, told: Iterable[object], ref: commands.ConsumerRef | None = None) -> list[Message]:
@@ -118,14 +118,14 @@ class Bench:
         return [each for found in deliveries if ref in (None, found.consumer) for each in found.messages]
 
     def held(self, ref: commands.ConsumerRef) -> list[int]:
-        """Keys of what a consumer holds, in the order in which it got them."""
+        """Return the keys that a consumer holds, in delivery order."""
         if isinstance(self.queue, ClassicQueue):
             return [key for each in consumers_of(self.queue) if each.ref == ref for key in each.unsettled]
         found = self.queue.parts()[1].by_ref.get(ref)
         return [] if found is None else list(found.unsettled)
 
     def got(self, ref: commands.ConsumerRef) -> list[str]:
-        """The contents of all that a consumer was given so far."""
+        """Return the contents of all deliveries to a consumer so far."""
         return self.bodies(self.told, ref)
 
     def settle(
@@ -135,13 +135,13 @@ class Bench:
         keys: Sequence[int] | None = None,
         annotations: bytes = b"",
     ) -> list[object]:
-        """Decide on deliveries; without keys on all that the consumer holds."""
+        """Settle deliveries; without keys, all that the consumer holds."""
         return self.do(
             commands.Settle(ref, self.held(ref) if keys is None else keys, delivery_outcome, annotations)
         )
 
     def give_back(self, ref: commands.ConsumerRef, keys: Sequence[int]) -> list[object]:
-        """The session gives back what it has not sent."""
+        """Return deliveries that the session has not sent."""
         handed = self._handed.get(ref, 0)
         count = handed - len(keys)
         self._handed[ref] = count
@@ -157,7 +157,7 @@ class Bench:
         return self.do(commands.Cancel(ref))
 
     def wait(self, ms: int) -> list[object]:
-        """Time passes; the queue is woken when it wants to be."""
+        """Advance time, and wake the queue when it is due."""
         until = self.now + ms
         told: list[object] = []
         while (due := self.queue.deadline()) is not None and due <= until:
@@ -170,7 +170,7 @@ class Bench:
 
     @property
     def counts(self) -> tuple[int, int | None]:
-        """Messages that are ready, and that are delayed."""
+        """Return the numbers of ready and of delayed messages."""
         figures = self.queue.figures()
         return figures.messages_ready, figures.messages_delayed
 
@@ -182,20 +182,19 @@ class Bench:
         return [each for each in only(self.told, commands.CreditReply) if each.consumer == ref]
 
     def dead(self) -> list[tuple[str, list[str]]]:
-        """Reason and contents of what the queue gave up since the last call."""
+        """Return reason and contents of messages dead-lettered since the last call."""
         return [
             (letters.reason.value, [each[1].decode() for each in letters.messages])
             for letters in self.dead_letters()
         ]
 
     def dead_letters(self) -> list[commands.DeadLetters]:
-        """What the queue gave up since the last call."""
         letters: list[commands.DeadLetters] = self.queue.take_dead_letters()
         return letters
 
 
 def holding(*bodies: str, **settings: Any) -> tuple[Bench, commands.ConsumerRef]:
-    """A quorum queue, and a consumer that holds all its messages."""
+    """Return a quorum queue, and a consumer that holds all its messages."""
     bench = Bench(**settings)
     bench.publish(*bodies)
     return bench, bench.consumer(len(bodies))
@@ -217,12 +216,12 @@ def rejected(told: Iterable[object]) -> list[int]:
 
 
 def returned_of(queue: ClassicQueue) -> list[tuple[int, Message]]:
-    """(key, message) of ready messages that were handed out before, in order. The queue has one level."""
+    """Return (key, message) of requeued ready messages, in order; the queue has one priority level."""
     return sorted(queue.waiting.levels[0].returned, key=lambda pair: pair[0])
 
 
 def fresh_of(queue: ClassicQueue) -> list[Message]:
-    """The ready messages that nobody has had, in order."""
+    """Return the ready messages that were never delivered, in order."""
     backlog = queue.waiting.levels[0].backlog
     pages = [queue._store.look(page.handle, page.ranks or range(page.count))[0] for page in backlog._pages]
     return list(chain(backlog._head, *pages, backlog._tail))

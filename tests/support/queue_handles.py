@@ -92,7 +92,6 @@ class WaitingQueue(MachineHandle[ClassicQueue]):
         self.commands.append(command)
 
     def work(self, count: int = 1_000_000) -> dict[PeerId, list[Effect]]:
-        """Apply the first commands, and return the effects."""
         deleted = self.queue.deleted
         for _ in range(min(count, len(self.commands))):
             self.queue.apply(self.commands.popleft(), 0)

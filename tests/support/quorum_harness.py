@@ -71,7 +71,7 @@ class Journal(MemoryJournal):
             self.waiting.append((ticket, callback))
 
     def sync(self, ticket: int | None = None) -> None:
-        """All is durable, or what was appended up to a ticket."""
+        """Sync everything, or what was appended up to a ticket."""
         durable = self.durable = self.ticket if ticket is None else ticket
         ready = [callback for asked, callback in self.waiting if asked <= durable]
         self.waiting = [each for each in self.waiting if each[0] > durable]
@@ -80,7 +80,7 @@ class Journal(MemoryJournal):
         self._dropped = [each for each in self._dropped if each[0] > durable]
 
     def clean(self, store: QuorumStore, step: Callable[[], None]) -> None:
-        """Clean the oldest file; `step` is called between its parts."""
+        """Clean the oldest file, with a call of `step` between the parts."""
         file = min(self.files)
         if file == max(self.files):
             return
@@ -262,7 +262,7 @@ class Harness:
         self.bulk.setdefault((sender, to), []).append(deliver)
 
     def deliver(self, *, loss: float = 0.0, in_order: bool = False) -> bool:
-        """One message arrives, or gets lost; False: none is under way."""
+        """Deliver or lose one message; return False if none is in flight."""
         lanes = [key for key, waiting in self.bulk.items() if waiting]
         if lanes and (not self.flying or self.dice.random() < 0.5):
             sender, to = self.dice.choice(lanes)
@@ -280,7 +280,7 @@ class Harness:
         return True
 
     def part(self, number: int) -> None:
-        """A node is cut off from all others; both sides notice."""
+        """Cut a node off from all others; both sides notice."""
         self.cut.add(number)
         self._lost(number)
 
@@ -319,7 +319,7 @@ class Harness:
             self._found(number)
 
     def join(self, number: int, file_bytes: int = 3000) -> int:
-        """A node begins a member that the group will be told of."""
+        """Start a member on a node; the group is informed later."""
         member = member_id(number, 1)
         self.members.append(member)
         self.nodes[number] = Node(self, member, Journal(file_bytes))
@@ -328,35 +328,35 @@ class Harness:
     # --- what clients see
 
     def leader(self) -> Node | None:
-        """The node that takes what clients ask, if one does."""
+        """Return the node that accepts clients' requests, or None."""
         leading = [node for node in self.nodes.values() if node.leads and node.number not in self.cut]
         return leading[-1] if leading else None
 
     def opened(self) -> Node:
-        """The leader, when there is one."""
+        """Wait for a leader, and return it."""
         self.settle_down(lambda: self.leader() is not None)
         leader = self.leader()
         assert leader is not None
         return leader
 
     def even_leader(self) -> Node:
-        """The leader, when all members have applied all that there is."""
+        """Wait until all members have applied every entry; return the leader."""
         self.settle_down(lambda: self.leader() is not None and self.even())
         return self.opened()
 
     def spread(self, node: Node, count: int = 1, size: int = 30, delay_ms: int = 0) -> None:
-        """A client publishes, and all members apply it."""
+        """Publish as a client, and have all members apply it."""
         self.publish(node, count, size, delay_ms)
         self.settle_down(self.even)
 
     def consume(self, node: Node, credit: int) -> ConsumerRef:
-        """A client subscribes by a node and grants credit."""
+        """Subscribe a client through a node and grant credit."""
         consumer = self.client.consumer()
         node.work(Subscribe(consumer, False), Credit(consumer, 0, credit, False, 0))
         return consumer
 
     def publish(self, node: Node, count: int = 1, size: int = 30, delay_ms: int = 0) -> None:
-        """A client publishes by a node; to be delivered later, if a delay is given."""
+        """Publish through a node, with a delay if one is given."""
         ids = range(self.published, self.published + count)
         self.published += count
         head = make_head(None, {X_OPT_DELIVERY_DELAY: Long(delay_ms)}, "", "q") if delay_ms else HEAD
@@ -373,7 +373,7 @@ class Harness:
     # --- checking
 
     def compare(self, node: Node) -> None:
-        """Equal state bytes at equal index, whatever the members went through."""
+        """Members with equal index have equal state bytes, whatever their history."""
         index, queue = node.store.point.index, node.backend.queue
         assert index >= node.applied, "what was applied is not applied any more"
         node.applied = index
@@ -381,19 +381,19 @@ class Harness:
         assert self.states.setdefault(index, state) == state, f"members differ at entry {index}"
 
     def settle_down(self, wanted: Callable[[], bool], ms: int = 60_000) -> None:
-        """Everybody is up and reaches the others: let time pass until something is so."""
+        """All members run and are connected; advance time until the condition holds."""
         end = self.now + ms
         while not wanted():
             assert self.now < end, "nothing comes of it"
             self.step_all()
 
     def step_all(self) -> None:
-        """Everything that is under way arrives, is synced, and is worked off; then some time passes."""
+        """Deliver, sync and process all that is under way; then advance time."""
         self.work_off(in_order=False)
         self.pass_time(20)
 
     def work_off(self, *, in_order: bool = True) -> None:
-        """Everything that is under way arrives, is synced, and is worked off; no time passes."""
+        """Deliver, sync and process all that is under way, without advancing time."""
         for _ in range(1000):
             busy = self.deliver(in_order=in_order)
             for node in list(self.nodes.values()):

@@ -52,7 +52,7 @@ class Disk:
         return int(self.point.index) + len(self.entries)
 
     def has(self, index: int, term: int) -> bool:
-        """The entry, or a snapshot that covers its index."""
+        """Return whether the entry, or a covering snapshot, exists."""
         if index <= self.point.index:
             return True
         return index <= self.last and self.entries[index - self.point.index - 1][0] == term
@@ -127,7 +127,7 @@ class Node:
         )
 
     def crash(self, durable: int = 0) -> None:
-        """What was written is lost but for the first writes, of which nobody will hear."""
+        """Lose all writes but the first `durable`, which are never reported."""
         for _ in range(min(durable, len(self.disk.writes))):
             self._write()
         self.disk.writes.clear()
@@ -153,7 +153,6 @@ class Node:
         self.transfer_due = self.group.now + 2000
 
     def persist(self, count: int = 1) -> None:
-        """Make the oldest writes durable, and say so once."""
         ticket = None
         for _ in range(min(count, len(self.disk.writes))):
             ticket = self._write()
@@ -208,7 +207,7 @@ class Node:
             self.state = self.group.on_applied(self, self.applied, entry, self.state)
 
     def compact(self) -> None:
-        """Make a snapshot of what is applied, and drop the log before it."""
+        """Make a snapshot of the applied state, and drop the log before it."""
         installing = any(ready.snapshot is not None for ready in self.disk.writes)
         if self.applied <= self.disk.point.index or installing:
             return
@@ -267,14 +266,14 @@ class Group:
         return max(leaders, key=lambda node: node.raft.status.term, default=None)
 
     def deliver(self, message: Any) -> None:
-        """A message arrives; it has been taken out of the network."""
+        """Deliver a message that was taken out of the network."""
         node = self.nodes.get(message.to)
         if node is not None and node.up:
             node.raft.step(message, self.now)
             node.turn()
 
     def send_snapshot(self, node: Node, to: int) -> None:
-        """By the same network, whole; the sender believes that it arrives."""
+        """Send a snapshot whole by the same network; the sender assumes that it arrives."""
         disk = node.disk
         snapshot = self.room.Snapshot(disk.point, disk.data)
         self.network.append(self.room.InstallSnapshot(node.me, to, node.raft.status.term, snapshot))
@@ -378,7 +377,7 @@ class Group:
                 pass
 
     def _check_match(self, node: Node, message: Any) -> None:
-        """What is answered agrees with what the leader of that term has."""
+        """An acknowledged entry equals the leader's entry in that term."""
         leader = self.nodes.get(message.to)
         if leader is None or not leader.up or leader.raft.status.term != message.term:
             return
@@ -394,7 +393,7 @@ class Group:
         check((hard.term, hard.vote) == (term, candidate) or hard.term > term, "a vote that is not durable")
 
     def on_applied(self, node: Node, index: int, entry: tuple[int, int, bytes], state: int) -> int:
-        """A member applies an entry; the state after it."""
+        """Apply an entry on a member; return the state after it."""
         known = self.truth.setdefault(index, entry)
         check(known == entry, f"5: {node.me} applies another entry at {index}")
         check(index <= self.newest_commit, f"{index} is applied, and not committed")
@@ -412,7 +411,7 @@ class Group:
         )
 
     def check_quorum(self, node: Node, reachable: set[int]) -> None:
-        """Called as time goes on, with whom the member's node can reach, itself included."""
+        """Check the quorum over time, with the nodes that the member reaches, itself included."""
         config = node.raft.config
         if node.role != "leader" or len(reachable & set(config.voters)) >= config.majority:
             node.no_majority_since = None

@@ -294,7 +294,7 @@ class OtherMember:
             self._do(now_ms, "ping")
 
     def _lose(self, now_ms: int) -> None:
-        """No election timeout runs; what it would end, a suspicion ends."""
+        """Election timeouts do not run; suspicions take their place."""
         self._do(now_ms, "lose")
         self._await_election(now_ms)
 
@@ -371,7 +371,6 @@ class OtherMember:
         return room.Ready(ticket, hard, snapshot, tuple(runs), messages, commit, needing, status)
 
     def _do(self, now_ms: int | None, *command: Any) -> None:
-        """Have the process do something, and remember what comes of it."""
         answer = self._process.ask(self._me, *command)
         before = self._answer
         self._answer = answer
@@ -384,7 +383,7 @@ class OtherMember:
             self._follow(before, now_ms)
 
     def _follow(self, before: Json, now_ms: int) -> None:
-        """Clocks, when the role, the leader or the term are others."""
+        """Reset the clocks when the role, leader or term changes."""
         answer = self._answer
         leader = answer["leader"]
         if self._leads:
@@ -423,7 +422,7 @@ class OtherMember:
                 self._configs.append((index, self._config_of(json.loads(text))))
 
     def _await_answers(self, now_ms: int) -> None:
-        """A leader asks again, as long as a member that can be reached has not all."""
+        """A leader repeats requests while a reachable member lacks entries."""
         if not self._leads:
             return
         last, commit = self.last, self._commit
@@ -442,7 +441,6 @@ class OtherMember:
     # -- translation
 
     def _as_eraftpb(self, message: Any) -> Iterator[Json]:
-        """What the crate is told in place of a message of ours."""
         said: Json = {"from": message.sender, "to": message.to, "term": message.term}
         match type(message).__name__:
             case "Append":
@@ -507,7 +505,6 @@ class OtherMember:
                 pass
 
     def _take_message(self, said: Json) -> None:
-        """What others are told in place of a message of the crate's."""
         room = self._room
         to, term = said["to"], said["term"]
         me, messages = self._me, self._messages
@@ -619,14 +616,14 @@ class MixedSimulation(Simulation):
         return (me + self.seed) % 2 == 0
 
     def leads(self) -> dict[bool, int]:
-        """Terms that were led by one of ours, and by another."""
+        """Return the terms led by one of our members, and by another."""
         counts = {True: 0, False: 0}
         for leader in self.group.leaders.values():
             counts[self.is_ours(leader)] += 1
         return counts
 
     def can_do_without(self, me: int) -> bool:
-        """Not while a member of the crate's is removed by what is in its log only: it stands no more."""
+        """A crate member that an uncommitted entry removes stands for no election, so this is False."""
         removed = any(
             not self.is_ours(node.me)
             and node.me not in node.raft.config.voters
@@ -644,6 +641,6 @@ class _Mixed(RaftModules):
         self._room = room
 
     def _new_group(self, config: Any) -> Any:
-        """To the crate term 0 is that of an entry that is not there: a group begins behind one of term 1."""
+        """The crate uses term 0 for an absent entry, so a group begins after an entry of term 1."""
         room = self._room
         return room.Stored(room.Point(1, 1, config), room.Hard(1, None, 0), 1)

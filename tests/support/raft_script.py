@@ -90,7 +90,7 @@ def said(message: Any) -> str:
 
 
 def entries(runs: Any) -> str:
-    """Index and term of entries, and what they are."""
+    """Show index, term and kind of entries."""
     words = []
     for run in runs:
         for index, payload in enumerate(run.payloads, run.first):
@@ -114,7 +114,7 @@ class ScriptRunner:
         self.away: set[frozenset[int]] = set()
 
     def run(self, text: str) -> str:
-        """The script with the output that its commands have now."""
+        """Return the script with the current output of its commands."""
         lines: list[str] = []
         for line in text.splitlines():
             if line.startswith("  "):

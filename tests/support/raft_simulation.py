@@ -129,7 +129,7 @@ class Simulation:
             self.deliver(message)
 
     def deliver(self, message: Any) -> None:
-        """By way of its bytes, if this run does that."""
+        """Deliver it by its bytes, if the run encodes messages."""
         if self.codec:
             message = self.room.MESSAGE.decode(self.room.MESSAGE.encode(message))
         self.group.deliver(message)
@@ -166,7 +166,7 @@ class Simulation:
                 node.turn()
 
     def heartbeats(self) -> None:
-        """Each node to each other, then what follows of it."""
+        """Exchange heartbeats between all nodes and their effects."""
         group, now = self.group, self.group.now
         nodes = list(group.up())
         for one in nodes:
@@ -183,7 +183,7 @@ class Simulation:
             group.check_quorum(one, reachable)
 
     def judge(self, one: Node, peer: int) -> bool:
-        """Whether a node can be reached, both ways, as another one sees it; told if that is news."""
+        """Return whether a node reaches a peer both ways; notify it of a change."""
         pair = (one.me, peer)
         mutual = self.hears(*pair) and self.hears(peer, one.me)
         life = self.group.nodes[peer].life
@@ -202,7 +202,7 @@ class Simulation:
         return mutual
 
     def hears(self, one: int, peer: int) -> bool:
-        """The node has heard this life of the other lately."""
+        """Return whether the node lately heard this life of the peer."""
         when, life = self.heard.get((one, peer), (-SUSPECT_MS, 0))
         return self.group.now - when < SUSPECT_MS and life == self.group.nodes[peer].life
 
@@ -232,7 +232,7 @@ class Simulation:
             self.kill(node, durable)
 
     def kill(self, node: Node, durable: int = 0) -> None:
-        """It knows nothing of others when it is back."""
+        """A killed node loses its knowledge of the other nodes."""
         node.crash(durable)
         for pair in list(self.mutual):
             if pair[0] == node.me:
@@ -246,7 +246,7 @@ class Simulation:
             node.turn()
 
     def cut(self) -> None:
-        """One direction, one pair, or one half from the other."""
+        """Cut one direction, one pair, or one half from the other."""
         ids = list(self.group.nodes)
         kind = self.rng.random()
         if len(ids) < 2:
@@ -354,7 +354,7 @@ class Simulation:
         self.must_be_still(leader)
 
     def cut_from(self, leader: Node) -> bool:
-        """A member that hears others, and not the leader."""
+        """Cut a member from the leader but not from other members."""
         others = [me for me in leader.raft.config.voters if me != leader.me]
         if len(others) < 2:
             return False
@@ -364,7 +364,7 @@ class Simulation:
         return True
 
     def can_do_without(self, me: int) -> bool:
-        """Every configuration that anybody has in its log has a majority without this member."""
+        """Every configuration in any member's log has a majority without this member."""
         gone = {node.me for node in self.group.nodes.values() if node.destroyed} | {me}
         return all(len(set(config.voters) - gone) >= config.majority for config in self.known_configs())
 
@@ -373,7 +373,7 @@ class Simulation:
         return [config for entries in known for _, config in entries if config.voters]
 
     def quick(self, ms: int) -> None:
-        """Time passes in which everything arrives and everything becomes durable."""
+        """Advance time with every message delivered and every write durable."""
         group = self.group
         for _ in range(0, ms, 10):
             self.pass_time(10)
@@ -388,7 +388,7 @@ class Simulation:
                     node.persist(len(node.disk.writes))
 
     def must_lead(self) -> Node:
-        """A leader that takes proposals, and that goes on leading."""
+        """Require a leader that accepts proposals and continues to lead."""
         until = self.group.now + PROGRESS_MS
         while self.group.now < until:
             self.quick(200)
@@ -401,7 +401,7 @@ class Simulation:
         raise Broken("no leader within 30 s: " + ", ".join(str(n.raft.status) for n in self.group.up()))
 
     def must_commit(self, leader: Node) -> None:
-        """What is proposed is applied by all members that can be reached."""
+        """Require that all reachable members apply a proposal."""
         for _ in range(100):
             try:
                 last = leader.raft.propose([b"last"])
@@ -419,7 +419,7 @@ class Simulation:
         return [self.group.nodes[me] for me in leader.raft.config.members if self.group.nodes[me].up]
 
     def must_be_still(self, leader: Node) -> None:
-        """Who is no member any more goes; the others are equal, and wait for nothing."""
+        """Require that removed members end, and the others are equal and idle."""
         for node in list(self.group.up()):
             if node.me not in leader.raft.config.members:
                 node.destroyed = True
@@ -433,7 +433,7 @@ class Simulation:
         check(leader.raft.status.open, "the leader has changed without need")
 
     def must_stay(self, leader: Node) -> None:
-        """A member that cannot hear the leader does not disturb it."""
+        """Require that a member cut from the leader does not disturb it."""
         term = leader.term
         self.quick(STEADY_MS)
         kept = leader.term == term and leader.raft.status.open

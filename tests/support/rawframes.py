@@ -37,7 +37,7 @@ class FrameCutter:
         self.headers: list[bytes] = []
 
     def feed(self, data: bytes) -> list[Got]:
-        """Take bytes, give the frames that are now whole."""
+        """Take bytes, and return the frames that are now complete."""
         buf = self.rest + data
         pos = 0
         frames: list[Got] = []
@@ -61,14 +61,14 @@ class FrameCutter:
 
 
 def frame(channel: int, performative: Any, payload: bytes = b"", *, kind: int = 0) -> bytes:
-    """One whole frame; a `performative` of bytes goes in as it is."""
+    """Return one whole frame; a `performative` of bytes is included unchanged."""
     body = performative if isinstance(performative, bytes) else performative.encode()
     body += payload
     return (8 + len(body)).to_bytes(4, "big") + bytes((2, kind)) + channel.to_bytes(2, "big") + body
 
 
 def login(mechanism: str = "ANONYMOUS", response: bytes = b"") -> bytes:
-    """What a client sends first: SASL header and init."""
+    """Return a client's first bytes: SASL header and init."""
     return SASL_HEADER + frame(
         0, performatives.SaslInit(mechanism=Symbol(mechanism), initial_response=response), kind=1
     )
@@ -79,7 +79,7 @@ def open_frame(**fields: Any) -> bytes:
 
 
 def begin(channel: int = 0, **fields: Any) -> bytes:
-    """A begin frame, with the incoming-window wide open unless told otherwise."""
+    """Return a begin frame; the incoming-window is wide open by default."""
     given = {"next_outgoing_id": 0, "incoming_window": WINDOW_OPEN, "outgoing_window": WINDOW_OPEN}
     return frame(channel, performatives.Begin(**{**given, **fields}))
 
@@ -108,7 +108,7 @@ def attach_receiver(handle: int, queue: str, *, channel: int = 0, **fields: Any)
 
 
 def flow(channel: int = 0, **fields: Any) -> bytes:
-    """A flow frame; the session's windows are wide open unless told otherwise."""
+    """Return a flow frame; the session's windows are wide open by default."""
     given = {
         "next_incoming_id": 0,
         "incoming_window": WINDOW_OPEN,
@@ -131,7 +131,7 @@ def message(body: bytes) -> bytes:
 
 
 def body_of(payload: bytes) -> bytes:
-    """The body of a delivered message made by `message`: what follows the last data descriptor."""
+    """Return the body of a message made by `message`: the bytes after the last data descriptor."""
     at = payload.rindex(b"\x00\x53\x75")
     return payload[at + 5 :] if payload[at + 3] == 0xA0 else payload[at + 8 :]
 
@@ -146,7 +146,7 @@ def transfer(
     raw: bool = False,
     **fields: Any,
 ) -> bytes:
-    """A delivery in one frame; `raw` leaves the body as it is."""
+    """Return a delivery in one frame; `raw` leaves the body unchanged."""
     given: dict[str, Any] = {
         "handle": handle,
         "delivery_id": delivery_id,
@@ -158,7 +158,7 @@ def transfer(
 
 
 def pieces(handle: int, delivery_id: int, body: bytes, size: int) -> list[bytes]:
-    """A delivery cut into frames with `size` payload bytes each."""
+    """Return a delivery cut into frames with `size` payload bytes each."""
     whole = message(body)
     cuts = range(0, len(whole), size)
     return [

@@ -33,11 +33,11 @@ class RawSocket:
         self.socket.close()
 
     def reset_on_close(self) -> None:
-        """What is on its way in either direction at the close is gone."""
+        """Discard data in flight in both directions at the close."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     def send(self, *frames: bytes) -> None:
-        """Everything, or as much as the broker takes before it closes."""
+        """Send all bytes, or as many as the broker reads before it closes."""
         try:
             self.socket.sendall(b"".join(frames))
         except (BrokenPipeError, ConnectionResetError):
@@ -50,7 +50,7 @@ class RawSocket:
             pass
 
     def next(self) -> Got | None:
-        """The next frame that is no heartbeat; None at the end."""
+        """Return the next frame that is no heartbeat; None at the end."""
         while True:
             while self.waiting:
                 got = self.waiting.popleft()

@@ -95,9 +95,7 @@ def fill(broker: BrokerProcess) -> None:
 
 
 def found(broker: BrokerProcess) -> dict[str, Any]:
-    """What a broker has: definitions by name, and every message; the queues are empty afterwards, but the
-    stream.
-    """
+    """Return definitions by name and every message; all queues but the stream are empty afterwards."""
     exported = broker.ask("export-definitions")
     named = {
         kind: {"|".join(str(each[field]) for field in fields): each for each in exported[kind]}
@@ -130,7 +128,7 @@ def _plain(method: Any, properties: Any, body: bytes) -> list[Any]:
 
 
 def keep(wheel: Path) -> Path:
-    """Write the archive of a wheel's version, which it replaces if that is not published yet."""
+    """Write the archive of a wheel's version; an unpublished one is replaced."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         installed = Installed(folder / "venv", wheel)

@@ -17,7 +17,7 @@ def new_reply_to(label: str = "somebody") -> ReplyTo:
 
 
 def reply_to_at(queue: DeclaredQueue, box: EffectBox) -> ReplyTo:
-    """One whom a queue of a running broker answers in a mailbox."""
+    """Return a reply address of a running broker's queue, with a mailbox."""
     handle: Any = queue.handle
     reply_registry: ReplyRegistry = handle._reply_registry
     return reply_registry.open("test", box)

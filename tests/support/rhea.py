@@ -22,7 +22,7 @@ _LOOK_S: Final = 0.005
 
 
 def need_rhea() -> None:
-    """Skip the test where rhea is not, unless CI runs it."""
+    """Skip the test where rhea is missing, except in CI."""
     if not (MODULES.parent / "version").is_file() and "CI" not in os.environ:
         pytest.skip("no rhea is here: make test installs it on Linux (x86-64)")
 
@@ -36,7 +36,7 @@ def _command(program: str, *arguments: str) -> tuple[list[str | Path], dict[str,
 
 
 def run_rhea(program: str, *arguments: str, ca: str | None = None) -> dict[str, str]:
-    """Run a program; returns what came of each case."""
+    """Run a program; return the result of each case."""
     command, environment = _command(program, *arguments)
     known = {} if ca is None else {"NODE_EXTRA_CA_CERTS": ca}
     done = subprocess.run(
@@ -56,7 +56,7 @@ class AskedRhea:
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
 
     def __call__(self, javascript: str) -> Any:
-        """Run it; returns its value, None for an object."""
+        """Run it; return its value, or None for an object."""
         self._stdin.write(f"{json.dumps(javascript)}\n")
         self._stdin.flush()
         answer = json.loads(self._stdout.readline())

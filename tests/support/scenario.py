@@ -61,13 +61,13 @@ class Scenario:
         set_permission(self.world.catalog, "guest", VHOST, Permission(configure, write, read))
 
     def allow_topics(self, exchange: str, write: str) -> None:
-        """Which keys guest may publish with from now on."""
+        """Set the routing keys guest may publish with from now on."""
         set_topic_permission(self.world.catalog, "guest", VHOST, exchange, TopicPermission(write, ".*"))
 
     # --- the client -------------------------------------------------------------------------------
 
     def sender(self, target: str | None, handle: int = 0, **fields: object) -> list[str]:
-        """Attach a link to publish on; None for the anonymous terminus."""
+        """Attach a link to publish on; None is the anonymous terminus."""
         words = "".join(f" {name}={value}" for name, value in fields.items())
         return self.do(f"C> ATTACH h={handle}{words} target={target or 'anonymous'}")
 
@@ -118,15 +118,12 @@ def content(
 
 
 def disposition(number: int, state: str) -> str:
-    """The line by which the broker settles one delivery."""
     return f"B> DISPOSITION role=receiver first={number} settled=true {state}"
 
 
 def detached(handle: int, condition: str, text: str) -> str:
-    """The line by which the broker ends a link."""
     return f'B> DETACH h={handle} closed=true error={condition} "{text}"'
 
 
 def ended(condition: str, text: str) -> str:
-    """The line by which the broker ends the session."""
     return f'B> END error={condition} "{text}"'

@@ -80,7 +80,7 @@ class ScriptRunner:
         }
 
     def run(self, text: str) -> str:
-        """Execute a script; returns its text with the output that came."""
+        """Execute a script; return its text with the current output."""
         result: list[str] = []
         for line in text.splitlines():
             if line.startswith(OUTPUT):
@@ -91,11 +91,11 @@ class ScriptRunner:
         return "\n".join(result) + "\n"
 
     def do(self, line: str) -> list[str]:
-        """Execute one command; returns what came of it, long runs of transfers in one line."""
+        """Execute one command; return its output, with a long run of transfers in one line."""
         return collapse(self.do_plainly(line))
 
     def do_plainly(self, line: str) -> list[str]:
-        """Execute one command; returns what came of it, frame by frame."""
+        """Execute one command; return its output, frame by frame."""
         command, _, rest = line.partition(" ")
         if command.endswith(">"):
             self._client(command[:-1])
@@ -179,13 +179,13 @@ class ScriptRunner:
 
 
 def again(script: ScriptRunner, attach: str, label: str = "C") -> str:
-    """The client comes back: the answer to its attach."""
+    """Attach again; return the answer to the attach."""
     script.do(f"connect {label} container=client-C")
     script.do(f"{label}> BEGIN")
     return script.do(f"{label}> ATTACH h=1 {attach}")[0]
 
 
 def reattached(script: ScriptRunner, attach: str) -> str:
-    """The client loses its connection and comes back: the answer to its attach."""
+    """Lose the connection, connect and attach again; return the answer to the attach."""
     script.do("lose C")
     return again(script, attach)

@@ -57,7 +57,7 @@ class ScriptedQueue:
         return commands.Deliver(self.ref, list(keys), list(messages), 0)
 
     def reply(self, credit: commands.Credit, available: int = 0) -> commands.CreditReply:
-        """An effect: the answer to a request for messages."""
+        """Return an effect that answers a request for messages."""
         delivered = self._delivered
         left = credit.delivery_count + credit.credit - delivered
         if credit.drain:

@@ -24,7 +24,7 @@ SQL = Symbol("amqp:sql-filter")
 def coloured(
     number: int, colour: str, *, priority: int | None = None, ttl: int | None = None, durable: bool = False
 ) -> Message:
-    """A message with the application property ``colour``, whose content ends in its number behind a #."""
+    """Return a message with the property ``colour`` and a number after # in its content."""
     header = Header(durable=durable, priority=priority, ttl=ttl)
     properties = Described(ULong(0x74), {"colour": colour})
     body = Described(ULong(0x75), b"#%d" % number)
@@ -92,7 +92,7 @@ class Colours(Bench):
         return found
 
     def turns(self) -> int:
-        """The queue goes on until it has nothing to look at; in how many turns."""
+        """Run the queue until it has no more to examine; return the number of turns."""
         count = 0
         if not isinstance(self.queue, QuorumQueue):
             while (due := self.queue.deadline()) is not None and due <= self.now:
@@ -109,7 +109,7 @@ class Colours(Bench):
         return count
 
     def numbers(self, ref: ConsumerRef) -> list[int]:
-        """Of all that a consumer was given, when the queue has looked."""
+        """Return the numbers of a consumer's deliveries after the queue has looked."""
         self.turns()
         return numbers_of(self.delivered(self.told, ref))
 
@@ -125,5 +125,5 @@ class Colours(Bench):
         return looking
 
     def dead_numbers(self) -> list[tuple[str, list[int]]]:
-        """Reasons and numbers of what the queue gave up since the last call."""
+        """Return reasons and numbers of messages dead-lettered since the last call."""
         return [(each.reason.value, numbers_of(each.messages)) for each in self.dead_letters()]

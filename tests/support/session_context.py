@@ -19,7 +19,7 @@ from tests.support.declaring import add_user, set_permission
 
 
 def make_catalog(host: Any) -> Catalog:
-    """A catalog in which guest may do everything in the default virtual host."""
+    """Return a catalog in which guest has all permissions in the default virtual host."""
     catalog = Catalog(lambda spec: host.start_queue(spec))  # a test may put another one there
     add_user(catalog, "guest", PasswordRecord(PasswordAlgorithm.PLAIN, "guest"))
     set_permission(catalog, "guest", VHOST, Permission())
@@ -43,7 +43,7 @@ def make_context(
     resumable_links: ResumableLinks | None = None,
     to_session: ToSession = lambda message: None,
 ) -> SessionContext:
-    """The context of a session: guest in the default virtual host."""
+    """Return a session's context for guest in the default virtual host."""
     return SessionContext(
         catalog=catalog,
         vhost=catalog.lookup_vhost(VHOST),
@@ -77,7 +77,7 @@ class LogRecorder:
         return note
 
     def of(self, level: str) -> list[tuple[str, dict[str, Any]]]:
-        """Event and fields of each entry of a level."""
+        """Return event and fields of each entry of a level."""
         return [(event, fields) for each, event, fields in self.entries if each == level]
 
 

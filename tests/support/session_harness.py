@@ -106,7 +106,7 @@ class FakeQueueTask(MachineHandle[ClassicQueue]):
         self.inbox.append(command)
 
     def wake(self) -> bool:
-        """Work on what waits, as the queue's task would; False when nothing could be done."""
+        """Process pending work, as the queue's task would; return False when no work was possible."""
         moved = False
         if self.inbox and not self.stalled:
             moved = True
@@ -149,7 +149,7 @@ class FakeQueueTask(MachineHandle[ClassicQueue]):
             session.letters.append(batch)
 
     def confirm(self, numbers: Sequence[int]) -> None:
-        """Take withheld messages, by position in the order in which they came, and confirm them."""
+        """Confirm withheld messages, chosen by their position in order of arrival."""
         for number in numbers:
             held = self.held[number]
             self.queue.apply(Publish(held.publisher, [held.id], [held.message], held.settled), 0)
@@ -173,7 +173,7 @@ class FakeSessionTask:
         client.world.sessions[reply_to.id] = self
 
     def wake(self) -> bool:
-        """Work on everything that waits; False when there was nothing."""
+        """Process all pending work; return False when there was none."""
         if self.over or not self.letters or self.client.asleep:
             return False
         service = self.service
@@ -195,20 +195,20 @@ class FakeSessionTask:
 
     @property
     def room(self) -> int:
-        """All of it, or none: what is put is sent at once."""
+        """The room is full size or 0: written bytes are sent at once."""
         return 0 if self.client.blocked else WRITER_BYTES
 
     def put(self, pieces: Sequence[bytes | memoryview], transfer_bytes: int = 0) -> None:
-        """The client gets it, also one that does not read: what waits for it is no transfer."""
+        """A blocked client gets the bytes too: they contain no transfer."""
         self.client.written(b"".join(pieces))
 
     def want(self) -> None:
-        """The writer has sent it all and says so."""
+        """The writer has sent all bytes and sends a notice."""
         if not self.client.blocked:
             self.letters.append(Notice.WRITER_READY)
 
     def stop(self) -> None:
-        """The session is over: what it has goes back."""
+        """End the session; its deliveries are requeued."""
         if self.over:
             return
         self.over = True
@@ -294,7 +294,7 @@ class Client:
     # --- to the broker ----------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
-        """Bytes reach the broker in chunks of the world's size; sessions see them in one wake."""
+        """Feed bytes in chunks of the world's size; sessions get them in one wake."""
         chunk = self.world.chunk or len(data)
         for start in range(0, len(data), chunk):
             events = self.engine.receive(data[start : start + chunk])
@@ -304,13 +304,13 @@ class Client:
                 events = self.engine.receive(b"")
 
     def send(self, text: str) -> None:
-        """Encode and feed frames: one line, or several with `` ; `` between them, in one read."""
+        """Encode and feed frames in one read: one line, or several separated by `` ; ``."""
         data = b"".join(self.encode(part) for part in text.split(" ; "))
         self.feed(data)
         self.flush()
 
     def encode(self, text: str) -> bytes:
-        """The bytes of one line, which may stand for many frames: ``did=0..84``."""
+        """Return the bytes of one line, which may stand for many frames: ``did=0..84``."""
         name, *rest = text.split()
         values = {}
         for word in rest:
@@ -449,7 +449,7 @@ class Client:
     # --- from the broker --------------------------------------------------------------------------
 
     def written(self, data: bytes) -> None:
-        """Bytes of the broker reach the client, who notes them as lines."""
+        """The client records the broker's bytes as lines."""
         for got in self._cutter.feed(data):
             sasl = isinstance(got.body, performatives.SaslMechanisms | performatives.SaslOutcome)
             assert sasl or got.size <= self.engine.frame_size_max, "a frame over the client's limit"
@@ -535,7 +535,7 @@ class Harness:
     # --- what the broker's rooms ask of their living room ----------------------------------------
 
     def start_queue(self, queue: QueueSpec) -> FakeQueueTask:
-        """As the broker: begin to run an empty queue."""
+        """Run an empty queue, as the broker does."""
         name = queue.name
         running = self.queues[name] = FakeQueueTask(
             self,
@@ -554,7 +554,7 @@ class Harness:
         return f"id{self._ids}"
 
     def open(self, label: str, box: ResumableLink) -> ReplyTo:
-        """As the broker: an address for a kept link."""
+        """Return an address for a kept link, as the broker does."""
         reply_to = new_reply_to(label)
         self.boxes[reply_to.id] = box
         return reply_to
@@ -567,14 +567,13 @@ class Harness:
             handle.post(command)
 
     def now_ms(self) -> int:
-        """The time of kept links; for queues it stands still."""
+        """Return the time of kept links; the queues' time is constant."""
         return self.now
 
     def timer_started(self) -> None:
         """Nobody waits: `pass_time` says when."""
 
     def has_account(self, user: str) -> bool:
-        """As the broker: whether the catalog has this user."""
         return user in self.catalog.users
 
     # --- what a test does -------------------------------------------------------------------------
@@ -589,7 +588,7 @@ class Harness:
         return self.queues[name]
 
     def publish(self, name: str, count: int, *, body: str = "m", size: int | None = None) -> None:
-        """Put messages into a queue from somewhere else: m0, m1, ... over all calls."""
+        """Publish messages to a queue from outside: m0, m1, ... over all calls."""
         queue = self.queues[name]
         read = MessageReader("", name, "guest").read
         first = queue.published
@@ -605,7 +604,7 @@ class Harness:
         self.settle()
 
     def alarm(self, name: str, *, on: bool) -> None:
-        """Raise or clear an alarm; sessions hear of the first and the last only, as from the broker."""
+        """Raise or clear an alarm; sessions get the first and the last notice only, as in the broker."""
         before = bool(self.alarms)
         (self.alarms.add if on else self.alarms.discard)(name)
         if bool(self.alarms) is not before:
@@ -614,7 +613,7 @@ class Harness:
         self.settle()
 
     def configure(self, config: Config) -> None:
-        """Replace the configuration; sessions hear of it, as from the broker."""
+        """Replace the configuration and notify sessions, as the broker does."""
         self.config = config
         for session in self.living_sessions():
             session.letters.append(ConfigChanged(config))
@@ -717,7 +716,7 @@ class Harness:
     def _note_many(
         self, head: str, *, messages: Sequence[Message] | None = None, ids: Sequence[int] | None = None
     ) -> None:
-        """Neighbouring letters of one kind are one line: how they were cut is no part of a rule."""
+        """Join neighbouring letters of one kind in one line: no rule depends on how they are cut."""
         if not self.letters_shown:
             return
         last = self.trace[-1] if self.trace else None

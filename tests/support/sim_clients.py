@@ -16,41 +16,16 @@ from amqp10broker.message.message import Message
 from amqp10broker.message.traits import redelivered
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.protocols.amqp10.performatives import Header
-from amqp10broker.queues.commands import (
-    ActiveChanged,
-    Answer,
-    AttachPublisher,
-    Command,
-    Confirmed,
-    ConsumerRef,
-    CreditReply,
-    Deliver,
-    DeliveryOutcome,
-    Effect,
-    Inspect,
-    Publish,
-    PublishRejected,
-    Purge,
-    QueueDeleted,
-    QueueDown,
-    RequestRef,
-    Settle,
-    Settled,
-    Subscribe,
-    Subscribed,
-    SubscribeRefused,
-    TimedOut,
-    Unconfirmed,
-)
+from amqp10broker.queues import commands
 from amqp10broker.sessions.credit import QueueCredit
 from tests.support.cluster_history import TotalQueue
 from tests.support.crash_history import make_body
 
 VERDICTS = (
-    (DeliveryOutcome.ACCEPT, 80),
-    (DeliveryOutcome.REQUEUE, 8),
-    (DeliveryOutcome.REQUEUE_FAILED, 8),
-    (DeliveryOutcome.DISCARD, 4),
+    (commands.DeliveryOutcome.ACCEPT, 80),
+    (commands.DeliveryOutcome.REQUEUE, 8),
+    (commands.DeliveryOutcome.REQUEUE_FAILED, 8),
+    (commands.DeliveryOutcome.DISCARD, 4),
 )
 """What becomes of deliveries, and how often of a hundred times."""
 HEAD = make_head(Header(durable=True), None, "", "q")
@@ -89,27 +64,27 @@ class SimConsumer:
     """
 
     def __init__(
-        self, client: SimClient, life: str, ref: ConsumerRef, *, settled: bool, **options: Any
+        self, client: SimClient, life: str, ref: commands.ConsumerRef, *, settled: bool, **options: Any
     ) -> None:
         self.life = life
         self.ref = ref
         self.settled = settled
         self.held: dict[int, str] = {}
         self.unsent: dict[int, Message] = {}
-        self.asked: deque[tuple[Sequence[int], list[str], DeliveryOutcome]] = deque()
+        self.asked: deque[tuple[Sequence[int], list[str], commands.DeliveryOutcome]] = deque()
         self.subscribed = self.over = False
         self.active: bool | None = None
         self._client = client
         self._most = 0
         self.credit = QueueCredit(client.declared, ref, lambda each: each[0].post(each[1]))
-        client.post(Subscribe(ref, settled, answer=True, **options))
+        client.post(commands.Subscribe(ref, settled, answer=True, **options))
 
     def want(self, count: int, *, drain: bool = False) -> None:
-        """Request so many messages, if no request is under way."""
+        """Request this many messages, if no request is pending."""
         if self.subscribed and self.credit.top_up(count, count, drain=drain):
             self._most = max(self._most, self.credit.seen + count)
 
-    def on_deliver(self, effect: Deliver) -> None:
+    def on_deliver(self, effect: commands.Deliver) -> None:
         if self.over or not self.credit.on_deliver(effect):
             return
         assert self.credit.seen <= self._most, f"{self.life} was given more than it asked for"
@@ -120,7 +95,7 @@ class SimConsumer:
             self.held.pop(key, None)
             self.unsent[key] = message
 
-    def on_reply(self, effect: CreditReply) -> None:
+    def on_reply(self, effect: commands.CreditReply) -> None:
         if self.over:
             return
         latest = self.credit.epoch - self._client.strict
@@ -145,28 +120,30 @@ class SimConsumer:
         if count:
             self.credit.sent(count)
 
-    def settle(self, keys: Sequence[int], delivery_outcome: DeliveryOutcome, *, answer: bool) -> None:
+    def settle(
+        self, keys: Sequence[int], delivery_outcome: commands.DeliveryOutcome, *, answer: bool
+    ) -> None:
         history = self._client.queue.history
         names = [self.held.pop(key) for key in keys]
         for name in names:
-            if delivery_outcome in (DeliveryOutcome.ACCEPT, DeliveryOutcome.DISCARD):
+            if delivery_outcome in (commands.DeliveryOutcome.ACCEPT, commands.DeliveryOutcome.DISCARD):
                 history.remove(self.life, name)
             else:
                 history.give_back(self.life, name)
         if answer:
             self.asked.append((keys, names, delivery_outcome))
-        self._client.post(Settle(self.ref, keys, delivery_outcome, answer=answer))
+        self._client.post(commands.Settle(self.ref, keys, delivery_outcome, answer=answer))
 
-    def on_settled(self, effect: Settled) -> None:
+    def on_settled(self, effect: commands.Settled) -> None:
         assert self.asked, f"{self.life} was answered what it had not asked"
         keys, names, delivery_outcome = self.asked.popleft()
         assert list(keys) == list(effect.keys), f"{self.life} was answered {effect.keys}, not {keys}"
-        if delivery_outcome in (DeliveryOutcome.ACCEPT, DeliveryOutcome.DISCARD):
+        if delivery_outcome in (commands.DeliveryOutcome.ACCEPT, commands.DeliveryOutcome.DISCARD):
             for name in names:
                 self._client.queue.history.was_removed(name)
 
-    def on_timed_out(self, effect: TimedOut) -> None:
-        """The queue has taken back what was held for too long."""
+    def on_timed_out(self, effect: commands.TimedOut) -> None:
+        """The queue has requeued deliveries that were held for too long."""
         unsent = [key for key in effect.keys if self.unsent.pop(key, None) is not None]
         for key in effect.keys:
             self.held.pop(key, None)
@@ -174,7 +151,7 @@ class SimConsumer:
             self.credit.drop(len(unsent), oldest=True)
 
     def give_back(self) -> None:
-        """What was not passed on goes back, and what is on its way."""
+        """Return the undelivered messages, and those in flight."""
         if self.subscribed and self.unsent and not self.settled:
             self._client.queue.history.lose(self.life)  # what it did not get may come to others out of order
             unsent = dict(self.unsent)
@@ -189,7 +166,7 @@ class SimConsumer:
             history.give_back(self.life, name)
         if self.settled:
             self.send()
-        self.credit.leave(list(self.unsent), list(self.unsent.values()), DeliveryOutcome.REQUEUE)
+        self.credit.leave(list(self.unsent), list(self.unsent.values()), commands.DeliveryOutcome.REQUEUE)
         self.held.clear()
         self.unsent.clear()
 
@@ -211,25 +188,25 @@ class SimClient:
         self.queue = queue
         self.declared = declared
         self.outstanding: dict[int, str] = {}
-        self.questions: dict[RequestRef, int] = {}
-        self.consumers: dict[ConsumerRef, SimConsumer] = {}
-        self.answers: dict[RequestRef, Answer] = {}
+        self.questions: dict[commands.RequestRef, int] = {}
+        self.consumers: dict[commands.ConsumerRef, SimConsumer] = {}
+        self.answers: dict[commands.RequestRef, commands.Answer] = {}
         self.over = False
         self.trace: list[str] = []
-        self._letters: list[list[Effect]] = []
+        self._letters: list[list[commands.Effect]] = []
         self._published = 0
         self._reply_registry = reply_registry
         self.reply_to = reply_registry.open(life, self)
         self.publisher = self.reply_to.publisher()
-        self.post(AttachPublisher(self.publisher))
+        self.post(commands.AttachPublisher(self.publisher))
 
-    def put(self, letter: list[Effect]) -> bool:
+    def put(self, letter: list[commands.Effect]) -> bool:
         if self.over:
             return False
         self._letters.append(letter)
         return True
 
-    def post(self, command: Command) -> None:
+    def post(self, command: commands.Command) -> None:
         self.declared.handle.post(command)
 
     # --- what it does -------------------------------------------------------------------------------
@@ -242,7 +219,9 @@ class SimClient:
             self.queue.history.publish(name)
         self.outstanding.update(zip(ids, names, strict=True))
         self.post(
-            Publish(self.publisher, list(ids), [(HEAD, make_body(name)) for name in names], settled=False)
+            commands.Publish(
+                self.publisher, list(ids), [(HEAD, make_body(name)) for name in names], settled=False
+            )
         )
 
     def consume(
@@ -253,7 +232,9 @@ class SimClient:
         consumer = self.consumers[ref] = kind(self, life, ref, settled=settled, **options)
         return consumer
 
-    def ask(self, kind: type[Inspect] | type[Purge] = Inspect) -> RequestRef:
+    def ask(
+        self, kind: type[commands.Inspect] | type[commands.Purge] = commands.Inspect
+    ) -> commands.RequestRef:
         request = self.reply_to.request()
         self.questions[request] = 1
         self.post(kind(request))
@@ -298,49 +279,49 @@ class SimClient:
     def _on(self, effect: Any) -> None:
         history = self.queue.history
         match effect:
-            case Confirmed() | PublishRejected() | Unconfirmed():
+            case commands.Confirmed() | commands.PublishRejected() | commands.Unconfirmed():
                 for number in effect.ids:
                     name = self.outstanding.pop(number, None)
                     assert name is not None, f"{self.life}:{number} was answered twice"
-                    if isinstance(effect, Confirmed):
+                    if isinstance(effect, commands.Confirmed):
                         history.answer(name, accepted=True)
                     elif not self.queue.deleting:
                         history.answer(name, accepted=False)
-            case Answer():
+            case commands.Answer():
                 assert self.questions.pop(effect.request, None), f"{self.life} was answered twice"
                 self.answers[effect.request] = effect
-            case Deliver():
+            case commands.Deliver():
                 self.consumers[effect.consumer].on_deliver(effect)
-            case CreditReply():
+            case commands.CreditReply():
                 self.consumers[effect.consumer].on_reply(effect)
-            case Subscribed():
+            case commands.Subscribed():
                 consumer = self.consumers[effect.consumer]
                 assert not consumer.subscribed
                 consumer.subscribed = True
-            case SubscribeRefused():
+            case commands.SubscribeRefused():
                 self.consumers[effect.consumer].over = True
-            case Settled():
+            case commands.Settled():
                 self.consumers[effect.consumer].on_settled(effect)
-            case ActiveChanged():
+            case commands.ActiveChanged():
                 consumer = self.consumers[effect.consumer]
                 assert consumer.active is not effect.active, f"{consumer.life} was told what it knows"
                 consumer.active = effect.active
-            case TimedOut():
+            case commands.TimedOut():
                 self.consumers[effect.consumer].on_timed_out(effect)
-            case QueueDown():
+            case commands.QueueDown():
                 consumer = self.consumers[effect.consumer]
                 assert self.queue.type != "quorum", f"{consumer.life} was told that its queue is down"
                 consumer.over = True
                 history.lose(consumer.life)
             case _:
-                assert isinstance(effect, QueueDeleted), effect
+                assert isinstance(effect, commands.QueueDeleted), effect
                 assert self.queue.deleting, f"{self.life} was told that its queue is gone"
                 consumer_or_none = self.consumers.get(effect.ref)  # type: ignore[arg-type]
                 if consumer_or_none is not None:
                     consumer_or_none.over = True
 
     def end(self) -> None:
-        """Its node is lost: what it was told before counts."""
+        """Handle the loss of the node; earlier effects still count."""
         self.listen()
         self.over = True
         self.queue.history.lose(self.life)
@@ -359,6 +340,6 @@ class SimClient:
         self._reply_registry.close(self.reply_to)
 
 
-def shown(effect: Effect) -> str:
+def shown(effect: commands.Effect) -> str:
     what = getattr(effect, "keys", None) or getattr(effect, "ids", None) or ""
     return f"{type(effect).__name__}{list(what)}"

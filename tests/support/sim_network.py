@@ -57,7 +57,7 @@ class MessageDestination:
             self.change()
 
     def arrives_at(self) -> float:
-        """When there is something to be had; inf: not as things are."""
+        """Return when data can be received; inf if it cannot as things are."""
         if self.broken:
             return -math.inf
         if self.gone or self.stalled or self.ends in self._network.cuts:
@@ -115,7 +115,7 @@ class SimStream:
         return back.take(max_bytes or WINDOW_BYTES)
 
     async def aclose(self) -> None:
-        """Close both directions; what is on its way still comes."""
+        """Close both directions; data in flight still arrives."""
         self._closed = True
         for way in (self._out, self._back):
             way.over = True
@@ -151,7 +151,7 @@ class SimNetwork:
         self.cuts.add((sender, receiver))
 
     def mend(self) -> None:
-        """All ways are open again, and none is slow."""
+        """Open all ways again, and remove delays."""
         self.cuts.clear()
         self.slow.clear()
         for way in self._ways:
@@ -193,17 +193,17 @@ class SimNetwork:
     # --- nodes --------------------------------------------------------------------------------------
 
     def listens(self, name: str, serve: Serve) -> None:
-        """A node is there; connections to one that it was before are refused now."""
+        """Register a node; connections to its earlier life are refused from now on."""
         self._break(lambda way: name in way.ends)
         self._broker_listeners[name] = serve
 
     def listens_no_more(self, name: str, serve: Serve) -> None:
-        """It is not, unless another life of it is."""
+        """Unregister a node unless a later life has registered."""
         if self._broker_listeners.get(name) == serve:
             del self._broker_listeners[name]
 
     def lose(self, name: str, *, silent: bool) -> None:
-        """A node is gone; from now on nothing of it comes. With its machine nobody is told of that."""
+        """Lose a node: nothing of it arrives from now on. A lost machine sends no reset either."""
         self._broker_listeners.pop(name, None)
         for way in self._ways:
             if name in way.ends:
@@ -212,7 +212,7 @@ class SimNetwork:
             self._break(lambda way: name in way.ends)
 
     async def connect(self, sender: str, address: Address) -> Transport:
-        """A connection, as one that dials has it; what listens there has been given the other end."""
+        """Connect as a dialling node; the listening node gets the other end."""
         receiver = address[0]
         with trio.move_on_after(CONNECT_S):
             await trio.sleep(self.delay((sender, receiver)))

@@ -166,7 +166,7 @@ class SimNode:
     # --- what the broker is given in place of the real thing ----------------------------------------
 
     def watched_disk(self) -> SimDisk:
-        """The disk of this life, that tells when the power goes."""
+        """Return the disk of this life, which signals the loss of power."""
         disk = self._mounted = self.disk
         call = type(disk)._call
 
@@ -186,7 +186,7 @@ class SimNode:
         yield self
 
     async def sync(self, fds: Sequence[int]) -> None:
-        """As `runtime.journal.journal_task.Syncer.sync`: the helper has descriptors of its own."""
+        """Sync as `runtime.journal.journal_task.Syncer.sync` does: the helper has its own descriptors."""
         disk = self._mounted
         theirs = [disk.duplicate(fd) for fd in fds]
         for fd in theirs:
@@ -199,7 +199,6 @@ class SimNode:
                 disk.close(fd)
 
     def clock(self) -> WallClock:
-        """The time of day, as this node has it."""
         clock = WallClock.__new__(WallClock)
         clock.offset_s = EPOCH_S + self.skew_s
         return clock
@@ -513,7 +512,7 @@ class Simulation:
     # --- what is declared ---------------------------------------------------------------------------
 
     async def _declare(self, *, must: bool = False) -> None:
-        """Declare a queue somewhere, and wait for it only if it must be there."""
+        """Declare a queue on some node, and wait for it only if it must exist."""
         rng = self.rng
         self._made += 1
         type = "quorum" if must or rng.random() < 0.9 else "classic"
@@ -546,7 +545,6 @@ class Simulation:
         await self._proposed(DeleteQueue("/", queue.name))
 
     async def _proposed(self, request: Any) -> Any:
-        """The answer of some node; None: there is none, or it was refused."""
         nodes = [node for node in self.nodes.values() if node.serving is not None]
         if not nodes:
             return None
@@ -811,7 +809,7 @@ class Simulation:
         assert not self.faults, self.faults
 
     def _check_equal(self) -> None:
-        """Members that have applied the same have equal states, and so have nodes of what is declared."""
+        """Members at the same index have equal states, and nodes have equal metadata."""
         states: dict[tuple[int, int], bytes] = {}
         for node in self.nodes.values():
             for group, backend in node.backends():

@@ -45,7 +45,7 @@ class SparkCluster:
 
     @property
     def conf(self) -> dict[str, str]:
-        """Settings with which an application gets one executor on each worker."""
+        """Return settings that give an application one executor on each worker."""
         return {
             "spark.executor.memory": EXECUTOR_MEMORY,
             "spark.executor.cores": "1",
@@ -56,7 +56,6 @@ class SparkCluster:
         return self.family.members(EXECUTOR)
 
     def logs(self) -> str:
-        """The end of every log, for messages of failing tests."""
         return log_tails(self.directory)
 
 

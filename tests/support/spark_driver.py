@@ -46,7 +46,7 @@ def started(start: Callable[[], Any]) -> Any:
 
 
 def run_range(spark: SparkSession, plan: Plan) -> dict[str, Any]:
-    """No data source: proves that executors run, and tells on how many, and by which Java."""
+    """Show without a data source that executors run, and report their number and Java."""
     from pyspark.sql.functions import udf
 
     def where(row: int) -> str:
@@ -67,7 +67,7 @@ def run_batch(spark: SparkSession, plan: Plan) -> dict[str, Any]:
 
 
 def run_stream(spark: SparkSession, plan: Plan) -> dict[str, Any]:
-    """``spark.readStream`` to Parquet, to copies of each batch, or back to the broker."""
+    """Read ``spark.readStream`` to Parquet, to copies of each batch, or back to the broker."""
     frame = spark.readStream.format("amqp10").options(**plan["source"]).load()
     if "slow_ms" in plan:
         frame = slowed(frame, int(plan["slow_ms"]), plan["marks"])
@@ -85,7 +85,7 @@ def run_stream(spark: SparkSession, plan: Plan) -> dict[str, Any]:
 
 
 def copying(folder: Path, stop_in: int | None) -> Callable[[DataFrame, int], None]:
-    """A sink that keeps each attempt at each batch: ``folder/BATCH/ATTEMPT``, rows in the order they came."""
+    """Keep each attempt at each batch as ``folder/BATCH/ATTEMPT``, rows in order of arrival."""
 
     def copy(frame: DataFrame, batch: int) -> None:
         place = folder / str(batch)
@@ -99,7 +99,7 @@ def copying(folder: Path, stop_in: int | None) -> Callable[[DataFrame, int], Non
 
 
 def slowed(frame: DataFrame, delay_ms: int, marks: str) -> DataFrame:
-    """The same rows through Python workers that take their time, to be killed in."""
+    """Pass the rows through slow Python workers, which a test can kill."""
 
     def wait(batches: Any) -> Any:
         import os
@@ -124,7 +124,7 @@ RUNS: Mapping[str, Callable[[SparkSession, Plan], dict[str, Any]]] = {
 
 
 def run(spark: SparkSession, plan: Plan, note: Path) -> None:
-    """Run one query, and again if it fails and the plan says so; note how it ended."""
+    """Run one query, and retry it if the plan says so; record its outcome."""
     for attempt in range(1, int(plan.get("attempts", 1)) + 1):
         try:
             outcome = {"outcome": "ended", **RUNS[plan["run"]](spark, plan)}

@@ -33,7 +33,7 @@ it fails.
 
 
 def stream_query(source: Mapping[str, Any], place: Path, **more: Any) -> Query:
-    """A streaming query that ends when it has read all: into ``place/sink``, unless `more` says otherwise."""
+    """Return a streaming query that ends after reading all, into ``place/sink`` by default."""
     places = {"checkpoint": place / "checkpoint", "sink": place / "sink"}
     options = {name: str(value) for name, value in source.items()}
     return {"run": "stream", "source": options, "trigger": {"availableNow": True}, **places, **more}
@@ -59,12 +59,12 @@ class DriverProcess:
     # --- killing ----------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """SIGKILL to all of it at once, as if the machine had stopped."""
+        """SIGKILL all its processes at once, as if the machine had stopped."""
         self.family.kill()
         self.process.wait()
 
     def kill_worker(self, query: str, of: Family | None = None) -> None:
-        """SIGKILL to the Python process that runs a task of a query that has ``slow_ms``, in its middle."""
+        """SIGKILL the Python process in the middle of a task of a query with ``slow_ms``."""
         marks = self.directory / "marks" / query
         members = of or self.family
         self.wait_for(
@@ -75,12 +75,12 @@ class DriverProcess:
     # --- waiting ----------------------------------------------------------------------------------
 
     def outcome(self, query: str) -> dict[str, Any]:
-        """Wait for the end of a query, and return what is noted of it."""
+        """Wait for the end of a query, and return its recorded outcome."""
         outcome: dict[str, Any] = json.loads(self._wait_for_note(query).read_text())
         return outcome
 
     def rows(self, query: str) -> int:
-        """Wait for an end without failure; how many rows were read in this start of it."""
+        """Wait for a successful end; return how many rows this start read."""
         outcome = self.outcome(query)
         assert outcome["outcome"] == "ended", f"{query}: {outcome.get('error')}\n{self.logs()}"
         return int(outcome["rows"])
@@ -101,7 +101,7 @@ class DriverProcess:
         return wait_until(holds, what, timeout_s=RUN_S, explain=self.logs)
 
     def wait_for_batches(self, checkpoint: Path, number: int) -> None:
-        """Wait until so many batches of the checkpoint are committed."""
+        """Wait until this many batches of the checkpoint are committed."""
         self.wait_for(lambda: batches(checkpoint) >= number, f"{number} batches in {checkpoint}")
 
     def wait_ended(self) -> None:
@@ -121,13 +121,11 @@ class DriverProcess:
         return folder / name
 
     def logs(self) -> str:
-        """The end of what it wrote, for messages of failing tests."""
         text = (self.directory / "log").read_text(errors="replace")
         return f"--- log of the driver\n{text[-_LOG_TAIL_CHARS:]}"
 
 
 def batches(checkpoint: Path) -> int:
-    """How many batches of a streaming query are committed."""
     folder = checkpoint / "commits"
     return sum(1 for path in folder.iterdir() if path.name.isdigit()) if folder.is_dir() else 0
 
@@ -141,7 +139,7 @@ def spark_driver(
     conf: Mapping[str, str] | None = None,
     java_home: Path | None = None,
 ) -> Iterator[DriverProcess]:
-    """Start a driver; all of it is ended behind the block."""
+    """Start a driver; all its processes are ended after the block."""
     scratch = directory / "tmp"
     for folder in (scratch, directory / "outcomes", *(directory / "marks" / name for name in queries)):
         folder.mkdir(parents=True)

@@ -29,12 +29,12 @@ def message_id(number: int) -> str:
 
 
 def body(number: int) -> bytes:
-    """The body of message N; sizes differ, so that batches do not end at the same bytes each time."""
+    """Return the body of message N; sizes differ, so that batches end at different bytes."""
     return b"%d " % number * (1 + number % 7)
 
 
 def publish(broker: BrokerProcess, name: str, count: int, *, first: int = 0) -> None:
-    """Publish messages N = first, ... durable, and wait until each is accepted."""
+    """Publish durable messages N = first, ... and wait until each is accepted."""
     client = ProtonClient(broker.port)
     try:
         sender = client.sender(f"/queues/{name}")
@@ -51,7 +51,6 @@ def publish(broker: BrokerProcess, name: str, count: int, *, first: int = 0) -> 
 
 
 def declare(broker: BrokerProcess, name: str, kind: str, **arguments: object) -> None:
-    """Declare a queue of a type with ``amqp10broker queue declare``."""
     options = [word for key, value in arguments.items() for word in ("--argument", f"{key}={value}")]
     done = broker.run_command("queue", "declare", name, "--type", kind, *options)
     assert done.returncode == 0, done.stderr
@@ -100,7 +99,7 @@ def tally(frame: DataFrame, count: int, *, offsets: bool) -> Tally:
 
 
 def tally_rows(rows: Iterable[Sequence[Any]], count: int) -> Tally:
-    """The same for rows of (message-id, body) or (message-id, body, offset)."""
+    """Tally rows of (message-id, body) or (message-id, body, offset)."""
     seen: Counter[int] = Counter()
     strange = []
     for row in rows:
@@ -122,7 +121,7 @@ def tally_rows(rows: Iterable[Sequence[Any]], count: int) -> Tally:
 
 
 def read_copies(folder: Path, *columns: str) -> list[list[list[tuple[Any, ...]]]]:
-    """What `spark_driver` has copied: for each batch each attempt at it, as rows in the order they came."""
+    """Return what `spark_driver` copied: each attempt at each batch, as rows in order of arrival."""
     return [
         [_rows(folder / str(batch) / str(attempt), columns) for attempt in range(_count(folder / str(batch)))]
         for batch in range(_count(folder))

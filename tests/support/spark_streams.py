@@ -23,7 +23,7 @@ def client_of(broker: BrokerProcess) -> Client:
 
 
 def declare(broker: BrokerProcess, name: str, **arguments: Any) -> None:
-    """Declare a stream; arguments with _ for -, and without the x."""
+    """Declare a stream; argument names have _ in place of -, and no x."""
     given = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
     with client_of(broker) as client:
         status, body = Management(client).ask(
@@ -47,7 +47,7 @@ def fill(broker: BrokerProcess, name: str, count: int, first: int = 0) -> None:
 
 
 def rows(reader: Any, partitions: Iterable[Any]) -> list[Mapping[str, Any]]:
-    """What the tasks of these partitions give, each with a pickled copy of the reader, in order."""
+    """Return the rows of these partitions' tasks, each with a pickled copy of the reader, in order."""
     found: list[Mapping[str, Any]] = []
     for partition in partitions:
         copy, piece = pickle.loads(pickle.dumps((reader, partition)))

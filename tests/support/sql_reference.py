@@ -29,7 +29,7 @@ UNKNOWN = None
 
 
 def interpret(node: Expression, values: dict[MessageField, Any], now_ms: int) -> Any:
-    """The value of an expression: True, False, None for unknown and null, or another value."""
+    """Return an expression's value: True, False, None for unknown and null, or another."""
 
     def of(inner: Expression) -> Any:
         return interpret(inner, values, now_ms)
@@ -123,7 +123,7 @@ def arithmetic(operator: str, left: Any, right: Any) -> Any:
 
 
 def like(text: str, pattern: str, escape: str | None) -> bool:
-    """Whether a text matches a pattern: a table of which beginnings match."""
+    """Match a text and a pattern with a table of the prefixes that match."""
     places = [True] + [False] * len(text)
     at = 0
     while at < len(pattern):
@@ -149,7 +149,7 @@ _SECTIONS = {Section.HEADER: "h", Section.PROPERTIES: "p", Section.APPLICATION_P
 
 
 def show(node: Expression) -> str:
-    """An expression as text that parses to it again."""
+    """Return an expression as text that parses to it again."""
     if isinstance(node, Literal):
         return _literal(node.value)
     if isinstance(node, Identifier):

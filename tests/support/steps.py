@@ -9,7 +9,7 @@ from typing import Any
 
 
 def steps_of(call: Callable[[], object]) -> int:
-    """Instructions that the interpreter executes in a call, and in whatever Python it calls."""
+    """Count the instructions that the interpreter executes in a call, and in Python that it calls."""
     count = 0
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:

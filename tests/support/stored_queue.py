@@ -69,7 +69,7 @@ class StoredQueue:
     # --- the life of the queue ----------------------------------------------------------------------
 
     def recover(self, *, look: bool = True) -> None:
-        """Open what is on the disk, and compare with what was promised."""
+        """Open the queue from the disk, and compare it with what was promised."""
         self.inventory = inventory_on(self.disk)
         part = self.inventory.part("journal")
         self.journal = Journal(self.disk, FOLDER, part, file_bytes_max=FILE_BYTES)
@@ -88,7 +88,7 @@ class StoredQueue:
             self._compare([number for _, number in self._look()])
 
     def _look(self) -> list[tuple[int, int]]:
-        """All messages, in order, by a consumer that gives them back."""
+        """Return all messages in order, by a consumer that requeues them."""
         consumer = HERE.consumer()
         self.queue.apply(Subscribe(consumer, False), 0)
         self.queue.apply(Credit(consumer, 0, ALL, True, 0), 0)
@@ -184,7 +184,7 @@ class StoredQueue:
         self._take()
 
     def clean(self, meanwhile: Callable[[], None] = lambda: None) -> bool:
-        """As in `runtime/journal/journal_task.py`; whether there was anything to clean."""
+        """Clean as `runtime/journal/journal_task.py` does; return whether there was anything to clean."""
         file = self.journal.to_clean()
         if file is None:
             return False
@@ -194,7 +194,7 @@ class StoredQueue:
         return True
 
     def _take(self) -> list[tuple[int, int]]:
-        """Effects: notes what is confirmed; keys and numbers of what is delivered."""
+        """Record the confirms among effects; return keys and numbers of deliveries."""
         got: list[tuple[int, int]] = []
         for effects in self.queue.take_effects().values():
             for effect in effects:
@@ -211,7 +211,7 @@ class StoredQueue:
 
 
 def shorten_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let backlogs be paged out, and records be cut, after some messages instead of thousands."""
+    """Page backlogs out, and cut records, after a few messages instead of thousands."""
     for module in (backlog, classic_store):
         monkeypatch.setattr(module, "PAGE_MESSAGES_MAX", 5)
     monkeypatch.setattr(backlog, "HEAD_MESSAGES_MAX", 7)
@@ -240,7 +240,7 @@ def number_of(message: Message) -> int:
 
 
 def walk(kept: StoredQueue, rng: random.Random, steps: int) -> None:
-    """Some random deeds; the queue grows, or is nearly empty most of the time."""
+    """Run random operations; the queue grows, or is nearly empty most of the time."""
     busy = rng.random() < 0.5
 
     def act() -> None:

@@ -62,7 +62,7 @@ descriptors = integers(t10.ULong) | symbols
 
 @st.composite
 def arrays(draw: st.DrawFn) -> t10.Array:
-    """Arrays of scalars, empty ones of every constructor, described ones, and arrays of arrays."""
+    """Generate arrays of scalars, described values and arrays, and empty arrays of every constructor."""
     flat = st.one_of([st.lists(kind, min_size=1, max_size=4).map(array_of) for kind in by_type])
     codes = [0x40, 0x52, 0x56, 0x70, 0x72, 0x98, 0xA0, 0xA1, 0xA3, 0xB1, 0xC0, 0xD1, 0xF0]
     empty = st.sampled_from(codes).map(t10.Array)
@@ -74,7 +74,7 @@ def arrays(draw: st.DrawFn) -> t10.Array:
 
 
 def maps(values: st.SearchStrategy[Any]) -> st.SearchStrategy[t10.Map]:
-    """Maps with any keys that differ on the wire; most of them decode to a dict."""
+    """Generate maps whose keys differ on the wire; most of them decode to a dict."""
     keys = scalars | st.lists(scalars, max_size=2)
     pairs = st.lists(st.tuples(keys, values), max_size=4, unique_by=lambda pair: encode(pair[0]))
     return pairs.map(lambda found: t10.Map(tuple(found)))
@@ -99,7 +99,7 @@ values: st.SearchStrategy[Any] = _values()
 
 
 def typed(value: Any) -> Any:
-    """A form that is equal for equal AMQP values only: numbers carry their type, NaN equals itself."""
+    """Return a form that is equal only for equal AMQP values: numbers have their type, NaN equals NaN."""
     if isinstance(value, (list, tuple)):
         return ("list", [typed(item) for item in value])
     if isinstance(value, (dict, t10.Map)):

@@ -41,12 +41,12 @@ def number_of(message: Message) -> int:
 
 
 def offset_of(message: Message) -> int:
-    """The offset that a delivery says it has: the last eight bytes of its head."""
+    """Return a delivery's offset: the last eight bytes of its head."""
     return int.from_bytes(message[0][-8:], "big")
 
 
 def make_room(log: StreamLog, sync: Callable[[int], None] = lambda fd: None) -> None:
-    """Have room for a chunk; what must be durable first is synced as the caller says."""
+    """Make room for a chunk; `sync` is called for the files that must be durable first."""
     fds = log.prepare_room()
     for fd in fds:
         sync(fd)
@@ -79,7 +79,7 @@ class Bench:
         self._writing: int | None = None
 
     def do(self, *commands: Command) -> list[Effect]:
-        """Commands of one wake, and the wakes that follow from them; their effects."""
+        """Run commands in one wake, and the wakes that follow; return the effects."""
         for command in commands:
             self.queue.apply(command, self.now_ms)
         self._end_wake()
@@ -100,7 +100,7 @@ class Bench:
         self.effects += chain.from_iterable(self.queue.take_effects().values())
 
     def commit(self) -> None:
-        """The disk has done what it was asked for."""
+        """Complete the disk operations that were requested."""
         writing, self._writing = self._writing, None
         self.log.commit(writing)
         self.queue.commit(self.now_ms)
@@ -116,7 +116,7 @@ class Bench:
     # --- shorthands -------------------------------------------------------------------------------
 
     def publishing(self, count: int, messages: Iterable[Message] | None = None) -> Publish:
-        """A publish of so many numbered messages, the numbers going on from the last publish."""
+        """Return a publish of this many messages, numbered on from the last publish."""
         numbers = range(self._published, self._published + count)
         self._published += count
         return Publish(self.publisher, numbers, list(messages or map(text, numbers)), False)
@@ -166,7 +166,7 @@ class Reader:
         self.listen(bench.do(command))
 
     def listen(self, effects: Iterable[Effect]) -> list[tuple[int, Message]]:
-        """Take what is for this consumer; what was delivered comes out."""
+        """Handle this consumer's effects; return the deliveries."""
         fresh: list[tuple[int, Message]] = []
         for effect in effects:
             if isinstance(effect, Deliver) and effect.consumer == self.ref and effect.epoch == self.epoch:
@@ -186,7 +186,7 @@ class Reader:
         return [offset for offset, _ in fresh]
 
     def give_back(self, count: int) -> list[Effect]:
-        """The last deliveries were not sent to the client."""
+        """Return the last deliveries, which were not sent to the client."""
         kept = len(self.taken) - count
         back, self.taken = self.taken[kept:], self.taken[:kept]
         self.delivery_count -= count

@@ -72,7 +72,7 @@ class Plant:
 
 
 def write(folder: Path, plants: Sequence[Plant], seed: int = 1) -> int:
-    """Write the rows and events of all runs; return how many events there are."""
+    """Write the rows and events of all runs; return the number of events."""
     return sum(_write_run(folder, plant, seed + number) for number, plant in enumerate(plants))
 
 
@@ -87,7 +87,7 @@ def sweep(
     seed: int = 1,
     rate_limit_per_s: float | None = None,
 ) -> list[Plant]:
-    """Runs of a sweep: throughput rises with each setting up to its knee and is flat beyond."""
+    """Return runs of a sweep: throughput rises with each setting up to its knee and is flat beyond."""
     random = np.random.default_rng(seed)
     plants = []
     for number, cell in enumerate(product(sizes, windows, credits, range(repetitions))):
@@ -118,7 +118,7 @@ def sweep(
 
 
 def two_senders(*, repetitions: int = 3, events: int = 20_000) -> list[Plant]:
-    """Runs with a fast and a slow stream, as the benchmark of that name."""
+    """Return runs with a fast and a slow stream, as in the benchmark of that name."""
     plants = []
     for repetition in range(repetitions):
         run = _run(
@@ -146,7 +146,7 @@ def two_senders(*, repetitions: int = 3, events: int = 20_000) -> list[Plant]:
 
 
 def _run(run_id: str, number: int, **values: Any) -> RunRecord:
-    """The row of a run of nine seconds, the first of which begins at `BEGAN_NS`."""
+    """Return the row of a run of nine seconds, the first of which begins at `BEGAN_NS`."""
     began = BEGAN_NS + number * 20 * _NS
     return RunRecord(
         run_id=run_id,
@@ -163,7 +163,7 @@ def _run(run_id: str, number: int, **values: Any) -> RunRecord:
 
 
 def _swept(rate: float, credit: int, window: int, reach: Sequence[float]) -> Stream:
-    """Little's law: what is under way, through the rate, is how long it takes."""
+    """Little's law gives the latency: messages under way, divided by the rate."""
     under_way = min(credit, window) / 2
     withheld, closed = (1 - reach[0]) * 0.8, (1 - reach[1]) * 0.8
     return Stream(
@@ -271,11 +271,11 @@ class _Maker:
         self._kinds: list[dict[str, Any]] = []
 
     def add(self, kind: EventKind, **values: Any) -> None:
-        """One event of a kind in each tick; a value is one number or one a tick."""
+        """Add one event of a kind to each tick; a value is one number or one per tick."""
         self._kinds.append({"kind": int(kind), "ts_ns": self._ts_ns, **values})
 
     def around(self, share: float, most: int) -> Any:
-        """Numbers from 0 to `most` whose mean is about the share of it."""
+        """Return numbers from 0 to `most` whose mean is about that share of it."""
         return self.random.binomial(most, min(max(share, 0.0), 1.0), self.ticks)
 
     def latencies(self, latency: Latency) -> Any:
@@ -283,7 +283,7 @@ class _Maker:
         return drawn.astype(np.int64)
 
     def reasons(self, shares: dict[int, float]) -> Any:
-        """One a tick, as often as the shares say."""
+        """Return one reason per tick in the shares' ratio."""
         values = [int(NO_REASON), *(int(reason) for reason in shares)]
         odds = [max(0.0, 1 - sum(shares.values())), *shares.values()]
         return self.random.choice(values, self.ticks, p=np.array(odds) / sum(odds))

@@ -69,7 +69,7 @@ class MemoryLog:
             self._waiting.popleft()[1]()
 
     def lose_power(self, random_source: random.Random) -> None:
-        """Some of what was not synced is lost, from a change on."""
+        """Lose part of what was not synced, from some change on."""
         for _ in range(random_source.randrange(len(self._changes) + 1)):
             _, puts, forgets = self._changes.popleft()
             self._do(self._durable, puts, forgets)
@@ -159,7 +159,7 @@ class Node:
         return other is self or (other.up and frozenset((self.number, number)) not in self.world.cut)
 
     def stop(self) -> None:
-        """Killed, and what was not synced may be lost."""
+        """Kill a node; what was not synced may be lost."""
         self.up = False
         self.open.clear()
         self.log.lose_power(self.world.random_source)
@@ -197,7 +197,7 @@ class Node:
     # --- what is asked ------------------------------------------------------------------------------
 
     def ask(self, request: CatalogRequest[Any]) -> RequestRef:
-        """As a front end requests; the answer is in `heard` when it has come."""
+        """Request as a front end does; the answer arrives in `heard`."""
         self.requests += 1
         ref = RequestRef(PeerId(self.number, self.incarnation, 1), self.requests)
         try:
@@ -322,19 +322,19 @@ class Cluster:
     # --- what happens ---------------------------------------------------------------------------------
 
     def send(self, sender: Node, to: int, deliver: Callable[[Node], None]) -> None:
-        """A message is on its way, if there is one."""
+        """Put a message in flight if the peer is reachable."""
         if sender._reaches(to):
             self.network.append((sender.number, to, deliver))
 
     def deliver(self, at: int = 0) -> None:
-        """One of the messages arrives, or is lost with its connection."""
+        """Deliver one message, or lose it with its connection."""
         sender, to, deliver = self.network.pop(at)
         node = self.nodes[to - 1]
         if node.up and self.nodes[sender - 1].up and frozenset((sender, to)) not in self.cut:
             deliver(node)
 
     def reachable(self, node: Node) -> None:
-        """A node is heard again by all that are not cut off from it."""
+        """Make a node reachable for all that are not cut off from it."""
         self._notifications(node)
 
     def _notifications(self, node: Node) -> None:
@@ -433,7 +433,7 @@ class Cluster:
         raise AssertionError(f"{request} is never decided")
 
     def check_same(self) -> None:
-        """All nodes that are up have the same, and all of it."""
+        """All running nodes have equal and complete state."""
         up = [node for node in self.nodes if node.up]
         for node in up:
             assert node.system.applied == up[0].system.applied

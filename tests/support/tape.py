@@ -60,7 +60,7 @@ class Tape:
         ]
 
     def findings(self) -> list[Finding]:
-        """What a lint of it says, at its time."""
+        """Return what a lint reports, at its time."""
         return findings(self)
 
     def rules(self) -> set[str]:
@@ -75,7 +75,7 @@ def findings(*tapes: Tape) -> list[Finding]:
 
 
 def write_tape(path: Path, *tapes: Tape) -> None:
-    """A file of recorded frames, as `serve --record-frames` writes it."""
+    """Write a file of recorded frames, as `serve --record-frames` does."""
     lines = [records.first_line()]
     for record in (each for tape in tapes for each in tape.records):
         match record:

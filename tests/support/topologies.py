@@ -20,7 +20,7 @@ class NoHost:
 def declare_exchange(
     topology: Topology, name: str, type: str = "direct", **settings: Any
 ) -> tuple[Exchange, bool]:
-    """Plan an exchange and make it; returns it, and whether it was made now."""
+    """Plan an exchange and make it; return it, and whether it is new."""
     planned = topology.plan_exchange(ExchangeSpec(name, type, **settings))
     if planned is not None:
         topology.put_exchange(planned)
@@ -28,12 +28,12 @@ def declare_exchange(
 
 
 def delete_exchange(topology: Topology, name: str, *, if_unused: bool = False) -> bool:
-    """Plan what goes with an exchange, and delete that; returns whether it was there."""
+    """Plan the deletion of an exchange and run it; return whether it existed."""
     return _drop(topology, topology.plan_delete_exchange(name, if_unused=if_unused))
 
 
 def bind(topology: Topology, binding: Binding) -> bool:
-    """Plan a binding and make it; returns whether it is new."""
+    """Plan a binding and make it; return whether it is new."""
     new = topology.plan_bind(binding)
     if new:
         topology.put_binding(binding)
@@ -41,12 +41,12 @@ def bind(topology: Topology, binding: Binding) -> bool:
 
 
 def unbind(topology: Topology, binding: Binding) -> bool:
-    """Plan what goes with a binding, and delete that; returns whether it was there."""
+    """Plan the removal of a binding and run it; return whether it existed."""
     return _drop(topology, topology.plan_unbind(binding))
 
 
 def remove_queue(topology: Topology, name: str) -> None:
-    """Plan what goes with a queue that is deleted, and delete that."""
+    """Plan a queue's deletion with its bindings, and run it."""
     _drop(topology, topology.plan_queues_gone([name]))
 
 
@@ -88,7 +88,6 @@ class Small:
         key: str = "",
         arguments: Mapping[str, object] | None = None,
     ) -> Binding:
-        """Bind a queue (by name) or anything else; the binding must be new."""
         binding = self.binding(source, destination, key, arguments)
         assert bind(self.topology, binding)
         return binding

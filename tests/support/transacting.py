@@ -59,13 +59,12 @@ class Session:
         return state.txn_id
 
     async def refused(self, body: amqp10.Declare | amqp10.Discharge, **fields: Any) -> Any:
-        """The error with which it is rejected."""
+        """Return the error with which it is rejected."""
         state = await self.ask(body, **fields)
         assert isinstance(state, amqp10.Rejected)
         return state.error
 
     async def decide(self, txn_id: bytes, number: int, outcome: Any = ACCEPTED, **fields: Any) -> None:
-        """Decide on a delivery, in a transaction."""
         state = amqp10.TransactionalState(txn_id=txn_id, outcome=outcome)
         await self.client.send(disposition(number, state=state, **fields))
 
@@ -81,7 +80,7 @@ class Session:
         return answer.state
 
     async def consume(self, queue: str, count: int, handle: int = 9) -> list[int]:
-        """Delivery-ids of messages that are consumed and not settled."""
+        """Return delivery-ids of unsettled consumed messages."""
         source = amqp10.Source(
             address=f"/queues/{queue}", default_outcome=amqp10.Modified(delivery_failed=True)
         )
@@ -91,7 +90,7 @@ class Session:
 
 
 async def start(broker: Broker, *queues: str, **fields: Any) -> Session:
-    """A client with its links; fields are those of its open."""
+    """Start a client with its links; the fields are those of its open."""
     session = Session(await connect(broker).open(**fields))
     await session.client.call(amqp10.Flow, control())
     for queue in queues or LINKS:
@@ -107,7 +106,7 @@ async def declare_queues(broker: Broker, *more: str) -> None:
 
 @asynccontextmanager
 async def transacting(*queues: str, **settings: Any) -> AsyncIterator[tuple[Broker, Session]]:
-    """A broker with the queues, and a client with links to all of them, or to some."""
+    """Give a broker with the queues, and a client with links to all of them, or to some."""
     async with running_broker(**settings) as broker:
         await declare_queues(broker)
         yield broker, await start(broker, *queues)

@@ -26,7 +26,7 @@ PATIENCE_S = 400.0
 
 
 def quiet_config(**settings: Any) -> Config:
-    """A broker that binds any port, has no admin socket and never times a client out."""
+    """Return a configuration with any port, no admin socket and no client time-outs."""
     given: dict[str, Any] = {
         "port": 0,
         "tls_port": 0,
@@ -131,7 +131,7 @@ class PipeTransport(PlainPipeStream, SocketTransport):
 
 
 def pipe_pair(capacity_bytes: int, *, direct: bool = False) -> tuple[PlainPipeStream, Any]:
-    """A client's and a broker's stream, joined by pipes of a capacity."""
+    """Return a client's and a broker's stream, joined by pipes of this capacity."""
     up, down = BoundedPipe(capacity_bytes), BoundedPipe(capacity_bytes)
     kind = PipeTransport if direct else PlainPipeStream
     return PlainPipeStream(down, up), kind(up, down)
@@ -151,7 +151,7 @@ class MemoryClient(ABC):
 
     @property
     def task(self) -> Any:
-        """The broker's object for this connection, None when it is over."""
+        """Return the broker's object for this connection, or None after its end."""
         return next((each for each in self.broker.connections.values() if each.peer == self.peer), None)
 
     @abstractmethod
@@ -167,13 +167,13 @@ class MemoryClient(ABC):
         return bytes(await self.stream.receive_some(65_536))
 
     async def next(self, *, heartbeats: bool = False) -> Any:
-        """What comes next. Fails when nothing comes, and at the end of the stream."""
+        """Return the next frame; fail when none arrives, or at the end of the stream."""
         got = await self.next_or_end(heartbeats=heartbeats)
         assert got is not None, "the broker closed the socket"
         return got
 
     async def next_or_end(self, *, heartbeats: bool = False) -> Any:
-        """What comes next, or None at the end of the stream."""
+        """Return the next frame, or None at the end of the stream."""
         with trio.fail_after(PATIENCE_S):
             while True:
                 while self.waiting:
@@ -187,7 +187,7 @@ class MemoryClient(ABC):
                 self.waiting.extend(self.read(data))
 
     async def idle(self, seconds: float | None = None, *, heartbeats: bool = False) -> list[Any]:
-        """All that comes until nothing has for so many virtual seconds."""
+        """Return all frames until none has arrived for this many virtual seconds."""
         taken: list[Any] = []
         while True:
             with trio.move_on_after(self.IDLE_S if seconds is None else seconds) as limit:
@@ -199,14 +199,14 @@ class MemoryClient(ABC):
                 return taken
 
     async def rest(self) -> list[Any]:
-        """All that comes until the broker closes the socket."""
+        """Return all frames until the broker closes the socket."""
         taken: list[Any] = []
         while (got := await self.next_or_end()) is not None:
             taken.append(got)
         return taken
 
     async def submit(self, *parts: Any) -> None:
-        """Send, and wait until the broker has done all that it does then."""
+        """Send, and wait until the broker has completed all the work that follows."""
         await self.send(*parts)
         await settle_down()
 
@@ -214,7 +214,7 @@ class MemoryClient(ABC):
         await self.stream.aclose()
 
     async def lose(self) -> None:
-        """Vanish, and wait until the broker has done all that it does then."""
+        """Lose the connection, and wait until the broker has handled the loss."""
         await self.vanish()
         await settle_down()
 
@@ -236,26 +236,23 @@ class Client(MemoryClient):
         await self.stream.send_all(b"".join(frames))
 
     async def expect(self, kind: type[T], *, channel: int | None = None) -> T:
-        """The next frame, which must be of this kind."""
         got = await self.next()
         assert type(got.body) is kind, f"expected {kind.__name__}, got {got}"
         assert channel is None or got.channel == channel
         return got.body  # type: ignore[no-any-return]
 
     async def until(self, kind: type[T]) -> T:
-        """Skip frames up to the next of this kind."""
         while True:
             got = await self.next()
             if type(got.body) is kind:
                 return got.body  # type: ignore[no-any-return]
 
     async def call(self, kind: type[T], *frames: bytes) -> T:
-        """Send, and skip frames up to the next of this kind."""
         await self.send(*frames)
         return await self.until(kind)
 
     async def take(self, kind: type, count: int) -> list[Got]:
-        """The next `count` frames of a kind, others skipped."""
+        """Return the next `count` frames of a kind; others are skipped."""
         taken: list[Got] = []
         while len(taken) < count:
             got = await self.next()
@@ -264,7 +261,7 @@ class Client(MemoryClient):
         return taken
 
     async def open(self, *, channels: int = 1, **fields: Any) -> Client:
-        """Log in, open, begin sessions on channels 0 .. `channels` - 1."""
+        """Log in, open, and begin sessions on channels 0 .. `channels` - 1."""
         assert (await self.call(SaslOutcome, login())).code == 0
         await self.send(open_frame(**fields), *[begin(channel) for channel in range(channels)])
         kinds = sorted([type((await self.next()).body).__name__ for _ in range(1 + channels)])
@@ -278,7 +275,7 @@ _names = iter(range(1, 1_000_000))
 def connect(
     broker: Broker, *, pair: Callable[[], tuple[Any, Any]] = memory_stream_pair, peer: str | None = None
 ) -> Client:
-    """A new connection to a broker, over memory; with `peer` several come from the same address."""
+    """Connect to a broker over memory; with `peer` several connections share an address."""
     ours, theirs = pair()
     peer = peer or f"client-{next(_names)}"
     broker.serve(theirs, peer=peer)
@@ -288,7 +285,7 @@ def connect(
 async def eventually(
     condition: Callable[[], object], *, timeout_s: float = 20.0, every_s: float = 0.001
 ) -> None:
-    """Wait for what nobody tells of: another thread, or the other end of a real socket."""
+    """Poll for a change without a notice, as in another thread or at a real socket's peer."""
     with trio.fail_after(timeout_s):
         while True:
             if condition():

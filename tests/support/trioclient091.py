@@ -64,7 +64,6 @@ class Client091(MemoryClient):
         await self.stream.send_all(data)
 
     async def send(self, channel: int, *parts: methods.Method | bytes) -> None:
-        """Methods and contents on a channel, in one write."""
         data = [part if isinstance(part, bytes) else content.method_frame(channel, part) for part in parts]
         await self.stream.send_all(b"".join(data))
 
@@ -72,14 +71,12 @@ class Client091(MemoryClient):
         await self.send(1, message(1, routing_key, body, exchange, **properties))
 
     async def expect(self, kind: type[M], *, channel: int | None = None) -> M:
-        """The next frame, which must be a method of this kind."""
         number, got = await self.next()
         assert isinstance(got, kind), f"expected {kind.__name__}, got {got}"
         assert channel is None or channel == number
         return got
 
     async def until(self, kind: type[M]) -> M:
-        """Skip up to the next method of this kind."""
         while True:
             _, got = await self.next()
             if isinstance(got, kind):

@@ -19,7 +19,7 @@ _thresholds: WeakKeyDictionary[MockClock, list[float]] = WeakKeyDictionary()
 
 @contextmanager
 def standing_still() -> Iterator[None]:
-    """The clock of this run does not jump meanwhile, if it is one that does."""
+    """Keep the clock of this run from jumping during the block, if it can jump."""
     clock = trio.lowlevel.current_clock()
     if not isinstance(clock, MockClock):
         yield
@@ -37,7 +37,7 @@ def standing_still() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def wait_for_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real disk takes real time: a jump meanwhile would bring time-outs that are minutes away."""
+    """A real disk takes real time; a jump of the clock would bring time-outs that are minutes away."""
     take_answer = Syncer._take_answer
 
     async def take_it_in_no_time(syncer: Syncer) -> None:

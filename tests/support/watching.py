@@ -46,18 +46,17 @@ class Seen:
         self.links.append(given)
 
     def take(self, *kinds: EventKind) -> list[Event]:
-        """Events since the last time, of these kinds; the others are dropped."""
+        """Return new events of these kinds since the last call; the others are dropped."""
         events, self.events = self.events, []
         return [event for event in events if not kinds or event.kind in kinds]
 
 
 def total(events: Iterable[Event], kind: EventKind, column: str = "n") -> int:
-    """The sum of a column over events of a kind."""
     return sum(getattr(event, column) for event in events if event.kind == kind)
 
 
 def reasons(events: Iterable[Event], kind: EventKind) -> dict[int, int]:
-    """Elapsed time by reason, in ns, over events of a kind."""
+    """Return elapsed time by reason, in ns, over events of a kind."""
     found: dict[int, int] = {}
     for event in events:
         if event.kind == kind:

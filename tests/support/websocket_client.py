@@ -69,7 +69,7 @@ class WebSocketStream:
         self.cut: Cut = whole
 
     async def shake_hands(self, request: bytes) -> None:
-        """Ask for it; the head of the answer is there when this returns."""
+        """Request the upgrade; the answer's head has arrived on return."""
         await self._stream.send_all(request)
         data = b""
         while b"\r\n\r\n" not in data:
@@ -90,7 +90,7 @@ class WebSocketStream:
         await self.send_raw(b"".join(self._engine.data_to_send()))
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """The bytes of the next messages; empty at the end."""
+        """Return the bytes of the next messages; empty at the end."""
         while True:
             data = b""
             for frame in self._engine.events_received():
@@ -121,7 +121,7 @@ class WebSocketStream:
 async def over_websocket(
     broker: Broker, *, pair: Callable[[], tuple[Any, Any]] = memory_stream_pair, request: bytes | None = None
 ) -> Client:
-    """A client over a WebSocket at the port of AMQP; its stream is a `WebSocketStream`."""
+    """Return a client over a WebSocket at the AMQP port; its stream is a `WebSocketStream`."""
     client = connect(broker, pair=pair)
     client.stream = WebSocketStream(client.stream)
     with trio.fail_after(60):

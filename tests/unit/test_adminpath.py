@@ -18,7 +18,7 @@ from amqp10broker.runtime.admin import path as adminpath
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The default directory, moved to a temporary place; not created yet."""
+    """Return the default directory, in a temporary place; it is not created yet."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     return tmp_path / f"amqp10broker-{os.getuid()}"

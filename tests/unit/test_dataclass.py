@@ -72,12 +72,10 @@ def with_hash() -> type:
 
 
 def both(make: Callable[[], type], options: dict[str, bool]) -> tuple[Any, Any]:
-    """The same class, decorated by us and by the standard library."""
     return dataclass(**options)(make()), dataclasses.dataclass(**options)(make())  # type: ignore[call-overload]
 
 
 def of(cls: type, *arguments: object, **named: object) -> Any:
-    """One of a class, whether or not its arguments need names."""
     names = list(inspect.signature(cls).parameters)
     return cls(**dict(zip(names, arguments, strict=False)), **named)
 
@@ -165,6 +163,6 @@ print(len(classes) > 400)
 
 
 def test_every_class_of_the_broker_can_be_compiled() -> None:
-    """What the standard library refuses while a class is made, it would refuse at the first use."""
+    """The compiled code would fail at the first use where the standard library fails at definition."""
     done = subprocess.run([sys.executable, "-c", COMPILE_ALL], capture_output=True, text=True, check=False)
     assert done.stdout == "True\n", done.stderr

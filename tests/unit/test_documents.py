@@ -38,12 +38,10 @@ def links(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_what_a_page_links_to_is_there(page: Path) -> None:
-    """A page that was moved or renamed takes its links with it."""
     assert [link for link in links(page) if not (page.parent / link).exists()] == []
 
 
 def paths() -> set[str]:
-    """Every way to write the path of a file of this repository, from a folder on or by its name alone."""
     files = [path for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*") if path.is_file()]
     files += [path for path in REPOSITORY.iterdir() if path.is_file()]
     parts = [path.relative_to(REPOSITORY).parts for path in files]
@@ -55,7 +53,6 @@ def named(text: str) -> set[str]:
 
 
 def test_files_named_in_backticks_are_there() -> None:
-    """In documents and in sources: a module that is renamed takes its name along."""
     there = paths()
     sources = [path for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*.py")]
     notes = REPOSITORY.glob("benchmarks/**/*.md")
@@ -69,7 +66,6 @@ def test_files_named_in_backticks_are_there() -> None:
 
 
 def test_the_page_of_versions_has_the_rows_of_the_table() -> None:
-    """A value that another version of the broker has is another line."""
     page = (REPOSITORY / "docs" / "differences-from-rabbitmq.md").read_text()
     words = {True: "yes", False: "no", None: "none", "": "this broker's"}
     for row in ROWS:
@@ -100,7 +96,7 @@ def default_of(setting: str) -> object:
 
 @pytest.mark.parametrize(("name", "value"), ROWS_LIMITS)
 def test_a_figure_is_that_of_the_code(name: str, value: int) -> None:
-    """A setting's default, or a constant where the page says that it is."""
+    """The figure is a setting's default, or a constant where the page names it."""
     if "." not in name:
         assert default_of(name) == value
         return
@@ -118,7 +114,6 @@ UNIT = ROOT / "docs" / "operating" / "amqp10broker.service"
 
 
 def test_the_unit_is_one_to_systemd(tmp_path: Path) -> None:
-    """With a program that is there in place of the broker's."""
     verify = shutil.which("systemd-analyze")
     if verify is None:
         pytest.skip("there is no systemd-analyze")

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.protocols.connection import (
-    AMQP_091_HEADER,
-    AMQP_10_HEADER,
-    SASL_HEADER,
-    Greeting,
-    WireProtocol,
-    answer,
-)
+from amqp10broker.protocols import connection
 
 SPOKEN = [
-    (b"AMQP\x03\x01\x00\x00", WireProtocol.AMQP_10),
-    (b"AMQP\x00\x01\x00\x00", WireProtocol.AMQP_10),
-    (b"AMQP\x00\x00\x09\x01", WireProtocol.AMQP_091),
-    (b"AMQP\x01\x01\x00\x09", WireProtocol.AMQP_091),
+    (b"AMQP\x03\x01\x00\x00", connection.WireProtocol.AMQP_10),
+    (b"AMQP\x00\x01\x00\x00", connection.WireProtocol.AMQP_10),
+    (b"AMQP\x00\x00\x09\x01", connection.WireProtocol.AMQP_091),
+    (b"AMQP\x01\x01\x00\x09", connection.WireProtocol.AMQP_091),
 ]
 OTHER_0_9 = [
     b"AMQP\x00\x00\x09\x00",
@@ -47,10 +40,9 @@ UNKNOWN = [
 ]
 
 
-def say(data: bytes, size: int) -> Greeting | None:
-    """What is decided when the bytes come in pieces of a size."""
+def say(data: bytes, size: int) -> connection.Greeting | None:
     for end in range(size, len(data) + size, size):
-        greeting = answer(data[:end])
+        greeting = connection.answer(data[:end])
         if greeting is not None:
             return greeting
     return None
@@ -59,29 +51,29 @@ def say(data: bytes, size: int) -> Greeting | None:
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 8, 64])
 @pytest.mark.parametrize(("header", "protocol"), SPOKEN)
 def test_headers_that_are_spoken_choose_the_protocol(
-    header: bytes, protocol: WireProtocol, size: int
+    header: bytes, protocol: connection.WireProtocol, size: int
 ) -> None:
-    """1.0 with and without SASL, 0-9-1, and 0-9 which is answered as 0-9-1, however the bytes are cut."""
-    assert say(header, size) == Greeting(protocol)
+    """They are 1.0 with and without SASL, 0-9-1, and 0-9 which is answered as 0-9-1, in any cut."""
+    assert say(header, size) == connection.Greeting(protocol)
 
 
 @pytest.mark.parametrize("size", [1, 3, 8])
 @pytest.mark.parametrize("header", UNKNOWN)
 def test_everything_else_is_told_sasl(header: bytes, size: int) -> None:
-    """AMQP 1.0, 2.2: older versions, other programs, and bytes that mean nothing."""
-    assert say(header, size) == Greeting(None, SASL_HEADER)
+    """It is AMQP 1.0, 2.2: this covers older versions, other programs, and meaningless bytes."""
+    assert say(header, size) == connection.Greeting(None, connection.SASL_HEADER)
 
 
 @pytest.mark.parametrize("header", [header for header, _ in SPOKEN] + OTHER_0_9 + UNKNOWN[:12])
 def test_nothing_is_decided_before_the_last_byte_of_a_header(header: bytes) -> None:
     """As long as a header can still become another, there is no answer."""
-    assert [answer(header[:end]) for end in range(8)] == [None] * 8
+    assert [connection.answer(header[:end]) for end in range(8)] == [None] * 8
 
 
 @pytest.mark.parametrize("start", [b"G", b"\x16", b"a", b"AMQQ", b"AM ", b"\x00"])
 def test_what_can_become_no_header_is_answered_at_once(start: bytes) -> None:
-    """An HTTP client that waits for us after its first line must not wait for the time-out."""
-    assert answer(start) == Greeting(None, SASL_HEADER)
+    """An HTTP client that waits after its first line must not wait for the time-out."""
+    assert connection.answer(start) == connection.Greeting(None, connection.SASL_HEADER)
 
 
 def test_the_last_byte_of_a_header_decides() -> None:
@@ -89,9 +81,12 @@ def test_the_last_byte_of_a_header_decides() -> None:
     for spoken, protocol in SPOKEN:
         for place in range(8):
             changed = bytes([*spoken[:place], spoken[place] ^ 0x40, *spoken[place + 1 :]])
-            greeting = answer(changed)
+            greeting = connection.answer(changed)
             assert greeting.protocol is None, changed
             # 0-9-1 with another minor version, or a bigger one, is the only near miss that hears of 0-9-1.
-            near = spoken == AMQP_091_HEADER and place in (6, 7)
-            assert greeting.reply == (AMQP_091_HEADER if near else SASL_HEADER), (changed, protocol)
-    assert AMQP_10_HEADER in [header for header, _ in SPOKEN]
+            near = spoken == connection.AMQP_091_HEADER and place in (6, 7)
+            assert greeting.reply == (connection.AMQP_091_HEADER if near else connection.SASL_HEADER), (
+                changed,
+                protocol,
+            )
+    assert connection.AMQP_10_HEADER in [header for header, _ in SPOKEN]

@@ -98,7 +98,7 @@ def test_modules_that_import_each_other_while_loading_are_found() -> None:
 
 
 def test_imports_for_types_alone_make_a_circle_too() -> None:
-    """A reader follows them as well: there was a circle of nineteen files."""
+    """A reader follows these imports too: there was a circle of nineteen files."""
     types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from amqp10broker.metadata.a import X"
     sources = {"metadata/a.py": "from amqp10broker.metadata import b", "metadata/b.py": types}
     assert "amqp10broker.metadata.a" in rules.module_cycles(sources)[0]

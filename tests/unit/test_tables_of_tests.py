@@ -48,13 +48,11 @@ def functions(path: Path) -> frozenset[str]:
 
 
 def absent(text: str) -> list[str]:
-    """Tests and scripts that a text names and that do not exist."""
     named = [f"{path}::{name}" for path, name in NAMED.findall(text) if name not in functions(TESTS / path)]
     return named + [path for path in SCRIPT.findall(text) if not (TESTS / path).exists()]
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of every row of every table, without heads."""
     lines = text.splitlines()
     return [
         [cell.strip() for cell in line.strip("| ").split(" | ")]
@@ -81,14 +79,14 @@ def test_every_case_of_rabbitmqs_suites_has_a_test_or_a_reason() -> None:
 
 
 def test_the_tests_that_the_generated_page_names_exist() -> None:
-    """Also those in the reasons, which are written by hand."""
+    """This includes the reasons, which are written by hand."""
     text = GENERATOR["render"]()
     assert len(NAMED.findall(text)) >= 1000
     assert absent(text) == []
 
 
 def test_every_feature_names_a_test_or_says_why_not() -> None:
-    """What is not applicable gives its reason; everything else is shown by a test."""
+    """A feature that is not applicable gives its reason; each of the others has a test."""
     features = rows(FEATURES.read_text())
     assert len(features) > 180
     for *_, shown in features:
@@ -102,7 +100,6 @@ def test_no_feature_stands_twice_in_its_table() -> None:
 
 
 def test_every_clause_names_its_tests() -> None:
-    """Of the specifications' sections, of what is beside them, and of the rules of flow control."""
     tables = SPECIFICATION.read_text().split("\nTheir prose names rules by letter:")
     clauses = rows(tables[0]) + rows(tables[1].partition("\n## ")[2])
     assert len(clauses) > 60
@@ -122,7 +119,7 @@ def test_a_row_of_the_map_names_a_file_once() -> None:
 
 
 def test_every_script_and_every_module_of_clauses_is_in_the_map() -> None:
-    """A script is named for its rule; a conformance module is of a section, or has cases of RabbitMQ."""
+    """A script is named for its rule; a conformance module is of a section, or has RabbitMQ's cases."""
     text = SPECIFICATION.read_text() + GENERATOR["render"]()
     rules = {f"`tests/scripts/{path.name[:3]}_*`" for path in TESTS.glob("scripts/*.txt")}
     assert len(rules) == 14
@@ -143,7 +140,6 @@ def test_every_rule_of_a_cluster_has_a_row_with_a_test_or_is_said_to_be_open() -
 
 @pytest.mark.parametrize(("letter", "page"), BEYOND)
 def test_every_rule_beyond_transfer_and_flow_has_a_row(letter: str, page: Path) -> None:
-    """With a test that shows it, or the reason why not."""
     found = [row for row in rows(page.read_text()) if re.fullmatch(rf"{letter}\d+", row[0])]
     assert found
     assert [rule for rule, *_ in found] == [f"{letter}{number}" for number in range(1, len(found) + 1)]
@@ -154,7 +150,7 @@ def test_every_rule_beyond_transfer_and_flow_has_a_row(letter: str, page: Path) 
 
 
 def test_every_path_of_the_http_api_has_its_row() -> None:
-    """With its methods, each with the tag that it needs unless that is management, and a test."""
+    """The row has the methods, a test, and each method's tag unless that is management."""
     said = {row[0].strip("`"): row[1] for row in rows(HTTP.read_text()) if row[0].startswith("`/")}
     shown = {row[0].strip("`"): row[1] for row in rows(HTTP_TESTS.read_text()) if row[0].startswith("`/")}
     assert all(map(NAMED.search, shown.values()))
@@ -168,7 +164,6 @@ def test_every_path_of_the_http_api_has_its_row() -> None:
 
 
 def test_no_path_of_the_http_api_is_there_twice() -> None:
-    """Neither in the router, where only the first would be heard, nor in the page."""
     for paths in (
         [route.pattern for route in ROUTES],
         [row[0] for row in rows(HTTP.read_text()) if row[0].startswith("`/")],

@@ -30,7 +30,6 @@ def heard(data: bytes) -> list[Frame]:
 
 
 def code_of(told: WebSocketLayer) -> int:
-    """The code of the close that it sends, which must be all that it says."""
     (frame,) = heard(told.take_output())
     assert frame.opcode is Opcode.CLOSE
     return int.from_bytes(frame.data[:2], "big")
@@ -48,7 +47,7 @@ def amqp091(size: int) -> bytes:
 def test_bytes_are_the_same_however_messages_fragments_and_reads_cut_them(
     parts: list[bytes], data: st.DataObject
 ) -> None:
-    """Pings between messages and inside of them change nothing, and the last one of a read is answered."""
+    """Pings between messages or inside of them change nothing; the last of a read is answered."""
     sent, pinged = b"", b""
     for part in parts:
         at = data.draw(st.integers(0, len(part)))

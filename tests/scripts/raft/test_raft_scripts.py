@@ -18,7 +18,7 @@ SCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_the_trace_is_the_one_in_the_script(path: Path) -> None:
-    """What members say, write and apply, and in which order, is that of the scenario."""
+    """The members' messages, writes and applied entries have the order of the scenario."""
     text = path.read_text(encoding="utf-8")
     actual = ScriptRunner(raft_modules()).run(text)
     if os.environ.get("REWRITE_SCRIPTS"):

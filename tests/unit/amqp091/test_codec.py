@@ -85,7 +85,7 @@ def test_a_plain_int_travels_in_32_bits_if_it_fits(value: int, letter: bytes) ->
     ids=repr,
 )
 def test_a_value_without_an_encoding_is_refused(value: Any) -> None:
-    """What no field type can hold raises EncodeError, and nothing else."""
+    """A value that no field type can hold raises EncodeError, and nothing else."""
     with pytest.raises(EncodeError):
         codec.encode_table({"k": value})
 
@@ -110,7 +110,7 @@ def test_an_integer_outside_its_width_cannot_be_made(kind: type, value: int) -> 
 
 @pytest.mark.parametrize("cut", range(5, len(codec.encode_table({"k": [{"a": 1.5}, "text"]}))))
 def test_a_table_cut_off_is_refused(cut: int) -> None:
-    """Whatever byte a table ends at too early, it is a decode error."""
+    """The reader raises DecodeError at whatever byte the table ends too early."""
     with pytest.raises(DecodeError):
         codec.decode_table(codec.encode_table({"k": [{"a": 1.5}, "text"]})[:cut], 0)
 
@@ -175,7 +175,7 @@ tables = st.dictionaries(st.text(max_size=20), values, max_size=6)
 @pytest.mark.rabbitmq("unit_amqp091_content_framing_SUITE", "table_codec")
 @given(tables)
 def test_every_table_comes_back(table: dict[str, Any]) -> None:
-    """What is written is read back, value and, written again, class."""
+    """The values are read back, and a second write gives the same classes."""
     data = codec.encode_table(table)
     back, end = codec.decode_table(data, 0)
     assert back == table
@@ -240,7 +240,6 @@ ALL = BasicProperties(
 
 @pytest.mark.parametrize("cut", range(len(encode_properties(ALL))))
 def test_properties_cut_off_are_refused(cut: int) -> None:
-    """Whatever byte they end at too early."""
     with pytest.raises(DecodeError):
         decode_properties(encode_properties(ALL)[:cut])
 
@@ -256,7 +255,7 @@ def test_properties_cut_off_are_refused(cut: int) -> None:
     ],
 )
 def test_malformed_properties_are_refused(data: bytes, text: str) -> None:
-    """Bytes left over, flags that mean nothing, and headers that are no table."""
+    """Bytes left over, undefined flags, and headers that are not a table are refused."""
     with pytest.raises(DecodeError, match=text):
         decode_properties(data)
 
@@ -365,7 +364,7 @@ WIDTHS = (8, 16, 32, 63)
 
 @cache
 def bits_of(method: type[Any], name: str) -> int:
-    """The widest integer that a field takes, in bits."""
+    """Return the widest integer that a field takes, in bits."""
     fitting = 0
     for bits in WIDTHS:
         try:
@@ -399,14 +398,13 @@ def method_values(draw: st.DrawFn, classes: list[type[Any]]) -> Any:
 
 @pytest.mark.parametrize("method", CLASSES, ids=lambda method: method.NAME)
 def test_a_method_with_its_defaults_comes_back(method: type[Any]) -> None:
-    """Every method: what is written is read as the same."""
     assert decode_method(method().encode()) == method()
 
 
 @pytest.mark.filterwarnings("ignore:This command is deprecated")
 @given(method_values(IN_PAMQP))
 def test_pamqp_reads_what_we_write(method: Any) -> None:
-    """It finds the same method with the same values, and reserved fields empty."""
+    """pamqp finds the same method with the same values, and reserved fields empty."""
     frame = method_frame(1, method)
     read, channel, theirs = pamqp.frame.unmarshal(frame)
     assert (read, channel) == (len(frame), 1)
@@ -419,7 +417,7 @@ def test_pamqp_reads_what_we_write(method: Any) -> None:
 
 @pytest.mark.parametrize("method", CLASSES, ids=lambda method: method.NAME)
 def test_arguments_cut_off_anywhere_are_a_syntax_error(method: type[Any]) -> None:
-    """502 with class and method, wherever the payload ends."""
+    """The error is 502 with class and method, wherever the payload ends."""
     payload = method().encode()
     for end in range(4, len(payload)):
         with pytest.raises(DecodeError) as caught:
@@ -430,7 +428,7 @@ def test_arguments_cut_off_anywhere_are_a_syntax_error(method: type[Any]) -> Non
 
 @pytest.mark.parametrize("method", CLASSES, ids=lambda method: method.NAME)
 def test_bytes_behind_the_arguments_are_a_syntax_error(method: type[Any]) -> None:
-    """502: the payload has exactly the arguments."""
+    """The error is 502: the payload has exactly the arguments."""
     with pytest.raises(DecodeError, match="1 bytes follow the arguments"):
         decode_method(method().encode() + b"\0")
 

@@ -53,7 +53,6 @@ PUBLISH = content_frames(1, BasicPublish(routing_key="q"), b"\x00\x00", b"hello"
 
 
 def written(connection: Connection091) -> list[Method]:
-    """The methods that the connection has written, all on channel 0."""
     found = []
     for item in FrameReader(0).feed(connection.take_output()):
         assert isinstance(item, MethodFrame)
@@ -125,7 +124,7 @@ def connection_in(state: ConnectionState, **options: int) -> Connection091:
 @pytest.mark.parametrize("state", S, ids=lambda state: state.name)
 @pytest.mark.parametrize("moved_by", I, ids=lambda moved_by: moved_by.name)
 def test_every_input_in_every_state(state: ConnectionState, moved_by: ConnectionInput) -> None:
-    """It moves as the table says; what the table lacks is refused, or waits, or is not heard."""
+    """The connection moves as the table states; other input is refused, delayed or ignored."""
     connection = connection_in(state)
     target = CONNECTION_TRANSITIONS.get((state, moved_by))
     if moved_by in RECEIVED:
@@ -164,7 +163,7 @@ def test_the_table_leads_everywhere() -> None:
 
 
 def test_a_connection_opens_with_start_tune_and_open() -> None:
-    """The events of a client that does as it should, and what is written to it."""
+    """A correct client gives these events, and these methods are written to it."""
     connection = Connection091()
     connection.start(["PLAIN", "AMQPLAIN"], {"product": "x"})
     assert written(connection) == [ConnectionStart(0, 9, {"product": "x"}, b"PLAIN AMQPLAIN", b"en_US")]
@@ -199,7 +198,7 @@ def test_a_mechanism_of_several_steps_is_answered_with_secure() -> None:
 
 
 def test_a_client_that_does_not_wait_is_read_when_the_owner_has_answered() -> None:
-    """All that follows an unanswered method is kept, also frames of channels."""
+    """Everything after an unanswered method is kept, also frames of channels."""
     connection = Connection091()
     connection.start(["PLAIN"])
     data = b"".join(
@@ -221,7 +220,7 @@ def test_a_client_that_does_not_wait_is_read_when_the_owner_has_answered() -> No
 
 
 def tuned(offered: tuple[int, int], answer: tuple[int, int]) -> tuple[Connection091, ConnectionEvent]:
-    """The connection after tune-ok, channel-max and frame-max each, and its event."""
+    """Return the connection after tune-ok, and its event; limits are (channel-max, frame-max)."""
     connection = connection_in(S.AUTHENTICATING)
     connection.tune(channel_max=offered[0], frame_max=offered[1], heartbeat_s=60)
     (event,) = receive(connection, ConnectionTuneOk(*answer, 0))
@@ -242,7 +241,7 @@ def tuned(offered: tuple[int, int], answer: tuple[int, int]) -> tuple[Connection
 def test_a_limit_outside_the_offered_one_is_refused(
     offered: tuple[int, int], answer: tuple[int, int], problem: str, limit: int
 ) -> None:
-    """530 with the text of RabbitMQ, and the method tune."""
+    """The error is 530 with RabbitMQ's text, and the method tune."""
     connection, event = tuned(offered, answer)
     text = f"negotiated {problem} allowed value ({limit})"
     assert isinstance(event, ConnectionFailed)
@@ -263,14 +262,14 @@ def test_a_limit_outside_the_offered_one_is_refused(
 def test_a_limit_within_the_offered_one_holds(
     offered: tuple[int, int], answer: tuple[int, int], limits: tuple[int, int]
 ) -> None:
-    """0 is no limit, where we have none either."""
+    """0 means no limit, if the broker offers none either."""
     connection, event = tuned(offered, answer)
     assert isinstance(event, ConnectionTuneOk)
     assert (connection.channel_max, connection.frame_max) == limits
 
 
 def test_the_negotiated_frame_size_is_enforced() -> None:
-    """And channels may have any number: how many are open is counted by who owns them."""
+    """Channel numbers have no limit here: the owner counts the open channels."""
     failure = failure_of(connection_in(S.RUNNING).receive(HEADER.pack(3, 1, 8193)))
     assert failure.error.code is ReplyCode.FRAME_ERROR
     (event,) = connection_in(S.RUNNING).receive(method_frame(65_535, ChannelOpen()))
@@ -282,7 +281,7 @@ def test_the_negotiated_frame_size_is_enforced() -> None:
 
 
 def test_what_comes_for_channels_is_handed_on_by_channel() -> None:
-    """In order, undecided: whether the channel is open is not the connection's business."""
+    """The order is kept; the connection does not check that the channel is open."""
     connection = connection_in(S.RUNNING)
     first, second = connection.receive(
         method_frame(1, QueueDeclare(queue="q")) + method_frame(2, TxSelect()) + PUBLISH + HEARTBEAT + PUBLISH
@@ -295,7 +294,7 @@ def test_what_comes_for_channels_is_handed_on_by_channel() -> None:
 
 
 def test_a_fault_comes_behind_what_was_good() -> None:
-    """The channels get what was sent before it; close is written; what follows is read over."""
+    """Channels get the input before it; close is written; later input is discarded."""
     connection = connection_in(S.RUNNING)
     good, failed = connection.receive(PUBLISH + b"\x09\x00\x01\x00\x00\x00\x00\xce" + PUBLISH)
     assert isinstance(good, ChannelItems)
@@ -309,7 +308,7 @@ def test_a_fault_comes_behind_what_was_good() -> None:
 
 
 def test_a_new_secret_is_handed_on_and_answered() -> None:
-    """Between what came before and after it."""
+    """It keeps its place in the order of the input."""
     connection = connection_in(S.RUNNING)
     secret = ConnectionUpdateSecret(b"new", "expired")
     events = connection.receive(PUBLISH + method_frame(0, secret) + PUBLISH)
@@ -333,7 +332,7 @@ def test_what_a_client_logs_in_with_is_not_shown(event: object) -> None:
 
 
 def test_blocked_is_not_told_to_other_clients() -> None:
-    """Nor on a connection that is closing, like the answer to a new secret."""
+    """A closing connection gets neither blocked nor update-secret-ok."""
     connection = connection_in(S.RUNNING)
     connection.capabilities = frozenset()
     assert not connection.blocked("low on memory")
@@ -362,7 +361,7 @@ def test_blocked_is_not_told_to_other_clients() -> None:
     ids=["publishes", "open", "unknown class", "body", "large method", "unknown type", "heartbeat"],
 )
 def test_after_our_close_all_but_close_ok_is_read_over(between: bytes, chunk: int) -> None:
-    """However it is cut, and however large."""
+    """Its size and its cuts into reads do not matter."""
     connection = connection_in(S.CLOSING)
     data = between + method_frame(0, ConnectionCloseOk())
     events: list[ConnectionEvent] = []
@@ -372,7 +371,7 @@ def test_after_our_close_all_but_close_ok_is_read_over(between: bytes, chunk: in
 
 
 def test_a_client_whose_bytes_are_no_frames_is_not_listened_to() -> None:
-    """After a wrong end octet nobody knows where frames begin; the time-out ends the connection."""
+    """Frame boundaries are unknown after a wrong end octet; the time-out ends the connection."""
     connection = connection_in(S.RUNNING)
     broken = bytearray(method_frame(1, ChannelOpen()))
     broken[-1] = 0
@@ -382,7 +381,7 @@ def test_a_client_whose_bytes_are_no_frames_is_not_listened_to() -> None:
 
 
 def test_a_frame_that_is_too_large_is_read_over_after_our_close() -> None:
-    """It is not kept, and close-ok is found behind it."""
+    """The frame is not kept, and a close-ok after it is found."""
     connection = connection_in(S.RUNNING)
     data = HEADER.pack(3, 1, 1_000_000) + bytes(1_000_000) + b"\xce" + method_frame(0, ConnectionCloseOk())
     events: list[ConnectionEvent] = []

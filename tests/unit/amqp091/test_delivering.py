@@ -20,7 +20,7 @@ FRAME_MAX = 8192
 
 
 def frames_of(data: bytes, channel: int) -> list[Any]:
-    """All frames, read with pamqp; none is larger than `FRAME_MAX`."""
+    """Return all frames, read with pamqp; none is larger than `FRAME_MAX`."""
     found = []
     while data:
         read, on, frame = pamqp.frame.unmarshal(data)
@@ -32,7 +32,6 @@ def frames_of(data: bytes, channel: int) -> list[Any]:
 
 
 def content_of(frames: list[Any]) -> tuple[Any, Any, bytes]:
-    """Take one content off the front: method, content header, body."""
     method, header = frames.pop(0), frames.pop(0)
     body = b""
     while frames and isinstance(frames[0], pamqp.body.ContentBody):
@@ -54,7 +53,6 @@ def encoded(messages: list[tuple[bytes, bytes]], first_tag: int = 1, frame_max: 
 
 
 def test_a_delivery_has_tag_flags_names_and_properties() -> None:
-    """All that basic.deliver and the content header say."""
     message = head("key", redelivered=True, content_type="text/plain", delivery_mode=2, headers={"a": "b"})
     frames = frames_of(encoded([(message, b"hello")], 2**40), 3)
     method, header, body = content_of(frames)
@@ -68,7 +66,7 @@ def test_a_delivery_has_tag_flags_names_and_properties() -> None:
 @pytest.mark.rabbitmq("unit_amqp091_content_framing_SUITE", "content_framing")
 @pytest.mark.parametrize("size", [0, 1, 1024, 1025, FRAME_MAX - 8, FRAME_MAX - 7, 3 * FRAME_MAX])
 def test_a_body_is_cut_to_the_frame_size(size: int) -> None:
-    """Into as few frames as it takes; an empty one into none."""
+    """The body takes as few frames as possible; an empty one takes none."""
     messages = [(head(), bytes([number]) * size) for number in range(3)]
     frames = frames_of(encoded(messages), 3)
     assert len(frames) == 3 * (2 + -(-size // (FRAME_MAX - 8)))
@@ -92,7 +90,7 @@ def test_a_body_is_cut_to_the_frame_size(size: int) -> None:
 def test_any_messages_follow_each_other_in_order(
     messages: list[tuple[str, bool, str | None, bytes]], first_tag: int
 ) -> None:
-    """Whatever is alike among them, each arrives as itself with the next tag."""
+    """Each message arrives unchanged with the next tag, whatever fields they share."""
     pairs = [(head(key, redelivered=again, message_id=name), body) for key, again, name, body in messages]
     frames = frames_of(encoded(pairs, first_tag), 3)
     for tag, (key, again, name, body) in enumerate(messages, first_tag):
@@ -103,7 +101,7 @@ def test_any_messages_follow_each_other_in_order(
 
 
 def test_layouts_are_forgotten_when_they_do_not_repeat() -> None:
-    """Messages with ids of their own fill no memory, and arrive all the same."""
+    """Messages with unique ids do not fill the memory, and all arrive."""
     encoder = DeliverEncoder(3, "ctag", FRAME_MAX)
     out: list[bytes] = []
     encoder.encode(
@@ -119,7 +117,7 @@ def test_layouts_are_forgotten_when_they_do_not_repeat() -> None:
 
 
 def test_large_heads_are_not_kept() -> None:
-    """A thousand of them would be a hundred megabytes for each consumer."""
+    """A thousand large heads would take a hundred megabytes for each consumer."""
     encoder = DeliverEncoder(3, "ctag", FRAME_MAX)
     out: list[bytes] = []
     large = head(headers={"text": "x" * 2000})
@@ -133,7 +131,6 @@ def test_large_heads_are_not_kept() -> None:
 
 
 def test_heads_are_read_as_the_message_room_writes_them() -> None:
-    """The layout is the same on both sides."""
     for again in (False, True):
         message = head("key", redelivered=again, correlation_id="c")
         redelivered, names, properties = split(message)
@@ -148,7 +145,7 @@ def flat(taken: list[Taken[str, Any]]) -> list[tuple[int, str, Any]]:
 
 
 def outstanding(*runs: tuple[int, str, int]) -> Unacked[str, int]:
-    """First tag, consumer and count of each run; a key is ten times its tag."""
+    """Return first tag, consumer and count of each run; a key is ten times its tag."""
     unacked: Unacked[str, int] = Unacked()
     for first, consumer, count in runs:
         unacked.add(first, consumer, [tag * 10 for tag in range(first, first + count)])
@@ -165,7 +162,7 @@ def refused(unacked: Unacked[str, int], tag: int, *, multiple: bool = False) -> 
 
 
 def test_a_row_of_acks_is_taken_at_once() -> None:
-    """One part for each run of a consumer."""
+    """Each run of a consumer gives one part."""
     unacked = outstanding((1, "a", 4), (5, "b", 4))
     taken: list[Taken[str, int]] = []
     unacked.ack_run([(tag, False) for tag in range(1, 9)], taken)
@@ -173,7 +170,7 @@ def test_a_row_of_acks_is_taken_at_once() -> None:
 
 
 def test_a_long_run_of_one_consumer_does_not_keep_what_is_taken() -> None:
-    """However long a consumer goes on, only a bounded number of taken tags is remembered."""
+    """The number of taken tags that are remembered is bounded, however long the run is."""
     unacked: Unacked[str, int] = Unacked()
     for tag in range(1, 10_001):
         unacked.add(tag, "a", [tag])
@@ -184,7 +181,6 @@ def test_a_long_run_of_one_consumer_does_not_keep_what_is_taken() -> None:
 
 
 def test_a_used_tag_cannot_be_added() -> None:
-    """That would be a fault of ours."""
     unacked = outstanding((1, "a", 4))
     with pytest.raises(AssertionError):
         unacked.add(4, "a", [1])
@@ -200,7 +196,7 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=40))
 def test_any_course_is_as_a_dict_says(steps: list[tuple[str, Any, Any]]) -> None:
-    """Each ack takes what the naive model takes, in the order of the tags, or is refused as there."""
+    """Each ack takes the same tags in order as the naive model, or is refused as there."""
     unacked: Unacked[str, int] = Unacked()
     model: dict[int, str] = {}
     last = 0

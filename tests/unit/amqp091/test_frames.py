@@ -134,7 +134,7 @@ def by_pamqp(data: bytes) -> dict[int, list[Any]]:
 
 
 def with_names(found: dict[int, list[Any]]) -> dict[int, list[Any]]:
-    """Methods replaced by the name that pamqp has for them."""
+    """Replace methods by pamqp's names for them."""
     return {
         channel: [
             value.NAME.title().replace("-", "") if hasattr(value, "NAME") else value for value in values
@@ -162,7 +162,7 @@ def read(
 
 @pytest.mark.rabbitmq("unit_amqp091_content_framing_SUITE", "content_transcoding")
 def test_body_frames_may_be_cut_anyhow() -> None:
-    """Also into empty ones: the announced size says where the content ends."""
+    """Empty frames are allowed too: the announced size determines the end of the content."""
     method = BasicPublish(routing_key="q")
     frames = [method_frame(3, method), content_header_frame(3, PLAIN, 4)]
     frames += [b"\x03\x00\x03\x00\x00\x00\x00\xce", body_frames(3, b"abc", 0), body_frames(3, b"d", 0)]
@@ -170,7 +170,7 @@ def test_body_frames_may_be_cut_anyhow() -> None:
 
 
 def test_contents_of_two_channels_may_be_interleaved() -> None:
-    """Frame by frame; each channel has its own."""
+    """Their frames alternate; each channel has its own."""
 
     def frames(channel: int, body: bytes) -> list[bytes]:
         method = BasicPublish(routing_key="q")
@@ -192,7 +192,7 @@ def test_contents_of_two_channels_may_be_interleaved() -> None:
 
 
 def test_a_content_that_announces_too_much_is_reported_and_read_over() -> None:
-    """At once, before its body; the channel goes on behind it."""
+    """The report comes before the body, and the channel continues after it."""
     reader = FrameReader(FRAME_MAX, content_bytes_max=10)
     method = BasicPublish(routing_key="q")
     head = method_frame(1, method) + content_header_frame(1, PLAIN, 11)
@@ -203,7 +203,7 @@ def test_a_content_that_announces_too_much_is_reported_and_read_over() -> None:
 
 
 def test_a_content_that_is_not_whole_is_announced_once() -> None:
-    """At the end of the read with its header; one that is whole by then is not."""
+    """The announcement comes at the end of the read with its header, if it is incomplete then."""
     reader = FrameReader(FRAME_MAX)
     method = BasicPublish(routing_key="q")
     run_of(reader.feed(content_frames(1, method, PLAIN, b"ab", 0)))
@@ -218,7 +218,7 @@ def test_a_content_that_is_not_whole_is_announced_once() -> None:
 
 
 def test_a_content_that_nobody_wants_is_forgotten_and_read_over() -> None:
-    """Nothing of it is kept, and what was meant for it does not hit the next content of that channel."""
+    """Its frames are dropped, and do not reach the next content of that channel."""
     reader = FrameReader(FRAME_MAX)
     method = BasicPublish(routing_key="q")
     (opened,) = reader.feed(
@@ -241,7 +241,7 @@ def test_a_content_that_nobody_wants_is_forgotten_and_read_over() -> None:
 
 @pytest.mark.parametrize("piece", [0, 1, 1000])
 def test_unfinished_contents_are_bounded_together(piece: int) -> None:
-    """506 when they hold more than the connection may, however small or empty the frames are."""
+    """The error is 506 when they exceed the connection's limit, however small or empty the frames are."""
     reader = FrameReader(FRAME_MAX, content_bytes_max=10_000, unfinished_bytes_max=50_000)
     head = b"".join(
         method_frame(number, BasicPublish()) + content_header_frame(number, PLAIN, 9_999)
@@ -261,7 +261,6 @@ def feed_again(reader: FrameReader, data: bytes) -> None:
 
 
 def test_one_content_of_the_largest_size_always_fits() -> None:
-    """Whatever the bound for all of them is."""
     reader = FrameReader(FRAME_MAX, content_bytes_max=10_000, unfinished_bytes_max=1)
     items = read_all(reader, content_frames(1, BasicPublish(routing_key="q"), PLAIN, b"x" * 10_000, 1000))
     (run,) = [item for item in items if isinstance(item, PublishRun)]
@@ -274,14 +273,14 @@ def read_all(reader: FrameReader, data: bytes) -> list[Item]:
 
 @pytest.mark.parametrize("closing", [ChannelCloseOk(), ChannelClose(200, "bye", 0, 0)])
 def test_a_content_read_over_may_be_left_unfinished(closing: Any) -> None:
-    """The channel is closed for it: any method on it ends the content."""
+    """The channel is closed for it, and any method on the channel ends the content."""
     reader = FrameReader(FRAME_MAX, content_bytes_max=10)
     reader.feed(method_frame(1, BasicPublish()) + content_header_frame(1, PLAIN, 11))
     assert reader.feed(body_frames(1, b"01", 0) + method_frame(1, closing)) == [MethodFrame(1, closing)]
 
 
 def test_close_ok_ends_an_unfinished_content() -> None:
-    """A publisher whose channel we closed in the middle of a message may leave it so."""
+    """A publisher may stop within a message when the broker closes its channel."""
     head = method_frame(1, BasicPublish()) + content_header_frame(1, PLAIN, 5)
     items = read(head + method_frame(1, ChannelCloseOk()) + method_frame(1, ChannelOpen()) + publish())
     assert [type(item) for item in items] == [MethodFrame, MethodFrame, PublishRun]
@@ -291,7 +290,7 @@ def test_close_ok_ends_an_unfinished_content() -> None:
 
 
 def test_one_frame_at_a_time_when_so_asked() -> None:
-    """The rest waits for the next call, which may bring no bytes."""
+    """The rest waits for the next call, which needs no new bytes."""
     reader = FrameReader(FRAME_MAX)
     first, second = ChannelOpen(), QueueDeclare(queue="q")
     data = method_frame(1, first) + method_frame(1, second)
@@ -302,7 +301,7 @@ def test_one_frame_at_a_time_when_so_asked() -> None:
 
 
 def test_a_call_reads_no_more_single_frames_than_allowed_and_any_number_of_learned_ones() -> None:
-    """What else is here is read by the next call, which needs no bytes."""
+    """The next call reads the remaining frames, and needs no new bytes."""
     reader = FrameReader(FRAME_MAX)
     reader.feed(publish())
     reader.singly_max = 3
@@ -318,7 +317,7 @@ def test_a_call_reads_no_more_single_frames_than_allowed_and_any_number_of_learn
 
 
 def test_a_long_frame_may_come_in_many_pieces() -> None:
-    """Also without a limit of the frame size."""
+    """This holds without a frame size limit too."""
     body = bytes(1_000_000)
     data = publish(body=b"x", frame_max=0) + publish(body=body, frame_max=0)
     runs = read(data, list(range(0, len(data), 1000)), frame_max=0)
@@ -348,7 +347,7 @@ STREAMS = st.lists(st.tuples(FRAMES, st.integers(1, 12)), max_size=12).map(
 @settings(max_examples=tried(300))
 @given(STREAMS, st.data())
 def test_what_is_read_does_not_depend_on_the_cut(stream: bytes, data: st.DataObject) -> None:
-    """pamqp, reading frame by frame, finds the same for each channel; in portions of any size, too."""
+    """pamqp reads the same for each channel frame by frame; so do reads in portions of any size."""
     cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=10))
     singly_max = data.draw(st.sampled_from([sys.maxsize, 1, 2, 5]))
     found = with_names(flat(read(stream, cuts, frame_max=16384, singly_max=singly_max)))
@@ -356,7 +355,7 @@ def test_what_is_read_does_not_depend_on_the_cut(stream: bytes, data: st.DataObj
 
 
 def test_large_properties_are_not_kept() -> None:
-    """A publisher with many routing keys and large headers costs the broker no large memory."""
+    """Many routing keys and large headers of a publisher do not take much memory in the broker."""
     tracemalloc = pytest.importorskip("tracemalloc", reason="PyPy does not trace memory")
     reader = FrameReader(0)
     properties = b"\x20\x00" + encode_table({"x": "x" * 100_000})
@@ -390,7 +389,7 @@ def feed_all(reader: FrameReader, data: bytes, chunk: int) -> None:
 
 
 def fault_of(data: bytes) -> AmqpHardError:
-    """The fault that some bytes are, and that it does not depend on how they are cut or what is before."""
+    """Return the bytes' fault, which depends neither on cuts nor on earlier input."""
     faults = []
     for chunk in (len(data), 1, 5):
         for before in (b"", GOOD * 3):
@@ -406,7 +405,7 @@ def fault_of(data: bytes) -> AmqpHardError:
 
 
 def test_a_fault_is_raised_behind_the_good_frames_before_it() -> None:
-    """They are returned, `fault` is set, and the next call raises."""
+    """The good frames are returned, `fault` is set, and the next call raises."""
     reader = FrameReader(FRAME_MAX)
     run = run_of(reader.feed(GOOD * 2 + frame(9, 1, b"") + GOOD))
     assert len(run.bodies) == 2
@@ -462,7 +461,7 @@ FAULTS = {
 def test_a_fault_ends_the_connection_with_the_code_of_its_rule(
     data: bytes, code: int, method: tuple[int, int], text: str
 ) -> None:
-    """501 for bytes that are no frame, 503 and 504 for a wrong channel, 505 for a frame out of order."""
+    """501 is for bytes that are no frame, 503 and 504 for a wrong channel, 505 for a wrong order."""
     fault = fault_of(data)
     assert (fault.code, (fault.class_id, fault.method_id)) == (code, method)
     assert text in fault.text
@@ -479,7 +478,6 @@ STREAM = (
 
 
 def outcome(data: bytes, cuts: list[int]) -> tuple[list[Any], tuple[Any, ...] | None]:
-    """What was read, without the joining, and the fault."""
     reader = FrameReader(FRAME_MAX)
     found: list[Any] = []
     try:
@@ -510,7 +508,7 @@ def outcome(data: bytes, cuts: list[int]) -> tuple[list[Any], tuple[Any, ...] | 
 def test_broken_bytes_have_one_outcome_however_they_are_cut(
     changes: list[tuple[int, int]], cuts: list[int]
 ) -> None:
-    """The same good frames and the same fault, and never an exception of another kind."""
+    """The good frames and the fault are the same, and no other exception is raised."""
     data = bytearray(STREAM)
     for position, value in changes:
         data[position] = value

@@ -187,7 +187,6 @@ def ids(rows: list[tuple[str, Any]]) -> list[str]:
 )
 @pytest.mark.parametrize(("text", "value"), SHORTEST, ids=ids(SHORTEST))
 def test_a_value_is_encoded_in_the_fewest_bytes(text: str, value: Any) -> None:
-    """Encoding gives exactly the bytes of the table."""
     assert encode(value).hex() == text.replace(" ", "")
 
 
@@ -285,7 +284,7 @@ def test_a_huge_count_costs_no_time() -> None:
 )
 @pytest.mark.rabbitmq("binary_parser_SUITE", "array_of_zero_width_elements")
 def test_an_array_of_items_without_width_has_a_limit_both_ways() -> None:
-    """As many as the limit are read and written, one more is refused."""
+    """An array of exactly the limit is read and written; one more item is refused."""
     allowed = Array(0x41, (True,) * ZERO_WIDTH_ITEMS_MAX)
     assert decode(encode(allowed))[0] == allowed
     for read in (decode, skip):
@@ -342,7 +341,6 @@ def test_a_python_value_travels_as_the_nearest_type(value: Any, as_if: Any) -> N
     ids=lambda value: repr(value)[:40],
 )
 def test_what_does_not_fit_is_an_encode_error(value: Any) -> None:
-    """A value without encoding raises EncodeError and nothing else."""
     with pytest.raises(EncodeError):
         encode(value)
 
@@ -350,7 +348,7 @@ def test_what_does_not_fit_is_an_encode_error(value: Any) -> None:
 @pytest.mark.parametrize("write", [write_ubyte, write_ushort, write_uint, write_ulong])
 @pytest.mark.parametrize("value", [-1, 2**64, "1", None], ids=repr)
 def test_a_field_without_a_sign_takes_no_other_number(write: Callable[[Any], bytes], value: Any) -> None:
-    """Whatever the `struct` of this Python raises for it."""
+    """EncodeError replaces the error that `struct` raises."""
     with pytest.raises(EncodeError, match="is no u"):
         write(value)
 
@@ -388,7 +386,7 @@ def test_a_map_decodes_to_a_dict_in_the_order_of_the_wire() -> None:
 
 @pytest.mark.parametrize("more", ["", "45 40"], ids=["dict", "Map"])
 def test_not_a_number_is_never_the_same_key(more: str) -> None:
-    """Two NaN keys are kept, as Python has it, whether the other keys can be hashed or not."""
+    """Two NaN keys are both kept, as in Python, whether or not the other keys are hashable."""
     pairs = bytes.fromhex("82 7ff8000000000000 41 82 7ff8000000000000 42" + more)
     data = bytes((0xC1, len(pairs) + 1, 6 if more else 4)) + pairs
     found = decode(data)[0]
@@ -411,7 +409,6 @@ RANGES = [
 
 @pytest.mark.parametrize(("kind", "low", "high"), RANGES)
 def test_an_integer_type_holds_its_range_and_no_more(kind: type[Any], low: int, high: int) -> None:
-    """Both ends of the range are accepted and their neighbours outside are refused."""
     assert kind(low) == low
     assert kind(high) == high
     for outside in (low - 1, high + 1):
@@ -421,14 +418,13 @@ def test_an_integer_type_holds_its_range_and_no_more(kind: type[Any], low: int, 
 
 @pytest.mark.parametrize("text", ["", "ab", chr(0xD800), chr(0xDFFF)])
 def test_a_char_is_one_scalar_value(text: str) -> None:
-    """No character, two, or a surrogate are no char."""
+    """An empty text, two characters and a surrogate are refused."""
     with pytest.raises(EncodeError):
         Char(text)
 
 
 @pytest.mark.parametrize(("kind", "width"), [(Decimal32, 4), (Decimal64, 8), (Decimal128, 16)])
 def test_a_decimal_has_the_width_of_its_type(kind: type[Any], width: int) -> None:
-    """One byte too few or too many is refused."""
     assert kind(bytes(width)).raw == bytes(width)
     for wrong in (width - 1, width + 1):
         with pytest.raises(EncodeError):
@@ -543,7 +539,6 @@ def test_a_composite_has_exactly_these_bytes(text: str, composite: amqp10.Compos
 
 @pytest.mark.parametrize(("text", "composite"), FRAMES, ids=names(FRAMES))
 def test_a_composite_reads_back(text: str, composite: amqp10.Composite) -> None:
-    """Decoding gives an equal composite of the same class and stops after it."""
     data = bytes.fromhex(text)
     found, stop = amqp10.decode_composite(b"\x99" + data + b"\x99", 1, len(data) + 1)
     assert found == composite
@@ -744,7 +739,7 @@ def test_fields_with_colliding_keys_are_refused() -> None:
     ids=repr,
 )
 def test_a_field_that_does_not_fit_is_an_encode_error(composite: amqp10.Composite) -> None:
-    """Our own mistakes are EncodeErrors, not bytes that confuse the peer."""
+    """A broker's own mistake raises EncodeError and writes no malformed bytes."""
     with pytest.raises(EncodeError):
         composite.encode()
 

@@ -56,7 +56,7 @@ def written(session: Session) -> list[object]:
 
 
 def refused(session: Session, attach: Attach) -> tuple[Attach, Detach]:
-    """The answer to an attach whose link is detached at once; the session lives."""
+    """Require that the attach is answered and detached, and the session lives."""
     assert session.receive([attach]) == []
     answer, detach = written(session)
     assert isinstance(answer, Attach)
@@ -76,7 +76,7 @@ def refused(session: Session, attach: Attach) -> tuple[Attach, Detach]:
     ],
 )
 def test_an_attach_with_a_field_no_link_can_have_is_refused_and_the_session_lives(attach: Attach) -> None:
-    """2.8.2, 2.8.3, 2.7.3: the terminus of the answer is null, and the detach says which field."""
+    """The answer's terminus is null, and the detach names the field (2.8.2, 2.8.3, 2.7.3)."""
     answer, detach = refused(serving_session(), attach)
     assert answer.snd_settle_mode in (0, 1, 2)
     assert answer.rcv_settle_mode in (0, 1)
@@ -95,14 +95,14 @@ def test_an_attach_with_a_field_no_link_can_have_is_refused_and_the_session_live
 def test_an_attach_with_an_unsettled_map_that_is_none_or_too_large_is_refused(
     unsettled: dict[bytes, object], condition: str
 ) -> None:
-    """2.6.13, 2.8.4: and the session lives."""
+    """The session continues (2.6.13, 2.8.4)."""
     attach = Attach(name="a", handle=3, role=True, source=Source(address="q"), unsettled=unsettled)
     assert refused(serving_session(), attach)[1].error.condition == condition
 
 
 @pytest.mark.parametrize("accepted", [True, False])
 def test_an_unsettled_map_is_not_kept_as_long_as_its_link(accepted: bool) -> None:
-    """A client with many links would fill the memory with them; once it is answered, it has said all."""
+    """The map is dropped after the answer; a client with many links could fill the memory with them."""
     session = serving_session()
     attach = Attach(name="a", handle=3, role=True, source=Source(address="q"), unsettled={b"tag": None})
     (event,) = session.receive([attach])
@@ -143,8 +143,9 @@ def attach(unsettled: dict[Any, Any] | None) -> Attach:
 def test_what_becomes_of_a_delivery_that_the_receiver_has(
     ours: State, theirs: State, resumed: Resumed
 ) -> None:
-    """It is sent whole again, or from where it ended. An outcome whose disposition was lost is applied; one
-    that was acted on stands, whatever the receiver says."""
+    """The delivery is sent whole again, or from where it ended. An outcome whose disposition was lost is
+    applied; one that was applied stands, whatever the receiver's state.
+    """
     assert resume_as_sender({TAG: ours}, {TAG: theirs}).resumed == [resumed]
 
 
@@ -182,7 +183,6 @@ def test_a_delivery_that_we_do_not_have_is_not_in_our_map(theirs: State) -> None
     ],
 )
 def test_a_delivery_that_we_have_is_awaited_and_our_map_says_our_state(ours: State, theirs: State) -> None:
-    """Also to be settled, if both have its outcome."""
     assert resume_as_receiver({TAG: ours}, {TAG: theirs}).awaited == {TAG: ours}
 
 
@@ -257,7 +257,7 @@ def test_a_map_that_is_none_or_too_large_refuses_the_attach(
 
 
 def test_a_time_in_which_we_did_not_look_is_not_all_the_peers_silence() -> None:
-    """We were held up; what the peer sent meanwhile has not been read."""
+    """After a delay of the broker, the peer's frames may have arrived without being read."""
     timer = IdleTimer(1000, None, 0.0)
     assert timer.tick(0.25, 10, 0) == (False, False)
     assert timer.tick(100.0, 10, 0) == (False, False)
@@ -271,7 +271,7 @@ def test_a_time_in_which_we_did_not_look_is_not_all_the_peers_silence() -> None:
 def test_looked_at_in_time_a_peer_expires_at_the_first_look_after_its_time(
     local_ms: int, remote_ms: int | None
 ) -> None:
-    """However the parts of the silence are rounded."""
+    """Rounding of the parts of the silence does not matter."""
     timer = IdleTimer(local_ms, remote_ms, 5.0)
     assert timer.interval is not None
     looks, now = 0, 5.0
@@ -284,7 +284,7 @@ def test_looked_at_in_time_a_peer_expires_at_the_first_look_after_its_time(
 
 
 def test_silence_while_we_do_not_read_is_not_the_peers() -> None:
-    """A reader that waits for a session sees no bytes: that is no reason to give the peer up."""
+    """A reader that waits for a session reads no bytes, so the peer must not expire."""
     timer = IdleTimer(1000, None, 0.0)
     for now in (0.5, 1.5, 2.5, 3.5):
         assert timer.tick(now, 10, 0, listening=False) == (False, False)
@@ -294,7 +294,7 @@ def test_silence_while_we_do_not_read_is_not_the_peers() -> None:
 
 
 def test_heartbeats_go_on_while_we_do_not_read() -> None:
-    """The peer must hear of us, whatever our reader waits for."""
+    """The peer must get heartbeats, whatever the reader waits for."""
     timer = IdleTimer(0, 2000, 0.0)
     assert timer.tick(0.1, 0, 5, listening=False) == (False, False)
     assert timer.tick(0.7, 0, 5, listening=False) == (True, False)
@@ -302,7 +302,7 @@ def test_heartbeats_go_on_while_we_do_not_read() -> None:
 
 @pytest.mark.parametrize("sign", ["x", "é", "\N{GRINNING FACE}"])
 def test_a_long_description_is_cut(sign: str) -> None:
-    """What a client sent is repeated in texts; an error must fit a frame all the same (2.8.14)."""
+    """Error texts repeat a client's text, and an error must fit a frame (2.8.14)."""
     for count in (DESCRIPTION_BYTES_MAX // 4, DESCRIPTION_BYTES_MAX, 1_000_000):
         text = sign * count
         error = to_error(AmqpLinkError(Condition.INVALID_FIELD, text))

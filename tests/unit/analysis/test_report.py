@@ -62,7 +62,7 @@ from tests.support.flow_oracle import measured
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two sizes, three repetitions, a rate limit, and two streams."""
+    """Make a recording of two sizes, three repetitions, a rate limit and two streams."""
     folder = tmp_path_factory.mktemp("recording")
     plants = synthetic.sweep(
         credits=(10, 50, 170, 1000), windows=(50, 400), sizes=(100, 10_000), events=40_000, noise=0.005
@@ -119,7 +119,7 @@ def text_of(element: ElementTree.Element) -> str:
 
 
 def test_the_planted_optimum_is_recommended(known: Analysed) -> None:
-    """The knees lie at 100 credits and a window of 200: of what was tried, 170 and 400 suffice."""
+    """The knees are at 100 credits and a window of 200; 170 and 400 are the least tried values beyond."""
     found = [one for one in known.recommended if isinstance(one, Recommendation)]
     assert [one.chosen.settings for one in found] == [(170, 400, 256)] * 2
     assert [one.group.count("10,000 B") for one in found] == [0, 1]
@@ -127,7 +127,7 @@ def test_the_planted_optimum_is_recommended(known: Analysed) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_table_and_the_recommendation_tell_the_same_settings_apart(tmp_path: Path, seed: int) -> None:
-    """Settings that the table of comparisons has as told apart are not called hidden by noise."""
+    """Settings that differ in the comparison table are not reported as hidden by noise."""
     plants = synthetic.sweep(
         credits=(10, 50, 170, 1000), windows=(50, 400), noise=0.33, events=4_000, seed=seed
     )
@@ -151,7 +151,7 @@ def test_the_table_and_the_recommendation_tell_the_same_settings_apart(tmp_path:
 
 
 def test_what_was_not_proven_is_no_recommendation_at_first_sight(tmp_path: Path) -> None:
-    """The card begins with the doubt, and is not the green one."""
+    """The card begins with the doubt, and is not green."""
     synthetic.write(
         tmp_path, synthetic.sweep(credits=(150, 170, 200), windows=(400,), noise=0.2, events=4_000, seed=1)
     )
@@ -167,7 +167,7 @@ def test_what_was_not_proven_is_no_recommendation_at_first_sight(tmp_path: Path)
 
 
 def test_the_report_is_well_formed_and_has_figures_and_reasons_of_each_group(html: str) -> None:
-    """By setting, with the recommended one emphasised; reasons by side, the most frequent first."""
+    """Figures are by setting, the recommended one marked; reasons by side, most frequent first."""
     root = tree(html)
     summaries = [text_of(each) for each in root.iter("summary")]
     assert summaries.count("Why links wait") == 4
@@ -180,7 +180,7 @@ def test_the_report_is_well_formed_and_has_figures_and_reasons_of_each_group(htm
 
 
 def test_the_report_asks_nothing_of_the_network_and_runs_nothing(html: str) -> None:
-    """No script, no reference outside, no address but names of XML."""
+    """It has no script and no external reference; its only addresses are XML names."""
     root = tree(html)
     assert not {"script", "link", "img", "iframe", "object", "embed"} & {
         element.tag.rpartition("}")[2] for element in root.iter()
@@ -198,7 +198,6 @@ def test_the_report_asks_nothing_of_the_network_and_runs_nothing(html: str) -> N
 
 
 def test_names_from_elsewhere_are_escaped(tmp_path: Path) -> None:
-    """A case, a machine and a stream may be called anything."""
     evil = '<script>alert("$x_1$ & more")</script>'
     for number, plant in enumerate(synthetic.two_senders(repetitions=1, events=400)):
         settings = '{"streams": ["<b>$fast$</b>", "slow & \\"lazy\\""]}'
@@ -214,7 +213,7 @@ def test_names_from_elsewhere_are_escaped(tmp_path: Path) -> None:
 
 
 def test_control_characters_in_names_leave_the_report_well_formed(tmp_path: Path) -> None:
-    """XML has no way to write most of them."""
+    """XML cannot represent most of them."""
     plants = []
     for number, case in enumerate(("a\x00b\x1b[31m", "\ufffe\x7f")):
         (plant,) = synthetic.two_senders(repetitions=1, events=400)
@@ -229,7 +228,7 @@ def test_control_characters_in_names_leave_the_report_well_formed(tmp_path: Path
 
 
 def test_tables_are_there_as_csv_and_parquet_with_the_same_rows(known: Analysed, tmp_path: Path) -> None:
-    """Both have all columns; a figure is one figure."""
+    """Both formats have all columns, with one figure per cell."""
     tables = tables_of_all(known)
     assert set(tables) == {
         "runs", "configurations", "stalls", "configuration_stalls", "streams", "latencies", "comparison",
@@ -266,7 +265,7 @@ def candidates(
     scatter: tuple[float, ...] = (-0.01, 0.0, 0.01),
     **more: object,
 ) -> list[Candidate]:
-    """A sweep whose throughput is a function of credit and window; repetitions scatter around it."""
+    """Make a sweep whose throughput depends on credit and window, with scatter among repetitions."""
     return [
         Candidate((credit, window, 256), tuple(rate(credit, window) * (1 + each) for each in scatter), **more)  # type: ignore[arg-type]
         for window in windows
@@ -280,12 +279,12 @@ def chosen(found: Recommendation | NoRecommendation) -> Recommendation:
 
 
 def knee(credit: int, window: int) -> float:
-    """Flat from 170 credits and a window of 400 on."""
+    """Throughput is flat from 170 credits and a window of 400 on."""
     return 60_000 * min(1, credit / 100) * min(1, window / 300)
 
 
 def test_the_smallest_of_those_as_good_as_the_best_is_recommended() -> None:
-    """All beyond the knee are equal; the knee itself costs least. One setting that is worse is a proof."""
+    """All settings beyond the knee are equal; the knee costs least. One worse setting is a proof."""
     found = chosen(recommend("g", candidates(knee), Aim()))
     assert found.chosen.settings == (170, 400, 256)
     assert {one.settings[:2] for one in found.as_good} == {
@@ -297,7 +296,7 @@ def test_the_smallest_of_those_as_good_as_the_best_is_recommended() -> None:
 
 
 def test_what_is_four_percent_behind_is_recommended_with_the_difference_named() -> None:
-    """The reason says how much is given up."""
+    """The reason states the loss of throughput."""
     found = chosen(recommend("g", candidates(lambda c, w: knee(c, w) * (0.96 if c == 170 else 1)), Aim()))
     assert found.chosen.settings == (170, 400, 256)
     assert "4.0% from the best" in found.reasons[0]
@@ -315,7 +314,7 @@ def test_the_best_at_the_upper_edge_asks_for_a_wider_sweep() -> None:
 
 
 def test_noise_that_hides_everything_proves_nothing() -> None:
-    """Then nothing is recommended with confidence, on the page or in the terminal."""
+    """Neither the page nor the terminal then recommends a setting with confidence."""
     flat = candidates(lambda c, w: 60_000 + c, scatter=(-0.2, 0.0, 0.2))
     found = chosen(recommend("g", flat, Aim()))
     assert "no setting is further than that from the best" in found.unproven
@@ -324,7 +323,7 @@ def test_noise_that_hides_everything_proves_nothing() -> None:
 
 
 def test_the_lowest_latency_among_those_that_sustain_the_rate() -> None:
-    """Small credits are quicker, but too slow for the rate."""
+    """Small credits give lower latency, but cannot sustain the rate."""
     pool = [
         Candidate(
             (credit, 400, 256),
@@ -347,7 +346,7 @@ def test_the_lowest_latency_among_those_that_sustain_the_rate() -> None:
 
 
 def test_the_least_memory_among_those_that_keep_the_throughput() -> None:
-    """170 credits keep 97 % with half the memory."""
+    """170 credits keep 97 % of it with half the memory."""
     pool = [
         Candidate((credit, 400, 256), (rate, rate * 1.001), (), (), (memory, memory * 1.001))
         for credit, rate, memory in ((50, 30_000.0, 4e7), (170, 58_200.0, 5e7), (1000, 60_000.0, 1e8))
@@ -369,7 +368,7 @@ def of_run(benchmark: str, credit: int, per_s: float) -> Measured:
 
 
 def test_of_what_a_broker_recorded_by_itself_the_load_is_doubted_first() -> None:
-    """It may have been another one with each setting, and nobody knows."""
+    """The load may have differed between settings, and the recording does not show it."""
 
     def answer(benchmark: str) -> Recommendation:
         runs = [of_run(benchmark, credit, 1000.0 * credit) for credit in (50, 170)]
@@ -384,7 +383,7 @@ def test_of_what_a_broker_recorded_by_itself_the_load_is_doubted_first() -> None
 
 
 def test_what_is_pasted_is_understood_by_the_broker() -> None:
-    """The command line by its parser, the file by TOML; settings that are not known are left out."""
+    """The broker's parser accepts the command line, and TOML the file; unknown settings are left out."""
     from amqp10broker.cli.main import build_parser
     from amqp10broker.config.settings import FLOW_SETTINGS
 
@@ -416,7 +415,7 @@ RUN = RunRecord(
 
 
 def event(at_s: float, kind: EventKind, **values: int) -> bytes:
-    """One packed event, so many seconds after the run began."""
+    """Return one packed event, this many seconds after the start of the run."""
     columns = {"ts_ns": BEGAN + round(at_s * S), "kind": int(kind), **values}
     return PACK.pack(*(columns.get(field.name, 0) for field in FIELDS))
 
@@ -430,7 +429,7 @@ def figures(folder: Path, events: Iterable[bytes], run: RunRecord = RUN) -> Meas
 
 
 def test_warm_up_and_what_comes_after_the_end_do_not_count(tmp_path: Path) -> None:
-    """An event belongs to the run by its time; both ends belong to it."""
+    """An event belongs to the run by its time, and both limits are inside."""
     sent = [(-0.1, 1000), (0.0, 1), (5.0, 10), (10.0, 100), (10.1, 1000)]
     found = figures(tmp_path, [event(at, EventKind.CLIENT_RECEIVED, n=n, value_ns=S) for at, n in sent])
     assert found.figures.throughput_per_s == pytest.approx(111 / 10)
@@ -448,7 +447,7 @@ def test_a_run_that_is_still_recorded_counts_up_to_its_last_event(tmp_path: Path
 
 
 def test_throughput_is_what_came_furthest(tmp_path: Path) -> None:
-    """Received, else confirmed or sent by stream, else out of the broker, else into it."""
+    """It is the received rate, else confirmed or sent by stream, else the broker's output or input."""
     into = event(1, EventKind.LINK_IN, n=400, value_ns=S)
     out = event(1, EventKind.LINK_OUT, n=300, value_ns=S)
     sent = [event(1, EventKind.CLIENT_SENT, n=200, value_ns=S, channel=stream) for stream in (0, 1)]
@@ -463,7 +462,6 @@ def test_throughput_is_what_came_furthest(tmp_path: Path) -> None:
 
 
 def test_streams_are_figured_apart_and_named_by_the_run(tmp_path: Path) -> None:
-    """The fast and the slow one of two_senders."""
     run = replace(RUN, settings=json.dumps({"streams": ["fast", "slow"]}))
     events = [
         event(1, EventKind.CLIENT_CONFIRM, n=n, value_ns=ms * 1_000_000, channel=stream)
@@ -489,7 +487,7 @@ def test_confirm_latency_is_the_clients_if_it_wrote_it_down(tmp_path: Path) -> N
 
 
 def test_the_depth_of_queues_is_a_mean_over_time(tmp_path: Path) -> None:
-    """A burst of changes in a tenth of a second has many events, and a tenth of a second's weight."""
+    """Many events within a tenth of a second have only a tenth of a second's weight in the mean."""
     burst = [
         event(5 + number / 100, EventKind.QUEUE, queue_depth=1000, handle=1, value_ns=S // 100)
         for number in range(1, 11)
@@ -503,7 +501,7 @@ def test_the_depth_of_queues_is_a_mean_over_time(tmp_path: Path) -> None:
 
 
 def test_windows_and_queue_credit_used(tmp_path: Path) -> None:
-    """Of the limits of the run; of a consumer's credit, of the most it had."""
+    """The shares are of the run's limits; a consumer's credit is a share of its maximum."""
     events = [
         event(1, EventKind.LINK_IN, value_ns=S, incoming_window=100, queue_credit=30),
         event(1, EventKind.LINK_OUT, value_ns=S, queue_credit=64, link_credit=20),
@@ -517,7 +515,7 @@ def test_windows_and_queue_credit_used(tmp_path: Path) -> None:
 
 
 def test_repetitions_are_taken_together_and_other_settings_apart(tmp_path: Path) -> None:
-    """By the columns of a configuration; groups differ in settings and rate limit alone."""
+    """Rows are grouped by the configuration columns, so groups may differ in rate limit alone."""
     for number, (credit, n) in enumerate(((100, 900), (100, 1100), (50, 400))):
         run = replace(RUN, run_id=f"r{number}", repetition=number, max_link_credit=credit)
         figures(tmp_path, [event(1, EventKind.CLIENT_RECEIVED, n=n, value_ns=S)], run)
@@ -539,7 +537,7 @@ def test_repetitions_are_taken_together_and_other_settings_apart(tmp_path: Path)
 
 
 def test_an_interval_is_students() -> None:
-    """10, 12, 14: deviation 2, t with two degrees of freedom 4.303."""
+    """10, 12, 14 have deviation 2; t with two degrees of freedom is 4.303."""
     known = estimate([10.0, 12.0, 14.0])
     assert known.mean == 12
     assert known.deviation == pytest.approx(2)
@@ -558,19 +556,19 @@ def test_what_the_scatter_hides_is_that_of_a_worked_example() -> None:
 
 
 def test_sixteen_buckets_double_a_value() -> None:
-    """Edges are powers of two every sixteen buckets."""
+    """Bucket edges are powers of two every sixteen buckets."""
     assert lower_edge_ns(0) == 1
     assert lower_edge_ns(16 * 20) == 2**20
     assert pytest.approx(2) == RATIO**16
 
 
 def test_latencies_of_clocks_that_disagree_read_as_zero() -> None:
-    """They are counted, and below all others."""
+    """They are counted, in a place below all others."""
     assert quantiles({ZERO_BUCKET: 3, 160: 1}, (0.5, 1.0)) == [0.0, pytest.approx(2**10 * RATIO)]
 
 
 def test_a_quantile_is_interpolated_inside_its_bucket() -> None:
-    """Half of one bucket is at its middle, on the logarithmic scale."""
+    """Half of one bucket is at its middle on the logarithmic scale."""
     assert quantile({160: 10}, 0.5) == pytest.approx(2**10 * RATIO**0.5)
     assert quantile({160: 10}, 1.0) == pytest.approx(2**10 * RATIO)
     assert quantile({160: 10}, 0.0) == pytest.approx(2**10)
@@ -598,7 +596,7 @@ Caused by: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:
     ],
 )
 def test_what_spark_throws_is_explained(said: str, parts: tuple[str, ...]) -> None:
-    """In one line, without the traces of Java."""
+    """The explanation has one line and no Java trace."""
     with pytest.raises(SparkFailed) as failed, explained(Path("/rec")):
         raise Py4JError(said)
     assert "\n" not in str(failed.value)
@@ -621,7 +619,7 @@ def due(ending: Ending, clock: Clock, now: float, *, idle: bool = True) -> bool:
 
 
 def test_a_recording_is_over_when_its_runs_are_and_nothing_comes(tmp_path: Path) -> None:
-    """Once, and again when another file has come."""
+    """It is over once, and again after another file has come."""
     first, second = synthetic.two_senders(repetitions=2, events=400)
     synthetic.write(tmp_path, [first])
     write_run(tmp_path, replace(first.run, ended_ns=None))
@@ -641,7 +639,7 @@ def test_a_recording_is_over_when_its_runs_are_and_nothing_comes(tmp_path: Path)
 
 
 def test_the_first_second_that_is_open(tmp_path: Path) -> None:
-    """By the mark of the last batch that is over: a second that ends there is closed."""
+    """A second that ends at the mark of the last finished batch is closed."""
     assert first_open_s(tmp_path) is None
     for folder in ("offsets", "commits"):
         (tmp_path / folder).mkdir()

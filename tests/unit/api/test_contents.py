@@ -124,13 +124,13 @@ def test_an_expression_that_cannot_be_searched_with_finds_nothing_or_what_it_mea
     ],
 )
 def test_an_expression_that_is_too_long_to_search_with_is_refused(pattern: str) -> None:
-    """Also if the list is empty: it is refused as it is compiled."""
+    """It is refused when it is compiled, so also if the list is empty."""
     with pytest.raises(InvalidArgument, match="^name: .* could take for ever to search for"):
         list_of([], {"page": "1", "name": pattern, "use_regex": "true"})
 
 
 def test_an_expression_is_searched_for_in_so_many_steps_of_all_names() -> None:
-    """Of names that take many steps each fewer are looked at than of others, and others run meanwhile."""
+    """If names take many steps each, fewer of them are searched, and other tasks run meanwhile."""
     hostile = [{"name": "a" * 254 + "!"} for _ in range(10_000)]
     query = {"page": "1", "name": "^([a-z]+\\.?)+$", "use_regex": "true"}
     with pytest.raises(InvalidArgument, match="takes too long to search for in so many names"):
@@ -327,7 +327,7 @@ INTERVAL_MS = 5_000
 
 
 def looked(*looks: tuple[int, int]) -> Series:
-    """An object with a value x, by looks at it: milliseconds and the value."""
+    """Return the series of an object with a value x; a look is milliseconds and the value."""
     samples = RateSamples(INTERVAL_MS)
     for now_ms, value in looks:
         series = samples.look("key", now_ms, {"x": value})
@@ -345,7 +345,7 @@ def test_a_rate_is_what_changed_between_two_looks() -> None:
 
 
 def test_looks_within_an_interval_are_one() -> None:
-    """A page that asks every second does not hear of every second."""
+    """A page that polls every second does not get an entry for every second."""
     assert rate((0, 0), (1_000, 50)) == 0.0
     assert rate((0, 0), (5_000, 50), (6_000, 1_000), (9_900, 2_000)) == 10.0
 

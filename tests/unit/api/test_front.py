@@ -96,7 +96,7 @@ def test_every_answer_carries_the_same_headers() -> None:
 
 
 def changed(**headers: str) -> int:
-    """The status of a change with these headers; 0 if it has found its endpoint."""
+    """Return the status of a change with these headers; 0 if it has found its endpoint."""
     asked = request("POST", "/api/queues", host="broker:15672", **headers)
     found = front("https://listed.example").enter(asked)
     return found.status if isinstance(found, HttpResponse) else 0
@@ -125,7 +125,7 @@ def changed(**headers: str) -> int:
     ],
 )
 def test_a_page_of_another_origin_changes_nothing(headers: dict[str, str], status: int) -> None:
-    """A browser sends the login that it remembers along with what a form of any page posts."""
+    """A browser sends the stored login along with a form that any page posts."""
     assert changed(**headers) == status
 
 
@@ -288,7 +288,7 @@ TEXT = "queue 'q' in vhost '/': a sentence"
 def test_a_refusal_has_its_status_and_its_sentence(
     kind: type[errors.RefusedError], status: int, error: str, reason: str
 ) -> None:
-    """A user who may not is told no more."""
+    """A user without permission gets no details."""
     answer = refused(kind("queue 'q'", TEXT)).answer
     assert answer.status == status
     assert json.loads(answer.body) == {"error": error, "reason": reason}
@@ -390,7 +390,7 @@ def test_what_is_wrong_is_told(changed: dict[str, Any], status: int, says: str) 
 
 
 def test_origins_that_are_named_may_and_others_may_not() -> None:
-    """A client that is no browser names none."""
+    """A client that is not a browser sends no origin."""
     named = ("https://shop.example", "http://localhost:8000")
     for origin in (None, *named):
         assert not asked(named, origin=origin).foreign
@@ -419,7 +419,7 @@ def test_origins_that_are_named_may_and_others_may_not() -> None:
     ],
 )
 def test_a_page_of_another_machine_is_foreign(origin: str | None, foreign: bool) -> None:
-    """It runs in a browser on this machine, and is no client of it: the password of guest is known to all."""
+    """It runs in a browser on this machine but is no local client: the password of guest is public."""
     assert asked(origin=origin).foreign is foreign
     assert not asked(("*", origin or ""), origin=origin).foreign
 

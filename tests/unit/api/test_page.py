@@ -50,7 +50,7 @@ def test_a_file_comes_with_its_tag_and_may_load_nothing_from_elsewhere() -> None
 
 
 def test_the_path_of_a_folder_without_its_slash_leads_to_the_one_with_it() -> None:
-    """Else a browser looked for `js/main.js` beside the folder."""
+    """Otherwise a browser would look for `js/main.js` beside the folder."""
     without, there = asked("/at/our%20place"), asked("/at/our%20place/")
     assert (without.slash, there.slash) == (False, True)
     answer = to_folder(without)

@@ -13,7 +13,7 @@ from tests.support.declaring import add_user
 
 @pytest.fixture
 def token() -> Callable[[int], bytes]:
-    """Bytes that differ each time and are the same in every run."""
+    """Return bytes that differ between calls and are the same in every run."""
     count = 0
 
     def make(size: int) -> bytes:

@@ -7,37 +7,22 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.auth import authorise
+from amqp10broker.auth import authorise, login
 from amqp10broker.auth.authorise import Access, CatalogGrants, check_vhost_access
-from amqp10broker.auth.login import (
-    UNKNOWN_USER,
-    WAITING_MAX,
-    WAITING_PER_ADDRESS_MAX,
-    Authenticator,
-    Challenge,
-    Failure,
-    LoginQueue,
-    Mechanism,
-    Peer,
-    Slow,
-    Step,
-    Success,
-    Turn,
-)
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.errors import NotAllowed, PermissionDenied
 from amqp10broker.metadata.users import Permission, TopicPermission, Users
 from tests.support import declaring
 from tests.support.scram_client import ScramClient
 
-HERE = Peer(loopback=True)
+HERE = login.Peer(loopback=True)
 NEVER_KNOWN = "; the password was never known in plain here, set it anew to use SCRAM"
-REMOTE = Peer(loopback=False)
-Rules = Callable[..., Authenticator]
+REMOTE = login.Peer(loopback=False)
+Rules = Callable[..., login.Authenticator]
 
 
 def read_table(data: bytes) -> Mapping[str, object] | None:
-    """Stands for the codec of AMQP 0-9-1, which this room does not know."""
+    """This stands in for the codec of AMQP 0-9-1, which these tests do not import."""
     return {
         b"good": {"LOGIN": "guest", "PASSWORD": "guest"},
         b"bytes": {"LOGIN": b"guest", "PASSWORD": b"guest"},
@@ -49,26 +34,26 @@ def read_table(data: bytes) -> Mapping[str, object] | None:
 
 @pytest.fixture
 def rules(users: Users, passwords: Passwords, token: Callable[[int], bytes]) -> Rules:
-    def make(**settings: Any) -> Authenticator:
-        return Authenticator(users, passwords, token=token, read_table=read_table, **settings)
+    def make(**settings: Any) -> login.Authenticator:
+        return login.Authenticator(users, passwords, token=token, read_table=read_table, **settings)
 
     return make
 
 
 def log_in(
-    rules: Authenticator,
+    rules: login.Authenticator,
     mechanism: str,
     response: bytes | None,
     *,
-    peer: Peer = HERE,
+    peer: login.Peer = HERE,
     answers: Sequence[bytes] = (),
-) -> Step:
-    """Go through a mechanism as a connection does, with slow work done on the spot."""
+) -> login.Step:
+    """Go through a mechanism as a connection does, with slow work done in place."""
     authentication = rules.begin(peer)
     step = authentication.start(mechanism, response)
     waiting = list(answers)
-    while not isinstance(step, Success | Failure):
-        if isinstance(step, Slow):
+    while not isinstance(step, login.Success | login.Failure):
+        if isinstance(step, login.Slow):
             step = authentication.resume(step.conclude(step.work()))
         else:
             step = authentication.resume(waiting.pop(0))
@@ -86,7 +71,7 @@ NO_AMQPLAIN = "AMQPLAIN response has no LOGIN or no PASSWORD that is a string"
     ("mechanism", "response", "reason"),
     [
         ("PLAIN", b"\0guest\0Guest", "user 'guest': invalid credentials"),
-        ("PLAIN", b"\0unknown\0guest", f"{UNKNOWN_USER}: invalid credentials"),
+        ("PLAIN", b"\0unknown\0guest", f"{login.UNKNOWN_USER}: invalid credentials"),
         ("PLAIN", b"\0nobody\0x", "user 'nobody': invalid credentials"),
         ("PLAIN", b"\0guest\0", "user 'guest': blank passwords are not accepted"),
         ("PLAIN", b"\0nobody\0", "user 'nobody': blank passwords are not accepted"),
@@ -102,53 +87,59 @@ NO_AMQPLAIN = "AMQPLAIN response has no LOGIN or no PASSWORD that is a string"
 )
 def test_a_response_is_refused(rules: Rules, mechanism: str, response: bytes, reason: str) -> None:
     step = log_in(rules(), mechanism, response)
-    assert isinstance(step, Failure)
+    assert isinstance(step, login.Failure)
     assert step.reason == reason
 
 
 def test_a_slow_login_makes_the_next_one_quick(rules: Rules, users: Users, passwords: Passwords) -> None:
-    """The connection hands argon2 to a thread once."""
+    """The connection runs argon2 in a thread only once."""
     declaring.add_user(users, "u", passwords.make("p"))
     first = rules().begin(HERE)
     step = first.start("PLAIN", b"\0u\0p")
-    assert isinstance(step, Slow)
-    assert first.resume(step.conclude(step.work())) == Success("u")
-    assert rules().begin(HERE).start("PLAIN", b"\0u\0p") == Success("u")
+    assert isinstance(step, login.Slow)
+    assert first.resume(step.conclude(step.work())) == login.Success("u")
+    assert rules().begin(HERE).start("PLAIN", b"\0u\0p") == login.Success("u")
 
 
 def test_a_password_changed_while_it_is_verified_lets_nobody_in(
     rules: Rules, users: Users, passwords: Passwords
 ) -> None:
-    """The thread verified what does not count any more."""
+    """The thread has verified a password that is no longer valid."""
     declaring.add_user(users, "u", passwords.make("old"))
     authentication = rules().begin(HERE)
     step = authentication.start("PLAIN", b"\0u\0old")
-    assert isinstance(step, Slow)
+    assert isinstance(step, login.Slow)
     declaring.set_password(users, "u", passwords.make("new"))
-    assert isinstance(authentication.resume(step.conclude(step.work())), Failure)
+    assert isinstance(authentication.resume(step.conclude(step.work())), login.Failure)
 
 
 # --- what is offered ------------------------------------------------------------------------------
 
 
 def test_anonymous_and_external_are_offered_to_those_who_can_use_them(rules: Rules) -> None:
-    """An anonymous user must be set, a certificate given."""
-    assert rules().offered(HERE) == (Mechanism.PLAIN, Mechanism.AMQPLAIN, Mechanism.SCRAM_SHA_256)
-    everything = rules(anonymous_user="guest").offered(
-        Peer(loopback=True, tls=True, certificate_user="guest")
+    """ANONYMOUS needs a configured user, EXTERNAL a certificate."""
+    assert rules().offered(HERE) == (
+        login.Mechanism.PLAIN,
+        login.Mechanism.AMQPLAIN,
+        login.Mechanism.SCRAM_SHA_256,
     )
-    assert everything == tuple(Mechanism)
+    everything = rules(anonymous_user="guest").offered(
+        login.Peer(loopback=True, tls=True, certificate_user="guest")
+    )
+    assert everything == tuple(login.Mechanism)
 
 
 def test_passwords_stay_off_plain_connections_when_so_configured(rules: Rules) -> None:
-    """PLAIN and AMQPLAIN need TLS then; SCRAM does not show the password."""
+    """PLAIN and AMQPLAIN then need TLS; SCRAM does not reveal the password."""
     strict = rules(plain_needs_tls=True)
-    assert strict.offered(REMOTE) == (Mechanism.SCRAM_SHA_256,)
+    assert strict.offered(REMOTE) == (login.Mechanism.SCRAM_SHA_256,)
     for mechanism, response in (("PLAIN", b"\0guest\0guest"), ("AMQPLAIN", b"good")):
-        assert log_in(strict, mechanism, response) == Failure(
+        assert log_in(strict, mechanism, response) == login.Failure(
             f"mechanism '{mechanism}' needs TLS here; use SCRAM-SHA-256, or connect with TLS"
         )
-        assert log_in(strict, mechanism, response, peer=Peer(loopback=True, tls=True)) == Success("guest")
+        assert log_in(strict, mechanism, response, peer=login.Peer(loopback=True, tls=True)) == login.Success(
+            "guest"
+        )
 
 
 # --- loopback -------------------------------------------------------------------------------------
@@ -157,17 +148,17 @@ def test_passwords_stay_off_plain_connections_when_so_configured(rules: Rules) -
 def test_loopback_users_come_from_this_machine_only(rules: Rules) -> None:
     local = rules(loopback_users=frozenset({"guest"}), anonymous_user="guest")
     for mechanism, response in (("PLAIN", b"\0guest\0guest"), ("AMQPLAIN", b"good"), ("ANONYMOUS", b"")):
-        assert log_in(local, mechanism, response) == Success("guest")
-        assert log_in(local, mechanism, response, peer=REMOTE) == Failure(
+        assert log_in(local, mechanism, response) == login.Success("guest")
+        assert log_in(local, mechanism, response, peer=REMOTE) == login.Failure(
             "user 'guest' can only connect from this machine", "guest"
         )
-    assert log_in(local, "PLAIN", b"\0rabbit\0hole", peer=REMOTE) == Success("rabbit")
+    assert log_in(local, "PLAIN", b"\0rabbit\0hole", peer=REMOTE) == login.Success("rabbit")
 
 
 def test_a_wrong_password_is_what_a_remote_guest_hears_of_first(rules: Rules) -> None:
-    """The rule is applied to who the client is, which must be known before."""
+    """The rule depends on the user, so the password is verified first."""
     step = log_in(rules(loopback_users=frozenset({"guest"})), "PLAIN", b"\0guest\0x", peer=REMOTE)
-    assert step == Failure("user 'guest': invalid credentials", "guest")
+    assert step == login.Failure("user 'guest': invalid credentials", "guest")
 
 
 # --- AMQPLAIN, ANONYMOUS, EXTERNAL ----------------------------------------------------------------
@@ -175,30 +166,31 @@ def test_a_wrong_password_is_what_a_remote_guest_hears_of_first(rules: Rules) ->
 
 @pytest.mark.parametrize("response", [b"good", b"bytes"])
 def test_amqplain_reads_a_table(rules: Rules, response: bytes) -> None:
-    """Strings that are UTF-8, and those that are not, come as str and as bytes."""
-    assert log_in(rules(), "AMQPLAIN", response) == Success("guest")
-    assert log_in(rules(), "AMQPLAIN", None, answers=[response]) == Success("guest")
+    """Strings that are UTF-8 are read as str, others as bytes."""
+    assert log_in(rules(), "AMQPLAIN", response) == login.Success("guest")
+    assert log_in(rules(), "AMQPLAIN", None, answers=[response]) == login.Success("guest")
 
 
 @pytest.mark.rabbitmq("amqp_auth_SUITE", "sasl_anonymous_failure")
 def test_anonymous_needs_its_user(rules: Rules) -> None:
-    """Not offered without; refused if the user was deleted."""
-    assert log_in(rules(), "ANONYMOUS", b"") == Failure("mechanism 'ANONYMOUS' is not offered to this client")
+    """It is not offered without a user, nor accepts a deleted one."""
+    assert log_in(rules(), "ANONYMOUS", b"") == login.Failure(
+        "mechanism 'ANONYMOUS' is not offered to this client"
+    )
     step = log_in(rules(anonymous_user="gone"), "ANONYMOUS", b"")
-    assert step == Failure("user 'gone', as whom ANONYMOUS logs in, does not exist", "gone")
+    assert step == login.Failure("user 'gone', as whom ANONYMOUS logs in, does not exist", "gone")
 
 
 def test_external_refuses(rules: Rules) -> None:
-    """No certificate, no such user, or the wish to be another."""
-    assert log_in(rules(), "EXTERNAL", b"guest") == Failure(
+    assert log_in(rules(), "EXTERNAL", b"guest") == login.Failure(
         "mechanism 'EXTERNAL' is not offered to this client"
     )
-    peer = Peer(loopback=True, tls=True, certificate_user="guest")
-    assert log_in(rules(), "EXTERNAL", b"rabbit", peer=peer) == Failure(
+    peer = login.Peer(loopback=True, tls=True, certificate_user="guest")
+    assert log_in(rules(), "EXTERNAL", b"rabbit", peer=peer) == login.Failure(
         "user 'guest' of the certificate wants to act as another user", "guest"
     )
-    peer = Peer(loopback=True, tls=True, certificate_user="stranger")
-    assert log_in(rules(), "EXTERNAL", b"", peer=peer) == Failure(
+    peer = login.Peer(loopback=True, tls=True, certificate_user="stranger")
+    assert log_in(rules(), "EXTERNAL", b"", peer=peer) == login.Failure(
         "user 'stranger' of the certificate does not exist", "stranger"
     )
 
@@ -207,21 +199,21 @@ def test_external_refuses(rules: Rules) -> None:
 
 
 def scram(
-    rules: Authenticator, client: ScramClient, *, with_outcome: bool = True, first: bool = True
-) -> Step:
+    rules: login.Authenticator, client: ScramClient, *, with_outcome: bool = True, first: bool = True
+) -> login.Step:
     """Go through SCRAM until the server has read the proof."""
     authentication = rules.begin(HERE, data_with_outcome=with_outcome)
     step = authentication.start("SCRAM-SHA-256", client.first() if first else None)
     if not first:
-        assert step == Challenge(b"")
+        assert step == login.Challenge(b"")
         step = authentication.resume(client.first())
-    if isinstance(step, Failure):
+    if isinstance(step, login.Failure):
         return step
-    assert isinstance(step, Slow)
+    assert isinstance(step, login.Slow)
     step = authentication.resume(step.conclude(step.work()))
-    assert isinstance(step, Challenge)
+    assert isinstance(step, login.Challenge)
     step = authentication.resume(client.final(step.data))
-    if not with_outcome and isinstance(step, Challenge):
+    if not with_outcome and isinstance(step, login.Challenge):
         assert step.data == client.server_final
         step = authentication.resume(b"")
     return step
@@ -229,39 +221,39 @@ def scram(
 
 @pytest.mark.parametrize("first", [True, False])
 def test_scram_proves_both_sides(rules: Rules, users: Users, passwords: Passwords, first: bool) -> None:
-    """For passwords of the configuration and for those set later."""
+    """This holds for passwords of the configuration and for those set later."""
     declaring.add_user(users, "u", passwords.make("p"))
     for name, password in (("guest", "guest"), ("u", "p")):
         client = ScramClient(name, password)
         step = scram(rules(), client, first=first)
-        assert step == Success(name, client.server_final)
+        assert step == login.Success(name, client.server_final)
 
 
 @pytest.mark.parametrize(
     ("user", "password", "reason"),
     [
         ("guest", "wrong", "user 'guest': invalid credentials"),
-        ("unknown", "guest", f"{UNKNOWN_USER}: invalid credentials"),
+        ("unknown", "guest", f"{login.UNKNOWN_USER}: invalid credentials"),
         ("nobody", "-", "user 'nobody': invalid credentials"),
         ("rabbit", "hole", f"user 'rabbit': invalid credentials{NEVER_KNOWN}"),
     ],
 )
 def test_scram_refuses_after_the_proof(rules: Rules, user: str, password: str, reason: str) -> None:
-    """Up to there, a client cannot tell an unknown user from a wrong password."""
+    """Up to the proof, a client cannot distinguish an unknown user from a wrong password."""
     step = scram(rules(), ScramClient(user, password))
-    assert isinstance(step, Failure)
+    assert isinstance(step, login.Failure)
     assert step.reason == reason
 
 
 def test_scram_nonces_are_not_used_twice(rules: Rules) -> None:
-    """Otherwise a recorded proof would open the door again."""
+    """Otherwise a recorded proof could be replayed."""
     challenges = set()
     for _ in range(3):
         authentication = rules().begin(HERE)
         step = authentication.start("SCRAM-SHA-256", b"n,,n=guest,r=same")
-        assert isinstance(step, Slow)
+        assert isinstance(step, login.Slow)
         step = authentication.resume(step.conclude(step.work()))
-        assert isinstance(step, Challenge)
+        assert isinstance(step, login.Challenge)
         challenges.add(step.data)
     assert len(challenges) == 3
 
@@ -269,10 +261,10 @@ def test_scram_nonces_are_not_used_twice(rules: Rules) -> None:
 def test_a_made_up_verifier_opens_nothing_even_if_met(
     rules: Rules, passwords: Passwords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What keeps a stranger out is that there is no such user, not that the proof is hard."""
+    """The login fails because there is no such user, not because the proof is hard."""
     known, _ = passwords.scram_record("guest")()
     monkeypatch.setattr(passwords, "scram_record", lambda name: lambda: (known, False))
-    assert isinstance(scram(rules(), ScramClient("stranger", "guest")), Failure)
+    assert isinstance(scram(rules(), ScramClient("stranger", "guest")), login.Failure)
 
 
 def test_scram_refuses_a_password_that_was_changed_meanwhile(
@@ -282,24 +274,24 @@ def test_scram_refuses_a_password_that_was_changed_meanwhile(
     client = ScramClient("guest", "guest")
     authentication = rules().begin(HERE)
     step = authentication.start("SCRAM-SHA-256", client.first())
-    assert isinstance(step, Slow)
+    assert isinstance(step, login.Slow)
     step = authentication.resume(step.conclude(step.work()))
-    assert isinstance(step, Challenge)
+    assert isinstance(step, login.Challenge)
     declaring.set_password(users, "guest", passwords.make("new"))
     step = authentication.resume(client.final(step.data))
-    assert step == Failure("user 'guest': the password was changed meanwhile", "guest")
+    assert step == login.Failure("user 'guest': the password was changed meanwhile", "guest")
 
 
 class Line:
     """Turns whose work is a sentence, and which of them were refused."""
 
     def __init__(self) -> None:
-        self.turns: LoginQueue[str] = LoginQueue()
+        self.turns: login.LoginQueue[str] = login.LoginQueue()
         self.refused: list[str] = []
         self._keys = 0
 
-    def join(self, address: str, name: str, *, key: object = None) -> Turn[str]:
-        """Wait; each with a password of its own unless a key is given."""
+    def join(self, address: str, name: str, *, key: object = None) -> login.Turn[str]:
+        """Wait for a turn, with a password of its own unless a key is given."""
         self._keys += 1
         key = self._keys if key is None else key
         work = f"{name} from {address}"
@@ -325,7 +317,7 @@ def line() -> Line:
 
 
 def test_an_address_has_one_verification_at_a_time(line: Line) -> None:
-    """Whoever sends many leaves a processor to others, whichever way the turns go round."""
+    """An address with many logins leaves a processor to others, whichever order the turns take."""
     for number in range(10):
         line.join("storm", f"guess{number}")
     running = line.turns.take()
@@ -346,7 +338,7 @@ def test_an_address_has_one_verification_at_a_time(line: Line) -> None:
     ids=["one address and name", "many names of one address", "one name of many addresses"],
 )
 def test_a_storm_delays_another_login_by_three_turns_at_most(line: Line, addresses: int, names: int) -> None:
-    """Turns go round the addresses and the names alternately."""
+    """Turns alternate between the addresses and the names."""
     for number in range(1000):
         line.join(f"storm{number % addresses}", f"guess{number % names}")
     for _ in range(20):
@@ -355,7 +347,7 @@ def test_a_storm_delays_another_login_by_three_turns_at_most(line: Line, address
 
 
 def test_those_that_say_the_same_share_one_turn(line: Line) -> None:
-    """A fleet with one password costs one verification; who says something else has a turn of its own."""
+    """Clients with one password cost one verification; another password has its own turn."""
     fleet = [line.join("here", "app", key="right") for _ in range(500)]
     other = line.join("here", "app", key="wrong")
     assert len(set(fleet)) == 1
@@ -366,7 +358,7 @@ def test_those_that_say_the_same_share_one_turn(line: Line) -> None:
 
 
 def test_who_leaves_gives_up_the_turn(line: Line) -> None:
-    """The last one, not the first; and who has a turn that runs gives up nothing of others."""
+    """The last waiter gives it up, not the first; a running turn gives up none of others."""
     turn = line.join("a", "u", key="same")
     line.join("a", "u", key="same")
     line.turns.leave(turn)
@@ -378,18 +370,18 @@ def test_who_leaves_gives_up_the_turn(line: Line) -> None:
 
 
 def test_too_many_of_an_address_are_refused(line: Line) -> None:
-    """The newest; nobody of another address, however many there are."""
-    for number in range(WAITING_PER_ADDRESS_MAX + 10):
+    """The newest login of that address is refused, whatever other addresses have."""
+    for number in range(login.WAITING_PER_ADDRESS_MAX + 10):
         line.join("storm", "guest")
         line.join("home", f"u{number % 100}")
-    assert line.turns.waiting("storm") == line.turns.waiting("home") == WAITING_PER_ADDRESS_MAX
+    assert line.turns.waiting("storm") == line.turns.waiting("home") == login.WAITING_PER_ADDRESS_MAX
     assert line.refused.count("guest from storm") == 10
     assert len(line.refused) == 20
 
 
 def test_who_has_most_of_a_full_address_is_refused(line: Line) -> None:
-    """On one machine, the storm on guest makes room for others."""
-    for _ in range(WAITING_PER_ADDRESS_MAX):
+    """On one machine, the many logins as guest make room for others."""
+    for _ in range(login.WAITING_PER_ADDRESS_MAX):
         line.join("here", "guest")
     turn = line.join("here", "ann")
     assert not turn.refused
@@ -397,18 +389,17 @@ def test_who_has_most_of_a_full_address_is_refused(line: Line) -> None:
 
 
 def test_too_many_in_all_are_refused_to_the_address_that_has_most(line: Line) -> None:
-    """An address of its own has a place, also when everything is full."""
-    addresses = WAITING_MAX // 100 + 1
+    """An address with a single login has a place even when everything is full."""
+    addresses = login.WAITING_MAX // 100 + 1
     for number in range(100 * addresses):
         line.join(f"bot{number % addresses}", f"guess{number}")
-    assert len(line.turns) == WAITING_MAX
+    assert len(line.turns) == login.WAITING_MAX
     turn = line.join("home", "ann")
     assert not turn.refused
-    assert len(line.turns) == WAITING_MAX
+    assert len(line.turns) == login.WAITING_MAX
 
 
 def test_nothing_is_left_of_who_was_served(line: Line) -> None:
-    """However many addresses and names there were."""
     for number in range(3000):
         line.join(f"a{number % 70}", f"u{number % 110}")
     turns = line.turns
@@ -431,7 +422,6 @@ def refused(ask: Callable[[], None]) -> str:
 
 @pytest.mark.parametrize("kind", ["queue", "exchange"])
 def test_each_permission_is_for_its_operation(access: Access, kind: authorise.Kind) -> None:
-    """configure, write and read are three patterns."""
     access.configure(kind, "c-1")
     access.write(kind, "w-1")
     access.read(kind, "r-1")
@@ -443,7 +433,7 @@ def test_each_permission_is_for_its_operation(access: Access, kind: authorise.Ki
 
 @pytest.mark.parametrize("pattern", ["", "^$"])
 def test_an_empty_pattern_allows_nothing(users: Users, pattern: str) -> None:
-    """Searched for as it is, the empty pattern would be found in every name."""
+    """As a search pattern, the empty pattern would match every name."""
     declaring.set_permission(users, "guest", "/", Permission(pattern, pattern, pattern))
     access = Access(CatalogGrants(users, "guest"), "/")
     for kind, name in (("queue", "q"), ("exchange", "")):
@@ -451,7 +441,7 @@ def test_an_empty_pattern_allows_nothing(users: Users, pattern: str) -> None:
 
 
 def test_decisions_are_remembered_until_permissions_change(access: Access, users: Users) -> None:
-    """A refusal and an allowance both, and both are forgotten."""
+    """Refusals and allowances are both remembered, and both are forgotten."""
     access.read("queue", "r-1")
     assert refused(lambda: access.read("queue", "q"))
     before = access.changes.version
@@ -462,7 +452,7 @@ def test_decisions_are_remembered_until_permissions_change(access: Access, users
 
 
 def test_entering_a_virtual_host_needs_a_permission_there(users: Users, access: Access) -> None:
-    """530 with RabbitMQ's text; a permission that allows nothing is enough."""
+    """The reply is 530 with RabbitMQ's text; a permission that allows nothing is enough."""
     access.enter()
     declaring.set_permission(users, "rabbit", "/", Permission("", "", ""))
     check_vhost_access(CatalogGrants(users, "rabbit"), "/")
@@ -476,7 +466,7 @@ def test_entering_a_virtual_host_needs_a_permission_there(users: Users, access: 
 
 
 def test_without_topic_permission_every_key_is_allowed(access: Access, users: Users) -> None:
-    """One at another exchange, or of another user, changes nothing."""
+    """A topic permission at another exchange, or of another user, changes nothing."""
     declaring.set_topic_permission(users, "guest", "/", "other", TopicPermission("", ""))
     declaring.set_topic_permission(users, "rabbit", "/", "amq.topic", TopicPermission("", ""))
     access.write_topic("amq.topic", "any.key")
@@ -507,7 +497,7 @@ def test_topic_patterns_may_name_user_and_virtual_host(access: Access, users: Us
 
 
 def test_a_users_name_is_no_pattern(users: Users) -> None:
-    """Otherwise a user called .* would have all of the tree."""
+    """Otherwise a user named .* would have the whole tree."""
     declaring.add_user(users, ".*", None)
     declaring.set_topic_permission(users, ".*", "/", "amq.topic", TopicPermission("^{username}\\."))
     access = Access(CatalogGrants(users, ".*"), "/")
@@ -516,7 +506,6 @@ def test_a_users_name_is_no_pattern(users: Users) -> None:
 
 
 def test_only_the_tag_makes_an_impersonator(access: Access, users: Users) -> None:
-    """And only as long as the user has it."""
     assert not access.impersonator
     declaring.set_tags(users, "guest", ["impersonator"])
     assert access.impersonator

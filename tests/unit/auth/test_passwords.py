@@ -17,7 +17,6 @@ from tests.support.declaring import add_user, delete_user, set_password
 
 
 def slowly(passwords: Passwords, name: str, password: bytes) -> bool:
-    """Verify as a connection does, but here and now."""
     return passwords.slow(name, password)()
 
 
@@ -32,7 +31,7 @@ def slowly(passwords: Passwords, name: str, password: bytes) -> bool:
 def test_rabbitmqs_algorithms_are_verified(
     users: Users, passwords: Passwords, algorithm: PasswordAlgorithm, digest: str
 ) -> None:
-    """Digest of salt and password, after the salt."""
+    """A hash is the salt and a digest of salt and password."""
     stored = b"\x01\x02\x03\x04" + hashlib.new(digest, b"\x01\x02\x03\x04secret").digest()
     add_user(users, "u", PasswordRecord(algorithm, base64.b64encode(stored).decode()))
     assert passwords.quick("u", b"secret")
@@ -42,7 +41,7 @@ def test_rabbitmqs_algorithms_are_verified(
 
 
 def test_a_password_is_kept_for_rabbitmq_beside_argon2_on_request(users: Users, passwords: Passwords) -> None:
-    """The same password, by another salt; a login looks at argon2 alone."""
+    """It is the same password with another salt; a login uses argon2 alone."""
     assert passwords.make("secret").rabbit_sha256 is None
     record = Passwords(users, secrets.token_bytes, "sha256").make("secret")
     assert record.algorithm is PasswordAlgorithm.ARGON2ID
@@ -65,7 +64,7 @@ def test_a_broken_record_lets_nobody_in(users: Users, passwords: Passwords, valu
 
 
 def test_a_new_password_is_kept_as_argon2id(users: Users, passwords: Passwords) -> None:
-    """With the parameters that OWASP names, and a verifier for SCRAM."""
+    """It has the parameters that OWASP recommends, and a verifier for SCRAM."""
     record = passwords.make("correct horse")
     assert record.algorithm is PasswordAlgorithm.ARGON2ID
     assert record.value.startswith("$argon2id$v=19$m=19456,t=2,p=1$")
@@ -78,7 +77,7 @@ def test_a_new_password_is_kept_as_argon2id(users: Users, passwords: Passwords) 
 
 @pytest.mark.parametrize("password", ["", "a\0b"])
 def test_passwords_that_plain_cannot_carry_are_refused(passwords: Passwords, password: str) -> None:
-    """And nobody can log in with an empty one."""
+    """An empty password never allows a login."""
     with pytest.raises(InvalidArgument):
         passwords.make(password)
     with pytest.raises(InvalidArgument):
@@ -106,7 +105,7 @@ def test_a_right_password_is_remembered(
 
 
 def test_a_changed_password_is_forgotten_at_once(users: Users, passwords: Passwords) -> None:
-    """The old one opens nothing any more, and neither does that of a deleted user."""
+    """The old password fails from then on, and so does that of a deleted user."""
     add_user(users, "u", passwords.make("old"))
     passwords.remember("u", b"old", passwords.record("u"))
     set_password(users, "u", passwords.make("new"))
@@ -131,7 +130,7 @@ def test_what_was_verified_against_an_old_record_is_not_remembered(
 
 
 def test_what_is_remembered_of_deleted_users_goes_with_the_next(users: Users, passwords: Passwords) -> None:
-    """Memory does not grow with users that come and go."""
+    """Memory does not grow as users come and go."""
     for name in ("a", "b", "c"):
         add_user(users, name, passwords.make("p"))
         passwords.remember(name, b"p", passwords.record(name))
@@ -144,7 +143,7 @@ def test_what_is_remembered_of_deleted_users_goes_with_the_next(users: Users, pa
 def test_a_wrong_password_always_takes_one_argon2(
     users: Users, passwords: Passwords, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Time tells nobody which names there are, nor how a password is kept."""
+    """The time reveals neither which users exist nor how a password is stored."""
     add_user(users, "argon", passwords.make("p"))
     asked: list[str] = []
 
@@ -161,7 +160,7 @@ def test_a_wrong_password_always_takes_one_argon2(
 
 
 def test_the_decoy_is_a_hash_that_argon2_works_on(passwords: Passwords) -> None:
-    """If it could not be read, an unknown user would be refused faster."""
+    """If argon2 could not read it, an unknown user would be refused faster."""
     from argon2 import extract_parameters
 
     parameters = extract_parameters(passwords._decoy_record().value)
@@ -170,7 +169,7 @@ def test_the_decoy_is_a_hash_that_argon2_works_on(passwords: Passwords) -> None:
 
 
 def test_a_plain_password_has_a_scram_verifier(passwords: Passwords) -> None:
-    """Made when it is asked for, with a salt that stays the same in this process."""
+    """It is made on request, with a salt that stays the same in this process."""
     record, real = passwords.scram_record("guest")()
     assert real
     assert passwords.scram_record("guest")() == (record, True)
@@ -178,7 +177,7 @@ def test_a_plain_password_has_a_scram_verifier(passwords: Passwords) -> None:
 
 @pytest.mark.parametrize("name", ["rabbit", "nobody", "unknown"])
 def test_who_has_no_scram_verifier_gets_one_that_cannot_be_met(passwords: Passwords, name: str) -> None:
-    """It looks like any other and stays the same, so it tells nothing."""
+    """It looks like any other and stays the same, so it reveals nothing."""
     record, real = passwords.scram_record(name)()
     assert not real
     assert passwords.scram_record(name)() == (record, False)
@@ -188,7 +187,7 @@ def test_who_has_no_scram_verifier_gets_one_that_cannot_be_met(passwords: Passwo
 
 
 def test_plain_passwords_are_exported_as_rabbitmqs_hash(users: Users, passwords: Passwords) -> None:
-    """So a definitions file holds none in plain, and RabbitMQ can read it."""
+    """A definitions file thus holds no plain password, and RabbitMQ can read it."""
     record = passwords.exportable(passwords.record("guest"))
     assert record.algorithm is PasswordAlgorithm.RABBIT_SHA256
     set_password(users, "guest", record)
@@ -225,7 +224,6 @@ def test_the_example_of_rfc_7677() -> None:
 
 
 def test_another_password_is_refused() -> None:
-    """The proof does not fit its verifier."""
     server = ScramServer(SERVER_NONCE)
     server.read_first(CLIENT_FIRST)
     server.challenge(derive("pen", SALT, 4096))
@@ -243,7 +241,6 @@ def test_another_password_is_refused() -> None:
     ],
 )
 def test_first_messages_are_read(message: bytes, user: str, authzid: str) -> None:
-    """Escapes, a client that could bind channels but saw no offer, an authorisation identity, extensions."""
     server = ScramServer("s")
     server.read_first(message)
     assert (server.user, server.authzid) == (user, authzid)
@@ -264,7 +261,7 @@ def test_first_messages_are_read(message: bytes, user: str, authzid: str) -> Non
     ],
 )
 def test_bad_first_messages_are_refused(message: bytes, text: str) -> None:
-    """Channel binding must fail, and so must a mandatory extension that nobody knows."""
+    """Channel binding must fail, and so must an unknown mandatory extension."""
     with pytest.raises(ScramError, match=re.escape(text)):
         ScramServer("s").read_first(message)
 
@@ -286,7 +283,7 @@ def test_bad_final_messages_are_refused(server: ScramServer, old: str, new: str,
 
 
 def test_a_client_that_was_told_of_no_binding_must_say_so_again() -> None:
-    """Who strips "y" on the way changes what is signed (RFC 5802, section 6)."""
+    """Removing the flag y on the way changes what is signed (RFC 5802, section 6)."""
     server = ScramServer(SERVER_NONCE)
     server.read_first(CLIENT_FIRST.replace(b"n,,", b"y,,", 1))
     server.challenge(derive("pencil", SALT, 4096))
@@ -306,7 +303,6 @@ def test_a_client_that_was_told_of_no_binding_must_say_so_again() -> None:
     ],
 )
 def test_saslprep_follows_the_examples_of_rfc_4013(text: str, prepared: str) -> None:
-    """Section 3 of the RFC, and a space that is none."""
     assert saslprep(text) == prepared
 
 

@@ -36,7 +36,6 @@ CERTIFICATE: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def files(certificates: Certificates) -> Path:
-    """A folder with a certificate, its key, and something else."""
     certificates.file("empty.pem", "nothing")
     certificates.client("other")
     return Path(certificates.ca).parent
@@ -96,7 +95,7 @@ def test_a_context_asks_for_certificates_as_set(files: Path, verify: str, mode: 
     ],
 )
 def test_bad_settings_name_the_one_to_mend(files: Path, others: dict[str, Any], text: str) -> None:
-    """At start, not at the first connection."""
+    """They are refused at start, not at a connection."""
     given = {
         key: str(files / value) if isinstance(value, str) and value.endswith((".pem", ".key")) else value
         for key, value in others.items()
@@ -107,7 +106,7 @@ def test_bad_settings_name_the_one_to_mend(files: Path, others: dict[str, Any], 
 
 
 def test_a_key_with_a_password_is_refused_and_not_asked_for(files: Path) -> None:
-    """OpenSSL would ask at the terminal, where nobody is."""
+    """OpenSSL would prompt at the terminal, where no operator is."""
     key = load_pem_private_key((files / "server.key").read_bytes(), None)
     locked = files / "locked.key"
     locked.write_bytes(
@@ -131,7 +130,7 @@ def test_a_key_with_a_password_is_refused_and_not_asked_for(files: Path) -> None
     ],
 )
 def test_the_user_stands_where_it_is_configured(part: CertificateUser, user: str | None) -> None:
-    """The first alternative name of the kind counts."""
+    """The first alternative name of the configured kind counts."""
     assert certificate_user(CERTIFICATE, part) == user
 
 
@@ -147,7 +146,7 @@ def test_the_user_stands_where_it_is_configured(part: CertificateUser, user: str
     ],
 )
 def test_a_certificate_without_a_clear_name_names_nobody(certificate: dict[str, Any] | None) -> None:
-    """None, several, or one that cannot be a user's."""
+    """It has no name, several, or one that cannot be a user's."""
     assert certificate_user(certificate, CertificateUser.COMMON_NAME) is None
 
 
@@ -156,7 +155,6 @@ def ms(year: int, month: int = 1, day: int = 2) -> int:
 
 
 def pem(*years: int) -> str:
-    """Certificates that end in these years, on the second of January, as one file."""
     authority = trustme.CA()
     made = [
         authority.issue_cert(
@@ -169,12 +167,12 @@ def pem(*years: int) -> str:
 
 @pytest.mark.parametrize("year", [1999, 2000, 2031, 2049, 2050, 2101])
 def test_the_end_is_read_in_both_forms_of_time(year: int) -> None:
-    """RFC 5280: until 2049 with two digits of the year, then with four."""
+    """RFC 5280: the year has two digits until 2049, four from then on."""
     assert first_end_ms(pem(year)) == ms(year)
 
 
 def test_what_is_no_certificate_has_no_end() -> None:
-    """It is not known then; nothing is guessed, and nothing raised."""
+    """The end is then unknown; nothing is guessed, and nothing is raised."""
     whole = pem(2040)
     lines = whole.splitlines()
     assert first_end_ms("") is None

@@ -88,7 +88,7 @@ def test_a_secret_counts_only_where_its_algorithm_is_named() -> None:
 
 
 def test_a_public_key_is_no_secret() -> None:
-    """Who knows the public key could sign with it, if it were taken for the secret of HS256 (RFC 8725)."""
+    """It could sign tokens if it were taken as the secret of HS256 (RFC 8725)."""
 
     def part(value: Any) -> str:
         return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
@@ -243,7 +243,7 @@ def grants(*scopes: str, prefix: str = "") -> TokenGrants:
     ],
 )
 def test_a_star_stands_for_any_text(pattern: str, text: str, matches: bool) -> None:
-    """What is a star is written as RFC 3986 has it; for all else see the property below."""
+    """A literal star is written as in RFC 3986; the property below covers all other text."""
     assert Wildcard.read(pattern).matches(text) is matches
 
 

@@ -20,10 +20,9 @@ LONG_S: Final = 60.0
 
 
 def until_delivered(count: int) -> Callable[[tuple[Counts, ...]], bool]:
-    """For `benchmarks.measure.window` without warm-up: the window ends when so many more were delivered.
-
-    `window` asks once before it begins, and refuses loads whose messages are used up by then; however late it
-    asks, the answer is no. What was delivered then does not count.
+    """Replace `benchmarks.measure.window`: the window ends after so many more deliveries. `window` checks
+    once before it begins, and refuses loads whose messages are used up by then; the answer here is always
+    no. Earlier deliveries do not count.
     """
     seen: list[int] = []
 
@@ -39,7 +38,6 @@ pytestmark = pytest.mark.integration
 
 
 def test_what_is_published_is_delivered_confirmed_and_settled() -> None:
-    """Two connections in one load process, measured like a broker."""
     with OwnBroker(BrokerSettings(max_link_credit=100), floor=()) as floor:
         what = spec.Load(floor.endpoint, publish_and_consume("q", size_bytes=20))
         taken = window(floor, what, warmup_s=0.0, duration_s=LONG_S, until=until_delivered(1000))
@@ -52,7 +50,7 @@ def test_what_is_published_is_delivered_confirmed_and_settled() -> None:
 
 
 def test_messages_of_every_size_pass() -> None:
-    """A message larger than a frame goes in several."""
+    """A message larger than a frame takes several frames."""
     with OwnBroker(BrokerSettings(), floor=()) as floor:
         sizes = (12, 100_000, 300_000)
         for size_bytes in sizes:
@@ -63,7 +61,6 @@ def test_messages_of_every_size_pass() -> None:
 
 @pytest.mark.parametrize("settle", spec.Settle)
 def test_what_is_published_is_delivered_confirmed_and_acknowledged(settle: spec.Settle) -> None:
-    """Two connections in one load process, each way to acknowledge, prefetch-count respected."""
     connections = publish_and_consume(
         "q", size_bytes=20, credit=50, settle=settle, in_flight_max=100, amqp091=True
     )
@@ -78,7 +75,6 @@ def test_what_is_published_is_delivered_confirmed_and_acknowledged(settle: spec.
 
 
 def test_latencies_are_read_from_the_stamps() -> None:
-    """The floor gives each message back with its own bytes."""
     publish = spec.Publish(("q",), size_bytes=20, rate_per_s=2000.0, stamp=True)
     consume = spec.Consume(("q",), size_bytes=20, stamp=True)
     connections = (spec.Channel(publish=(publish,)),), (spec.Channel(consume=(consume,)),)
@@ -92,7 +88,7 @@ def test_latencies_are_read_from_the_stamps() -> None:
 
 
 def test_messages_of_every_size_pass_floor091() -> None:
-    """A message larger than a frame goes in several, an empty one in none."""
+    """A message larger than a frame takes several body frames, an empty one takes none."""
     with OwnBroker(BrokerSettings(), floor=()) as floor, Queues(floor.endpoint) as queues:
         for size_bytes in (0, 12, 100_000, 300_000):
             queue = f"q{size_bytes}"

@@ -30,7 +30,6 @@ ENDPOINT = spec.Endpoint("127.0.0.1", 1)
 
 
 def load_of(*connections: spec.Connection) -> spec.Load:
-    """Return a load; without connections one link that sends and one that receives."""
     usual: spec.Connections = (
         (spec.Session(publish=(spec.Publish(("a", "b"), size_bytes=12, rate_per_s=5.0),)),),
         (spec.Session(consume=(spec.Consume(("a",), size_bytes=12),)),),
@@ -39,7 +38,6 @@ def load_of(*connections: spec.Connection) -> spec.Load:
 
 
 def recorded(dropped: int = 0) -> Recorded:
-    """Return what a load process hands over: two events and a window between them."""
     events = ClientEvents(0)
     events.add(1000, EventKind.CLIENT_SENT, 0, 3, 10, 36)
     events.add(2000, EventKind.CLIENT_SENT, 0, 4, 10, 48)
@@ -53,7 +51,6 @@ def write(run: RecordedRun, settings: BrokerSettings = SETTINGS, what: spec.Load
 
 
 def test_the_row_has_a_value_in_every_column(tmp_path: Path) -> None:
-    """What load, settings and the broker's own row tell; settings that nobody set are defaults."""
     recording = Recording(tmp_path, "sweep", 50)
     run = recording.begin("publish and consume")
     write_run(
@@ -77,7 +74,7 @@ def test_the_row_has_a_value_in_every_column(tmp_path: Path) -> None:
 
 
 def test_events_of_the_edges_fall_on_the_right_side_of_the_window(tmp_path: Path) -> None:
-    """The sample at the beginning tells of warm-up, that at the end of the window."""
+    """The sample at the beginning belongs to warm-up, that at the end to the window."""
     run = Recording(tmp_path, "sweep", 50).begin("case")
     row = write(run)
     table = read_events(tmp_path, run.run_id)
@@ -102,7 +99,7 @@ def told(events: ClientEvents | bytes) -> list[dict[str, int]]:
 
 
 def test_deliveries_of_one_burst_are_one_event() -> None:
-    """Messages that carry the same time are told together; the tables' latencies have each of them."""
+    """Messages with the same time are one event; the latency tables have each of them."""
     events = ClientEvents(0)
     stream = Stream(1, events)
     stream.sample_deliveries([100, 100, 100, 250], 1000)
@@ -114,7 +111,7 @@ def test_deliveries_of_one_burst_are_one_event() -> None:
 
 
 def test_confirms_are_told_first_in_first_out_and_none_twice() -> None:
-    """A confirm that names part of a batch and the next one is two events; the counts add up."""
+    """A confirm that covers part of a batch and the next one make two events; the counts add up."""
     events = ClientEvents(0)
     stream = Stream(0, events)
     pace = Pace(spec.Publish(("q",)), [stream])
@@ -127,12 +124,11 @@ def test_confirms_are_told_first_in_first_out_and_none_twice() -> None:
 
 
 def load_of_client(*parts: spec.Session) -> spec.Load:
-    """Return a load of one connection with two streams."""
     return spec.Load(ENDPOINT, (parts,), streams=2, record=True)
 
 
 def test_the_events_of_a_window_add_up_to_what_its_edges_counted() -> None:
-    """Whatever happens between two edges is told after the first one's time and not after the second's."""
+    """An event between two edges has a time after the first edge and not after the second."""
     events = ClientEvents(OFFSET_NS)
     streams = [Stream(0, events), Stream(1, events)]
     what = load_of_client(
@@ -165,7 +161,6 @@ def test_the_events_of_a_window_add_up_to_what_its_edges_counted() -> None:
 
 
 def sample(case: str, cost: float | None, target: str = "broker") -> results.Row:
-    """Return a sample with a rate and a cost."""
     return {"case": case, "target": target, "cpu_us": cost, "rate_per_s": 1e6 / (cost or 1.0)}
 
 
@@ -240,7 +235,7 @@ def context(**changed: Any) -> Context:
 
 
 def test_every_combination_is_measured_with_the_brokers_own_queue_credit() -> None:
-    """Sizes outermost, credits innermost; the third dimension has one place unless it is asked for."""
+    """Sizes are outermost, credits innermost; the third dimension has one value by default."""
     cells = sweep.Grid.of(context(sweep_credits=[1, 2], sweep_windows=[3, 4], sweep_sizes=[5, 6])).cells()
     assert len(cells) == 8
     assert cells[0] == sweep.Cell(5, None, 3, 1)
@@ -251,7 +246,7 @@ def test_every_combination_is_measured_with_the_brokers_own_queue_credit() -> No
 def test_each_repetition_has_an_order_of_its_own_and_a_seed_repeats_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every repetition has every case once; the same seed gives the same orders, another one others."""
+    """Every repetition has every case once; equal seeds give equal orders, other seeds others."""
 
     def measured(context: Context, case: cases.Case, target: str) -> Row:
         return {"case": case.name, "target": target}

@@ -34,7 +34,7 @@ def _link(name: str, role: str, wait: WaitView) -> LinkView:
 
 
 def connections() -> list[dict[str, Any]]:
-    """Number 1 speaks AMQP 1.0 and has two links, number 2 speaks AMQP 0-9-1 and has a consumer."""
+    """Connection 1 uses AMQP 1.0 and has two links; 2 uses AMQP 0-9-1 and has a consumer."""
     empty = WaitView("queue-empty", "queue 'q' has no ready message", 1.5)
     links = (_link("in", "receiver", empty), _link("out", "sender", WaitView("blocked-by-alarm", "memory")))
     session = SessionView(

@@ -26,7 +26,7 @@ def _own_directories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @contextmanager
 def broker(path: str, answer: bytes | None, received: list[bytes]) -> Iterator[None]:
-    """A broker that answers one request, in pieces, and hangs up; None: never answers."""
+    """Run a broker that answers one request in pieces and hangs up; for None it never answers."""
     listener = adminpath.listen(path)
     listener.setblocking(True)
     asked = threading.Event()
@@ -96,7 +96,7 @@ def test_a_bad_answer_is_told_in_words(answer: bytes, message: str) -> None:
     ],
 )
 def test_a_refusal_is_told_with_what_to_do(answer: bytes, message: str) -> None:
-    """Advice by kind of refusal, where there is any; the class says that there is a broker."""
+    """The advice depends on the kind of refusal; its class shows that there is a broker."""
     with pytest.raises(RefusedByBroker) as raised:
         ask(answer)
     assert str(raised.value) == message

@@ -46,7 +46,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_cannot_be_meant_is_refused(
     recording: Path, capsys: Output, arguments: list[str], complaint: str
 ) -> None:
-    """With exit code 2, before anything is started."""
+    """The exit code is 2, before anything is started."""
     assert main(["record", "analyse", str(recording), *arguments]) == 2
     assert complaint in capsys.readouterr().err
 
@@ -100,7 +100,7 @@ def test_without_java_or_pyspark_it_says_what_to_install(
 def test_without_a_package_it_says_which_extra_has_it(
     recording: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch, package: str, how: list[str]
 ) -> None:
-    """With exit code 3, and the extra that the analysis needs: that of recordings is not enough."""
+    """The exit code is 3; the extra for recordings alone is not enough for the analysis."""
     # What Python does for a package that is not there.
     monkeypatch.setitem(sys.modules, package, None)
     assert main(["record", "analyse", str(recording), "--quiet", *how]) == 3
@@ -110,7 +110,6 @@ def test_without_a_package_it_says_which_extra_has_it(
 
 
 def damaged(folder: Path) -> Path:
-    """A recording whose fourth file is to be spoilt."""
     (plant,) = synthetic.two_senders(repetitions=1, events=400)
     synthetic.write(folder, [plant])
     (first,) = (folder / "events").rglob("*.parquet")
@@ -130,7 +129,7 @@ def damaged(folder: Path) -> Path:
 def test_every_file_is_looked_at(
     tmp_path: Path, capsys: Output, name: str | None, kind: str | None, complaint: str
 ) -> None:
-    """The fourth of a run, too: Spark would take a column that is missing for null, without a word."""
+    """The fourth file counts too: Spark would silently read a missing column as null."""
     path = damaged(tmp_path)
     if name is None:
         path.write_bytes(path.read_bytes()[:-20])

@@ -12,7 +12,7 @@ from amqp10broker.cli.main import main
 
 
 def test_new_secret_is_for_its_owner_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Drawn anew each time, and never shown."""
+    """The secret is random each time and never printed."""
     secrets = []
     for name in ("one", "two"):
         path = tmp_path / name
@@ -25,7 +25,7 @@ def test_new_secret_is_for_its_owner_only(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_file_that_is_there_stays_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also if it is a link to nowhere."""
+    """This includes a dangling symbolic link."""
     path = tmp_path / "secret"
     path.write_text("in use")
     assert main(["cluster", "new-secret", str(path)]) == EXIT_USAGE

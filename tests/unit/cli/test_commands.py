@@ -42,7 +42,7 @@ from tests.unit.cli.conftest import Broker
     ],
 )
 def test_a_value_is_json_or_else_text(written: str, value: object) -> None:
-    """So that 10 is a number, and everything that is no JSON needs no quotes."""
+    """So 10 is a number, and text that is not JSON needs no quotes."""
     assert commands.pairs("x", [f"key={written}"]) == {"key": value}
     assert type(commands.typed(written)) is type(value)
 
@@ -56,7 +56,7 @@ def test_a_value_is_json_or_else_text(written: str, value: object) -> None:
     ],
 )
 def test_what_is_no_pair_is_refused(written: list[str], message: str) -> None:
-    """And so is a key that is given twice: one of them would be lost."""
+    """A key that is given twice is refused too: one of its values would be lost."""
     with pytest.raises(ConfigError, match=message):
         commands.pairs("option --argument", written)
 
@@ -95,7 +95,6 @@ ANSWERS: dict[str | None, Any] = {
 
 @pytest.fixture
 def answering(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Broker:
-    """A broker that does what it is asked for, and standard input with a password."""
     broker.answers = ANSWERS
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"secret\r\nmore\n")))
     return broker
@@ -227,14 +226,13 @@ ANYWHERE = {"vhost_pattern": ".*", "queue_pattern": ".*"}
 def test_each_command_asks_for_its_operation(
     argv: str, request_: Any, said: str, answering: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The last request is the operation with everything that was typed."""
     assert main.main(argv.split()) == 0
     assert answering.requests[-1] == request_
     assert capsys.readouterr().out.startswith(said)
 
 
 def test_what_does_not_act_is_said(answering: Broker, capsys: pytest.CaptureFixture[str]) -> None:
-    """On standard error; the policy is set all the same."""
+    """The warning is on standard error; the policy is set all the same."""
     assert main.main(["policy", "set", "p", ".*", '{"max-age": "1D"}']) == 0
     complaint = capsys.readouterr().err
     assert complaint.startswith(
@@ -261,7 +259,7 @@ def test_what_does_not_act_is_said(answering: Broker, capsys: pytest.CaptureFixt
 def test_mistakes_are_found_before_anything_is_changed(
     argv: str, code: int, message: str, answering: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line that says what would be right, and no request but to look what there is."""
+    """One line says what would be right, and only requests that read are sent."""
     assert main.main(argv.split()) == code
     complaint = capsys.readouterr().err
     assert message in complaint
@@ -316,7 +314,7 @@ def test_at_a_terminal_it_is_typed_twice(typed: list[str], monkeypatch: pytest.M
 
 
 def test_a_file_is_private_and_replaced_as_a_whole(tmp_path: Path) -> None:
-    """There are hashes of passwords in it; no other file is left."""
+    """The file holds password hashes; no other file is left."""
     path = tmp_path / "definitions.json"
     path.write_text("old")
     path.chmod(0o644)
@@ -337,7 +335,7 @@ def test_a_file_is_private_and_replaced_as_a_whole(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_typed_wrongly_is_code_64(broker: Broker, written: list[str]) -> None:
-    """T17: also where another command has 2."""
+    """T17: this also holds where another command has 2."""
     try:
         code: object = main.main(written)
     except SystemExit as ended:
@@ -392,7 +390,7 @@ def test_coming_and_going_is_told(
     ],
 )
 def test_what_is_no_such_url_is_refused_without_its_password(text: str, problem: str) -> None:
-    """See `client.url`, which refuses it: nothing is repeated that may be of a password."""
+    """`client.url` refuses it and repeats no text that may be part of a password."""
     with pytest.raises(ConfigError) as refused:
         from_environment({URL_VARIABLE: text})
     assert str(refused.value).startswith(f"variable AMQP10BROKER_URL {problem}")
@@ -410,7 +408,7 @@ def test_what_is_no_such_url_is_refused_without_its_password(text: str, problem:
 def test_commands_that_administrate_find_the_broker_by_its_port(
     environ: dict[str, str], place: admin.Place
 ) -> None:
-    """On this machine; a socket that is named is nearer."""
+    """The port is on this machine; a named socket takes precedence."""
     assert admin.place_of(None, None, environ) == place
     assert admin.place_of("9", None, environ) == admin.Place(9, None)
 
@@ -427,7 +425,7 @@ def login(monkeypatch: pytest.MonkeyPatch, url: str | None, **given: Any) -> tup
 
 
 def test_an_option_counts_instead_of_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The password of the URL is that of its user, and of nobody else."""
+    """The password of the URL applies to the user of the URL only."""
     url = "amqps://ann:pw@far:7/v"
     assert login(monkeypatch, None) == ("127.0.0.1", 5672, "guest", "guest", None, False)
     assert login(monkeypatch, url) == ("far", 7, "ann", "pw", "v", True)
@@ -442,13 +440,12 @@ NAMES = {word for words in main.homes() for word in words.split()}
 
 @pytest.mark.parametrize("shell", completion.SHELLS)
 def test_a_script_names_every_command(shell: str) -> None:
-    """Nothing that the parser takes is left out; some shells want a backslash before a hyphen."""
+    """All that the parser takes is included; some shells want a backslash before a hyphen."""
     script = completion.script(shell).replace("\\-", "-")
     assert [name for name in NAMES if name not in script] == []
 
 
 def complete(tmp_path: Path, *words: str) -> list[str]:
-    """What bash offers for the last of the words."""
     program = shutil.which("bash")
     assert program is not None, "bash is what .ci/run itself runs in"
     script = tmp_path / "script"
@@ -500,5 +497,4 @@ def complete(tmp_path: Path, *words: str) -> list[str]:
     ids=" ".join,
 )
 def test_bash_offers_what_may_stand_there(words: list[str], offered: list[str], tmp_path: Path) -> None:
-    """Commands, kinds, options, values of options, columns, files."""
     assert complete(tmp_path, *words) == offered

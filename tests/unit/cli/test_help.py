@@ -28,7 +28,6 @@ ALL = dict(parsers(main.build_parser()))
 
 
 def options(parser: Parser) -> list[argparse.Action]:
-    """Those with a value, or a meaning, of their own."""
     without = argparse._HelpAction | argparse._VersionAction | argparse._SubParsersAction
     return [action for action in parser._actions if not isinstance(action, without)]
 
@@ -40,7 +39,6 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("words", ALL)
 def test_a_page_of_help_says_all_and_fits(words: str) -> None:
-    """Each argument means something, each option says its default; nothing is wider than 100 columns."""
     page = ALL[words].format_help()
     assert [line for line in page.splitlines() if len(line) > WIDTH_MAX] == []
     assert [action.dest for action in options(ALL[words]) if not action.help] == []
@@ -63,7 +61,7 @@ def test_a_page_of_help_says_all_and_fits(words: str) -> None:
 def test_the_first_page_lists_every_command_or_its_group_once_and_fits_a_screen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """But for faults, which are for brokers in test mode: the help of `serve` has them."""
+    """Faults are left out, which are for brokers in test mode: the help of `serve` lists them."""
     monkeypatch.setenv("COLUMNS", "80")
     page = main.build_parser(whole=False).format_help()
     rows = page.partition("\ncommands:\n")[2].partition("\n\n")[0].splitlines()
@@ -76,7 +74,7 @@ def test_the_first_page_lists_every_command_or_its_group_once_and_fits_a_screen(
 
 @pytest.mark.parametrize("words", ALL)
 def test_a_page_of_help_ends_with_an_example_that_can_be_typed(words: str) -> None:
-    """Parsed as it stands; what is behind a pipe, and what the shell does, left aside."""
+    """It is parsed as it stands, without the part behind a pipe and the shell's own syntax."""
     line = ALL[words].format_help().rpartition("\nexample:\n  $ ")[2].rstrip("\n")
     line = line.removeprefix('eval "$(').removesuffix(')"')
     typed = shlex.split(re.split(r" [<>] ", line.rpartition(" | ")[2])[0])

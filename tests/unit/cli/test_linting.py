@@ -13,7 +13,6 @@ from tests.support.tape import Tape
 
 
 def written(path: Path, *, idle_time_out: int | None) -> str:
-    """A recording of a client that opens a connection."""
     tape = Tape(number=7)
     tape.came(open_frame(container_id="c", idle_time_out=idle_time_out))
     tape.records.append(records.KnownLink(0, 7, 0, "sender", "out", "/queues/q", 0, 0))
@@ -66,7 +65,6 @@ def test_what_cannot_be_done_is_said(
 
 
 def test_a_recording_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each record a line; one connection, if it is asked for."""
     path = written(tmp_path / "frames.jsonl", idle_time_out=10_000)
     assert main(["frames", "print", path]) == 0
     shown = [line.partition(" connection 7 ")[2] for line in capsys.readouterr().out.splitlines()]

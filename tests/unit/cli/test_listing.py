@@ -64,7 +64,6 @@ QUEUE = {
 
 @pytest.fixture
 def listed(broker: Broker) -> Broker:
-    """A broker with one of everything."""
     broker.answers = {None: [], "connections": connections(), "list-queues": [QUEUE]}
     return broker
 
@@ -73,7 +72,7 @@ def listed(broker: Broker) -> Broker:
     "each", [each for each in listing.LISTINGS if each.from_connections], ids=lambda each: each.noun
 )
 def test_rows_of_connections_have_every_column(each: listing.Listing) -> None:
-    """A column that no row has would be an empty one for ever."""
+    """A column that no row has would always be empty."""
     assert each.from_connections is not None
     found = list(each.from_connections(connections()))
     assert found
@@ -82,7 +81,7 @@ def test_rows_of_connections_have_every_column(each: listing.Listing) -> None:
 
 
 def test_the_limit_of_deliveries_is_not_the_count_of_messages_beyond_it() -> None:
-    """I2: RabbitMQ's column has the name that a counter of queues has elsewhere."""
+    """I2: RabbitMQ's column has the name of a counter of queues."""
     row = listing.queue_row(QUEUE)
     assert (row["delivery_limit"], row["over_delivery_limit"]) == (20, 9)
 
@@ -90,7 +89,7 @@ def test_the_limit_of_deliveries_is_not_the_count_of_messages_beyond_it() -> Non
 def test_queues_whose_leader_does_not_answer_are_listed_without_counts(
     listed: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """I3: with what the catalog knows."""
+    """I3: the row has the facts of the catalog."""
     found = listing.queue_row({**QUEUE, "message_count": None, "messages_unsettled": None, "counters": {}})
     assert found["messages"] is None
     main.main(["queue", "list", "--offline", "--formatter", "json", "name", "state"])
@@ -100,7 +99,7 @@ def test_queues_whose_leader_does_not_answer_are_listed_without_counts(
 
 @pytest.mark.rabbitmq("unit_queue_consumers_SUITE", "list_consumers")
 def test_consumers_are_receivers_and_channels_consumers() -> None:
-    """Both protocols in one table; links on which the client sends are none."""
+    """One table has both protocols; links on which the client sends are not listed."""
     found = [
         (row["connection"], row["channel"], row["tag"], row["queue"], row["prefetch"], row["unacknowledged"])
         for row in listing.consumer_rows(connections())
@@ -110,7 +109,6 @@ def test_consumers_are_receivers_and_channels_consumers() -> None:
 
 @pytest.mark.rabbitmq("bindings_SUITE", "info_all")
 def test_bindings_tell_queues_from_exchanges() -> None:
-    """The kind of destination is a column."""
     common = {"source": "x", "binding_key": "k", "arguments": {}, "location": "/l"}
     assert listing.binding_row({**common, "destination_queue": "d"})["destination_kind"] == "queue"
     row = listing.binding_row({**common, "destination_exchange": "e"})
@@ -122,7 +120,7 @@ def test_bindings_tell_queues_from_exchanges() -> None:
 def test_the_virtual_host_is_asked_for_or_chosen_from_all(
     listed: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is declared is of one virtual host; connections are of all, or of one."""
+    """Declared objects belong to one virtual host; connections are of all, or of one."""
     main.main(["queue", "list", "--vhost", "v"])
     main.main(["permission", "list", "--vhost", "v"])
     assert listed.requests == [
@@ -135,7 +133,7 @@ def test_the_virtual_host_is_asked_for_or_chosen_from_all(
 
 
 def test_an_unknown_column_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 2, and the broker is not asked."""
+    """The exit code is 2, and no request is sent."""
     with pytest.raises(ConfigError, match="column 'nme' is unknown to user list; known are user, tags, lim"):
         listing.chosen_columns(BY_NOUN["users"], ["user", "nme"])
     assert main.main(["queue", "list", "messges"]) == 2
@@ -149,7 +147,7 @@ ODD = [
 
 
 def test_wide_characters_keep_the_columns_straight() -> None:
-    """A character of Chinese takes two columns, a combining accent none."""
+    """A Chinese character takes two columns, a combining accent none."""
     lines = tables.render(("n",), [{"n": "队列"}, {"n": "e\u0301t"}, {"n": "abcd"}], "table").splitlines()
     assert lines[3] == "│ 队列 │"
     assert lines[5] == "│ e\u0301t   │"
@@ -157,7 +155,7 @@ def test_wide_characters_keep_the_columns_straight() -> None:
 
 
 def test_what_could_steer_a_terminal_is_escaped() -> None:
-    """Names come from clients; in tables and plain lines nothing unprintable is shown."""
+    """Clients choose names; tables and plain lines show nothing unprintable."""
     for form in ("table", "plain"):
         shown = tables.render(("name",), ODD[:1], form)
         assert "\\x1b[2J" in shown
@@ -170,7 +168,6 @@ STEERING = ["\x1b[2J", "\x9b2J", "\x7f", "\r", "\u202etxt.exe", "\u2028", "\x00"
 @pytest.mark.parametrize("form", tables.FORMATS)
 @pytest.mark.parametrize("name", STEERING)
 def test_no_form_prints_what_could_steer_a_terminal(form: str, name: str) -> None:
-    """Escape sequences of seven and eight bits, line ends, marks that turn the direction of writing."""
     shown = tables.render(("name", "arguments"), [{"name": name, "arguments": {name: name}}], form)
     assert shown.replace("\n", "").replace("\t", "").isprintable()
     if form == "json":
@@ -194,14 +191,14 @@ def test_no_form_prints_what_could_steer_a_terminal(form: str, name: str) -> Non
     ],
 )
 def test_no_cell_of_csv_is_a_formula(value: object, text: str) -> None:
-    """A client's name must not be computed by whoever opens the listing; numbers stay numbers."""
+    """A spreadsheet must not compute a client's name when it opens the listing; numbers stay numbers."""
     shown = tables.render(("name",), [{"name": value}], "csv", header=False)
     assert list(csv.reader(io.StringIO(shown))) == [[text]]
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_on_a_terminal_a_long_name_takes_several_lines_and_numbers_stay_whole(width: int) -> None:
-    """86 characters: broken behind what parts the name, and put together again it is the name."""
+    """A name of 86 characters breaks after its separators; joined again, it is the name."""
     name = "tenant-7/warehouse-north/orders/incoming/region-eu-central-1/priority-high/queue-00042"
     rows = [{"name": name, "messages": 4_294_967_295}, {"name": "short", "messages": 7}]
     lines = tables.render(("name", "messages"), rows, "table", width=width).splitlines()
@@ -229,7 +226,6 @@ def part(
 
 
 def run(monkeypatch: pytest.MonkeyPatch, broker: Broker, parts: list[dict[str, Any]], *options: str) -> int:
-    """Show the timeline of a link, which comes in these parts."""
     watch = {"watch": 7, "link": "out", "connection": 3, "channel": 0, "role": "receiver"}
     broker.answers = {None: watch, "timeline": iter(parts)}
     monkeypatch.setattr(status.time, "sleep", lambda seconds: None)
@@ -239,7 +235,7 @@ def run(monkeypatch: pytest.MonkeyPatch, broker: Broker, parts: list[dict[str, A
 def test_the_parts_of_a_timeline_become_one(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Asked for from where the last part ended; the watch is ended then."""
+    """Each request starts where the last part ended; the watch is ended afterwards."""
     parts = [part(0, 1, 2, more=True), part(2, 3), part(3)]
     assert run(monkeypatch, broker, parts, "--for", "0", "--role", "receiver") == 0
     printed = json.loads(capsys.readouterr().out)
@@ -258,7 +254,7 @@ def test_the_parts_of_a_timeline_become_one(
 def test_what_is_behind_a_gap_begins_anew(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Steps of before cannot be drawn together with those; that some are lost is said."""
+    """Steps before the gap cannot be drawn with those after it; the output says that some are lost."""
     parts = [part(0, 1), part(9, 10, lost=8, ended="the link is detached")]
     assert run(monkeypatch, broker, parts, "--for", "0") == 0
     printed = json.loads(capsys.readouterr().out)
@@ -280,7 +276,7 @@ def diagnosis(*checks: dict[str, str]) -> dict[str | None, Any]:
 def test_the_exit_code_is_0_if_nothing_is_bad(
     checks: tuple[dict[str, str], ...], code: int, broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A warning is no reason to stop a roll-out."""
+    """A warning does not stop a roll-out."""
     broker.answers = diagnosis(*checks)
     assert main.main(["doctor", "--formatter", "plain"]) == code
     assert broker.requests == [{"op": "doctor", "arguments": {"by_itself": False}}]
@@ -294,7 +290,7 @@ ORDER = ("state", "check", "evidence", "to_do")
 def test_the_page_has_what_to_do_within_80_columns(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is in order is named in one paragraph; no terminal and no pipe makes it wider."""
+    """Checks in order are named in one paragraph; neither a terminal nor a pipe makes it wider."""
     fine = [{"check": f"check-{n}", "state": "ok", "evidence": "it is", "to_do": ""} for n in range(12)]
     broker.answers = diagnosis(BAD | {"evidence": "passwords go unencrypted " * 5}, WARNED, *fine)
     assert main.main(["doctor"]) == 69
@@ -314,7 +310,7 @@ def message_of(*argv: str) -> Message:
 
 
 def test_a_message_of_all_options() -> None:
-    """Properties are texts or numbers by their meaning, headers are typed as they look."""
+    """The property decides whether its value is a text or a number; a header's type follows its form."""
     message = message_of(
         *("body", "--priority", "3", "--ttl", "100", "--transient"),
         *(
@@ -347,7 +343,6 @@ def test_a_message_of_all_options() -> None:
 def test_the_body_is_an_argument_a_file_or_standard_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bytes as they are, whatever they are."""
     (tmp_path / "b").write_bytes(b"\xff\n\0")
     assert message_of("--file", str(tmp_path / "b")).body == b"\xff\n\0"
     for argv in ((), ("--file", "-")):
@@ -372,14 +367,14 @@ def test_the_body_is_an_argument_a_file_or_standard_input(
     ],
 )
 def test_what_is_no_message_is_refused(argv: tuple[str, ...], message: str) -> None:
-    """With what would be right, before anybody connects."""
+    """The refusal shows the remedy, before any connection is opened."""
     with pytest.raises(ConfigError) as raised:
         publishing.message_of(parsed(*argv))
     assert message in str(raised.value)
 
 
 def test_a_routing_key_without_an_exchange_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    """It would be ignored, which nobody means."""
+    """The key would be ignored."""
     assert main.main(["publish", "--queue", "q", "--key", "k", "x"]) == 2
     assert "use it with --exchange" in capsys.readouterr().err
 
@@ -396,7 +391,7 @@ VALUE = Message({"k": [1]}, kind=BodyKind.VALUE)
 
 
 def test_json_of_messages() -> None:
-    """Sections that are there, in plain values; bytes as text, or base64 if they are none."""
+    """Each section that is present is a plain value; bytes are text, or base64 if they are not."""
     shown = json.loads(publishing.show([FULL, Message(b"\xff"), VALUE], "json", "q"))
     assert shown == [
         {
@@ -422,7 +417,7 @@ def test_json_of_messages() -> None:
     ],
 )
 def test_a_body_alone_is_shown_as_it_is(message: Message, shown: Any) -> None:
-    """Bytes untouched, for a file or another program."""
+    """The bytes are unchanged, for a file or another program."""
     assert publishing.show([message], "body", "q") == shown
 
 
@@ -430,7 +425,7 @@ def test_a_body_alone_is_shown_as_it_is(message: Message, shown: Any) -> None:
 def test_publishing_that_takes_long_shows_its_progress_on_a_terminal(
     terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once a second on standard error, and at the end; the messages are the same."""
+    """Progress is on standard error once a second and at the end; the messages are the same."""
     screen = io.StringIO()
     monkeypatch.setattr(screen, "isatty", lambda: terminal)
     monkeypatch.setattr(sys, "stderr", screen)
@@ -502,7 +497,6 @@ def test_nothing_is_said_of_a_token_that_somebody_else_signed(
 def test_the_key_set_is_fetched_as_for_a_login(
     config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a real server, in a thread."""
     with key_server(key("EC", "e1")) as server:
         monkeypatch.setenv("AMQP10BROKER_OAUTH2_JWKS_URI", server.uri)
         secret = token("read:v/q", alg="ES256", signed_by=key("EC", "e1"), kid="e1")

@@ -36,7 +36,7 @@ def test_a_console_entry_is_one_printable_line() -> None:
 
 
 def test_whatever_a_field_is_a_json_entry_is_one_line() -> None:
-    """Clients choose texts; bytes, halves of characters and objects have no form in JSON of their own."""
+    """Clients choose texts; bytes, lone surrogates and objects have no form in JSON."""
     stream = io.StringIO()
     serve.configure_log("info", "json", stream=stream)
     fields = {"a": "\ud800", "b": b"\xff\n", "c": object(), "d": {1: ("x\u2028y", None)}, "e": "\r\n\0"}

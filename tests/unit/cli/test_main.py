@@ -171,7 +171,7 @@ def test_the_table_of_commands_is_what_the_files_have() -> None:
 def test_an_unknown_command_names_the_one_that_is_meant(
     typed: str, meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also by the name of its operation, which RabbitMQ's tools spell with underscores."""
+    """The name of the operation, which RabbitMQ's tools spell with underscores, is also understood."""
     assert main.main(typed.split()) == 2
     name = typed.split()[0]
     assert capsys.readouterr().err == f"amqp10broker: there is no command '{name}'; did you mean {meant}?\n"
@@ -192,7 +192,7 @@ REGISTRY: Final = "amqp10broker.operations.registry"
     ],
 )
 def test_the_command_line_starts_without_trio_and_structlog(modules: str, without: tuple[str, ...]) -> None:
-    """Importing Trio takes longer than all that ``--help`` does; only commands of operations need these."""
+    """Importing Trio takes longer than all of ``--help``; only commands of operations need it."""
     code = f"import sys, amqp10broker.cli.{modules}; print(set({without}) & set(sys.modules))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown == "set()\n"

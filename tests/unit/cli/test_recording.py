@@ -23,7 +23,7 @@ STATUS: dict[str, Any] = {
 
 
 def test_status(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 1 if there is no recording, for scripts."""
+    """The exit code is 1 if there is no recording, for scripts."""
     broker.answers = {None: {"recording": STATUS}}
     assert main.main(["record", "status"]) == 0
     assert "run r, every 50 ms: 1 event" in capsys.readouterr().out

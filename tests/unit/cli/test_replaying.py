@@ -33,7 +33,6 @@ def broker(certificates: Certificates) -> Iterator[InProcess]:
 
 @pytest.fixture(scope="module")
 def path(broker: InProcess, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A recording of a client that sends a message to a queue and takes it out."""
     path = str(tmp_path_factory.mktemp("frames") / "f")
     broker.ask("declare-queue", {"name": "q"}, None)
     broker.ask("trace", {"what": "everything", "on": True, "file": path, "frames": True}, None)
@@ -50,7 +49,7 @@ def url(broker: InProcess, login: str = "") -> str:
 
 
 def test_a_recording_is_played(broker: InProcess, path: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """0 if nothing differs; 1 if something does."""
+    """The exit code is 0 if nothing differs, 1 otherwise."""
     assert main(["frames", "replay", path, "--url", url(broker), "--fast"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("0 differences; played ")
@@ -70,7 +69,7 @@ def test_a_recording_is_played(broker: InProcess, path: str, capsys: pytest.Capt
 def test_what_waited_for_the_socket_goes_on_when_it_has_written(
     broker: InProcess, path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not when somebody looks again: each step fills it, and looks are further apart than the deadline."""
+    """It does not wait for the next look: each step fills the socket, and looks are rarer than that."""
     monkeypatch.setattr(replay, "_AHEAD_BYTES", 1)
     monkeypatch.setattr(replaying, "_LOOK_AGAIN_S", 1_000.0)
     assert main(["frames", "replay", path, "--url", url(broker), "--fast", "--patience", "1000"]) == 0
@@ -84,7 +83,7 @@ def test_it_is_played_over_tls(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where the broker's authority is trusted; else it ends with 3, and says what is wrong and what helps."""
+    """The broker's authority must be trusted; else the exit code is 3, with the fault and its remedy."""
     address, *_ = broker.ask("status", {}, None)["broker"]["tls_listeners"]
     port = int(address.rpartition(":")[2])
     monkeypatch.setenv("SSL_CERT_FILE", certificates.ca)

@@ -126,7 +126,7 @@ NOISE: dict[str, Callable[[], object]] = {
 def test_for_programs_every_line_is_one_json_object(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: dict[str, Any], last: str
 ) -> None:
-    """However it ends; tracebacks, and what Python itself has to say, included."""
+    """This holds however it ends, also for tracebacks and for messages of Python itself."""
     hooks = sys.unraisablehook, threading.excepthook, warnings.showwarning
 
     def make_noise() -> None:

@@ -23,7 +23,7 @@ def listening(address: str) -> socket.socket:
 
 
 def test_it_is_told_when_the_broker_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not before: a journal may have to be read first."""
+    """It is not earlier: a journal may have to be read first."""
     place = str(tmp_path / "notify")
     monkeypatch.setenv("NOTIFY_SOCKET", place)
     heard = []
@@ -43,7 +43,7 @@ def test_it_is_told_when_the_broker_listens(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has addresses without a file")
 def test_an_address_without_a_file_begins_with_an_at_sign() -> None:
-    """As systemd writes that of the abstract namespace."""
+    """systemd writes an address of the abstract namespace that way."""
     with listening("\0amqp10broker-test-notify") as manager:
         report_ready({"NOTIFY_SOCKET": "@amqp10broker-test-notify"})
         assert manager.recv(100) == b"READY=1"

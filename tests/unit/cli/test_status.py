@@ -35,7 +35,6 @@ RESOURCES: dict[str, Any] = {
 
 
 def shown_of(alarms: list[str], width: int = 100, **changes: dict[str, Any]) -> list[str]:
-    """The lines between the flow settings and the connections."""
     document = documents.status()
     resources = {name: {**each, **changes.get(name, {})} for name, each in RESOURCES.items()}
     document["broker"] |= {"alarms": alarms, "resources": resources}
@@ -71,7 +70,7 @@ def test_no_line_is_wider_than_asked_for_however_long_the_names(width: int) -> N
 
 
 def test_open_transactions_are_shown() -> None:
-    """Below their session; one that cannot be committed says why."""
+    """They are below their session; one that cannot commit has its reason."""
     document = documents.status()
     open_one = document["connections"][0]["sessions"][0]["transactions"]
     open_one.append({**open_one[0], "failed": "it has become too large"})
@@ -118,8 +117,6 @@ def show(stream: io.StringIO, **options: Any) -> str:
 
 @pytest.fixture(autouse=True)
 def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The width is the usual one, wherever the tests run."""
-
     def none_here(descriptor: int) -> os.terminal_size:
         raise OSError(f"{descriptor} is no terminal")
 
@@ -156,7 +153,6 @@ RECORDING: dict[str, Any] = {
     ],
 )
 def test_a_recording_is_summed_up(changes: dict[str, Any], line: str) -> None:
-    """What was lost is seen without being asked for."""
     document = documents.status()
     document["broker"]["recording"] = RECORDING | changes
     assert line in "\n".join(status.render(document))
@@ -165,7 +161,7 @@ def test_a_recording_is_summed_up(changes: dict[str, Any], line: str) -> None:
 
 
 def test_suspended_links_are_shown() -> None:
-    """Ten of them, with what they keep and for how long."""
+    """The page shows ten, with their state and its remaining time."""
     document = documents.status()
     link: dict[str, Any] = {"link": 3, "name": "mine", "container_id": "c", "user": "guest", "vhost": "/"}
     link |= {"role": "receiver", "unsettled": 4, "age_s": 12.0, "left_s": 48.0}
@@ -181,7 +177,7 @@ def test_suspended_links_are_shown() -> None:
 def test_what_is_chosen_is_asked_of_the_broker_and_the_screen_bounds_it(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a thousand connections only what fits is sent; JSON and --all have no bound."""
+    """Of a thousand connections the broker sends only those that fit; JSON and --all have no bound."""
     broker.answers = {None: documents.status()}
     monkeypatch.setenv("LINES", "30")
     monkeypatch.setenv("COLUMNS", "80")

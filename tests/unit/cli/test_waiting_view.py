@@ -47,7 +47,7 @@ def wait(**changes: Any) -> dict[str, Any]:
 
 
 def test_in_a_cluster_it_says_of_which_node_a_connection_is_and_of_which_it_knows_nothing() -> None:
-    """Numbers of connections are those of one node."""
+    """A connection number is valid on one node only."""
     rows = [wait(to_do="do it", node=node) for node in ("a", "b")]
     shown = status.page({"summary": summary(), "waiting": rows, "nodes": 3, "unreached": ["c"]}, 200)
     assert "unknown for clients of c, which cannot be reached" in shown
@@ -87,12 +87,12 @@ def test_in_a_cluster_it_says_of_which_node_a_connection_is_and_of_which_it_know
     ids=["links", "one channel of those chosen", "nothing", "several kinds"],
 )
 def test_the_sum_is_a_sentence(changes: dict[str, Any], lines: list[str]) -> None:
-    """Who has nothing to do is told apart from who waits for something that can be mended."""
+    """The sentence separates clients with no work from waits that have a remedy."""
     assert status.summary(summary(**changes), 100) == lines
 
 
 def test_an_entry_says_why_in_a_word_since_when_where_and_what_shows_it() -> None:
-    """The queue first: it is what a reader knows."""
+    """The queue is first: readers look for its name."""
     assert status.entries([wait()], 80) == [
         [
             "no-credit-used-up  12 s  queue orders",
@@ -112,7 +112,7 @@ def test_an_entry_says_why_in_a_word_since_when_where_and_what_shows_it() -> Non
 
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_no_line_is_longer_than_the_terminal_and_no_word_is_broken(width: int) -> None:
-    """Also with names of 86 characters; of those the middle is left out, for they begin alike."""
+    """This includes names of 86 characters, whose middle is left out because they begin alike."""
     assert len(LONG) == 86
     entries = status.entries([wait(name=LONG, queue=LONG)], width)
     lines = [line for entry in entries for line in entry]
@@ -125,7 +125,6 @@ def test_no_line_is_longer_than_the_terminal_and_no_word_is_broken(width: int) -
 
 
 def lines_of(each: dict[str, Any], width: int) -> list[str]:
-    """The words of an entry's body put into lines by hand."""
     text = f"receiver in, connection 7 session 0, user ann: {each['waits_why']}"
     lines = ["   "]
     for word in text.split():
@@ -136,7 +135,7 @@ def lines_of(each: dict[str, Any], width: int) -> list[str]:
 
 
 def test_a_full_queue_says_so_and_what_it_has_cost() -> None:
-    """Below its row; what has counted nothing is left out."""
+    """The text is below its row; counters of zero are left out."""
     queue = {
         "name": "q",
         "type": "classic",

@@ -80,7 +80,7 @@ class BrokerEnd:
                     self.engine.close()
 
     def run(self) -> bytes:
-        """Let queues and sessions work until they rest; returns what they write."""
+        """Let queues and sessions work until they rest; return their output."""
         out: list[bytes | memoryview] = [self.engine.take_output()]
         moved = not self.silent
         while moved:

@@ -52,7 +52,6 @@ def numbered(count: int, size: int = 8) -> list[bytes]:
 
 
 def filled(pair: BackToBack, session: ClientSession, count: int, size: int = 8) -> list[bytes]:
-    """Put messages into queue q and return their encodings."""
     messages = numbered(count, size)
     sender = session.sender("q")
     keys = sender.send(messages)
@@ -76,7 +75,6 @@ def failure_of(thing: Any, kind: type[errors.ClientError]) -> errors.ClientError
 
 @pytest.mark.parametrize("chunk_bytes", [1, 7, 1 << 20])
 def test_a_whole_dialogue_under_any_chunking(chunk_bytes: int) -> None:
-    """Log in, send, receive, settle, close: how the socket cuts the bytes makes no difference."""
     pair = BackToBack(chunk_bytes=chunk_bytes, frame_size_max_bytes=512)
     session = pair.opened()
     filled(pair, session, 5, size=2000)
@@ -151,7 +149,7 @@ def test_close_by_the_broker_fails_sessions_and_links_with_its_reason(pair: Back
 
 
 def test_what_was_settled_is_written_before_the_close(pair: BackToBack, session: ClientSession) -> None:
-    """A program that accepts and closes at once has accepted."""
+    """A program that accepts and closes at once has settled its messages."""
     filled(pair, session, 3)
     receiver = session.receiver("q", credit_limit=10)
     pair.carry()
@@ -186,7 +184,7 @@ def test_an_attach_of_the_peer_is_refused_and_nothing_else_happens(pair: BackToB
 
 
 def test_an_idle_client_sends_heartbeats() -> None:
-    """The broker's open says 30 s; something goes out every quarter of it."""
+    """The broker's open has 30 s; the client writes in every quarter of it."""
     pair = BackToBack(idle_timeout_ms=0)
     pair.opened()
     pair.client.tick(0.0)
@@ -261,7 +259,7 @@ def test_a_message_over_the_links_limit_is_not_sent_and_the_link_goes_on() -> No
 
 
 def test_what_is_abandoned_and_not_begun_is_never_sent(pair: BackToBack, session: ClientSession) -> None:
-    """The messages of others stay; what had begun keeps its late outcome to itself."""
+    """Other messages stay; a message whose transfer had begun drops its late outcome."""
     sender = session.sender("q")
     pair.carry()
     pair.broker.silent = True
@@ -282,7 +280,7 @@ def test_what_is_abandoned_and_not_begun_is_never_sent(pair: BackToBack, session
 
 
 def test_no_more_messages_arrive_than_are_taken(pair: BackToBack, session: ClientSession) -> None:
-    """Credit is topped up as messages are taken: one that takes none has at most two grants of them."""
+    """Credit is topped up as messages are taken: a program that takes none has at most two grants."""
     filled(pair, session, 100)
     receiver = session.receiver("q", credit_limit=10)
     pair.carry()
@@ -343,7 +341,7 @@ def test_outcomes_of_received_messages(outcome: Any, left: int, pair: BackToBack
     ],
 )
 def test_what_is_no_outcome_is_refused_where_it_is_given(outcome: Any, told: str, pair: BackToBack) -> None:
-    """It would fail when it is written, and with it the connection."""
+    """Otherwise the write would fail, and with it the connection."""
     session = pair.opened()
     filled(pair, session, 1)
     receiver = session.receiver("q", credit_limit=1)
@@ -415,7 +413,7 @@ def test_what_was_not_taken_when_a_receiver_ends_is_the_queues(pair: BackToBack)
 
 
 def test_a_transfer_without_credit_detaches_the_link_only(pair: BackToBack, session: ClientSession) -> None:
-    """The broker's fault: the link is closed with the condition, and the error says who closed it."""
+    """The broker is at fault: the link closes with the condition, and the error names the closing side."""
     receiver = session.receiver("q")
     pair.carry()
     link = receiver.link
@@ -455,7 +453,6 @@ async def client_of(broker: Broker, **options: Any) -> AsyncIterator[TrioClient]
 
 
 async def test_many_messages_from_several_tasks(autojump_clock: MockClock, broker: Broker) -> None:
-    """Tasks share a sender; each gets the outcomes of its own messages."""
     async with client_of(broker) as client, trio.open_nursery() as nursery:
         sender = await client.sender("q")
 
@@ -473,7 +470,7 @@ async def test_many_messages_from_several_tasks(autojump_clock: MockClock, broke
 
 
 async def test_a_refused_link_is_an_error_and_not_a_group(autojump_clock: MockClock, broker: Broker) -> None:
-    """What the block raises leaves it as it is, not wrapped by the client's nursery."""
+    """The client's nursery does not wrap an exception that the block raises."""
     with pytest.raises(errors.LinkRefusedError):
         async with client_of(broker) as client:
             await client.receiver("/queues/missing")
@@ -509,7 +506,6 @@ async def test_a_link_whose_attach_is_cancelled_takes_no_messages(
 
 
 async def test_heartbeats_keep_an_idle_connection(autojump_clock: MockClock, broker: Broker) -> None:
-    """Ten time-outs of both sides pass, and the connection is there."""
     async with client_of(broker) as client:
         await trio.sleep(600)
         sender = await client.sender("q")
@@ -550,7 +546,7 @@ async def test_a_stream_that_breaks_ends_the_waiting(autojump_clock: MockClock, 
 
 
 async def test_flush_tells_that_the_connection_is_lost(autojump_clock: MockClock) -> None:
-    """Or settled messages would be taken for written."""
+    """Otherwise settled messages would count as written."""
     ours, theirs = memory_stream_pair()
     await theirs.aclose()
     client = TrioClient(ours, ClientCore(ClientOptions()))
@@ -595,7 +591,7 @@ def test_what_is_no_host_or_port(connect: Connect, host: str, port: int, message
 
 
 def test_flush_tells_that_the_connection_is_lost_connecting() -> None:
-    """Or settled messages would be taken for written."""
+    """Otherwise settled messages would count as written."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         ours = socket.create_connection(listening.getsockname())
         theirs, _ = listening.accept()

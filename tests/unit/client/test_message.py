@@ -55,7 +55,7 @@ def test_the_body_decides_how_it_travels(body: Any, kind: BodyKind) -> None:
 
 @pytest.mark.parametrize("properties", [None, Properties(message_id="m")])
 def test_a_message_without_a_body_stays_one(properties: Properties | None) -> None:
-    """Brokers and programs that send none are not given an empty one back."""
+    """A broker or program that sends no body does not get an empty one back."""
     message = Message(None, properties, kind=BodyKind.NONE)
     assert message.encode() == (b"" if properties is None else properties.encode())
     assert decode_message(message.encode()) == message
@@ -234,13 +234,12 @@ def test_what_a_connection_cannot_ask_for(given: dict[str, Any], message: str) -
     ],
 )
 def test_a_body_that_is_none_of_its_kind(body: Any, kind: BodyKind) -> None:
-    """The broker would end the link for it."""
+    """The broker would detach the link for it."""
     with pytest.raises(EncodeError, match=f"a body of kind {kind.name} is made of .*: leave kind out"):
         Message(body, kind=kind).encode()
 
 
 @pytest.mark.parametrize("descriptor", [b"\xc1\x01\x00", b"\xc0\x02\x01\x40", b"\x40", b"\x41", b"\xa1\x01x"])
 def test_a_section_whose_descriptor_is_no_number(descriptor: bytes) -> None:
-    """Also a list or a map, which cannot be looked up."""
     with pytest.raises(DecodeError, match="unknown section"):
         decode_message(b"\x00" + descriptor + b"\x40")

@@ -10,21 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.cluster.bootstrap import (
-    Address,
-    ClusterIdentity,
-    ClusterRefused,
-    FoundCluster,
-    Join,
-    MemberAt,
-    NodeAnswer,
-    WaitForNodes,
-    check_name,
-    check_still_member,
-    founded,
-    next_step,
-    read_nodes,
-)
+from amqp10broker.cluster import bootstrap, wire
 from amqp10broker.cluster.hello import (
     ECHO,
     FACTS_BYTES_MAX,
@@ -47,17 +33,6 @@ from amqp10broker.cluster.hello import (
     Suspected,
     read_hello,
 )
-from amqp10broker.cluster.wire import (
-    BODY_BYTES_MAX,
-    JOINED_BYTES_MAX,
-    BadFrame,
-    ConnectionPurpose,
-    Decoder,
-    FrameKind,
-    PeerFrame,
-    encode,
-    encode_joined,
-)
 from amqp10broker.layout import BadBytes
 from amqp10broker.metadata.entry_codec import decoded
 from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS
@@ -70,7 +45,7 @@ B = Identity(2, "b", 9, "cluster-1")
 
 
 def hello(
-    identity: Identity, token: bytes = b"", purpose: ConnectionPurpose = ConnectionPurpose.RAFT
+    identity: Identity, token: bytes = b"", purpose: wire.ConnectionPurpose = wire.ConnectionPurpose.RAFT
 ) -> Hello:
     token = token or identity.name.encode()
     return Hello(identity, purpose, token.ljust(16, b"s"), token.ljust(32, b"n"))
@@ -94,7 +69,7 @@ def pair(
 
 
 def exchange(dialer: PeerGreeting, listener: PeerGreeting) -> tuple[HelloRefused | None, HelloRefused | None]:
-    """All that they say to each other; the refusals of dialer and listener."""
+    """Carry all bytes between both sides; return the refusals of dialer and listener."""
     sides, refusals = (dialer, listener), [None, None]
     to, data = 1, dialer.begin()
     while data and refusals[to] is None:
@@ -104,7 +79,7 @@ def exchange(dialer: PeerGreeting, listener: PeerGreeting) -> tuple[HelloRefused
 
 
 def test_both_sides_know_each_other_in_the_end() -> None:
-    """Each has the other's proved hello, and the bytes behind the greeting are left."""
+    """Each has the other's proved hello, and the bytes after the greeting are left."""
     dialer, listener = pair()
     answer, _ = listener.received(dialer.begin())
     proof, _ = dialer.received(answer)
@@ -120,7 +95,7 @@ def test_both_sides_know_each_other_in_the_end() -> None:
 
 
 def test_wrong_secret_is_told_to_both() -> None:
-    """The listener finds it, and says so; the dialer knows that it is hearsay."""
+    """The listener finds it and reports it; the dialer marks the reason as the other node's."""
     dialer, listener = pair(secrets=(SECRET, b"another"))
     at_dialer, at_listener = exchange(dialer, listener)
     assert str(at_listener) == WRONG_SECRET
@@ -130,7 +105,7 @@ def test_wrong_secret_is_told_to_both() -> None:
 
 
 def test_listener_that_only_says_welcome_is_not_believed() -> None:
-    """A welcome has to be proved as well."""
+    """A welcome needs a proof as well."""
     dialer, listener = pair()
     answer, _ = listener.received(dialer.begin())
     dialer.received(answer)
@@ -140,7 +115,7 @@ def test_listener_that_only_says_welcome_is_not_believed() -> None:
 
 
 def test_connection_behind_another_certificate_is_refused() -> None:
-    """A proof passed on through somebody else's TLS connection is none."""
+    """A proof that is forwarded through another TLS connection is invalid."""
     dialer, listener = pair(bindings=(b"certificates that the dialer sees", b"those of the listener"))
     assert [str(each) for each in exchange(dialer, listener)] == [
         f"refused by the other node: {WRONG_SECRET}",
@@ -149,7 +124,7 @@ def test_connection_behind_another_certificate_is_refused() -> None:
 
 
 def test_stranger_gets_no_proof_of_the_listener() -> None:
-    """What is sent before the dialer's proof holds nothing on which secrets could be tried."""
+    """The bytes before the dialer's proof hold nothing on which secrets could be tried."""
     dialer, listener = pair(secrets=(b"guess", SECRET))
     answer, _ = listener.received(dialer.begin())
     proof, _ = dialer.received(answer)
@@ -160,7 +135,7 @@ def test_stranger_gets_no_proof_of_the_listener() -> None:
 
 
 def test_own_echo_is_refused() -> None:
-    """What sends back each byte gets no proof."""
+    """A peer that sends back each byte gets no proof."""
     dialer, _ = pair()
     answer, refused = dialer.received(dialer.begin())
     assert str(refused) == ECHO
@@ -168,7 +143,7 @@ def test_own_echo_is_refused() -> None:
 
 
 def test_proof_of_the_dialer_is_none_of_the_listener() -> None:
-    """Reflected within one connection with a hello of its own, it proves nothing."""
+    """Reflected within one connection with another hello, it proves nothing."""
     dialer, listener = pair()
     answer, _ = listener.received(dialer.begin())
     proof, _ = dialer.received(answer)
@@ -178,7 +153,7 @@ def test_proof_of_the_dialer_is_none_of_the_listener() -> None:
 
 
 def test_replayed_greeting_is_refused() -> None:
-    """The listener's nonce is another one each time."""
+    """The listener's nonce differs each time."""
     dialer, listener = pair()
     answer, _ = listener.received(opening := dialer.begin())
     proof, _ = dialer.received(answer)
@@ -189,7 +164,7 @@ def test_replayed_greeting_is_refused() -> None:
 
 
 def test_welcome_before_the_proof_does_not_skip_the_judge() -> None:
-    """Not even for one that has the secret."""
+    """This holds even for a peer that has the secret."""
     dialer, listener = pair()
     answer, _ = listener.received(dialer.begin())
     dialer.received(answer)
@@ -201,7 +176,7 @@ def test_welcome_before_the_proof_does_not_skip_the_judge() -> None:
 
 @pytest.mark.parametrize("dials", [False, True])
 def test_reason_of_the_judge_is_told_to_both(dials: bool) -> None:
-    """Whichever side refuses, and only when the other has proved the secret."""
+    """Either side may refuse, and only when the other has proved the secret."""
     asked: list[str] = []
 
     def refuse(peer: Hello) -> str | None:
@@ -220,7 +195,7 @@ def test_reason_of_the_judge_is_told_to_both(dials: bool) -> None:
 
 
 def test_judge_is_not_asked_about_a_stranger() -> None:
-    """What it would say is about the cluster."""
+    """The judge's reason describes the cluster."""
     asked: list[Hello] = []
 
     def judge(peer: Hello) -> str | None:
@@ -234,7 +209,6 @@ def test_judge_is_not_asked_about_a_stranger() -> None:
 
 
 def test_own_address_is_found() -> None:
-    """A node that dials itself is told so."""
     dialer = PeerGreeting(hello(A), SECRET, welcome, dials=True)
     listener = PeerGreeting(replace(hello(A), nonce=b"m" * 32), SECRET, welcome, dials=False)
     at_dialer, at_listener = exchange(dialer, listener)
@@ -243,13 +217,13 @@ def test_own_address_is_found() -> None:
 
 
 def test_versions_without_a_common_one_are_refused() -> None:
-    """Before anything behind them is read: a later version may say hello otherwise."""
+    """They are refused before the rest is read: a later version may have another hello."""
     with pytest.raises(HelloRefused, match="versions 7 to 9 .* this one 1 to 1: upgrade the older"):
         read_hello(MAGIC + bytes((7, 9)) + b"whatever")
 
 
 def test_nodes_whose_machines_do_not_fit_refuse_each_other_with_both_ranges() -> None:
-    """Y3: one of them may not have heard yet what the cluster uses; either may be the one that dials."""
+    """Y3: one node may not have the cluster's version yet; either node may be the dialer."""
     used = replace(A, used=2)
     old = replace(hello(B), machines=(1, 1))
     new = replace(hello(used), machines=(1, 2))
@@ -268,7 +242,7 @@ def test_nodes_whose_machines_do_not_fit_refuse_each_other_with_both_ranges() ->
 
 @given(st.binary(max_size=400))
 def test_random_bytes_are_refused_or_awaited(data: bytes) -> None:
-    """As a greeting, and behind a hello; no other error, nothing kept beyond one message."""
+    """They are a greeting or follow a hello; no other error is raised, at most one message is kept."""
     for dials in (False, True):
         greeting = pair()[0 if dials else 1]
         greeting.begin()
@@ -279,7 +253,6 @@ def test_random_bytes_are_refused_or_awaited(data: bytes) -> None:
 
 @given(st.integers(0, 3), st.data())
 def test_a_flipped_bit_in_the_greeting_is_never_welcomed(step: int, data: st.DataObject) -> None:
-    """Any bit of any of the first four messages, seen by either side."""
     dialer, listener = pair()
     sides, to, message = (dialer, listener), 1, dialer.begin()
     for turn in range(5):
@@ -306,7 +279,7 @@ def judged(own: Identity, peer: Hello, known: dict[int, tuple[str, int]] | None 
 
 def test_node_without_a_cluster_may_only_ask() -> None:
     new = Identity(0, "d", 1)
-    assert judged(A, hello(new, purpose=ConnectionPurpose.QUESTION)) is None
+    assert judged(A, hello(new, purpose=wire.ConnectionPurpose.QUESTION)) is None
     for joining in (new, replace(new, cluster=A.cluster)):
         assert judged(A, hello(joining)) == "node 'd' and 'a' are not both members of the cluster yet"
 
@@ -334,28 +307,30 @@ def test_incarnation_below_the_last_seen_is_an_old_copy() -> None:
 
 
 def test_same_incarnation_of_another_process_is_an_old_copy() -> None:
-    """Two copies that were started equally often; the connections of one process are welcome."""
+    """Two copies were started equally often; two connections of one process are welcome."""
     acquaintances = KnownPeers()
     acquaintances.know(2, "b", 9)
     first = hello(B)
     assert acquaintances.judge(A, first) is None
     assert acquaintances.proved(first)
-    assert acquaintances.judge(A, replace(first, purpose=ConnectionPurpose.BULK, nonce=b"x" * 32)) is None
+    assert (
+        acquaintances.judge(A, replace(first, purpose=wire.ConnectionPurpose.BULK, nonce=b"x" * 32)) is None
+    )
     assert not acquaintances.proved(first)
     reason = acquaintances.judge(A, replace(first, start=b"another process!"))
     assert "old copy" in reason
 
 
 FRAMES = st.builds(
-    PeerFrame,
-    st.sampled_from([kind for kind in FrameKind if kind is not FrameKind.JOINED]),
+    wire.PeerFrame,
+    st.sampled_from([kind for kind in wire.FrameKind if kind is not wire.FrameKind.JOINED]),
     st.integers(0, 2**32 - 1),
     st.binary(max_size=300),
 )
 
 
-def encoded(frames: list[PeerFrame]) -> bytes:
-    return b"".join(piece for frame in frames for piece in encode(frame.kind, frame.group, [frame.body]))
+def encoded(frames: list[wire.PeerFrame]) -> bytes:
+    return b"".join(piece for frame in frames for piece in wire.encode(frame.kind, frame.group, [frame.body]))
 
 
 def raw(kind: int, body: bytes, *, length: int | None = None) -> bytes:
@@ -365,15 +340,14 @@ def raw(kind: int, body: bytes, *, length: int | None = None) -> bytes:
 
 
 def test_layout_is_the_documented_one() -> None:
-    assert b"".join(encode(FrameKind.COMMANDS, 7, [b"ab", b"", b"c"])) == raw(16, b"abc")
-    assert Decoder().feed(raw(16, b"abc")) == [PeerFrame(FrameKind.COMMANDS, 7, b"abc")]
+    assert b"".join(wire.encode(wire.FrameKind.COMMANDS, 7, [b"ab", b"", b"c"])) == raw(16, b"abc")
+    assert wire.Decoder().feed(raw(16, b"abc")) == [wire.PeerFrame(wire.FrameKind.COMMANDS, 7, b"abc")]
 
 
 @given(st.lists(FRAMES, max_size=8), st.lists(st.integers(1, 80), min_size=1))
-def test_frames_come_out_as_they_went_in(frames: list[PeerFrame], portions: list[int]) -> None:
-    """However the bytes are cut into reads."""
-    data, decoder = encoded(frames), Decoder()
-    out: list[PeerFrame] = []
+def test_frames_come_out_as_they_went_in(frames: list[wire.PeerFrame], portions: list[int]) -> None:
+    data, decoder = encoded(frames), wire.Decoder()
+    out: list[wire.PeerFrame] = []
     at = turn = 0
     while at < len(data):
         size = portions[turn % len(portions)]
@@ -385,12 +359,11 @@ def test_frames_come_out_as_they_went_in(frames: list[PeerFrame], portions: list
 
 @given(st.lists(FRAMES, min_size=1, max_size=4), st.data())
 def test_truncated_bytes_give_only_the_frames_that_are_whole(
-    frames: list[PeerFrame], data: st.DataObject
+    frames: list[wire.PeerFrame], data: st.DataObject
 ) -> None:
-    """The rest waits, and is no more than came."""
     whole = encoded(frames)
     cut = data.draw(st.integers(0, len(whole) - 1))
-    decoder = Decoder()
+    decoder = wire.Decoder()
     out = decoder.feed(whole[:cut])
     assert out == frames[: len(out)]
     assert len(out) < len(frames)
@@ -399,15 +372,15 @@ def test_truncated_bytes_give_only_the_frames_that_are_whole(
 
 @given(st.lists(FRAMES, min_size=1, max_size=4), st.data())
 def test_a_flipped_bit_is_never_taken_for_something_else(
-    frames: list[PeerFrame], data: st.DataObject
+    frames: list[wire.PeerFrame], data: st.DataObject
 ) -> None:
-    """The connection ends, or more bytes are awaited; no frame comes out that did not go in."""
+    """The connection ends, or waits for more bytes; no frame comes out that did not go in."""
     whole = bytearray(encoded(frames))
     at = data.draw(st.integers(0, len(whole) - 1))
     whole[at] ^= 1 << data.draw(st.integers(0, 7))
     try:
-        out = Decoder().feed(bytes(whole))
-    except BadFrame:
+        out = wire.Decoder().feed(bytes(whole))
+    except wire.BadFrame:
         return
     assert out == frames[: len(out)]
     assert len(out) < len(frames)
@@ -415,44 +388,46 @@ def test_a_flipped_bit_is_never_taken_for_something_else(
 
 @given(st.lists(st.binary(max_size=200), max_size=6))
 def test_random_bytes_are_frames_or_refused(reads: list[bytes]) -> None:
-    """Nothing else is raised, and no more is kept than came."""
-    decoder, came = Decoder(), 0
+    """No other error is raised, and no more is kept than came."""
+    decoder, came = wire.Decoder(), 0
     for read in reads:
         came += len(read)
         try:
             decoder.feed(read)
-        except BadFrame:
+        except wire.BadFrame:
             return
         assert len(decoder._kept) <= came
 
 
 def test_unknown_kind_ends_the_connection() -> None:
     """A version adds kinds under a higher number only."""
-    with pytest.raises(BadFrame, match="kind 99"):
-        Decoder().feed(raw(99, b""))
+    with pytest.raises(wire.BadFrame, match="kind 99"):
+        wire.Decoder().feed(raw(99, b""))
 
 
-@pytest.mark.parametrize("length", [0, 8, BODY_BYTES_MAX + 10, 2**32 - 1])
+@pytest.mark.parametrize("length", [0, 8, wire.BODY_BYTES_MAX + 10, 2**32 - 1])
 def test_length_that_no_frame_has_ends_the_connection_at_once(length: int) -> None:
-    """Nothing is awaited, or kept, for it."""
-    with pytest.raises(BadFrame, match="a frame of"):
-        Decoder().feed(raw(16, b"", length=length))
+    """No bytes are awaited or kept for it."""
+    with pytest.raises(wire.BadFrame, match="a frame of"):
+        wire.Decoder().feed(raw(16, b"", length=length))
 
 
 def test_messages_of_many_groups_are_one_frame() -> None:
-    """They come out one by one, as if each had come alone."""
+    """They come out separately, as if each had come alone."""
     messages = [(group, b"%d" % group) for group in range(500)]
-    data = b"".join(encode_joined(messages))
+    data = b"".join(wire.encode_joined(messages))
     assert len(data) == struct.unpack_from("<I", data)[0] + 4, "it is one frame"
-    assert Decoder().feed(data) == [PeerFrame(FrameKind.RAFT, *message) for message in messages]
+    assert wire.Decoder().feed(data) == [
+        wire.PeerFrame(wire.FrameKind.RAFT, *message) for message in messages
+    ]
 
 
 @pytest.mark.parametrize(
-    ("sizes", "count"), [((1, JOINED_BYTES_MAX, 1), 3), ((JOINED_BYTES_MAX - 9, 1), 1), ((), 0)]
+    ("sizes", "count"), [((1, wire.JOINED_BYTES_MAX, 1), 3), ((wire.JOINED_BYTES_MAX - 9, 1), 1), ((), 0)]
 )
 def test_a_joined_frame_does_not_grow_above_its_bound(sizes: tuple[int, ...], count: int) -> None:
-    data = b"".join(encode_joined([(7, bytes(size)) for size in sizes]))
-    assert [len(frame.body) for frame in Decoder().feed(data)] == list(sizes)
+    data = b"".join(wire.encode_joined([(7, bytes(size)) for size in sizes]))
+    assert [len(frame.body) for frame in wire.Decoder().feed(data)] == list(sizes)
     at = frames = 0
     while at < len(data):
         at, frames = at + 4 + struct.unpack_from("<I", data, at)[0], frames + 1
@@ -463,22 +438,22 @@ def test_a_joined_frame_does_not_grow_above_its_bound(sizes: tuple[int, ...], co
     "body", [b"1234567", struct.pack("<II", 7, 3) + b"ab", struct.pack("<II", 7, 0) + b"a"]
 )
 def test_a_joined_frame_that_is_cut_ends_the_connection(body: bytes) -> None:
-    """What it is about would be guessed."""
-    with pytest.raises(BadFrame, match="cut"):
-        Decoder().feed(raw(FrameKind.JOINED, body))
+    """The group of the rest would be a guess."""
+    with pytest.raises(wire.BadFrame, match="cut"):
+        wire.Decoder().feed(raw(wire.FrameKind.JOINED, body))
 
 
 def test_body_above_the_bound_is_not_sent() -> None:
     """The other side would end the connection."""
-    piece = bytes(BODY_BYTES_MAX // 4)
+    piece = bytes(wire.BODY_BYTES_MAX // 4)
     with pytest.raises(ValueError, match="are the most"):
-        encode(FrameKind.COMMANDS, 1, [piece, piece, piece, piece, b"x"])
+        wire.encode(wire.FrameKind.COMMANDS, 1, [piece, piece, piece, piece, b"x"])
 
 
 def test_large_frame_in_many_reads_keeps_only_what_came() -> None:
-    """A promise of 80 MiB is not believed."""
-    decoder = Decoder()
-    head = struct.pack("<IBI", BODY_BYTES_MAX + 9, 16, 1)
+    """A length of 80 MiB reserves no memory."""
+    decoder = wire.Decoder()
+    head = struct.pack("<IBI", wire.BODY_BYTES_MAX + 9, 16, 1)
     assert decoder.feed(head) == []
     assert decoder.feed(b"xyz") == []
     assert len(decoder._kept) == len(head) + 3
@@ -497,7 +472,6 @@ def knowing(*nodes: int) -> Liveness:
 
 
 def ticks(liveness: Liveness, start_ms: int, end_ms: int) -> list[tuple[int, News]]:
-    """What it says at each tick, with the time."""
     return [
         (now, notifications)
         for now in range(start_ms, end_ms + 1, liveness.beat_ms)
@@ -506,7 +480,7 @@ def ticks(liveness: Liveness, start_ms: int, end_ms: int) -> list[tuple[int, New
 
 
 def test_node_is_suspected_until_it_is_heard_and_hears_us() -> None:
-    """Being heard by us is not enough."""
+    """Its heartbeats alone are not enough."""
     liveness = knowing(2)
     assert list(liveness.received(2, beat(3), 10)) == []
     assert liveness.hears == {2}
@@ -525,12 +499,12 @@ def test_silence_of_a_second_is_suspicion() -> None:
 
 @pytest.mark.parametrize(("suspect_ms", "beat_ms"), [(200, 40), (900, 180), (1_000, 200), (60_000, 200)])
 def test_five_heartbeats_go_within_the_time_of_suspicion(suspect_ms: int, beat_ms: int) -> None:
-    """Or more, so that what nodes tell each other with them is never older than 200 ms."""
+    """Facts that nodes exchange in heartbeats are thus never older than 200 ms."""
     assert Liveness(1, suspect_ms).beat_ms == beat_ms
 
 
 def test_what_else_comes_of_a_node_is_no_silence() -> None:
-    """Heartbeats stand behind what is worked off; one that was lost is not heard by that."""
+    """Heartbeats queue behind other work; only a heartbeat ends a suspicion."""
     liveness = knowing(2)
     list(liveness.received(2, beat(1), 0))
     liveness.seen(2, 900)
@@ -541,7 +515,7 @@ def test_what_else_comes_of_a_node_is_no_silence() -> None:
 
 
 def test_node_that_does_not_hear_us_is_suspected() -> None:
-    """A cut in one direction: its heartbeats still come."""
+    """The network is cut in one direction: its heartbeats still come."""
     liveness = knowing(2, 3)
     list(liveness.received(2, beat(1, 3), 0))
     assert list(liveness.received(2, beat(3), 100)) == [Suspected(2)]
@@ -550,14 +524,13 @@ def test_node_that_does_not_hear_us_is_suspected() -> None:
 
 
 def test_new_incarnation_is_suspected_and_then_heard() -> None:
-    """Also if nothing else showed that the node was away."""
     liveness = knowing(2)
     list(liveness.received(2, beat(1), 0))
     assert list(liveness.received(2, beat(1, incarnation=6), 50)) == [Suspected(2), NodeAlive(2, 6)]
 
 
 def test_node_whose_disk_hangs_counts_as_silent() -> None:
-    """It is suspected at once, and is not among those that are heard; it comes back with its disk."""
+    """It is suspected at once and counts as silent until its disk works again."""
     liveness = knowing(2)
     list(liveness.received(2, beat(1, unsynced_ms=HUNG_MS - 1), 0))
     assert list(liveness.alive) == [2]
@@ -582,7 +555,7 @@ def test_heartbeat_read_after_a_stall_is_not_moved_into_the_future() -> None:
     )
 )
 def test_news_alternate(steps: list[tuple[str, bool, int, int]]) -> None:
-    """A node is suspected, heard, suspected, ...; and a node is alive exactly after it was heard."""
+    """Suspected and NodeAlive alternate; a node is alive exactly after NodeAlive."""
     liveness = knowing(2)
     now, alive = 0, False
     for what, hears_us, incarnation, wait_ms in steps:
@@ -598,7 +571,7 @@ def test_news_alternate(steps: list[tuple[str, bool, int, int]]) -> None:
 
 
 def test_heartbeat_with_huge_facts_is_refused() -> None:
-    """They are small, or the sender is not well."""
+    """Facts are small; a large one shows a fault."""
     with pytest.raises(BadBytes, match="bytes of facts"):
         HEARTBEAT.decode(HEARTBEAT.encode(beat(1, facts=bytes(FACTS_BYTES_MAX + 1))))
 
@@ -606,67 +579,74 @@ def test_heartbeat_with_huge_facts_is_refused() -> None:
 LIST = ("a", "b", "c")
 
 
-def heard(*nodes: NodeAnswer) -> dict[str, NodeAnswer]:
+def heard(*nodes: bootstrap.NodeAnswer) -> dict[str, bootstrap.NodeAnswer]:
     return {each.name: each for each in nodes}
 
 
-def alone(*names: str) -> dict[str, NodeAnswer]:
-    return heard(*(NodeAnswer(name, None) for name in names))
+def alone(*names: str) -> dict[str, bootstrap.NodeAnswer]:
+    return heard(*(bootstrap.NodeAnswer(name, None) for name in names))
 
 
 # --- founding -------------------------------------------------------------------------------------
 
 
 def test_the_first_of_the_list_founds_when_a_majority_of_it_has_no_cluster() -> None:
-    waits = next_step("a", LIST, {}, has_data=False)
-    assert isinstance(waits, WaitForNodes)
+    waits = bootstrap.next_step("a", LIST, {}, has_data=False)
+    assert isinstance(waits, bootstrap.WaitForNodes)
     assert waits.names == ("b", "c")
     assert waits.why == "2 of 3 nodes of the list must be up to found a cluster"
-    assert next_step("a", LIST, alone("c"), has_data=False) == FoundCluster()
+    assert bootstrap.next_step("a", LIST, alone("c"), has_data=False) == bootstrap.FoundCluster()
 
 
 @pytest.mark.parametrize("listed", [(), ("a",)])
 def test_a_node_alone_is_a_cluster_at_once(listed: tuple[str, ...]) -> None:
-    assert next_step("a", listed, {}, has_data=True) == FoundCluster()
+    assert bootstrap.next_step("a", listed, {}, has_data=True) == bootstrap.FoundCluster()
 
 
 def test_no_other_node_ever_founds() -> None:
-    waits = next_step("b", LIST, alone("c"), has_data=False)
-    assert waits == WaitForNodes(("a",), "node 'a', the first of the list, founds the cluster")
-    waits = next_step("b", LIST, alone("a", "c"), has_data=False)
-    assert waits == WaitForNodes(("a",), "node 'a', the first of the list, has no cluster yet")
+    waits = bootstrap.next_step("b", LIST, alone("c"), has_data=False)
+    assert waits == bootstrap.WaitForNodes(("a",), "node 'a', the first of the list, founds the cluster")
+    waits = bootstrap.next_step("b", LIST, alone("a", "c"), has_data=False)
+    assert waits == bootstrap.WaitForNodes(("a",), "node 'a', the first of the list, has no cluster yet")
 
 
 def test_a_founder_whose_disk_is_new_joins_the_cluster_that_there_is() -> None:
-    cluster = heard(NodeAnswer("b", "id"), NodeAnswer("c", None))
-    assert next_step("a", LIST, cluster, has_data=False) == Join("b")
+    cluster = heard(bootstrap.NodeAnswer("b", "id"), bootstrap.NodeAnswer("c", None))
+    assert bootstrap.next_step("a", LIST, cluster, has_data=False) == bootstrap.Join("b")
 
 
 # --- joining --------------------------------------------------------------------------------------
 
 
 def test_a_node_that_is_not_in_its_list_joins_by_it() -> None:
-    assert next_step("d", LIST, heard(NodeAnswer("b", "id")), has_data=False) == Join("b")
-    assert isinstance(next_step("d", LIST, alone("a", "b", "c"), has_data=False), WaitForNodes)
+    assert bootstrap.next_step(
+        "d", LIST, heard(bootstrap.NodeAnswer("b", "id")), has_data=False
+    ) == bootstrap.Join("b")
+    assert isinstance(
+        bootstrap.next_step("d", LIST, alone("a", "b", "c"), has_data=False), bootstrap.WaitForNodes
+    )
 
 
 def test_a_joiner_with_data_is_refused_and_hears_what_to_do() -> None:
-    with pytest.raises(ClusterRefused, match="start it once with --discard-my-data"):
-        next_step("c", LIST, heard(NodeAnswer("a", "id")), has_data=True)
+    with pytest.raises(bootstrap.ClusterRefused, match="start it once with --discard-my-data"):
+        bootstrap.next_step("c", LIST, heard(bootstrap.NodeAnswer("a", "id")), has_data=True)
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_an_emptied_node_under_its_old_name_is_refused(name: str) -> None:
-    with pytest.raises(ClusterRefused, match=f"cluster forget-node {name}' at node 'c'"):
-        next_step(name, LIST, heard(NodeAnswer("c", "id", taken=True)), has_data=False)
+    with pytest.raises(bootstrap.ClusterRefused, match=f"cluster forget-node {name}' at node 'c'"):
+        bootstrap.next_step(name, LIST, heard(bootstrap.NodeAnswer("c", "id", taken=True)), has_data=False)
 
 
 # --- what is written by people, and into the folder -----------------------------------------------
 
 
 def test_a_list_keeps_its_order() -> None:
-    nodes = read_nodes("b=10.0.0.1:25672, a=[::1]:25673,")
-    assert list(nodes.items()) == [("b", Address("10.0.0.1", 25672)), ("a", Address("::1", 25673))]
+    nodes = bootstrap.read_nodes("b=10.0.0.1:25672, a=[::1]:25673,")
+    assert list(nodes.items()) == [
+        ("b", bootstrap.Address("10.0.0.1", 25672)),
+        ("a", bootstrap.Address("::1", 25673)),
+    ]
     assert [str(each) for each in nodes.values()] == ["10.0.0.1:25672", "[::1]:25673"]
 
 
@@ -683,20 +663,23 @@ def test_a_list_keeps_its_order() -> None:
     ],
 )
 def test_a_list_that_cannot_be_understood_is_refused(written: str, text: str) -> None:
-    with pytest.raises(ClusterRefused, match=text):
-        read_nodes(written)
+    with pytest.raises(bootstrap.ClusterRefused, match=text):
+        bootstrap.read_nodes(written)
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "ü", "x" * 65])
 def test_a_name_is_one_of_a_folder(name: str) -> None:
-    with pytest.raises(ClusterRefused, match="1 to 64 letters"):
-        check_name(name)
+    with pytest.raises(bootstrap.ClusterRefused, match="1 to 64 letters"):
+        bootstrap.check_name(name)
 
 
 def test_a_membership_comes_back_from_the_folder() -> None:
-    members = (MemberAt(1, "a", Address("h", 1)), MemberAt(2, "b", Address("h", 2)))
-    membership = ClusterIdentity("id", 2, "b", members)
-    assert ClusterIdentity.of(membership.document()) == membership
+    members = (
+        bootstrap.MemberAt(1, "a", bootstrap.Address("h", 1)),
+        bootstrap.MemberAt(2, "b", bootstrap.Address("h", 2)),
+    )
+    membership = bootstrap.ClusterIdentity("id", 2, "b", members)
+    assert bootstrap.ClusterIdentity.of(membership.document()) == membership
 
 
 def test_a_founder_keeps_its_queues_which_are_at_its_node_then() -> None:
@@ -704,7 +687,7 @@ def test_a_founder_keeps_its_queues_which_are_at_its_node_then() -> None:
         return {"type": kind, "durable": True, "auto_delete": False, "arguments": {}, "number": 7}
 
     node, cluster = NodeFacts("a", 1, "h", 5), ClusterFacts("id", "a")
-    entries = founded(
+    entries = bootstrap.founded(
         [
             (("vhost", "/"), {}),
             (("queue", "/", "c"), queue("classic")),
@@ -721,10 +704,10 @@ def test_a_founder_keeps_its_queues_which_are_at_its_node_then() -> None:
 
 
 def test_a_forgotten_node_finds_out_and_a_node_that_others_do_not_know_yet_waits() -> None:
-    me = ClusterIdentity("id", 3, "c", ())
+    me = bootstrap.ClusterIdentity("id", 3, "c", ())
     told = {"cluster": "id", "name": "a", "numbers": [1, 2], "highest": 3}
-    with pytest.raises(ClusterRefused, match="it was forgotten; give it an empty folder"):
-        check_still_member(me, told)
-    check_still_member(me, {**told, "numbers": [1, 2, 3]})
-    check_still_member(me, {**told, "highest": 2})
-    check_still_member(me, {**told, "cluster": None})
+    with pytest.raises(bootstrap.ClusterRefused, match="it was forgotten; give it an empty folder"):
+        bootstrap.check_still_member(me, told)
+    bootstrap.check_still_member(me, {**told, "numbers": [1, 2, 3]})
+    bootstrap.check_still_member(me, {**told, "highest": 2})
+    bootstrap.check_still_member(me, {**told, "cluster": None})

@@ -63,7 +63,7 @@ VOTING = replace(FOUR, config=Configuration((A, B, C, D)))
     ],
 )
 def test_a_member_is_declared_made_taught_and_votes(goal: Goal, standing: GroupState, step: Step) -> None:
-    """The catalog first: a member begins empty only because the catalog's entry made it."""
+    """The catalog is first: a member starts empty only if the catalog's entry made it."""
     assert next_step(goal, standing) == step
 
 
@@ -83,7 +83,7 @@ def test_a_member_is_declared_made_taught_and_votes(goal: Goal, standing: GroupS
     ],
 )
 def test_a_member_leaves_the_log_and_then_the_catalog(goal: Goal, standing: GroupState, step: Step) -> None:
-    """So its node destroys it when the others count on it no more."""
+    """So its node destroys it only when the other members no longer count it."""
     assert next_step(goal, standing) == step
 
 
@@ -115,7 +115,7 @@ def test_only_the_leader_makes_a_step_and_one_change_is_under_way(goal: Goal) ->
     ],
 )
 def test_the_catalog_follows_the_log(standing: GroupState, step: Step) -> None:
-    """G4; the preferred leader keeps its place. A learner that has caught up votes from then on."""
+    """G4: the preferred leader keeps its place. A learner that has caught up votes from then on."""
     assert repair(standing) == step
     if nothing_to_repair(standing.config, standing.declared):
         assert step in (MembershipAction.DONE, MembershipAction.WAIT)
@@ -145,7 +145,7 @@ class Queue:
         return leader
 
     def settle(self) -> None:
-        """Everything written is durable, everything sent arrives, and what is due is done."""
+        """Run until every write is durable, every message has arrived, and nothing is due."""
         group = self.group
         for node in list(group.up()):
             node.turn()
@@ -194,7 +194,7 @@ class Queue:
                 assert step in (MembershipAction.WAIT, MembershipAction.MOVED)
 
     def change(self, goal: Goal, stop_after: int = 1_000) -> int:
-        """Make a change, or so many steps of it; how many it took."""
+        """Make a change, or so many steps of it; return the number of steps."""
         for count in range(stop_after):
             node = self.leader
             step = next_step(goal, self.standing(node))
@@ -225,7 +225,7 @@ def queue() -> Queue:
 
 
 def test_a_queue_grows_with_what_it_had(queue: Queue) -> None:
-    """The new member has everything, and counts for the majority."""
+    """The new member has every entry and counts for the majority."""
     queue.propose(5)
     queue.change(Adding(D, as_voter=True))
     assert queue.declared == (A, B, C, D)
@@ -237,7 +237,6 @@ def test_a_queue_grows_with_what_it_had(queue: Queue) -> None:
 
 @pytest.mark.parametrize("member", [A, B])
 def test_a_queue_shrinks_to_one(member: int, queue: Queue) -> None:
-    """The last is kept, whether the leader goes or another."""
     queue.propose(3)
     for goes in [each for each in (B, A, C) if each != member]:
         queue.change(Removing(goes))
@@ -248,7 +247,7 @@ def test_a_queue_shrinks_to_one(member: int, queue: Queue) -> None:
 
 
 def test_a_member_that_is_down_can_be_removed(queue: Queue) -> None:
-    """G3: of the two that are left both are needed."""
+    """G3: both of the remaining two are needed."""
     queue.node(C).crash()
     queue.leader.raft.suspect(C, queue.group.now)
     queue.change(Removing(C))
@@ -274,7 +273,7 @@ def test_a_change_may_end_between_any_two_steps(goal: Goal, steps: int, queue: Q
 
 
 def _fresh(goal: Goal, queue: Queue) -> list[Step]:
-    """First steps of the change: it is as if nothing had been done."""
+    """Return the first steps of the change, as if nothing had been done."""
     if isinstance(goal, Adding):
         return [DeclareMembers((*queue.declared, goal.member))]
     return [Remove(goal.member), *(Hand(member) for member in (B, C))]
@@ -284,7 +283,7 @@ def _fresh(goal: Goal, queue: Queue) -> list[Step]:
 
 
 def test_a_member_is_made_all_of_its_group_by_force(queue: Queue) -> None:
-    """Z2: what it has is kept, and the group goes on; then it grows again."""
+    """Z2: its entries are kept, and the group continues; then it grows again."""
     queue.propose(5)
     for lost in (B, C):
         queue.node(lost).crash()
@@ -305,7 +304,7 @@ def test_a_member_is_made_all_of_its_group_by_force(queue: Queue) -> None:
 
 
 def test_a_member_of_a_drained_node_takes_over_from_no_leader(queue: Queue) -> None:
-    """V2: it follows, and is no heir."""
+    """V2: it follows and is not a candidate."""
     queue.node(B).raft.backward = True
     queue.leader.transfer(B)
     queue.settle()
@@ -316,7 +315,7 @@ def test_a_member_of_a_drained_node_takes_over_from_no_leader(queue: Queue) -> N
 
 
 def test_a_member_of_a_drained_node_leads_only_if_no_other_can(queue: Queue) -> None:
-    """V2: of two that are left the other one does, unless it lacks what was committed."""
+    """V2: of the two that remain the other leads, unless it lacks committed entries."""
     queue.node(B).raft.backward = True
     queue.node(A).crash()
     for node in (B, C):
@@ -329,7 +328,7 @@ def test_a_member_of_a_drained_node_leads_only_if_no_other_can(queue: Queue) -> 
 
 
 def test_without_any_other_a_drained_member_leads(queue: Queue) -> None:
-    """Else a majority that lives would be without leader."""
+    """Otherwise a living majority would have no leader."""
     queue.node(B).raft.backward = True
     queue.node(C).crash()
     queue.leader.raft.suspect(C, queue.group.now)
@@ -488,7 +487,7 @@ def test_with_a_thousand_queues_chance_decides(monkeypatch: pytest.MonkeyPatch) 
 
 
 def balanced(queues: list[BalancedQueue], nodes: set[int]) -> tuple[list[BalancedQueue], int]:
-    """Make the transfers that are planned; the queues then, and how many there were."""
+    """Make the planned transfers; return the queues and the number of transfers."""
     count = 0
     while (move := next_move(queues, nodes)) is not None:
         at = next(place for place, queue in enumerate(queues) if queue.group == move.group)
@@ -507,7 +506,7 @@ def leaders(queues: list[BalancedQueue], node: int) -> int:
 
 
 def test_a_crowded_node_gives_away_what_is_above_its_share() -> None:
-    """No node that runs and is not drained leads more than its share."""
+    """No running node that is not drained leads more than its share."""
     queues = [BalancedQueue(group, 1, (2, 3)) for group in range(1, 8)]
     moved, count = balanced(queues, {1, 2, 3})
     assert [leaders(moved, node) for node in (1, 2, 3)] == [3, 2, 2]
@@ -521,7 +520,7 @@ def test_a_drained_node_gives_away_all_that_others_can_take() -> None:
 
 
 def test_another_queue_goes_on_first_where_that_is_the_only_way() -> None:
-    """Node 1 can only give to node 2, which has its share, and can give to node 3."""
+    """Node 1 can give only to node 2, which has its share and can give to node 3."""
     queues = [BalancedQueue(1, 1, (2,)), BalancedQueue(2, 1, (2,)), BalancedQueue(3, 2, (3,))]
     assert next_move(queues, {1, 2, 3}) == Move(3, 3)
     moved, count = balanced(queues, {1, 2, 3})
@@ -542,7 +541,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[BalancedQueue], set[int]]:
 
 @given(clusters())
 def test_it_ends_as_equal_as_it_can_be(cluster: tuple[list[BalancedQueue], set[int]]) -> None:
-    """No node is above the share unless its queues have nowhere to go (Hall's condition, by trying)."""
+    """No node is above its share unless its queues have no other place (Hall's condition, by search)."""
     queues, nodes = cluster
     assume(all(queue.leader in nodes for queue in queues))
     moved, _ = balanced(list(queues), nodes)
@@ -563,7 +562,7 @@ def test_it_ends_as_equal_as_it_can_be(cluster: tuple[list[BalancedQueue], set[i
 def test_a_group_is_critical_when_one_more_loss_ends_its_majority(
     online: int, voters: int, critical: bool
 ) -> None:
-    """L5: online voters <= majority."""
+    """L5: this is online voters <= majority."""
     assert is_critical(online, voters) is critical
 
 
@@ -578,7 +577,6 @@ def change_of(
     auto_remove: bool,
     random_source: float = 0.0,
 ) -> tuple[bool, list[int]]:
-    """The change of one round, of nodes in these states."""
     return next_change(
         held,
         [NodeFacts(f"n{node}", node, "h", 1, draining=state == DRAINED) for node, state in nodes.items()],
@@ -650,7 +648,7 @@ def test_members_on_nodes_that_have_left_go_only_if_that_is_set() -> None:
 def test_what_is_added_is_wanted_and_can_be(
     held: set[int], states: list[str], target: int, random_source: float
 ) -> None:
-    """Whatever the cluster is like, a round adds a running node, to a group below its aim."""
+    """In any cluster, a round adds a running node to a group below its target."""
     nodes = dict(enumerate(states, 1))
     grow, places = change_of(members(*held), nodes, target, auto_remove=True, random_source=random_source)
     assert grow
@@ -663,7 +661,6 @@ def test_what_is_added_is_wanted_and_can_be(
 
 @given(size=st.integers(1, 9), target=st.integers(1, 9), numbers=st.integers(1, 9))
 def test_rounds_end_at_the_target_or_where_no_node_is_left(size: int, target: int, numbers: int) -> None:
-    """Rounds follow each other until nothing is left to do."""
     nodes = dict.fromkeys(range(1, max(size, numbers) + 1), UP)
     held = members(*range(1, size + 1))
     while (change := change_of(held, nodes, target, auto_remove=True)) != (True, []):

@@ -80,7 +80,6 @@ class Port:
 
 
 def link(*, opened: bool = False) -> tuple[QueueLink, Port]:
-    """A link, perhaps with a leader at node 2."""
     port = Port()
     client = QueueLink("q", 7, port)
     if opened:
@@ -149,7 +148,7 @@ def test_a_question_waits_for_a_leader_but_not_for_ever() -> None:
 
 
 def test_the_first_publish_of_a_publisher_waits_for_a_leader_as_all_others_do() -> None:
-    """It is confirmed then: nothing was wrong with it."""
+    """It is then confirmed as any other publish."""
     client, port = link()
     first = publish(1)
     client.post_all([first])
@@ -170,7 +169,7 @@ def home() -> tuple[HomeLink, Port]:
 
 
 def test_a_question_waits_for_a_home_that_is_connecting_but_not_for_ever() -> None:
-    """As that of a node that has just started, or a home that has: it announces its queues when connected."""
+    """Either node may have just started; the home announces its queues once connected."""
     client, port = home()
     for lost in (False, True):
         client.post_all([c.Inspect(REQUEST)])
@@ -196,7 +195,7 @@ def test_a_question_waits_for_a_home_that_is_connecting_but_not_for_ever() -> No
 
 
 def test_what_was_refused_is_not_answered_again() -> None:
-    """Commands were in flight when it was lost, and the home was only silent."""
+    """Its commands were in flight when the link was lost, and the home was only silent."""
     client, port = home()
     client.leader_is(2, LeaderIs(0))
     client.post_all([c.Subscribe(CONSUMER, False, answer=True), publish(1, 2), c.Inspect(REQUEST)])
@@ -254,7 +253,6 @@ class Queue:
 
 
 def suspect(server: HomeLinkServer, port: Port) -> None:
-    """The node is not heard of, whatever its connection says."""
     port.suspected = frozenset({2})
     server.node_changed(2)
 
@@ -287,7 +285,7 @@ def test_a_node_that_is_lost_has_lost_its_connection_to_the_queue(
 
 
 def test_a_consumer_that_was_cancelled_is_forgotten_when_it_holds_nothing() -> None:
-    """A channel that stays for years and gets consumers and cancels them costs nothing."""
+    """A channel that stays for years and subscribes and cancels repeatedly costs no memory."""
     client, port = home()
     client.leader_is(2, LeaderIs(0))
     client.post_all([c.Subscribe(CONSUMER, False)])
@@ -310,7 +308,7 @@ def test_a_consumer_that_was_cancelled_is_forgotten_when_it_holds_nothing() -> N
 
 
 def test_of_a_consumer_that_was_cancelled_the_home_takes_back_what_it_holds() -> None:
-    """And forgets it when that is nothing."""
+    """A consumer that holds nothing is forgotten."""
     port, queue = Port(), Queue()
     server = HomeLinkServer(7, queue.post_all, port)
     peer = c.PeerId(2, 1, 1)
@@ -355,7 +353,7 @@ def shown(epoch: int, *keys: int, at: int) -> e.Deliver:
 
 
 def again(client: QueueLink, port: Port) -> int:
-    """Another leader, at the same node; the token of its link."""
+    """Elect another leader at the same node; return the token of its link."""
     client.leader_is(2, LeaderIs(client.term + 1))
     to = token(port)
     answer(client, port, last=1)
@@ -413,7 +411,7 @@ def test_a_drain_is_asked_again_and_answered_once() -> None:
 
 
 def test_what_was_given_back_is_shown_again_by_the_next_leader() -> None:
-    """A request that was overtaken has its answer by the node then: the leader would give none."""
+    """The node answers a request that was overtaken: the leader would not answer it."""
     client, port, to = browsing()
     tell(client, shown(0, 7, 8, at=9), to)
     client.post_all([c.GiveBack(CONSUMER, [8], [MESSAGE], 2, 2, 1)])
@@ -493,7 +491,6 @@ class Node:
         return self.committed if self.ahead else self.queue.link_last(node, incarnation)
 
     def carry_out(self, *commands: QuorumCommand) -> None:
-        """What was posted is committed, as one entry, and told."""
         self.index += 1
         self.queue.node_links.entry = self.index
         posted, self.posted = self.posted, []
@@ -502,13 +499,12 @@ class Node:
         self.server.tell(self.queue.take_effects(), self.index)
 
     def answers(self) -> list[RemoteResumed]:
-        """To who asked how things stand, since the last call."""
         sent, self.sent = self.sent, []
         return [each for each in sent if isinstance(each, RemoteResumed)]
 
 
 def test_letters_under_way_are_carried_out_before_a_node_hears_what_it_missed() -> None:
-    """They bear the numbers of before: it may not add what it missed to others meanwhile."""
+    """They have the old numbers: the node may not add missed effects to others meanwhile."""
     node = Node()
     server = node.server
     ref = SESSION.consumer()
@@ -542,7 +538,7 @@ def test_letters_under_way_are_carried_out_before_a_node_hears_what_it_missed() 
 
 
 def test_no_node_hears_of_what_is_carried_out_and_not_committed() -> None:
-    """Neither that its letters are done, nor how things stand when it asks, also again."""
+    """It gets neither the end of its commands nor a reply to a resume, also when it resumes again."""
     node = Node()
     server = node.server
     server.resume(2, ResumeRemote(1, 1, 0, 1, {}))
@@ -562,7 +558,7 @@ def test_no_node_hears_of_what_is_carried_out_and_not_committed() -> None:
 
 
 def test_a_link_of_an_older_start_is_not_taken_up() -> None:
-    """What it asks came late: the node has started anew, and its sessions of then are gone."""
+    """The request came late: the node has restarted, and its earlier sessions are gone."""
     node = Node()
     node.incarnations = {1: 1, 2: 6}
     node.server.resume(2, ResumeRemote(1, 5, 0, 1, {}))
@@ -595,7 +591,6 @@ def test_who_waits_for_its_letters_is_answered_when_it_asks_again_and_not_when_i
 
 
 def with_a_consumer() -> Node:
-    """Of the other node, with a link that has resumed."""
     node = Node()
     node.server.resume(2, ResumeRemote(1, 1, 0, 1, {}))
     node.server.received(2, CommandBatch(1, 1, 0, [Subscribe(SESSION.consumer(), False)]))
@@ -604,14 +599,13 @@ def with_a_consumer() -> Node:
 
 
 def see(node: Node, *, suspected: bool) -> None:
-    """The queue's node suspects the other one, or hears it again."""
     node.suspected = frozenset({2} if suspected else ())
     node.server.node_changed(2)
 
 
 @pytest.mark.parametrize("suspected", [False, True])
 def test_what_is_seen_of_a_node_last_is_what_the_queue_ends_with(suspected: bool) -> None:
-    """Also if it changes before what was seen first is committed, as with a leader that nobody heard."""
+    """The state may change before the first one is committed, as with a leader that was cut off."""
     node = with_a_consumer()
     if suspected:
         see(node, suspected=True)
@@ -643,7 +637,7 @@ def test_the_next_leader_puts_right_what_the_one_before_saw() -> None:
 
 
 def test_a_node_that_was_suspected_has_a_link_again_when_its_consumers_go_on() -> None:
-    """With an open link and a consumer that the queue passes over nobody there could say why it waits."""
+    """With an open link and a passed-over consumer, that node could not report why it waits."""
     node = with_a_consumer()
     server, (ref,) = node.server, node.queue.queue_status().parts
     server.received(2, CommandBatch(1, 2, 0, [Credit(ref, 0, 5, False, 0)]))
@@ -678,7 +672,7 @@ def say(table: QueueLinks, node: int, leader: LeaderIs) -> None:
 
 
 def test_a_leader_that_has_lost_its_majority_is_no_leader_at_any_node() -> None:
-    """Else a node without a member says that the queue runs, and one with a member that it does not."""
+    """Otherwise a node without a member would show a running queue, one with a member would not."""
     table = links()
     say(table, 2, LeaderIs(5))
     assert table.leader_of(GROUP) == 2

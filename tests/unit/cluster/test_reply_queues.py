@@ -72,7 +72,6 @@ class Node:
         return node in self.up
 
     def requester(self, vhost: str = VHOST) -> tuple[DeclaredQueue, c.ConsumerRef]:
-        """A queue for replies, whose consumer has credit for two."""
         name = self.replies.new_name()
         host = self.catalog.lookup_vhost(vhost)
         queue = host.add_volatile(name, object(), Box(VolatileQueue(name)))
@@ -88,7 +87,6 @@ class Node:
         self.replies.closed(VHOST, queue.name)
 
     def route(self, name: str) -> list[DeclaredQueue]:
-        """Where the default exchange sends what is for this name."""
         return self.vhost.route(self.vhost.topology.lookup_exchange(""), (name,))[0]
 
     def reply(self, name: str, count: int = 1) -> list[e.Effect]:
@@ -145,7 +143,7 @@ def net() -> Net:
 
 
 def test_a_reply_reaches_the_requester_at_another_node(net: Net) -> None:
-    """Taken at once, as by a queue of this node, and beyond the requester's credit dropped."""
+    """The reply is taken at once, as by a local queue, and dropped beyond the requester's credit."""
     queue, ref = net.nodes[1].requester()
     net.carry()
     heard = net.nodes[2].reply(queue.name, 3)
@@ -156,7 +154,7 @@ def test_a_reply_reaches_the_requester_at_another_node(net: Net) -> None:
 
 
 def test_when_the_requester_has_gone_there_is_no_route_at_any_node(net: Net) -> None:
-    """And links that were attached to its address hear that the queue was deleted."""
+    """Links attached to its address are detached because the queue was deleted."""
     queue, _ = net.nodes[1].requester()
     net.carry()
     publisher = c.PublisherRef(c.PeerId(2, 1, 7), 1)
@@ -173,7 +171,7 @@ def test_when_the_requester_has_gone_there_is_no_route_at_any_node(net: Net) -> 
 
 
 def test_a_request_that_is_faster_than_the_news_is_answered(net: Net) -> None:
-    """It came by a third node; a queue of that number is still to be told of."""
+    """It came through a third node, before the queue of that number was announced."""
     queue, _ = net.nodes[1].requester()
     net.carry(lambda source, target: target == 3)
     assert net.nodes[2].reply(queue.name)
@@ -184,7 +182,7 @@ def test_a_request_that_is_faster_than_the_news_is_answered(net: Net) -> None:
 
 @pytest.mark.parametrize("notifications", ["none", "opened", "closed"])
 def test_a_link_that_is_faster_than_the_news_hears_of_the_end(net: Net, notifications: str) -> None:
-    """Of the queue, or of its node; whether the news came meanwhile or not."""
+    """The queue or its node ends, whether or not the news came meanwhile."""
     queue, _ = net.nodes[1].requester()
     publisher = c.PublisherRef(c.PeerId(2, 1, 7), 1)
     (early,) = net.nodes[2].route(queue.name)
@@ -215,14 +213,13 @@ def test_a_link_that_is_faster_than_the_news_hears_of_the_end(net: Net, notifica
     ],
 )
 def test_other_names_are_of_no_queue(net: Net, name: str) -> None:
-    """Of a queue that was told of, of another start of the node, of the asker itself, or none."""
     net.nodes[1].requester()
     net.carry()
     assert not net.nodes[2].route(f"amq.rabbitmq.reply-to.{name}")
 
 
 def test_a_node_that_is_found_says_what_it_has(net: Net) -> None:
-    """Also when there are fewer queues than there were; one of a node that is lost is gone."""
+    """It also sends a shorter list than before; a queue of a lost node is gone."""
     gone, _ = net.nodes[1].requester()
     queue, _ = net.nodes[1].requester()
     net.nodes[1].leave(gone)
@@ -237,7 +234,7 @@ def test_a_node_that_is_found_says_what_it_has(net: Net) -> None:
 
 
 def test_only_replies_reach_it_from_elsewhere(net: Net) -> None:
-    """Whoever knows the secret is a node; but what cannot be is told."""
+    """Every node with the secret is trusted, but impossible frames are refused."""
     queue, _ = net.nodes[1].requester()
     for kind, body in (
         (FrameKind.REPLIES, row(TEXT, TEXT).encode(("/", queue.name))),

@@ -71,7 +71,6 @@ def follower(world: Cluster) -> Node:
 
 @pytest.fixture
 def node(world: Cluster) -> Node:
-    """A follower."""
     return follower(world)
 
 
@@ -91,7 +90,7 @@ def test_what_is_declared_at_one_node_is_there_at_all(world: Cluster) -> None:
 
 
 def test_it_is_answered_when_the_own_copy_has_it(world: Cluster, node: Node) -> None:
-    """Not before: what is asked behind it finds it."""
+    """It is not earlier, so a later request finds the queue."""
     ref = node.ask(DeclareQueue("/", "q"))
     while ref not in node.heard:
         assert "q" not in queues(node)
@@ -134,7 +133,7 @@ def test_of_two_that_declare_one_name_one_finds_what_the_other_made(world: Clust
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "delete_immediately_by_resource", "start_queue", "stop_queue")
 def test_a_new_queue_of_a_deleted_ones_name_is_another_group(world: Cluster, node: Node) -> None:
-    """Or a member of the old one, that has not heard of its end, would vote in the new one."""
+    """Otherwise a member of the deleted group, not yet informed, would vote in the new one."""
     given: list[int] = []
     for _ in range(3):
         world.answer(node, DeclareQueue("/", "q"))
@@ -201,7 +200,7 @@ def test_what_was_refused_for_want_of_time_may_happen_later_and_is_safe_to_repea
 
 
 def test_a_majority_goes_on_without_the_leader_and_nobody_asks_twice(world: Cluster) -> None:
-    """M7: what was under way is repeated by the node."""
+    """M7: the node repeats the requests that were under way."""
     leader, node = world.leader(), follower(world)
     assert leader is not None
     refs = [node.ask(DeclareQueue("/", f"q{number}")) for number in range(5)]
@@ -244,7 +243,7 @@ def test_without_a_majority_a_start_waits(world: Cluster) -> None:
 
 
 def test_a_node_that_was_away_for_long_gets_a_state(world: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And its catalog becomes that: other queues of the same names are other queues."""
+    """The state replaces its catalog: another queue of the same name is another queue."""
     monkeypatch.setattr(transactions, "COMPACT_AFTER", 4)
     node = follower(world)
     for name in ("gone", "again", "stays"):
@@ -297,7 +296,7 @@ def test_a_connections_queues_end_at_all_nodes(world: Cluster, node: Node) -> No
 
 
 def test_a_queue_that_comes_after_its_connection_went_goes_again(world: Cluster, node: Node) -> None:
-    """Its declaration was under way, and may have been refused for want of time."""
+    """Its declaration was under way, and may have been refused by a time-out."""
     owner = Owner(node.number, node.incarnation, 1)
     node.open.add(owner)
     node.ask(DeclareQueue("/", "mine", owner=owner))
@@ -309,7 +308,7 @@ def test_a_queue_that_comes_after_its_connection_went_goes_again(world: Cluster,
 
 @pytest.mark.parametrize("refused", [False, True])
 def test_a_queue_that_comes_after_its_link_went_or_was_refused_goes(world: Cluster, refused: bool) -> None:
-    """Its connection is open: nothing else would end it."""
+    """Its connection is open, so nothing else would delete it."""
     node = world.leader()
     owner = Owner(node.number, node.incarnation, 1)
     node.open.add(owner)
@@ -357,7 +356,7 @@ def test_what_ends_with_a_node_is_ended_by_the_others_and_its_name_is_free(
 
 
 def upgraded(world: Cluster, node: Node, newest: int = 2) -> None:
-    """A node starts with a broker that carries out more."""
+    """Restart a node with a broker of a newer version."""
     node.incarnation += 1
     started = NodeStarted(node.name, node.incarnation, "host", node.number, "2.0", (1, newest))
     world.answer(node, started)
@@ -368,7 +367,7 @@ def used(world: Cluster) -> set[int]:
 
 
 def test_the_version_goes_up_when_every_node_has_said_that_it_can(world: Cluster) -> None:
-    """One that is down counts with what it said last; the next one asks for no more than all can."""
+    """A node that is down counts with its last report; the next version is one that all support."""
     for node, newest in zip(world.nodes[:2], (2, 3), strict=True):
         upgraded(world, node, newest)
         world.answer(node, RaiseMachines())
@@ -387,7 +386,7 @@ def test_the_version_goes_up_when_every_node_has_said_that_it_can(world: Cluster
 
 
 def test_a_node_of_an_older_version_neither_joins_nor_starts_then(world: Cluster) -> None:
-    """With both numbers, and what to do."""
+    """The error has both numbers and the remedy."""
     for node in world.nodes:
         upgraded(world, node)
     world.answer(world.nodes[0], RaiseMachines())
@@ -407,7 +406,7 @@ def test_a_node_of_an_older_version_neither_joins_nor_starts_then(world: Cluster
 def test_of_an_older_node_and_a_newer_version_at_once_one_is_refused(
     world: Cluster, older: str, raised_first: bool
 ) -> None:
-    """Whichever stands first in the log, as the leader's does, counts for the other."""
+    """The first in the log, which is the leader's, takes effect; the other is refused."""
     for node in world.nodes:
         upgraded(world, node)
     world.settle()
@@ -442,7 +441,7 @@ def test_a_quorum_queue_is_declared_when_it_has_a_leader(world: Cluster, node: N
 
 
 def test_without_a_leader_nothing_is_left_of_it(world: Cluster, node: Node) -> None:
-    """Most of its nodes are not there: that is said after a few seconds."""
+    """Most of its nodes are absent: the error says so after a few seconds."""
     node.leaders_known = False
     ref = node.ask(DeclareQueue("/", "q", arguments=QUORUM))
     node.system.node_down(node.number)
@@ -490,7 +489,6 @@ FIRST = first_entries(1)
 
 
 def opened(disk: SimDisk) -> CatalogLog:
-    """The catalog's log of the folder on a disk."""
     folder = open_data_folder(disk, "/data", "test")
     return open_catalog_log(disk, folder, folder.inventory.part("catalog"))
 
@@ -543,7 +541,7 @@ def test_the_founder_keeps_what_it_had(log: CatalogLog, disk: SimDisk) -> None:
 
 
 def test_entries_are_read_in_runs_as_far_as_the_size_goes(log: CatalogLog, disk: SimDisk) -> None:
-    """Of one term and kind each; also after a restart, with terms and configurations."""
+    """A run has one term and kind; this also holds after a restart, with terms and configurations."""
     config = messages.Configuration((ME,), (member_id(2),))
     runs = (
         messages.run_of(2, 1, messages.Kind.EMPTY, (b"",)),
@@ -646,7 +644,7 @@ class StoreWorld:
         self.serial = int(self.last_of(1)[1]) + 1000 * (1 + self.serial // 1000)
 
     def watch(self, log: CatalogLog) -> None:
-        """Each change may be the last that is found."""
+        """Record every state; any may be the last that is found."""
         change = log.change
 
         def watched(*given: Any) -> None:
@@ -661,7 +659,7 @@ class StoreWorld:
         return self.store.machine.kept(("last", str(node)))[1]
 
     def now(self) -> Any:
-        """All that must be the same after a start."""
+        """Return all that must be the same after a start."""
         store = SystemStore(self.log)
         indexes = range(store.stored.point.index + 1, store.stored.last + 1)
         entries = {index: store.read(index, index, 1) for index in indexes}
@@ -675,7 +673,6 @@ class StoreWorld:
         return transaction_of(Origin(1, 1, self.serial), plan, catalog, machine.revision, conceal).encode()
 
     def apply(self) -> None:
-        """One more entry, which nobody disputes, with its revisions as they are."""
         index = self.store.applied + 1
         if index > self.last:
             self.store.write(ready(entries=(commands(index, 1, self.transaction()),)), lambda: None)
@@ -721,7 +718,7 @@ class StoreWorld:
 
 
 def walked(seed: int, lose_power_at: int | None) -> StoreWorld:
-    """A walk of a group that was founded before; the power goes at the n-th call, counted from then."""
+    """Walk with a group that was founded before; the power fails at the n-th call from then on."""
     world = StoreWorld(SimDisk(seed))
     world.begin()
     world.log.close()
@@ -739,7 +736,7 @@ def walked(seed: int, lose_power_at: int | None) -> StoreWorld:
 def test_after_a_loss_of_power_it_is_as_it_was_at_one_moment_since_the_last_sync(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At any call, in several of the states that the disk may be in then; and again a few changes later."""
+    """Any call may lose power, with several possible states of the disk, and again some changes later."""
     monkeypatch.setattr(entry_log, "SPARE_BYTES", 100)
     monkeypatch.setattr(transactions, "COMPACT_AFTER", 2)
     calls = len(walked(seed, None).disk.calls)

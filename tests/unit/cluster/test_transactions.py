@@ -62,7 +62,6 @@ class Node:
         assert self.apply(self.planned(request)) is APPLIED
 
     def again(self, transaction: CatalogTransaction) -> CatalogTransaction:
-        """The same transaction as the next of its node."""
         self.serial += 1
         return replace(transaction, origin=transaction.origin._replace(serial=self.serial))
 
@@ -118,7 +117,7 @@ def test_numbers_are_given_where_it_is_applied(node: Node) -> None:
 
 
 def test_a_queue_and_what_needs_it(node: Node) -> None:
-    """A binding to a queue that is deleted meanwhile, and a deletion that has not seen a binding."""
+    """A binding loses to a deletion of its queue, and a deletion to a binding that it has not seen."""
     node.do(DeclareQueue("/", "q"))
     bind = node.planned(Bind("/", binding("q")))
     delete = node.planned(DeleteQueue("/", "q"))
@@ -147,7 +146,7 @@ def test_nothing_is_left_of_a_user_or_a_virtual_host(node: Node) -> None:
 
 
 def test_what_was_refused_does_not_come_later(node: Node) -> None:
-    """Its node has planned again, and may have answered: the old bytes must do nothing any more."""
+    """Its node has planned again and may have answered: the old bytes must have no effect."""
     declare = node.planned(DeclareQueue("/", "q"))
     other = node.planned(DeclareQueue("/", "q", False))
     assert node.apply(other) is APPLIED

@@ -90,7 +90,7 @@ ms = 5
 
 
 def test_a_flow_setting_may_be_automatic(file: Path) -> None:
-    """By file, variable, option and override alike; nothing else is a word."""
+    """The word is valid in the file, a variable, an option and an override; no other word is."""
     config = load_text(
         file, 'max_link_credit = "auto"\n[[override]]\naddress = "x"\nmax_link_credit = "auto"'
     )
@@ -270,7 +270,7 @@ def test_confirm_delays_on_the_command_line() -> None:
     ],
 )
 def test_units_are_rabbitmqs(written: str, size_bytes: int) -> None:
-    """A letter alone and with B counts by 1000, with i by 1024."""
+    """A letter alone or with B counts by 1000, with i by 1024."""
     assert disk_limit(written) == Amount(size_bytes=size_bytes)
     assert str(disk_limit(written)) == f"{size_bytes} bytes"
 
@@ -290,7 +290,7 @@ def test_no_amount(written: str) -> None:
 
 
 def test_a_number_without_a_unit_is_a_share_for_memory_and_bytes_for_disk() -> None:
-    """As `rabbitmqctl set_vm_memory_high_watermark` and `set_disk_free_limit` take it."""
+    """`rabbitmqctl set_vm_memory_high_watermark` and `set_disk_free_limit` take it so."""
     assert memory_watermark("0.6") == Amount(share=0.6)
     assert memory_watermark("1") == Amount(share=1.0)
     assert memory_watermark("0") == Amount(share=0.0)
@@ -303,7 +303,7 @@ def test_a_number_without_a_unit_is_a_share_for_memory_and_bytes_for_disk() -> N
 
 @pytest.mark.parametrize("written", ["1.1", "2", "relative 1.01", "1073741824", "512"])
 def test_more_than_all_memory_is_no_share(written: str) -> None:
-    """So bytes without a unit are not taken for a share that is never reached."""
+    """So bytes without a unit are not read as a share that is never reached."""
     with pytest.raises(ValueError, match=r"more than all|no share"):
         memory_watermark(written)
 

@@ -55,7 +55,7 @@ def test_a_key_is_its_equal(line: str, setting: str, value: object) -> None:
 
 
 def test_a_user_is_made_of_two_keys_or_of_the_variables_of_the_image() -> None:
-    """The variables take precedence; with another user guest is gone, and ANONYMOUS with it."""
+    """The variables take precedence; with another user, guest and ANONYMOUS are removed."""
     text = "default_user = ann\ndefault_pass = a secret"
     (user,) = config_of(text).users
     assert (user.name, user.password) == ("ann", "a secret")
@@ -100,7 +100,7 @@ def test_a_bad_line_is_refused_with_its_place(line: str, said: str) -> None:
     ],
 )
 def test_an_unknown_setting_is_answered_with_its_equal(name: str, said: str) -> None:
-    """Where a name of RabbitMQ's stands in our own file: with what to write, and not with all names."""
+    """In our own file, the error for a name of RabbitMQ's gives ours, and not all names."""
     from amqp10broker.config.load import parse_file
 
     with pytest.raises(ConfigError, match=said) as refused:
@@ -110,7 +110,7 @@ def test_an_unknown_setting_is_answered_with_its_equal(name: str, said: str) -> 
 
 
 def test_a_key_that_is_unknown_names_the_one_that_is_meant() -> None:
-    """And what to do: the file is taken as it is."""
+    """It also has the remedy: use the file as it is."""
     (warning,) = load_rabbitmq([("f", "disk_free_limit.absolut = 1GB\nfoo.bar = 1")], {})[1]
     assert (
         "disk_free_limit.absolut (did you mean disk_free_limit.absolute?), foo.bar; take them out" in warning
@@ -119,7 +119,7 @@ def test_a_key_that_is_unknown_names_the_one_that_is_meant() -> None:
 
 
 def test_the_page_of_settings_has_every_key_with_its_equal() -> None:
-    """And no other, in the order of the table."""
+    """It has no others, and the order is the table's."""
     page = (Path(__file__).parents[3] / "docs" / "settings.md").read_text(encoding="utf-8")
     table = page.partition("| key of rabbitmq.conf | setting here |\n|---|---|\n")[2].partition("\n\n")[0]
     equals = ((row.key, f"`{row.setting}`" if row.setting else f"none: {row.note}") for row in RABBITMQ_KEYS)

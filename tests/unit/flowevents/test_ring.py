@@ -46,7 +46,7 @@ def test_a_gap_at_the_end_is_told_when_asked() -> None:
 
 
 def test_what_could_not_be_handed_on_is_lost_too() -> None:
-    """And what it told of an earlier gap is told again, not counted again."""
+    """The earlier gap that it reported is reported again, not counted again."""
     ring = EventRing(2)
     for number in range(3):
         ring.add(*event(number))
@@ -66,7 +66,7 @@ def test_a_value_that_does_not_fit_its_column_is_refused() -> None:
 
 
 def test_every_reason_of_an_automatic_limit_has_its_number() -> None:
-    """One for each `Why`, of the same name, and never another."""
+    """Each `Why` has a number of the same name, and it never changes."""
     assert [reason.name for reason in LimitReason] == [why.name for why in Why]
     assert [(reason.name, reason.value) for reason in LimitReason][:3] == [
         ("DEFAULT", 0),
@@ -77,7 +77,7 @@ def test_every_reason_of_an_automatic_limit_has_its_number() -> None:
 
 
 def test_numbers_of_reasons_are_for_ever() -> None:
-    """Files have them: what is read here must never change, and is only added to."""
+    """Recordings contain them: the numbers here must never change, and are only added to."""
     assert [REASONS[number] for number in range(12)] == [
         "none",
         "no-credit",

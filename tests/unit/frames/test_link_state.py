@@ -57,7 +57,6 @@ class Frames:
         return self.session.links["in"][HANDLE["in"]]
 
     def sender(self) -> link_state.ObservedLink:
-        """A link on which the client sends, with a credit of 10."""
         attach = Attach(
             name="l",
             handle=HANDLE["in"],
@@ -74,7 +73,6 @@ class Frames:
 def flow(
     direction: link_state.Direction, *, credit: int | None = None, count: int | None = 0, **given: Any
 ) -> Flow:
-    """A flow of a link; of the session if `handle` is None."""
     fields: dict[str, Any] = {
         "next_incoming_id": 50 if direction == "in" else 0,
         "incoming_window": 100,
@@ -88,7 +86,6 @@ def flow(
 
 
 def transfer(direction: link_state.Direction, number: int | None, **given: Any) -> Transfer:
-    """A delivery of one frame, unsettled unless told otherwise."""
     tag = None if number is None else bytes((number,))
     return Transfer(**({"handle": HANDLE[direction], "delivery_id": number, "delivery_tag": tag} | given))
 
@@ -103,7 +100,7 @@ def frames() -> Frames:
 
 
 def test_a_session_has_the_channels_of_both_sides(frames: Frames) -> None:
-    """And is there until each side has ended it."""
+    """The session exists until each side has ended it."""
     session = frames.session
     assert session.channel == CHANNEL["in"]
     assert session.established
@@ -156,7 +153,7 @@ def test_a_name_may_be_attached_again(frames: Frames) -> None:
 
 
 def test_a_flow_without_delivery_count_counts_from_the_first(frames: Frames) -> None:
-    """2.7.4: it was sent before the attach had come."""
+    """2.7.4: the flow was sent before the attach had come."""
     link = frames.receiver(count=9)
     frames.went(transfer("out", 0))
     frames.came(flow("in", credit=5, count=None))
@@ -164,7 +161,7 @@ def test_a_flow_without_delivery_count_counts_from_the_first(frames: Frames) -> 
 
 
 def test_a_sender_that_counts_back_gives_nothing_up(frames: Frames) -> None:
-    """Its flow was counted before its last deliveries."""
+    """Its flow was computed before its last deliveries."""
     link = frames.sender()
     for number in range(3):
         frames.came(transfer("in", number))
@@ -173,7 +170,7 @@ def test_a_sender_that_counts_back_gives_nothing_up(frames: Frames) -> None:
 
 
 def test_an_aborted_delivery_is_not_unsettled(frames: Frames) -> None:
-    """It counts, and nothing more comes of it."""
+    """The delivery counts, but has no state afterwards."""
     link = frames.sender()
     frames.came(transfer("in", 0, more=True))
     frames.came(transfer("in", None, aborted=True, more=True))
@@ -183,14 +180,14 @@ def test_an_aborted_delivery_is_not_unsettled(frames: Frames) -> None:
 
 
 def test_deliveries_beyond_the_credit_count(frames: Frames) -> None:
-    """The state is that of the frames, whoever broke a rule."""
+    """The state follows the frames, whichever side broke a rule."""
     link = frames.receiver()
     frames.went(transfer("out", 0))
     assert (link.credit.delivery_count, link.credit.link_credit) == (1, 0)
 
 
 def test_a_disposition_names_the_deliveries_that_its_role_has_received(frames: Frames) -> None:
-    """A receiver's those of the other side, a sender's its own."""
+    """A receiver's names those of the other side, a sender's its own."""
     link = frames.receiver()
     for number in range(3):
         frames.went(transfer("out", number))
@@ -207,7 +204,7 @@ def test_a_disposition_names_the_deliveries_that_its_role_has_received(frames: F
 
 
 def test_transfers_that_the_begin_of_the_other_side_crosses_count() -> None:
-    """The window that it opens is from the first transfer on."""
+    """The window that the begin opens starts with the first transfer."""
     state = link_state.ObservedConnection()
     state.apply("in", 0, Begin(next_outgoing_id=5, incoming_window=9, outgoing_window=9))
     state.apply("in", 0, transfer("in", 0))
@@ -227,7 +224,7 @@ def test_nothing_happens_on_a_link_that_a_side_has_detached(frames: Frames) -> N
 
 
 def test_a_link_that_was_there_is_known_by_its_handles() -> None:
-    """Its session has one channel in both directions; how much its window has left is not known."""
+    """Its session has one channel in both directions; the rest of its window is unknown."""
     state = link_state.ObservedConnection()
     link = link_state.ObservedLink("l", "out", handles={"in": 4, "out": 5}, attached=True, recorded=False)
     state.know(9, link)
@@ -253,7 +250,6 @@ def test_a_run_of_transfers_is_what_its_frames_are() -> None:
 
 
 def test_a_copy_goes_its_own_way(frames: Frames) -> None:
-    """A timeline is replayed from one again and again."""
     link = frames.receiver()
     other = link.copy()
     session = frames.session.copy_with(other)
@@ -283,7 +279,6 @@ class Methods:
         return self.state.by_number[1]
 
     def consumer(self, tag: str = "c", **given: Any) -> link_state.ObservedConsumer:
-        """A consumer of a queue, with the broker's answer."""
         self.came(methods.BasicConsume(queue="q", consumer_tag=tag, **given))
         (asked,) = self.last
         assert isinstance(asked, link_state.ConsumeObserved)
@@ -296,7 +291,7 @@ class Methods:
 
 
 def test_a_channel_is_there_until_both_sides_have_closed_it() -> None:
-    """What crosses the first close has no effect."""
+    """Frames that cross the first close have no effect."""
     channels = link_state.ObservedChannels()
     (opened,) = channels.apply("in", 1, methods.ChannelOpen())
     assert opened == link_state.ChannelOpened(channels.by_number[1])
@@ -318,7 +313,6 @@ def test_methods_of_the_connection_are_of_no_channel() -> None:
 
 
 def test_a_channel_without_open_was_there_before() -> None:
-    """What it had done is not known."""
     channels = link_state.ObservedChannels()
     channels.apply("in", 3, methods.BasicPublish(routing_key="q"))
     assert not channels.by_number[3].recorded
@@ -326,7 +320,7 @@ def test_a_channel_without_open_was_there_before() -> None:
 
 @pytest.mark.parametrize("tag", ["c", ""])
 def test_a_consumer_has_the_tag_that_the_broker_confirms(tag: str) -> None:
-    """Its own, or one that the broker has chosen."""
+    """It is its own, or one that the broker has chosen."""
     frames = Methods()
     consumer = frames.consumer(tag)
     assert frames.channel.consumers == {tag or "made": consumer}
@@ -342,7 +336,7 @@ def test_a_consumer_that_wants_no_answer_consumes_at_once() -> None:
 
 
 def test_a_cancelled_consumer_ends_with_the_answer() -> None:
-    """Deliveries that cross its cancel are its own."""
+    """Deliveries that cross its cancel belong to the consumer."""
     frames = Methods()
     consumer = frames.consumer()
     frames.came(methods.BasicCancel("c"))
@@ -360,7 +354,7 @@ def test_the_broker_may_cancel_a_consumer() -> None:
 
 
 def test_settlements_name_deliveries_of_several_consumers() -> None:
-    """With `multiple` up to a tag, and all of them with tag 0."""
+    """`multiple` covers tags up to the given one; tag 0 covers all."""
     frames = Methods()
     first, second = frames.consumer("a"), frames.consumer("b")
     frames.deliver(1, 3, consumer="a")
@@ -383,7 +377,7 @@ def test_a_settlement_of_what_is_not_held_names_nothing() -> None:
 
 
 def test_recovery_gives_everything_back() -> None:
-    """The broker delivers it again, with other tags."""
+    """The broker delivers the messages again, with other tags."""
     frames = Methods()
     consumer = frames.consumer()
     frames.deliver(1, 2)
@@ -393,7 +387,7 @@ def test_recovery_gives_everything_back() -> None:
 
 
 def test_what_needs_no_acknowledgement_is_settled() -> None:
-    """A consumer's deliveries, and each basic.get by its own flag."""
+    """A consumer has the flag for all deliveries, a basic.get its own."""
     frames = Methods()
     consumer = frames.consumer(no_ack=True)
     frames.deliver(1)
@@ -410,7 +404,7 @@ def test_what_needs_no_acknowledgement_is_settled() -> None:
 
 
 def test_confirms_have_the_numbers_of_publishes_since_confirm_select() -> None:
-    """In order, whatever the broker confirms together."""
+    """They are in order, however the broker groups its confirms."""
     frames = Methods()
     frames.came(methods.BasicPublish(routing_key="q"))
     frames.came(methods.ConfirmSelect())

@@ -60,7 +60,7 @@ def test_frames_of_amqp_091_come_back_without_the_contents_of_messages() -> None
 
 
 def test_of_what_lets_somebody_in_there_are_words_alone() -> None:
-    """Whichever way it goes, and also where it cannot be decoded."""
+    """This holds in both directions, and where the frame cannot be decoded."""
     init = frame(0, amqp10.SaslInit(mechanism=Symbol("PLAIN"), initial_response=b"\0guest\0secret"), kind=1)
     broken = b"\x00\x53\x41\xc0\x10\x02\xa3\x05PLAIN\xa1\x06secret"
     broken = (8 + len(broken)).to_bytes(4, "big") + b"\x02\x01\0\0" + broken
@@ -102,7 +102,7 @@ def test_what_is_no_recording_is_refused_with_its_line(lines: list[str], reason:
 
 
 def test_a_last_line_that_is_not_whole_is_left_out() -> None:
-    """The broker was ended while it wrote."""
+    """The broker ended while it wrote the line."""
     assert list(
         records.read_lines([records.first_line(), records.listening_line(LISTENING), '{"connec'])
     ) == [LISTENING]
@@ -156,7 +156,7 @@ def test_a_line_a_frame_however_the_bytes_come(step: int) -> None:
 
 
 def test_bytes_that_are_no_frame_end_the_trace_and_nothing_else() -> None:
-    """One line says so; what follows cannot be read any more."""
+    """One line reports it; the bytes after it cannot be read any more."""
     reader = records.FrameSplitter(WireProtocol.AMQP_091, logged_in=True)
     assert texts(reader, b"\x09" * 16) == [
         "not a frame (no frame type 9): 09 09 09 09 09 09 09 09; what follows is not shown"
@@ -177,7 +177,7 @@ def test_bytes_that_are_no_frame_are_not_shown_before_login(header: bytes) -> No
 
 
 def test_nothing_that_lets_somebody_in_is_shown_of_amqp_10() -> None:
-    """PLAIN may come in the first frame or the next; of SCRAM, what a password can be guessed from."""
+    """PLAIN may come in the first or the next frame; SCRAM has data to guess a password from."""
     frames = (
         amqp10.SaslInit(mechanism=Symbol("PLAIN"), initial_response=b"\0guest\0secret"),
         amqp10.SaslChallenge(challenge=b"r=nonce,s=secret,i=4096"),
@@ -195,7 +195,7 @@ def test_nothing_that_lets_somebody_in_is_shown_of_amqp_10() -> None:
 
 
 def test_nothing_that_lets_somebody_in_is_shown_of_amqp_091() -> None:
-    """Neither the first response nor a later one, nor a new secret while the connection is open."""
+    """Each response is hidden, and so is a new secret while the connection is open."""
     frames = (
         methods.ConnectionStartOk({}, "PLAIN", b"\0guest\0secret", "en_US"),
         methods.ConnectionSecure(b"s=secret"),

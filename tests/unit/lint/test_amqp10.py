@@ -34,7 +34,6 @@ Client = Callable[[bool], Tape]
 
 
 def session(*, window: int = 1000) -> Tape:
-    """A connection with heartbeats, and a session on channel 0."""
     tape = Tape()
     tape.came(open_frame(container_id="c", idle_time_out=10_000), begin(incoming_window=window))
     begun = amqp10.Begin(remote_channel=0, next_outgoing_id=0, incoming_window=1000, outgoing_window=1000)
@@ -43,7 +42,6 @@ def session(*, window: int = 1000) -> Tape:
 
 
 def receiver(tape: Tape, handle: int = 0, **given: Any) -> None:
-    """A receiver of the client from a queue, attached by both."""
     tape.came(attach_receiver(handle, "/queues/q", **given))
     name = f"in-0-{handle}-/queues/q"
     source = amqp10.Source(address="/queues/q")
@@ -60,7 +58,6 @@ def sender(tape: Tape, handle: int = 0, address: str = "/queues/q") -> None:
 
 
 def outcome(first: int, state: Any = None, last: int | None = None) -> bytes:
-    """A disposition of the broker about what the client sent."""
     return frame(
         0,
         amqp10.Disposition(
@@ -70,7 +67,6 @@ def outcome(first: int, state: Any = None, last: int | None = None) -> bytes:
 
 
 def consuming(granted: int, *, window: int = 1000) -> Tape:
-    """A client with a receiver that has granted so much."""
     tape = session(window=window)
     receiver(tape)
     tape.came(credit(0, granted))
@@ -165,7 +161,7 @@ def beyond_window(breaks: bool) -> Tape:
 
 
 def ended_by_error(breaks: bool) -> Tape:
-    """An end that was forced on it is no fault of the client."""
+    """The client is not at fault for an error that the broker forced."""
     tape = ended_with(False, "amqp:link:detach-forced")
     condition, text = (
         ("amqp:unauthorized-access", None)
@@ -213,7 +209,6 @@ TRANSIENT = encode_properties(BasicProperties())
 
 
 def opened(*, heartbeat: int = 60) -> Tape:
-    """A connection of AMQP 0-9-1 with channel 1."""
     tape = Tape(WireProtocol.AMQP_091)
     properties = {"capabilities": {"consumer_cancel_notify": True}}
     tape.came(
@@ -332,7 +327,7 @@ EACH = pytest.mark.parametrize(("rule", "client"), CASES, ids=[client.__name__ f
 
 @EACH
 def test_a_client_that_breaks_a_rule_is_reported_for_that_rule(rule: lint.Rule, client: Client) -> None:
-    """And for no other; the finding names the connection and the frames that show it."""
+    """No other rule reports it; the finding names the connection and the frames that show it."""
     (finding,) = client(True).findings()
     assert finding.rule is rule
     assert finding.said
@@ -346,7 +341,6 @@ def test_a_client_that_comes_close_is_clean(rule: lint.Rule, client: Client) -> 
 
 
 def test_of_a_link_that_was_there_before_nothing_is_guessed() -> None:
-    """Its credit and its attach are not known."""
     known = [
         KnownLink(0, 1, 0, "receiver", "in", "/queues/q", 0, 0),
         KnownLink(0, 1, 0, "sender", "out", "/queues/q", 1, 1),

@@ -48,7 +48,7 @@ def refused(properties: BasicProperties) -> str:
 
 
 def test_the_head_can_be_sliced_for_a_delivery() -> None:
-    """Exchange, routing key and properties lie in the head as a delivery writes them."""
+    """Exchange, routing key and properties are stored as a delivery writes them."""
     given = encode_properties(BasicProperties(content_type="t", delivery_mode=2, message_id="m"))
     head, extra = read_content("amq.topic", "a.b", given, user="guest", impersonator=False)
     assert head[:6] == b"\x91\x00\x00\x00\x00\x00"
@@ -58,7 +58,7 @@ def test_the_head_can_be_sliced_for_a_delivery() -> None:
 
 
 def test_an_acquired_message_is_redelivered() -> None:
-    """Redelivered is set by any return, the count grows by failed ones only, the rest stays."""
+    """Any return sets redelivered, failed ones alone increase the count, the rest stays."""
     message = (read(BasicProperties(message_id="m"))[0], b"body")
     back = acquired(message, failed=False)
     failed = acquired(acquired(back, failed=True), failed=True)
@@ -73,7 +73,7 @@ def test_an_acquired_message_is_redelivered() -> None:
 
 
 def test_cc_and_bcc_add_routing_keys_and_bcc_is_removed() -> None:
-    """Keys of CC come first, then those of BCC, which no consumer sees."""
+    """Keys of CC come first, then those of BCC, which no consumer gets."""
     head, extra = read(BasicProperties(content_type="t", headers={"CC": ["x"], "BCC": ["y", "z"], "n": 1}))
     assert extra == ("x", "y", "z")
     kept = decode_properties(split_head(head)[1])
@@ -101,7 +101,6 @@ def test_cc_of_another_type_is_refused(header: str, value: Any, kind: str) -> No
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "per_message_ttl_expiration_too_high")
 @pytest.mark.parametrize("expiration", ["", "abc", " 1", "\u0661", "10 s", "1.5", '1"', "-5", "315360000001"])
 def test_a_bad_expiration_is_refused_with_its_reason(expiration: str) -> None:
-    """The text and what is allowed stand in the refusal."""
     assert refused(BasicProperties(expiration=expiration)) == (
         f"invalid expiration '{expiration}': must be milliseconds, an integer of 0 to 315360000000"
     )
@@ -114,14 +113,14 @@ FULL = encode_properties(
 
 @pytest.mark.parametrize("cut", range(len(FULL)))
 def test_properties_cut_off_are_a_syntax_error(cut: int) -> None:
-    """Whatever byte they end at, also within a value that is otherwise only skipped or would be refused."""
+    """They may end at any byte, also within a value that is otherwise skipped or refused."""
     with pytest.raises(DecodeError):
         read_content("", "q", FULL[:cut], user="guest", impersonator=False)
 
 
 @pytest.mark.parametrize("properties", [FULL + b"x", b"\x00\x02", b"\x00\x01\x80\x00", b"\x00\x01"])
 def test_malformed_properties_are_a_syntax_error(properties: bytes) -> None:
-    """Bytes left over and unknown flags, though nothing else in them is decoded."""
+    """Surplus bytes and unknown flags are malformed, though no other field is decoded."""
     with pytest.raises(DecodeError):
         read_content("", "q", properties, user="guest", impersonator=False)
 
@@ -139,7 +138,7 @@ def read_10(payload: bytes) -> tuple[bytes, bytes]:
 
 
 def test_exchange_and_routing_key_replace_the_publishers() -> None:
-    """x-exchange and x-routing-key are the broker's to say, other annotations are kept."""
+    """The broker sets x-exchange and x-routing-key; other annotations are kept."""
     message = read_10(annotated({"x-exchange": "lie", "x-other": 1}))
     assert decode_head(message[0])[1] == {"x-exchange": "x", "x-routing-key": "k", "x-other": 1}
     assert not is_amqp091(message)
@@ -147,7 +146,7 @@ def test_exchange_and_routing_key_replace_the_publishers() -> None:
 
 @pytest.mark.parametrize("value", [["a", "b"], array_of(["a", "b"])], ids=["list", "array"])
 def test_x_cc_adds_routing_keys(value: Any) -> None:
-    """A list of strings; it stays in the message."""
+    """It is a list of strings and stays in the message."""
     head, _ = read_10(annotated({"x-cc": value}))
     assert extra_keys(head) == ("a", "b")
     assert decode_head(head)[1]["x-cc"] == value
@@ -155,7 +154,7 @@ def test_x_cc_adds_routing_keys(value: Any) -> None:
 
 @pytest.mark.parametrize("value", ["a", None, 1, [1], ["a", b"b"], [Symbol("a")], {"a": "b"}], ids=repr)
 def test_a_bad_x_cc_detaches_the_link(value: Any) -> None:
-    """Anything else than a list of strings is an invalid field."""
+    """Any value but a list of strings is an invalid field."""
     head, _ = read_10(annotated({"x-cc": value}))
     with pytest.raises(AmqpLinkError, match="bad value for 'x-cc' message-annotation: ") as caught:
         extra_keys(head)
@@ -163,7 +162,7 @@ def test_a_bad_x_cc_detaches_the_link(value: Any) -> None:
 
 
 def test_the_first_acquirer_is_told_so_and_the_next_one_not() -> None:
-    """A message that nobody had says first-acquirer and count 0; only failed deliveries count."""
+    """A fresh message has first-acquirer and count 0; only failed deliveries count."""
     message = read_10(Header(first_acquirer=False, delivery_count=7).encode() + BODY)
     assert (header_of(message[0]).first_acquirer, header_of(message[0]).delivery_count) == (True, 0)
     again = acquired(message, failed=False)
@@ -174,7 +173,7 @@ def test_the_first_acquirer_is_told_so_and_the_next_one_not() -> None:
 
 
 def test_short_heads_are_remembered_and_long_ones_are_not() -> None:
-    """Thousands of long ones would be a large memory, which lasts longer than the messages."""
+    """Thousands of long heads would fill much memory for longer than the messages exist."""
     reader = MessageReader("x", "k", "guest")
     for size, remembered in ((10, True), (HEAD_BYTES_MAX, False)):
         payload = annotated({"x-a": "a" * size, "x-cc": ["b"]})
@@ -210,7 +209,6 @@ def learn(layouts: MessageLayouts, message: bytes, bare: int = 0) -> None:
 
 
 def known(learned: bytes, message: bytes, bare: int = 0) -> bool:
-    """Whether a message is known when another one has been learned."""
     layouts = MessageLayouts()
     learn(layouts, learned, bare)
     layout = layouts.find(message, header_end(message))
@@ -243,7 +241,7 @@ def test_properties_may_have_other_contents(one: Properties, other: Properties) 
 
 
 def test_a_long_message_is_not_learned() -> None:
-    """Big numbers cost what they are long; only the body may have any length."""
+    """Large numbers cost as much memory as their bytes; only the body may have any length."""
     room = LENGTH_MAX - len(Properties(message_id="a" * 300).encode()) - len(data(b""))
     fits = Properties(message_id="a" * (300 + room)).encode() + data()
     assert known(fits, fits)
@@ -258,7 +256,7 @@ def sized(size: int, subject: int = 1) -> bytes:
 
 
 def test_who_never_repeats_a_shape_pays_for_learning_less_and_less() -> None:
-    """The more was learned, the more messages go by before the next one is."""
+    """The more shapes were learned, the more messages pass before the next one is learned."""
     layouts = MessageLayouts()
     learned = []
     for number in range(120):
@@ -273,7 +271,7 @@ def test_who_never_repeats_a_shape_pays_for_learning_less_and_less() -> None:
 
 
 def filled(messages: list[bytes]) -> MessageLayouts:
-    """MessageLayouts that have been offered these until they were not of a mind to pause."""
+    """Return MessageLayouts that were offered these until each was learned."""
     layouts = MessageLayouts()
     for message in messages:
         while layouts.find(message, 0) is None:
@@ -282,7 +280,7 @@ def filled(messages: list[bytes]) -> MessageLayouts:
 
 
 def test_a_reader_remembers_a_bounded_number_of_shapes() -> None:
-    """The ones learned last; a message that begins as one of these keeps it too."""
+    """It keeps the last ones; a message that begins as one of these keeps it too."""
     messages = [sized(size) for size in range(LAYOUTS_MAX + 20)]
     layouts = filled(messages)
     assert len(layouts) == LAYOUTS_MAX
@@ -291,7 +289,7 @@ def test_a_reader_remembers_a_bounded_number_of_shapes() -> None:
 
 
 def test_few_shapes_begin_alike() -> None:
-    """Of those, the one that was used last is tried first and forgotten last."""
+    """The shape that was used last is tried first and forgotten last."""
     messages = [
         Properties(message_id="id-1").encode() + application_properties(a="a" * size) + data()
         for size in range(ALIKE_MAX + 1)
@@ -323,7 +321,7 @@ def test_few_shapes_begin_alike() -> None:
     ids=["string", "not ASCII", "symbol", "number", "absent", "no properties", "no layout"],
 )
 def test_the_address_of_a_message_is_the_to_of_its_properties(bare: bytes) -> None:
-    """Learned or not, and whatever its type: whether it will do is the publisher's matter."""
+    """This holds for any shape and any type: the publisher validates it."""
     reader = MessageReader("", "", "guest")
     _, properties = reader.read_with_properties(DURABLE + bare)
     expected = None if properties is None else properties.to
@@ -334,14 +332,14 @@ def test_the_address_of_a_message_is_the_to_of_its_properties(bare: bytes) -> No
 
 
 def test_a_learned_shape_says_where_each_messages_address_is() -> None:
-    """Not what the address of the message was that it was learned from."""
+    """It does not give the address of the message from which it was learned."""
     reader = MessageReader("", "", "guest")
     found = [reader.to_of(Properties(to=f"/queues/{name}").encode() + data()) for name in "abc"]
     assert found == ["/queues/a", "/queues/b", "/queues/c"]
 
 
 def test_a_users_id_is_checked_in_every_message() -> None:
-    """Another user-id of the same size does not pass for the one that was checked."""
+    """Another user-id of the same size is not accepted for the one that was checked."""
     reader = MessageReader("", "q", "guest")
     for _ in range(3):
         reader.read(Properties(user_id=b"guest").encode() + data())
@@ -354,7 +352,6 @@ BOTH_FIELDS = {"traceparent": PARENT, "tracestate": "a=1"}
 
 
 def amqp10(**sections: Any) -> Message:
-    """Published with AMQP 1.0 to exchange ``x`` with key ``k``."""
     return MessageReader("x", "k", "guest", False).read(Made(b"body", **sections).encode())
 
 
@@ -385,7 +382,7 @@ def traced(**properties: Any) -> Message:
     ],
 )
 def test_the_fields_are_read_where_they_may_stand(message: Message, fields: dict[str, str] | None) -> None:
-    """In application-properties, in headers; never in a body."""
+    """They may be in application-properties and headers, never in a body."""
     assert trace_fields(message) == fields
 
 

@@ -88,7 +88,7 @@ def headers_091(message: Message) -> dict[str, Any]:
 
 
 def with_classes(value: Any) -> Any:
-    """The value with the class of each part, since ours compare by value alone."""
+    """Return the value with the class of each part, since ours compare by value alone."""
     if isinstance(value, dict):
         return {(type(key), key): with_classes(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -111,7 +111,7 @@ def test_a_message_in_the_right_encoding_is_left_alone() -> None:
 
 @pytest.mark.parametrize(("mode", "expected"), [(None, False), (1, False), (2, True)])
 def test_delivery_mode_2_becomes_durable(mode: int | None, expected: bool) -> None:
-    """delivery_mode 2 -> header.durable = true, anything else false."""
+    """delivery_mode 2 becomes header.durable = true, any other value false."""
     assert header_10(delivery_mode=mode).durable is expected
     assert traits_of(to_amqp10(message091(delivery_mode=mode))[0]).durable is expected
 
@@ -120,7 +120,7 @@ def test_delivery_mode_2_becomes_durable(mode: int | None, expected: bool) -> No
     ("expiration", "ttl"), [("0", 0), ("60000", 60_000), (None, None), ("315360000000", 2**32 - 1)]
 )
 def test_expiration_becomes_ttl(expiration: str | None, ttl: int | None) -> None:
-    """expiration "n" -> header.ttl, at most what a uint holds."""
+    """The text becomes header.ttl, at most the maximum of a uint."""
     assert header_10(expiration=expiration).ttl == ttl
 
 
@@ -144,7 +144,7 @@ def test_expiration_becomes_ttl(expiration: str | None, ttl: int | None) -> None
     ],
 )
 def test_ids_become_text_or_uuid(field: str, text: str, expected: Any) -> None:
-    """message_id, correlation_id -> utf8, urn:uuid: -> uuid, what is not UTF-8 -> binary."""
+    """message_id and correlation_id become utf8, urn:uuid: becomes uuid, other bytes become binary."""
     found = getattr(properties_10(**{field: text}), field)
     assert with_classes(found) == with_classes(expected)
 
@@ -162,12 +162,12 @@ def test_ids_become_text_or_uuid(field: str, text: str, expected: Any) -> None:
     ],
 )
 def test_reply_to_becomes_an_address(reply_to: str, address: str) -> None:
-    """The name of a queue -> /queues/<percent-encoded>; an address stays."""
+    """A queue's name becomes /queues/<percent-encoded>; an address stays."""
     assert properties_10(reply_to=reply_to).reply_to == address
 
 
 def test_content_type_and_encoding_become_symbols() -> None:
-    """content_type, content_encoding -> symbols; what is not ASCII is left out."""
+    """content_type and content_encoding become symbols; a value that is not ASCII is left out."""
     found = properties_10(content_type="text/plain", content_encoding="gzip")
     assert with_classes([found.content_type, found.content_encoding]) == with_classes(
         [Symbol("text/plain"), Symbol("gzip")]
@@ -179,7 +179,7 @@ def test_content_type_and_encoding_become_symbols() -> None:
     ("timestamp", "expected"), [(0, 0), (1_700_000_000, 1_700_000_000_000), (2**64 - 1, None)]
 )
 def test_timestamp_becomes_creation_time(timestamp: int, expected: int | None) -> None:
-    """timestamp (s) -> creation-time (ms); what 64 bits of ms cannot hold is left out."""
+    """The unit changes from s to ms; a time beyond 64 bits of ms is left out."""
     found = properties_10(timestamp=timestamp, message_id="m")
     assert found.creation_time == expected
 
@@ -188,7 +188,7 @@ def test_timestamp_becomes_creation_time(timestamp: int, expected: int | None) -
     "mc_unit_SUITE", "amqpl_table_x_header", "amqpl_table_x_header_array_of_tbls", "amqpl_x_headers"
 )
 def test_x_headers_become_annotations() -> None:
-    """headers x-* -> message-annotations; tables -> maps with symbols as keys, arrays -> lists."""
+    """Headers x-* become message-annotations; tables become maps with symbol keys, arrays lists."""
     table = {"type": "apple", "count": t091.Int64(99), "é": None}
     found = annotations_10(headers={"x-fruit": table, "x-list": [table, True], "x-n": t091.Int8(1)})
     mapped = {Symbol("type"): "apple", Symbol("count"): t10.Long(99), "é": None}
@@ -199,7 +199,7 @@ def test_x_headers_become_annotations() -> None:
 
 @pytest.mark.rabbitmq("mc_unit_SUITE", "amqpl_cc_amqp_bin_amqpl")
 def test_cc_becomes_x_cc() -> None:
-    """headers CC -> x-cc, and not an application-property; it goes before a header x-cc."""
+    """The header CC becomes x-cc, no application-property; it takes precedence over a header x-cc."""
     assert annotations_10(headers={"x-cc": "other", "CC": ["k1", "k2"]}) == {"x-cc": ["k1", "k2"]}
     assert sections_10(headers={"CC": ["k1"]}) == (None, {})
 
@@ -237,19 +237,18 @@ SIMPLE = [
 @pytest.mark.rabbitmq("amqp_client_SUITE", "message_headers_conversion")
 @pytest.mark.parametrize(("value", "expected"), SIMPLE, ids=lambda value: repr(value)[:24])
 def test_other_headers_become_application_properties(value: Any, expected: Any) -> None:
-    """Numbers keep their width, longstr -> utf8 up to 4096 bytes of UTF-8, otherwise binary, s -> ms."""
+    """Numbers keep their width; longstr becomes utf8 up to 4096 bytes, otherwise binary; s becomes ms."""
     assert with_classes(application_10({"k": value})) == with_classes({"k": expected})
 
 
 @pytest.mark.parametrize("value", [[], ["a"], {}, {"a": 1}, t091.Timestamp(2**64 - 1)], ids=repr)
 def test_headers_that_are_no_simple_values_are_dropped(value: Any) -> None:
-    """Tables and arrays are not for application-properties; nor a timestamp out of range."""
+    """Application-properties take no tables or arrays, nor a timestamp out of range."""
     assert application_10({"k": value, "kept": "v"}) == {"kept": "v"}
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 70_000])
 def test_the_body_becomes_one_data_section(size: int) -> None:
-    """Also an empty one, and one too long for a length of one byte."""
     assert to_amqp10(message091(b"x" * size))[1] == data(b"x" * size)
 
 
@@ -276,7 +275,7 @@ DEATH_MAP = {
 
 @pytest.mark.rabbitmq("mc_unit_SUITE", "amqpl_death_records")
 def test_x_death_becomes_x_opt_deaths() -> None:
-    """An array of tables -> an array of maps, the order kept. A client's says nothing of acquirers."""
+    """An array of tables becomes an array of maps in the same order; first-acquirer is unaffected."""
     second = {**DEATH_TABLE, "queue": "q2", "reason": "rejected", "routing-keys": []}
     del second["original-expiration"]
     converted = to_amqp10(message091(headers={"x-death": [DEATH_TABLE, second]}))
@@ -310,7 +309,7 @@ def test_an_x_death_of_another_shape_is_an_annotation_like_any_other(value: Any)
     ("redelivered", "count", "first"), [(False, 0, True), (True, 0, False), (True, 2, False)]
 )
 def test_the_delivery_state_is_carried_to_amqp10(redelivered: bool, count: int, first: bool) -> None:
-    """First acquirer is who gets a message that is not redelivered and has count 0."""
+    """A message is for its first acquirer if it is not redelivered and has count 0."""
     head = make_head("", "q", b"\x00\x00", redelivered=redelivered, delivery_count=count)
     header = header_of(to_amqp10((head, b""))[0])
     assert (header.first_acquirer, header.delivery_count) == (first, count)
@@ -322,14 +321,14 @@ def test_the_delivery_state_is_carried_to_amqp10(redelivered: bool, count: int, 
 @pytest.mark.rabbitmq("mc_unit_SUITE", "amqpl_defaults")
 @pytest.mark.parametrize(("given", "mode"), [(None, None), (False, None), (True, 2)])
 def test_durable_becomes_a_delivery_mode(given: bool | None, mode: int | None) -> None:
-    """header.durable -> delivery_mode 2, or none, which means the same as 1."""
+    """header.durable becomes delivery_mode 2, or none, which means the same as 1."""
     message = message10(BODY, header=Header(durable=given))
     assert properties_091(message).delivery_mode == mode
     assert traits_of(to_amqp091(message)[0]).durable is (mode == 2)
 
 
 def test_priority_and_ttl_become_priority_and_expiration() -> None:
-    """header.priority, ttl -> priority, expiration; absent ones stay absent."""
+    """header.priority and ttl become priority and expiration; absent ones stay absent."""
     found = properties_091(message10(BODY, header=Header(priority=7, ttl=60_000)))
     assert (found.priority, found.expiration) == (7, "60000")
     found = properties_091(message10(BODY))
@@ -363,7 +362,7 @@ def test_priority_and_ttl_become_priority_and_expiration() -> None:
 def test_ids_become_text_or_a_header(
     field: str, header: str, value: Any, text: str | None, in_header: Any
 ) -> None:
-    """Text; uuid -> urn:uuid:; ulong -> decimal; binary or more than 255 bytes -> a header."""
+    """Text stays; uuid becomes urn:uuid:, ulong decimal; binary or over 255 bytes a header."""
     found = properties_091(message10(Properties(**{field: value}).encode(), BODY))
     assert getattr(found, field) == text
     expected = None if in_header is None else {header: in_header}
@@ -372,7 +371,7 @@ def test_ids_become_text_or_a_header(
 
 @pytest.mark.parametrize(("time", "expected"), [(0, 0), (1_999, 1), (-1, None)])
 def test_creation_time_becomes_a_timestamp(time: int, expected: int | None) -> None:
-    """creation-time (ms) -> timestamp (s); there is none before 1970."""
+    """The unit changes from ms to s; there is no timestamp before 1970."""
     assert properties_091(message10(Properties(creation_time=time).encode(), BODY)).timestamp == expected
 
 
@@ -397,7 +396,7 @@ def test_content_type_encoding_and_user_id_become_text() -> None:
     ],
 )
 def test_the_address_of_a_queue_becomes_its_name(address: str, reply_to: str | None) -> None:
-    """reply-to /queues/<percent-encoded> -> the queue's name; another address stays as it is."""
+    """reply-to /queues/<percent-encoded> becomes the queue's name; another address stays as it is."""
     assert properties_091(message10(Properties(reply_to=address).encode(), BODY)).reply_to == reply_to
 
 
@@ -422,7 +421,7 @@ BACK = [
 @pytest.mark.rabbitmq("mc_unit_SUITE", "amqp_amqpl")
 @pytest.mark.parametrize(("value", "expected"), BACK, ids=lambda value: repr(value)[:24])
 def test_application_properties_become_headers(value: Any, expected: Any) -> None:
-    """Each simple type -> its field type, width for width; uuid -> urn:uuid:, ms -> s."""
+    """Each simple type has a field type of the same width; uuid becomes urn:uuid:, ms becomes s."""
     found = headers_091(message10(application({"k": value}), BODY))
     assert with_classes(found) == with_classes({"k": expected})
 
@@ -451,7 +450,7 @@ def test_unsupported_values_are_not_converted(value: Any) -> None:
 
 @pytest.mark.rabbitmq("mc_unit_SUITE", "amqp_x_headers")
 def test_annotations_become_headers() -> None:
-    """x-* -> headers; lists and arrays -> arrays, maps -> tables."""
+    """x-* become headers; lists and arrays become arrays, maps become tables."""
     found = headers_091(
         message10(
             BODY,
@@ -486,7 +485,7 @@ def test_x_cc_becomes_cc() -> None:
 
 
 def test_x_opt_deaths_becomes_x_death() -> None:
-    """An array of maps -> an array of tables with the first time, in seconds."""
+    """An array of maps becomes an array of tables with the first time, in seconds."""
     later = {**DEATH_MAP, Symbol("last-time"): t10.Timestamp(1_800_000_000_000)}
     message = message10(BODY, annotations={"x-opt-deaths": array_of([later])})
     assert with_classes(headers_091(message)) == with_classes({"x-death": [DEATH_TABLE]})
@@ -501,7 +500,7 @@ def test_an_x_opt_deaths_of_another_shape_is_a_header_like_any_other(value: Any)
 
 
 def test_a_value_too_deep_for_tables_is_dropped() -> None:
-    """AMQP 1.0 nests deeper than our limit for tables; what is within it stays."""
+    """AMQP 1.0 nests deeper than our limit for tables; values within the limit stay."""
     deep: Any = "v"
     for _ in range(50):
         deep = [deep]
@@ -527,7 +526,7 @@ def test_a_value_too_deep_for_tables_is_dropped() -> None:
     ],
 )
 def test_data_sections_become_the_body(sections: list[bytes], body: bytes) -> None:
-    """One is the body, several are concatenated; neither has a type."""
+    """A single section is the body, several are concatenated; neither has a type."""
     message = message10(*map(data, sections))
     assert to_amqp091(message)[1] == body
     assert properties_091(message).type is None
@@ -553,7 +552,7 @@ ENCODED = [
 
 @pytest.mark.parametrize("body", ENCODED)
 def test_other_bodies_travel_encoded(body: bytes) -> None:
-    """amqp-value, amqp-sequence -> the sections as body with the type amqp-1.0; and back unchanged."""
+    """amqp-value and amqp-sequence are the body with the type amqp-1.0, and come back unchanged."""
     message = message10(Properties(message_id="m").encode(), body)
     converted = to_amqp091(message)
     assert converted[1] == body
@@ -568,7 +567,7 @@ def test_other_bodies_travel_encoded(body: bytes) -> None:
 )
 @pytest.mark.parametrize("field", ["message_id", "correlation_id"])
 def test_an_id_that_is_a_signed_integer_is_its_digits_to_amqp091(field: str, value: int) -> None:
-    """Against the letter of AMQP 1.0, which has ulong only; what is not converted stays as it came."""
+    """AMQP 1.0 has ulong only; an id that is not converted stays as it came."""
     message = message10(Properties(**{field: value}).encode(), BODY)
     assert getattr(properties_091(message), field) == str(int(value))
     properties, _ = read_properties(message[1][: body_start(message[1])])
@@ -578,7 +577,7 @@ def test_an_id_that_is_a_signed_integer_is_its_digits_to_amqp091(field: str, val
 @pytest.mark.parametrize("footer", [b"", FOOTER])
 @pytest.mark.parametrize("prefix", [b"", Properties(message_id="m").encode()])
 def test_a_message_without_a_body_is_an_empty_one_to_amqp091(prefix: bytes, footer: bytes) -> None:
-    """As an empty data section, which AMQP 0-9-1 has no other word for."""
+    """AMQP 0-9-1 has no other form for an empty data section."""
     head, body = to_amqp091(MessageReader("", "q", "u").read(prefix + footer))
     assert body == b""
     properties = decode_properties(split_head(head)[1])
@@ -587,7 +586,7 @@ def test_a_message_without_a_body_is_an_empty_one_to_amqp091(prefix: bytes, foot
 
 @pytest.mark.rabbitmq("mc_unit_SUITE", "amqp_to_amqpl_data_body")
 def test_several_data_sections_are_an_encoded_body_too() -> None:
-    """A client of 0-9-1 may send what it likes of a body under that type."""
+    """A client of 0-9-1 may send any body under that type."""
     sections = data(b"a") + data(b"b")
     assert to_amqp10(message091(sections, type="amqp-1.0"))[1] == sections
 
@@ -596,7 +595,7 @@ def test_several_data_sections_are_an_encoded_body_too() -> None:
     "body", [b"", FOOTER, b"text", BODY[:-1], BODY + b"x", Properties(message_id="m").encode() + BODY]
 )
 def test_a_body_that_only_claims_to_be_encoded_is_data(body: bytes) -> None:
-    """The type amqp-1.0 over anything else than body sections stays an annotation, and comes back."""
+    """The type amqp-1.0 on any other body stays an annotation, and comes back."""
     converted = to_amqp10(message091(body, type="amqp-1.0"))
     assert converted[1] == data(body)
     assert decode_head(converted[0])[1]["x-basic-type"] == "amqp-1.0"
@@ -606,7 +605,7 @@ def test_a_body_that_only_claims_to_be_encoded_is_data(body: bytes) -> None:
 
 
 def test_the_delivery_state_is_carried_to_amqp091() -> None:
-    """Not the first acquirer -> redelivered, and the count of failed deliveries."""
+    """A message without first-acquirer is redelivered; its count is that of failed deliveries."""
     fresh = message10(BODY)
     assert split_head(to_amqp091(fresh)[0])[2] is False
     failed = to_amqp091(acquired(fresh, failed=True))
@@ -615,7 +614,7 @@ def test_the_delivery_state_is_carried_to_amqp091() -> None:
 
 
 def test_application_properties_and_annotations_of_amqp10_are_headers() -> None:
-    """An annotation goes before an application-property; the broker's own two are not compared."""
+    """An annotation takes precedence over an application-property; the broker's own two are ignored."""
     payload = (
         encode(Described(ULong(0x72), {Symbol("x-a"): Symbol("sym"), Symbol("x-l"): [UByte(1)]}))
         + Properties(subject="s").encode()

@@ -57,7 +57,6 @@ def annotations_of(head: bytes) -> dict[Any, Any]:
 
 
 def names_of(head: bytes) -> tuple[str, str]:
-    """Exchange and routing key of a head of either protocol."""
     annotations = annotations_of(to_amqp10((head, BODY))[0])
     return annotations["x-exchange"], annotations["x-routing-key"]
 
@@ -93,7 +92,7 @@ TIMED = pytest.mark.parametrize(
 @TIMED
 @pytest.mark.parametrize("reason", ["expired", "rejected", "maxlen", "delivery_limit"])
 def test_the_time_to_live_goes_into_the_record(head: bytes, reason: str) -> None:
-    """Whatever the reason, or the message would expire again where it goes; priority and durability stay."""
+    """Otherwise the message would expire again in the next queue; priority and durability stay."""
     dead = dead_lettered(head, replace(EXPIRED, reason=reason))
     assert dead.deaths[0].ttl_ms == 60
     assert deaths_of(dead.head)[0].ttl_ms == 60
@@ -126,7 +125,7 @@ def test_further_routing_keys_count_without_a_dead_letter_routing_key(
 
 @BOTH
 def test_the_message_is_fresh_in_its_new_queue(head: bytes) -> None:
-    """AMQP 0-9-1: not redelivered. AMQP 1.0: nobody is its first acquirer. The count of failures is kept."""
+    """In AMQP 0-9-1 it is not redelivered; in AMQP 1.0 it has no acquirer. The failure count is kept."""
     failed = acquired((head, BODY), failed=True)[0]
     dead = (dead_lettered(failed, EXPIRED).head, BODY)
     in_091, in_10 = to_amqp091(dead)[0], header_of(to_amqp10(dead)[0])
@@ -138,7 +137,6 @@ def test_the_message_is_fresh_in_its_new_queue(head: bytes) -> None:
 @BOTH
 @pytest.mark.parametrize("failed", [False, True])
 def test_what_was_acquired_after_dead_lettering_is_redelivered(head: bytes, failed: bool) -> None:
-    """In both protocols, and its records stay."""
     dead = dead_lettered(head, EXPIRED)
     again = acquired((dead.head, BODY), failed=failed)
     assert amqp091.split_head(to_amqp091(again)[0])[2]
@@ -148,7 +146,7 @@ def test_what_was_acquired_after_dead_lettering_is_redelivered(head: bytes, fail
 
 @BOTH
 def test_records_survive_a_change_of_protocol(head: bytes) -> None:
-    """There and back, times to the millisecond: a stream keeps messages in the encoding of AMQP 1.0."""
+    """Times are kept to the millisecond: a stream keeps messages in the encoding of AMQP 1.0."""
     dead = dead_lettered(dead_lettered(head, EXPIRED).head, REJECTED)
     there = to_amqp091(to_amqp10((dead.head, BODY)))[0]
     back = to_amqp10(to_amqp091((dead.head, BODY)))[0]
@@ -172,7 +170,6 @@ def test_a_headers_exchange_sees_the_summary(head: bytes) -> None:
 )
 @pytest.mark.parametrize("reason", ["expired", "maxlen"])
 def test_x_death_of_amqp091(reason: str) -> None:
-    """Its fields and their types; the time is the first one, in seconds."""
     death = replace(EXPIRED, reason=reason)
     headers = headers_of(dead_lettered(head091(headers={"mine": 1}, expiration="60"), death).head)
     (table,) = headers["x-death"]
@@ -226,7 +223,6 @@ EVERY_PROPERTY: dict[str, Any] = {
 
 @pytest.mark.parametrize("left_out", [None, *EVERY_PROPERTY])
 def test_properties_of_amqp091_stay(left_out: str | None) -> None:
-    """All but expiration and headers, whichever is missing; and each alone."""
     all_but_one = {name: value for name, value in EVERY_PROPERTY.items() if name != left_out}
     alone = {left_out: EVERY_PROPERTY[left_out]} if left_out is not None else {}
     for given in (all_but_one, alone):
@@ -239,7 +235,7 @@ def test_properties_of_amqp091_stay(left_out: str | None) -> None:
 
 
 def test_messages_that_die_together_have_histories_of_their_own() -> None:
-    """What is found for one of them serves others only if it is the same for them."""
+    """A result for one of them is reused only for messages with the same history."""
     dying = DeadLetterHeads(EXPIRED)
     heads = [
         head091(message_id="1"),
@@ -256,14 +252,13 @@ def test_messages_that_die_together_have_histories_of_their_own() -> None:
 
 
 def published(**properties: Any) -> bytes:
-    """As a channel makes the head of a message."""
     given = encode_properties(BasicProperties(**properties))
     return amqp091.read_content("ex", "k", given, user="guest", impersonator=False)[0]
 
 
 @pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_routing_key_header_BCC", "dead_letter_headers_BCC")
 def test_bcc_is_routed_by_and_shown_to_nobody() -> None:
-    """Without a dead-letter routing key, at the first death and at later ones."""
+    """This needs no dead-letter routing key, and holds at the first death and at later ones."""
     head = published(headers={"CC": ["cc"], "BCC": ["b1", "b2"]}, priority=3)
     assert decode_properties(split(head)[2]) == BasicProperties(headers={"CC": ["cc"]}, priority=3)
     for cause in (EXPIRED, REJECTED):
@@ -278,7 +273,7 @@ def test_bcc_is_routed_by_and_shown_to_nobody() -> None:
 
 @pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_should_not_be_appended_for_republish")
 def test_a_clients_x_death_is_not_interpreted() -> None:
-    """It is neither counted on nor a cycle, and the broker's own takes its place."""
+    """It neither counts nor makes a cycle, and the broker's own replaces it."""
     republished = headers_of(dead_lettered(head091(), EXPIRED).head)
     head = head091(headers=republished)
     assert deaths_of(head) == ()
@@ -289,7 +284,7 @@ def test_a_clients_x_death_is_not_interpreted() -> None:
 
 
 def test_the_times_of_records_never_reach_a_client_of_amqp091() -> None:
-    """They stand behind the properties in the head, and a delivery leaves them out."""
+    """They follow the properties in the head, and a delivery leaves them out."""
     head = dead_lettered(head091(priority=3), EXPIRED).head
     bit, names, properties = split(head)
     assert (bit, names) == (b"\x00", b"\x03dlx\x01k")
@@ -298,7 +293,7 @@ def test_the_times_of_records_never_reach_a_client_of_amqp091() -> None:
 
 
 def test_a_long_dead_letter_routing_key_is_cut_in_the_head_only() -> None:
-    """basic.deliver has 255 bytes for it; the message is routed by the whole key."""
+    """basic.deliver allows 255 bytes; the message is routed by the whole key."""
     key = "é" * 200
     dead = dead_lettered(head091(), replace(WITH_KEY, routing_key=key))
     assert dead.routing_keys == (key,)
@@ -306,7 +301,7 @@ def test_a_long_dead_letter_routing_key_is_cut_in_the_head_only() -> None:
 
 
 def test_a_name_that_utf8_cannot_encode_is_recorded_with_replacements() -> None:
-    """Half of a surrogate pair, which a definitions file can spell."""
+    """A definitions file can contain half of a surrogate pair."""
     dead = dead_lettered(head091(), replace(WITH_KEY, queue="q\ud800", routing_key="k\ud800"))
     assert deaths_of(dead.head)[0].queue == "q?"
     assert names_of(dead.head) == ("dlx", "k?")
@@ -316,7 +311,6 @@ def test_a_name_that_utf8_cannot_encode_is_recorded_with_replacements() -> None:
 
 
 def test_x_opt_deaths_of_amqp10() -> None:
-    """An array of maps; keys and types of its fields."""
     deaths = annotations_of(dead_lettered(head10(ttl=60), EXPIRED).head)["x-opt-deaths"]
     assert type(deaths) is Array
     (fields,) = deaths.items
@@ -333,7 +327,6 @@ def test_x_opt_deaths_of_amqp10() -> None:
 
 
 def test_summary_of_amqp10() -> None:
-    """Six annotations; those of the publisher stay."""
     dead = dead_lettered(dead_lettered(head10({"x-mine": 1}), EXPIRED).head, REJECTED)
     annotations = annotations_of(dead.head)
     del annotations["x-opt-deaths"]
@@ -351,7 +344,7 @@ def test_summary_of_amqp10() -> None:
 
 
 def test_a_clients_x_opt_deaths_is_not_interpreted() -> None:
-    """Not even if it stands first among the annotations, where the broker's own stands."""
+    """This holds even if it is first among the annotations, the place of the broker's own."""
     forged = annotations_of(dead_lettered(head10(), EXPIRED).head)
     assert next(iter(forged)) == "x-opt-deaths"
     head = head10(forged)
@@ -385,7 +378,7 @@ def test_conversion_does_not_make_a_clients_records_the_brokers(head: bytes) -> 
     [{"x-cc": 5}, {"x-cc": ["k", 5]}, {"x-exchange": 5, "x-routing-key": [1]}, {"x-opt-deaths": "d"}],
 )
 def test_annotations_that_a_consumer_wrote_do_no_harm(written: dict[str, Any]) -> None:
-    """By the outcome modified, which may say anything under any name that begins with x-."""
+    """The outcome modified may set any name that begins with x-."""
     for head in (head10(), dead_lettered(head10(), EXPIRED).head):
         header, annotations = decode_head(head)
         changed = encode_head(header, {**annotations, **{Symbol(key): written[key] for key in written}})
@@ -455,7 +448,7 @@ def test_a_cycle_is_a_return_to_a_queue_with_no_rejection_since(
 
 
 def test_times_come_back_to_the_millisecond() -> None:
-    """An x-death says the first time in seconds; beside it both times stand in full."""
+    """x-death has the first time in seconds; both full times are stored beside it."""
     deaths = (replace(FIRST, first_time_ms=1_234, last_time_ms=5_678), replace(FIRST, queue="b"))
     rounded = tuple(replace(death, first_time_ms=1_000, last_time_ms=1_000) for death in deaths)
     assert with_times(rounded, times_of(deaths)) == deaths
@@ -483,7 +476,7 @@ def message091(headers: dict[str, object] | None) -> Message:
 @pytest.mark.parametrize("given", [{"mine": "y"}, None])
 @pytest.mark.parametrize("failures", [0, 1])
 def test_counts_are_headers_of_amqp_091(given: dict[str, object] | None, failures: int) -> None:
-    """Both are there on each redelivery, x-delivery-count also when it is 0."""
+    """Both are in each redelivery, x-delivery-count also when it is 0."""
     head, content = redelivered(message091(given), 3, failures)
     names, encoded, again = amqp091.split_head(head)
     properties = decode_properties(encoded)
@@ -494,7 +487,7 @@ def test_counts_are_headers_of_amqp_091(given: dict[str, object] | None, failure
 
 
 def test_merged_annotations_reach_either_protocol() -> None:
-    """What has no encoding as a header of AMQP 0-9-1 is left out there."""
+    """A value that has no encoding as a header of AMQP 0-9-1 is left out there."""
     annotations = encode({Symbol("x-why"): "busy", Symbol("x-" + "y" * 300): 1})
     head, _ = redelivered(message091({"a": 1}), 1, 0, annotations)
     assert headers_of(head) == {"a": 1, "x-why": "busy", "x-acquired-count": 1, "x-delivery-count": 0}
@@ -519,12 +512,12 @@ def test_counts_survive_the_change_of_protocol() -> None:
     ],
 )
 def test_the_delivery_time_is_a_number_of_any_type(value: object, time_ms: int | None) -> None:
-    """Up to the last timestamp that there is; what is not a number is none."""
+    """The limit is the last possible timestamp; a value that is not a number is ignored."""
     assert delivery_time_ms(encode({Symbol("x-opt-delivery-time"): value})) == time_ms
 
 
 def test_what_only_the_broker_knows_is_not_overwritten() -> None:
-    """Where a message was published to, its records of dead-lettering, and the hidden keys of BCC stay."""
+    """The original exchange and key, the dead-letter records and the hidden keys of BCC stay."""
     forged = encode({Symbol("x-opt-deaths"): 1, Symbol("x-death"): 1, Symbol("x-exchange"): "other"})
     annotations = decode_head(redelivered((make_head(None, None, "e", "q"), b""), 1, 0, forged)[0])[1]
     assert annotations["x-exchange"] == "e"
@@ -562,7 +555,7 @@ AFTER = Delay(5, from_arrival=True)
     ],
 )
 def test_an_annotation_of_amqp10_delays(annotations: dict[str, Any], delay: Delay | None) -> None:
-    """The value counts and not its type; the time goes before the delay."""
+    """The value counts and not its type; the time takes precedence over the delay."""
     assert traits_of(head10(annotations)).delay == delay
 
 
@@ -577,7 +570,7 @@ def test_an_annotation_of_amqp10_delays(annotations: dict[str, Any], delay: Dela
     ],
 )
 def test_a_header_of_amqp091_delays(headers: dict[str, Any], delay: Delay | None) -> None:
-    """It has the name of the annotation. A timestamp of that protocol is in seconds."""
+    """The header has the name of the annotation. A timestamp of that protocol is in seconds."""
     assert traits_of(head091(headers=headers)).delay == delay
     with_more = head091(headers=headers, priority=3, expiration="60", delivery_mode=2)
     assert traits_of(with_more) == Traits(True, 3, 60, delay)
@@ -587,7 +580,7 @@ def test_a_header_of_amqp091_delays(headers: dict[str, Any], delay: Delay | None
     "head", [head10({"x-opt-delivery-delay": Long(5)}), head091(headers={"x-opt-delivery-delay": 5})]
 )
 def test_a_dead_letter_has_no_delay(head: bytes) -> None:
-    """The annotation stays: consumers see what the publisher wrote."""
+    """The annotation stays: consumers get the publisher's annotation."""
     dead = dead_lettered(head, Cause("q", "expired", NOW_DELAY, "dlx", None)).head
     assert (traits_of(head).delay, traits_of(dead).delay) == (AFTER, None)
     assert b"x-opt-delivery-delay" in dead

@@ -45,7 +45,7 @@ def test_an_offset_that_the_publisher_wrote_is_taken_out() -> None:
 @pytest.mark.parametrize("time_ms", [0, 1, 1_700_000_000_123, 2**62])
 @pytest.mark.parametrize("long", [False, True])
 def test_a_delivery_may_have_its_time_as_well(offset: int, time_ms: int, long: bool) -> None:
-    """Beside the offset, which stays the last eight bytes, and nothing else is different."""
+    """The offset stays the last eight bytes, and no other byte is different."""
     header = Header(durable=True, priority=7, ttl=5)
     published = message({Symbol("x-own"): "value" * (1000 if long else 1)}, header)
     keep = kept([published])
@@ -58,7 +58,7 @@ def test_a_delivery_may_have_its_time_as_well(offset: int, time_ms: int, long: b
 
 
 def test_a_time_that_the_publisher_wrote_is_replaced() -> None:
-    """For those who ask; others get what the publisher wrote."""
+    """Consumers that request it get it; others get the publisher's."""
     for given in (Timestamp(9), "text", None):
         keep = kept([message({ENQUEUED: given, Symbol("x-a"): 1})])
         [(head, _)] = delivered_with_time(keep, [5], 77)

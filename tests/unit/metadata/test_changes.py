@@ -216,7 +216,7 @@ CHANGES: dict[str, Callable[[Catalog], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_every_change_is_told_and_survives_a_restart(change: Callable[[Catalog], object]) -> None:
-    """What was told change by change is what there is; a catalog made of it exports the same."""
+    """The sum of the reported changes is the catalog; a catalog made of them exports the same."""
     catalog, kept = furnished()
     check_log(catalog, kept)
     change(catalog)
@@ -225,7 +225,7 @@ def test_every_change_is_told_and_survives_a_restart(change: Callable[[Catalog],
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_every_change_works_after_a_restart_too(change: Callable[[Catalog], object]) -> None:
-    """What is restored is as what was declared: it can be changed and deleted, and that is told."""
+    """A restored object can be changed and deleted like a declared one, and that is reported."""
     _, kept = furnished()
     catalog = restarted(kept)
     change(catalog)
@@ -233,7 +233,7 @@ def test_every_change_works_after_a_restart_too(change: Callable[[Catalog], obje
 
 
 def test_what_is_not_durable_is_not_told() -> None:
-    """Transient and exclusive queues and exchanges, and bindings with such an end."""
+    """These are transient and exclusive queues and exchanges, and bindings with such an end."""
     catalog, kept = logged_catalog()
     vhost = catalog.lookup_vhost("/")
     kept.calls.clear()
@@ -254,7 +254,7 @@ def test_what_is_not_durable_is_not_told() -> None:
 
 
 def test_a_durable_queue_has_a_number_that_is_given_once() -> None:
-    """Declared anew it is another queue, also after a restart with nothing left of the old one."""
+    """Declared again it is another queue, also after a restart without any rest of the old one."""
     catalog, kept = logged_catalog()
     vhost = catalog.lookup_vhost("/")
     assert declare(catalog, vhost, "a")[0].number == 1
@@ -269,7 +269,7 @@ def test_a_durable_queue_has_a_number_that_is_given_once() -> None:
 
 
 def test_a_stream_has_an_id_of_its_own() -> None:
-    """Also in memory; a definitions file says nothing of it, since what it declares is another stream."""
+    """This holds in memory too; a definitions file omits the id, since it declares another stream."""
     catalog, kept = furnished()
     vhost = catalog.lookup_vhost("/")
     stream = {"x-queue-type": "stream"}
@@ -285,7 +285,7 @@ def test_a_stream_has_an_id_of_its_own() -> None:
 
 
 def test_numbers_are_reserved_before_they_are_given() -> None:
-    """Many at one time. After a crash those that were reserved are passed over: who knows what has them."""
+    """Many are reserved at once. After a crash these are passed over, as they may be in use."""
     catalog, kept = logged_catalog()
     vhost = catalog.lookup_vhost("/")
     kept.calls.clear()
@@ -307,7 +307,7 @@ def test_an_orderly_end_gives_numbers_back() -> None:
 
 
 def test_numbers_that_are_in_use_elsewhere_are_passed_over() -> None:
-    """As those of records in the journal whose queue's declaration was lost."""
+    """Records in the journal whose queue's declaration was lost have such numbers."""
     catalog, kept = logged_catalog()
     catalog.apply([Put(NUMBERS, 7), Put(NUMBERS, 3)])
     assert declare(catalog, "/", "q")[0].number == 8
@@ -323,7 +323,7 @@ def test_numbers_that_are_in_use_elsewhere_are_passed_over() -> None:
      "clear all topic permissions", "delete a user", "delete_vhost", "remove a queue"],
 )  # fmt: skip
 def test_each_deletion_is_told_at_once(change: str) -> None:
-    """Whatever it takes along: after a crash all of it is there, or nothing."""
+    """After a crash, all objects that the deletion includes exist, or none."""
     catalog, kept = furnished()
     set_topic_permission(catalog, "bob", "shop", "x", TopicPermission("a", "b"))
     kept.calls.clear()
@@ -333,7 +333,7 @@ def test_each_deletion_is_told_at_once(change: str) -> None:
 
 
 def test_what_goes_late_from_a_deleted_virtual_host_takes_nothing_from_the_next_of_its_name() -> None:
-    """Its queues end, and whoever holds it asks for something, after it is gone."""
+    """Its queues end, and an old reference is used, after it is gone."""
     catalog, kept = furnished()
     queue = catalog.lookup_vhost("shop").lookup("orders")
     old = delete_vhost(catalog, "shop")
@@ -358,7 +358,7 @@ ADDING = [
 
 @pytest.mark.parametrize("name", ADDING)
 def test_what_cannot_be_kept_is_refused_and_does_not_happen(name: str) -> None:
-    """A client is not told that its queue is durable when it is not."""
+    """Otherwise a client would take its queue for durable when it is not."""
     catalog, kept = furnished()
     before = dict(kept.by_key)
     kept.full = True
@@ -370,7 +370,7 @@ def test_what_cannot_be_kept_is_refused_and_does_not_happen(name: str) -> None:
 
 
 def test_a_queue_that_cannot_be_run_is_not_kept() -> None:
-    """It was told of before it was started."""
+    """Its entry is written before it is started."""
 
     class Broken:
         def start_queue(self, queue: QueueSpec) -> FakeHandle:
@@ -386,7 +386,7 @@ def test_a_queue_that_cannot_be_run_is_not_kept() -> None:
 
 
 def test_a_fault_of_one_queue_of_a_definitions_file_takes_back_what_was_not_begun() -> None:
-    """And nothing that was there before, or has begun: on the disk is what is declared."""
+    """Objects from before, or already begun, stay: the disk has what is declared."""
 
     class Breaking(FakeHost):
         def start_queue(self, queue: QueueSpec) -> FakeHandle:
@@ -424,14 +424,14 @@ def test_a_fault_of_one_queue_of_a_definitions_file_takes_back_what_was_not_begu
     ids=repr,
 )  # fmt: skip
 def test_arguments_come_back_as_they_were(value: object) -> None:
-    """Also those that JSON has no word for, and a client's table that looks like one of ours."""
+    """This includes types that JSON lacks, and a client's table that resembles one of ours."""
     import json
 
     assert canonical(unwrapped(json.loads(json.dumps(exact(value))))) == canonical(value)
 
 
 def test_bindings_are_the_same_exactly_if_they_count_as_the_same() -> None:
-    """Whatever the front ends by which they came: text or bytes, one zero or the other."""
+    """The front end does not matter: text or bytes, one zero or the other."""
     catalog, kept = logged_catalog()
     vhost = catalog.lookup_vhost("/")
     declare(catalog, vhost, "q")
@@ -448,7 +448,7 @@ def test_bindings_are_the_same_exactly_if_they_count_as_the_same() -> None:
 
 
 def test_what_is_restored_is_not_measured_by_limits_of_today() -> None:
-    """A limit that was set later holds for what comes, not for what is there."""
+    """A limit that was set later applies to new objects, not to existing ones."""
     catalog, kept = logged_catalog()
     vhost = catalog.lookup_vhost("/")
     declare(catalog, vhost, "a")
@@ -488,7 +488,7 @@ def test_what_is_restored_is_not_measured_by_limits_of_today() -> None:
 def test_an_entry_that_cannot_be_understood_stops_the_start(
     key: Key, value: dict[str, object], problem: str
 ) -> None:
-    """What depends on it would be lost; the text says which it is and what to do."""
+    """Dependent objects would be lost; the text names the entry and the remedy."""
     with pytest.raises(ConfigError, match=problem):
         restore(Catalog(), [(("vhost", "/"), VHOST_ENTRY), (key, value)])
 
@@ -497,7 +497,7 @@ VHOST_ENTRY = {"name": "/", "description": "", "tags": [], "limits": {}, "metada
 
 
 def test_a_default_type_must_be_one_that_is_served(catalog: Catalog) -> None:
-    """Found out when it is set, not at the first declare; nothing is added."""
+    """The error comes when it is set, not at the first declare; nothing is added."""
     with pytest.raises(InvalidArgument):
         add_vhost(catalog, "v", default_queue_type="x")
     assert "v" not in catalog.vhosts
@@ -526,12 +526,10 @@ MINE, NOBODYS = Owner(1, 1, 1), Owner(1, 1, 2)
 
 
 def with_number(number: int) -> Binding:
-    """A binding that only its arguments tell from others."""
     return Binding("by-header", queue("all"), "", {"n": number})
 
 
 def furnished_big(count: int) -> Catalog:
-    """So many queues and bindings, the last of which are as those before."""
     catalog = Catalog(FakeHost().start_queue)
     add_vhost(catalog, "v")
     declare_exchange(catalog, "v", "by-header", "headers")
@@ -562,8 +560,6 @@ REQUESTS = {
 
 @pytest.mark.parametrize("make", REQUESTS.values(), ids=REQUESTS.keys())
 def test_one_change_costs_the_same_however_much_there_is(make: Callable[[int], object]) -> None:
-    """Among 20, and among 400."""
-
     def steps(count: int) -> int:
         catalog = furnished_big(count)
         request = make(99 + count)
@@ -574,7 +570,7 @@ def test_one_change_costs_the_same_however_much_there_is(make: Callable[[int], o
 
 @pytest.mark.parametrize("request_", [DeleteVhost("v"), DeleteQueue("v", "all")], ids=["vhost", "queue"])
 def test_what_takes_much_along_costs_as_much_as_there_is(request_: DeleteVhost | DeleteQueue) -> None:
-    """Four times as much for four times as many, in whatever order the bindings go."""
+    """Four times as many cost four times as much, in whatever order the bindings are removed."""
 
     def steps(count: int) -> int:
         catalog = furnished_big(count)
@@ -584,7 +580,7 @@ def test_what_takes_much_along_costs_as_much_as_there_is(request_: DeleteVhost |
 
 
 def test_a_definitions_file_is_planned_without_the_bindings_that_are_there() -> None:
-    """A small file must not hold a big broker up."""
+    """A small file must not block a large broker."""
     document = {
         "bindings": [
             {"vhost": "v", "source": "by-header", "destination": "all", "destination_type": "queue",

@@ -41,7 +41,6 @@ def document() -> dict[str, Any]:
 @pytest.mark.rabbitmq("definition_import_SUITE", "(permissions and topic permissions)")
 @pytest.mark.rabbitmq("definition_import_SUITE", "(parameters and policies)")
 def test_rabbitmqs_file_is_loaded(catalog: Catalog, document: dict[str, Any]) -> None:
-    """Users, virtual hosts, permissions, exchanges, queues, bindings, limits and policies."""
     report = declaring.load(document, catalog)
     assert report.unknown == []
     assert report.loaded["queues"] == 6
@@ -71,7 +70,6 @@ def test_rabbitmqs_file_is_loaded(catalog: Catalog, document: dict[str, Any]) ->
 
 @pytest.mark.rabbitmq("definition_import_SUITE", "(queues, exchanges, bindings)")
 def test_what_is_loaded_routes(catalog: Catalog, document: dict[str, Any]) -> None:
-    """Through an exchange-to-exchange binding and a headers exchange too."""
     declaring.load(document, catalog)
     shop = catalog.vhosts["shop"]
     events = shop.topology.lookup_exchange("orders.events")
@@ -81,7 +79,7 @@ def test_what_is_loaded_routes(catalog: Catalog, document: dict[str, Any]) -> No
 
 @pytest.mark.rabbitmq("definition_import_SUITE", "(users with hashes of every algorithm)")
 def test_password_hashes_of_every_algorithm_are_kept(catalog: Catalog, document: dict[str, Any]) -> None:
-    """They cannot be turned into others without the password."""
+    """A hash cannot be converted to another without the password."""
     declaring.load(document, catalog)
     algorithms = [user.password.algorithm for user in catalog.users if user.password]
     assert algorithms == [
@@ -95,7 +93,7 @@ def test_password_hashes_of_every_algorithm_are_kept(catalog: Catalog, document:
 def test_names_that_the_broker_gives_are_skipped_with_their_bindings(
     catalog: Catalog, document: dict[str, Any]
 ) -> None:
-    """As RabbitMQ does; the report says so."""
+    """RabbitMQ does the same; the report says so."""
     report = declaring.load(document, catalog)
     assert catalog.vhosts["/"].find(GENERATED) is None
     assert report.skipped == [
@@ -107,7 +105,7 @@ def test_names_that_the_broker_gives_are_skipped_with_their_bindings(
 @pytest.mark.rabbitmq("definition_import_SUITE", "import_if_unchanged")
 @pytest.mark.rabbitmq("vhost_SUITE", "vhost_creation_idempotency")
 def test_loading_again_changes_nothing(catalog: Catalog, document: dict[str, Any], host: Any) -> None:
-    """Also not the version by which remembered decisions are dropped."""
+    """The version that drops remembered decisions stays as well."""
     declaring.load(document, catalog)
     before = declaring.export(catalog), catalog.users.version, len(host.started)
     declaring.load(document, catalog)
@@ -116,7 +114,7 @@ def test_loading_again_changes_nothing(catalog: Catalog, document: dict[str, Any
 
 @pytest.mark.rabbitmq("definition_import_SUITE", "export_import_round_trip")
 def test_what_is_exported_comes_back(catalog: Catalog, document: dict[str, Any], host: Any) -> None:
-    """Through JSON into an empty broker, and out again the same."""
+    """It goes through JSON into an empty broker and out again unchanged."""
     declaring.load(document, catalog)
     written = declaring.export(catalog)
     other = Catalog(host.start_queue)
@@ -145,7 +143,7 @@ def test_the_order_does_not_depend_on_that_in_which_things_were_declared() -> No
 
 
 def test_the_name_of_a_cluster_goes_out_and_comes_back() -> None:
-    """One node alone keeps it among its global parameters, where RabbitMQ has it too."""
+    """A single node keeps it among its global parameters, as RabbitMQ does."""
     alone, cluster = Catalog(FakeHost().start_queue), Catalog(FakeHost().start_queue)
     alone.propose(SetClusterName("shop"))
     cluster.apply([Put(CLUSTER, ClusterFacts("id", "a"))])
@@ -157,7 +155,6 @@ def test_the_name_of_a_cluster_goes_out_and_comes_back() -> None:
 
 
 def test_what_cannot_come_back_is_not_exported(catalog: Catalog) -> None:
-    """Exclusive queues, generated names, and their bindings."""
     vhost = catalog.vhosts["/"]
     declaring.declare(catalog, vhost, "mine", exclusive_owner=object())
     declaring.declare(catalog, vhost, "amq.gen-1", internal=True)
@@ -205,7 +202,7 @@ def test_hashes_of_an_export_that_cannot_be_are_refused(
 
 
 def test_a_password_in_plain_is_turned_into_a_record_once(catalog: Catalog) -> None:
-    """Making one is slow, and its salt is new each time."""
+    """The hash is slow to compute, and its salt is new each time."""
     made: list[str] = []
 
     def make(password: str) -> PasswordRecord:
@@ -219,7 +216,6 @@ def test_a_password_in_plain_is_turned_into_a_record_once(catalog: Catalog) -> N
 
 @pytest.mark.rabbitmq("definition_import_SUITE", "(a file of one virtual host)")
 def test_a_file_of_one_virtual_host_names_none(catalog: Catalog) -> None:
-    """The caller says which it is for."""
     declaring.add_vhost(catalog, "v")
     declaring.load({"queues": [{"name": "q", "durable": True}]}, catalog, vhost="v")
     assert catalog.vhosts["v"].find("q") is not None
@@ -231,7 +227,6 @@ GONE = object()
 
 
 def changed_at(place: str, value: object, document: dict[str, Any]) -> dict[str, Any]:
-    """Put a value at a place such as ``queues[0].name``, or take away what is there."""
     *way, last = [int(step) if step.isdecimal() else step for step in re.findall(r"[\w-]+", place)]
     where: Any = document
     for step in way:
@@ -290,7 +285,7 @@ def changed_at(place: str, value: object, document: dict[str, Any]) -> dict[str,
 def test_a_fault_names_its_place_and_nothing_is_changed(
     catalog: Catalog, document: dict[str, Any], host: Any, place: str, value: object, text: str
 ) -> None:
-    """Whatever comes first in the file is not taken over either."""
+    """Earlier parts of the file are not applied either."""
     before = copy.deepcopy(declaring.export(catalog)), catalog.users.version
     with pytest.raises(ConfigError) as caught:
         declaring.load(changed_at(place, value, document), catalog)
@@ -321,7 +316,7 @@ def test_a_fault_names_its_place_and_nothing_is_changed(
 def test_what_is_refused_is_left_out_and_named(
     catalog: Catalog, document: dict[str, Any], place: str, value: object, reason: str
 ) -> None:
-    """With the bindings that need it; everything else is there."""
+    """Bindings that need it are left out too; all else is declared."""
     section = place.partition("[")[0]
     before = len(document[section])
     report = declaring.load(changed_at(place, value, document), catalog)
@@ -336,7 +331,7 @@ def test_what_is_refused_is_left_out_and_named(
 
 @pytest.mark.rabbitmq("definition_import_SUITE", "(what differs from what is there)")
 def test_what_is_there_and_differs_stays_as_it_is(catalog: Catalog, document: dict[str, Any]) -> None:
-    """A queue is never changed behind the back of those who use it; the report names it."""
+    """A queue is never changed while clients use it; the report names it."""
     declaring.declare(catalog, catalog.vhosts["/"], "tasks")
     report = declaring.load(document, catalog)
     assert report.skipped[0].startswith("definitions: queues[3] (tasks): inequivalent arg 'x-max-pri")
@@ -354,13 +349,12 @@ def test_queues_beyond_a_limit_of_the_file_are_left_out(catalog: Catalog, docume
 
 @pytest.mark.rabbitmq("definition_import_SUITE", "(a document that is none)")
 def test_a_document_must_be_an_object(catalog: Catalog) -> None:
-    """The error shows what it is instead."""
     with pytest.raises(ConfigError, match=r"^definitions: is \[\]; must be an object"):
         declaring.load([], catalog)
 
 
 def test_a_hash_without_algorithm_is_known_by_its_length(catalog: Catalog) -> None:
-    """Files of RabbitMQ before 3.6 hold MD5 and do not say so; later ones without a name mean SHA-256."""
+    """Files of RabbitMQ before 3.6 hold MD5 without a name; later ones without a name mean SHA-256."""
     old = base64.b64encode(b"salt" + bytes(16)).decode()
     new = base64.b64encode(b"salt" + bytes(32)).decode()
     users = [
@@ -376,7 +370,7 @@ def test_a_hash_without_algorithm_is_known_by_its_length(catalog: Catalog) -> No
 
 
 def test_a_file_of_rabbitmq_4_is_loaded_but_for_bindings_of_internal_exchanges(catalog: Catalog) -> None:
-    """As 4.3.6 exports it: see tests/integration/test_way_back.py."""
+    """4.3.6 exports such a file: see tests/integration/test_way_back.py."""
     exported = json.loads(FILE.with_name("exported-by-rabbitmq-4.3.6.json").read_text(encoding="utf-8"))
     report = declaring.load(exported, catalog)
     (left_out,) = report.skipped
@@ -394,7 +388,7 @@ def test_a_file_of_rabbitmq_4_is_loaded_but_for_bindings_of_internal_exchanges(c
 
 
 def test_a_file_that_a_rabbitmq_wrote_is_loaded(catalog: Catalog) -> None:
-    """Written by `rabbitmqctl export_definitions` of 3.10.8: Erlang's lists of pairs and all."""
+    """`rabbitmqctl export_definitions` of 3.10.8 wrote it, with Erlang's lists of pairs."""
     exported = json.loads(FILE.with_name("exported-by-rabbitmq-3.10.8.json").read_text(encoding="utf-8"))
     report = declaring.load(exported, catalog)
     assert (report.skipped, report.unknown) == ([], [])
@@ -420,7 +414,6 @@ DOCUMENT: dict[str, Any] = {
 
 
 def founded() -> tuple[Catalog, dict[Any, Any]]:
-    """The catalog of a founder that is alone so far, with what it keeps."""
     catalog, kept = logged_catalog(CheckedCatalog)
     facts = Put(CLUSTER, ClusterFacts("id", "name", queues_due=True))
     catalog.apply([facts])
@@ -443,7 +436,7 @@ def test_a_queue_gets_the_members_that_it_would_not_have_had_at_the_beginning() 
 
 
 def test_it_is_declared_once() -> None:
-    """What was deleted since does not come back, and the node knows so after a restart."""
+    """Objects deleted since do not come back, not even after a restart of the node."""
     catalog, kept = founded()
     catalog.propose(SetClusterName("shop"))
     assert restarted(kept, CheckedCatalog).cluster == ClusterFacts("id", "shop", queues_due=True)

@@ -156,7 +156,7 @@ def test_a_node_that_starts_anew_is_in_service(catalog: Catalog) -> None:
 
 
 def test_it_is_told_when_queues_may_want_other_members(catalog: Catalog) -> None:
-    """G7: a queue that is declared, a policy that is set; not a queue whose members change."""
+    """G7: a declared queue or a new policy is reported, a queue whose members change is not."""
     told: list[None] = []
     catalog.on_sizes = lambda: told.append(None)
     put(catalog, "q", Placed(members=(1 << 32, 2 << 32)))

@@ -37,13 +37,13 @@ from tests.support.examples import tried
     ],
 )
 def test_a_pattern_is_searched_for_anywhere(pattern: str, name: str, found: bool) -> None:
-    """Unanchored as PCRE is, and the empty one finds nothing."""
+    """It is unanchored as in PCRE; the empty one matches no name."""
     assert patterns.matches(patterns.check_pattern(pattern, "p"), name) is found
 
 
 @pytest.mark.parametrize("pattern", ["(", "[", "*", "a{2,1}", "(?<x", "[a&&b]"])
 def test_what_cannot_be_read_is_refused(pattern: str) -> None:
-    """Also what a later Python will read otherwise."""
+    """This includes syntax that will change in Python."""
     with pytest.raises(InvalidArgument, match="^p: '.*' is not a regular expression: "):
         patterns.check_pattern(pattern, "p")
 
@@ -66,7 +66,7 @@ def test_no_name_makes_a_search_long(pattern: str, name: str, found: bool) -> No
 
 
 def test_what_might_take_for_ever_is_refused_when_it_is_set() -> None:
-    """And finds nothing where it stands from before."""
+    """A pattern that was stored before matches no name."""
     hopeless = "^(.*)-(.*)-\\1$"
     assert patterns.check_pattern(hopeless, "p") == hopeless
     assert not patterns.matches(hopeless, "a-b-a")
@@ -75,7 +75,7 @@ def test_what_might_take_for_ever_is_refused_when_it_is_set() -> None:
 
 
 def test_a_pattern_has_4096_characters_at_most() -> None:
-    """A longer one from before stays and finds nothing."""
+    """A longer one that was stored before stays and matches no name."""
     long = "a" * (patterns.PATTERN_CHARACTERS_MAX + 1)
     assert patterns.check_pattern(long, "p") == long
     assert not patterns.matches(long, "a" * 1000)
@@ -85,7 +85,7 @@ def test_a_pattern_has_4096_characters_at_most() -> None:
 
 
 def test_a_pattern_that_is_none_any_more_finds_nothing() -> None:
-    """As a topic permission with a user's name in a class may become."""
+    """A topic permission may become one when a user's name is put into a class."""
     assert not patterns.matches("[z-\\.]", "z")
     assert patterns.fault_of("[z-\\.]") is not None
     assert patterns.fault_of("^orders") is None
@@ -113,7 +113,7 @@ HOPELESS = [
 
 @pytest.mark.parametrize(("pattern", "text"), HOPELESS)
 def test_what_re_would_never_end_is_answered(pattern: str, text: str) -> None:
-    """That the test ends is what it shows."""
+    """The test passes if it ends."""
     assert not patterns.BoundedSearch(patterns.parsed(pattern))(text)[0]
     assert patterns.extent(patterns.parsed(pattern))[0] > 1024
 
@@ -136,7 +136,7 @@ def test_what_re_would_never_end_is_answered(pattern: str, text: str) -> None:
     ],
 )
 def test_ways_of_patterns_that_are_quick(pattern: str, expected: int) -> None:
-    """A repetition has as many as it may have rounds; parts one after the other multiply theirs."""
+    """A repetition has as many ways as rounds; parts in sequence multiply theirs."""
     assert patterns.extent(patterns.parsed(pattern))[0] == expected
 
 
@@ -152,7 +152,7 @@ def test_ways_of_patterns_that_are_quick(pattern: str, expected: int) -> None:
     ],
 )
 def test_what_cannot_be_followed_is_said(pattern: str, what: str) -> None:
-    """Nothing else than what is in the way; the pattern itself is a regular expression."""
+    """The error names the unsupported construct only; the pattern is a valid regular expression."""
     re.compile(pattern)
     with pytest.raises(patterns.Unbounded, match=re.escape(what)):
         patterns.BoundedSearch(patterns.parsed(pattern))
@@ -160,7 +160,7 @@ def test_what_cannot_be_followed_is_said(pattern: str, what: str) -> None:
 
 @pytest.mark.parametrize("pattern", ["(){400000000}.*.*x", "(?:(){60000}){60000}(?:a|)*x"])
 def test_rounds_with_nothing_in_them_are_not_gone(pattern: str) -> None:
-    """That the test ends is what it shows."""
+    """The test passes if it ends."""
     assert patterns.BoundedSearch(patterns.parsed(pattern))("aax")[0]
     assert patterns.steps(patterns.parsed(pattern)) > 1 << 20
 
@@ -216,7 +216,6 @@ PATTERNS = st.recursive(st.sampled_from(ATOMS), _larger, max_leaves=8)
 @settings(max_examples=tried(400), deadline=None)
 @given(pattern=PATTERNS, texts=st.lists(st.text("abA\n é-", max_size=8), min_size=1, max_size=5))
 def test_it_finds_what_re_finds(pattern: str, texts: list[str]) -> None:
-    """Whatever is in the pattern: repetitions in repetitions, anchors, classes, flags, looks in looks."""
     search = patterns.BoundedSearch(patterns.parsed(pattern))
     for text in texts:
         assert search(text)[0] is (re.search(pattern, text) is not None), (pattern, text)

@@ -120,7 +120,6 @@ GOOD_AND_BAD: list[tuple[str, list[Any], list[Any], str]] = [
 )
 @pytest.mark.parametrize(("key", "good", "bad", "text"), GOOD_AND_BAD)
 def test_each_setting_is_checked(key: str, good: list[Any], bad: list[Any], text: str) -> None:
-    """What it may be is taken, everything else refused with what it may be."""
     for value in good:
         assert Policy("p", ".*", {key: value}).definition == {key: value}
     for value in bad:
@@ -131,7 +130,7 @@ def test_each_setting_is_checked(key: str, good: list[Any], bad: list[Any], text
 
 @pytest.mark.rabbitmq("unit_policy_validators_SUITE", "delayed_retry_min_required_with_type")
 def test_a_retry_type_needs_the_shortest_delay() -> None:
-    """Without it there would be nothing to wait; `disabled` needs none."""
+    """Without it there would be no delay; `disabled` needs none."""
     Policy("p", ".*", {"delayed-retry-type": "all", "delayed-retry-min": 1})
     with pytest.raises(InvalidArgument, match="'delayed-retry-type' is given without 'delayed-retry-min'"):
         Policy("p", ".*", {"delayed-retry-type": "all"})
@@ -156,7 +155,6 @@ def test_the_longest_delay_is_not_below_the_shortest() -> None:
 )
 @pytest.mark.parametrize("key", sorted(key for key, each in POLICY_KEYS.items() if each.operator))
 def test_an_operator_policy_may_set_it(key: str) -> None:
-    """These, and no others (see the refusals)."""
     value = {"overflow": "drop-head", "delayed-retry-type": "disabled"}.get(key, 1)
     assert Policy("p", ".*", {key: value}, operator=True).operator
 
@@ -175,7 +173,6 @@ def test_an_operator_policy_may_set_it(key: str) -> None:
     ],
 )
 def test_a_policy_is_for_the_kinds_it_names(apply_to: str, kinds: set[str]) -> None:
-    """And for names in which its pattern is found."""
     policy = Policy("p", "^a", {"max-length": 1}, apply_to=apply_to)
     assert {
         kind for kind in ("classic", "quorum", "stream", "exchange") if policy.matches("ab", kind)
@@ -184,7 +181,7 @@ def test_a_policy_is_for_the_kinds_it_names(apply_to: str, kinds: set[str]) -> N
 
 
 def test_the_highest_priority_counts() -> None:
-    """Only one policy and one operator policy count for a queue."""
+    """Only one policy and one operator policy apply to a queue."""
     policies = Policies()
     low, high = (Policy(name, ".*", {"max-length": 1}, priority) for name, priority in (("a", 1), ("b", 2)))
     operator = Policy("a", ".*", {"max-length": 5}, operator=True)
@@ -202,7 +199,7 @@ def test_the_highest_priority_counts() -> None:
 
 
 def test_of_equal_priorities_the_first_by_name_counts() -> None:
-    """Whichever came first: after a restart it is the same."""
+    """Their age does not count: after a restart it is the same."""
     policies = Policies()
     for name in ("b", "a", "c"):
         policies.put_policy(Policy(name, ".*", {"max-length": 1}))
@@ -211,7 +208,6 @@ def test_of_equal_priorities_the_first_by_name_counts() -> None:
 
 
 def told(vhost: VirtualHost, name: str) -> list[Any]:
-    """What a queue was told since the last call."""
     handle: Any = vhost.lookup(name).handle
     letters, handle.commands = handle.commands, []
     return list(letters)
@@ -230,7 +226,7 @@ def test_a_queue_starts_with_what_its_policy_says(catalog: Catalog, vhost: Virtu
 @pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_policy")
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "dead_letter_policy")
 def test_a_running_queue_is_told_what_changes(catalog: Catalog, vhost: VirtualHost) -> None:
-    """When a policy comes, when it is replaced, when it goes; each time once."""
+    """It gets one change each when a policy comes, is replaced, or is removed."""
     queue, _ = declare(catalog, vhost, "q")
     put_policy(catalog, vhost, Policy("p", "^q", {"max-length": 5}))
     assert told(vhost, "q") == [Configure(QueueSettings(max_length=5))]
@@ -242,7 +238,7 @@ def test_a_running_queue_is_told_what_changes(catalog: Catalog, vhost: VirtualHo
 
 
 def test_a_queue_that_is_declared_again_is_in_use(catalog: Catalog, vhost: VirtualHost) -> None:
-    """A classic queue's time without use begins anew; a quorum queue's goes on."""
+    """A classic queue's time without use begins again; a quorum queue's continues."""
     declare(catalog, vhost, "c")
     declare(catalog, vhost, "q", arguments={"x-queue-type": "quorum"})
     assert told(vhost, "c") == []
@@ -256,20 +252,18 @@ def test_a_queue_that_is_declared_again_is_in_use(catalog: Catalog, vhost: Virtu
 
 
 def routed(vhost: VirtualHost, exchange: str) -> list[str]:
-    """Where a message goes that the exchange itself has no binding for."""
     queues, _ = vhost.route(vhost.topology.lookup_exchange(exchange), ("nowhere",), dict)
     return [queue.name for queue in queues]
 
 
 def with_alternate(catalog: Catalog, vhost: VirtualHost) -> None:
-    """An exchange `ae` that leads to a queue `q`."""
     declare(catalog, vhost, "q")
     declare_exchange(catalog, vhost, "ae", "fanout")
     bind(catalog, vhost, Binding("ae", Destination("queue", "q")))
 
 
 def test_an_alternate_exchange_by_policy_acts_at_once(catalog: Catalog, vhost: VirtualHost) -> None:
-    """On exchanges that are there, on those that come, and no more when the policy goes."""
+    """It acts on existing and new exchanges, and no longer when the policy is removed."""
     with_alternate(catalog, vhost)
     declare_exchange(catalog, vhost, "x1", "direct")
     version = vhost.version
@@ -292,7 +286,7 @@ def document(max_length: object) -> dict[str, Any]:
 
 
 def test_an_imported_policy_acts_on_running_queues(catalog: Catalog, vhost: VirtualHost) -> None:
-    """Once, not in the rehearsal as well."""
+    """It acts once, not in the rehearsal as well."""
     queue, _ = declare(catalog, vhost, "q")
     load(document(5), catalog)
     assert told(vhost, "q") == [Configure(QueueSettings(max_length=5))]
@@ -302,7 +296,7 @@ def test_an_imported_policy_acts_on_running_queues(catalog: Catalog, vhost: Virt
 
 
 def test_a_refused_file_changes_no_running_queue(catalog: Catalog, vhost: VirtualHost) -> None:
-    """Although its policy is good and the rehearsal has put it."""
+    """Its policy is good, and the rehearsal has applied it."""
     queue, _ = declare(catalog, vhost, "q")
     refused = document(5) | {"queues": [{"name": "r", "vhost": "/", "durable": "yes"}]}
     with pytest.raises(ConfigError, match="durable"):
@@ -320,7 +314,7 @@ def effect(
     operator: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> Effective:
-    """What counts for a queue `q` with these definitions; arguments by name without ``x-``."""
+    """Return the effective settings of a queue `q` with these definitions; arguments have no ``x-``."""
     policies = Policies()
     if policy is not None:
         policies.put_policy(Policy("p", ".*", policy))
@@ -335,7 +329,7 @@ def settings(kind: str, *definitions: Mapping[str, Any] | None, **arguments: Any
 
 
 def test_a_queue_of_jms_has_ten_priorities_and_4_is_that_of_a_message_without_one() -> None:
-    """What `x-max-priority` says goes before; to other kinds of queue the argument means nothing."""
+    """`x-max-priority` takes precedence; other kinds of queue ignore the argument."""
     of_jms = settings("classic", jms_priority=True)
     assert (of_jms.max_priority, of_jms.default_priority) == (9, 4)
     both = settings("classic", jms_priority=True, max_priority=2)
@@ -372,7 +366,7 @@ def test_every_argument_of_a_classic_queue_acts() -> None:
 
 
 def test_the_argument_says_when_a_queue_confirms_before_the_policy_does() -> None:
-    """Without both it is as the broker is configured; other kinds have no choice."""
+    """Without both, the broker's configuration applies; other kinds have no choice."""
     written = {"confirm-when": "written"}
     assert settings("classic").confirm_when is None
     assert settings("classic", written).confirm_when is ConfirmWhen.WRITTEN
@@ -460,7 +454,7 @@ def test_the_smaller_limit_the_greater_promise_and_the_operators_word_count(
     ("one", "other", "counts"), [(5, 7, 5), (7, 5, 5), (-1, 7, 7), (7, -1, 7), (-1, -5, -1), (0, 7, 0)]
 )
 def test_a_negative_delivery_limit_gives_way(one: int, other: int, counts: int) -> None:
-    """It is no limit: where one of two is negative, the greater counts; else the smaller."""
+    """It means no limit: if one of two is negative, the greater applies; else the smaller."""
     key = "delivery-limit"
     assert effect("quorum", {key: one}, {key: other}).definition[key] == counts
     limit = settings("quorum", {key: one}, delivery_limit=other).delivery_limit
@@ -518,14 +512,14 @@ def test_the_argument_wins_for_dead_letters() -> None:
 
 
 def test_the_argument_wins_for_overflow_of_a_classic_queue() -> None:
-    """And the policy on a quorum queue."""
+    """On a quorum queue the policy wins."""
     policy = {"overflow": "reject-publish"}
     assert settings("classic", policy, overflow="drop-head").overflow is Overflow.DROP_HEAD
     assert settings("quorum", policy, overflow="drop-head").overflow is Overflow.REJECT_PUBLISH
 
 
 def test_the_policy_wins_for_the_retry_type() -> None:
-    """Of quorum queues, which alone have it."""
+    """Only quorum queues have it."""
     policy = {"delayed-retry-type": "returned", "delayed-retry-min": 1}
     found = settings("quorum", policy, delayed_retry_type="all", delayed_retry_min=1)
     assert found.retry_type is RetryType.RETURNED
@@ -540,7 +534,7 @@ def test_the_policy_wins_for_the_retry_type() -> None:
     "max_segment_size_bytes_policy",
 )
 def test_the_policy_wins_for_all_of_a_stream() -> None:
-    """Retention is the operator's business, greater or smaller."""
+    """Retention is up to the operator, greater or smaller."""
     policy = {
         "max-length-bytes": 9,
         "max-age": "8D",
@@ -558,7 +552,7 @@ def test_the_policy_wins_for_all_of_a_stream() -> None:
 
 
 def test_no_policy_changes_priorities_or_the_single_active_consumer() -> None:
-    """They are as declared: no settings of policies."""
+    """They stay as declared: policies have no such settings."""
     policy = {"max-priority": 9, "single-active-consumer": True, "max-length": 1}
     found = effect("classic", policy)
     assert found.settings == replace(DEFAULTS, max_length=1)
@@ -591,7 +585,7 @@ def test_what_a_kind_of_queue_does_not_know_is_ignored_and_named(
 
 @pytest.mark.parametrize("by_policy", [True, False])
 def test_reject_publish_dlx_of_a_quorum_queue_drops_from_the_head(by_policy: bool) -> None:
-    """With a warning for the log; a classic queue does it."""
+    """A warning is logged; a classic queue supports it."""
     word = "reject-publish-dlx"
     found = effect("quorum", {"overflow": word}) if by_policy else effect("quorum", overflow=word)
     assert found.settings.overflow is Overflow.DROP_HEAD
@@ -624,7 +618,6 @@ def test_an_age_is_a_number_and_a_unit(text: str, ms: int) -> None:
 
 
 def test_a_policy_gives_exchanges_an_alternate() -> None:
-    """If it is for exchanges and says so."""
     policies = Policies()
     assert alternate_exchange(policies, "x") is None
     policies.put_policy(Policy("p", "^x", {"alternate-exchange": "ae"}, apply_to="exchanges"))

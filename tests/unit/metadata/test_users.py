@@ -61,7 +61,6 @@ def test_every_change_raises_the_version(users: Users) -> None:
 
 
 def test_permissions_go_with_the_user(users: Users) -> None:
-    """A user of the same name who is added later starts with nothing."""
     declaring.set_permission(users, "a", "/", Permission())
     declaring.set_topic_permission(users, "a", "/", "x", TopicPermission())
     declaring.delete_user(users, "a")
@@ -71,7 +70,7 @@ def test_permissions_go_with_the_user(users: Users) -> None:
 
 @pytest.mark.rabbitmq("topic_permission_SUITE", "topic_permission_database_access")
 def test_topic_permissions_are_cleared_one_by_one_or_all(users: Users) -> None:
-    """Without an exchange, all of the virtual host."""
+    """Without an exchange, all of the virtual host are cleared."""
     for exchange in ("x", "y", "z"):
         declaring.set_topic_permission(users, "a", "/", exchange, TopicPermission())
     declaring.clear_topic_permission(users, "a", "/", "x")
@@ -107,7 +106,6 @@ def test_limits_are_read_by_rabbitmqs_names() -> None:
     ],
 )
 def test_bad_limits_are_refused(values: dict[str, Any], text: str) -> None:
-    """The text names the limit and what is allowed."""
     with pytest.raises(InvalidArgument) as caught:
         VhostLimits.read(values, "vhost 'v'")
     assert caught.value.description == text
@@ -115,7 +113,7 @@ def test_bad_limits_are_refused(values: dict[str, Any], text: str) -> None:
 
 @pytest.mark.rabbitmq("per_vhost_connection_limit_SUITE", "most_basic_single_node_connection_count")
 def test_a_virtual_hosts_connection_limit(catalog: Catalog) -> None:
-    """Counted over all users; a closed connection makes room."""
+    """It counts over all users; a closed connection makes room."""
     vhost = declaring.add_vhost(catalog, "v", limits=VhostLimits(max_connections=1))
     usage = Usage()
     usage.open_connection(vhost, User("a"))
@@ -142,7 +140,7 @@ def test_a_virtual_hosts_connection_limit(catalog: Catalog) -> None:
     "single_node_multiple_users_limit",
 )
 def test_a_users_connection_limit(catalog: Catalog) -> None:
-    """Counted over all virtual hosts; what was refused is not counted anywhere."""
+    """It counts over all virtual hosts; a refused connection is not counted anywhere."""
     user = User("a", limits=UserLimits(max_connections=1))
     usage = Usage()
     usage.open_connection(catalog.vhosts["/"], user)
@@ -186,14 +184,14 @@ def test_a_users_channel_limit() -> None:
     "single_node_single_user_zero_limit",
 )
 def test_a_limit_of_zero_lets_nobody_in(catalog: Catalog) -> None:
-    """So an administrator closes a virtual host."""
+    """An administrator closes a virtual host this way."""
     vhost = declaring.add_vhost(catalog, "v", limits=VhostLimits(max_connections=0))
     with pytest.raises(NotAllowed, match=r"vhost connection limit \(0\) is reached"):
         Usage().open_connection(vhost, User("a"))
 
 
 def test_what_is_open_at_other_nodes_counts(catalog: Catalog) -> None:
-    """W3: until the node says otherwise, or is lost."""
+    """W3: it counts until the node updates it or is lost."""
     vhost = declaring.add_vhost(catalog, "v", limits=VhostLimits(max_connections=2))
     user = User("a", limits=UserLimits(max_connections=9, max_channels=2))
     there, here = Usage(), Usage()

@@ -32,7 +32,6 @@ LOCKED = (
 def refusal(
     error: type[errors.RefusedError], catalog: Catalog, vhost: VirtualHost, name: str = "q", **properties: Any
 ) -> str:
-    """What the client reads when a declaration is refused."""
     with pytest.raises(error) as caught:
         declare(catalog, vhost, name, **properties)
     assert type(caught.value) is error
@@ -42,7 +41,7 @@ def refusal(
 def test_a_new_queue_is_durable_classic_and_started_once(
     catalog: Catalog, vhost: VirtualHost, host: Any
 ) -> None:
-    """Without anything said, a queue is durable, shared, and of the node's default type."""
+    """By default, a queue is durable, shared, and of the node's default type."""
     queue, created = declare(catalog, vhost, "q")
     assert created
     assert (queue.name, queue.vhost, queue.type, queue.durable) == ("q", "/", "classic", True)
@@ -55,7 +54,6 @@ def test_a_new_queue_is_durable_classic_and_started_once(
 
 
 def test_a_removed_queue_is_gone_with_its_bindings(catalog: Catalog, vhost: VirtualHost) -> None:
-    """Routing does not find it any more, and its name is free."""
     queue, _ = declare(catalog, vhost, "q")
     bind(catalog, vhost, Binding("amq.fanout", Destination("queue", "q"), ""))
     assert vhost.route(vhost.topology.lookup_exchange("amq.fanout"), ["k"]) == ([queue], True)
@@ -72,7 +70,7 @@ def test_a_removed_queue_is_gone_with_its_bindings(catalog: Catalog, vhost: Virt
 def test_an_exclusive_queue_is_as_declared_and_never_lasts(
     catalog: Catalog, vhost: VirtualHost, durable: bool
 ) -> None:
-    """It ends with its connection, so there is nothing to keep; what was asked for is what is shown."""
+    """It ends with its connection, so it is not stored; the declared properties are shown."""
     owner = object()
     queue, _ = declare(catalog, vhost, "q", durable=durable, exclusive_owner=owner)
     assert (queue.durable, queue.exclusive, queue.owner) == (durable, True, owner)
@@ -84,7 +82,7 @@ def test_an_exclusive_queue_is_as_declared_and_never_lasts(
 
 
 def test_a_remembered_route_ends_with_its_queue(catalog: Catalog, vhost: VirtualHost) -> None:
-    """Also if it was never bound: routes of the default exchange name it."""
+    """This includes a queue without bindings: routes of the default exchange name it."""
     declare(catalog, vhost, "q")
     version = vhost.version
     remove(catalog, vhost, "q")
@@ -95,7 +93,7 @@ def test_a_remembered_route_ends_with_its_queue(catalog: Catalog, vhost: Virtual
 
 
 def test_checks_go_exclusive_durable_auto_delete_arguments(catalog: Catalog, vhost: VirtualHost) -> None:
-    """The first difference in this order is the one that is told."""
+    """The error names the first difference in this order."""
     declare(catalog, vhost, "q", arguments={"x-max-length": 1})
     everything: dict[str, Any] = {"durable": False, "auto_delete": True, "arguments": {"x-max-length": 2}}
     assert refusal(errors.ResourceLocked, catalog, vhost, exclusive_owner=object(), **everything) == LOCKED
@@ -107,7 +105,7 @@ def test_checks_go_exclusive_durable_auto_delete_arguments(catalog: Catalog, vho
 
 
 def test_equivalence_is_checked_before_values(catalog: Catalog, vhost: VirtualHost) -> None:
-    """A bad argument for a queue that exists is one that differs."""
+    """A bad argument for an existing queue is a difference."""
     declare(catalog, vhost, "q")
     assert refusal(errors.Inequivalent, catalog, vhost, arguments={"x-expires": -1}) == (
         "inequivalent arg 'x-expires' for queue 'q' in vhost '/': received the value '-1' of type "
@@ -116,7 +114,7 @@ def test_equivalence_is_checked_before_values(catalog: Catalog, vhost: VirtualHo
 
 
 def test_a_missing_type_is_filled_in_before_comparing(catalog: Catalog, vhost: VirtualHost) -> None:
-    """With and without x-queue-type=classic is the same, in both orders."""
+    """A declaration with x-queue-type=classic equals one without, in both orders."""
     declare(catalog, vhost, "a")
     assert not declare(catalog, vhost, "a", arguments={"x-queue-type": "classic"})[1]
     declare(catalog, vhost, "b", arguments={"x-queue-type": "quorum"})
@@ -138,7 +136,6 @@ def test_an_unknown_type_is_refused(catalog: Catalog, vhost: VirtualHost) -> Non
 
 
 def test_a_type_that_is_no_string_is_refused(catalog: Catalog, vhost: VirtualHost) -> None:
-    """406 with the type of the value."""
     assert refusal(errors.InvalidArgument, catalog, vhost, arguments={"x-queue-type": 1}) == (
         "invalid arg 'x-queue-type' for queue 'q' in vhost '/': must be a string, not signedint"
     )
@@ -186,7 +183,6 @@ def test_a_stream_is_declared_with_its_arguments(catalog: Catalog, vhost: Virtua
 def test_a_stream_is_always_durable_and_never_for_one_connection(
     catalog: Catalog, vhost: VirtualHost, properties: dict[str, Any], fault: str
 ) -> None:
-    """406 with the property's name."""
     with pytest.raises(
         errors.PreconditionFailed, match=f"invalid property '{fault}' for queue 'q' in vhost '/'"
     ):
@@ -209,7 +205,6 @@ def test_a_stream_is_always_durable_and_never_for_one_connection(
 def test_a_stream_has_none_of_the_features_of_queues(
     catalog: Catalog, vhost: VirtualHost, name: str, value: Any
 ) -> None:
-    """406 with the kind of queue."""
     text = refusal(errors.InvalidArgument, catalog, vhost, arguments={"x-queue-type": "stream", name: value})
     start = f"invalid arg '{name}' for queue 'q' in vhost '/': not for a queue of type stream, only of type "
     assert text.startswith(start)
@@ -228,7 +223,7 @@ def test_a_stream_has_none_of_the_features_of_queues(
 def test_a_quorum_queue_cannot_be_so(
     catalog: Catalog, vhost: VirtualHost, properties: dict[str, Any], text: str
 ) -> None:
-    """Asked for explicitly, it is refused and not turned into a classic one."""
+    """An explicit request is refused and not turned into a classic queue."""
     assert (
         refusal(errors.PreconditionFailed, catalog, vhost, arguments={"x-queue-type": "quorum"}, **properties)
         == text
@@ -243,7 +238,7 @@ def test_a_quorum_queue_cannot_be_so(
 def test_a_default_type_that_cannot_serve_gives_way_to_classic(
     catalog: Catalog, vhost: VirtualHost, properties: dict[str, Any]
 ) -> None:
-    """The default must not make a request fail that says nothing of the type."""
+    """The default must not make a request fail that names no type."""
     change_vhost(catalog, vhost, default_queue_type="quorum")
     queue, _ = declare(catalog, vhost, "q", **properties)
     assert queue.type == "classic"
@@ -260,7 +255,7 @@ def test_a_default_type_that_cannot_serve_gives_way_to_classic(
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "node_wide_default_queue_type_declares_quorum_queue")
 @pytest.mark.rabbitmq("vhost_SUITE", "vhost_is_created_with_default_queue_type")
 def test_the_virtual_hosts_default_type_is_before_the_nodes(host: Any) -> None:
-    """Argument, virtual host, node, in this order."""
+    """The order is argument, virtual host, node."""
     catalog = Catalog(host.start_queue, default_queue_type="quorum")
     vhost = catalog.vhosts["/"]
     assert declare(catalog, vhost, "a")[0].type == "quorum"
@@ -273,7 +268,7 @@ def test_the_virtual_hosts_default_type_is_before_the_nodes(host: Any) -> None:
 
 @pytest.mark.rabbitmq("rabbitmq_4_0_deprecations_SUITE", "when_transient_nonexcl_is_permitted_from_conf")
 def test_transient_shared_queues_are_accepted(catalog: Catalog, vhost: VirtualHost) -> None:
-    """Until an operator denies them: queues of older Celery are so."""
+    """An operator may deny them: queues of older Celery are transient and shared."""
     queue, created = declare(catalog, vhost, "q", durable=False)
     assert created
     assert not queue.durable
@@ -295,7 +290,7 @@ def test_transient_shared_queues_are_accepted(catalog: Catalog, vhost: VirtualHo
     "single_node_single_vhost_queue_count",
 )
 def test_the_queue_limit_refuses_one_too_many(catalog: Catalog, vhost: VirtualHost) -> None:
-    """Redeclaring is still possible, and a deleted queue makes room."""
+    """An existing queue can still be declared again, and a deleted queue makes room."""
     change_vhost(catalog, vhost, limits=VhostLimits(max_queues=1))
     declare(catalog, vhost, "a")
     assert not declare(catalog, vhost, "a")[1]
@@ -307,7 +302,7 @@ def test_the_queue_limit_refuses_one_too_many(catalog: Catalog, vhost: VirtualHo
 
 
 def test_nothing_is_declared_in_a_deleted_virtual_host(catalog: Catalog) -> None:
-    """A session that still holds it must not make queues that nobody finds."""
+    """A session that still refers to it must not make unreachable queues."""
     vhost = add_vhost(catalog, "v")
     delete_vhost(catalog, "v")
     assert refusal(errors.NotFound, catalog, vhost) == "vhost v not found"
@@ -321,7 +316,7 @@ def test_nothing_is_declared_in_a_deleted_virtual_host(catalog: Catalog) -> None
 def test_a_quorum_queue_may_be_declared_again_as_a_classic_one_if_that_is_permitted(
     catalog: Catalog, host: Any
 ) -> None:
-    """What both kinds know is compared still."""
+    """Properties that both kinds have are compared."""
     strict, relaxed = (Catalog(host.start_queue, relaxed_quorum_checks=choice) for choice in (False, True))
     first = {"x-queue-type": "quorum", "x-max-length": 5, "x-delivery-limit": 3}
     again = {"x-queue-type": "classic", "x-max-length": 5}
@@ -342,7 +337,7 @@ def test_a_quorum_queue_may_be_declared_again_as_a_classic_one_if_that_is_permit
 
 
 def test_members_apply_the_rules_of_the_version_at_the_declaring_node(host: Any) -> None:
-    """Its entry has them; a node that emulates another version makes the same settings of it."""
+    """Its entry has them; a node that emulates another version derives the same settings from it."""
     here, there = Catalog(host.start_queue, rules=rules_of("4.3")), Catalog(host.start_queue)
     declare(here, "/", "q", arguments={"x-queue-type": "quorum"})
     declare(here, "/", "classic")
@@ -385,8 +380,9 @@ MAX_AGE = "must be a number above 0 and a unit of Y, M, D, h, m, s, such as '7D'
     ],
 )
 def test_good_arguments_are_accepted(kind: QueueType, arguments: dict[str, Any]) -> None:
-    """Values within range, and names that no kind of queue knows. Ranges are those of the keys of policies:
-    `test_policies.test_each_setting_is_checked` has those of all settings that have a key."""
+    """These are values within range, and names that no kind of queue uses. Ranges are those of the keys of
+    policies: `test_policies.test_each_setting_is_checked` has those of all settings that have a key.
+    """
     queue_arguments.check(arguments, kind, Q)
     assert set(arguments) <= set(ARGUMENTS) | {"x-nobody-knows", "custom"}
 
@@ -436,7 +432,7 @@ def test_good_arguments_are_accepted(kind: QueueType, arguments: dict[str, Any])
     ],
 )
 def test_a_bad_value_is_refused(kind: QueueType, arguments: dict[str, Any], fault: str) -> None:
-    """406 with the argument, the last of these, what is allowed, and what was given; ranges as above."""
+    """The reply is 406 with the last of the arguments, the allowed values and the given one."""
     with pytest.raises(errors.InvalidArgument) as caught:
         queue_arguments.check(arguments, kind, Q)
     assert caught.value.description == f"invalid arg '{[*arguments][-1]}' for {Q}: {fault}"
@@ -460,7 +456,7 @@ def test_a_bad_value_is_refused(kind: QueueType, arguments: dict[str, Any], faul
     ],
 )
 def test_an_argument_of_another_kind_is_refused(kind: QueueType, name: str, value: Any, takers: str) -> None:
-    """406 with the kind and those that take it, even if the value is good."""
+    """The reply is 406 with the kind and those that take it, even if the value is good."""
     with pytest.raises(errors.InvalidArgument) as caught:
         queue_arguments.check({name: value}, kind, Q)
     assert caught.value.description == (
@@ -500,7 +496,6 @@ def test_an_argument_of_another_kind_is_refused(kind: QueueType, name: str, valu
     ],
 )
 def test_a_difference_is_inequivalent(received: dict[str, Any], current: dict[str, Any], text: str) -> None:
-    """406 with what was received and what is."""
     with pytest.raises(errors.Inequivalent) as caught:
         queue_arguments.assert_equivalent(received, current, CLASSIC, Q)
     assert caught.value.description == "inequivalent arg " + text.replace("QUEUE", Q)

@@ -37,7 +37,7 @@ def test_a_user_is_added_with_a_password_that_is_not_kept(broker: Broker) -> Non
 
 
 def test_permissions_are_set_and_cleared(broker: Broker) -> None:
-    """In the caller's virtual host unless another one is named."""
+    """They are in the caller's virtual host unless another one is named."""
     add_vhost(broker.catalog, "v")
     broker.do("add-user", user="ann")
     broker.do("set-permissions", user="ann", configure="", write="a", read="b")
@@ -68,7 +68,7 @@ def test_permissions_need_a_user_and_a_virtual_host(broker: Broker, operation: s
 
 
 def test_a_permission_must_be_a_regular_expression(broker: Broker) -> None:
-    """Found when it is set, not when it is used."""
+    """The error comes when it is set, not when it is used."""
     with pytest.raises(InvalidArgument, match="not a regular expression"):
         broker.do("set-permissions", user="guest", configure="(", write="", read="")
 
@@ -164,7 +164,6 @@ def test_reading_bindings_of_an_exchange_needs_both(broker_access: Broker) -> No
 def test_what_cannot_be_a_limit_changes_nothing(
     broker: Broker, operation: str, given: dict[str, Any], error: type[Exception], text: str
 ) -> None:
-    """The text names the limits that there are."""
     with pytest.raises(error, match=text):
         broker.do(operation, **given)
     assert broker.do("list-vhosts")[0]["limits"] == {}
@@ -210,7 +209,7 @@ def test_a_policy_is_set_listed_and_cleared(broker_policy: Broker) -> None:
 
 
 def test_an_operator_policy_is_another_thing(broker_policy: Broker) -> None:
-    """It may have the same name, and is set, listed and cleared by itself."""
+    """It may have the same name, and is set, listed and cleared separately."""
     broker_policy.do("set-policy", **policy({"max-length": 5}))
     found = broker_policy.do("set-operator-policy", **policy({"max-length": 3}))
     assert (found["queues"], found["exchanges"]) == (2, 0)
@@ -222,7 +221,6 @@ def test_an_operator_policy_is_another_thing(broker_policy: Broker) -> None:
 
 
 def test_what_does_not_act_is_said(broker_policy: Broker) -> None:
-    """Settings that mean nothing to some of the queues, and one that acts otherwise."""
     found = broker_policy.do("set-policy", **policy({"max-age": "1D", "overflow": "reject-publish-dlx"}))
     assert found["ineffective"] == ["max-age"]
     (warning,) = found["warnings"]
@@ -233,7 +231,7 @@ def test_what_does_not_act_is_said(broker_policy: Broker) -> None:
 def test_a_policy_whose_pattern_takes_too_long_in_all_names_is_refused(
     broker_policy: Broker, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would be searched for in all of them at once, by every node."""
+    """Every node would search for it in all names at once."""
     monkeypatch.setattr(patterns, "FINDING_STEPS_MAX", 5_000)
     for at in range(20):
         broker_policy.do("declare-queue", name=f"{at}" + "a" * 200 + "!")
@@ -267,7 +265,6 @@ def test_a_policy_whose_pattern_takes_too_long_in_all_names_is_refused(
 def test_what_cannot_be_a_policy_changes_nothing(
     broker_policy: Broker, operation: str, given: dict[str, Any], error: type[Exception], text: str
 ) -> None:
-    """The text says what would be right."""
     with pytest.raises(error, match=text):
         broker_policy.do(operation, **given)
     assert broker_policy.do("list-policies") == broker_policy.do("list-operator-policies") == []
@@ -275,7 +272,7 @@ def test_what_cannot_be_a_policy_changes_nothing(
 
 
 def test_what_is_exported_can_be_imported() -> None:
-    """Into another broker, twice; it is JSON."""
+    """It is JSON; another broker imports it twice."""
     broker, other = Broker(), Broker()
     broker.do("add-user", caller=owner(broker), user="ann", password="secret", tags=["monitoring"])
     broker.do("declare-exchange", name="x", type="topic")
@@ -292,7 +289,7 @@ def test_what_is_exported_can_be_imported() -> None:
 
 
 def test_the_importing_user_may_use_the_virtual_hosts_that_a_document_adds() -> None:
-    """As in RabbitMQ 4.3.6: what the document says of its permissions counts, and what was there stays."""
+    """As in RabbitMQ 4.3.6, the document's permissions apply, and existing ones stay."""
     broker = Broker()
     broker.do("add-vhost", name="there")
     document = {

@@ -110,7 +110,6 @@ def test_an_unknown_path_is_404(broker: Broker, to: str) -> None:
     ],
 )
 def test_another_method_is_405(broker: Broker, method: Any, to: str, methods: str) -> None:
-    """The text says which there are for this path."""
     status, text = broker.request(method, to)
     assert status == "405"
     assert text == f"method '{method or ''}' not allowed for '{to}': use {methods}"
@@ -139,7 +138,7 @@ def test_a_bad_uri_is_400(broker: Broker, to: str, part: str) -> None:
 
 
 def test_a_plus_sign_is_a_space_in_a_query_only() -> None:
-    """Queries are read as forms write them, as RabbitMQ does; paths by RFC 3986."""
+    """RabbitMQ also reads queries as forms write them; paths follow RFC 3986."""
     assert percent_decoded("a+b%2B%20c") == "a+b+ c"
     assert parse_uri("/bindings?key=a+b%2Bc").query == {"key": "a b+c"}
 
@@ -148,7 +147,7 @@ def test_a_plus_sign_is_a_space_in_a_query_only() -> None:
 
 
 def test_a_token_is_handed_on(broker: Broker) -> None:
-    """What becomes of it is the connection's matter; the response of a good one is 204."""
+    """The connection decides about it; the response to a valid one is 204."""
     offered: list[tuple[bytes, RequestRef]] = []
     caller = broker.caller(offer_token=lambda *each: offered.append(each))
     steps = handle_request(caller, request_message("PUT", "/auth/tokens", b"token"))
@@ -189,7 +188,7 @@ def test_values_become_plain(given: object, plain: object) -> None:
 
 
 def test_arguments_too_deep_for_a_response_are_500(broker: Broker) -> None:
-    """A request may nest them as deep as AMQP 1.0 allows; what lists them encloses them in more."""
+    """A request may nest them as deep as AMQP 1.0 allows; a listing adds levels."""
     value: Any = 1
     for _ in range(61):
         value = [value]
@@ -202,7 +201,7 @@ def test_arguments_too_deep_for_a_response_are_500(broker: Broker) -> None:
 
 
 def test_every_refusal_has_a_status() -> None:
-    """The nearest class counts, also one that is not in the table."""
+    """The nearest class in the table counts, also for a subclass that is not in it."""
     for cls, status in STATUSES.items():
         assert status_of(cls("it", "text")) == status
 

@@ -86,7 +86,6 @@ SECURED = ListenerSeen("amqp", "0.0.0.0:5671", True, False)
 
 
 def seen(**changes: Any) -> Inspection:
-    """A node with everything in order; `rules` is a table of changes."""
     rules = replace(RULES, **changes.pop("rules", {}))
     whole = Inspection(
         node=node(),
@@ -116,7 +115,6 @@ THREE = ClusterSeen(
 
 
 def facts(cluster: ClusterSeen | None = None, **changes: Any) -> Facts:
-    """A node with everything in order, alone unless a cluster is given."""
     rest = {name: changes.pop(name) for name in ("alarms", "durable_queues", "streams") if name in changes}
     whole = Facts(seen(**changes), cluster or ClusterSeen("a", ("a",)), {}, 2, 0, cluster is not None)
     return replace(whole, **rest)
@@ -134,7 +132,6 @@ def found(check: str, of: Facts) -> tuple[State, str, str]:
     ids=["alone", "three nodes", "no certificates"],
 )
 def test_a_broker_in_order_passes_every_check_that_applies(whole: Facts, without: str) -> None:
-    """Nothing is to be done then, and each check has its row."""
     rows = findings(whole)
     assert [row.check for row in rows] == [name for name in CHECKS if not name.startswith(without)]
     assert [(row.check, row.state, row.to_do) for row in rows if row.state is not State.OK or row.to_do] == []
@@ -226,7 +223,6 @@ CASES: list[tuple[str, str, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("check", "state", "evidence", "changes"), CASES)
 def test_a_check_says_what_is_so(check: str, state: str, evidence: str, changes: dict[str, Any]) -> None:
-    """Its state, what shows it, and what to do unless all is well."""
     said_state, said, to_do = found(check, facts(**changes))
     assert (said_state, bool(to_do)) == (state, state != "ok"), said
     assert re.search(evidence, said), said
@@ -263,7 +259,6 @@ CLUSTERS: list[tuple[str, str, str, ClusterSeen]] = [
 def test_a_check_of_the_cluster_says_what_is_so(
     check: str, state: str, evidence: str, cluster: ClusterSeen
 ) -> None:
-    """What other nodes have not said is unknown."""
     said_state, said, to_do = found(check, facts(cluster))
     assert (said_state, bool(to_do)) == (state, True), said
     assert re.search(evidence, said), said
@@ -291,7 +286,7 @@ no line of it
     ],
 )
 def test_a_folder_is_on_the_last_mount_that_is_nearest(path: str, mount: tuple[str, str]) -> None:
-    """proc_pid_mountinfo(5): blanks are written in octal, and a later mount covers an earlier one."""
+    """proc_pid_mountinfo(5): blanks are in octal, and a later mount covers an earlier one."""
     assert mount_of(path, MOUNTS) == mount
 
 
@@ -312,7 +307,6 @@ class Node:
 
 
 def world(count: int = 3, **changes: Any) -> Cluster:
-    """A cluster whose first node finds itself in order but for what is changed."""
     made = Cluster(count, 1 if count else 0)
     made.node = Node(made.cluster, seen(**changes))
     return made
@@ -323,7 +317,6 @@ def rows(world: Cluster, **given: Any) -> dict[str, tuple[str, str]]:
 
 
 def answers(world: Cluster, **at_ms: int) -> None:
-    """The times that other nodes say it is; they are on other machines."""
     world.cluster.there = {
         ("abc".index(name) + 1, "doctor"): {"at_ms": at, "boot_id": f"boot-{name}"}
         for name, at in at_ms.items()
@@ -331,7 +324,7 @@ def answers(world: Cluster, **at_ms: int) -> None:
 
 
 def test_other_nodes_are_asked_what_they_say_of_themselves() -> None:
-    """Their times are compared with ours before and after: what the way may have taken is no difference."""
+    """Their times are compared with ours before and after: the time in transit is not a difference."""
     made = world()
     answers(made, b=NOW_MS + 10, c=NOW_MS + 20)
     found = rows(made)
@@ -345,7 +338,7 @@ def test_other_nodes_are_asked_what_they_say_of_themselves() -> None:
 
 
 def test_a_node_by_itself_asks_no_other() -> None:
-    """So do nodes that are asked: else they would ask each other for ever."""
+    """Nodes that get its request do the same, or requests would never end."""
     made = world()
     answers(made, b=NOW_MS, c=NOW_MS)
     found = rows(made, by_itself=True)
@@ -353,7 +346,7 @@ def test_a_node_by_itself_asks_no_other() -> None:
 
 
 def test_the_catalog_says_what_is_durable_and_critical() -> None:
-    """Exclusive queues go with their connection, durable or not."""
+    """Exclusive queues end with their connection, durable or not."""
     made = world(node=node(data_dir=None))
     declare(made.catalog, "/", "gone", durable=False)
     made.cluster.declare("q", 1, 2, 3)

@@ -43,7 +43,6 @@ class World(Broker):
 
 @pytest.fixture
 def world() -> World:
-    """Three nodes; the operations run at node a."""
     return World()
 
 
@@ -160,7 +159,7 @@ def test_all_queues_are_shrunk_by_force_to_the_members_that_are_here() -> None:
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "status")
 def test_each_member_has_a_row_in_the_status(world: World) -> None:
-    """I1; the error stands in Raft State of a node that does not answer."""
+    """I1: a node that does not answer has the error in Raft State."""
     world.cluster.declare("q", 2, 1, 3)
     world.cluster.down = {3}
     rows = world.run("quorum-status", name="q")
@@ -239,7 +238,7 @@ def test_shrink_removes_what_is_on_a_node_but_the_last(world: World) -> None:
 
 
 def test_shrink_tries_again_where_another_change_was_under_way(world: World) -> None:
-    """G1: once, after half a second."""
+    """G1: it retries once, after 0.5 s."""
     queue = world.cluster.declare("q", 1, 2, 3)
     world.cluster.refusals = [change_not_permitted(queue)]
     assert world.run("shrink", node="c")[0]["result"] == "ok"
@@ -263,7 +262,7 @@ def test_rebalance_moves_leaders_until_none_has_more_than_its_share(world: World
 
 
 def test_the_node_that_leads_the_metadata_rebalances() -> None:
-    """So that two that are asked at different nodes know of each other."""
+    """So two requests at different nodes meet at one node."""
     world = World(number=2)
     world.cluster.there[1, "rebalance"] = ["rows"]
     given = {"kind": "all", "vhost_pattern": "v", "queue_pattern": "q"}
@@ -275,7 +274,7 @@ def test_the_node_that_leads_the_metadata_rebalances() -> None:
 
 
 def test_queues_of_all_nodes_are_listed_with_counts_of_their_leaders(world: World) -> None:
-    """I2, I3: of one that does not answer with what the catalog knows."""
+    """I2, I3: a queue whose leader does not answer has the catalog's facts."""
     world.cluster.declare("here", 1, 2)
     world.cluster.declare("there", 2, 3)
     world.cluster.declare("lost", 3, 2)
@@ -299,7 +298,7 @@ def test_queues_of_all_nodes_are_listed_with_counts_of_their_leaders(world: Worl
 
 
 def test_a_queue_says_who_leads_it_and_where_it_is(world: World) -> None:
-    """Q8: names, of nodes that are down too; without a leader the last one, or the first member."""
+    """Q8: names include nodes that are down; without a leader it is the last one, or the first member."""
     world.cluster.declare("q", 2, 3)
     world.cluster.down = {3}
     found = world.run("get-queue", name="q")
@@ -337,7 +336,7 @@ def test_queues_are_listed_by_where_they_are(flag: dict[str, bool], wanted: list
 
 
 def test_alone_a_queue_has_one_member_which_leads() -> None:
-    """No cluster: what is there already is there, and nothing else can be."""
+    """Without a cluster the existing member can be added again, and no other."""
     world = World(0)
     world.catalog.node_directory = None
     world.cluster.number = 0
@@ -357,7 +356,6 @@ def test_alone_a_queue_has_one_member_which_leads() -> None:
 
 
 def test_the_status_has_members_and_those_that_run(world: World) -> None:
-    """L1, L2: with RabbitMQ's keys."""
     world.cluster.down = {3}
     world.cluster.on = {2: ["memory"]}
     world.catalog.propose(SetDraining("b", True))
@@ -441,7 +439,7 @@ def test_the_cluster_is_called_otherwise(world: World) -> None:
 
 
 def test_a_node_is_forgotten_with_what_was_there_only(world: World) -> None:
-    """J6, J7: its members of quorum queues are removed before."""
+    """J6, J7: its members of quorum queues are removed first."""
     world.cluster.declare("q", 1, 2, 3)
     world.cluster.declare_at("there", 3)
     world.cluster.declare_at("here", 1)
@@ -454,7 +452,7 @@ def test_a_node_is_forgotten_with_what_was_there_only(world: World) -> None:
 
 
 def test_a_node_that_runs_is_not_forgotten(world: World) -> None:
-    """J6; nor the one that is asked."""
+    """J6: the local node is kept as well."""
     for node in ("a", "b"):
         with pytest.raises(PreconditionFailed, match="stop it first"):
             world.run("forget-cluster-node", node=node)
@@ -463,7 +461,7 @@ def test_a_node_that_runs_is_not_forgotten(world: World) -> None:
 
 
 def test_a_node_that_is_alone_joins_the_cluster_of_another() -> None:
-    """J1: it is let in first, and begins anew as what it was let in as."""
+    """J1: it is let in first, and then starts anew with the number that it got."""
     world = World(1)
     assert world.run("join-cluster", node="x=::1:5") == {"node": "x", "joined": True}
     assert world.cluster.done == [("let_in_by", "x=::1:5"), ("begin_anew", 4)]
@@ -484,7 +482,7 @@ def test_a_node_that_cannot_join_stays_as_it_was(world: World) -> None:
 
 
 def test_a_node_leaves_with_its_members_and_is_blank() -> None:
-    """J5: another node sees to it, that of the leader of the metadata if it is another."""
+    """J5: another node carries it out, and it is the metadata's leader unless that is the node itself."""
     world = World(number=2)
     world.cluster.declare("q", 1, 2, 3)
     world.cluster.declare("only", 2)
@@ -496,7 +494,7 @@ def test_a_node_leaves_with_its_members_and_is_blank() -> None:
 
 
 def test_a_node_cannot_leave_in_minority_unless_by_force(world: World) -> None:
-    """J5: an error, and it is a member still. The last node needs no other."""
+    """J5: the operation fails and the node stays a member. The last node needs no other."""
     world.cluster.declare("q", 1, 2, 3)
     world.cluster.down = {2, 3}
     with pytest.raises(Unavailable, match="node 'a' is a member still"):
@@ -518,7 +516,7 @@ def test_a_node_that_can_be_spared_is_not_critical(world: World) -> None:
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "node_removal_is_quorum_critical")
 def test_a_node_whose_loss_ends_a_majority_is_critical(world: World) -> None:
-    """L5: each group has a line; the metadata is one."""
+    """L5: each group has a line, and so has the metadata."""
     world.cluster.declare("here", 1, 2, 3)
     world.cluster.declare("elsewhere", 2, 3)
     world.cluster.down = {3}
@@ -537,7 +535,7 @@ def test_a_node_whose_loss_ends_a_majority_is_critical(world: World) -> None:
 
 
 def test_a_member_here_that_is_still_to_vote_counts(world: World) -> None:
-    """L5: as if it were online; elsewhere it does not."""
+    """L5: it counts as if online; a member elsewhere does not."""
     world.cluster.declare("q", 2, 3, 1)
     world.cluster.learners["q"] = (1,)
     assert world.run("check-if-node-is-quorum-critical")["result"] == "ok"
@@ -596,7 +594,7 @@ def test_queues_without_leader_are_found_by_pattern(world: World) -> None:
 
 
 def test_members_of_a_queue_elsewhere_are_asked_whether_it_has_a_leader(world: World) -> None:
-    """L6: one that had a leader when this node heard of it last may have none any more."""
+    """L6: a queue that had a leader at this node's last news may have lost it since."""
     world.cluster.declare("elsewhere", 2, 3)
     operation = "check-for-quorum-queues-without-an-elected-leader"
     assert world.run(operation, pattern=".*")["result"] == "ok"
@@ -616,7 +614,6 @@ def test_members_here_that_are_still_to_catch_up_are_found(world: World) -> None
 
 
 def test_a_node_is_drained_and_revived(world: World) -> None:
-    """V1, V3: the cluster knows it."""
     assert world.run("drain") == {"draining": True}
     assert world.catalog.nodes["a"].draining
     assert world.run("revive") == {"draining": False}
@@ -634,7 +631,6 @@ def test_alarms_are_listed_by_node(world: World) -> None:
 
 @pytest.fixture
 def streams(world: World) -> World:
-    """A stream at each of the nodes a and b, and a quorum queue."""
     for name, node in (("here", 1), ("there", 2)):
         world.cluster._placed = Placed(node)
         declare(world.catalog, "/", name, arguments={"x-queue-type": "stream", "x-initial-cluster-size": 3})
@@ -645,7 +641,7 @@ def streams(world: World) -> World:
 def test_a_stream_has_one_replica_whatever_size_was_asked_for(
     streams: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With RabbitMQ's columns; one elsewhere is asked of its node."""
+    """The listing has RabbitMQ's columns; a stream elsewhere is asked of its node."""
     figures = QueueStats(consumers=2, first_offset=3, next_offset=10, segments=4)
     monkeypatch.setattr(streams.vhost.lookup("here").handle, "figures", lambda: figures)
     row = {
@@ -665,7 +661,6 @@ def test_only_a_stream_has_a_status_of_one(streams: World) -> None:
 
 
 def test_a_stream_whose_node_is_down_cannot_be_asked(streams: World) -> None:
-    """As a classic queue there: it is said which node."""
     streams.vhost.lookup("there").handle.down = "b"
     with pytest.raises(NotFound, match="home node 'b' of durable queue 'there' .* is down or inaccessible"):
         streams.run("stream-status", name="there")

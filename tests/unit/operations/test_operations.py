@@ -43,7 +43,6 @@ def broker() -> Broker:
 
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda operation: operation.name)
 def test_people_are_told_what_an_operation_does(operation: Operation) -> None:
-    """In a sentence; of each argument, too."""
     assert operation.help.endswith(".")
     assert operation.permission
     assert all(argument.help for argument in operation.arguments)
@@ -53,13 +52,12 @@ def test_people_are_told_what_an_operation_does(operation: Operation) -> None:
     ("operation", "limits"), [("set-vhost-limits", VhostLimits), ("set-user-limits", UserLimits)]
 )
 def test_each_limit_has_a_description(operation: str, limits: Any) -> None:
-    """Limits without one would have no option."""
     keys = next(each.check.keys for each in OPERATIONS[operation].arguments if each.name == "limits")
     assert list(keys) == [field.name.replace("_", "-") for field in fields(limits)]
 
 
 def test_a_queue_in_use_is_deleted_only_without_condition(broker: Broker) -> None:
-    """if_unused counts consumers, if_empty counts messages; refused, it is as it was."""
+    """if_unused counts consumers, if_empty counts messages; a refusal leaves the queue as it was."""
     broker.do("declare-queue", name="q")
     broker.consume("q")
     with pytest.raises(InUse, match="queue 'q' in vhost '/' in use"):
@@ -85,7 +83,7 @@ def test_an_exchange_in_use_is_deleted_only_without_condition(broker: Broker) ->
 
 
 def test_a_queue_that_goes_between_question_and_answer_counts_as_deleted(broker: Broker) -> None:
-    """Two delete the same queue on a condition: both succeed, one tells the messages, a newer one stays."""
+    """Of two conditional deletions both succeed, one returns the count, and a newer queue stays."""
     broker.do("declare-queue", name="q")
     broker.fill("q", 3)
     delete = OPERATIONS["delete-queue"]
@@ -98,7 +96,7 @@ def test_a_queue_that_goes_between_question_and_answer_counts_as_deleted(broker:
 
 
 def test_some_queues_are_listed_by_name_and_without_counts(broker: Broker) -> None:
-    """Names that are not there are left out; what nobody is asked for is null."""
+    """Names that do not exist are left out; a count that is not asked for is null."""
     for name in ("a", "b", "c"):
         broker.do("declare-queue", name=name)
     assert [row["name"] for row in broker.do("list-queues", names=["c", "none", "a"])] == ["a", "c"]
@@ -148,7 +146,6 @@ def test_an_operation_names_its_object(
 
 @pytest.mark.parametrize("operation", ["add-user", "change-password"])
 def test_passwords_are_in_no_report(broker: Broker, owner: Caller, reports: Reports, operation: str) -> None:
-    """Neither when it is done, nor when it is refused."""
     user = "ann" if operation == "add-user" else "guest"
     broker.do(operation, caller=owner, user=user, password="s3cret")
     assert reports.got == [(operation, f"user user='{user}'", None)]
@@ -161,7 +158,6 @@ def test_passwords_are_in_no_report(broker: Broker, owner: Caller, reports: Repo
 def test_an_operation_that_asks_a_queue_is_reported_when_it_has_answered(
     broker: Broker, owner: Caller, reports: Reports
 ) -> None:
-    """A refusal by the queue is one of the operation."""
     broker.do("declare-queue", name="q")
     broker.fill("q", 1)
     with pytest.raises(RefusedError) as caught:
@@ -172,7 +168,7 @@ def test_an_operation_that_asks_a_queue_is_reported_when_it_has_answered(
 
 
 def test_a_missing_permission_is_not_reported_twice(broker: Broker, reports: Reports) -> None:
-    """It ends the session of the client, and that is told."""
+    """It ends the client's session, and that end is reported."""
     caller = broker.caller(broker.user("ann"), report=reports)
     with pytest.raises(PermissionDenied):
         broker.do("declare-queue", caller=caller, name="q")
@@ -183,7 +179,7 @@ ERROR = LastError("2026-11-22T08:38:47Z", "link refused", {"text": "no queue 'q'
 
 
 def test_what_a_queue_does_not_have_is_null_and_its_figures_are_its_own() -> None:
-    """Every queue has the same fields, so that who reads them need not ask for the kind."""
+    """Every queue has the same fields, so a reader of them need not check the kind."""
     figures = QueueStats(messages_ready=3, full=True, limits=LengthLimits(3, None, "drop-head"))
     shown = document(QueueView("q", "/", "classic", True, figures, {}, {"published": 3}, ERROR))
     assert shown == {
@@ -217,7 +213,7 @@ def test_what_a_queue_does_not_have_is_null_and_its_figures_are_its_own() -> Non
 
 
 def test_what_is_in_a_connection_is_a_list() -> None:
-    """Of both protocols: the one that it does not speak has an empty one."""
+    """This holds for both protocols: the list of the protocol that is not spoken is empty."""
     session = SessionView(5, 1, 1, 0, 0, 0, 0, 0, None, {}, ())
     facts = ("AMQP 1.0", "peer", "ann", "/", None, {}, "opened", 1, 512, None, 0, 0, 0, None)
     shown = document(ConnectionView(1, *facts, {}, (session,)))
@@ -227,7 +223,7 @@ def test_what_is_in_a_connection_is_a_list() -> None:
 
 
 def test_a_connection_is_read_again_as_another_node_tells_it() -> None:
-    """Whole: with what stands inline, what went wrong, and what JSON cannot carry as a text."""
+    """It is read back whole: inline values, errors, and values that JSON can only carry as text."""
     wait = WaitView("queue-empty", "no message", 1.5)
     link = LinkView(
         *("l", 0, "receiver", "/queues/q", "q", 10, 3, 1, None, True, 5, 4, 0, {"a": [1]}, ERROR, {"got": 2}),
@@ -299,7 +295,7 @@ def told(summary: SummaryView, *lines: WaitingView) -> dict[str, Any]:
 
 
 def test_what_waits_at_all_nodes_is_one_list_the_longest_first() -> None:
-    """Idle ones last; counts are sums; nodes that do not answer are named."""
+    """Idle entries come last; counts are sums; nodes that do not answer are named."""
     world = World()
     own = {"connections": 2, "waiting": 1, "reasons": {"no-credit-used-up": 1, "queue-empty": 1}}
     world.node.summary = replace(NOTHING, **own, idle_reasons=("queue-empty",), queues=7, queues_full=1)

@@ -32,7 +32,6 @@ def declared(broker: Broker, name: str = "q", **body: Any) -> Any:
 
 @pytest.mark.rabbitmq("management_SUITE", "queue_defaults")
 def test_a_new_queue_is_answered_201_with_its_defaults(broker: Broker) -> None:
-    """Durable, not exclusive, not auto-delete, classic; numbers have their types."""
     shown = declared(broker)
     assert shown == {
         "name": "q",
@@ -53,7 +52,6 @@ def test_a_new_queue_is_answered_201_with_its_defaults(broker: Broker) -> None:
 
 
 def test_a_stream_says_which_it_is(broker: Broker) -> None:
-    """Another one has another id; no other kind of queue has any."""
     stream = {"arguments": {"x-queue-type": "stream"}}
     ids = [declared(broker, "s", **stream)["declaration_id"]]
     assert broker.request("PUT", "/queues/s", stream)[1]["declaration_id"] == ids[0]
@@ -94,7 +92,6 @@ def test_the_default_type_is_the_virtual_hosts(broker: Broker) -> None:
 
 
 def test_get_of_a_queue_that_goes_meanwhile_is_404(broker: Broker) -> None:
-    """The queue was found, and is deleted before the question reaches it."""
     declared(broker)
     box = broker.host.queues["q"]
     broker.request("DELETE", "/queues/q")
@@ -129,7 +126,7 @@ def test_deleting_tells_how_many_messages_went(broker: Broker) -> None:
 
 @pytest.mark.rabbitmq("management_SUITE", "exclusive_queue")
 def test_another_connections_exclusive_queue_is_locked(broker: Broker) -> None:
-    """400 for declare, delete, purge and bind; GET is allowed."""
+    """Declare, delete, purge and bind are answered with 400; GET is allowed."""
     declared(broker, exclusive=True)
     other = object()
     binding = {"source": "amq.direct", "destination_queue": "q"}
@@ -160,7 +157,7 @@ REPLIES = "amq.rabbitmq.reply-to.abc"
 def test_a_queue_of_direct_replies_is_its_clients_alone(
     broker: Broker, method: str, to: str, body: object
 ) -> None:
-    """403, as over AMQP 0-9-1: it is not bound or deleted, not even by whoever has it."""
+    """It is 403, as over AMQP 0-9-1: even its own client cannot bind or delete it."""
     with_replies(broker)
     status, text = broker.request(method, to, body)
     assert (status, text) == ("403", f"operation not permitted on the direct reply-to queue '{REPLIES}'")
@@ -169,7 +166,7 @@ def test_a_queue_of_direct_replies_is_its_clients_alone(
 
 @pytest.mark.parametrize("body", [{"exclusive": True, "auto_delete": True}, {}])
 def test_a_queue_of_direct_replies_cannot_be_declared(broker: Broker, body: object) -> None:
-    """Its name is reserved, and it is nobody's to find equivalent."""
+    """Its name is reserved, and no declaration is equivalent to it."""
     with_replies(broker)
     status, text = broker.request("PUT", f"/queues/{REPLIES}", body)
     assert (status, text) == ("403", f"queue '{REPLIES}' in vhost '/' starts with reserved prefix 'amq.'")
@@ -325,7 +322,7 @@ QUORUM = {"x-queue-type": "quorum"}
 def test_a_request_that_is_refused_changes_nothing(
     broker_binding: Broker, request_: str, body: Any, status: int, text: str
 ) -> None:
-    """Texts of declarations are those of AMQP 0-9-1; an exclusive queue is asked for as by a lock."""
+    """Error texts are those of AMQP 0-9-1; an exclusive queue is checked as by a lock."""
     vhost = broker_binding.vhost
     before = list(vhost), vhost.topology.version
     method, to = request_.split(" ")
@@ -336,7 +333,7 @@ def test_a_request_that_is_refused_changes_nothing(
 
 
 def test_binding_is_204_and_can_be_read(broker_binding: Broker) -> None:
-    """The map says where to delete it."""
+    """The response has the path to delete it."""
     assert broker_binding.request("POST", "/bindings", body(key="k")) == ("204", None)
     assert broker_binding.request("GET", "/bindings?src=x&dstq=q&key=k") == (
         "200",
@@ -355,7 +352,6 @@ def test_binding_is_204_and_can_be_read(broker_binding: Broker) -> None:
 @pytest.mark.rabbitmq("bindings_SUITE", "list_with_multiple_arguments")
 @pytest.mark.rabbitmq("management_SUITE", "queue_binding_args")
 def test_bindings_differ_by_their_arguments(broker_binding: Broker) -> None:
-    """Each is listed with its own location, and deleted by it."""
     for number in (1, 2):
         arguments = {"x-match": "all", "number": number, "text": "ü", "flag": True, "list": [1, "a"]}
         assert broker_binding.request("POST", "/bindings", body("h", arguments=arguments)) == ("204", None)

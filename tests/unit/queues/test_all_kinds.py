@@ -35,7 +35,6 @@ REJECT = Overflow.REJECT_PUBLISH
 
 @pytest.mark.parametrize("overflow", [REJECT, Overflow.REJECT_PUBLISH_DLX])
 def test_a_classic_queue_counts_what_it_refuses(overflow: Overflow) -> None:
-    """It is neither taken nor dropped, even if it is dead-lettered."""
     bench = Bench("classic", max_length=1, overflow=overflow, dead_letter_exchange="dlx")
     bench.publish("a", "b", "c")
     bench.publish("d")
@@ -44,7 +43,7 @@ def test_a_classic_queue_counts_what_it_refuses(overflow: Overflow) -> None:
 
 
 def test_a_classic_queue_is_full_at_its_limit() -> None:
-    """One below it is not, and what consumers hold does not count."""
+    """One message less is not full; messages that consumers hold do not count."""
     bench = Bench("classic", max_length=2, overflow=REJECT)
     bench.publish("a")
     assert bench.queue.figures().limits == LengthLimits(2, None, "reject-publish")
@@ -59,7 +58,7 @@ def test_a_classic_queue_is_full_at_its_limit() -> None:
 
 
 def test_a_quorum_queue_counts_what_it_refuses_and_is_full_until_there_is_room_again() -> None:
-    """It takes publishes again when it is down to 80 %, not before."""
+    """The queue accepts publishes again at 80 % of its limit, not before."""
     bench = Bench(max_length=5, overflow=REJECT)
     bench.publish("a", "b", "c", "d")
     assert not bench.queue.figures().full
@@ -74,7 +73,6 @@ def test_a_quorum_queue_counts_what_it_refuses_and_is_full_until_there_is_room_a
 
 
 def test_a_quorum_queue_counts_what_dies() -> None:
-    """By time, by a consumer, and by too many attempts."""
     bench = Bench(delivery_limit=1)
     bench.publish("a", ttl_ms=10)
     bench.wait(20)
@@ -88,7 +86,6 @@ def test_a_quorum_queue_counts_what_dies() -> None:
 
 
 def test_replaying_the_log_counts_nothing() -> None:
-    """It happened before the broker was started."""
     bench = Bench(max_length=1)
     bench.queue.follow()
     bench.publish("a", "b")
@@ -125,7 +122,7 @@ class Looked(dict[commands.ConsumerRef, ConsumerStatus]):
 
 
 def test_all_consumers_are_looked_at_once_however_many_ask() -> None:
-    """A status of 6 000 consumers of one queue held everybody up for seconds when each looked at all."""
+    """A status of 6 000 consumers of one queue took seconds when each consumer looked at all others."""
     reply_to = new_reply_to("1.1")
     parts = Looked(
         ConsumerStatus(reply_to.consumer(), 1, priority=number % 3, held=number) for number in range(9)
@@ -204,7 +201,7 @@ FEW, MANY = 50, 2_000
 
 
 def stepping(queue: Any) -> Callable[[commands.Command], None]:
-    """What gives a queue a command, with the end of a wake."""
+    """Return a function that gives the queue a command and ends the wake."""
 
     def apply(command: commands.Command) -> None:
         queue.apply(command, NOW_MS)
@@ -219,7 +216,7 @@ def stepping(queue: Any) -> Callable[[commands.Command], None]:
 def test_a_queue_takes_one_more_and_lets_one_go_in_steps_of_which_there_is_an_end(
     kind: str, leaves_by: str
 ) -> None:
-    """Subscribing with credit, and leaving, of the first one (the active one) and of one in the middle."""
+    """The first consumer (the active one) and one in the middle subscribe with credit and leave."""
     apply = stepping(MAKERS[kind]())
     refs: list[commands.ConsumerRef] = []
 
@@ -245,7 +242,7 @@ def test_a_queue_takes_one_more_and_lets_one_go_in_steps_of_which_there_is_an_en
 
 
 def test_a_channel_takes_one_more_and_lets_one_go_in_steps_of_which_there_is_an_end() -> None:
-    """basic.consume and basic.cancel of AMQP 0-9-1, with the queue's answers, on one channel."""
+    """The steps are basic.consume and basic.cancel of AMQP 0-9-1, with the queue's answers."""
     channel = Harness(strict=False).channel()
     channel.call(methods.QueueDeclare("q", durable=True))
     tags = 0
@@ -291,7 +288,7 @@ class Wire:
         return list(self.bench.do(commands.Credit(ref, self.had, credit, False, self.had, room)))
 
     def got(self, effects: list[Any]) -> tuple[int, bool]:
-        """Deliveries, and whether the last one said that the room is used up."""
+        """Return the deliveries, and whether the last one reported that the room is used up."""
         delivers = only(effects, commands.Deliver)
         count = sum(len(each.keys) for each in delivers)
         self.had += count
@@ -314,7 +311,7 @@ def wire(request: pytest.FixtureRequest) -> Wire:
 
 
 def test_a_batch_ends_with_the_message_that_uses_up_the_room(wire: Wire) -> None:
-    """Ten of 300 kB, and room for a million bytes: four, and no more until it asks again."""
+    """With ten messages of 300 kB and room for 1 MB, four are sent, and no more until the next request."""
     ref = wire.consumer()
     for _ in range(10):
         wire.publish(300_000)
@@ -328,7 +325,7 @@ def test_a_batch_ends_with_the_message_that_uses_up_the_room(wire: Wire) -> None
 
 
 def test_a_message_larger_than_the_room_is_handed_out(wire: Wire) -> None:
-    """One a time, whatever the room is; also after smaller ones."""
+    """Such messages are sent one at a time for any room, also after smaller ones."""
     ref = wire.consumer()
     for size in (5_000_000, 5_000_000, 10, 5_000_000):
         wire.publish(size)
@@ -353,7 +350,7 @@ def test_another_consumer_gets_what_one_has_no_room_for(kind: str) -> None:
 
 @BOTH
 def test_messages_that_came_back_use_up_room_like_others(kind: str) -> None:
-    """In their order, and a batch goes on from them to those that nobody had."""
+    """They keep their order, and a batch continues from them to messages never delivered before."""
     wire = Wire(kind)
     ref = wire.consumer()
     wire.publish(*[600] * 6)
@@ -366,7 +363,6 @@ def test_messages_that_came_back_use_up_room_like_others(kind: str) -> None:
 
 
 def test_priorities_and_expiring_messages_keep_to_the_room() -> None:
-    """The ways through a classic queue that look at each message."""
     wire = Wire("classic", max_priority=2, message_ttl_ms=60_000)
     ref = wire.consumer()
     wire.publish(*[600] * 6)

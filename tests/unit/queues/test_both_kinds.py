@@ -18,7 +18,7 @@ def bench(kind: str) -> Bench:
 
 
 def deleted_after(bench: Bench, ms: int) -> bool:
-    """Whether the queue is deleted when so much time has passed, and not a millisecond before."""
+    """Return whether the queue is deleted after this time, and not a millisecond before."""
     bench.wait(ms - 1)
     before = bench.queue.deleted
     bench.wait(1)
@@ -75,7 +75,7 @@ def test_only_the_first_gets_messages(kind: str) -> None:
 
 
 def test_listings_have_the_tag_of_the_active_one(kind: str) -> None:
-    """I2: of the one that quiesces, too; without a single active consumer there is none."""
+    """I2: a consumer that quiesces keeps the tag; without a single active consumer there is none."""
     bench = Bench(kind, single_active_consumer=True)
     assert bench.queue.figures().single_active_consumer_tag is None
     first, _ = (
@@ -157,7 +157,6 @@ def test_a_message_expires_at_the_head_only(kind: str) -> None:
     "enq_expire_enq_deq_test",
 )
 def test_an_expired_message_is_never_delivered(kind: str) -> None:
-    """The clock may have gone on without the queue being woken."""
     bench = Bench(kind, **DLX)
     for body, ttl_ms in (("a", 10), ("b", None), ("c", 10), ("d", None)):
         bench.publish(body, ttl_ms=ttl_ms)
@@ -228,7 +227,6 @@ def test_a_consumer_is_use(kind: str) -> None:
 
 
 def test_each_fetch_of_one_channel_is_use(kind: str) -> None:
-    """The queue knows them as one consumer, which is not counted."""
     bench = Bench(kind, expires_ms=1000)
     bench.publish("a")
     fetcher = bench.consumer(counted=False)
@@ -296,7 +294,7 @@ def test_a_lower_limit_acts_at_once_on_what_is_there(bench: Bench) -> None:
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "queue_length_limit_reject_publish")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "reject_publish_applied_after_limit_test")
 def test_a_queue_that_rejects_takes_exactly_what_it_may_hold(kind: str) -> None:
-    """queue_length_limit_reject_publish; RabbitMQ's quorum queues take at least one message more."""
+    """This is queue_length_limit_reject_publish; RabbitMQ's quorum queues take at least one message more."""
     bench = Bench(kind, max_length=2, overflow=Overflow.REJECT_PUBLISH, **DLX)
     told = bench.publish("a", "b", "c", "d")
     assert (confirmed(told), rejected(told)) == ([0, 1], [2, 3])
@@ -373,7 +371,7 @@ def test_of_what_is_due_the_earlier_time_is_first_and_then_the_earlier_publish(b
 
 
 def test_a_message_that_expires_before_its_time_is_given_up_then(kind: str) -> None:
-    """Its own time to live, or the queue's, counts from the arrival."""
+    """The message's own time to live, or the queue's, counts from its arrival."""
     bench = Bench(kind, message_ttl_ms=1_000, **DLX)
     bench.publish_all(
         [
@@ -446,7 +444,7 @@ def test_a_queue_counts_what_it_takes_and_drops(kind: str) -> None:
 
 
 def test_a_queue_counts_what_expires_and_what_consumers_discard(bench: Bench) -> None:
-    """With or without a dead-letter exchange. What they return, or accept, is another thing."""
+    """This holds with and without a dead-letter exchange. Returns and accepts are counted separately."""
     bench.publish("a", "b", ttl_ms=10)
     bench.wait(20)
     bench.publish("c", ttl_ms=1)

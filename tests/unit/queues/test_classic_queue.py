@@ -22,13 +22,11 @@ def classic(**settings: object) -> Bench:
 
 
 def some(*given: str) -> list[Message]:
-    """Messages; the number behind a colon is the priority."""
     parts = [each.partition(":") for each in given]
     return [message(body, priority=int(priority) if priority else None) for body, _, priority in parts]
 
 
 def requeue(bench: Bench, consumer: commands.ConsumerRef, *bodies: str) -> list[object]:
-    """Return some of what a consumer holds."""
     held = dict(zip(bench.got(consumer), bench.held(consumer), strict=True))
     return bench.settle(consumer, REQUEUE, [held[each] for each in bodies])
 
@@ -64,7 +62,7 @@ def test_a_returned_message_keeps_priority_and_place() -> None:
 
 
 def test_a_message_without_priority_has_the_queues_default() -> None:
-    """Above those that give a smaller one; also on the short ways: what is plain, and what is passed on."""
+    """It goes before smaller ones; the short paths for plain and passed-on messages obey this too."""
     bench = classic(max_priority=9, default_priority=4)
     bench.publish_all(some("a", "low:0", "high:5", "b:4", "c"))
     bench.publish("d")
@@ -108,7 +106,7 @@ def test_what_is_due_goes_to_the_end_of_its_level() -> None:
     "amqp_client_SUITE", "single_active_consumer_classic_queue", "single_active_consumer_quorum_queue"
 )
 def test_when_the_active_one_goes_the_next_gets_everything_in_order() -> None:
-    """Seed 003: detaching leads to the next consumer, which gets messages in their original order."""
+    """Seed 003: when the active consumer detaches, the next one gets messages in their original order."""
     bench = classic(single_active_consumer=True)
     first, second, third = bench.consumer(2), bench.consumer(9), bench.consumer(9)
     bench.publish("a", "b", "c")
@@ -150,7 +148,7 @@ def test_an_exclusive_consumer_is_alone() -> None:
 
 
 def test_a_dead_letter_still_says_its_time_to_live() -> None:
-    """Whoever dead-letters it puts that into its record and takes it off."""
+    """The dead-lettering code copies it to the death record and removes it."""
     bench = classic(**DLX)
     bench.publish("a", ttl_ms=0)
     (letters,) = bench.dead_letters()
@@ -220,7 +218,7 @@ def test_a_requeue_into_a_full_queue_drops_the_head() -> None:
 
 
 def test_a_full_queue_takes_a_message_as_soon_as_there_is_room_for_one() -> None:
-    """Length 0 refuses all, as in RabbitMQ: what is ready before counts, even if a consumer would take it."""
+    """Length 0 refuses all, as in RabbitMQ: ready messages count before a consumer can take the new one."""
     bench = classic(max_length=2, overflow=Overflow.REJECT_PUBLISH)
     bench.publish("a", "b", "c")
     bench.consumer(1)
@@ -262,7 +260,7 @@ def test_a_link_that_goes_with_that_outcome_dead_letters() -> None:
 
 
 def test_many_that_are_due_at_once_go_in_parts() -> None:
-    """Others run between them: a queue with a million of them holds nobody up."""
+    """Other tasks run between the parts: a million of them delay no other queue."""
     queue = ClassicQueue("q", durable=False, now_ms=START_MS)
     messages = [message(str(number), due_ms=START_MS + 5) for number in range(2 * DUE_MAX + 1)]
     queue.apply(

@@ -174,7 +174,6 @@ def test_a_delayed_message_comes_back_delayed_and_one_whose_time_has_come_in_its
 
 
 def test_what_is_cleaned_of_delayed_messages_stays_delayed() -> None:
-    """Of a record of which a part is gone, too."""
     log = MemoryJournal(records_max=2)
     queue, store = opened(log)
     queue.apply(Publish(PUBLISHER, range(3), [later(b"%d" % due, due) for due in (10, 20, 30)], False), 0)
@@ -263,7 +262,7 @@ def test_a_marker_or_a_few_records_of_others_between_do_not_matter() -> None:
 
 @given(st.data())
 def test_as_a_set_of_positions(data: st.DataObject) -> None:
-    """Whatever is added, copied and removed: what lives is what a set says, and so is what files need."""
+    """After any additions, copies and removals the live positions and the files needed equal a set's."""
     accounts = Accounts()
     extents = Extents(accounts)
     live: dict[int, int] = {}
@@ -385,7 +384,6 @@ class CountingStore(Store):
 
 
 def filled() -> tuple[CountingStore, Backlog]:
-    """A backlog of many messages, which never holds more than it may."""
     store = CountingStore()
     backlog = Backlog(0, store)
     for first in range(0, MANY, BATCH):
@@ -395,14 +393,14 @@ def filled() -> tuple[CountingStore, Backlog]:
 
 
 def test_what_is_far_from_the_head_is_in_pages() -> None:
-    """However long the backlog: no more than the head and a page are messages in memory."""
+    """Only the head and a page of messages are in memory, however long the backlog is."""
     store, backlog = filled()
     assert backlog.count == MANY
     assert store.paged >= MANY - MOST
 
 
 def test_pages_come_back_in_order_and_one_at_a_time() -> None:
-    """Who consumes a long backlog gets it in order, and the rest stays where it is."""
+    """A consumer of a long backlog gets it in order, and the rest stays on disk."""
     store, backlog = filled()
     taken: list[bytes] = []
     while len(taken) < MANY:
@@ -415,7 +413,7 @@ def test_pages_come_back_in_order_and_one_at_a_time() -> None:
 
 
 def test_a_page_is_read_once_while_it_is_looked_through() -> None:
-    """Who looks for something goes through windows; a page stays where it is, and is unpacked once."""
+    """A search goes through windows; a page stays on disk and is unpacked once."""
     store, backlog = filled()
     position = seen = 0
     while (window := backlog.window(position, 100)) is not None:
@@ -428,7 +426,7 @@ def test_a_page_is_read_once_while_it_is_looked_through() -> None:
 
 
 def test_what_is_taken_from_the_middle_leaves_room() -> None:
-    """A page of which little is left is packed anew, and what is left is in order."""
+    """A page with few messages left is packed again, and those messages stay in order."""
     _, backlog = filled()
     kept = range(0, MANY, 50)
     position = 0

@@ -95,7 +95,7 @@ def test_a_backlog_that_cannot_be_read_back_is_an_error_of_storage(monkeypatch: 
 
 
 def test_a_queue_that_breaks_down_hands_nothing_out() -> None:
-    """Its backlog may be what broke: reading it again must not end more than the queue."""
+    """Reading its broken backlog again must not end more than the queue."""
     queue = queue_on(Broken())
     publish(queue, [number for number in range(100) if number % 5 != 3])
     consumer = HERE.consumer()

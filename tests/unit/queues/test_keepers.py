@@ -64,7 +64,6 @@ class Journal(quorum_harness.Journal):
         return [record.payload[APPLIED.size :] for record in self.records if record.kind == COMMANDS]
 
     def sync_all(self) -> None:
-        """Until nothing that is durable makes something be written."""
         while self.durable < self.ticket:
             self.sync()
 
@@ -117,7 +116,6 @@ def publish(number: int) -> Publish:
 
 
 def batch(number: int, command: Command | None = None) -> Any:
-    """What a link sends: one command under its number."""
     return NodeBatch(*ASKER.id[:2], number, number, 0, [command or publish(number)])
 
 
@@ -152,7 +150,6 @@ def quorum(settings: QueueSettings = DEFAULTS, states: States | None = None) -> 
 
 
 def opened(settings: QueueSettings = DEFAULTS, states: States | None = None) -> tuple[Bench, Journal]:
-    """A quorum queue whose group of one takes proposals."""
     bench, journal = quorum(settings, states)
     bench.wake_after_sync(journal)
     assert not bench.backend.busy
@@ -160,7 +157,7 @@ def opened(settings: QueueSettings = DEFAULTS, states: States | None = None) -> 
 
 
 def test_a_settlement_during_a_sync_is_synced_soon_though_a_publish_waits_for_that_sync() -> None:
-    """The sync was begun before it, and nobody asks for another one."""
+    """The sync began before it, and no other command requests another sync."""
     journal = Journal()
     store = ClassicStore(7, journal, Spool(MemoryScratch))  # type: ignore[arg-type]
     bench = Bench(
@@ -249,7 +246,7 @@ def test_what_was_asked_behind_the_end_of_a_queue_is_answered_as_too_late() -> N
 
 
 def test_a_question_to_a_quorum_queue_is_answered_in_its_place_and_is_not_in_the_journal() -> None:
-    """Behind what its sender sent before, before what it sent after; told when what it counts is durable."""
+    """It keeps its sender's order; it is answered once the state that it counts is durable."""
     bench, journal = opened()
     at_rest = journal.ticket
     bench.wake(Inspect(ASKER.request()), Touch())
@@ -269,7 +266,7 @@ def test_a_question_to_a_quorum_queue_is_answered_in_its_place_and_is_not_in_the
 
 
 def test_what_came_of_several_entries_is_told_as_of_the_last() -> None:
-    """A link is told how far its letters were carried out with all that came of them, or may forget some."""
+    """The last applied index comes with all of its effects, or a link could forget some of them."""
     bench, journal = opened()
     queue = bench.backend.queue
     for number in (1, 2):
@@ -283,7 +280,7 @@ def test_what_came_of_several_entries_is_told_as_of_the_last() -> None:
 
 
 def test_a_part_of_a_commit_is_told_to_links_and_sent_to_members_when_it_is_committed() -> None:
-    """Where the only member of a queue is of a cluster: its state is ahead of what others may hear."""
+    """The state of a cluster queue's only member is ahead of the results that may be published."""
     states = States()
     bench, journal = opened(states=states)
     backend, key = bench.backend, ASKER.id[:2]
@@ -318,7 +315,7 @@ def test_a_question_waits_for_what_was_decided_before_though_there_was_nothing_t
 
 
 def test_what_is_due_happens_before_a_question_is_answered() -> None:
-    """As time passed with the question while that was in the log; the entry says only that it passed."""
+    """Time advances with the question while it is in the log; the entry says only that time passed."""
     settings = replace(DEFAULTS, message_ttl_ms=100)
     in_journal, journal = opened(settings)
     queue = QuorumQueue("q", settings=settings, now_ms=NOW_MS)
@@ -357,7 +354,7 @@ def test_what_a_quorum_queue_has_not_told_is_refused_when_it_cannot_be_kept(end:
 
 
 def test_what_is_committed_after_storage_has_failed_is_not_carried_out() -> None:
-    """Its askers were refused: carried out without what they asked, it would make a state that is wrong."""
+    """Its senders were refused: applied without their commands, it would make a wrong state."""
     bench, journal = opened()
     bench.publish(1)
     applied = bench.backend.applied
@@ -431,7 +428,7 @@ def test_a_stream_without_room_says_when_it_tries_again_and_does_not_before() ->
 
 
 def test_a_part_of_a_commit_is_written_to_a_stream_when_the_journal_has_the_commit() -> None:
-    """Before, a loss of power would leave it without the other queues' parts. It is one chunk of its own."""
+    """Before that, a loss of power would leave it without the other queues' parts. It is its own chunk."""
     log, syncs, journal = StreamLog(MemoryShelf()), Syncs(), Journal()
     commits = StreamCommits(7, journal)
     bench = Bench(

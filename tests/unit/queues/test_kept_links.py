@@ -34,7 +34,7 @@ def next_life(journal: MemoryJournal) -> tuple[Kept, Found]:
 
 
 def test_only_what_nobody_waits_for_asks_to_be_written() -> None:
-    """The record of deliveries is of one group with those of their messages, which are waited for."""
+    """Delivery records are in one group with those of their messages, whose write is awaited."""
     kept = Kept(MemoryJournal())
     kept.links.put(1, b"one")
     kept.links.take(1, [b"a"])
@@ -68,7 +68,7 @@ _STEPS = st.one_of(
 
 @given(st.lists(_STEPS, max_size=40))
 def test_a_start_finds_what_a_plain_model_says(steps: list[tuple[str, int, object]]) -> None:
-    """Whatever is said, cleaned and restarted in between; and what lives is accounted for to the byte."""
+    """Commands, cleanings and restarts come in any order; live data is accounted for to the byte."""
     kept, model = Kept(MemoryJournal(file_bytes=60)), Found()
     for step, number, value in steps:
         match step:
@@ -101,7 +101,7 @@ def test_a_start_finds_what_a_plain_model_says(steps: list[tuple[str, int, objec
 
 
 def test_a_start_reads_records_of_any_file() -> None:
-    """A link's own record may stand behind those of its deliveries, when its file was cleaned."""
+    """A link's own record may stand behind those of its deliveries after its file was cleaned."""
     journal = MemoryJournal()
     journal.append(GROUP, TAKEN, 1, [b"\x01a\x01b"])
     journal.append(GROUP, LINK, 1, [b"one"])

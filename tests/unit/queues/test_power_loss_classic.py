@@ -48,7 +48,7 @@ def test_what_was_confirmed_is_there_in_order_and_what_went_for_good_stays_away(
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_queue_lives_through_many_losses_of_power(seed: int) -> None:
-    """Killed or without power, while it works, recovers or cleans; the promises of all lives hold."""
+    """The process is killed or loses power in any phase; the promises of all lives hold."""
     rng = random.Random(seed)
     kept = StoredQueue(new_disk(seed), levels=LEVELS if seed % 2 else None)
     for _ in range(40):

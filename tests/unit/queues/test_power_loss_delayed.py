@@ -23,7 +23,7 @@ END_MS = 1_000_000
 
 
 def delayed_message(number: int) -> Message:
-    """As `make_message`; two of three are delayed, some times to long after the next ones."""
+    """Make a message; two of three are delayed, some until long after the next ones."""
     head, body = make_message(number)
     if number % 3:
         due = {X_OPT_DELIVERY_TIME: Long(5 * number + number * 13 % 70)}
@@ -43,7 +43,6 @@ class KeptDelayed(StoredQueue):
         self._keep()
 
     def pass_time(self, now_ms: int) -> None:
-        """As the queue's task: it is woken as long as something is due."""
         while (due_ms := self.queue.deadline()) is not None and due_ms <= now_ms:
             self.queue.apply(TICK, now_ms)
 
@@ -65,7 +64,6 @@ def _short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_queue_with_delayed_messages_lives_through_many_losses_of_power(seed: int) -> None:
-    """While it works, recovers, moves what is due, or cleans; nothing is lost, and nothing there twice."""
     rng = random.Random(seed)
     kept = KeptDelayed(new_disk(seed))
     for _ in range(40):

@@ -26,7 +26,6 @@ from tests.support.selecting import selector
 
 
 def delayed(body: str, ms: int, *, priority: int | None = None, ttl_ms: int | None = None) -> Message:
-    """A message that is to be delivered so long after it was published."""
     return message(body, priority=priority, ttl_ms=ttl_ms, delay_ms=ms)
 
 
@@ -40,7 +39,7 @@ def test_what_is_due_goes_behind_all_that_is_there(limit: int | None) -> None:
 
 
 def test_one_of_high_priority_is_of_high_priority_when_it_is_due() -> None:
-    """It stands where it was published, also for a consumer that selects and has looked there."""
+    """It stands where it was published, also for a selecting consumer that has looked there already."""
     bench = Bench()
     bench.publish("low")
     bench.publish_all([delayed("due", 10, priority=9), message("high", priority=9)])
@@ -79,7 +78,7 @@ def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_pages")
 @pytest.mark.parametrize("seed", range(20))
 def test_messages_in_whatever_order_they_come_are_taken_in_that_of_their_times(seed: int) -> None:
-    """Also after a snapshot, in which it does not matter where each was."""
+    """This holds after a snapshot too, which does not record where each message was."""
     dice = Random(seed)
     here, there = LaterMessages(), []
     index = 0
@@ -112,7 +111,7 @@ def test_messages_in_whatever_order_they_come_are_taken_in_that_of_their_times(s
 
 
 def test_many_numbers_in_the_tail_are_as_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether they are packed or not makes no difference, but for memory."""
+    """Packing changes no result; it only saves memory."""
 
     def walk(at_least: int) -> list[object]:
         monkeypatch.setattr(ready, "NUMBERS_MIN", at_least)
@@ -170,7 +169,7 @@ def test_memory_is_some_bytes_of_each(spread: int) -> None:
 
 
 def test_another_leader_delivers_at_the_time_and_not_before() -> None:
-    """The leader's clock says when, by an entry: members that follow do nothing of their own."""
+    """The leader's clock decides by an entry: followers do nothing on their own."""
     world = Harness(1)
     leader = world.even_leader()
     world.consume(leader, 100)
@@ -209,7 +208,7 @@ def test_what_is_due_while_nobody_leads_is_delivered_then() -> None:
 
 
 def test_a_member_that_comes_back_with_a_state_has_them() -> None:
-    """Its log was cleaned away at the others; their states are compared when it carries on."""
+    """Its log was cleaned away at the others; the states are compared when it continues."""
     world = Harness(3)
     leader = world.even_leader()
     world.spread(leader, 5, delay_ms=600_000)
@@ -282,7 +281,7 @@ def waiting(world: Harness) -> int:
 
 @pytest.mark.parametrize("after", ["wrong", "right"])
 def test_messages_expire_when_a_leader_whose_clock_was_hours_ahead_is_gone(after: str) -> None:
-    """Time goes on, and what expires after ten seconds does so after eleven; also at the wrong one again."""
+    """Ten seconds to live become eleven at most, also when the node with the wrong clock is back."""
     world = Harness(3, settings=QueueSettings(message_ttl_ms=TTL_MS))
     first = world.even_leader().number
     world.skew_ms[first] = HOURS_2
@@ -302,7 +301,7 @@ def test_messages_expire_when_a_leader_whose_clock_was_hours_ahead_is_gone(after
 
 
 def test_a_leader_is_not_further_ahead_of_the_others_than_the_bound() -> None:
-    """What was published before with ten seconds to live has them when a node leads that is hours ahead."""
+    """A message published before with ten seconds to live keeps them when the new leader is hours ahead."""
     world = Harness(4, settings=QueueSettings(message_ttl_ms=TTL_MS))
     first = world.even_leader().number
     world.spread(world.nodes[first])
@@ -337,7 +336,7 @@ def test_a_leader_is_not_further_ahead_of_the_others_than_the_bound() -> None:
     ],
 )
 def test_the_clock_is_corrected_to_what_most_say(others: list[int], correction_ms: int) -> None:
-    """Up to what nodes may differ by."""
+    """The allowed difference bounds it."""
     clocks = Clocks()
     for number, ahead_ms in enumerate(others, 2):
         clocks.heard(number, ahead_ms)
@@ -359,7 +358,7 @@ def test_what_is_wrong_is_said_with_names_and_seconds() -> None:
 
 
 def test_a_difference_counts_as_far_as_it_is_certain_and_the_closest_measurement_counts() -> None:
-    """It is known within half a round trip; a long one tells nothing that a short one has not told."""
+    """It is known within half a round trip; a long round trip adds nothing to a short one."""
     clocks = Clocks()
     clocks.heard(2, -20_000, 20_000)
     assert "clock of b" not in clocks.notes({2: "b"})

@@ -87,7 +87,7 @@ def opened(
 
 
 def kinds(journal: MemoryJournal) -> list[int]:
-    """Of the records, without those with which a group of one begins."""
+    """Return the kinds of the records, without those with which a group of one begins."""
     return [record.kind for record in journal.records if record.kind not in (HARD, EMPTY)]
 
 
@@ -100,7 +100,6 @@ def fail(*_: object) -> None:
 
 
 def received(queue: QuorumQueue, kind: type[E]) -> list[E]:
-    """The effects of one kind that the only session gets."""
     (told,) = queue.take_effects().values()
     return only(told, kind)
 
@@ -111,7 +110,7 @@ def write(store: QuorumStore, payload: bytes, *, first: int | None = None, term:
 
 
 def append(store: QuorumStore, commands: Sequence[QuorumCommand]) -> int:
-    """Propose commands, and have them written; the index of the first message."""
+    """Propose commands and have them written; return the index of the first message."""
     first = store.next_index
     write(store, store.propose(commands, NOW_MS).payload)
     return first
@@ -123,7 +122,7 @@ def bodies(queue: QuorumQueue, store: QuorumStore) -> list[bytes]:
 
 
 def test_an_entry_is_in_the_journal_before_it_is_carried_out() -> None:
-    """Several may be under way, as in a log whose entries wait until others have them."""
+    """Several may be under way, as in a log whose entries wait for other members."""
     queue, store = opened(MemoryJournal())
     firsts = [append(store, [publish(number)]) for number in range(3)]
     assert queue.ready == 0
@@ -137,7 +136,7 @@ def test_an_entry_is_in_the_journal_before_it_is_carried_out() -> None:
 
 
 def test_another_member_needs_only_the_bytes() -> None:
-    """It has them before the first one has carried them out, and ends in the same state."""
+    """It has them before the first member has applied them, and ends in the same state."""
     queue, store = opened(MemoryJournal())
     other, follower = opened(MemoryJournal())
     other.follow()
@@ -163,7 +162,6 @@ def test_another_member_needs_only_the_bytes() -> None:
 
 
 def test_entries_are_never_of_an_earlier_time() -> None:
-    """Over a restart, too, with a clock that was set back."""
     journal = MemoryJournal()
     alone = Alone(journal)
     alone.carry_out([publish(1)], NOW_MS + 500)
@@ -175,7 +173,7 @@ def test_entries_are_never_of_an_earlier_time() -> None:
 
 
 def test_messages_that_are_not_taken_use_up_their_indexes() -> None:
-    """So all know the index of each message before anybody knows what becomes of it."""
+    """So all members have the index of each message before its outcome is decided."""
     journal = MemoryJournal()
     full = QueueSettings(max_length=2, overflow=Overflow.REJECT_PUBLISH)
     alone = Alone(journal, full)
@@ -227,7 +225,7 @@ def test_an_entry_that_the_queue_fails_at_is_not_carried_out_by_the_next_start(
 def test_messages_of_an_entry_that_was_replaced_are_nowhere_when_others_have_their_indexes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also when its record is read before any state, because the one before it has been cleaned away."""
+    """This holds when its record is read before any state, because the previous one was cleaned away."""
     journal = MemoryJournal(600)
     alone = Alone(journal)
     while len(journal.files) == 1:
@@ -257,7 +255,7 @@ def test_messages_of_an_entry_that_was_replaced_are_nowhere_when_others_have_the
 
 
 def test_what_stands_behind_a_lost_file_that_was_given_up_is_there() -> None:
-    """Each message has the index that its entry says, whatever is missing before it."""
+    """Each message has the index that its entry gives, whatever is missing before it."""
     journal = MemoryJournal(10**6)
     alone = Alone(journal)
     for number in range(3):
@@ -283,9 +281,8 @@ def test_entries_out_of_order_are_damage() -> None:
 
 @pytest.mark.parametrize("file_bytes", range(250, 1_050, 50))
 def test_power_that_goes_between_a_state_and_what_stands_behind_it_again(file_bytes: int) -> None:
-    """The next start writes both: what is needed behind a state must not be in files before it.
-
-    The file that has the torn state may begin with entries that a later state includes: their messages count.
+    """The next start writes both again: entries needed behind a state must not be in files before it. The
+    file with the torn state may begin with entries that a later state includes: their messages count.
     """
     journal = MemoryJournal(file_bytes)
     queue, store = opened(journal)
@@ -394,7 +391,6 @@ def test_what_changes_nothing_is_in_no_entry() -> None:
 
 
 def test_a_name_that_is_no_text_does_no_harm() -> None:
-    """Of a link, as its client wrote it."""
     data = entry_of([Subscribe(CONSUMER, False, name="a\udc80 \u00fc")])
     (found,) = decode_commands(data).commands
     assert isinstance(found, Subscribe)
@@ -536,7 +532,7 @@ def test_a_run_ends_when_it_is_long_enough() -> None:
 
 
 def test_a_settled_delivery_that_comes_back_is_not_lost() -> None:
-    """The queue had let it go: the session's copy is all there is, and what stands behind it is torn off."""
+    """The queue had released it: the session's copy is the only one, and the log behind it is torn off."""
     journal, consumer = MemoryJournal(10**6), HERE.consumer()
     alone = Alone(journal, DEFAULTS, NOW_MS)
     commands: list[list[QuorumCommand]] = [
@@ -573,7 +569,6 @@ SETS = {
 
 
 def faults_of(source: str, name: str) -> list[str]:
-    """What in this code may differ between two members, with its line."""
     tree = ast.parse(source)
     allowed: set[int] = set()
     for node in ast.walk(tree):
@@ -662,7 +657,7 @@ def test_a_packed_page_that_is_mostly_dropped_is_packed_anew() -> None:
 
 
 def test_few_messages_of_a_packed_page_are_read_without_opening_it() -> None:
-    """Delayed messages are due in any order; who reads one after the other has the page opened."""
+    """Delayed messages become due in any order; a reader of consecutive messages opens the page."""
     read: list[int] = []
 
     class CountedPacks(Spool):

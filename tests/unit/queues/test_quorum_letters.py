@@ -85,7 +85,7 @@ def reading() -> tuple[Command, Command]:
 
 
 def test_what_others_may_not_say_is_not_carried_out() -> None:
-    """A node speaks for its own sessions of this start, and for nobody else."""
+    """A node speaks only for its own sessions of this start."""
     bench = Entries()
     other = [ReplyTo(PeerId(*each), "other") for each in ((NODE + 1, START, 1), (NODE, START - 1, 1))]
     strangers = [publish("x", session=each) for each in other]
@@ -186,12 +186,10 @@ def test_who_says_to_have_seen_more_than_there_was_gives_nothing_back() -> None:
 
 @pytest.fixture
 def next_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All nodes run the next version of the broker."""
     next_version.become(monkeypatch.setattr)
 
 
 def opened(world: Harness, used: int) -> Node:
-    """The leader of a group in a cluster that uses this version."""
     use(world, used)
     return world.even_leader()
 
@@ -203,7 +201,7 @@ def use(world: Harness, version: int) -> None:
 
 
 def marks(node: Node) -> list[int]:
-    """Of each entry of commands in a node's journal, in its order: which version wrote it; 0: it raises."""
+    """For each entry of commands in a node's journal: its version, or 0 if it raises the version."""
     found = {}
     for record in node.journal.records:
         if record.kind == COMMANDS:
@@ -218,7 +216,7 @@ def marks(node: Node) -> list[int]:
 def test_entries_are_written_by_the_version_in_force_where_they_stand(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those of before, that which raises it, and those behind, though it was not applied when they came."""
+    """This covers entries before, at and behind the raise, though it was not applied when they came."""
     next_version.become(monkeypatch.setattr)
     world = Harness(1)
     leader = opened(world, 1)
@@ -237,7 +235,7 @@ def test_entries_are_written_by_the_version_in_force_where_they_stand(
 
 
 def test_what_is_carried_out_is_of_the_version_of_its_place_at_all_members(next_broker: None) -> None:
-    """Members compare their states at each entry; a purge of the next one leaves everything there."""
+    """Members compare states at each entry; a purge of the next version leaves everything there."""
     world = Harness(2)
     leader = opened(world, 1)
     world.publish(leader, 3)
@@ -291,7 +289,7 @@ def test_it_is_kept_in_the_journal_and_in_states(next_broker: None) -> None:
 def test_a_member_that_cannot_carry_it_out_stays_behind_and_says_which(
     next_broker: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It keeps the log, votes, answers, and never tells what it has not understood."""
+    """It keeps the log, votes and answers, and gives no effects of entries that it cannot apply."""
     world = Harness(5)
     leader = opened(world, 1)
     world.settle_down(world.even)
@@ -336,7 +334,7 @@ def test_a_state_that_it_cannot_read_is_left_and_asked_for_later(
 def test_an_older_broker_leaves_the_journal_as_it_is(
     next_broker: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One sentence, with both numbers, and no advice to restore a copy."""
+    """The error is one sentence with both numbers, and does not advise to restore a copy."""
     world = Harness(7, 1)
     leader = opened(world, NEXT)
     world.publish(leader, 2)
@@ -370,7 +368,7 @@ ALL = selector("JMSPriority IS NOT NULL")
 
 
 def test_what_comes_first_in_a_new_queue_is_of_the_version_that_the_cluster_uses(next_broker: None) -> None:
-    """A queue begins with version 1; what is asked of it before anything else may need a newer one."""
+    """A queue begins with version 1; the first request to it may need a newer version."""
     world = Harness(10)
     leader = opened(world, 1)
     world.settle_down(world.even)
@@ -381,7 +379,7 @@ def test_what_comes_first_in_a_new_queue_is_of_the_version_that_the_cluster_uses
 
 
 def test_another_leader_looks_on_where_the_one_before_was() -> None:
-    """What that had found, and nobody has decided on, is found again."""
+    """Matches that the previous leader found and no entry decided are found again."""
     world = Harness(9)
     old = opened(world, 1)
     ref = world.client.consumer()

@@ -82,7 +82,6 @@ def test_a_purge_makes_room() -> None:
 
 
 def test_reject_publish_dlx_is_drop_head() -> None:
-    """Seed 004: quorum queues do not know it."""
     bench = Bench(max_length=1, overflow=Overflow.REJECT_PUBLISH_DLX, dead_letter_exchange="dlx")
     bench.publish("a", "b")
     assert bench.dead() == [("maxlen", ["a"])]
@@ -106,7 +105,6 @@ def test_each_line_has_its_own_head() -> None:
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "queue_ttl")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "queue_ttl_test")
 def test_an_unused_queue_goes_after_its_time() -> None:
-    """Declaring it again does not renew the lease."""
     bench = Bench(expires_ms=1000)
     bench.publish("a")
     bench.wait(900)
@@ -274,7 +272,7 @@ def test_drop_head_falls_back_to_at_most_once() -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_SUITE", "discard_dlx_consumer", "last_consumer_wins")
 def test_a_new_internal_consumer_gets_everything_again() -> None:
-    """The one of another member, which has the same state; it is nobody's session."""
+    """It belongs to another member, which has the same state, and to no session."""
     bench, consumer = holding("a", **AT_LEAST_ONCE)
     bench.settle(consumer, commands.DeliveryOutcome.DISCARD)
     assert len(bench.queue.take_dlx()) == 1

@@ -67,7 +67,7 @@ class Group:
         self.sent: dict[tuple[int, int], int] = {}
 
     def entry(self, *commands: Any, back: int = 0) -> list[Effect]:
-        """An entry for both, `back` ms before now; `told`: the leader's effects."""
+        """Make an entry for both members, `back` ms before now; `told` collects the leader's effects."""
         self.index += 1
         encoded = encode_commands(commands, self.now - back, self.leader.messages.next_index)
         for queue, inner in (
@@ -90,7 +90,6 @@ class Group:
         return self.entry(NodeBatch(*key, first, self.sent[key], heard, commands))
 
     def fail_over(self) -> None:
-        """The follower leads, after a start with a snapshot."""
         data = encode_snapshot(self.follower)
         restored = decode_snapshot("q", data, self.follower.parts()[0].bodies)
         assert encode_snapshot(restored) == data
@@ -100,7 +99,6 @@ class Group:
         restored.lead()
 
     def reads(self, reply_to: ReplyTo, credit: int, *bodies: str, **options: Any) -> ConsumerRef:
-        """A consumer subscribes and grants credit, and its session publishes in the same entry."""
         ref = reply_to.consumer()
         settled = options.pop("settled", False)
         published = [publish(reply_to, *bodies)] if bodies else []
@@ -108,7 +106,6 @@ class Group:
         return ref
 
     def suspect(self, *lost: ReplyTo) -> list[Effect]:
-        """The nodes of these sessions are not heard of."""
         return self.entry(*(NodeSuspect(*each.id[:2]) for each in lost))
 
     def back(self, found: ReplyTo) -> list[Effect]:
@@ -136,7 +133,7 @@ def active(told: list[Effect]) -> list[tuple[ConsumerRef, bool]]:
 
 
 def counts(told: list[Effect]) -> list[tuple[int, int]]:
-    """How often each delivered message was delivered before, and how often that failed."""
+    """Return how often each delivered message was delivered before, and how often that failed."""
     heads = [head for each in told if isinstance(each, Deliver) for head, _ in each.messages]
     return [
         (decode_head(head)[1].get(X_ACQUIRED_COUNT, 0), header_of(head).delivery_count or 0)  # type: ignore[misc]
@@ -243,7 +240,7 @@ def test_counts_survive() -> None:
 
 @pytest.mark.parametrize("lost", [NodeGone, NodeSuspect])
 def test_what_comes_back_has_one_order(lost: type[NodeGone | NodeSuspect], group: Group) -> None:
-    """Of consumers that got messages in turn, on a node that has restarted or was away for long."""
+    """The consumers got messages in turn, on a node that has restarted or was away for long."""
     for _ in range(3):
         group.reads(ONE, 2)
     group.says(TWO, publish(TWO, "a", "b", "c", "d", "e", "f"))
@@ -282,7 +279,6 @@ def test_time_passes_by_the_log_alone() -> None:
     "quorum_queue_SUITE", "consumer_disconnected_timeout_queue_arg", "consumer_disconnected_timeout_policy"
 )
 def test_a_node_that_is_not_heard_of_keeps_what_it_holds(group: Group) -> None:
-    """For T12. Then it comes back, and that was no failure."""
     ref = group.reads(ONE, 1, "a")
     other = group.reads(TWO, 10)
     assert not bodies(group.suspect(ONE))
@@ -489,7 +485,7 @@ def test_an_older_start_takes_nothing_from_a_newer_one(group: Group) -> None:
 
 
 def test_who_is_gone_comes_no_more(group: Group) -> None:
-    """A subscription that is committed late must not leave a consumer that is nobody's."""
+    """A subscription that is committed late must not leave a consumer without a session."""
     group.entry(NodeGone(*ONE.id[:2]))
     group.fail_over()
     group.reads(ONE, 5)
@@ -568,7 +564,7 @@ def test_a_time_out_is_kept() -> None:
 
 
 def test_dead_letters_are_offered_anew() -> None:
-    """At least once by who leads, also what another had under way; never by who follows."""
+    """The leader offers at-least-once letters, also those another had under way; followers never do."""
     group = Group(
         dead_letter_exchange="dlx",
         dead_letter_strategy=DeadLetterStrategy.AT_LEAST_ONCE,

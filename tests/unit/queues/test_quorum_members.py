@@ -26,7 +26,6 @@ def numbers(world: Harness, node: Node) -> list[int]:
 
 
 def even_world(seed: int) -> tuple[Harness, Node]:
-    """Three members that have applied the same, and the leader."""
     world = Harness(seed)
     return world, world.even_leader()
 
@@ -41,7 +40,6 @@ def change(leader: Node, what: messages.Change) -> None:
 
 
 def added(world: Harness, leader: Node, file_bytes: int = 3000) -> int:
-    """A fourth node begins a member, and the leader adds it."""
     member = world.join(4, file_bytes)
     change(leader, messages.Add(member))
     return member
@@ -49,12 +47,11 @@ def added(world: Harness, leader: Node, file_bytes: int = 3000) -> int:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state is sent in many parts."""
     monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
 
 
 def leaders_heard(world: Harness) -> list[int]:
-    """The numbers of the nodes that send effects, from now on."""
+    """Record the numbers of the nodes that send effects, from now on."""
     told: list[int] = []
     for node in world.nodes.values():
         node.publish = lambda _, node=node: told.append(node.number)  # type: ignore[method-assign, misc]
@@ -62,7 +59,6 @@ def leaders_heard(world: Harness) -> list[int]:
 
 
 def found_by_leaders(world: Harness) -> list[list[int]]:
-    """The messages of each node at the moment when it begins to lead, from now on."""
     found: list[list[int]] = []
     for node in world.nodes.values():
         node.on_lead = lambda leads, node=node: found.append(numbers(world, node))  # type: ignore[method-assign, misc]
@@ -102,14 +98,14 @@ def test_a_leader_that_was_deposed_tells_nothing() -> None:
 
 
 def behind(world: Harness, leader: Node) -> list[int]:
-    """How many entries each follower knows to be committed and has not carried out."""
+    """Return how many committed entries each follower has not applied yet."""
     others = followers(world, leader)
     assert {node.member.raft.hard.commit for node in others} == {leader.store.last}
     return [leader.store.last - node.store.point.index for node in others]
 
 
 def test_a_follower_carries_out_several_entries_with_one_wake() -> None:
-    """Nobody waits for it: when there are enough of them, or after some time."""
+    """No client waits for it: it applies them when they are many enough, or after some time."""
     world, leader = even_world(1)
     world.pass_time(LATER_MS)
     for number in range(1, LATE_ENTRIES):
@@ -130,7 +126,7 @@ def test_a_follower_carries_out_several_entries_with_one_wake() -> None:
 
 @pytest.mark.parametrize("slow", [False, True], ids=["quick disk", "slow disk"])
 def test_a_follower_answers_before_it_carries_out(*, slow: bool) -> None:
-    """The leader waits for that answer. A slow disk holds it up, and not what is committed already."""
+    """The leader waits for that answer. A slow disk delays it, and not the entries committed already."""
     world, leader = even_world(1)
     world.work_off()
     follower = followers(world, leader)[0]
@@ -167,7 +163,7 @@ def test_who_leads_has_carried_out_what_it_left_for_later() -> None:
 
 
 def test_who_leads_has_applied_all_that_was_confirmed_before() -> None:
-    """It has the entries when it is elected, but does not know that they are committed."""
+    """Its log has the entries when it is elected, but its commit index may not cover them."""
     world, old = even_world(1)
     world.publish(old, 3)
     while world.confirmed != {0, 1, 2}:
@@ -223,7 +219,7 @@ def test_without_a_majority_nothing_is_confirmed_and_the_leader_stops() -> None:
 
 
 def test_what_a_leader_without_majority_wrote_goes_for_what_the_others_agreed_on() -> None:
-    """Its messages have had the indexes that the others' have now."""
+    """Its messages had the indexes that the others' messages have now."""
     world = Harness(3)
     old = world.opened()
     world.spread(old)
@@ -271,7 +267,7 @@ def test_a_member_that_was_away_takes_a_state_behind_what_was_held_and_purged() 
 
 @pytest.mark.usefixtures("small_parts")
 def test_a_new_member_begins_with_the_leaders_state() -> None:
-    """In parts: none is longer than a frame may be, and four are under way."""
+    """No part is longer than a frame may be, and four are under way."""
     world = Harness(6)
     leader = world.opened()
     world.spread(leader, 50)
@@ -332,7 +328,7 @@ def test_a_crash_while_the_state_comes_leaves_no_mixture(when: int) -> None:
 
 
 def test_a_queue_that_the_catalog_has_forgotten_ends_at_every_member_by_itself() -> None:
-    """A member that is cut off waits for nobody; the leader tells consumers, and answers who waits."""
+    """A member that is cut off waits for no other; the leader notifies consumers and waiting clients."""
     world, leader = even_world(9)
     consumer = world.client.consumer()
     leader.work(commands.Subscribe(consumer, False))
@@ -395,7 +391,7 @@ def test_a_member_whose_machine_fails_is_left_out_and_the_others_go_on(
 
 
 def test_the_member_that_is_to_lead_a_new_group_does_so_without_waiting() -> None:
-    """Also if the others begin a moment later: their nodes say first that they have no such member."""
+    """The others may begin a moment later: their nodes first answer that they have no such member."""
     world = Harness(12)
     start = world.now
     for _ in range(1000):
@@ -431,7 +427,7 @@ def test_a_node_that_became_one_of_a_cluster_knows_its_sessions_of_before_are_go
 
 
 def test_term_and_vote_outlive_the_file_that_they_were_written_to() -> None:
-    """Or a member could vote twice in a term."""
+    """Otherwise a member could vote twice in a term."""
     journal = Journal(2000)
     store = store_of(journal)
     write(store, hard=messages.Hard(5, member_id(2), 0))
@@ -444,7 +440,7 @@ def test_term_and_vote_outlive_the_file_that_they_were_written_to() -> None:
 
 
 def test_a_state_that_is_taken_while_a_file_is_cleaned_has_nothing_in_that_file() -> None:
-    """The messages that were staged are the queue's own from then on, and the file goes."""
+    """The staged messages belong to the queue from then on, and the file is removed."""
     leader = store_of(Journal(10**6), 1)
     give(leader, 20)
     point, state, records, done = leader.snapshot()
@@ -467,7 +463,7 @@ def test_a_state_that_is_taken_while_a_file_is_cleaned_has_nothing_in_that_file(
 
 
 def test_the_file_of_settled_messages_goes_when_it_is_known_that_they_are() -> None:
-    """The state has them still; the next start must know that the entry that settles them counts."""
+    """The state still has them; the next start must see that the entry which settles them counts."""
     journal = Journal(4000)
     store = store_of(journal, 2)
 
@@ -486,7 +482,6 @@ def test_the_file_of_settled_messages_goes_when_it_is_known_that_they_are() -> N
 
 
 def store_of(journal: MemoryJournal, node: int = 1) -> QuorumStore:
-    """A member of three, as a start finds it."""
     members = [member_id(each) for each in (1, 2, 3)]
     me = members[node - 1]
     store = QuorumStore(GROUP, "q", journal, when_durable=at_once, members=members, me=me, node=node)
@@ -496,7 +491,6 @@ def store_of(journal: MemoryJournal, node: int = 1) -> QuorumStore:
 
 
 def fill(journal: MemoryJournal, files: int) -> None:
-    """Other groups write until the journal has so many files."""
     while len(journal.files) < files:
         journal.append(GROUP + 1, 1, 0, [b"x" * 100])
 
@@ -511,7 +505,6 @@ def write(
 
 
 def give(store: QuorumStore, count: int) -> None:
-    """An entry with so many messages, which is applied."""
     publisher = commands.PublisherRef(commands.PeerId(1, 1, 1), 1)
     carry_out(
         store, commands.Publish(publisher, list(range(count)), [(HEAD, b"x" * 20)] * count, settled=False)
@@ -525,7 +518,6 @@ def carry_out(store: QuorumStore, command: QuorumCommand) -> None:
 
 
 def start_of(journal: Journal, me: int) -> QuorumStore:
-    """What a start finds of a member that was added."""
     found = journal.again()
     store = QuorumStore(GROUP, "q", found, when_durable=at_once, me=me, joins=True, node=4)
     store.restore(found.records)
@@ -535,7 +527,7 @@ def start_of(journal: Journal, me: int) -> QuorumStore:
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_member_that_is_added_again_has_nothing_of_the_one_before(durable: bool) -> None:
-    """Of the node's first member messages are cleaned away, the state stands; then the power goes."""
+    """Messages of the node's first member are cleaned away and its state stands; then the power fails."""
     world = Harness(21)
     leader = world.opened()
     first = added(world, leader, 300)
@@ -581,13 +573,12 @@ def entry(store: QuorumStore, number: int) -> bytes:
 def written(
     store: QuorumStore, number: int, *, term: int, first: int, hard: messages.Hard | None = None
 ) -> None:
-    """An entry with one message."""
     run = messages.run_of(first, term, messages.Kind.COMMAND, (entry(store, number),))
     write(store, run, hard=hard)
 
 
 def test_entries_that_stand_there_again_cut_nothing_off() -> None:
-    """The power goes while a file is cleaned: of three entries one was appended again."""
+    """The power fails while a file is cleaned: of three entries one was appended again."""
     journal = MemoryJournal(10**6)
     store = store_of(journal)
     for number in (2, 3, 4):
@@ -601,7 +592,7 @@ def test_entries_that_stand_there_again_cut_nothing_off() -> None:
 
 
 def test_what_is_said_to_be_committed_with_entries_is_not_taken_for_what_they_replace() -> None:
-    """The term comes to the disk with the leader's commit index; the entry that this is about does not."""
+    """The term reaches the disk with the leader's commit index; the entry that it refers to does not."""
     journal = MemoryJournal(10**6)
     store = store_of(journal)
     written(store, 1, term=1, first=2)

@@ -16,7 +16,7 @@ def bench() -> Bench:
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "priority_queue_fifo", note="in each level")
 @pytest.mark.rabbitmq("rabbit_fifo_q_SUITE", "hi_is_prioritised")
 def test_two_high_ones_go_before_each_normal_one(bench: Bench) -> None:
-    """High first, then 2:1 as long as both wait."""
+    """High ones go first, then 2:1 as long as both wait."""
     bench.publish("n1", "n2", "n3")
     bench.publish("h1", "h2", "h3", "h4", "h5", priority=5)
     assert bench.get(bench.consumer(), 10) == ["h1", "h2", "n1", "h3", "h4", "n2", "h5", "n3"]
@@ -54,7 +54,7 @@ def test_a_high_message_that_is_older_than_a_return_to_the_tail_goes_before_it_i
 
 @pytest.mark.parametrize("overflow", ["max_length", "purge", "expire"])
 def test_returns_to_the_tail_may_be_dropped(overflow: str) -> None:
-    """Whatever drops them, the queue forgets all about them."""
+    """Whichever limit drops them, the queue keeps no trace of them."""
     bench = Bench(delivery_limit=None, message_ttl_ms=1000, dead_letter_exchange="dlx")
     bench.publish("a", "b", "c")
     consumer = bench.consumer(2)

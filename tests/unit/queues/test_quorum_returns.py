@@ -255,7 +255,7 @@ def test_delayed_messages_are_purged_and_counted() -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "delayed_retry_monotonic_timestamp_test")
 def test_the_clock_set_back_delays_and_loses_nothing() -> None:
-    """The queue's time stands still until the clock is there again."""
+    """The queue's time stands still until the clock has caught up."""
     bench = Bench(**RETRIES)
     bench.publish("a", "b")
     consumer = bench.consumer(1)
@@ -286,7 +286,7 @@ def test_the_delivery_limit_goes_before_the_delay() -> None:
 
 
 def test_what_the_consumers_of_a_node_held_comes_back_once_however_long_it_was_away() -> None:
-    """As from a lost connection, and not because of a time-out that nobody let happen."""
+    """It comes back as from a lost connection, and not because of a consumer time-out."""
     bench, consumer = holding("a", "b", consumer_timeout_ms=1000)
     bench.now += 5000
     assert bench.do(NodeGone(0, 0)) == []

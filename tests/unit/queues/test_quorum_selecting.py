@@ -36,7 +36,7 @@ def test_what_comes_back_to_the_next_that_matches_counts_how_often() -> None:
 
 
 def test_a_drain_of_one_that_times_out_is_answered() -> None:
-    """It gets nothing more until it is heard of, and must not wait for ever."""
+    """It gets nothing more until its session settles, and its drain must not wait forever."""
     bench = Colours(consumer_timeout_ms=100)
     bench.put("blue")
     blue = bench.selects(BLUE, 1)
@@ -49,7 +49,7 @@ def test_a_drain_of_one_that_times_out_is_answered() -> None:
 
 
 def test_a_long_queue_is_looked_through_in_turns_and_others_are_served_meanwhile(bench: Colours) -> None:
-    """At most so many messages a turn, all consumers together; what was looked at is for everybody."""
+    """All consumers together look at a bounded number a turn; the others get non-matching messages."""
     bench.scan_max = 100
     bench.put(*["red"] * 1_000)
     first, second, plain = bench.selects(BLUE, 5), bench.selects(BLUE, 5), bench.consumer(1_000)
@@ -76,7 +76,6 @@ def test_of_those_that_select_the_higher_priority_comes_first(bench: Colours) ->
 
 
 def test_who_drains_or_fetches_does_not_wait_for_those_that_select(bench: Colours) -> None:
-    """It asks for what is there now, and there is something."""
     bench.selects(BLUE, 1, priority=1)
     bench.put("red", "blue")
     plain = bench.consumer(counted=False)
@@ -115,7 +114,7 @@ def test_the_limit_of_a_queue_that_rejects_counts_what_waits_to_be_looked_at() -
 def test_cursors_are_in_the_state_and_followers_evaluate_nothing(
     monkeypatch: pytest.MonkeyPatch, bench: Colours
 ) -> None:
-    """A member that has a snapshot, and leads, goes on where the other was."""
+    """A member that has a snapshot, and leads, continues where the previous leader was."""
     bench.put(*["red"] * 20)
     blue = bench.selects(BLUE, 2)
     bench.turns()
@@ -134,7 +133,6 @@ def test_cursors_are_in_the_state_and_followers_evaluate_nothing(
 
 
 def test_without_them_the_state_is_as_that_of_before() -> None:
-    """Its bytes say nothing of those that have selected."""
     bench, plain = Colours(), Colours()
     for each in (bench, plain):
         each.put("red", "red")
@@ -148,7 +146,7 @@ def test_without_them_the_state_is_as_that_of_before() -> None:
 
 
 def test_a_browser_that_gives_back_is_shown_it_again() -> None:
-    """Its session did not send it: with the next credit it comes again, and nothing twice."""
+    """Its session never sent the message: it comes again with the next credit, and nothing comes twice."""
     bench = Bench()
     bench.publish("a", "b", "c")
     ref = bench.browser(3)
@@ -160,7 +158,7 @@ def test_a_browser_that_gives_back_is_shown_it_again() -> None:
 
 
 def test_what_is_given_back_after_another_request_is_shown_again() -> None:
-    """That request said that it had come; a message that came back meanwhile stands elsewhere."""
+    """That request reported it as received; a message requeued meanwhile stands elsewhere."""
     bench = Bench()
     taker = bench.consumer()
     bench.publish("a", "b", "c", "d")
@@ -175,7 +173,6 @@ def test_what_is_given_back_after_another_request_is_shown_again() -> None:
 
 
 def test_browsers_are_in_no_entry_and_in_no_state() -> None:
-    """So no other member and no restart knows them."""
     bench = Bench()
     bench.publish("a")
     before = encode_snapshot(bench.queue)
@@ -224,7 +221,6 @@ def level(priority: int | None) -> int:
 def test_the_highest_goes_first_and_each_is_first_in_first_out(
     priorities: list[int | None], some: int
 ) -> None:
-    """Whatever was published in one batch or by itself, and over a snapshot."""
     bench = Bench(**RULES)
     batch = [message(str(number), priority=each) for number, each in enumerate(priorities)]
     for at in range(0, len(batch), some):

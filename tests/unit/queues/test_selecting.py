@@ -18,7 +18,7 @@ RED, BLUE = selector("colour = 'red'"), selector("colour = 'blue'")
 
 @BOTH
 def test_what_does_not_match_stays_in_its_place_for_others(kind: str) -> None:
-    """3.2.8: each gets its matches in queue order, and credit is used by matches only."""
+    """3.2.8: each consumer gets its matches in queue order, and only matches use credit."""
     bench = Colours(kind)
     bench.put("red", "blue", "red", "blue", "red")
     blue = bench.selects(BLUE, 10)
@@ -34,7 +34,7 @@ def test_what_does_not_match_stays_in_its_place_for_others(kind: str) -> None:
 
 @BOTH
 def test_a_drain_ends_when_the_queue_was_looked_through(kind: str) -> None:
-    """3.2.8: to its end as it was when the drain came, however many turns that takes; then credit is gone."""
+    """3.2.8: the end is that of the drain's arrival, however many turns it takes; then credit is gone."""
     bench = Colours(kind, scan_max=10)
     bench.put(*["red"] * 95, "blue", *["red"] * 4)
     blue = bench.selects(BLUE)
@@ -49,7 +49,6 @@ def test_a_drain_ends_when_the_queue_was_looked_through(kind: str) -> None:
 
 @BOTH
 def test_complementary_selectors_split_a_queue(kind: str) -> None:
-    """3.2.9: each message goes to the one that wants it."""
     bench = Colours(kind)
     red, blue = bench.selects(RED, 100), bench.selects(BLUE, 100)
     bench.put("red", "blue", "blue", "red")
@@ -62,7 +61,7 @@ def test_complementary_selectors_split_a_queue(kind: str) -> None:
     "outcome", [commands.DeliveryOutcome.REQUEUE, commands.DeliveryOutcome.REQUEUE_FAILED]
 )
 def test_what_comes_back_goes_to_the_next_that_matches(kind: str, outcome: commands.DeliveryOutcome) -> None:
-    """3.2.9: before what nobody had, though nothing else of the place was looked at again."""
+    """3.2.9: it goes before messages never delivered, though nothing else there is looked at again."""
     bench = Colours(kind)
     bench.put("blue", "red", "blue", "red", "red")
     first = bench.selects(RED, 2)
@@ -78,7 +77,7 @@ def test_what_comes_back_goes_to_the_next_that_matches(kind: str, outcome: comma
 
 @BOTH
 def test_what_nobody_selects_stays_until_a_limit_drops_it_or_it_expires(kind: str) -> None:
-    """3.2.10: and what has expired in the middle of the queue is given to nobody."""
+    """3.2.10: an expired message in the middle of the queue is delivered to no consumer."""
     bench = Colours(kind, max_length=4, dead_letter_exchange="dead")
     bench.put("red")
     bench.put("blue", ttl=50)
@@ -96,7 +95,7 @@ def test_what_nobody_selects_stays_until_a_limit_drops_it_or_it_expires(kind: st
 
 @BOTH
 def test_a_message_is_looked_at_once_however_often_credit_comes(kind: str) -> None:
-    """3.2.11: 100 000 messages, the only match is the last one, credit 1 a hundred times: one pass."""
+    """3.2.11: credit 1 comes 100 times, only the last of 100 000 messages matches: a single pass."""
     bench = Colours(kind, followed=False)
     messages = 100_000
     batch = [coloured(0, "red")] * 1_000
@@ -113,7 +112,6 @@ def test_a_message_is_looked_at_once_however_often_credit_comes(kind: str) -> No
 
 @BOTH
 def test_sql_filters_are_of_the_same_kind(kind: str) -> None:
-    """3.2.13."""
     bench = Colours(kind)
     bench.put("red", "blue", "green")
     sql = selector("colour IN ('blue', 'green') AND NOT colour = 'green'", SQL)
@@ -121,7 +119,7 @@ def test_sql_filters_are_of_the_same_kind(kind: str) -> None:
 
 
 def test_only_what_says_which_messages_are_wanted_is_in_place_on_a_queue() -> None:
-    """Of a queue a filter that names a place in a stream is left out of the answer."""
+    """A filter that names a place in a stream is left out of the attach when a queue is the source."""
     found = from_amqp10(
         {**_entry("rabbitmq:stream-offset-spec", "first"), **_entry("jms", "a = 1", SELECTOR)},
         of_stream=False,
@@ -135,7 +133,7 @@ def test_only_what_says_which_messages_are_wanted_is_in_place_on_a_queue() -> No
 
 @BOTH
 def test_a_browser_takes_nothing(kind: str) -> None:
-    """3.3.17: it sees the queue from its head on, and what comes later while credit lasts."""
+    """3.3.17: it sees the queue from its head on, and later messages while credit lasts."""
     bench = Colours(kind)
     bench.put("red", "blue")
     browser = bench.browser(3)
@@ -155,7 +153,7 @@ def test_a_browser_takes_nothing(kind: str) -> None:
 @BOTH
 @pytest.mark.parametrize("outcome", list(commands.DeliveryOutcome))
 def test_outcomes_of_a_browser_are_ignored(kind: str, outcome: commands.DeliveryOutcome) -> None:
-    """3.3.17: whatever it says, the queue is as before, and so is what the next one gets."""
+    """3.3.17: the queue is unchanged by any outcome, and so is the next consumer's delivery."""
     bench = Colours(kind, dead_letter_exchange="dead")
     bench.put("red", "blue")
     browser = bench.browser(2)
@@ -170,7 +168,7 @@ def test_outcomes_of_a_browser_are_ignored(kind: str, outcome: commands.Delivery
 
 @BOTH
 def test_a_browser_may_select_and_looks_in_turns(kind: str) -> None:
-    """3.3.21: at most `scan_max` messages a turn; a drain is answered when the end was reached."""
+    """3.3.21: it looks at `scan_max` messages a turn at most; a drain is answered at the end."""
     bench = Colours(kind, scan_max=10)
     bench.put(*["red"] * 55, "blue", *["red"] * 4)
     browser = bench.browser(filters=BLUE)
@@ -191,7 +189,7 @@ def bench() -> Colours:
 
 
 def test_new_messages_are_looked_at_once_by_each_that_waits(bench: Colours) -> None:
-    """3.2.11: and one that selects everything looks at no more than it gets."""
+    """3.2.11: a consumer whose selector matches all looks at no more messages than it gets."""
     waiting = [bench.selects(selector(f"colour = 'c{number}'"), 100) for number in range(5)]
     bench.put(*["red"] * 50)
     assert {bench.looking(each).looked_at for each in waiting} == {50}
@@ -202,7 +200,7 @@ def test_new_messages_are_looked_at_once_by_each_that_waits(bench: Colours) -> N
 
 
 def test_a_long_queue_is_looked_through_in_turns() -> None:
-    """3.2.12: at most `scan_max` messages a turn, all consumers together; others are served meanwhile."""
+    """3.2.12: all consumers together look at `scan_max` messages a turn; others are served meanwhile."""
     bench = Colours("classic", scan_max=100)
     bench.put(*["red"] * 1_000)
     first, second = bench.selects(BLUE), bench.browser(filters=BLUE)
@@ -219,7 +217,7 @@ def test_a_long_queue_is_looked_through_in_turns() -> None:
 
 
 def test_lower_priority_waits_until_the_others_have_looked_through() -> None:
-    """3.2.14: what a consumer of higher priority would select is not taken by one of lower."""
+    """3.2.14: a lower priority does not take a message that a higher one would select."""
     bench = Colours("classic", scan_max=10)
     bench.put(*["red"] * 50, "blue")
     low = bench.consumer(priority=0)
@@ -230,7 +228,7 @@ def test_lower_priority_waits_until_the_others_have_looked_through() -> None:
 
 
 def test_what_was_taken_meanwhile_is_not_shown(bench: Colours) -> None:
-    """3.3.17, 3.3.19: acquired messages are not seen; nor when they come back behind what it has seen."""
+    """3.3.17, 3.3.19: acquired messages are not seen, nor if requeued behind the browser's position."""
     bench.put("red", "red", "red", "red")
     browser, taker = bench.browser(1), bench.consumer(2)
     assert bench.numbers(taker) == [0, 1]
@@ -241,7 +239,7 @@ def test_what_was_taken_meanwhile_is_not_shown(bench: Colours) -> None:
 
 
 def test_browsers_are_no_consumers() -> None:
-    """3.3.19: not counted, not kept out by one that has the queue for itself, and no reason to be deleted."""
+    """3.3.19: they are not counted, attach beside an exclusive consumer, and do not prevent deletion."""
     bench = Colours("classic", given={"auto_delete": True})
     bench.put("red")
     bench.consumer(exclusive=True)
@@ -255,7 +253,6 @@ def test_browsers_are_no_consumers() -> None:
 
 
 def test_a_browser_is_never_the_single_active_consumer() -> None:
-    """3.3.19: it browses beside it."""
     bench = Colours("classic", single_active_consumer=True)
     browser, taker = bench.browser(5), bench.consumer(1)
     bench.put("red", "red")
@@ -274,7 +271,6 @@ def test_what_was_wanted_and_not_paid_for_is_not_asked_about_again_but_once(benc
 
 
 def test_nothing_is_looked_at_where_nobody_selects(bench: Colours) -> None:
-    """The way of a plain queue: past the backlog, to the only consumer."""
     plain = bench.consumer(100)
     bench.put("red")
     assert bench.numbers(plain) == [0]
@@ -285,7 +281,7 @@ def test_nothing_is_looked_at_where_nobody_selects(bench: Colours) -> None:
 
 
 def test_a_queue_pays_nothing_for_those_that_have_gone() -> None:
-    """The same instructions for a batch, before anybody selected or browsed and after."""
+    """A batch takes the same instructions before any selector or browser and after."""
 
     def batch(bench: Colours, plain: commands.ConsumerRef) -> int:
         messages = [coloured(0, "red")] * 20

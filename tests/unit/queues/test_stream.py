@@ -79,7 +79,7 @@ def test_a_large_publish_is_cut_into_chunks_of_bounded_size(
 
 
 def test_the_chunks_of_a_burst_grow_so_that_the_last_is_not_the_whole(bench: Bench) -> None:
-    """As what RabbitMQ 4.3.6 was seen to make of one."""
+    """The sizes are those seen in RabbitMQ 4.3.6 for one burst."""
     bench.publish(100)
     assert bench.log.last_chunk() == 96
     bench.publish(2000)
@@ -224,7 +224,7 @@ def test_a_drain_is_answered_after_the_last_wake_that_it_takes(
 
 
 def test_a_drain_does_not_look_beyond_the_end(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
-    """A filter that lets nothing through costs what lies below the end, and not the whole stream."""
+    """A filter that matches nothing costs the messages below the end, not the whole stream."""
     monkeypatch.setattr(stream_module, "WORK_MAX", FILTER_WORK * 10)
     bench.publish(1000)
     before = bench.wakes
@@ -424,7 +424,7 @@ def chunks_at(bench: Bench, *times_ms: int) -> None:
 
 
 def test_the_time_is_the_same_at_the_end_and_given_back_and_after_a_restart() -> None:
-    """Readers that wait get chunks that are at hand, others read them from the log: the same bytes."""
+    """Waiting readers get chunks from memory, others read them from the log: the bytes are the same."""
     disk = SimDisk()
     disk.make_folder("/streams")
     bench = Bench(shelf=ShelfAlone(disk, "/streams", 1))
@@ -448,7 +448,6 @@ def test_the_time_is_the_same_at_the_end_and_given_back_and_after_a_restart() ->
 
 
 def test_a_position_by_time_agrees_with_the_times_that_are_told(bench: Bench) -> None:
-    """What comes is what was written then or later, and all of it."""
     chunks_at(bench, 5000, 6000, 9000)
     everything = bench.reader(enqueued_time=True)
     everything.read(100)

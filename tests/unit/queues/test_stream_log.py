@@ -170,7 +170,7 @@ def test_a_torn_end_is_cut_off(disk: SimDisk) -> None:
 
 
 def segments_of(disk: SimDisk, count: int) -> list[str]:
-    """Paths of a stream with so many segments of one chunk."""
+    """Return the paths of a stream with so many segments of one chunk."""
     log = opened(disk, segment_bytes=1)
     for number in range(count):
         write(log, 1, data=b"%d" % number * 20)
@@ -210,7 +210,7 @@ def test_a_missing_segment_stops_the_start(disk: SimDisk) -> None:
 
 
 def test_a_segment_that_is_missing_from_a_folder_without_an_inventory_stops_the_start(disk: SimDisk) -> None:
-    """As an earlier version left it: then one in the middle can be told."""
+    """In such a folder of an earlier version a missing middle segment can be detected."""
     paths = segments_of(disk, 4)
     disk.unlink(paths[2])
     disk.unlink("/inventory.log")
@@ -263,7 +263,7 @@ def next_life(journal: MemoryJournal) -> tuple[StreamCommits, MemoryJournal]:
 
 
 def bodies(commits: StreamCommits, number: int) -> list[tuple[int, list[bytes]]]:
-    """What the stream lacks, whose chunks say that it has commits up to a number."""
+    """Return the bodies that the stream lacks when its chunks claim all commits up to a number."""
     return [(each, [body for _, body in missing]) for each, missing in commits.missing(number)]
 
 
@@ -277,7 +277,7 @@ def test_a_start_finds_what_the_streams_files_lack() -> None:
 
 
 def test_what_was_written_once_is_not_written_again_when_its_chunks_have_gone() -> None:
-    """Retention removes chunks, and with them what they say; the journal says it, too."""
+    """Retention removes chunks with their commit numbers; the journal has the numbers, too."""
     journal = MemoryJournal()
     commits = StreamCommits(GROUP, journal)
     for body in (b"a", b"b", b"c"):
@@ -288,7 +288,7 @@ def test_what_was_written_once_is_not_written_again_when_its_chunks_have_gone() 
 
 
 def test_numbers_go_on_behind_all_that_is_known() -> None:
-    """Of the journal, and of the stream's chunks where the journal has been cleaned."""
+    """The numbers are the journal's, or the stream's chunks' where the journal has been cleaned."""
     journal = MemoryJournal()
     StreamCommits(GROUP, journal).append(messages(b"a"))
     again, _ = next_life(journal)
@@ -300,7 +300,7 @@ def test_numbers_go_on_behind_all_that_is_known() -> None:
 
 
 def test_what_lives_in_a_file_is_appended_again_and_counted_once() -> None:
-    """So that the oldest file can go; a start that finds both has it once."""
+    """So the oldest file can be removed; a start that finds both copies has the commit once."""
     journal = MemoryJournal(file_bytes=200)
     commits = StreamCommits(GROUP, journal)
     for body in (b"a" * 300, b"b" * 300):

@@ -45,7 +45,7 @@ class Told:
             self._node.asked.append(self)
 
     def hears_leader(self) -> None:
-        """It has one: it asks for no votes any more, and awaits nothing."""
+        """The member has a leader: it requests no more votes and awaits nothing."""
         self.lacks_leader = self.raft.stands = False
         self.raft.deadline = None
         self._node.groups.noted(cast(Member, self))
@@ -81,7 +81,6 @@ class Node:
         self.run()
 
     def run(self) -> list[int]:
-        """Give it its turns until nothing is due; how many members each told."""
         turns = []
         while (due := self.groups.deadline) is not None and due <= self.now_ms:
             before = self.told
@@ -91,7 +90,6 @@ class Node:
 
 
 def test_news_for_thousands_are_told_some_a_turn() -> None:
-    """The node is woken for the rest, which is due at once."""
     node = Node(1_000)
     node.groups.suspect(OTHER)
     assert node.told == MEMBERS_A_TURN
@@ -101,7 +99,6 @@ def test_news_for_thousands_are_told_some_a_turn() -> None:
 
 
 def test_thousands_that_are_due_have_their_time_some_a_turn() -> None:
-    """An election of each, after a node is lost."""
     node = Node(1_000)
     for member in node.members:
         member.raft.deadline = 0
@@ -112,7 +109,7 @@ def test_thousands_that_are_due_have_their_time_some_a_turn() -> None:
 
 
 def test_a_few_members_ask_for_votes_at_a_time() -> None:
-    """With thousands at once a round takes longer than its time-out. Others begin when some have a leader."""
+    """With thousands at once a round takes longer than its time-out. Others begin after some elections."""
     node = Node(1_000)
     node.all_await_election()
     assert len(node.asked) == node.groups.elections == ELECTIONS_MAX
@@ -138,7 +135,7 @@ def test_a_member_that_asks_in_vain_makes_room_for_others() -> None:
 
 
 def test_members_of_queues_ask_for_votes_when_the_node_has_begun_them() -> None:
-    """Before that it has other work, and the members of the other nodes may not be there."""
+    """Before that the node has other work, and the members of other nodes may not exist."""
     node = Node(10)
     node.groups.elects = False
     node.all_await_election()
@@ -150,7 +147,7 @@ def test_members_of_queues_ask_for_votes_when_the_node_has_begun_them() -> None:
 
 
 def test_the_first_member_of_a_new_group_asks_before_those_that_were_there() -> None:
-    """Also while those begin: a client waits for it, which has declared a queue."""
+    """This holds while those begin, too: a client that has declared a queue waits for it."""
     node = Node(10)
     node.groups.elects = False
     node.all_await_election()

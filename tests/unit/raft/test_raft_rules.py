@@ -48,7 +48,7 @@ class Stage(ScriptRunner):
 
 
 def test_a_ticket_that_was_not_handed_out_is_a_fault_of_the_shell() -> None:
-    """It would say of nothing that it is durable."""
+    """Such a ticket would make nothing durable."""
     with pytest.raises(AssertionError, match="ticket 9 was not handed out"):
         Stage("group 1").raft(1).persisted(9, 0)
 
@@ -57,7 +57,7 @@ def test_a_ticket_that_was_not_handed_out_is_a_fault_of_the_shell() -> None:
 
 
 def test_news_of_what_is_committed_may_wait_for_an_entry() -> None:
-    """With `commit_wait_ms` followers hear it with what is proposed next, or when that time is over."""
+    """With `commit_wait_ms` followers get it with the next proposal, or when that time is over."""
     stage = Stage(LEADING)
     leader_of_it = stage.raft(1)
     leader_of_it.commit_wait_ms = 20
@@ -72,7 +72,7 @@ def test_news_of_what_is_committed_may_wait_for_an_entry() -> None:
 
 
 def test_among_entries_that_follow_each_other_news_is_told_by_them_alone() -> None:
-    """And one alarm is enough: it is set anew when it is due, not for each entry."""
+    """A single alarm is enough: it is set anew when it is due, not for each entry."""
     stage = Stage(LEADING)
     leader_of_it = stage.raft(1)
     leader_of_it.commit_wait_ms = 20
@@ -94,7 +94,7 @@ def test_among_entries_that_follow_each_other_news_is_told_by_them_alone() -> No
 
 
 def test_a_late_answer_of_the_same_term_counts() -> None:
-    """Else no election is won where a round takes longer than the time-out."""
+    """Otherwise no election is won where a round takes longer than the time-out."""
     stage = Stage("group 1 2 3\ntime-out 1\nkeep 1 2")
     (old,) = stage.sent(messages.PreVoteAnswer)
     stage.play("drop * *\ntime-out 1")
@@ -103,7 +103,6 @@ def test_a_late_answer_of_the_same_term_counts() -> None:
 
 
 def test_an_answer_to_the_question_of_an_earlier_term_does_not_count() -> None:
-    """Each term has questions of its own."""
     stage = Stage("group 1 2 3\ntime-out 1\nkeep 1 2")
     (old,) = stage.sent(messages.PreVoteAnswer)
     stage.play("drop * *\nsay 2 1 newer term 5\ntime-out 1")
@@ -116,7 +115,7 @@ def test_an_answer_to_the_question_of_an_earlier_term_does_not_count() -> None:
 
 
 def test_a_refusal_takes_the_place_of_an_earlier_grant() -> None:
-    """The voter has heard of a leader since."""
+    """The voter has heard of a leader since its grant."""
     stage = Stage("group 1 2 3 4 5\ntime-out 1")
     raft = stage.raft(1)
     (question, *_) = stage.sent(messages.PreVote)
@@ -137,7 +136,7 @@ def test_a_candidate_that_nobody_has_refused_asks_again_in_its_term() -> None:
 
 
 def test_a_member_that_voted_for_another_before_its_start_lets_that_one_stand_first() -> None:
-    """After the start of a whole cluster each group has its leader of before, and they do not meet."""
+    """After the start of a whole cluster each group gets its former leader, without colliding votes."""
     stage = Stage("group 1 2 3\nhard 1: 4 1 1\nhard 2: 4 1 1\nhard 3: 4 1 1\nshow")
     first, *others = (stage.raft(me).deadline for me in (1, 2, 3))
     assert first <= ELECTION_MS + ELECTION_SPREAD_MS
@@ -145,7 +144,7 @@ def test_a_member_that_voted_for_another_before_its_start_lets_that_one_stand_fi
 
 
 def test_an_election_in_vain_is_followed_by_another_later() -> None:
-    """A round has a time-out, which grows: attempts of many members do not meet for ever."""
+    """A round has a time-out, which grows, so attempts of many members do not collide forever."""
     stage = Stage("group 1 2 3")
     waits = []
     for _ in range(40):
@@ -156,7 +155,7 @@ def test_an_election_in_vain_is_followed_by_another_later() -> None:
 
 
 def test_a_member_that_can_ask_nobody_awaits_nothing() -> None:
-    """Ten thousand groups without majority cost nothing; it begins when another node is heard."""
+    """Ten thousand groups without majority cost nothing; a member begins when another node is heard."""
     stage = Stage("group 1 2 3\npart 1 2 3\ntime-out 1")
     assert stage.raft(1).deadline is None
     stage.play("hear 1 3")
@@ -167,7 +166,7 @@ def test_a_member_that_can_ask_nobody_awaits_nothing() -> None:
     ("index", "term", "answer"), [(9, 2, "no"), (3, 3, "no"), (4, 3, "yes"), (2, 4, "yes")]
 )
 def test_a_vote_is_for_a_log_that_is_as_new(index: int, term: int, answer: str) -> None:
-    """The term of the last entry first, then the length (the paper, section 5.4.1); for pre-votes as well."""
+    """The last entry's term counts first, then the length (the paper, section 5.4.1); pre-votes too."""
     stage = Stage("group 1 2 3\nlog 2: 1 1 3\nhard 2: 5 0 1")
     stage.raft(2).step(messages.PreVote(1, 2, 5, index, term, 1), 0)
     assert [message.granted for message in stage.raft(2).ready(0).messages] == [answer == "yes"]
@@ -176,7 +175,6 @@ def test_a_vote_is_for_a_log_that_is_as_new(index: int, term: int, answer: str) 
 
 
 def test_one_vote_a_term_over_crashes() -> None:
-    """The same candidate gets it again, another does not."""
     stage = Stage("group 1 2 3\nhard 2: 4 3 1")
     stage.raft(2).step(messages.Vote(1, 2, 4, 9, 9), 0)
     stage.raft(2).step(messages.Vote(3, 2, 4, 9, 9), 0)
@@ -188,7 +186,7 @@ def test_one_vote_a_term_over_crashes() -> None:
 
 
 def test_a_follower_gets_a_window_of_messages() -> None:
-    """256 under way; the next when one is answered."""
+    """256 are under way; the next is sent when one is answered."""
     stage = Stage(LEADING)
     for number in range(leader.WINDOW_MESSAGES + 5):
         stage.play(f"propose 1 {number}")
@@ -203,7 +201,6 @@ def test_a_follower_gets_a_window_of_messages() -> None:
 
 
 def test_a_follower_gets_a_window_of_bytes() -> None:
-    """8 MiB under way, in messages of 1 MiB."""
     stage = Stage(LEADING)
     stage.raft(1).propose([b"x" * (1 << 18)] * 60)
     stage.group.nodes[1].turn()
@@ -212,7 +209,7 @@ def test_a_follower_gets_a_window_of_bytes() -> None:
 
 
 def test_entries_behind_what_is_committed_are_taken_from_an_old_message() -> None:
-    """It begins in front of the follower's commit index, where all agrees, perhaps in a snapshot."""
+    """The message begins before the follower's commit index, where all agrees, perhaps in a snapshot."""
     stage = Stage(LEADING + "propose 1 a b\nrun\ncompact 2")
     old = (messages.run_of(3, 1, messages.Kind.COMMAND, (b"a", b"b", b"c")),)
     stage.raft(2).step(messages.Append(1, 2, 1, 2, 1, 2, old), 0)
@@ -274,7 +271,7 @@ def test_what_has_no_answer_is_sent_again_less_and_less_often() -> None:
 
 
 def test_a_follower_that_has_not_answered_yet_is_no_reason_for_a_snapshot() -> None:
-    """A new leader that is asked for a pre-vote probes on from where it was, not from the beginning."""
+    """A new leader that gets a pre-vote request probes on from its position, not from the start."""
     stage = Stage(LEADING + "propose 1 a\nrun\ncrash 1\npart 1 2 3\ntime-out 2")
     stage.play(
         "deliver 2 3\ndeliver 3 2\ndurable 2\ndeliver 2 3\ndurable 3\ndeliver 3 2\ndrop 2 3\ntime-out 3"
@@ -298,7 +295,7 @@ def test_a_snapshot_that_could_not_be_sent_is_asked_for_again() -> None:
 
 
 def test_a_snapshot_cannot_cover_what_is_not_applied() -> None:
-    """It would take away what the others may need."""
+    """It would remove entries that other members may need."""
     with pytest.raises(AssertionError):
         Stage(LEADING).raft(1).compact(3)
 
@@ -318,7 +315,7 @@ def run(first: int, term: int, count: int = 1, size: int = 4) -> messages.Run:
 
 
 def log(*terms: int) -> LogView:
-    """A durable log of entries of these terms, from index 1 on."""
+    """Return a durable log of entries of these terms, from index 1 on."""
     stretches = tuple((index, term) for index, term in enumerate(terms, 1))
     stored = messages.Stored(
         messages.Point(0, 0, messages.Configuration((1,))), messages.Hard(0, None, 0), len(terms), stretches
@@ -328,7 +325,6 @@ def log(*terms: int) -> LogView:
 
 @given(st.lists(st.integers(0, 2), max_size=12), st.integers(-1, 14))
 def test_a_stretch_of_terms_says_what_a_list_says(steps: list[int], index: int) -> None:
-    """Terms of all entries, and of none that is not there."""
     terms = [sum(steps[: count + 1]) + 1 for count in range(len(steps))]
     view = log(*terms)
     expected = 0 if index == 0 else terms[index - 1] if 1 <= index <= len(terms) else None
@@ -338,7 +334,7 @@ def test_a_stretch_of_terms_says_what_a_list_says(steps: list[int], index: int) 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=10), st.integers(0, 12), st.integers(0, 12))
 def test_agreement_is_the_last_entry_of_no_newer_term(steps: list[int], index: int, term: int) -> None:
-    """So that a leader skips a term at a time (the paper, end of section 5.3)."""
+    """So a leader skips a whole term at a time (the paper, end of section 5.3)."""
     terms = [0, *(sum(steps[: count + 1]) + 1 for count in range(len(steps)))]
     at = min(index, len(terms) - 1)
     while at and terms[at] > term:
@@ -350,7 +346,7 @@ def test_agreement_is_the_last_entry_of_no_newer_term(steps: list[int], index: i
     st.lists(st.integers(0, 1), min_size=1, max_size=8), st.lists(st.integers(0, 1), min_size=1, max_size=8)
 )
 def test_a_conflict_is_the_first_entry_that_differs(ours: list[int], theirs: list[int]) -> None:
-    """Or that is not there; None if all are."""
+    """A missing entry is a conflict; None if all agree."""
     mine = [sum(ours[: count + 1]) + 1 for count in range(len(ours))]
     other = [sum(theirs[: count + 1]) + 1 for count in range(len(theirs))]
     runs = []
@@ -364,7 +360,7 @@ def test_a_conflict_is_the_first_entry_that_differs(ours: list[int], theirs: lis
 
 
 def test_entries_are_handed_out_once_and_durable_by_ticket() -> None:
-    """What is not durable is kept; what is, is read from the store."""
+    """Entries that are not durable are kept; durable ones are read from the store."""
     view = log(1)
     view.append(run(2, 1, 2))
     assert view.hand_out() == (run(2, 1, 2),)
@@ -379,7 +375,6 @@ def test_entries_are_handed_out_once_and_durable_by_ticket() -> None:
 
 
 def test_entries_are_cut_to_a_size_and_one_comes_always() -> None:
-    """Bytes of payloads; an entry is never cut."""
     view = log()
     view.append(run(1, 1, 4))
     view.append(run(5, 1, 2))
@@ -400,7 +395,7 @@ def test_entries_are_cut_to_a_size_and_one_comes_always() -> None:
     ],
 )
 def test_entries_that_no_leader_has_are_refused(runs: tuple[messages.Run, ...], what: str) -> None:
-    """Terms never fall in a log, and a configuration can be read: a member need not look again."""
+    """Terms never fall in a log, and a configuration is readable: a member need not check again."""
     with pytest.raises(BadBytes, match=what):
         messages.MESSAGE.decode(messages.MESSAGE.encode(messages.Append(1, 2, 6, 4, 4, 0, runs)))
 

@@ -15,7 +15,6 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "flow-events.md"
 
 
 def test_the_queries_of_the_document_read_a_recording_that_goes_on(tmp_path: Path) -> None:
-    """One part of the broker is complete, one grows; the clients' part has a name as it was before."""
     pytest.importorskip("pandas")
     link_in = PACK.pack(1, EventKind.LINK_IN, NO_CREDIT, *[0] * 8, 2_000_000_000, 0)
     with EventWriter(tmp_path, "r", "clients") as clients:

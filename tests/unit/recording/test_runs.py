@@ -53,7 +53,6 @@ def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_name_that_has_a_run_gets_a_number(tmp_path: Path) -> None:
-    """The rows of those before stay as they are."""
     for began_ns, expected in enumerate([("prod", 1), ("prod-2", 2), ("prod-3", 3)]):
         row, number = runs.claim_run(tmp_path, replace(WHOLE, run_id="prod", began_ns=began_ns))
         assert (row.run_id, number) == expected
@@ -65,7 +64,7 @@ def test_a_name_that_has_a_run_gets_a_number(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("there", ["row", "events", "growing"])
 def test_whatever_is_there_of_a_run_takes_its_name(tmp_path: Path, there: str) -> None:
-    """A row without events, events without a row, and those of a helper that was killed."""
+    """This holds for rows without events, events without a row, and those of a killed helper."""
     if there == "row":
         runs.write_run(tmp_path, WHOLE)
     else:
@@ -75,7 +74,7 @@ def test_whatever_is_there_of_a_run_takes_its_name(tmp_path: Path, there: str) -
 
 
 def test_of_many_who_ask_at_once_each_gets_a_run_of_his_own(tmp_path: Path) -> None:
-    """As two brokers with one folder do."""
+    """Two brokers with one folder do this."""
     barrier = threading.Barrier(8)
 
     def claim(publisher_count: int) -> str:
@@ -124,7 +123,7 @@ def test_numbers_that_are_used_again_are_told_apart_by_the_time() -> None:
 
 
 def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
-    """By a broker that records, or by one that was killed."""
+    """It is from a broker that records, or from a broker that was killed."""
     path = written(tmp_path, NAME, NAME)
     path.write_bytes(path.read_bytes()[:-9])
     assert len(runs.read_names(tmp_path, "r")) == 1
@@ -194,7 +193,6 @@ def test_a_file_is_zstd_and_says_its_version(tmp_path: Path) -> None:
 
 
 def test_files_of_all_writers_are_found_by_their_first_letters(tmp_path: Path) -> None:
-    """``part-*``, and each writer counts its own."""
     for prefix in ("", "broker", "clients", "broker"):
         with runs.EventWriter(tmp_path, "r", prefix) as writer:
             writer.write(packed(some_events(2)))
@@ -203,7 +201,7 @@ def test_files_of_all_writers_are_found_by_their_first_letters(tmp_path: Path) -
 
 
 def test_what_is_given_up_leaves_its_room(tmp_path: Path) -> None:
-    """At once, although the file is open: it is seen by another name that it has."""
+    """It does so at once, although the file is open: its other name shows that."""
     writer = runs.EventWriter(tmp_path, "r", "broker", row_group_events=100)
     writer.write(packed(some_events(500)))
     part, other = writer.folder / "_part-broker-00000.parquet", tmp_path / "the same file"

@@ -68,7 +68,7 @@ def forecast(tape: Tape, asked: Settings) -> Forecast:
 def test_no_run_breaks_its_bounds(
     credit: int, window: int, trip_ms: int, own_ms: float, confirm_ms: float
 ) -> None:
-    """Not faster than the client; no more without outcome than twice the credit; more never slows down."""
+    """A run is not faster than the client, has no more than twice the credit, and more never slows it."""
     habits = Habits(own_ms / 1000, None, (confirm_ms / 1000,), (1,), (1,))
 
     def rate(credit: int, window: int) -> SimulationResult:
@@ -96,7 +96,7 @@ def test_no_run_breaks_its_bounds(
 def test_a_forecast_from_a_recording_is_the_run_of_who_was_recorded(
     credit: int, asked: int, trip_ms: int, asked_ms: int, window: int, frames: int
 ) -> None:
-    """Whatever the credit and round trip of the recording were."""
+    """This holds for any credit and round trip of the recording."""
     habits = Habits(0.0, None, (0.001,), (frames,), (100,))
     tape = taped(habits, credit=credit, window=window, trip_s=trip_ms / 1000, messages=300)
     found = forecast(tape, Settings(asked, window, asked_ms))
@@ -131,7 +131,6 @@ def test_of_whom_there_is_no_forecast_is_said() -> None:
 
 
 def test_the_command_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In words and as JSON; with 1 if there is nothing to say."""
     path = tmp_path / "f"
     write_tape(path, taped(BUSY, credit=10, window=400, trip_s=0.05, messages=300))
     assert main(["frames", "what-if", str(path), "--max-link-credit", "100", "--round-trip-ms", "50"]) == 0
@@ -163,7 +162,7 @@ def one_consuming(
 
 
 def test_who_works_is_the_limit_and_what_waits_then_is_told() -> None:
-    """Of deliveries to who grants by what is finished, and to who grants by what has come."""
+    """A consumer that grants by settled deliveries holds at most its credit; by arrivals, up to twice."""
     slow = one_consuming(replace(EACH, own_s=0.01), credit=50, trip_s=0.1)
     assert slow.rate == pytest.approx(100, rel=0.05)
     assert slow.waits[PublisherWait.WORK] > 0.7 * sum(slow.waits.values())
@@ -187,7 +186,7 @@ def test_who_works_is_the_limit_and_what_waits_then_is_told() -> None:
 def test_no_run_breaks_its_bounds_consuming(
     credit: int, trip_ms: int, own_ms: float, supply_ms: float, renew_at: float, bound: float, by_finish: bool
 ) -> None:
-    """Faster than neither side, and no more than its credit a round trip; more credit never slows down."""
+    """It is no faster than either side or its credit a round trip; more credit never slows it down."""
     habits = ConsumerModel(own_ms / 1000, supply_ms / 1000, renew_at, bound, by_finish, (1,))
 
     def rate(credit: int) -> SimulationResult:
@@ -215,7 +214,7 @@ def test_no_run_breaks_its_bounds_consuming(
 def test_a_forecast_from_a_recording_is_the_run_of_who_was_recorded_consuming(
     credit: int, asked: int, trip_ms: int, asked_ms: int, habits: ConsumerModel, settled: bool
 ) -> None:
-    """Whatever the credit and round trip of the recording were, and whenever the client grants."""
+    """This holds for any credit and round trip of the recording, and any time of the client's grants."""
     tape = taped_consumer(habits, credit=credit, trip_s=trip_ms / 1000, messages=600, settled=settled)
     found = forecast(tape, Settings(client_credit=asked, round_trip_ms=asked_ms))
     assert (found.receives, found.credit, found.window, found.messages) == (True, credit, None, 600)
@@ -231,7 +230,6 @@ SETTINGS = grid([20, 100], [], [50.0])
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two recordings, a file that is none, one of another kind, and an empty folder."""
     folder = tmp_path_factory.mktemp("frames")
     write_tape(folder / "a.jsonl", taped(BUSY, credit=10, window=400, trip_s=0.05, messages=300))
     write_tape(
@@ -244,7 +242,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_answer_has_what_each_setting_alone_would_get(folder: Path) -> None:
-    """By link, in the order of the settings."""
     path = folder / "b.jsonl"
     lines = path.read_text().splitlines()
     found = answer("b", read_lines(lines), SETTINGS)
@@ -256,7 +253,6 @@ def test_an_answer_has_what_each_setting_alone_would_get(folder: Path) -> None:
 
 
 def test_a_file_that_is_none_is_an_answer(folder: Path) -> None:
-    """With its problem, and so is one that is not there."""
     assert "line 1 of the recording of frames" in str(
         answer_of_file(str(folder / "c.jsonl"), SETTINGS).problem
     )
@@ -265,7 +261,6 @@ def test_a_file_that_is_none_is_an_answer(folder: Path) -> None:
 
 
 def test_the_command_forecasts_the_others_and_names_the_bad_file(folder: Path, capsys: Output) -> None:
-    """In a table, in words and as JSON; exit code 1."""
     asked = ["frames", "what-if", str(folder), "--max-link-credit", "20,100", "--round-trip-ms", "50"]
     assert main([*asked, "--format", "csv"]) == 1
     said = capsys.readouterr()
@@ -288,7 +283,7 @@ def test_the_command_forecasts_the_others_and_names_the_bad_file(folder: Path, c
 
 
 def test_a_connection_that_was_there_before_is_left_out() -> None:
-    """Nobody knows what it had attached and granted."""
+    """Its attached links and granted credit are unknown."""
     tape = Tape(number=7, known=[KnownLink(0, 7, 0, "sender", "out", "/queues/q", 0, 0)])
     script = read_script(tape.records)
     assert not script.parts
@@ -297,7 +292,6 @@ def test_a_connection_that_was_there_before_is_left_out() -> None:
 
 @given(whole=st.integers(4, 70_000), cuts=st.lists(st.integers(0, 70_000), max_size=5))
 def test_a_made_message_has_its_length_however_it_is_cut(whole: int, cuts: list[int]) -> None:
-    """And is one data section, or for four bytes a value of null."""
     places = sorted({0, whole, *(cut for cut in cuts if cut < whole)})
     message = b"".join(content(start, stop - start, whole) for start, stop in itertools.pairwise(places))
     assert len(message) == whole
@@ -312,7 +306,6 @@ def test_what_is_too_short_for_a_message_has_its_length_all_the_same(whole: int)
 
 
 def test_answers_that_differ_are_told_by_pairs() -> None:
-    """With the first of each pair, and nothing of what did not come."""
     was = {4: "accepted", 5: "accepted", 6: "released", 7: "accepted"}
     now = {4: "accepted", 5: "rejected", 6: "accepted", 8: "accepted"}
     assert list(otherwise(dict(was), dict(now), "message")) == [

@@ -79,7 +79,7 @@ def test_topic_work_does_not_grow_with_bindings() -> None:
     ],
 )
 def test_cacheable_means_that_key_and_bindings_decide(kind: str, cacheable: bool) -> None:
-    """What looks at headers or leaves something to chance is not cacheable."""
+    """A kind that looks at headers or leaves something to chance is not cacheable."""
     assert exchange_types.REGISTRY.create(kind, NOTHING, lambda count: 0).cacheable is cacheable
 
 
@@ -194,7 +194,7 @@ def modulus(bindings: list[tuple[str, str]]) -> Small:
 
 
 def test_modulus_hash_picks_one_queue_by_key() -> None:
-    """Every message goes to one queue, also with several keys; none without queues."""
+    """Every message goes to one queue, also with several keys; without queues it goes nowhere."""
     small = modulus([("q1", ""), ("q2", "any"), ("q3", "key")])
     assert {small.route("m", key, "cc") for key in KEYS[:100]} == {("q1",), ("q2",), ("q3",)}
     assert modulus([]).route("m", "k") == ()
@@ -237,7 +237,6 @@ def test_local_random_picks_the_queue_that_chance_names() -> None:
 
 
 def test_local_random_refuses_keys_and_exchanges() -> None:
-    """Only queues, only with the empty key."""
     small = Small("a")
     small.declare("r", "x-local-random")
     with pytest.raises(InvalidArgument, match="Non empty binding 'k' key not permitted"):
@@ -286,7 +285,6 @@ X_AND_B = {"x-a": "1", "b": "2"}
 def test_a_headers_exchange_matches_arguments_with_headers(
     arguments: dict[str, object], headers: dict[str, object], matched: bool
 ) -> None:
-    """One queue is bound with the arguments, and a message has the headers."""
     small = Small("q")
     small.bind("amq.headers", "q", "ignored", arguments)
     assert small.route("amq.headers", "key", headers=headers) == (("q",) if matched else ())
@@ -357,7 +355,7 @@ def test_installed_package_adds_a_type(installed: Path) -> None:
 
 
 def test_package_is_loaded_only_when_its_type_is_used(installed: Path) -> None:
-    """Other unknown types, and types of this package, load nothing of anybody else's."""
+    """Other unknown types, and types of this package, load no other package."""
     registry = exchange_types.Registry()
     registry.create("topic", NOTHING, lambda count: 0)
     with pytest.raises(PreconditionFailed):
@@ -369,7 +367,6 @@ def test_package_is_loaded_only_when_its_type_is_used(installed: Path) -> None:
 
 
 def test_package_that_cannot_be_loaded_is_named(installed: Path) -> None:
-    """The error says which package is at fault."""
     with pytest.raises(
         PreconditionFailed, match="cannot be loaded from exchange_by_length_missing:Nothing"
     ) as refusal:

@@ -25,7 +25,7 @@ def test_miss_at_the_default_exchange_is_not_cacheable() -> None:
 
 
 def test_way_is_cacheable_if_every_exchange_on_it_is() -> None:
-    """A headers exchange reached by a binding or as alternate makes it not so."""
+    """A headers exchange reached by a binding or as alternate makes the way not cacheable."""
     small = Small("q")
     small.declare("x", "topic", alternate_exchange="amq.headers")
     small.bind("x", "q", "a.#")
@@ -36,7 +36,7 @@ def test_way_is_cacheable_if_every_exchange_on_it_is() -> None:
 
 
 def test_headers_reach_an_inner_headers_exchange() -> None:
-    """They are asked for only when one is on the way."""
+    """The headers are decoded only when needed."""
     asked = []
 
     def headers() -> Mapping[str, object]:
@@ -233,7 +233,7 @@ AE = "alternate-exchange"
     ],
 )
 def test_different_redeclaration_is_refused(changed: dict[str, object], argument: str, told: str) -> None:
-    """The first difference is told, and the exchange stays as it was."""
+    """The error has the first difference, and the exchange stays as it was."""
     small = Small()
     small.declare("x", alternate_exchange="ae")
     with pytest.raises(Inequivalent) as refusal:

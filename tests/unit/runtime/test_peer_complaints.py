@@ -18,7 +18,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
 
 
 async def test_same_entry_is_written_once_a_minute(mock_clock: MockClock, log: LogRecorder) -> None:
-    """And again when it had gone well meanwhile."""
+    """It is written again after a success of the peer."""
     complaints = PeerErrorLog()
     for _ in range(5):
         complaints.warn("refused", "a", "wrong secret")
@@ -35,7 +35,7 @@ async def test_same_entry_is_written_once_a_minute(mock_clock: MockClock, log: L
 
 
 async def test_storm_is_a_few_entries(mock_clock: MockClock, log: LogRecorder) -> None:
-    """Of one address with ever other reasons, or of ever other addresses; memory is bounded."""
+    """The storm has new reasons from one address, or new addresses; memory is bounded."""
     complaints = PeerErrorLog()
     for number in range(100):
         complaints.warn("refused", "a", f"reason {number}")

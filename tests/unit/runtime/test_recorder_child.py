@@ -31,7 +31,6 @@ def frame(kind: int, payload: bytes | dict[str, Any], dropped: int = 0) -> bytes
 
 
 def run(row: runs.RunRecord, dropped: int = 0) -> bytes:
-    """The frame that begins a run, and ends the one before."""
     return frame(RUN, asdict(row), dropped)
 
 
@@ -41,7 +40,6 @@ def events(*times: int, dropped: int = 0) -> bytes:
 
 
 def told(recording: Path, *frames: bytes) -> list[dict[str, Any]]:
-    """What the helper answers to these frames, and to the end of the broker behind them."""
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
@@ -86,7 +84,7 @@ def test_a_broker_that_is_gone_ends_the_run_with_its_last_event(tmp_path: Path) 
 
 
 def test_the_next_run_ends_the_one_before(tmp_path: Path) -> None:
-    """Each with its own events and its own count of those that were lost; queues keep their names."""
+    """Each run has its own events and its own count of lost ones; queues keep their names."""
     second = replace(FIRST, run_id="s", began_ns=250)
     answers = told(
         tmp_path,
@@ -185,7 +183,7 @@ def test_a_full_disk_says_in_the_row_what_is_missing(
 
 
 def test_a_disk_that_stays_full_is_said_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The row cannot be completed then; who is told has the figures."""
+    """The row cannot be completed then; the helper's answer has the figures."""
     ours, theirs = socket.socketpair()
     scribe = Scribe(str(tmp_path))
     scribe.begin(asdict(FIRST))
@@ -209,7 +207,7 @@ def test_a_disk_that_stays_full_is_said_all_the_same(tmp_path: Path, monkeypatch
 def test_the_row_says_what_the_connections_spoke(
     tmp_path: Path, notes: list[list[str]], protocol: str | None, all_of_them: list[str] | None
 ) -> None:
-    """A protocol of its own if it is one; and each run has those of its own connections."""
+    """Only a single protocol is in its column; each run has those of its own connections."""
     told(
         tmp_path,
         run(FIRST),

@@ -22,7 +22,6 @@ MEASURED_MS = 2_000
 
 
 def rate(conditions: Conditions, fixed: int | None = None, **bounds: int) -> float:
-    """Messages a millisecond, when it has come to rest."""
     loop = CreditLoop(conditions, fixed=fixed, **bounds)
     loop.run(WARM_MS)
     return loop.run(MEASURED_MS)
@@ -34,14 +33,14 @@ def rate(conditions: Conditions, fixed: int | None = None, **bounds: int) -> flo
     ids=["round trip 20 ms", "round trip 50 ms", "confirms after 20 ms", "confirms after 100 ms"],
 )
 def test_latency_is_bridged_as_by_the_best_fixed_limit(conditions: Conditions) -> None:
-    """At least twice the default's rate, and within 15 % of the best of a sweep."""
+    """It is at least twice the default's rate, and within 15 % of the best of a sweep."""
     auto = rate(conditions)
     assert auto >= 2 * rate(conditions, BASE)
     assert auto >= 0.85 * max(rate(conditions, fixed) for fixed in SWEEP)
 
 
 def test_without_latency_nothing_is_to_be_gained_and_nothing_is_lost() -> None:
-    """What was tried in vain is taken back, and the rate is the default's."""
+    """An increase tried in vain is taken back, and the rate is the default's."""
     conditions = Conditions()
     loop = CreditLoop(conditions)
     loop.run(WARM_MS)
@@ -68,7 +67,7 @@ def test_a_queue_that_does_not_follow_gets_no_more_than_before() -> None:
 
 
 def test_it_shrinks_when_confirms_become_slow_and_leads_back() -> None:
-    """What was worth it at a round trip of 20 ms only waits at a queue that has become slow."""
+    """Credit that pays at a round trip of 20 ms only waits at a queue that has become slow."""
     loop = CreditLoop(Conditions(delay_ms=10))
     fast = loop.run(4_000)
     grown = loop.limits[-1]
@@ -96,7 +95,7 @@ def test_it_is_the_default_while_memory_is_tight_and_leads_back() -> None:
 
 
 def test_it_says_which_bound_it_has_come_to() -> None:
-    """Messages, or bytes; large messages lower it at once."""
+    """The bound is messages or bytes; large messages lower it at once."""
     loop = CreditLoop(Conditions(delay_ms=25), most=1_000)
     loop.run(3_000)
     assert (loop.limits[-1], loop.whys[-1]) == (1_000, Why.MESSAGES_BOUND)
@@ -139,7 +138,7 @@ def counted(credit: ReceiverCredit, auto: AutoCredit, now_ms: int, count: int, *
 def test_only_a_client_that_stops_where_its_grant_ends_is_held_up_by_credit(
     batch: int, held: bool, grows: bool
 ) -> None:
-    """One that stops elsewhere has nothing to send or waits for its window; an alarm holds back by itself."""
+    """A stop elsewhere means no messages or a closed window; an alarm holds publishers back by itself."""
     credit = ReceiverCredit(0, BASE)
     credit.top_up()
     auto = AutoCredit(credit, AutoLimit(BASE, 10_000, 1 << 20, 0), credit.top_up)
@@ -151,7 +150,7 @@ def test_only_a_client_that_stops_where_its_grant_ends_is_held_up_by_credit(
 
 
 def test_a_link_of_which_nothing_comes_any_more_keeps_its_limit_until_something_does() -> None:
-    """An hour without messages is not an hour of being held up, nor of slow confirms."""
+    """An hour without messages is neither an hour of missing credit nor of slow confirms."""
     loop = CreditLoop(Conditions(delay_ms=10))
     loop.run(4_000)
     before, loop.conditions.pace = loop.limits[-1], 0
@@ -185,7 +184,6 @@ class FarQueue:
 
     @property
     def link(self) -> tuple[int | None, str | None]:
-        """The limit and its reason, as the status has them."""
         (link,) = session_view(self.service, WaitContext()).links
         return link.credit_limit, link.credit_limit_why
 
@@ -195,7 +193,7 @@ class FarQueue:
         return consumer.credit.written
 
     def round(self, ms: int) -> int:
-        """One answer of the queue comes; returns how many messages the client got by it."""
+        """Let one answer of the queue come; return how many messages the client got by it."""
         (consumer,) = self.service.consumers
         before = self.received
         self.service.moment.ms += ms
@@ -209,7 +207,7 @@ class FarQueue:
 
 
 def test_a_far_queue_is_asked_for_more_at_a_time() -> None:
-    """As long as that brings more; what it is asked for is what the status says."""
+    """Requests grow as long as that raises the rate; the status has their size."""
     far = FarQueue(30_000, "set max_queue_credit auto")
     assert far.link == (256, "default")
     got = [far.round(20) for _ in range(40)]
@@ -224,7 +222,7 @@ def test_a_far_queue_is_asked_for_more_at_a_time() -> None:
     ("ms", "credit"), [(0, 1_000_000), (20, 200)], ids=["a near queue", "a client that takes no more"]
 )
 def test_a_queue_is_asked_for_no_more_where_that_holds_nothing_up(ms: int, credit: int) -> None:
-    """At once it is there; or the client has no credit for more."""
+    """Messages arrive at once, or the client has no credit for more."""
     far = FarQueue(20_000, "set max_queue_credit auto", credit=credit)
     for turn in range(1, 30):
         got = far.round(ms)
@@ -248,7 +246,7 @@ def windows(scene: Scenario) -> int:
 
 
 def test_an_automatic_window_is_twice_what_the_credit_of_its_links_may_be() -> None:
-    """So it holds none of them up; never below the default, and bounded."""
+    """So it holds none of them up; it is never below the default, and bounded."""
     scene = Scenario("q")
     scene.do("set max_incoming_window auto")
     assert windows(scene) == 400
@@ -267,7 +265,6 @@ def test_an_automatic_window_is_twice_what_the_credit_of_its_links_may_be() -> N
 
 
 def test_an_automatic_window_grows_with_automatic_credit() -> None:
-    """And what was granted before an alarm is tolerated as under a fixed window."""
     scene = Scenario("q")
     scene.do(
         "set max_incoming_window auto", "set max_link_credit auto", "C> ATTACH h=0 name=a target=/queues/q"
@@ -289,7 +286,6 @@ def test_an_automatic_window_grows_with_automatic_credit() -> None:
 
 
 def test_flow_events_tell_each_limit_once_and_why() -> None:
-    """Of links whose limit is automatic, when they are seen first and when it changes."""
     far = FarQueue(30_000, "set max_queue_credit auto")
     seen = Seen()
     observer = Observer(partial(session_samples, far.service), 7, 0, seen.add, seen.link)

@@ -31,7 +31,6 @@ HEAD = b"\x91" + bytes(9)
 
 
 def puppet(channel: ChannelEnds, name: str = "q", **arguments: Any) -> ScriptedQueue:
-    """A queue that only does what the test says."""
     world = channel.world
     declare(world.catalog, world.vhost, name, arguments=arguments)
     box = world.box(name)
@@ -39,14 +38,12 @@ def puppet(channel: ChannelEnds, name: str = "q", **arguments: Any) -> ScriptedQ
 
 
 def happen(channel: ChannelEnds, *effects: commands.Effect) -> list[Got]:
-    """The channel hears of effects; what its client hears then."""
     channel.inbox.append(list(effects))
     channel.world.rest()
     return channel.take()
 
 
 def consuming(channel: ChannelEnds, queue: ScriptedQueue, count: int = 3, **fields: Any) -> list[Got]:
-    """A consumer `c` that holds `count` deliveries with the keys 100, 101, ..."""
     channel.say(methods.BasicConsume(queue.queue, "c", **fields))
     assert happen(channel, commands.Subscribed(queue.ref)) == [methods.BasicConsumeOk("c")]
     (credit,) = queue.told_only(commands.Credit)
@@ -63,7 +60,6 @@ def channel() -> ChannelEnds:
 
 
 def refuse(channel: ChannelEnds, queue: ScriptedQueue) -> list[Got]:
-    """The queue is full for the publish that came."""
     publish = queue.publish()
     return happen(
         channel, commands.PublishRejected(publish.publisher, publish.ids, publish.settled, queue.queue)
@@ -82,7 +78,6 @@ def test_a_full_queue_is_a_nack(channel: ChannelEnds) -> None:
 
 @pytest.mark.rabbitmq("confirms_rejects_SUITE", "confirms_rejects_conflict")
 def test_a_full_queue_of_several_is_a_nack(channel: ChannelEnds) -> None:
-    """Whatever the other says, before or after."""
     full, other = puppet(channel), puppet(channel, "other")
     for key in ("q", "other"):
         bind(channel.world.catalog, channel.world.vhost, _bound(key))
@@ -112,7 +107,7 @@ def test_a_full_queue_drops_what_nobody_wants_confirmed(channel: ChannelEnds) ->
 
 
 def test_a_full_queue_fails_the_commit(channel: ChannelEnds) -> None:
-    """406, after every queue has spoken."""
+    """The error 406 follows all queues' answers."""
     full, other = puppet(channel), puppet(channel, "other")
     assert channel.call(methods.TxSelect()) == methods.TxSelectOk()
     channel.publish("q", b"1")
@@ -131,7 +126,6 @@ def test_a_full_queue_fails_the_commit(channel: ChannelEnds) -> None:
 def subscribed(
     channel: ChannelEnds, queue: ScriptedQueue, tag: str = "c", **fields: Any
 ) -> commands.Subscribe:
-    """What the queue is told of a new consumer."""
     channel.say(methods.BasicConsume(queue.queue, tag, **fields))
     (subscribe,) = queue.told_only(commands.Subscribe)
     happen(channel, commands.Subscribed(subscribe.consumer))
@@ -139,7 +133,7 @@ def subscribed(
 
 
 def test_priority_and_time_out_are_arguments(channel: ChannelEnds) -> None:
-    """x-priority for every queue, x-consumer-timeout in ms for quorum queues."""
+    """x-priority applies to every queue, x-consumer-timeout in ms to quorum queues."""
     quorum, classic = puppet(channel, "quorum", **QUORUM), puppet(channel, "classic")
     found = subscribed(channel, quorum, arguments={"x-priority": -3, "x-consumer-timeout": 5000})
     assert (found.priority, found.timeout_ms) == (-3, 5000)
@@ -150,7 +144,6 @@ def test_priority_and_time_out_are_arguments(channel: ChannelEnds) -> None:
 
 
 def test_exclusive_means_nothing_to_a_quorum_queue(channel: ChannelEnds) -> None:
-    """It has the single active consumer instead."""
     assert subscribed(channel, puppet(channel, "classic"), exclusive=True).exclusive
     assert not subscribed(channel, puppet(channel, **QUORUM), "d", exclusive=True).exclusive
 
@@ -159,7 +152,7 @@ def test_exclusive_means_nothing_to_a_quorum_queue(channel: ChannelEnds) -> None
     "single_active_consumer_SUITE", "amqp_exclusive_consume_fails_on_exclusive_consumer_queue"
 )
 def test_exclusive_and_the_single_active_consumer_exclude_each_other(channel: ChannelEnds) -> None:
-    """403, although nobody else is there."""
+    """The error is 403 without any other consumer."""
     queue = puppet(channel, **SAC)
     assert channel.refused(methods.BasicConsume("q", "c", exclusive=True)) == (
         403,
@@ -170,7 +163,7 @@ def test_exclusive_and_the_single_active_consumer_exclude_each_other(channel: Ch
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "subscribe_should_fail_when_global_qos_true")
 def test_global_qos_and_a_quorum_queue_exclude_each_other(channel: ChannelEnds) -> None:
-    """540, which ends the connection; a classic queue serves both."""
+    """The error is 540, which closes the connection; a classic queue supports both."""
     quorum, classic = puppet(channel, **QUORUM), puppet(channel, "classic")
     assert channel.call(methods.BasicQos(prefetch_count=5, global_=True)) == methods.BasicQosOk()
     subscribed(channel, classic)
@@ -186,7 +179,7 @@ def test_global_qos_and_a_quorum_queue_exclude_each_other(channel: ChannelEnds) 
 def test_nobody_gets_single_messages_beside_the_single_active_consumer(
     channel: ChannelEnds, kind: str
 ) -> None:
-    """405 for basic.get, whatever the kind."""
+    """basic.get fails with 405, whatever the kind."""
     queue = puppet(channel, **SAC, **{"x-queue-type": kind})
     text = (
         "cannot obtain access to locked queue 'q' in vhost '/'. basic.get operations are not supported by "
@@ -197,7 +190,7 @@ def test_nobody_gets_single_messages_beside_the_single_active_consumer(
 
 
 def test_a_consumer_of_a_quorum_queue_without_prefetch_may_hold_2000(channel: ChannelEnds) -> None:
-    """One of a classic queue as many as there are."""
+    """A consumer of a classic queue may hold any number."""
     for kind, most in (("quorum", 2_000), ("classic", 2_600)):
         other = channel.world.channel()
         queue = puppet(other, kind, **{"x-queue-type": kind})
@@ -272,7 +265,7 @@ def test_each_method_is_a_verdict(
 def test_a_channel_that_is_gone_has_failed_with_what_it_held(
     channel: ChannelEnds, how: str, kind: str
 ) -> None:
-    """As basic.reject counts: who takes the message over AMQP 1.0 next sees it in delivery-count."""
+    """It counts as basic.reject: the next AMQP 1.0 consumer sees it in delivery-count."""
     queue = puppet(channel, **{"x-queue-type": kind})
     consuming(channel, queue)
     if how == "channel":
@@ -288,7 +281,7 @@ def test_a_channel_that_is_gone_has_failed_with_what_it_held(
 
 @pytest.mark.rabbitmq("consumer_timeout_SUITE", "consumer_timeout_with_basic_cancel_capability")
 def test_a_consumer_that_holds_deliveries_too_long_is_cancelled(channel: ChannelEnds) -> None:
-    """It hears so, gets no more, and may still acknowledge."""
+    """It gets basic.cancel, no more deliveries, and may still acknowledge."""
     queue = puppet(channel, **QUORUM)
     assert tags(consuming(channel, queue)) == [1, 2, 3]
     queue.told()
@@ -305,7 +298,7 @@ def test_a_consumer_that_holds_deliveries_too_long_is_cancelled(channel: Channel
 def test_a_client_that_would_not_understand_a_cancel_loses_the_channel(
     arguments: dict[str, int], ms: int
 ) -> None:
-    """406 with the time that counted."""
+    """The error 406 has the time that applied."""
     channel = Harness().channel(capabilities=())
     queue = puppet(channel, **QUORUM)
     consuming(channel, queue, arguments=arguments)
@@ -317,7 +310,6 @@ def test_a_client_that_would_not_understand_a_cancel_loses_the_channel(
 
 
 def timed_out(channel: ChannelEnds, queue: ScriptedQueue) -> tuple[int, str]:
-    """The channel's end because of a delivery held for too long."""
     (closed,) = happen(channel, commands.TimedOut(queue.ref, [100], "q"))
     assert isinstance(closed, methods.ChannelClose)
     return closed.reply_code, text_of(closed.reply_code, closed.reply_text)
@@ -339,7 +331,6 @@ BATCH = 170
 
 
 def consuming_ring() -> ChannelEnds:
-    """A channel in confirm mode that consumes what it publishes."""
     channel = Harness().channel()
     channel.call(methods.QueueDeclare("q"))
     channel.call(methods.ConfirmSelect())
@@ -348,7 +339,6 @@ def consuming_ring() -> ChannelEnds:
 
 
 def watched(channel: ChannelEnds, link: str | None = "c") -> ChannelRing:
-    """A ring that listens to a channel, or to a consumer of it."""
     service = channel.service
     consumer = None if link is None else service.consuming.consumers[link]
 
@@ -364,7 +354,7 @@ def watched(channel: ChannelEnds, link: str | None = "c") -> ChannelRing:
 
 
 def round_of(channel: ChannelEnds, messages: int, ring: ChannelRing | None) -> None:
-    """So many messages are published, delivered and acknowledged as a range, in turns as of a task."""
+    """Publish, deliver and acknowledge so many messages as a range, in turns as of a task."""
     world = channel.world
 
     def turns() -> None:
@@ -392,7 +382,7 @@ def round_of(channel: ChannelEnds, messages: int, ring: ChannelRing | None) -> N
 def test_a_channel_that_is_watched_takes_two_per_cent_more_at_most(
     link: str | None, messages: int, most: int
 ) -> None:
-    """Of what a message takes in all at full load; a lone message takes 8 000 instructions."""
+    """The bound is of a message's whole cost at full load; a lone message takes 8 000 instructions."""
     taken = []
     for watch in (False, True):
         channel = consuming_ring()
@@ -404,7 +394,7 @@ def test_a_channel_that_is_watched_takes_two_per_cent_more_at_most(
 
 
 def test_the_oldest_goes_when_the_ring_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks for what is gone hears how much that was, and the rest is as exact as before."""
+    """A request for dropped entries gets their number, and the rest is as exact as before."""
     monkeypatch.setattr(channel_ring, "RECORDS_MAX", 16)
     monkeypatch.setattr(channel_ring, "LOOK_AFTER", 4)
     channel = consuming_ring()
@@ -425,7 +415,7 @@ def test_the_oldest_goes_when_the_ring_is_full(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("refused", [False, True])
 def test_a_content_that_is_read_in_parts_is_one_step(refused: bool) -> None:
-    """When its first part came, the channel only asked whether it is wanted."""
+    """At its first part the channel only asked whether it is wanted."""
     channel = consuming_ring()
     ring = watched(channel)
     content = channel.content("q", b"x" * 100, exchange="missing" if refused else "")
@@ -442,7 +432,7 @@ def test_a_content_that_is_read_in_parts_is_one_step(refused: bool) -> None:
 
 
 def test_a_channel_that_is_opened_again_in_the_same_turn_is_another() -> None:
-    """Its timeline ends, and nothing of the new one stands in it as if it were of the old."""
+    """The old timeline ends, and no step of the new channel appears in it."""
     channel = consuming_ring()
     ring = watched(channel)
     channel.send(methods.ChannelClose(200, "", 0, 0), methods.ChannelOpen())
@@ -456,7 +446,7 @@ def test_a_channel_that_is_opened_again_in_the_same_turn_is_another() -> None:
 
 
 def test_a_consumer_that_goes_without_a_word_ends_its_timeline() -> None:
-    """Its client did not ask to be told that queues go."""
+    """Its client did not ask for basic.cancel notifications."""
     world = Harness()
     channel = world.channel(capabilities=())
     channel.call(methods.QueueDeclare("q"))

@@ -44,7 +44,6 @@ NOW = 1_700_000_000_000
 
 @pytest.fixture
 def vhost() -> VirtualHost:
-    """With the queues a, b and c, and the exchange dlx of type direct."""
     catalog = Catalog(FakeHost().start_queue)
     vhost = catalog.lookup_vhost("/")
     for name in "abc":
@@ -84,7 +83,7 @@ def bodies(routed: Routed) -> dict[str, str]:
     "dead_letter_reject_message_order_quorum_queue",
 )
 def test_letters_go_to_the_queues_of_their_exchange_in_order(vhost: VirtualHost) -> None:
-    """Each queue once, whatever the heads of its messages."""
+    """Each queue gets a message once, whatever the heads of the messages."""
     bind(vhost, "a", "k")
     bind(vhost, "b", "k")
     bind(vhost, "b", "l")
@@ -100,7 +99,7 @@ def test_both_protocols_travel_in_one_batch(vhost: VirtualHost) -> None:
 
 
 def test_messages_that_share_a_head_share_it_afterwards(vhost: VirtualHost) -> None:
-    """A queue of many is dead-lettered without a head for each."""
+    """A queue of many messages is dead-lettered without a head for each."""
     bind(vhost, "a", "k")
     head = message("")[0]
     ((_, letters),) = route(vhost, (head, b"1"), (head, b"2")).to
@@ -115,7 +114,7 @@ def test_a_dead_letter_routing_key_replaces_the_messages_own(vhost: VirtualHost)
 
 
 def test_without_one_a_message_is_routed_by_all_its_keys(vhost: VirtualHost) -> None:
-    """Its routing key and those of CC; each queue gets it once."""
+    """The keys are its routing key and those of CC; each queue gets it once."""
     for queue, key in (("a", "k"), ("b", "cc"), ("a", "cc")):
         bind(vhost, queue, key)
     assert bodies(route(vhost, message("1", headers={"CC": ["cc"]}))) == {"a": "1", "b": "1"}
@@ -130,7 +129,7 @@ def test_an_internal_exchange_takes_dead_letters(vhost: VirtualHost) -> None:
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "dead_letter_headers_exchange")
 def test_a_headers_exchange_sees_why_a_message_died(vhost: VirtualHost) -> None:
-    """Headers are looked at message by message, those of this event included."""
+    """Headers are evaluated for each message, with those of this event included."""
     topologies.declare_exchange(vhost.topology, "by-headers", "headers", durable=True)
     bind(vhost, "a", "", "by-headers", **{"x-match": "all-with-x", "x-last-death-reason": "expired"})
     bind(vhost, "b", "", "by-headers", **{"x-match": "all", "kind": 1})
@@ -140,7 +139,7 @@ def test_a_headers_exchange_sees_why_a_message_died(vhost: VirtualHost) -> None:
 
 @pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_missing_exchange")
 def test_an_exchange_that_is_missing_drops_them(vhost: VirtualHost) -> None:
-    """It need not exist when the queue is declared, but now."""
+    """It need not exist when the queue is declared, but when a message dies."""
     assert route(vhost, message("1"), exchange="none") == Routed([], ())
 
 
@@ -155,7 +154,6 @@ def test_an_alternate_exchange_is_asked(vhost: VirtualHost) -> None:
 def died(
     vhost: VirtualHost, letter: Message, queue: str, reason: DeadLetterReason = DeadLetterReason.EXPIRED
 ) -> Message:
-    """The message after it died in a queue, on its way to queue c."""
     ((_, (letter,)),) = route(vhost, letter, queue=queue, reason=reason, exchange="", key="c").to
     return letter
 
@@ -164,7 +162,7 @@ def died(
     "dead_lettering_SUITE", "dead_letter_routing_key_cycle_max_length", "dead_letter_routing_key_cycle_ttl"
 )
 def test_an_automatic_cycle_is_broken(vhost: VirtualHost) -> None:
-    """A message does not come into the queue where it expired, unless a client rejected it since."""
+    """A message does not return to the queue where it expired, unless a client rejected it since."""
     letter = died(vhost, message("1"), "a")
     again = route(vhost, letter, queue="c", reason=DeadLetterReason.MAXLEN, exchange="", key="a")
     assert again == Routed([], ("a",))
@@ -173,7 +171,7 @@ def test_an_automatic_cycle_is_broken(vhost: VirtualHost) -> None:
 
 
 def test_a_cycle_drops_the_message_for_that_queue_only(vhost: VirtualHost) -> None:
-    """The others get it, and other messages reach that queue."""
+    """The other queues get it, and other messages reach that queue."""
     for queue in "ab":
         bind(vhost, queue, "c")
     routed = route(vhost, died(vhost, message("1"), "a"), message("2", "c"), queue="c")
@@ -188,7 +186,6 @@ def catalog() -> Catalog:
 
 @pytest.fixture
 def vhost_once(catalog: Catalog) -> VirtualHost:
-    """With the queues a and b, and the exchange dlx, from which nothing is bound."""
     vhost_once = catalog.lookup_vhost("/")
     for name in "ab":
         declare(catalog, vhost_once, name)
@@ -230,7 +227,7 @@ def reject(forwarding: Forwarding, publish: Publish) -> None:
 def test_a_message_is_published_with_its_history_and_wants_a_confirm(
     vhost_once: VirtualHost, forwarding: Forwarding
 ) -> None:
-    """The record says when the queue handed it out."""
+    """The death record has the time of its hand-over."""
     bind_once(vhost_once, "a")
     publish = publish_to(forwarding.send(held(1), vhost_once, NOW), "a")
     assert not publish.settled
@@ -255,7 +252,7 @@ def test_a_message_is_done_with_when_all_target_queues_have_taken_it(
 def test_what_is_not_confirmed_in_time_is_sent_again_to_who_did_not_confirm(
     vhost_once: VirtualHost, forwarding: Forwarding
 ) -> None:
-    """After three minutes, with the same history; to the queues that confirmed not."""
+    """After three minutes it goes with the same history to the queues that have not confirmed."""
     bind_once(vhost_once, "a", "b")
     posts = forwarding.send(held(1), vhost_once, NOW)
     confirm(forwarding, publish_to(posts, "a"))
@@ -268,7 +265,7 @@ def test_what_is_not_confirmed_in_time_is_sent_again_to_who_did_not_confirm(
 
 
 def test_a_confirm_that_comes_late_counts(vhost_once: VirtualHost, forwarding: Forwarding) -> None:
-    """Although the message was sent again meanwhile; the second confirm changes nothing."""
+    """It counts although the message was sent again; the second confirm changes nothing."""
     bind_once(vhost_once, "a")
     posts = forwarding.send(held(1), vhost_once, NOW)
     again, _ = forwarding.due(vhost_once, NOW + RETRY_MS)
@@ -284,7 +281,7 @@ def test_a_confirm_that_comes_late_counts(vhost_once: VirtualHost, forwarding: F
 def test_a_message_that_a_queue_refused_is_sent_again(
     vhost_once: VirtualHost, forwarding: Forwarding
 ) -> None:
-    """When it is time; that another queue took it does not make it done with."""
+    """The retry comes in its time; a confirm of another queue does not complete the message."""
     bind_once(vhost_once, "a", "b")
     posts = forwarding.send(held(1), vhost_once, NOW)
     reject(forwarding, publish_to(posts, "a"))
@@ -300,7 +297,7 @@ def test_a_message_that_a_queue_refused_is_sent_again(
 def test_a_target_queue_that_was_deleted_is_left_out_later(
     catalog: Catalog, vhost_once: VirtualHost, forwarding: Forwarding
 ) -> None:
-    """It answers that it is gone; when it is time there is no route to it any more."""
+    """The queue answers that it is gone; at the retry there is no route to it."""
     bind_once(vhost_once, "a", "b")
     posts = forwarding.send(held(1), vhost_once, NOW)
     remove(catalog, vhost_once, "a")
@@ -337,7 +334,7 @@ def test_a_missing_exchange_keeps_messages(vhost_once: VirtualHost) -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "cycle")
 def test_an_automatic_cycle_keeps_messages(vhost_once: VirtualHost) -> None:
-    """As one without a route: nothing is lost by a fault in the topology."""
+    """It counts as a missing route: no message is lost by a fault in the topology."""
     forwarding = Forwarding("a", DeadLetterTarget("", "a"), new_reply_to("worker"))
     assert forwarding.send(held(1), vhost_once, NOW) == []
     assert (forwarding.unrouted, len(forwarding)) == (1, 1)
@@ -347,7 +344,7 @@ def test_an_automatic_cycle_keeps_messages(vhost_once: VirtualHost) -> None:
 def test_a_queue_that_took_a_message_does_not_get_it_again(
     vhost_once: VirtualHost, forwarding: Forwarding
 ) -> None:
-    """Not even if it was unbound when it said so, and is bound again."""
+    """This holds even if it was unbound when it confirmed, and is bound again."""
     bind_once(vhost_once, "a", "b")
     posts = forwarding.send(held(1), vhost_once, NOW)
     unbind(vhost_once, "a")
@@ -359,7 +356,7 @@ def test_a_queue_that_took_a_message_does_not_get_it_again(
 
 
 def test_another_destination_is_tried_at_once_for_what_nobody_has(vhost_once: VirtualHost) -> None:
-    """What a queue has and has not answered waits for its answer."""
+    """A message that a queue has and has not confirmed waits for the confirm."""
     forwarding = Forwarding("q", DeadLetterTarget("none", None), new_reply_to("worker"))
     forwarding.send(held(1), vhost_once, NOW)
     forwarding.redirect(DeadLetterTarget("", "a"), NOW + 5)
@@ -376,7 +373,7 @@ def make_routes() -> Routes:
 
 
 def test_what_repeats_is_remembered_for_each_route() -> None:
-    """Also when the route is found anew because something was declared."""
+    """It is also remembered when a declaration makes the route be computed again."""
     routes = make_routes()
     one, two = routes.find("", "one"), routes.find("", "two")
     routes.remember(one, b"properties", b"head one")
@@ -387,7 +384,7 @@ def test_what_repeats_is_remembered_for_each_route() -> None:
 
 
 def test_properties_that_never_repeat_take_no_more_room_on_many_routes() -> None:
-    """A server that answers under many keys, each message with an id of its own."""
+    """A server replies under many keys, each message with an id of its own."""
     routes = make_routes()
     for number in range(10 * HEADS_MAX):
         route = routes.find("", f"key {number % 100}")
@@ -397,7 +394,7 @@ def test_properties_that_never_repeat_take_no_more_room_on_many_routes() -> None
 
 
 def test_large_properties_are_not_remembered() -> None:
-    """They would take more than they save."""
+    """They would take more memory than they save."""
     routes = make_routes()
     route = routes.find("", "key")
     routes.remember(route, bytes(HEAD_BYTES_MAX + 1), b"head")

@@ -56,7 +56,7 @@ AWAY = ReplyTo(PeerId(2, 1, 1), "s")
 
 
 def test_a_consumer_whose_node_is_not_heard_waits_although_messages_are_ready() -> None:
-    """Nothing of the queue comes to it, however many there are."""
+    """No message of the queue reaches it, however many are ready."""
     machine = QuorumQueue("q", settings=DEFAULTS, now_ms=0)
     queue = DeclaredQueue("q", "/", "quorum", True, None, False, {}, Handle(machine))
     vhost = Catalog(NoHost().start_queue).lookup_vhost("/")
@@ -74,7 +74,7 @@ def test_a_consumer_whose_node_is_not_heard_waits_although_messages_are_ready() 
 
 
 def test_a_browser_does_not_wait_for_the_single_active_consumer() -> None:
-    """It is never that one: it waits for what it has not seen."""
+    """It is never that consumer: it waits for messages that it has not seen."""
     machine = QuorumQueue("q", settings=QueueSettings(single_active_consumer=True), now_ms=0)
     queue = DeclaredQueue("q", "/", "quorum", True, None, False, {}, Handle(machine))
     active, browser = AWAY.consumer(), AWAY.consumer()
@@ -139,7 +139,6 @@ KINDS = pytest.mark.parametrize("kind", ["classic", "quorum"])
 
 @KINDS
 def test_the_queue_is_empty(kind: str) -> None:
-    """Nothing was ever put into it, by whatever way; all was taken; all expired; a limit dropped all."""
     bench = Bench(kind)
     ref = bench.consumer(10)
     bench.says(ref, Wait.QUEUE_EMPTY_NOTHING_ROUTED, "nothing was ever put into queue 'q'", "no exchange is")
@@ -165,7 +164,7 @@ def test_the_queue_is_empty(kind: str) -> None:
 
 @KINDS
 def test_all_messages_are_unsettled(kind: str) -> None:
-    """At another consumer, which is named with what it holds; or here."""
+    """Another consumer holds them and is named with their number, or this one does."""
     bench = Bench(kind)
     bench.publish(3)
     holder, idle = bench.consumer(10), bench.consumer(10)
@@ -181,7 +180,6 @@ def test_all_messages_are_unsettled(kind: str) -> None:
 )
 @KINDS
 def test_another_consumer_is_the_active_one(kind: str) -> None:
-    """Which one, and whether it takes more itself."""
     bench = Bench(kind, single_active_consumer=True)
     active, waits = bench.consumer(1), bench.consumer(10)
     says = "single active consumer, and that is session 0, link 'l'"
@@ -192,7 +190,6 @@ def test_another_consumer_is_the_active_one(kind: str) -> None:
 
 
 def test_messages_wait_to_be_tried_again() -> None:
-    """A quorum queue with a delayed retry."""
     bench = Bench("quorum", retry_type=RetryType.ALL, retry_min_ms=600_000)
     bench.publish(1)
     ref = bench.consumer(10)
@@ -201,7 +198,7 @@ def test_messages_wait_to_be_tried_again() -> None:
 
 
 def test_a_consumer_let_a_delivery_time_out() -> None:
-    """It gets nothing until the queue hears of it, although there is a message and it has credit."""
+    """It gets nothing until it settles, although there is a message and it has credit."""
     bench = Bench("quorum", consumer_timeout_ms=1)
     bench.publish(1)
     ref = bench.consumer(10)
@@ -212,7 +209,7 @@ def test_a_consumer_let_a_delivery_time_out() -> None:
 
 
 def test_the_end_of_a_stream() -> None:
-    """Where nothing was published there is none; at another one it is told from where and what was read."""
+    """A stream without messages has no end; otherwise the reason has the start and the read position."""
     bench = streams.Bench()
     queue = DeclaredQueue("s", "/", "stream", True, None, False, {}, Handle(bench.queue))
     vhost = Catalog(NoHost().start_queue).lookup_vhost("/")
@@ -321,7 +318,7 @@ def waiting(found: Found) -> list[str]:
 
 
 def test_what_waits_longest_stands_first_and_who_is_idle_is_counted_apart() -> None:
-    """An empty queue is nobody's fault: it is no wait in the sum, and not in the list."""
+    """An empty queue is no fault: its wait is neither in the sum nor in the list."""
     found = survey()
     assert waiting(found) == ["t", "c", "b", "channel", "e"]
     assert snapshot.document(found.summary) == {
@@ -389,7 +386,7 @@ def test_what_waits_longest_stands_first_and_who_is_idle_is_counted_apart() -> N
 def test_it_is_chosen_by(
     chosen: dict[str, Any], connections: list[int], waits: list[str], queues: list[str]
 ) -> None:
-    """All that is given must fit; other parts of a connection, and other queues, are left out."""
+    """All filters given must match; other parts of a connection, and other queues, are left out."""
     found = survey(**chosen)
     assert [each.id for each in found.connections] == connections
     assert waiting(found) == waits
@@ -399,7 +396,7 @@ def test_it_is_chosen_by(
 
 
 def test_a_bound_leaves_the_worst_connections_the_longest_waits_and_the_fullest_queues() -> None:
-    """And says how many there are in all."""
+    """The summary still counts all of them."""
     found = survey(limit=2)
     assert [each.id for each in found.connections] == [4, 2]
     assert waiting(found) == ["t", "c"]
@@ -420,6 +417,6 @@ def test_a_bound_leaves_the_worst_connections_the_longest_waits_and_the_fullest_
     ],
 )
 def test_what_nobody_can_be_chosen_by_is_refused(chosen: dict[str, Any], text: str) -> None:
-    """An empty answer to a slip of the pen would say that nothing waits."""
+    """An empty answer to a mistyped filter would claim that nothing waits."""
     with pytest.raises(BadRequest, match=re.escape(text)):
         Selection.read("status", chosen)

@@ -36,7 +36,6 @@ def post(command: QueueCommand) -> None:
 
 
 def publishing(*names: str) -> tuple[PublishOne, list[DeclaredQueue]]:
-    """A message on its way to queues that the fanout exchange has."""
     world = Harness()
     queues = [quiet_queue(world, name) for name in names]
     for name in names:
@@ -58,7 +57,6 @@ def publishing(*names: str) -> tuple[PublishOne, list[DeclaredQueue]]:
 
 
 def confirmed(queue: DeclaredQueue) -> commands.Confirmed:
-    """The queue has taken what it was told last."""
     publish = letters(queue)[-1]
     assert type(publish) is commands.Publish
     return commands.Confirmed(publish.publisher, publish.ids, publish.settled)
@@ -130,7 +128,7 @@ def test_messages_are_decided_on_when_all_are_there() -> None:
 
 
 def test_what_is_given_up_before_the_end_was_not_taken() -> None:
-    """Whatever was to become of it: the one who wanted it has not got it."""
+    """The requester did not get the result, whatever was decided later."""
     job, queue = getting(3, commands.DeliveryOutcome.ACCEPT)
     job.on_effect(commands.Deliver(letters(queue)[0].consumer, (0,), (MESSAGE,), 0))
     assert not job.done

@@ -55,7 +55,6 @@ class SlowScene(Scenario):
         return self.service.session.held
 
     def decide(self) -> list[str]:
-        """What waits longest is decided; what the client hears."""
         letter = self.slow.decide()
         self.world.clients["C"].all_sessions[0].letters.append(letter)
         self.world.settle()
@@ -141,8 +140,9 @@ FRAMES = {
 
 
 def said(lines: list[str]) -> list[str]:
-    """What does not depend on how much is handled in one wake: no windows and grants, and outcomes by
-    delivery, at the end."""
+    """Return the output that does not depend on the wake's size: no windows and grants, and outcomes by
+    delivery, at the end.
+    """
     others: list[str] = []
     dispositions: list[str] = []
     for line in lines:
@@ -160,8 +160,9 @@ def said(lines: list[str]) -> list[str]:
 @pytest.mark.parametrize("pieces", ["frame by frame", "in one write"])
 @pytest.mark.parametrize("frames", FRAMES.values(), ids=FRAMES.keys())
 def test_what_is_decided_later_comes_to_the_same(frames: tuple[str, ...], pieces: str) -> None:
-    """Of frames that the client sends without waiting, each is handled behind what it depends on, and the
-    client hears in the end what it hears where everything is decided at once."""
+    """The client sends frames without waiting; each is handled behind those it depends on, and the client
+    gets in the end the same frames as with immediate decisions.
+    """
     at_once, later = Scenario("old"), SlowScene("old")
     in_one_write = "C> " + " ; ".join(frames)
     heard = at_once.do(in_one_write)
@@ -180,7 +181,6 @@ def test_what_is_decided_later_comes_to_the_same(frames: tuple[str, ...], pieces
 
 
 def test_other_links_go_on_meanwhile() -> None:
-    """One is attached, publishes and is confirmed; another consumes. Only the one that waits, waits."""
     scene = SlowScene("old")
     assert scene.do("C> ATTACH h=0 source=new ; FLOW h=0 dc=0 cr=5") == []
     assert scene.receiver("/queues/old", 2)[0].startswith("B> ATTACH name=link-2 h=2")
@@ -198,7 +198,7 @@ def test_other_links_go_on_meanwhile() -> None:
 
 
 def test_a_delivery_that_waits_for_its_queue_is_settled_when_it_is_there() -> None:
-    """And those behind it, in order, although they go to queues that are there."""
+    """So are those behind it, in order, although they go to queues that exist."""
     scene = SlowScene("old")
     scene.sender(None)
     scene.sender("/queues/old", 1)
@@ -214,7 +214,7 @@ def scene() -> SlowScene:
 
 
 def test_what_waits_for_its_queue_has_the_clients_credit(scene: SlowScene) -> None:
-    """A client that goes on publishing has none left before long, and breaks the rules then."""
+    """A client that continues to publish soon has none left, and then violates the protocol."""
     scene.sender(None)
     twice = 2 * scene.service.session.links.by_remote[0].credit.limit
     came = scene.do(*["C> " + to("new", "m")] * twice)
@@ -228,14 +228,12 @@ def test_what_waits_for_its_queue_has_the_clients_credit(scene: SlowScene) -> No
 
 
 def no_more_queues(scene: Scenario) -> str:
-    """The virtual host takes no queue more; what is said of one named new."""
     change_vhost(scene.world.catalog, scene.world.vhost, limits=VhostLimits(max_queues=0))
     return "cannot declare queue 'new': queue limit in vhost '/' (0) is reached"
 
 
 @pytest.mark.parametrize("terminus", ["source", "target"])
 def test_an_attach_is_refused_with_what_is_decided(terminus: str, scene: SlowScene) -> None:
-    """As ever: an attach whose terminus is null, and a detach with the reason."""
     text = no_more_queues(scene)
     assert scene.do(f"C> ATTACH h=0 {terminus}=new") == []
     attach, detach = scene.decide()
@@ -248,7 +246,7 @@ def test_an_attach_is_refused_with_what_is_decided(terminus: str, scene: SlowSce
 
 @pytest.mark.parametrize("terminus", ["source", "target"])
 def test_a_queue_that_another_has_made_meanwhile_is_taken_as_it_is(terminus: str, scene: SlowScene) -> None:
-    """The request is refused, because that one is otherwise; an attach does not ask how."""
+    """The request is refused, because its arguments differ; an attach does not compare them."""
     scene.do(f"C> ATTACH h=0 {terminus}=new")
     declare(scene.world.catalog, scene.world.vhost, "new", durable=False)
     assert f"{terminus}=new" in scene.decide()[0]
@@ -260,7 +258,6 @@ def test_a_queue_that_another_has_made_meanwhile_is_taken_as_it_is(terminus: str
     ids=["source", "target", "anonymous"],
 )
 def test_a_right_that_is_taken_away_meanwhile_is_missing(frame: str, right: str, scene: SlowScene) -> None:
-    """The session ends as if it had been missing before."""
     if "payload" in frame:
         scene.sender(None)
     scene.do(f"C> {frame}")
@@ -274,8 +271,9 @@ def test_a_right_that_is_taken_away_meanwhile_is_missing(frame: str, right: str,
 
 @pytest.mark.parametrize("way", ["end", "lost"])
 def test_nothing_is_left_of_what_waits_when_its_session_ends(way: str, scene: SlowScene) -> None:
-    """The client gets its end at once. A queue for the client alone is made, and goes again; one that it
-    named stays, as a declaration by any other way would; nothing is told to anybody."""
+    """The client gets its end at once. An exclusive queue is made and deleted again; a queue that it named
+    stays, as after any other declaration; no other frame is sent.
+    """
     scene.do(
         "C> ATTACH h=0 target=new ; TRANSFER h=0",
         f"C> ATTACH h=1 {TEMPORARY} ; FLOW h=1 dc=0 cr=5",
@@ -300,8 +298,9 @@ def test_nothing_is_left_of_what_waits_when_its_session_ends(way: str, scene: Sl
 
 
 def test_what_is_held_is_bounded(scene: SlowScene) -> None:
-    """With what the connection has of deliveries that are not whole. A client needs to send nothing before
-    its attach is answered; it has no credit to."""
+    """The bound includes the connection's partial deliveries. A client need not send before its attach is
+    answered; it has no credit.
+    """
     scene.service._unfinished.bytes_max = 200_000
     scene.do("C> ATTACH h=0 source=new", "C> ATTACH h=0 source=new", "C> FLOW h=0 dc=0 cr=2 properties={a:1}")
     scene.do("C> ATTACH h=1 target=newer", "C> TRANSFER h=1 size=60000")
@@ -311,7 +310,7 @@ def test_what_is_held_is_bounded(scene: SlowScene) -> None:
 
 
 def test_a_connection_that_attaches_thousands_together_is_served(scene: SlowScene) -> None:
-    """With a flow behind each attach: what is held of them is little, and the bound is far."""
+    """A flow follows each attach: little of them is held, and the bound is far."""
     links = range(200)
     scene.do(*[f"C> ATTACH h={each} source=q{each} ; FLOW h={each} dc=0 cr=1" for each in links])
     of_all = scene.service._unfinished.held_bytes / len(links) * 64 * 256
@@ -320,7 +319,7 @@ def test_a_connection_that_attaches_thousands_together_is_served(scene: SlowScen
 
 
 def test_a_link_that_is_ended_while_it_waits_answers_its_clients_detach() -> None:
-    """Another session takes its name; what it holds is nobody's, and its handle is free in the end."""
+    """Another session takes its name; its held frames are dropped, and its handle is free in the end."""
     scene = SlowScene("old")
     scene.do("C> ATTACH h=0 name=a target=anonymous", "C> " + to("new", "m0"), "C> BEGIN ch=1")
     came = scene.do("C> ATTACH ch=1 h=0 name=a target=/queues/old")
@@ -333,7 +332,7 @@ def test_a_link_that_is_ended_while_it_waits_answers_its_clients_detach() -> Non
 
 
 def test_a_subscription_that_is_made_again_before_its_end_is_decided(scene: SlowScene) -> None:
-    """The old one is deleted first: whoever subscribes anew is not detached when its end is decided."""
+    """The old one is deleted first: the new subscriber is not detached when that is decided."""
     scene.do(f"C> ATTACH h=0 {SUBSCRIPTION} source=/topics/t")
     scene.decide_all()
     catalog = scene.world.catalog
@@ -367,7 +366,6 @@ def slow_channel(channel: ChannelEnds) -> DeferredDecisions:
 
 
 def decide(channel: ChannelEnds, slow: DeferredDecisions) -> list[object]:
-    """Let what waits longest be decided; what the client gets."""
     channel.service.on_decided(slow.decide())
     channel.wake()
     channel.world.rest()
@@ -375,7 +373,7 @@ def decide(channel: ChannelEnds, slow: DeferredDecisions) -> list[object]:
 
 
 def test_a_channel_waits_for_each_change_in_turn(channel: ChannelEnds) -> None:
-    """What is bound behind a declaration finds the queue, also when all of it came in one write."""
+    """A bind behind a declare finds the queue, also when both came in one write."""
     slow = slow_channel(channel)
     methods = (
         ExchangeDeclare("x", "fanout"),
@@ -394,7 +392,6 @@ def test_a_channel_waits_for_each_change_in_turn(channel: ChannelEnds) -> None:
 
 
 def test_a_refusal_that_comes_later_closes_the_channel(channel: ChannelEnds) -> None:
-    """With the words, and the method that it answers."""
     slow = slow_channel(channel)
     assert channel.say(QueueBind("nothing", "amq.fanout", "")) == []
     [closed] = decide(channel, slow)
@@ -408,7 +405,6 @@ def test_a_refusal_that_comes_later_closes_the_channel(channel: ChannelEnds) -> 
     [QueueDeclare("q", durable=True), ExchangeDeclare("x", "fanout"), QueueBind("old", "amq.fanout", "")],
 )
 def test_without_a_majority_the_connection_is_closed_with_541(channel: ChannelEnds, method: Any) -> None:
-    """M5; nothing of it is there."""
     declare(channel.world.catalog, channel.world.vhost, "old")
     slow = slow_channel(channel)
     assert channel.say(method) == []
@@ -418,7 +414,7 @@ def test_without_a_majority_the_connection_is_closed_with_541(channel: ChannelEn
 
 
 def test_without_a_majority_management_answers_500_and_a_link_is_refused() -> None:
-    """M5; for an attach that must declare its queue it is amqp:internal-error."""
+    """M5: an attach that must declare its queue gets amqp:internal-error."""
     peer = Peer().attach_pair()
     slow = DeferredDecisions(peer.broker.catalog)
     peer.service.context.propose = slow
@@ -432,7 +428,7 @@ def test_without_a_majority_management_answers_500_and_a_link_is_refused() -> No
 
 
 def test_what_is_decided_for_a_channel_that_was_closed_is_nobodys(channel: ChannelEnds) -> None:
-    """It is applied all the same: the client cannot know."""
+    """It is applied all the same, unseen by the client."""
     slow = slow_channel(channel)
     channel.say(QueueDeclare("q", durable=True))
     late = slow.decide()
@@ -442,7 +438,7 @@ def test_what_is_decided_for_a_channel_that_was_closed_is_nobodys(channel: Chann
 
 
 def test_management_waits_for_each_change_in_turn() -> None:
-    """Responses come in the order of requests; one that is refused does not keep those behind it."""
+    """Responses come in the order of requests; a refused one does not delay those behind it."""
     peer = Peer().attach_pair()
     slow = DeferredDecisions(peer.broker.catalog)
     peer.service.context.propose = slow
@@ -465,7 +461,7 @@ def test_management_waits_for_each_change_in_turn() -> None:
 
 
 def test_an_attach_finds_what_a_request_before_it_declares() -> None:
-    """Also when that is not decided yet; an attach to what is there is answered at once."""
+    """It waits while that is undecided; an attach to an existing queue is answered at once."""
     peer = Peer().attach_pair()
     declare(peer.broker.catalog, peer.broker.vhost, "old")
     slow = DeferredDecisions(peer.broker.catalog)
@@ -483,8 +479,9 @@ def test_an_attach_finds_what_a_request_before_it_declares() -> None:
 
 
 def test_what_is_held_for_an_attach_goes_on_when_its_queue_ends_behind_a_response() -> None:
-    """The attach waits for the word of a queue that is gone, and is refused behind the response to another
-    request: the client attaches the name anew, and sends nothing more."""
+    """The attach waits for the answer of a deleted queue, and is refused behind the response to another
+    request: the client attaches the name again, and sends nothing more.
+    """
     peer = Peer().attach_pair()
     arguments = {"x-queue-type": "quorum", "x-single-active-consumer": True}
     queue, _ = declare(peer.broker.catalog, peer.broker.vhost, "q", arguments=arguments)
@@ -500,8 +497,9 @@ def test_what_is_held_for_an_attach_goes_on_when_its_queue_ends_behind_a_respons
 
 
 def test_requests_are_not_held_for_responses_that_cannot_come() -> None:
-    """What is held is bounded by the client's credit for responses: a client that detaches them and attaches
-    again begins anew, however long the first decision takes."""
+    """Held requests are bounded by the client's credit for responses: a client that detaches and attaches
+    that link begins anew, however long the first decision takes.
+    """
     peer = Peer().attach_pair()
     slow = DeferredDecisions(peer.broker.catalog)
     peer.service.context.propose = slow

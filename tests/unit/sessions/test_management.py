@@ -74,7 +74,6 @@ class Peer:
     def request(
         self, method: str, to: str, body: object = None, *, handle: int = REQUESTS, **fields: Any
     ) -> TransferFrame:
-        """A transfer with a request; ids are r0, r1, ..."""
         number = self._next_id
         self._next_id += 1
         self.sent += 1
@@ -86,12 +85,10 @@ class Peer:
         return TransferFrame(transfer, request_message(method, to, body, message_id=f"r{number}"))
 
     def send(self, *frames: object) -> list[str]:
-        """Frames in one wake; returns what came back, as lines."""
         self.service.receive(frames)
         return self.settle()
 
     def settle(self) -> list[str]:
-        """Let everything move until nothing does; returns what came, as lines."""
         lines: list[str] = []
         moved = True
         while moved:
@@ -108,7 +105,6 @@ class Peer:
         return lines
 
     def take(self) -> list[str]:
-        """What the broker has written, as lines; responses are kept, too."""
         data = b"".join(self.service.session.take_output())
         lines: list[str] = []
         pos = 0
@@ -145,7 +141,7 @@ def attach(
     properties: Any = None,
     **fields: Any,
 ) -> amqp10.Attach:
-    """One half: even handles send requests, odd ones take responses."""
+    """Attach one half: even handles send requests, odd ones take responses."""
     role = bool(handle % 2) if receiver is None else receiver
     frame = amqp10.Attach(
         name=name,
@@ -176,7 +172,7 @@ ATTACHED_RESPONSES = (
 
 
 def test_the_requesting_half_gets_eight_credits() -> None:
-    """First grant, with the largest request that is taken."""
+    """The broker's attach states the largest request that is accepted."""
     peer = Peer()
     assert peer.send(attach(REQUESTS)) == [
         ATTACHED_REQUESTS,
@@ -216,7 +212,7 @@ def test_a_half_must_say_that_it_is_paired(properties: Any) -> None:
     ids=["same role", "other terminus", "no terminus"],
 )
 def test_a_half_that_does_not_fit_is_refused(other: amqp10.Attach) -> None:
-    """DETACH precondition-failed; the half that was there stays."""
+    """The detach has precondition-failed; the existing half stays."""
     peer = Peer()
     peer.send(attach(REQUESTS))
     lines = peer.send(other)
@@ -237,7 +233,6 @@ def test_rcv_settle_mode_second_is_refused() -> None:
 
 @pytest.mark.rabbitmq("management_SUITE", "all_management_operations", "declare_queues_concurrently")
 def test_the_operations_one_after_the_other() -> None:
-    """Each with its status, repeated without harm."""
     peer = Peer().attach_pair()
     steps: list[tuple[str, str, Any, str]] = [
         ("PUT", "/exchanges/x", {"type": "topic"}, "204"),
@@ -265,7 +260,7 @@ def test_the_operations_one_after_the_other() -> None:
 
 @pytest.mark.rabbitmq("management_SUITE", "pipeline")
 def test_responses_come_in_the_order_of_requests() -> None:
-    """pipeline: also when one must wait for a queue and the next needs nobody."""
+    """pipeline: this holds when one waits for a queue and the next does not."""
     peer = Peer().attach_pair()
     peer.broker.do("declare-queue", name="q")
     peer.queues_work = False
@@ -286,7 +281,6 @@ def test_responses_come_in_the_order_of_requests() -> None:
 
 
 def test_requests_of_one_read_are_handled_as_one_by_one() -> None:
-    """A run of transfers that the frame reader has joined."""
     peer = Peer().attach_pair()
     frames = [peer.request("PUT", f"/queues/q{number}", {}) for number in range(8)]
     run = TransferRun(REQUESTS, 0, True)
@@ -300,7 +294,6 @@ def test_requests_of_one_read_are_handled_as_one_by_one() -> None:
 
 @pytest.mark.rabbitmq("management_SUITE", "multiple_link_pairs")
 def test_several_pairs_are_independent() -> None:
-    """Each has its own credit and order; one may go without the other."""
     peer = Peer().attach_pair()
     peer.send(attach(2, name="two"), attach(3, name="two"), peer.flow(3, 0, 1))
     assert peer.send(peer.request("PUT", "/queues/q", {}, handle=2)) == ["response h=3 201 to r0"]
@@ -323,7 +316,7 @@ def test_an_exclusive_queue_is_the_connections() -> None:
 
 
 def test_a_response_over_the_clients_limit_ends_the_half() -> None:
-    """max-message-size of the client's attach is respected; then the pair is half open."""
+    """The max-message-size of the client's attach is respected; then the pair is half open."""
     peer = Peer()
     peer.send(attach(REQUESTS), attach(RESPONSES, max_message_size=50), peer.flow(RESPONSES, 0, 5))
     lines = peer.send(peer.request("PUT", "/queues/q", {}))
@@ -360,7 +353,7 @@ def test_more_requests_than_credit_end_the_session() -> None:
 
 
 def test_credit_is_not_topped_up_while_responses_cannot_be_written() -> None:
-    """A client that closes its window and goes on asking is not served without end."""
+    """A client that closes its window and continues to send requests is not served without end."""
     peer = Peer(window=0).attach_pair()
     grants: list[str] = []
     for _ in range(8):
@@ -403,7 +396,7 @@ def test_a_flow_stands_behind_the_responses_before_it() -> None:
 
 
 def test_a_request_behind_a_drain_finds_no_credit() -> None:
-    """Also while the drain waits to be answered: what it leaves is forfeited."""
+    """This holds while the drain waits for its answer: its remaining credit is forfeited."""
     peer = Peer().attach_pair(credit=10)
     peer.broker.do("declare-queue", name="q")
     peer.queues_work = False
@@ -423,7 +416,7 @@ def test_responses_respect_the_sessions_window() -> None:
 
 
 def test_a_drain_that_takes_back_the_credit_of_responses_is_answered_at_once() -> None:
-    """They cannot go, and what waits behind them must not wait for ever."""
+    """They cannot be sent, and frames behind them must not wait forever."""
     peer = Peer(window=0).attach_pair(credit=5)
     peer.send(peer.request("GET", "/queues/q"))
     assert peer.send(peer.flow(RESPONSES, 0, 0, drain=True)) == [
@@ -438,7 +431,7 @@ def test_a_drain_that_takes_back_the_credit_of_responses_is_answered_at_once() -
 
 @pytest.mark.parametrize("mode", [0, 2], ids=["unsettled", "mixed"])
 def test_a_request_that_is_not_settled_ends_the_session_whatever_the_link_said(mode: int) -> None:
-    """The mode of the attach is echoed, and is no way around."""
+    """The mode of the attach is echoed, and does not bypass the rule."""
     peer = Peer()
     peer.send(attach(REQUESTS, snd_settle_mode=mode), attach(RESPONSES), peer.flow(RESPONSES, 0, 5))
     assert peer.send(peer.request("GET", "/queues/q", settled=False)) == [
@@ -462,7 +455,7 @@ def test_a_request_is_one_frame_and_settled_by_its_sender(fields: dict[str, Any]
 
 
 def test_what_is_no_message_ends_the_half() -> None:
-    """DETACH decode-error; requests before it are answered."""
+    """The detach has decode-error; requests before it are answered."""
     peer = Peer().attach_pair()
     good, bad = peer.request("GET", "/queues/p"), peer.request("GET", "/queues/q")
     bad.payload = b"hello"
@@ -472,7 +465,7 @@ def test_what_is_no_message_ends_the_half() -> None:
 
 
 def test_a_missing_permission_ends_the_session() -> None:
-    """END unauthorized-access with the text; requests before it are answered."""
+    """The end has unauthorized-access and the text; requests before it are answered."""
     broker = Broker()
     peer = Peer(broker, user=broker.user("u", configure="^a$")).attach_pair()
     assert peer.send(peer.request("PUT", "/queues/a", {}), peer.request("PUT", "/queues/b", {})) == [
@@ -499,7 +492,7 @@ def test_responses_go_out_after_the_requesting_half_is_gone() -> None:
 
 
 def test_without_the_half_for_responses_answers_of_queues_are_dropped() -> None:
-    """The request is done, nobody hears; the requesting half keeps its credit."""
+    """The request is carried out without a response; the requesting half keeps its credit."""
     peer = Peer().attach_pair()
     peer.broker.do("declare-queue", name="q")
     peer.queues_work = False
@@ -523,7 +516,6 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_whatever_happens_requests_are_answered_once_and_in_order(steps: list[str]) -> None:
-    """Queues that work late, windows that open bit by bit, credit that comes in between."""
     peer = Peer(window=0).attach_pair(credit=2)
     peer.broker.do("declare-queue", name="q")
     peer.queues_work = False

@@ -56,7 +56,7 @@ def words(lines: list[str]) -> list[str]:
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "single_active_consumer_priority_take_over")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "link_state_properties_priority_replacement_test")
 def test_a_higher_priority_takes_over_when_the_active_one_is_done() -> None:
-    """The active one gets no more at once; the other becomes it when what the first holds is settled."""
+    """The active one gets no more at once; the other becomes active when the held deliveries are settled."""
     scene = QuorumScene(single_active_consumer=True)
     scene.receiver("/queues/q", 1)
     scene.do("C> FLOW h=1 dc=0 cr=10")
@@ -77,8 +77,9 @@ def test_a_higher_priority_takes_over_when_the_active_one_is_done() -> None:
 @pytest.mark.parametrize("settled", [True, False])
 @pytest.mark.parametrize("window", [1, 2])
 def test_settling_what_timed_out_is_being_heard_of(settled: bool, window: int) -> None:
-    """A link that still has credit gets the message again without a new flow, as RabbitMQ's client for Java
-    expects it (timedOutMessageMessageShouldBeRedeliveredOnceAccepted...)."""
+    """A link with credit left gets the message again without a new flow, as RabbitMQ's client for Java
+    expects it (timedOutMessageMessageShouldBeRedeliveredOnceAccepted...).
+    """
     scene = QuorumScene(consumer_timeout=500)
     scene.receiver("/queues/q", 1)
     scene.do("C> FLOW h=1 dc=0 cr=10")
@@ -97,7 +98,6 @@ def test_settling_what_timed_out_is_being_heard_of(settled: bool, window: int) -
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "available_messages_quorum_queue")
 def test_available_says_what_is_left() -> None:
-    """How many are ready behind what was sent."""
     scene = QuorumScene()
     scene.put(10)
     scene.receiver("/queues/q", 1)
@@ -120,7 +120,7 @@ def test_a_closed_window_leaves_messages_in_the_queue() -> None:
 
 
 def asked_of(scene: QuorumScene) -> list[int]:
-    """Credit of each request that the queue is going to take; it is asked for as long as it takes them."""
+    """Return a list that gets the credit of each later request to the queue."""
     asked: list[int] = []
     queue, apply = scene.clocked, scene.clocked.apply
 
@@ -134,7 +134,7 @@ def asked_of(scene: QuorumScene) -> list[int]:
 
 
 def test_a_client_that_reads_is_given_twice_as_much_by_each_request() -> None:
-    """Each of them is an entry of the log, and waits for a sync: up to 8 x max_queue_credit in one."""
+    """Each request is a log entry and waits for a sync: one has up to 8 x max_queue_credit."""
     scene = QuorumScene()
     scene.put(10_000)
     asked = asked_of(scene)
@@ -145,7 +145,7 @@ def test_a_client_that_reads_is_given_twice_as_much_by_each_request() -> None:
 
 
 def test_the_next_request_comes_when_half_of_the_last_one_is_used() -> None:
-    """So messages that come one after the other never find the queue without credit, as they would at 0."""
+    """So single messages never find the queue without credit, as they would if it came at 0."""
     scene = QuorumScene()
     scene.put(0)
     asked = asked_of(scene)
@@ -161,7 +161,7 @@ def test_the_next_request_comes_when_half_of_the_last_one_is_used() -> None:
 
 
 def test_a_client_is_never_given_more_than_its_credit() -> None:
-    """Whatever the queue was asked for before: it is asked for what the client's flows leave."""
+    """This holds for any earlier request: the link requests only the credit left by the client's flows."""
     scene = QuorumScene()
     scene.put(10_000)
     asked = asked_of(scene)
@@ -179,7 +179,6 @@ KEPT = "name=mine source=/queues/q timeout=60 rcv-settle-mode=second"
 
 
 def kept_scene(messages: int, **arguments: Any) -> QuorumScene:
-    """A client that has so many deliveries on a link that is kept, and has lost its connection."""
     scene = QuorumScene(**arguments)
     scene.put(messages)
     scene.do(f"C> ATTACH h=1 {KEPT}", f"C> FLOW h=1 dc=0 cr={messages}")
@@ -192,7 +191,6 @@ def come_back(scene: QuorumScene, unsettled: str) -> list[str]:
 
 
 def test_what_was_decided_before_is_told_once_it_is_durable() -> None:
-    """And what is new comes behind it."""
     scene = kept_scene(3)
     scene.put(1)
     scene.do("mute q")
@@ -220,7 +218,7 @@ def test_a_suspended_link_has_failed_when_its_time_is_over() -> None:
 
 
 def test_what_a_suspended_link_holds_too_long_is_not_its_own_any_more() -> None:
-    """The queue's consumer time-out counts for it as for any."""
+    """The queue's consumer time-out applies to it as to any link."""
     scene = kept_scene(2, consumer_timeout=60_000)
     assert scene.counts("q") == [0]
     scene.wait(61_000)
@@ -274,7 +272,6 @@ class Wire:
         return QueueStats()
 
     def exchange(self) -> None:
-        """The queue works off its letters, and the consumer what comes back."""
         letters, self.letters = self.letters, []
         for letter in letters:
             self.queue.apply(letter, 0)
@@ -286,7 +283,7 @@ class Wire:
 
 
 def test_a_request_that_crossed_a_give_back_does_not_raise_the_next() -> None:
-    """The queue's count in its late answer is of before: taken for a drain's, it would be asked for again."""
+    """The late answer has an older count: taken for a drain's, it would be requested again."""
     wire = Wire(prefetch=2, messages=10)
     wire.consumer.request()
     wire.consumer.give_back()

@@ -91,7 +91,7 @@ class Socket:
     ids=["small", "hardly large", "large", "a message a write", "small behind large ones"],
 )
 def test_a_turn_has_more_writes_of_large_messages(pieces: list[int], writes: int) -> None:
-    """They cost little each, and who consumes them must keep up with reads that bring many at once."""
+    """Each costs little, and consumers must keep up with reads that bring many at once."""
     outlet = Socket()
     Much(pieces).write_output(outlet)
     assert (outlet.writes, outlet.wanted) == (writes, 1)
@@ -111,7 +111,7 @@ FIRST = 1000
 
 
 def _scene(*targets: str, settled: bool = True) -> Scenario:
-    """One link for each target, each of which has sent a first message, whose layout is known since then."""
+    """Return a link for each target; each has sent a first message, whose layout is learned."""
     scene = Scenario("a", "b", "c")
     mode = "settled" if settled else "unsettled"
     for handle, target in enumerate(targets):
@@ -129,7 +129,6 @@ def _puppets(scene: Scenario) -> dict[str, ScriptedQueue]:
 def _in_one_read(
     scene: Scenario, sent: list[tuple[int, bytes]], *, settled: bool = True, again: int | None = None
 ) -> list[str]:
-    """`again`: the place of one that has the delivery-id of the one before it."""
     lines = [
         f"TRANSFER h={handle} did={FIRST + LINKS + place - (place == again)} settled={str(settled).lower()}"
         f" payload={each.hex()}"
@@ -205,7 +204,7 @@ def test_a_session_that_is_watched_shows_frames_as_they_came() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_queues_get_the_same_as_one_frame_after_the_other(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With faults among them too: what was sent before, and what others send, is there; the link ends."""
+    """This includes faults: deliveries before a fault and those of other links arrive; the link ends."""
     rng = random.Random(seed)
     targets = (
         [f"/queues/{rng.choice('aabc')}" for _ in range(LINKS)]
@@ -268,7 +267,7 @@ def shown(sums: tuple[dict[str, ClientCounters], ...]) -> list[dict[str, int]]:
 
 
 def test_what_was_deleted_counts_for_the_others() -> None:
-    """And not again for another one who gets the name."""
+    """They do not count again for a later owner of the name."""
     totals = Totals()
     totals.add(CountersOwner("a", "v", "ann"), published(1), {"ann"}, {"v"})
     assert shown(totals.by([], {"ann"}, set())) == [{"a": 1}, {}, {"ann": 1}]
@@ -277,7 +276,7 @@ def test_what_was_deleted_counts_for_the_others() -> None:
 
 
 def test_names_that_were_deleted_are_not_kept() -> None:
-    """Tests that make a virtual host each would else fill the memory."""
+    """Otherwise tests that make a virtual host each would fill the memory."""
     totals = Totals()
     for number in range(10 * FORGET_AT_LEAST):
         totals.add(CountersOwner("a", f"v{number}", "ann"), published(1), {"ann"}, {f"v{number}"})

@@ -42,7 +42,6 @@ def channel(world: Harness) -> ChannelEnds:
 
 
 def at(channel: ChannelEnds, now_ms: int) -> ChannelEnds:
-    """The channel's wakes are at this time from now on."""
     channel.service.context.moment.ms = now_ms
     return channel
 
@@ -63,7 +62,7 @@ def waiting(thing: dict[str, Any]) -> tuple[str | None, str | None, float | None
 
 
 def test_a_prefetch_that_is_used_up(channel: ChannelEnds) -> None:
-    """Since the delivery that used it up; what is ready stands beside it."""
+    """The wait begins at the delivery that used it up; it also has the ready count."""
     channel.say(BasicQos(0, 2, False))
     channel.consume("q", "c")
     at(channel, LATER)
@@ -79,7 +78,6 @@ def test_a_prefetch_that_is_used_up(channel: ChannelEnds) -> None:
 
 
 def test_a_client_that_acknowledges_too_slowly(channel: ChannelEnds) -> None:
-    """When it did so last is told."""
     channel.say(BasicQos(0, 1, False))
     channel.publish("q", b"x", b"x")
     channel.consume("q", "c")
@@ -108,7 +106,7 @@ def test_a_prefetch_of_the_whole_channel(channel: ChannelEnds) -> None:
 
 
 def test_room_that_an_acknowledgement_made_is_the_beginning_of_the_wait(channel: ChannelEnds) -> None:
-    """Before it the prefetch was used up: that was another wait."""
+    """Before it the prefetch was used up, which was another wait."""
     channel.say(BasicQos(0, 1, False))
     channel.consume("q", "c")
     channel.publish("q", b"x")
@@ -137,7 +135,7 @@ def test_a_client_that_does_not_read(channel: ChannelEnds) -> None:
 
 @pytest.mark.parametrize("no_ack", [False, True])
 def test_the_socket_has_not_taken_the_only_message(channel: ChannelEnds, no_ack: bool) -> None:
-    """All of it is with the writer: the queue is empty, but that is not what the client waits for."""
+    """The writer has all of it: the queue is empty, but the client does not wait for the queue."""
     channel.consume("q", "c", no_ack=no_ack)
     channel.publish("q", b"x")
     idle = "queue-empty" if no_ack else "unsettled-here"
@@ -166,7 +164,7 @@ UNREAD = [
 def test_acknowledgements_that_nobody_reads(
     channel: ChannelEnds, qos: BasicQos, around: dict[str, Any], code: str, says: str
 ) -> None:
-    """That the client has acknowledged nothing is not known then: the connection is not read."""
+    """The wait does not claim a missing acknowledgement, because the connection is not read."""
     channel.say(qos)
     channel.consume("q", "c")
     channel.publish("q", b"x")
@@ -180,7 +178,7 @@ def test_acknowledgements_that_nobody_reads(
 def test_a_consumer_of_an_empty_queue_does_not_wait_for_the_reader(
     channel: ChannelEnds, around: dict[str, Any], code: str, says: str
 ) -> None:
-    """Nothing that its client could send would change it."""
+    """No frame that its client could send would change it."""
     channel.consume("q", "c")
     assert consumer(channel, **around)[0] == "queue-empty-nothing-routed"
 
@@ -188,7 +186,7 @@ def test_a_consumer_of_an_empty_queue_does_not_wait_for_the_reader(
 def test_an_acknowledgement_behind_a_method_that_a_queue_has_not_answered(
     world: Harness, channel: ChannelEnds
 ) -> None:
-    """It has come, and is not handled; until it comes it is the client's turn."""
+    """It has come but is not handled; before it comes, the wait is for the client."""
     declare(world.catalog, world.vhost, "busy")
     channel.say(BasicQos(0, 1, False))
     channel.consume("q", "c")
@@ -210,7 +208,7 @@ def test_an_acknowledgement_behind_a_method_that_a_queue_has_not_answered(
 
 @pytest.mark.parametrize("qos", [BasicQos(0, 2, False), BasicQos(0, 2, True), BasicQos(0, 0, False)])
 def test_acknowledgements_that_are_not_committed(channel: ChannelEnds, qos: BasicQos) -> None:
-    """The client did acknowledge them: what is missing is tx.commit."""
+    """The client did acknowledge them; tx.commit is missing."""
     decided = "the client has decided on 1 of them in a transaction and not committed it"
     channel.publish("q", b"x", b"y")
     channel.say(TxSelect(), qos)
@@ -259,7 +257,7 @@ def test_a_client_that_could_publish(channel: ChannelEnds) -> None:
 
 
 def test_a_queue_that_does_not_follow_holds_the_connection() -> None:
-    """Credit flow: which queue, how much it has not confirmed, since when."""
+    """Credit flow: the wait has the queue, its unconfirmed messages, and the beginning."""
     world = Harness(config=Config(credit_flow_initial=4, credit_flow_more_after=2))
     declare(world.catalog, world.vhost, "q")
     channel = at(world.channel(), EARLY)
@@ -274,7 +272,7 @@ def test_a_queue_that_does_not_follow_holds_the_connection() -> None:
 
 
 def test_another_channel_holds_the_connection(channel: ChannelEnds) -> None:
-    """Which one is told: there the cause stands."""
+    """The wait names that channel, which has the cause."""
     assert waiting(status(channel, held_by="channel 7", held_ms=LATER)) == (
         "reader-held",
         "the connection is not read, because channel 7 of it takes nothing",
@@ -283,7 +281,7 @@ def test_another_channel_holds_the_connection(channel: ChannelEnds) -> None:
 
 
 def test_an_alarm_blocks_the_connection(channel: ChannelEnds) -> None:
-    """Which alarm, and since when; it counts more than what else there is."""
+    """The wait has the alarm and its beginning; it takes precedence over other causes."""
     code, why, for_s = waiting(
         status(channel, alarms=("disk", "memory"), blocked_ms=LATER, held_by="channel 3", held_ms=EARLY)
     )
@@ -294,7 +292,6 @@ def test_an_alarm_blocks_the_connection(channel: ChannelEnds) -> None:
 def test_the_reader_waits_for_a_channel_that_waits_for_an_answer(
     world: Harness, channel: ChannelEnds
 ) -> None:
-    """No queue's credit is used up: it is the method that holds the connection."""
     world.box("q").stalled = True
     at(channel, LATER)
     channel.say(QueueDeclare("q", passive=True), BasicQos(0, 1, False), BasicConsume("q", "c"))
@@ -425,7 +422,7 @@ CASES: dict[str, tuple[Steps, str, float, str]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_link_waits_for_and_since_when(name: str) -> None:
-    """Ten seconds after the beginning somebody looks for the first time."""
+    """The first look is ten seconds after the beginning."""
     steps, code, for_s, says = CASES[name]
     timed = Timed()
     for ms, *lines in steps:
@@ -436,7 +433,7 @@ def test_what_a_link_waits_for_and_since_when(name: str) -> None:
 
 
 def test_the_window_of_the_client_is_closed() -> None:
-    """Since it closed, if deliveries waited then; since the first of them, if they came later."""
+    """It waits since the close, if deliveries waited then; since the first of them, if later."""
     scene = Timed()
     scene.at(1_000, "C> END", "C> BEGIN iw=1", RECEIVE, "C> FLOW h=1 dc=0 cr=8")
     scene.at(3_000, "publish q 1")
@@ -453,7 +450,7 @@ def timed() -> Timed:
 
 
 def test_a_publisher_that_could_send_does_not_wait(timed: Timed) -> None:
-    """It is told what it could do, and what became of its last message."""
+    """The status has its available credit and the outcome of its last message."""
     timed.at(1_000, SEND)
     link = timed.look(2_000)
     assert (link["waits"], link["waits_for_s"]) == (None, None)
@@ -485,14 +482,14 @@ def test_a_delivery_that_is_being_sent_is_no_wait_before_a_second_is_over(timed:
 def test_the_connection_holds_a_publisher(
     around: dict[str, Any], code: str | None, for_s: float | None, timed: Timed
 ) -> None:
-    """Credit that the client cannot have heard of is none, nor is a turn that nobody would notice."""
+    """Credit in an unsent flow does not count, nor does a turn too short to notice."""
     timed.at(1_000, SEND)
     link = timed.look(10_000, **around)
     assert (link["waits"], link["waits_for_s"]) == (code, for_s)
 
 
 def test_the_connection_holds_a_consumer_without_credit(timed: Timed) -> None:
-    """Its flow may be on the way, or it may not have seen what it was sent."""
+    """Its flow may be under way, or it may not have received its deliveries."""
     timed.at(1_000, RECEIVE)
     assert timed.look(10_000, held_by="session 3", held_ms=7_000)["waits"] == "reader-held"
     assert timed.look(10_000, writer_ms=2_000, writer_bytes=9)["waits"] == "writer-blocked"
@@ -502,20 +499,20 @@ def test_the_connection_holds_a_consumer_without_credit(timed: Timed) -> None:
 def test_a_link_with_credit_at_an_empty_queue_does_not_wait_for_the_reader(
     around: dict[str, Any], timed: Timed
 ) -> None:
-    """Nothing that its client could send would change it."""
+    """No frame that its client could send would change it."""
     timed.at(1_000, RECEIVE, "C> FLOW h=1 dc=0 cr=9")
     assert timed.look(10_000, **around)["waits"] == "queue-empty-nothing-routed"
 
 
 def test_a_flow_that_opens_the_window_may_be_unread(timed: Timed) -> None:
-    """That no flow has opened it is not known while the connection is not read."""
+    """The wait does not blame a missing flow while the connection is not read."""
     timed.at(1_000, RECEIVE, "C> FLOW h=1 dc=0 cr=9 iw=1", "publish q 3")
     assert timed.look(10_000)["waits"] == "peer-window-closed"
     assert timed.look(10_000, held_by="session 3", held_ms=7_000)["waits"] == "reader-held"
 
 
 def test_an_unsettled_map_that_is_incomplete(timed: Timed) -> None:
-    """Credit, ready messages, and nothing is sent (2.7.3): until the client attaches again."""
+    """It has credit, messages are ready, and none is sent (2.7.3) until the client attaches again."""
     timed.at(1_000, "publish q 3", f"{RECEIVE} unsettled={{tag3:null}} incomplete-unsettled=true")
     timed.at(3_000, "C> FLOW h=1 dc=0 cr=9")
     link = timed.look(10_000)
@@ -524,7 +521,7 @@ def test_an_unsettled_map_that_is_incomplete(timed: Timed) -> None:
 
 
 def test_an_attach_that_waits_for_its_queue(timed: Timed) -> None:
-    """The client has granted credit, or will when it is attached: nothing is asked of it."""
+    """The client has granted credit, or will after the attach: the client causes no wait."""
     arguments = {"x-queue-type": "quorum", "x-single-active-consumer": True}
     declare(timed.scene.world.catalog, timed.scene.world.vhost, "s", arguments=arguments)
     timed.at(1_000, "stall s", "C> ATTACH h=1 source=/queues/s")
@@ -535,7 +532,7 @@ def test_an_attach_that_waits_for_its_queue(timed: Timed) -> None:
 
 
 def test_the_connection_is_not_read_during_an_alarm(timed: Timed) -> None:
-    """A client that published too much cannot be heard: that it settles nothing would not be true."""
+    """The broker does not read, so it cannot claim that the client settles nothing."""
     timed.at(1_000, RECEIVE, "C> FLOW h=1 dc=0 cr=9", "publish q 2")
     assert timed.look(10_000)["waits"] == "unsettled-here"
     timed.at(4_000, "alarm memory on")
@@ -546,7 +543,7 @@ def test_the_connection_is_not_read_during_an_alarm(timed: Timed) -> None:
 
 @pytest.mark.parametrize(("unread", "says"), [(False, "incoming-window at 0"), (True, "not read until it")])
 def test_a_publisher_in_an_alarm_hears_what_the_broker_does(unread: bool, says: str, timed: Timed) -> None:
-    """It closes the window, and reads nothing any more of a connection that sent on nevertheless."""
+    """The broker closes the window, and stops reading a connection that sends nevertheless."""
     timed.at(1_000, SEND)
     timed.at(4_000, "alarm memory on")
     link = timed.look(10_000, blocked_ms=0 if unread else None, alarms=("memory",))
@@ -555,7 +552,7 @@ def test_a_publisher_in_an_alarm_hears_what_the_broker_does(unread: bool, says: 
 
 
 def test_a_delivery_that_was_sent_in_part_waits_for_the_window(timed: Timed) -> None:
-    """It has begun, so it does not count among those that wait."""
+    """Its transfer has begun, so it does not count among the waiting ones."""
     timed.scene.do("connect D max-frame-size=512", "D> BEGIN iw=1", "publish q 1 size=1200")
     timed.scene.do(RECEIVE.replace("C>", "D>"), "D> FLOW h=1 dc=0 cr=8")
     service = timed.scene.world.clients["D"].sessions[0].service
@@ -565,7 +562,7 @@ def test_a_delivery_that_was_sent_in_part_waits_for_the_window(timed: Timed) -> 
 
 
 def test_a_sender_that_jumps_ahead_while_credit_is_withheld(timed: Timed) -> None:
-    """The credits that it gave up are told, until the next grant."""
+    """The status has the credits that it gave up, until the next grant."""
     timed.at(1_000, SEND, "withhold q", "C> TRANSFER h=0 did=0..84", "C> TRANSFER h=0 did=85..169")
     timed.at(3_000, "C> FLOW h=0 dc=200 cr=0")
     assert timed.look(10_000)["waits_why"].startswith("its turn: 55 credits")
@@ -588,7 +585,7 @@ def test_a_sender_that_jumps_ahead_while_credit_is_withheld(timed: Timed) -> Non
 def test_credit_is_withheld_because_of_the_disk(
     monkeypatch: pytest.MonkeyPatch, full_ms: int | None, code: str, says: str, timed: Timed
 ) -> None:
-    """That says more than the alarm, which a full disk raises as well."""
+    """This reason is more exact than the alarm, which a full disk raises as well."""
     progress = QueueProgress(busy=True, sync_ms=4_000, full_ms=full_ms)
     monkeypatch.setattr(timed.scene.world.queues["q"], "progress", lambda: progress)
     timed.at(1_000, SEND, "withhold q", "C> TRANSFER h=0 did=0..84", "C> TRANSFER h=0 did=85..169")
@@ -613,5 +610,4 @@ def test_credit_is_withheld_because_of_the_disk(
     ],
 )
 def test_a_waiting_as_the_document_has_it(waiting: Waiting, expected: dict[str, object]) -> None:
-    """Code, sentence, seconds; null for what is not."""
     assert document(waiting.view()) == expected

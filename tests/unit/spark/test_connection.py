@@ -101,7 +101,7 @@ CASES = [
 
 @pytest.mark.parametrize(("error", "again", "kind"), CASES, ids=lambda each: str(each)[:40])
 def test_each_error(error: ClientError, again: bool, kind: type[SparkSourceError]) -> None:
-    """Its class says what to do; its text names the broker, or the option, and no password."""
+    """Its class decides the action; its text names the broker or the option, and no password."""
     assert may_pass(error) is again
     told = translated(error, OPTIONS, queue="orders")
     assert type(told) is kind
@@ -164,7 +164,7 @@ URL = {"url": "amqp://guest:guest@localhost", "retryTimeout": "1s"}
 def test_a_long_scan_that_loses_its_connection_is_tried_again(
     clock: SleepingClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A filter without a match is no progress, and may be looked at for longer than retryTimeout."""
+    """A filter without a match makes no progress, and may scan for longer than retryTimeout."""
     scan = _Scan(clock, [(2.0, 0)])
     assert _read(monkeypatch, scan) == 0
     assert scan.attempts == 2

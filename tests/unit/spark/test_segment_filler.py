@@ -12,19 +12,8 @@ from amqp10broker.client.blocking import BulkEnd
 from amqp10broker.client.message import data_message, decode_message
 from amqp10broker.client.session import ClientSession
 from amqp10broker.protocols.amqp10.performatives import Accepted, Released
+from amqp10broker.spark import queue_source
 from amqp10broker.spark.errors import SpoolError, UnreadableMessage
-from amqp10broker.spark.queue_source import (
-    FIRST_CREDIT,
-    MESSAGE_COST_BYTES,
-    CreditPacing,
-    QueueOffsets,
-    SeenIds,
-    SegmentFiller,
-    digest,
-    message_ids,
-    parts,
-    recall,
-)
 from amqp10broker.spark.spool import QueueSpool, SpoolOwner, open_spool
 from tests.support.disks import PowerLoss, SimDisk
 from tests.unit.client.back_to_back import BackToBack
@@ -80,12 +69,14 @@ def spool(disk: SimDisk) -> QueueSpool:
     return open_spool("/spools/orders", OWNER, disk=disk, lock_wait_s=0)
 
 
-def a_filler(queue: FakeQueue, spool: QueueSpool, seen: SeenIds | None = None) -> SegmentFiller:
-    return SegmentFiller(queue, spool, decode, seen, 2)
+def a_filler(
+    queue: FakeQueue, spool: QueueSpool, seen: queue_source.SeenIds | None = None
+) -> queue_source.SegmentFiller:
+    return queue_source.SegmentFiller(queue, spool, decode, seen, 2)
 
 
 def held(spool: QueueSpool) -> list[list[str | None]]:
-    return [message_ids(spool, segment) for segment in spool.segments]
+    return [queue_source.message_ids(spool, segment) for segment in spool.segments]
 
 
 def test_messages_are_settled_when_their_segment_is_there(spool: QueueSpool) -> None:
@@ -96,7 +87,7 @@ def test_messages_are_settled_when_their_segment_is_there(spool: QueueSpool) -> 
 
 
 def test_what_cannot_be_stored_goes_back(spool: QueueSpool) -> None:
-    """A message that cannot be read must not take others along."""
+    """A message that cannot be read must not affect others."""
     queue = FakeQueue("a", "bad")
     with pytest.raises(UnreadableMessage):
         a_filler(queue, spool).take(5, 0.0)
@@ -131,39 +122,38 @@ def test_what_comes_again_does_not_take_the_place_of_the_rest(spool: QueueSpool,
 
 
 def test_recall_takes_in_segments_and_ids_of_removed_ones(spool: QueueSpool, disk: SimDisk) -> None:
-    seen = SeenIds()
+    seen = queue_source.SeenIds()
     filler = a_filler(FakeQueue("a", "b", "c", "d"), spool, seen)
     filler.take_all_of(2, None)
     spool.remove_through(1, lambda segment: seen.of(segment.number))
     again = open_spool("/spools/orders", OWNER, disk=disk.after_kill(), lock_wait_s=0)
-    found = recall(again, 100, lambda segment: message_ids(again, segment))
+    found = queue_source.recall(again, 100, lambda segment: queue_source.message_ids(again, segment))
     assert found.fresh(["a", "d", "e"]) == [2]
 
 
 def test_recall_forgets_beyond_the_window_also_on_the_disk(spool: QueueSpool) -> None:
-    seen = SeenIds()
+    seen = queue_source.SeenIds()
     a_filler(FakeQueue(*"abcdef"), spool, seen).take_all_of(2, None)
     spool.remove_through(2, lambda segment: seen.of(segment.number))
     assert [file.number for file in spool.ids] == [1, 2]
-    found = recall(spool, 4, lambda segment: message_ids(spool, segment))
+    found = queue_source.recall(spool, 4, lambda segment: queue_source.message_ids(spool, segment))
     assert [file.number for file in spool.ids] == [2]
     assert found.fresh(["a", "c", "e"]) == [0]
 
 
 def test_segments_are_divided_where_more_tasks_are_wanted(spool: QueueSpool) -> None:
-    """By record batches, of two rows here; a segment of one batch is not divided."""
+    """The division is by record batches, of two rows here; a segment of one batch stays whole."""
     queue = FakeQueue(*"abcdefg")
     a_filler(queue, spool).take_all_of(6, None)
-    whole = parts(spool, spool.segments, None)
+    whole = queue_source.parts(spool, spool.segments, None)
     assert [(part.first, part.stop) for part in whole] == [(0, None), (0, None)]
-    divided = parts(spool, spool.segments, 4)
+    divided = queue_source.parts(spool, spool.segments, 4)
     assert [(part.first, part.stop) for part in divided] == [(0, 1), (1, 2), (2, 3), (0, None)]
 
 
 def test_offsets_name_spool_and_segment(spool: QueueSpool) -> None:
-    """An offset of another spool, or beyond what is there, is refused."""
     queue = FakeQueue("a", "b", "c")
-    offsets = QueueOffsets(spool, a_filler(queue, spool), None, 10, None)
+    offsets = queue_source.QueueOffsets(spool, a_filler(queue, spool), None, 10, None)
     start = offsets.initial()
     assert start == {"spool": spool.id, "segment": 0, "parts": 1}
     end = offsets.latest(start, 2)
@@ -178,10 +168,10 @@ def test_offsets_name_spool_and_segment(spool: QueueSpool) -> None:
 
 
 def test_a_batch_is_cut_as_it_was_when_it_was_planned(spool: QueueSpool) -> None:
-    """Whatever the option says when it is repeated; without a new batch, the offset is the old one."""
+    """A repetition ignores the option's new value; without a new batch, the offset is the old one."""
 
-    def offsets(wanted: int | None) -> QueueOffsets:
-        return QueueOffsets(spool, a_filler(queue, spool), None, 10, wanted)
+    def offsets(wanted: int | None) -> queue_source.QueueOffsets:
+        return queue_source.QueueOffsets(spool, a_filler(queue, spool), None, 10, wanted)
 
     queue = FakeQueue(*"abcdefgh")
     start = offsets(4).initial()
@@ -189,7 +179,7 @@ def test_a_batch_is_cut_as_it_was_when_it_was_planned(spool: QueueSpool) -> None
     assert end == {"spool": spool.id, "segment": 1, "parts": 4}
     for wanted in (None, 2, 4):
         again = offsets(wanted)
-        assert len(parts(spool, again.segments(start, end), end["parts"])) == 4
+        assert len(queue_source.parts(spool, again.segments(start, end), end["parts"])) == 4
         assert again.latest(end, 8) == end
     queue.ready = ["i"]
     assert offsets(None).latest(end, 8)["parts"] == 1
@@ -299,7 +289,7 @@ def test_message_ids_take_the_place_of_a_removed_segment() -> None:
 
 
 def test_removals_that_a_loss_of_power_undid_leave_no_gap() -> None:
-    """Whatever comes back, the segments after the ones removed are there, and no gap before them."""
+    """Whichever come back, the segments after the removed ones exist, without a gap before them."""
     disk = a_disk()
     spool = opened(disk)
     for number in range(1, 7):
@@ -316,7 +306,7 @@ def test_removals_that_a_loss_of_power_undid_leave_no_gap() -> None:
 
 
 def _a_life(disk: SimDisk, told: list[tuple[int, bytes]]) -> None:
-    """Open, append two segments, remove one, seal; `told` has what append returned for."""
+    """Open, append two segments, remove one, seal; gets each segment whose append returned."""
     spool = opened(disk)
     for data in (b"first segment", b"second segment"):
         segment = spool.append([data], 1)
@@ -360,7 +350,7 @@ def test_a_crash_at_every_call_loses_nothing_that_was_told(end: Callable[[SimDis
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_a_failure_of_every_call_is_an_error_that_says_what_to_do(code: int) -> None:
-    """No failure passes for success, and after mending it the spool opens with what was told."""
+    """No failure passes for success, and after a repair the spool has all acknowledged segments."""
     for number in range(_calls_of_a_life()):
         disk = a_disk(number)
         disk.fail[len(disk.calls) + number] = code
@@ -371,7 +361,7 @@ def test_a_failure_of_every_call_is_an_error_that_says_what_to_do(code: int) -> 
 
 
 def test_after_a_failed_write_nothing_more_is_written() -> None:
-    """A number of which nobody knows whether it is on the disk must not be given to other messages."""
+    """A number that may or may not be on the disk must not be given to other messages."""
     disk = a_disk()
     spool = opened(disk)
     disk.fail[len(disk.calls) + 3] = errno.EIO  # create, write, sync, then the rename
@@ -382,53 +372,53 @@ def test_after_a_failed_write_nothing_more_is_written() -> None:
 
 
 def test_ids_seen_before_or_earlier_among_themselves_are_not_fresh() -> None:
-    seen = SeenIds()
+    seen = queue_source.SeenIds()
     assert seen.fresh(["a", "b"]) is None
-    seen.add(1, [digest("a"), digest("b")])
+    seen.add(1, [queue_source.digest("a"), queue_source.digest("b")])
     assert seen.fresh(["b", "c", "c", "a", "d"]) == [1, 4]
 
 
 def test_the_window_forgets_whole_segments_and_never_the_newest() -> None:
-    seen = SeenIds(window=3)
-    assert seen.add(1, [digest("a"), digest("b")]) == []
-    assert seen.add(2, [digest("c")]) == []
-    assert seen.add(3, [digest("d")]) == [1]
+    seen = queue_source.SeenIds(window=3)
+    assert seen.add(1, [queue_source.digest("a"), queue_source.digest("b")]) == []
+    assert seen.add(2, [queue_source.digest("c")]) == []
+    assert seen.add(3, [queue_source.digest("d")]) == [1]
     assert seen.fresh(["a", "b", "c", "d"]) == [0, 1]
-    assert seen.add(4, [digest(f"{number}") for number in range(9)]) == [2, 3]
+    assert seen.add(4, [queue_source.digest(f"{number}") for number in range(9)]) == [2, 3]
     assert len(seen) == 9
     assert seen.fresh(["c", "d", "0"]) == [0, 1]
 
 
 def test_an_id_that_came_again_is_remembered_by_its_later_segment() -> None:
-    seen = SeenIds(window=2)
-    seen.add(1, [digest("a")])
-    seen.add(2, [digest("a")])
-    assert seen.add(3, [digest("b")]) == [1]
+    seen = queue_source.SeenIds(window=2)
+    seen.add(1, [queue_source.digest("a")])
+    seen.add(2, [queue_source.digest("a")])
+    assert seen.add(3, [queue_source.digest("b")]) == [1]
     assert seen.fresh(["a"]) == []
 
 
 def test_ids_of_a_segment_can_be_stored_and_taken_in_again() -> None:
-    seen = SeenIds()
-    seen.add(7, [digest("a"), digest("b")])
+    seen = queue_source.SeenIds()
+    seen.add(7, [queue_source.digest("a"), queue_source.digest("b")])
     data = seen.of(7)
-    again = SeenIds()
+    again = queue_source.SeenIds()
     again.add(7, (data[at : at + 16] for at in range(0, len(data), 16)))
     assert again.fresh(["a", "b", "c"]) == [2]
     assert seen.of(8) == b""
 
 
-ROOM = 100 * (MESSAGE_COST_BYTES + 1000)
+ROOM = 100 * (queue_source.MESSAGE_COST_BYTES + 1000)
 
 
-def came(grants: CreditPacing, *sizes: int) -> int:
+def came(grants: queue_source.CreditPacing, *sizes: int) -> int:
     kept = grants.keep(sizes)
     grants.end_grant()
     return kept
 
 
 def test_large_messages_are_asked_for_one_by_one() -> None:
-    grants = CreditPacing(1000, ROOM)
-    came(grants, *[1] * FIRST_CREDIT)
+    grants = queue_source.CreditPacing(1000, ROOM)
+    came(grants, *[1] * queue_source.FIRST_CREDIT)
     came(grants, ROOM // 2)
     grants.held_bytes = 0
     assert grants.next(100) == 1
@@ -437,7 +427,7 @@ def test_large_messages_are_asked_for_one_by_one() -> None:
 
 
 def test_many_tiny_messages_weigh_more_than_their_bytes() -> None:
-    grants = CreditPacing(1000, ROOM)
+    grants = queue_source.CreditPacing(1000, ROOM)
     assert grants.keep([1] * 1000) < 500
 
 
@@ -446,7 +436,6 @@ LARGE = 10_000
 
 
 def filled(pair: BackToBack, session: ClientSession, sizes: list[int]) -> list[bytes]:
-    """Put messages into queue q and return their bodies."""
     made = [b"%d" % number + bytes(size) for number, size in enumerate(sizes)]
     sender = session.sender("q")
     keys = sender.send([data_message(body) for body in made])
@@ -459,7 +448,7 @@ def bodies(payloads: Iterable[bytes]) -> list[bytes]:
     return [decode_message(payload).body for payload in payloads]
 
 
-def attached(pair: BackToBack, session: ClientSession, grants: CreditPacing) -> BulkEnd:
+def attached(pair: BackToBack, session: ClientSession, grants: queue_source.CreditPacing) -> BulkEnd:
     end = session.receiver("q", end_type=BulkEnd)
     assert isinstance(end, BulkEnd)
     pair.carry()
@@ -470,19 +459,19 @@ def attached(pair: BackToBack, session: ClientSession, grants: CreditPacing) -> 
 
 @pytest.mark.parametrize("chunk_bytes", [7, 3000, 1 << 20])
 def test_what_there_is_no_room_for_goes_back_in_order(chunk_bytes: int) -> None:
-    """However much was under way when the credit was taken back, and however it is cut."""
+    """This holds for any number under way when the credit was taken back, and for any cut."""
     pair = BackToBack(chunk_bytes=chunk_bytes, frame_size_max_bytes=4096)
     session = pair.opened()
     messages = filled(pair, session, [1] * 20 + [LARGE] * 80)
-    grants = CreditPacing(1000, ROOM_LINK)
+    grants = queue_source.CreditPacing(1000, ROOM_LINK)
     end = attached(pair, session, grants)
     end.grant(300)
     pair.carry()
     kept = bodies(end.payloads)
-    held = sum(len(payload) + MESSAGE_COST_BYTES for payload in end.payloads)
+    held = sum(len(payload) + queue_source.MESSAGE_COST_BYTES for payload in end.payloads)
     assert kept == messages[: len(kept)]
     assert 20 < len(kept) < 26
-    assert ROOM_LINK <= held < ROOM_LINK + LARGE + MESSAGE_COST_BYTES + 100
+    assert ROOM_LINK <= held < ROOM_LINK + LARGE + queue_source.MESSAGE_COST_BYTES + 100
     assert grants.full
     assert end.credit == 200
 
@@ -508,7 +497,7 @@ def test_messages_that_come_after_the_stop_are_not_kept() -> None:
     pair = BackToBack()
     session = pair.opened()
     messages = filled(pair, session, [LARGE] * 3)
-    grants = CreditPacing(1000, LARGE)
+    grants = queue_source.CreditPacing(1000, LARGE)
     end = attached(pair, session, grants)
     end.grant(2)
     up = pair.client.take_output()

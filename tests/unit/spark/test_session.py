@@ -22,7 +22,6 @@ def some_java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("master", ["", "yarn", "local[]", "local[2", "spark://10.0.0.1:7077", "k8s://x"])
 def test_another_master_is_refused(master: str) -> None:
-    """With loopback settings no other machine could answer."""
     with pytest.raises(SparkSourceError, match="SparkSession.builder"):
         session_settings(master, {}, quiet=True)
 
@@ -42,7 +41,6 @@ def test_given_settings_go_before_ours_and_java_options_are_added() -> None:
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
-    """Instead of an ImportError from the middle of Spark."""
     require_spark()
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError) as caught:
@@ -55,7 +53,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
 
 @pytest.mark.parametrize("connected", [False, True])
 def test_a_start_that_is_interrupted_ends_its_jvm(monkeypatch: pytest.MonkeyPatch, connected: bool) -> None:
-    """Once pyspark has the connection the JVM ends with this process, and may be used again before that."""
+    """Once pyspark has the connection the JVM ends with this process, and may be reused before that."""
     from pyspark import SparkContext, java_gateway
 
     monkeypatch.setattr(SparkContext, "_gateway", object() if connected else None)

@@ -54,7 +54,7 @@ def decoded(encoder: Encoder, **columns: Any) -> list[Message]:
 
 
 def test_message_ids_number_the_rows_of_a_partition_across_batches() -> None:
-    """Also where the number gets another digit, which changes the learned head."""
+    """This covers numbers that get another digit, which changes the learned head."""
     encoder = an_encoder({"body": BYTES})
     first = decoded(encoder, body=[b"x"] * 95)
     second = decoded(encoder, body=[b"y"] * 1000)
@@ -99,7 +99,7 @@ def test_a_content_type_that_is_no_symbol_is_refused() -> None:
 
 
 def no_utf8(*values: bytes | None) -> pa.Array:
-    """Texts as Spark makes them by a cast of bytes: nobody has looked at them."""
+    """Return texts as Spark makes them by a cast of bytes, without a check."""
     return pa.array(values, pa.binary()).view(pa.string())
 
 
@@ -163,7 +163,6 @@ def test_application_properties_of_every_type(kind: DataType, arrow: pa.DataType
 
 
 def test_maps_of_a_slice() -> None:
-    """Spark hands over slices of bigger batches."""
     encoder = an_encoder({"body": BYTES, "applicationProperties": MapType(TEXT, TEXT)})
     whole = pa.RecordBatch.from_arrays(
         [
@@ -183,7 +182,6 @@ def test_maps_of_a_slice() -> None:
 
 
 def test_each_row_says_where_it_goes() -> None:
-    """Null takes the option's exchange or key."""
     encoder = an_encoder(
         {"body": BYTES, "exchange": TEXT, "routingKey": TEXT}, exchange="events", routingKey="all"
     )
@@ -256,7 +254,7 @@ def test_it_must_be_said_where_messages_go() -> None:
 
 @pytest.mark.parametrize("count", [3, 30])
 def test_more_bytes_than_an_arrow_batch_has_room_for(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Said in words: beyond 2 GiB the columns' offsets would be wrong."""
+    """The error explains it: beyond 2 GiB the columns' offsets would be wrong."""
     payloads = [data_message(bytes(100))] * count
     monkeypatch.setattr(rows, "_BATCH_BYTES_MAX", sum(map(len, payloads)) - 1)
     with pytest.raises(SparkSourceError, match=f"{count} messages are together larger than the 2 GiB"):
@@ -265,7 +263,7 @@ def test_more_bytes_than_an_arrow_batch_has_room_for(count: int, monkeypatch: py
 
 
 def test_a_table_that_arrow_leaves_in_pieces() -> None:
-    """As it does when text is longer than the encoded message that it was."""
+    """Arrow does so when text is longer than the encoded message that it was."""
     piece = pa.RecordBatch.from_pydict({"body": ["a", "b"]})
     with pytest.raises(SparkSourceError, match="4 messages are together larger"):
         rows._whole(pa.Table.from_batches([piece, piece]))
@@ -274,7 +272,7 @@ def test_a_table_that_arrow_leaves_in_pieces() -> None:
 
 @pytest.fixture(params=["UTC", "Pacific/Kiritimati", "Asia/Manila", "America/Juneau", "Etc/GMT+12"])
 def time_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The process is in another time zone, among them those that differ most from UTC, now or long ago."""
+    """Set the process's time zone; some differ most from UTC, now or long ago."""
     with monkeypatch.context() as patch:
         patch.setenv("TZ", request.param)
         time.tzset()
@@ -284,7 +282,7 @@ def time_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.usefixtures("time_zone")
 def test_what_a_row_has_can_be_collected() -> None:
-    """Spark makes `datetime`s in the zone of the process, and one that fails is no rows at all."""
+    """Spark makes `datetime`s in the process's zone, and a single failure loses all rows."""
     for ms, year in ((MS_MIN, 1), (MS_MAX, 9999), (0, 1970)):
         us = microseconds(ms)
         assert TimestampType().fromInternal(us).year in (year, year - 1)

@@ -37,7 +37,6 @@ class Broker:
 
 
 def reader(broker: Broker, **more: str) -> stream_source.StreamStreamReader:
-    """As a new process on the driver makes it."""
     options = parse_source({"url": "amqp://localhost", "stream": "s", **more}, streaming=True)
     assert isinstance(options, StreamOptions)
     made = stream_source.StreamStreamReader(options)
@@ -85,7 +84,7 @@ def test_on_another_machine_or_with_another_option(
 
 @pytest.mark.parametrize(("begin", "at"), [("latest", 1000), ("earliest", 100), ("500", 500)])
 def test_the_first_batch_whatever_the_query_would_begin_with_now(begin: str, at: int) -> None:
-    """Spark asks for the initial offset again when it repeats the first batch."""
+    """Spark requests the initial offset again when it repeats the first batch."""
     broker = Broker(100, 1000)
     query = reader(broker, startingOffsets=begin)
     start = as_json(query.initialOffset())
@@ -100,7 +99,7 @@ def test_the_first_batch_whatever_the_query_would_begin_with_now(begin: str, at:
 
 @pytest.mark.parametrize("first", [1, 10, 250, 499, 500, 501, 999, 1000, 2000])
 def test_after_retention(first: int, caplog: pytest.LogCaptureFixture) -> None:
-    """No place holds another row than before; rows of pieces that are whole are in their old places."""
+    """No place has another row than before; rows of whole pieces are in their old places."""
     broker = Broker(0, 1000)
     query = reader(broker, minPartitions="4", failOnDataLoss="false")
     start = as_json(query.initialOffset())
@@ -122,7 +121,6 @@ def test_after_retention(first: int, caplog: pytest.LogCaptureFixture) -> None:
 def test_retention_never_puts_a_row_in_the_place_of_another(
     start: int, count: int, pieces: int, data: st.DataObject
 ) -> None:
-    """Also where retention passes twice, in different pieces."""
     cut = Cut(start, pieces)
     end = start + count
     options = reader(Broker(0, 0), failOnDataLoss="false")._options
@@ -143,7 +141,7 @@ def test_retention_never_puts_a_row_in_the_place_of_another(
 
 
 def test_what_was_lost_when_the_batch_was_planned(caplog: pytest.LogCaptureFixture) -> None:
-    """It is not cut: the rest is, evenly, and stays as it is when the batch is repeated."""
+    """It is not cut: the rest is cut evenly, and stays so when the batch is repeated."""
     broker = Broker(600, 1000)
     query = reader(broker, minPartitions="4", failOnDataLoss="false")
     end = as_json(query.latestOffset({"s": 10}, ALL))
@@ -164,7 +162,7 @@ def test_what_was_lost_when_the_batch_was_planned(caplog: pytest.LogCaptureFixtu
 
 
 def test_pieces_that_are_gone_are_not_read() -> None:
-    """There is no connection for them: nobody listens where the options point."""
+    """No connection is opened for them: no broker listens where the options point."""
     broker = Broker(0, 10)
     options = {"url": "amqp://127.0.0.1:1", "retryTimeout": "1ms", "failOnDataLoss": "false"}
     query = reader(broker, **options)
@@ -178,7 +176,7 @@ def test_pieces_that_are_gone_are_not_read() -> None:
 
 
 def test_a_stream_that_was_declared_again_with_more_messages() -> None:
-    """The checkpoint lies within it, and means other messages."""
+    """The checkpoint lies within it, and refers to other messages."""
     broker = Broker(0, 1000)
     broker.id = "a"
     query = reader(broker)
@@ -194,7 +192,7 @@ def test_a_stream_that_was_declared_again_with_more_messages() -> None:
 
 @pytest.mark.parametrize("next_", [3000, 1000, 500])
 def test_going_on_with_the_new_stream(next_: int, caplog: pytest.LogCaptureFixture) -> None:
-    """From its beginning, however long it is; the switch is in the offset, and replayed as any batch."""
+    """It is read from its beginning; the switch is in the offset, and replayed as any batch."""
     broker = Broker(100, next_)
     broker.id = "b"
     start = {"s": 1000, "s.id": "a", "s.start": 0, "s.pieces": 1}
@@ -232,7 +230,7 @@ def test_a_batch_whose_stream_is_no_more(caplog: pytest.LogCaptureFixture) -> No
 
 @pytest.mark.parametrize("more", [{}, {"failOnDataLoss": "false"}])
 def test_a_start_beyond_the_end(monkeypatch: pytest.MonkeyPatch, more: dict[str, str]) -> None:
-    """Nothing was lost, and no checkpoint is wrong: the number is."""
+    """No message was lost, and the checkpoint is right: the number is wrong."""
     words = (
         r"option startingOffsets is 1001, and stream 's' ends at 1000; must be earliest, latest, or at most"
     )

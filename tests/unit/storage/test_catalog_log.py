@@ -41,7 +41,6 @@ def sync(disk: SimDisk, log: CatalogLog) -> None:
 
 
 def sync_all(disk: SimDisk, log: CatalogLog) -> None:
-    """As it does it until nothing is left to sync."""
     while log.fds_to_sync():
         sync(disk, log)
 
@@ -65,7 +64,7 @@ def small_spare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_present_entries_are_there_after_a_restart(log: CatalogLog, disk: SimDisk) -> None:
-    """The last one of each key, in the order in which the keys came; what was forgotten is not."""
+    """The last entry of each key is there, in the order of the keys' creation; forgotten ones are not."""
     log.put([(("a",), 1), (("b", "x"), {"deep": [None, "é"]})])
     log.put([(("c",), 1)])
     log.put([(("a",), 2)])
@@ -81,7 +80,6 @@ def test_the_present_entries_are_there_after_a_restart(log: CatalogLog, disk: Si
 
 
 def test_a_change_is_one_record(log: CatalogLog, disk: SimDisk) -> None:
-    """Wherever the file is cut, all of it is there or nothing."""
     log.put([(("a",), 1)])
     sync(disk, log)
     before = log.size_bytes
@@ -97,7 +95,7 @@ def test_a_change_is_one_record(log: CatalogLog, disk: SimDisk) -> None:
 
 
 def test_entries_and_keys_that_go_are_one_record(log: CatalogLog, disk: SimDisk) -> None:
-    """Also of values that look like the end of a key."""
+    """This includes values that look like the end of a key."""
     log.put([(("a",), 1), (("b",), 2)])
     log.change([(("c",), [["x"]]), (("b",), [])], [("a",), ("never",)])
     assert entries(log) == {("b",): [], ("c",): [["x"]]}
@@ -111,7 +109,7 @@ def test_entries_and_keys_that_go_are_one_record(log: CatalogLog, disk: SimDisk)
 
 
 def test_whoever_waits_is_told_in_order_when_it_is_durable(log: CatalogLog, disk: SimDisk) -> None:
-    """Of what was changed before it asked, and not of what comes while a sync is under way."""
+    """It is answered for earlier changes, not for those that come while a sync is under way."""
     told: list[str] = []
     log.change([(("a",), 1)], [])
     log.when_durable(lambda: told.append("a"))
@@ -161,7 +159,6 @@ def test_the_journal_is_held_until_what_goes_ahead_of_it_is_durable(log: Catalog
 
 @pytest.mark.usefixtures("small_spare")
 def test_the_file_does_not_grow_with_changes_that_are_undone(log: CatalogLog, disk: SimDisk) -> None:
-    """It is written anew when it is much longer than its entries."""
     log.put([(("kept",), "x" * 50)])
     for number in range(200):
         log.put([(("a",), number)])
@@ -175,7 +172,7 @@ def test_the_file_does_not_grow_with_changes_that_are_undone(log: CatalogLog, di
 
 @pytest.mark.usefixtures("small_spare")
 def test_the_file_is_written_anew_without_a_sync_of_its_own(log: CatalogLog, disk: SimDisk) -> None:
-    """Whoever commits syncs it, with what others wait for, and what was changed meanwhile is in it."""
+    """The next commit syncs it along with other writes, and changes made meanwhile are in it."""
     while disk.names("/data/catalog") == ["catalog.log"]:
         log.put([(("a",), log.size_bytes)])
         sync(disk, log)
@@ -199,7 +196,7 @@ def test_the_file_is_written_anew_without_a_sync_of_its_own(log: CatalogLog, dis
 
 @pytest.mark.usefixtures("small_spare")
 def test_a_file_that_is_too_long_at_the_start_is_written_anew(log: CatalogLog, disk: SimDisk) -> None:
-    """As it is after many changes between two chances to do it."""
+    """It is that long after many changes between two chances to rewrite it."""
     for number in range(100):
         log.put([(("a",), number)])
     size = log.size_bytes
@@ -230,7 +227,7 @@ def test_many_entries_are_written_anew_in_several_records(
 
 @pytest.mark.usefixtures("small_spare")
 def test_without_room_to_write_it_anew_the_old_file_goes_on(log: CatalogLog, disk: SimDisk) -> None:
-    """It is tried again when the file has grown."""
+    """The rewrite is tried again when the file has grown."""
     while log.size_bytes < 400:
         log.put([(("a",), log.size_bytes)])
     disk.fail[len(disk.calls) + 1] = errno.ENOSPC
@@ -261,7 +258,7 @@ class FullDisk(SimDisk):
 
 
 def test_what_cannot_be_written_is_refused_and_not_kept() -> None:
-    """Also later, when there is room again; the text names the file and what to do."""
+    """It stays out when there is room again; the text names the file and the remedy."""
     disk = FullDisk()
     log = opened(disk)
     log.put([(("a",), 1)])
@@ -297,7 +294,7 @@ def test_what_was_decided_elsewhere_waits_for_room() -> None:
 
 
 def test_forgetting_needs_no_room() -> None:
-    """It is written when there is some; deleting is how room is made."""
+    """It is written when there is some; a deletion is the way to make room."""
     disk = FullDisk()
     log = opened(disk)
     log.put([(("a",), 1), (("b",), 1)])
@@ -327,7 +324,6 @@ def test_what_waits_for_room_is_written_when_others_are_synced() -> None:
 
 
 def test_requests_while_the_disk_is_full_take_no_memory() -> None:
-    """Refused ones leave nothing behind, however many there are."""
     disk = FullDisk()
     log = opened(disk)
     disk.full = True
@@ -340,7 +336,7 @@ def test_requests_while_the_disk_is_full_take_no_memory() -> None:
 
 
 def test_a_failed_sync_is_final(log: CatalogLog, disk: SimDisk) -> None:
-    """Nobody knows what is on the disk: nothing is written any more, whatever is asked."""
+    """The disk's content is unknown then: nothing more is written, for any request."""
     log.put([(("a",), 1)])
     disk.fail[len(disk.calls)] = errno.EIO
     with pytest.raises(StorageFailed, match="catalog.log: cannot be synced: Input/output error; look at"):
@@ -353,11 +349,11 @@ def test_a_failed_sync_is_final(log: CatalogLog, disk: SimDisk) -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_whichever_call_fails_nothing_is_lost(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The n-th call fails, for every n: a clean error, and what counts in memory is what is on disk then."""
+    """The n-th call fails, for every n: the error is clean, and memory equals the disk then."""
     monkeypatch.setattr(entry_log, "SPARE_BYTES", 100)
 
     def scenario(disk: SimDisk) -> Entries | None:
-        """What is to be found later; None if the broker could not go on."""
+        """Return the entries to find later; None if the broker stopped."""
         try:
             log = opened(disk)
         except StorageError:
@@ -433,7 +429,7 @@ class World:
 
 
 def walked(seed: int, lose_power_at: int | None) -> World:
-    """A walk from a folder that was made before; the power goes at the n-th call, counted from then."""
+    """Walk from an existing folder; the power fails at the n-th call, counted from then."""
     world = World(SimDisk(seed))
     open_data_folder(world.disk, "/data", "test").close()
     world.disk.calls.clear()
@@ -448,7 +444,7 @@ def walked(seed: int, lose_power_at: int | None) -> World:
 @pytest.mark.usefixtures("small_spare")
 @pytest.mark.parametrize("seed", range(8))
 def test_after_a_loss_of_power_what_was_synced_is_there_and_nothing_that_never_was(seed: int) -> None:
-    """At any call, in several of the states that the disk may then be in; and again a few changes later."""
+    """Power fails at any call, in several possible states of the disk; and again a few changes later."""
     for at in range(len(walked(seed, None).disk.calls)):
         for state in range(3):
             world = walked(seed, at)
@@ -466,7 +462,7 @@ def test_after_a_loss_of_power_what_was_synced_is_there_and_nothing_that_never_w
 
 
 def test_any_flipped_bit_in_what_was_synced_is_found() -> None:
-    """Nothing that was not written is ever served; the error names file and offset."""
+    """No read returns bytes that were never written; the error names file and offset."""
     disk = SimDisk()
     log = opened(disk)
     for number in range(4):
@@ -489,7 +485,7 @@ def test_any_flipped_bit_in_what_was_synced_is_found() -> None:
 
 
 def test_a_flipped_bit_in_a_file_that_was_written_anew_is_found(disk: SimDisk, small_spare: None) -> None:
-    """Also when nothing was changed afterwards: a marker stands behind its entries."""
+    """This holds without later changes too: a marker stands behind the entries."""
     log = opened(disk)
     while ("done",) not in log:
         log.put([(("a",), "x" * 2000), (("b",), 1)])
@@ -507,7 +503,7 @@ def test_a_flipped_bit_in_a_file_that_was_written_anew_is_found(disk: SimDisk, s
 
 @pytest.mark.usefixtures("small_spare")
 def test_an_empty_sector_in_a_file_that_was_written_anew_is_damage(log: CatalogLog, disk: SimDisk) -> None:
-    """It would pass for what a loss of power leaves of a write, but all before the marker was synced."""
+    """It would pass for a torn write, but everything before the marker was synced."""
     log.put([(("a",), "x" * 4000)])
     log.put([(("a",), "y" * 4000)])
     log.put([(("a",), "z" * 4000)])
@@ -530,7 +526,7 @@ def test_an_empty_file_is_damage(log: CatalogLog, disk: SimDisk) -> None:
 
 
 def test_a_missing_file_beside_a_journal_is_damage(log: CatalogLog, disk: SimDisk) -> None:
-    """The journal's messages belong to queues that nobody knows any more."""
+    """The journal's messages belong to queues that have no declaration any more."""
     missing = disk.after_kill()
     missing.overwrite("/data/journal/0000000000000001.log", b"")
     missing.unlink(FILE)
@@ -539,7 +535,6 @@ def test_a_missing_file_beside_a_journal_is_damage(log: CatalogLog, disk: SimDis
 
 
 def test_a_missing_file_is_damage(log: CatalogLog, disk: SimDisk) -> None:
-    """Also if there is no message: the inventory knows that it was there."""
     log.close()
     missing = disk.after_kill()
     missing.unlink(FILE)
@@ -551,7 +546,7 @@ def test_a_missing_file_is_damage(log: CatalogLog, disk: SimDisk) -> None:
 
 @pytest.mark.parametrize("cut", [1, 7, 40])
 def test_an_end_that_was_synced_and_is_cut_off_is_damage(log: CatalogLog, disk: SimDisk, cut: int) -> None:
-    """When there was a quiet moment to write down how much was synced."""
+    """The synced length was recorded at a quiet moment before."""
     log.put([(("a",), "the last change")])
     sync(disk, log)
     data = disk.contents(FILE)
@@ -581,7 +576,7 @@ def test_an_end_that_was_synced_and_is_cut_off_is_damage(log: CatalogLog, disk: 
 def test_a_whole_record_that_is_none_of_ours_stops_the_start(
     disk: SimDisk, kind: int, payload: bytes, problem: str
 ) -> None:
-    """A newer version has written it: it must not be passed over."""
+    """A newer version has written it, so it must not be skipped."""
     open_data_folder(disk, "/data", "test").close()
     header = FileHeader(Purpose.CATALOG, 0, 5)
     record = encode_head(header.seed, HEADER_BYTES, 0, kind, 1, (payload,)) + payload

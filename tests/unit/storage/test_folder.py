@@ -35,7 +35,6 @@ DISK = Disk()
 
 
 def refused(path: Path, error: type[StorageError], match: str) -> None:
-    """A broker that starts and a command that looks are refused alike."""
     with pytest.raises(error, match=match):
         open_data_folder(DISK, str(path), "us")
     with pytest.raises(error, match=match):
@@ -152,7 +151,7 @@ def test_looking_changes_nothing_and_needs_a_data_folder(tmp_path: Path) -> None
 
 
 def test_a_folder_that_opened_is_there_after_a_loss_of_power() -> None:
-    """Also if the broker that made it was killed before its name was durable."""
+    """This holds if the broker that made it was killed before its name was durable."""
     disk = SimDisk()
     disk.make_folder("/data")
     killed = disk.after_kill()
@@ -280,7 +279,6 @@ class Declared:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A data folder with a journal of four files, a catalog, and a stream of two segments."""
     path = tmp_path / "data"
     folder = open_data_folder(DISK, str(path), "a test")
     catalog, kept = logged_catalog()

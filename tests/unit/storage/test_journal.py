@@ -78,7 +78,7 @@ def test_what_is_appended_during_a_sync_waits_for_the_next(disk: SimDisk) -> Non
 
 
 def test_what_is_written_early_is_there_after_a_kill_and_counts_for_the_next_sync(disk: SimDisk) -> None:
-    """Also while a sync is under way, which began before."""
+    """This holds while a sync is under way that began before."""
     journal, _ = _open(disk)
     _append(journal, 1)
     ticket = journal.write()
@@ -111,7 +111,7 @@ def test_what_belongs_into_the_next_file_is_not_written_early(disk: SimDisk) -> 
 
 
 def test_a_group_is_not_written_early(disk: SimDisk) -> None:
-    """It counts when its end is there, so nothing of it is told to be."""
+    """A group counts when its end is there, so no part of it is reported durable."""
     journal, _ = _open(disk)
     _append(journal, 1)
     before = journal.write_early()
@@ -320,7 +320,7 @@ def test_only_the_oldest_full_file_can_be_dropped(file: int) -> None:
 
 
 def test_a_file_in_which_something_lives_is_not_dropped() -> None:
-    """Who has lost count of its own ends the broker, and not a message."""
+    """A wrong count of live records ends the broker, and loses no message."""
     world = _filled(2)
     lives = world.copies[world.live[min(world.live)]]
     for message in sorted(world.live)[1:]:
@@ -347,7 +347,7 @@ def test_a_missing_file_is_damage(number: int) -> None:
 
 
 def test_a_file_that_lost_records_at_its_end_is_damage() -> None:
-    """Whichever file: the end of one in the middle is at a record, and nothing else could tell."""
+    """A middle file ends at a record, and no other check would detect the loss."""
     world = _filled(3)
     for number in (1, 2, 3):
         path = f"{FOLDER}/{file_name(number)}"
@@ -478,7 +478,7 @@ def test_a_next_file_that_cannot_be_made_does_not_hold_up_the_last_one() -> None
 
 
 def _failing(seed: int, at: int, code: int) -> tuple[Harness, bool]:
-    """Walk with the call of that number failing; whether it was a sync, after which nothing goes on."""
+    """Walk with call failing; return whether that was final, as a failed sync is."""
     world = Harness(new_disk(seed))
     world.disk.fail = {at: code}
     rng = random.Random(seed)
@@ -543,7 +543,7 @@ def _until_power_loss(world: Harness, rng: random.Random) -> None:
 
 
 def test_records_of_a_group_are_all_there_after_a_loss_of_power_or_none() -> None:
-    """Whatever is left of what was not synced: what is before the group, all of it, and what is behind."""
+    """The journal has the records before the group, those with the whole group, or also those behind it."""
     seen = set()
     for seed in range(60):
         disk = new_disk()
@@ -568,7 +568,7 @@ def test_records_of_a_group_are_all_there_after_a_loss_of_power_or_none() -> Non
 
 
 def test_a_group_whose_end_was_not_written_does_not_count_and_takes_nothing_with_it() -> None:
-    """At every length that the file may have: what is appended after the start counts again."""
+    """This holds at every length of the file: records appended after the start count again."""
     whole = new_disk()
     journal, _ = _open(whole)
     _append(journal, 1)

@@ -363,7 +363,6 @@ def _with_zeros(index: int) -> bytes:
 
 
 def _written(payload: Callable[[int], bytes], *, mark: bool, file_bytes_max: int) -> SimDisk:
-    """A journal of a few files and commits, as a broker leaves it that stops (mark) or is killed."""
     disk = new_disk()
     part = inventory_on(disk).part("journal")
     journal = Journal(disk, FOLDER, part, file_bytes_max=file_bytes_max)

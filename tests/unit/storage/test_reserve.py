@@ -65,7 +65,7 @@ def test_what_does_not_fit_beside_the_reserve_is_not_admitted_until_it_does() ->
 
 
 def test_the_next_file_is_begun_by_what_is_admitted() -> None:
-    """Its reserve is behind what is admitted; that of the file before does not help."""
+    """The file's reserve is behind its admitted records; the previous file's reserve does not help."""
     world = _world()
     while world.journal.size_bytes < FILE:
         world.append(100)
@@ -98,7 +98,7 @@ def test_the_reserve_is_written_to_the_last_byte_and_then_nothing_is_lost() -> N
 
 
 def test_a_file_in_which_nothing_lives_goes_and_makes_the_reserve_whole() -> None:
-    """Though there is no room to make another: the next file was made in advance."""
+    """There is no room to make another file, but the next one was made in advance."""
     world = _world()
     while world.journal.size_bytes < FILE // 2:
         world.put(100)
@@ -176,7 +176,7 @@ def test_a_system_that_cannot_allocate_has_no_reserve(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_a_full_file_whose_room_cannot_be_given_back_stops_nothing_for_want_of_room(code: int) -> None:
-    """Where files are copied on write, cutting one takes room as well."""
+    """Where files are copied on write, a truncation takes room as well."""
     world = _world()
     disk = world.disk
     truncate = disk.truncate
@@ -220,7 +220,7 @@ def test_a_signal_does_not_keep_the_system_from_giving_room(monkeypatch: pytest.
 
 
 def test_the_system_keeps_room_and_the_size(tmp_path: object) -> None:
-    """Of Linux and the file systems that the tests run on."""
+    """It tests Linux and the file systems that the tests run on."""
     disk = Disk()
     fd = disk.create(f"{tmp_path}/file")
     try:
@@ -248,7 +248,7 @@ def test_the_reserve_of_a_short_journal_is_about_as_long_as_the_journal(
 
 
 def test_at_most_one_empty_file_stands_behind_what_is_not_durable() -> None:
-    """Otherwise a loss of power leaves a file that ends in the middle of a record and is not the last."""
+    """Otherwise a loss of power leaves a file that ends within a record and is not the last."""
     world = _world()
     for _ in range(3 * FILE // 100):
         world.append(100)

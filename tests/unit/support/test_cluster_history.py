@@ -14,7 +14,7 @@ from tests.support.metadata_histories import BAD, GOOD, read, simulated
 
 
 def history() -> TotalQueue:
-    """Two publishers, two consumers, one of which loses its connection; everything as it should be."""
+    """Return a correct history of two publishers and two consumers; one of these loses its connection."""
     queue = TotalQueue("q")
     for number in range(1, 7):
         for life in ("a", "b"):
@@ -72,7 +72,7 @@ def give_one_unmarked(queue: TotalQueue) -> None:
 
 
 def put_one_in_again(queue: TotalQueue) -> None:
-    """What a link that does not know its numbers does: the same publish twice."""
+    """Publish the same message twice, as a link without its delivery numbers does."""
     give(queue, "three", "a:3")
     queue.remove("three", "a:3")
 

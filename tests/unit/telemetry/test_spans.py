@@ -59,7 +59,6 @@ class Part:
         self.reply_to = ReplyTo(PeerId(0, 1, 1), "part")
 
     def post(self, queue: Any, *commands: Any) -> None:
-        """A wake in which these go to a queue."""
         self.spans.heard(object())
         self.spans.posted([(queue, command) for command in commands])
 
@@ -68,7 +67,6 @@ class Part:
         self.spans.posted([])
 
     def ended(self) -> list[tuple[str, str]]:
-        """Name and error of those that have ended since, but routes."""
         found = [
             (span.name, str((span.attributes or {}).get("error.type", "")))
             for span in self.exporter.get_finished_spans()
@@ -103,7 +101,7 @@ def traced() -> Message:
 
 @pytest.mark.parametrize("one_reference", [True, False])
 def test_a_publish_ends_with_the_last_of_its_queues(part: Part, one_reference: bool) -> None:
-    """In AMQP 1.0 all answer under one reference, in 0-9-1 each under another; the first fault stands."""
+    """In AMQP 1.0 all queues answer under one reference, in 0-9-1 under their own; the first fault stands."""
     first = part.reply_to.publisher()
     second = first if one_reference else part.reply_to.publisher()
     messages = [traced(), traced()]
@@ -119,7 +117,7 @@ def test_a_publish_ends_with_the_last_of_its_queues(part: Part, one_reference: b
 
 
 def test_deliveries_go_back_for_many_reasons(part: Part) -> None:
-    """Each ends; only what the client did not want to happen is an error."""
+    """Each span ends; only a return that the client did not want is an error."""
     one = part.consumer()
     part.hear(TimedOut(one, (1,), "q"))
     part.post("q", GiveBack(one, (2,), (traced(),), 2, 2, 1))
@@ -135,7 +133,7 @@ def test_deliveries_go_back_for_many_reasons(part: Part) -> None:
 
 
 def test_a_consumer_that_was_cancelled_is_forgotten_with_its_last_delivery(part: Part) -> None:
-    """A channel may have any number of them, one after the other."""
+    """A channel may have any number of consumers, one after the other."""
     ref = part.consumer()
     part.post("q", Cancel(ref))
     part.hear(Deliver(ref, (3,), (traced(),), 0))
@@ -161,7 +159,7 @@ def sent(*samples: MetricSamples) -> dict[str, Any]:
 
 
 def test_counters_gauges_and_histograms_keep_their_meaning() -> None:
-    """A histogram of Prometheus counts all below each end, one of OTLP what lies between two."""
+    """A Prometheus bucket counts all values below its bound, an OTLP bucket those between two."""
     buckets = [("_bucket", ("link", end), count) for end, count in (("0.1", 2.0), ("1.0", 5.0), (INF, 6.0))]
     found = sent(
         MetricSamples(

@@ -38,7 +38,7 @@ LINES = [
 
 
 def test_only_connections_that_began_with_the_test_are_looked_at(tmp_path: Path) -> None:
-    """In memory, and in the files of a broker that has had several lives; a line may be half written."""
+    """They are in memory, and in files of a broker with several lives; a line may be half written."""
     shown = [
         (each.connection, each.at_ns) for each in records.read_lines(frames.lines_since(LINES, BEGAN_NS))
     ]
@@ -63,7 +63,7 @@ def test_nobody_can_say_what_was_not_kept(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_it_names_messages_that_were_routed_nowhere_and_folds_handshakes() -> None:
-    """In both protocols; the first frame behind the handshake is shown as it is."""
+    """This covers both protocols; the first frame behind the handshake is shown in full."""
     with running() as broker, pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         channel = connection.channel()
         channel.exchange_declare("shop", "topic")

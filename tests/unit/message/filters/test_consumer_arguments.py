@@ -32,7 +32,7 @@ def read(**arguments: Any) -> Filters:
 
 
 def test_without_arguments_nothing_is_asked() -> None:
-    """Arguments of others are not looked at."""
+    """Arguments for other features are not read."""
     assert read() == Filters()
     assert from_amqp091_arguments({"x-priority": 1, "offset": "?"}, stream="s", vhost="/") == Filters()
 
@@ -47,7 +47,7 @@ def test_an_offset() -> None:
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "consume_invalid_arg")
 @pytest.mark.parametrize("value", ["five", "", None, -1, True, 1.5])
 def test_a_bad_offset_fails_as_in_rabbitmq(value: Any) -> None:
-    """With its text; null is a bad one, too."""
+    """The error has its text; null is bad as well."""
     with pytest.raises(
         PreconditionFailed, match=r"^failed consuming from stream 's' in vhost '/': offset must be 'first',"
     ):
@@ -77,7 +77,7 @@ STRINGS = "must be a string or an array of strings"
     ],
 )
 def test_other_values_are_refused(arguments: dict[str, Any], name: str, text: str) -> None:
-    """AMQP 0-9-1 has no reply that says what is in place, so nothing is left out silently."""
+    """AMQP 0-9-1 has no reply that lists the filters in place, so none is silently left out."""
     with pytest.raises(PreconditionFailed) as caught:
         read(**arguments)
     assert caught.value.description == f"invalid arg 'x-stream-{name}' for queue 's' in vhost '/': {text}"
@@ -105,13 +105,13 @@ BAD_TEXTS = [
 
 @pytest.mark.parametrize(("text", "spec"), TEXTS)
 def test_words_and_intervals_are_texts_of_both_protocols(text: str, spec: OffsetSpec) -> None:
-    """In AMQP 1.0 a string or a symbol, in AMQP 0-9-1 a long string."""
+    """They are a string or a symbol in AMQP 1.0, a long string in AMQP 0-9-1."""
     assert from_amqp10(text) == from_amqp10(t10.Symbol(text)) == from_amqp091(text, type_name) == spec
 
 
 @pytest.mark.parametrize("text", BAD_TEXTS)
 def test_any_other_text_is_refused(text: str) -> None:
-    """There is no offset in a text, and no unit but those six."""
+    """Other texts contain no offset, and there are only six units."""
     with pytest.raises(FilterError, match="neither 'first', 'last', 'next' nor an interval"):
         from_amqp10(text)
     with pytest.raises(FilterError, match="^offset must be 'first', 'last', 'next', an interval"):
@@ -146,7 +146,6 @@ def test_a_timestamp_is_milliseconds_in_amqp10_and_seconds_in_amqp091() -> None:
     ids=repr,
 )
 def test_other_values_of_amqp10_are_refused(value: Any) -> None:
-    """A negative integer and a boolean among them."""
     with pytest.raises(FilterError, match="must be a string, a symbol, a timestamp or an integer"):
         from_amqp10(value)
 
@@ -167,7 +166,7 @@ def test_other_values_of_amqp10_are_refused(value: Any) -> None:
     ids=repr,
 )
 def test_other_values_of_amqp091_are_refused_with_what_is_allowed(value: Any, shown: str) -> None:
-    """The words and types that there are, and the value, or its type if that is wrong."""
+    """The error lists the allowed words and types, and the value, or its type if that is wrong."""
     with pytest.raises(FilterError) as caught:
         from_amqp091(value, type_name)
     assert caught.value.reason == (

@@ -42,7 +42,7 @@ from tests.support.strategies import scalars
 
 
 def read(**filters: Any) -> FilterSet:
-    """A filter-set by names, with hyphens for underscores, as it comes off the wire."""
+    """Read a filter-set by names, with hyphens for underscores, as it is on the wire."""
     named = {Symbol(name.replace("_", "-")): value for name, value in filters.items()}
     return from_amqp10(decode(encode(named))[0])
 
@@ -57,7 +57,6 @@ TRUE = described(SQL, "TRUE")
 
 @pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "multiple_sections")
 def test_filters_of_all_sorts_are_in_place_together() -> None:
-    """Under any name; they are echoed as they were sent."""
     given = {
         Symbol("a"): described(OFFSET_SPEC, "first"),
         Symbol("b"): described(STREAM_FILTER, ["x", "y", "x"]),
@@ -79,7 +78,7 @@ def test_filters_of_all_sorts_are_in_place_together() -> None:
 
 @pytest.mark.parametrize("value", [["x"], array_of(["x"]), "x"])
 def test_filter_values_are_a_string_or_a_list_of_them(value: Any) -> None:
-    """An array is as good as a list."""
+    """An array is accepted like a list."""
     assert read(f=described(STREAM_FILTER, value)).filters.bloom == BloomFilter(("x",))
 
 
@@ -113,7 +112,7 @@ def test_filter_values_are_a_string_or_a_list_of_them(value: Any) -> None:
     ],
 )
 def test_what_is_invalid_is_not_in_place(value: Any, reason: str) -> None:
-    """And does no harm to the others; the reason is for the log."""
+    """Other filters are not affected; the reason is for the log."""
     found = read(bad=value, good=described(OFFSET_SPEC, "first"))
     assert set(found.in_place) == {"good"}
     assert found.filters == Filters(OffsetWord.FIRST)
@@ -148,7 +147,7 @@ def test_an_invalid_sql_filter_is_not_in_place(value: Any) -> None:
 
 @pytest.mark.rabbitmq("amqp_filter_sql_SUITE", "invalid_filter")
 def test_sql_and_property_filters_exclude_each_other() -> None:
-    """The first one that is valid stays."""
+    """The first valid one stays."""
     properties = described(PROPERTIES, SUBJECT)
     assert in_place(sql_filter=TRUE, p=properties, a=described(APPLICATION_PROPERTIES, {"k": 1})) == {
         "sql_filter"
@@ -167,7 +166,7 @@ def test_a_selector_is_in_place_under_any_name(descriptor: str | int) -> None:
 
 
 def test_a_selector_that_is_refused_is_known_as_one() -> None:
-    """Its client does not look at the reply."""
+    """Its client does not evaluate the reply."""
     (refused,) = read(s=described(SELECTOR, "n ==")).refused
     assert refused.selects
     assert refused.reason == "'=' cannot be here (at character 4)"
@@ -176,7 +175,7 @@ def test_a_selector_that_is_refused_is_known_as_one() -> None:
 
 @pytest.mark.rabbitmq("amqp_filter_sql_SUITE", "sql_and_bloom_filter")
 def test_sql_and_bloom_filter_go_together() -> None:
-    """The one for messages, the other for chunks."""
+    """SQL selects messages, the Bloom filter selects chunks."""
     found = read(sql_filter=described(SQL, "h.priority > 4"), b=described(STREAM_FILTER, "v1"))
     assert set(found.in_place) == {"sql-filter", "b"}
     assert found.filters.bloom == BloomFilter(("v1",))
@@ -214,7 +213,6 @@ entries = contents | st.builds(Described, st.sampled_from(sorts).map(Symbol) | s
 @settings(max_examples=tried(100), deadline=None)
 @given(st.dictionaries(st.sampled_from(["a", "b", "sql-filter"]).map(Symbol), entries, max_size=3))
 def test_any_filter_set_is_read(filter_set: dict[Any, Any]) -> None:
-    """Whatever it holds, an entry is in place or refused, and messages can be filtered."""
     found = from_amqp10(filter_set)
     assert len(found.in_place) + len(found.refused) == len(filter_set)
     assert all(filter_set[name] is value for name, value in found.in_place.items())
@@ -223,7 +221,7 @@ def test_any_filter_set_is_read(filter_set: dict[Any, Any]) -> None:
 
 
 def test_a_batch_gives_the_positions_of_what_passes() -> None:
-    """The same as each message by itself."""
+    """The result equals that of single messages."""
     messages = [message({"n": index, "odd": index % 2 == 1}) for index in range(10)]
     for text in ("odd", "n > 6", "UTC() = 5 AND n < 2", "missing IS NULL", "FALSE"):
         filters = read(sql_filter=described(SQL, text)).filters
@@ -235,7 +233,7 @@ def test_a_batch_gives_the_positions_of_what_passes() -> None:
 
 
 def test_messages_that_are_alike_are_decided_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By their application-properties; as soon as too many differ, nothing is remembered any more."""
+    """The cache key is their application-properties; if too many differ, nothing is cached."""
     looked: list[Any] = []
 
     def counted(reader: FieldReader, one: Any) -> list[Any]:
@@ -267,7 +265,6 @@ def test_messages_that_are_alike_are_decided_on_once(monkeypatch: pytest.MonkeyP
 @pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "filter_few_messages_from_many")
 @pytest.mark.rabbitmq("amqp_filter_sql_SUITE", "filter_few_messages_from_many")
 def test_few_messages_are_found_among_many() -> None:
-    """The first and the last of 1002, by each way of filtering."""
     rare = message({"k": "rare"}, group_id="my group ID")
     messages = [rare, *[message({"k": "common"}, group_id="another group")] * 1000, rare]
     for filters in (
@@ -280,7 +277,7 @@ def test_few_messages_are_found_among_many() -> None:
 
 
 def test_a_long_message_is_read_even_if_the_beginning_does_not_have_the_wanted_text() -> None:
-    """Bytes are looked for in short messages only; in long ones, the fields are read."""
+    """The byte search covers short messages only; in long ones, the fields are read."""
     filters = read(sql_filter=described(SQL, "z = 'wanted'")).filters
     padding = {f"k{index}": "x" * 100 for index in range(SEARCHED_BYTES_MAX // 100)}
     assert filters.matches(message(padding | {"z": "wanted"}), NOW_MS)
@@ -309,7 +306,7 @@ def test_a_key_is_a_string_however_the_section_is_spelled(descriptor: bytes) -> 
 
 @pytest.mark.parametrize("sections", [b"", b"\x00\x53\x73\x45", b"\x00\x53\x78\xc1\x01\x00"])
 def test_a_message_without_a_body_has_fields_as_any(sections: bytes) -> None:
-    """Absent ones here; what is there is read before the body is looked for."""
+    """Its fields are absent; sections before the body are read before it is found."""
     wanted = [MessageField(Section.PROPERTIES, "subject"), MessageField(Section.APPLICATION_PROPERTIES, "a")]
     reader, read = FieldReader(wanted, absent=ABSENT), MessageReader("", "q", "u").read
     assert reader.read(read(sections)) == [None, ABSENT]
@@ -343,7 +340,7 @@ def test_a_chunk_is_read_if_any_value_is_in_it() -> None:
 
 
 def test_match_unfiltered_reads_chunks_with_messages_without_a_value() -> None:
-    """And does not read those in which all messages have other values."""
+    """Chunks in which all messages have other values are not read."""
     mixed = chunk_filter(["apple", None])
     assert not BloomFilter(("plum",)).may_match(mixed)
     assert BloomFilter(("plum",), match_unfiltered=True).may_match(mixed)
@@ -352,13 +349,13 @@ def test_match_unfiltered_reads_chunks_with_messages_without_a_value() -> None:
 
 @pytest.mark.parametrize(("values", "size", "most"), [(1, 16, 2), (8, 16, 60), (30, 16, 320), (100, 255, 10)])
 def test_few_chunks_are_read_in_vain(values: int, size: int, most: int) -> None:
-    """Of a thousand values that are not in the chunk; with one byte a value that is 1 in 50 at most."""
+    """Of a thousand absent values, with one byte per value, at most 1 in 50 reads the chunk."""
     chunk = chunk_filter((f"in-{index}" for index in range(values)), size)
     assert sum(BloomFilter((f"out-{index}",)).may_match(chunk) for index in range(1000)) <= most
 
 
 def test_the_filter_value_is_an_annotation_of_amqp10() -> None:
-    """A string: nothing else is a filter value."""
+    """Only a string is a filter value."""
     assert filter_value(message(annotations={"x-stream-filter-value": "eu"})) == "eu"
     assert filter_value(message(annotations={"x-stream-filter-value": "eu" * 1000})) == "eu" * 1000
     assert filter_value(message(annotations={"x-stream-filter-value": Symbol("eu")})) is None

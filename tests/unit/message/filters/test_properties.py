@@ -49,7 +49,6 @@ VALUES = {name: value for name, (value, _) in FIELDS.items()}
 
 @pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "properties_section")
 def test_every_field_of_properties_can_be_asked_for() -> None:
-    """All together, and each with another value."""
     assert {name.replace("_", "-") for name in VALUES} == set(PROPERTIES)
     full = message(**VALUES)
     assert by_properties(full, **VALUES)
@@ -84,7 +83,6 @@ def test_every_field_of_properties_can_be_asked_for() -> None:
     ],
 )
 def test_a_value_that_the_field_cannot_have_is_an_error(name: str, value: Any) -> None:
-    """However much it looks like one that it can."""
     with pytest.raises(FilterError, match=f"^{name} is of type .* not {type(value).__name__}$"):
         parse_properties({t10.Symbol("subject"): "x", t10.Symbol(name): value})
 
@@ -102,7 +100,7 @@ def test_a_field_that_there_is_not_is_an_error(key: Any) -> None:
     "value", [None, "x", [], [("k", 1)], t10.Map((("k", 1), (t10.Symbol("k"), 2))), b"", 1], ids=repr
 )
 def test_the_value_is_a_map(parse: Any, value: Any) -> None:
-    """With keys of one type, which a dict can hold."""
+    """Its keys have one type that a dict can hold."""
     with pytest.raises(FilterError, match="must be a map"):
         parse(value)
 
@@ -130,7 +128,7 @@ def test_all_entries_must_match() -> None:
     [10, 10.0, t10.UByte(10), t10.UShort(10), t10.Byte(10), t10.Float(10), t10.ULong(10), t10.Timestamp(10)],
 )
 def test_numbers_match_by_value(value: Any) -> None:
-    """Integers of any width, and floating point."""
+    """Integers of any width and floats are compared."""
     for reference in (t10.UInt(10), t10.Int(10), 10.0, t10.Float(10.0)):
         assert by_application(message({"n": value}), {"n": reference})
     for reference in (t10.UInt(11), 10.1, "10", True, b"\n"):
@@ -139,7 +137,7 @@ def test_numbers_match_by_value(value: Any) -> None:
 
 @pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "application_properties_section")
 def test_strings_and_symbols_match_by_content() -> None:
-    """Case counts; a binary is no text."""
+    """Case counts; a binary matches no text."""
     for value in ("hey", t10.Symbol("hey")):
         for reference in ("hey", t10.Symbol("hey")):
             assert by_application(message({"k": value}), {"k": reference})
@@ -151,7 +149,7 @@ def test_strings_and_symbols_match_by_content() -> None:
 
 @pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "string_modifier")
 def test_a_prefix_and_a_suffix() -> None:
-    """&p: and &s:, of texts only, the empty one too."""
+    """&p: and &s: apply to texts only, including the empty one."""
     on = message({"k": "abc 8", "s": t10.Symbol("abc"), "n": 8, "b": b"abc"})
     for reference in ("&p:abc", "&p:abc 8", "&p:", "&s:8", "&s:abc 8", "&s:"):
         assert by_application(on, {"k": reference})
@@ -164,7 +162,6 @@ def test_a_prefix_and_a_suffix() -> None:
 
 @pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "string_modifier")
 def test_modifiers_are_for_strings_in_properties_too() -> None:
-    """All fields that are strings, message-ids among them."""
     names = ["to", "reply_to", "subject", "group_id", "reply_to_group_id", "message_id", "correlation_id"]
     on = message(**{name: f"abc {index}" for index, name in enumerate(names)})
     assert by_properties(on, **dict.fromkeys(names, "&p:abc"))
@@ -176,7 +173,7 @@ def test_modifiers_are_for_strings_in_properties_too() -> None:
 
 @pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "string_modifier")
 def test_a_doubled_ampersand_is_a_single_one() -> None:
-    """At the beginning; anywhere else it means nothing."""
+    """This is at the beginning; elsewhere an ampersand is plain text."""
     assert by_application(message({"k": "&Hello"}), {"k": "&&Hello"})
     assert by_application(message({"k": "&p:a"}), {"k": "&&p:a"})
     assert by_application(message({"k": "&&"}), {"k": "&&&"})

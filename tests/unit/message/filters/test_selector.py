@@ -149,7 +149,7 @@ def test_fields_of_jms_and_of_amqp(text: str) -> None:
 
 
 def test_a_message_that_says_nothing_has_the_defaults_of_its_header() -> None:
-    """Priority 4, not persistent, not redelivered; all other fields are null."""
+    """Its priority is 4, it is not persistent or redelivered, and all other fields are null."""
     assert (
         selects("JMSPriority = 4 AND JMSDeliveryMode = 'NON_PERSISTENT' AND NOT JMSRedelivered", PLAIN)
         is True
@@ -158,7 +158,7 @@ def test_a_message_that_says_nothing_has_the_defaults_of_its_header() -> None:
 
 
 def test_a_header_field_is_not_looked_for_in_the_properties() -> None:
-    """Messages without those bytes are passed over; the words of JMS stand in no message."""
+    """The search for required bytes would skip matches: the words of JMS are not in the message."""
     assert compile_selector("JMSDeliveryMode = 'PERSISTENT'").required == b""
     assert compile_selector("JMSType = 'kind'").required == b"kind"
 
@@ -198,7 +198,6 @@ def test_it_is_as_long_as_an_sql_filter_at_most(text: str) -> None:
 
 @given(st.text(st.sampled_from("aN05.eEfL'\"()=<>+-*/, $_!") | st.characters(), max_size=40))
 def test_any_text_is_a_selector_or_refused(text: str) -> None:
-    """Nothing else is raised, not by looking at a message either."""
     try:
         selects(text)
     except FilterError:

@@ -68,7 +68,6 @@ PARCEL = message(
 
 
 def check(cases: str, on: Any = PARCEL) -> None:
-    """Each line has an expected value and an expression."""
     wrong = []
     for line in cases.strip().splitlines():
         wanted, _, text = line.strip().partition(" ")
@@ -253,7 +252,7 @@ def test_what_an_expression_says_of_a_message(line: str) -> None:
 
 @pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "arithmetic_operators")
 def test_arithmetic_operators() -> None:
-    """Division is of floating-point numbers, the remainder has the sign of the dividend."""
+    """Division uses floating-point numbers; the remainder has the sign of the dividend."""
     check(
         """
         T pieces + 4 = 7
@@ -306,7 +305,7 @@ def test_arithmetic_beyond_floating_point_numbers_is_unknown() -> None:
 
 @pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "binary_constants")
 def test_binary_constants() -> None:
-    """Compared byte by byte, with binaries only; a UUID is sixteen bytes."""
+    """They compare byte by byte and with binaries only; a UUID is sixteen bytes."""
     check(
         """
         T raw = 0x01FF
@@ -361,7 +360,6 @@ def test_literals() -> None:
     "kind", [UByte, UShort, UInt, ULong, Byte, Short, Int, Long, Timestamp, Float, float]
 )
 def test_every_type_of_number_is_a_number(kind: Any) -> None:
-    """Integers of each width, times, and floating point."""
     number = message({"n": kind(5), "m": kind(2)})
     check(
         """
@@ -400,7 +398,7 @@ def test_not_a_number_and_infinity_are_numbers() -> None:
 
 @pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "whitespace_handling")
 def test_whitespace_handling() -> None:
-    """Where it is not needed it may be left out, in a string it is kept."""
+    """It may be left out where it is not needed; in a string it is kept."""
     assert evaluate("city='Riga'AND pieces=3", PARCEL) is True
     assert evaluate("\t\n city\f=\r'Riga'\n", PARCEL) is True
     assert evaluate("note = 'Handle with care,  100% glass'", PARCEL) is False
@@ -418,7 +416,7 @@ def test_identifiers() -> None:
 
 
 def test_a_key_that_is_no_string_is_no_application_property() -> None:
-    """A symbol of the same letters among them."""
+    """A symbol of the same letters is not one either."""
     odd = message({Symbol("k"): 1, ULong(5): 2, "other": 3})
     assert evaluate("k IS NULL", odd) is True
     assert evaluate("other", odd) == 3
@@ -426,7 +424,7 @@ def test_a_key_that_is_no_string_is_no_application_property() -> None:
 
 @pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "header_section")
 def test_header_section() -> None:
-    """The priority; 4 if the message has none."""
+    """The priority is 4 if the message has none."""
     check("T h.priority = 6\nT header.priority > 5\nF h.priority < 6")
     check("T h.priority = 4\nT h.priority IS NOT NULL", message())
 
@@ -450,7 +448,6 @@ FIELDS = message(
 
 @pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "properties_section")
 def test_properties_section() -> None:
-    """Every field has the value that the message has."""
     check(
         """
         T p.message_id = 'id-7'
@@ -483,14 +480,13 @@ def test_properties_section() -> None:
 @pytest.mark.rabbitmq("amqp_filter_sql_SUITE", "multiple_sections")
 @pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "multiple_sections")
 def test_multiple_sections() -> None:
-    """Header, properties and application-properties in one expression."""
     check("T pieces > 2 AND header.priority > 4 AND properties.group_sequence < 10")
     check("F pieces > 2 AND header.priority > 4 AND properties.group_sequence > 10")
 
 
 @pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "section_qualifier")
 def test_section_qualifier() -> None:
-    """Long and short; other sections cannot be asked for."""
+    """It has a long and a short form; other sections cannot be read."""
     check(
         """
         T header.priority = h.priority
@@ -506,7 +502,7 @@ def test_section_qualifier() -> None:
 
 @pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "utc_function")
 def test_utc_function() -> None:
-    """The time at which the message is looked at, in milliseconds; the same throughout an expression."""
+    """It is the time of evaluation in milliseconds, the same throughout an expression."""
     check(
         f"""
         T UTC() = {NOW_MS}
@@ -524,7 +520,7 @@ def test_utc_function() -> None:
 
 @pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "parse_errors")
 def test_parse_errors() -> None:
-    """Of the lexer, the grammar, the pattern of LIKE and the limits: all are the one error."""
+    """Lexer, grammar, the pattern of LIKE and the limits all raise the same error."""
     many = "city IN (" + ", ".join(f"'{number}'" for number in range(99)) + ")"
     for text in (
         "\udcff",
@@ -569,12 +565,12 @@ def test_parse_errors() -> None:
     ],
 )
 def test_bytes_that_a_message_must_have_are_known(text: str, required: bytes) -> None:
-    """Only where no message can pass without them. A single character may be a char, which is no UTF-8."""
+    """They are those without which no message passes; one character may be a char, not UTF-8."""
     assert compile_sql(text).required == required
 
 
 def test_the_deepest_expression_needs_a_fraction_of_the_stack() -> None:
-    """Compiled without recursion, evaluated with one frame a level."""
+    """It is compiled without recursion and evaluated with one stack frame per level."""
     text = "NOT " * 199 + "paid"
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(len(inspect.stack()) + 260)

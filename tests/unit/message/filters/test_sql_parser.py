@@ -8,83 +8,76 @@ from typing import Any
 
 import pytest
 
+from amqp10broker.message.filters import sql_parser
 from amqp10broker.message.filters.fields import FilterError, MessageField, Section
 from amqp10broker.message.filters.sql_eval import compile_like, longest_part
-from amqp10broker.message.filters.sql_parser import (
-    CHARACTERS_MAX,
-    TOKENS_MAX,
-    And,
-    Arithmetic,
-    Comparison,
-    Expression,
-    Identifier,
-    In,
-    IsNull,
-    Like,
-    Literal,
-    Not,
-    Or,
-    Unary,
-    Utc,
-    parse,
-    tokenize,
-)
 
 
-def name(text: str) -> Identifier:
-    return Identifier(MessageField(Section.APPLICATION_PROPERTIES, text))
+def name(text: str) -> sql_parser.Identifier:
+    return sql_parser.Identifier(MessageField(Section.APPLICATION_PROPERTIES, text))
 
 
 a, b, c, d = map(name, "wxyz")
-one, two = Literal(1), Literal(2)
+one, two = sql_parser.Literal(1), sql_parser.Literal(2)
 
 
 @pytest.mark.parametrize(
     ("text", "tree"),
     [
-        ("w OR x AND y", Or((a, And((b, c))))),
-        ("w AND x OR y", Or((And((a, b)), c))),
-        ("w AND x AND y", And((a, b, c))),
-        ("(w AND x) AND y", And((And((a, b)), c))),
-        ("w AND (x AND y)", And((a, And((b, c))))),
-        ("w OR x OR y", Or((a, b, c))),
-        ("NOT w AND x", And((Not(a), b))),
-        ("NOT (w AND x)", Not(And((a, b)))),
-        ("NOT NOT w", Not(Not(a))),
-        ("NOT w = x", Not(Comparison("=", a, b))),
-        ("w AND NOT x", And((a, Not(b)))),
-        ("w = x AND y <> z", And((Comparison("=", a, b), Comparison("<>", c, d)))),
-        ("w = (x AND y)", Comparison("=", a, And((b, c)))),
-        ("(w = x) = y", Comparison("=", Comparison("=", a, b), c)),
-        ("w + 1 < x", Comparison("<", Arithmetic("+", a, one), b)),
-        ("w - x - y", Arithmetic("-", Arithmetic("-", a, b), c)),
-        ("w - (x - y)", Arithmetic("-", a, Arithmetic("-", b, c))),
-        ("w + x * y", Arithmetic("+", a, Arithmetic("*", b, c))),
-        ("w * x + y", Arithmetic("+", Arithmetic("*", a, b), c)),
-        ("w % x / y", Arithmetic("/", Arithmetic("%", a, b), c)),
-        ("-w * x", Arithmetic("*", Unary("-", a), b)),
-        ("w - -x", Arithmetic("-", a, Unary("-", b))),
-        ("-(w + x)", Unary("-", Arithmetic("+", a, b))),
-        ("-(-(w))", Unary("-", Unary("-", a))),
-        ("+UTC()", Unary("+", Utc())),
-        ("UTC ( ) > w", Comparison(">", Utc(), a)),
-        ("w IS NULL", IsNull(a)),
-        ("w IS NOT NULL", Not(IsNull(a))),
-        ("NOT w IS NULL", Not(IsNull(a))),
-        ("w LIKE 'x%'", Like(a, "x%", None)),
-        ("w NOT LIKE 'x!%' ESCAPE '!'", Not(Like(a, "x!%", "!"))),
-        ("w + x LIKE 'x'", Like(Arithmetic("+", a, b), "x", None)),
-        ("w IN (1)", In(a, (one,))),
-        ("w NOT IN (x + 1, (y), -2)", Not(In(a, (Arithmetic("+", b, one), c, Unary("-", two))))),
-        ("w IN (1, (x IN (2)))", In(a, (one, In(b, (two,))))),
-        ("w IN (1) AND x", And((In(a, (one,)), b))),
-        ("1 + 1 IN (2) OR w", Or((In(Arithmetic("+", one, one), (two,)), a))),
+        ("w OR x AND y", sql_parser.Or((a, sql_parser.And((b, c))))),
+        ("w AND x OR y", sql_parser.Or((sql_parser.And((a, b)), c))),
+        ("w AND x AND y", sql_parser.And((a, b, c))),
+        ("(w AND x) AND y", sql_parser.And((sql_parser.And((a, b)), c))),
+        ("w AND (x AND y)", sql_parser.And((a, sql_parser.And((b, c))))),
+        ("w OR x OR y", sql_parser.Or((a, b, c))),
+        ("NOT w AND x", sql_parser.And((sql_parser.Not(a), b))),
+        ("NOT (w AND x)", sql_parser.Not(sql_parser.And((a, b)))),
+        ("NOT NOT w", sql_parser.Not(sql_parser.Not(a))),
+        ("NOT w = x", sql_parser.Not(sql_parser.Comparison("=", a, b))),
+        ("w AND NOT x", sql_parser.And((a, sql_parser.Not(b)))),
+        (
+            "w = x AND y <> z",
+            sql_parser.And((sql_parser.Comparison("=", a, b), sql_parser.Comparison("<>", c, d))),
+        ),
+        ("w = (x AND y)", sql_parser.Comparison("=", a, sql_parser.And((b, c)))),
+        ("(w = x) = y", sql_parser.Comparison("=", sql_parser.Comparison("=", a, b), c)),
+        ("w + 1 < x", sql_parser.Comparison("<", sql_parser.Arithmetic("+", a, one), b)),
+        ("w - x - y", sql_parser.Arithmetic("-", sql_parser.Arithmetic("-", a, b), c)),
+        ("w - (x - y)", sql_parser.Arithmetic("-", a, sql_parser.Arithmetic("-", b, c))),
+        ("w + x * y", sql_parser.Arithmetic("+", a, sql_parser.Arithmetic("*", b, c))),
+        ("w * x + y", sql_parser.Arithmetic("+", sql_parser.Arithmetic("*", a, b), c)),
+        ("w % x / y", sql_parser.Arithmetic("/", sql_parser.Arithmetic("%", a, b), c)),
+        ("-w * x", sql_parser.Arithmetic("*", sql_parser.Unary("-", a), b)),
+        ("w - -x", sql_parser.Arithmetic("-", a, sql_parser.Unary("-", b))),
+        ("-(w + x)", sql_parser.Unary("-", sql_parser.Arithmetic("+", a, b))),
+        ("-(-(w))", sql_parser.Unary("-", sql_parser.Unary("-", a))),
+        ("+UTC()", sql_parser.Unary("+", sql_parser.Utc())),
+        ("UTC ( ) > w", sql_parser.Comparison(">", sql_parser.Utc(), a)),
+        ("w IS NULL", sql_parser.IsNull(a)),
+        ("w IS NOT NULL", sql_parser.Not(sql_parser.IsNull(a))),
+        ("NOT w IS NULL", sql_parser.Not(sql_parser.IsNull(a))),
+        ("w LIKE 'x%'", sql_parser.Like(a, "x%", None)),
+        ("w NOT LIKE 'x!%' ESCAPE '!'", sql_parser.Not(sql_parser.Like(a, "x!%", "!"))),
+        ("w + x LIKE 'x'", sql_parser.Like(sql_parser.Arithmetic("+", a, b), "x", None)),
+        ("w IN (1)", sql_parser.In(a, (one,))),
+        (
+            "w NOT IN (x + 1, (y), -2)",
+            sql_parser.Not(
+                sql_parser.In(a, (sql_parser.Arithmetic("+", b, one), c, sql_parser.Unary("-", two)))
+            ),
+        ),
+        ("w IN (1, (x IN (2)))", sql_parser.In(a, (one, sql_parser.In(b, (two,))))),
+        ("w IN (1) AND x", sql_parser.And((sql_parser.In(a, (one,)), b))),
+        (
+            "1 + 1 IN (2) OR w",
+            sql_parser.Or((sql_parser.In(sql_parser.Arithmetic("+", one, one), (two,)), a)),
+        ),
         ("(((w)))", a),
     ],
 )
-def test_what_binds_stronger_is_further_inside(text: str, tree: Expression) -> None:
-    """NOT, AND, OR in this order; arithmetic from the left; a chain of AND is one node."""
-    assert parse(text) == tree
+def test_what_binds_stronger_is_further_inside(text: str, tree: sql_parser.Expression) -> None:
+    """The order is NOT, AND, OR; arithmetic goes from the left; a chain of AND is one node."""
+    assert sql_parser.parse(text) == tree
 
 
 @pytest.mark.parametrize(
@@ -137,25 +130,25 @@ def test_what_binds_stronger_is_further_inside(text: str, tree: Expression) -> N
     ],
 )
 def test_anything_else_is_an_error_with_its_place(text: str) -> None:
-    """Comparisons do not chain, signs do not pile up, NOT begins a condition, patterns are strings."""
+    """Comparisons do not chain, signs do not repeat, NOT begins a condition, patterns are strings."""
     with pytest.raises(FilterError, match=r"\(at character \d+\)$"):
-        parse(text)
+        sql_parser.parse(text)
 
 
 @pytest.mark.parametrize("text", ["p.message-id", "p.Subject", "p.x", "properties.x", "p.[to]"])
 def test_another_field_of_properties_is_an_error(text: str) -> None:
-    """Also if it differs in case; a hyphen is a minus."""
+    """This includes a difference in case; a hyphen is a minus."""
     with pytest.raises(FilterError):
-        parse(text)
+        sql_parser.parse(text)
 
 
 @pytest.mark.parametrize(
     "section", ["d", "delivery_annotations", "m", "message_annotations", "f", "footer", "P"]
 )
 def test_other_sections_are_errors(section: str) -> None:
-    """They may be asked for in the specification, and not here."""
+    """The specification allows them, but this broker does not."""
     with pytest.raises(FilterError, match=f"section '{section}' is none of"):
-        parse(f"{section}.x")
+        sql_parser.parse(f"{section}.x")
 
 
 @pytest.mark.parametrize(
@@ -169,23 +162,23 @@ def test_other_sections_are_errors(section: str) -> None:
     ],
 )
 def test_no_nesting_uses_up_the_stack(text: str) -> None:
-    """As deep as two hundred tokens go, with little stack left."""
+    """Two hundred tokens are nested as deep as possible, with little stack left."""
     limit = sys.getrecursionlimit()
     depth = len(inspect.stack())
     sys.setrecursionlimit(depth + 30)
     try:
-        parse(text)
+        sql_parser.parse(text)
     finally:
         sys.setrecursionlimit(limit)
 
 
 def words(text: str) -> list[Any]:
-    return [token.value for token in tokenize(text)[:-1]]
+    return [token.value for token in sql_parser.tokenize(text)[:-1]]
 
 
 @pytest.mark.parametrize("space", [" ", "\t", "\f", "\n", "\r", " \r\n\t "])
 def test_white_space_is_that_of_java(space: str) -> None:
-    """Space, tab, form feed, line feed and carriage return, and no other."""
+    """It is space, tab, form feed, line feed and carriage return only."""
     assert words(f"{space}1{space}+{space}1{space}") == [1, "+", 1]
 
 
@@ -214,7 +207,6 @@ def test_white_space_is_that_of_java(space: str) -> None:
     ],
 )
 def test_literals(text: str, value: Any) -> None:
-    """Of the type that they are written in."""
     (found,) = words(text)
     assert found == value
     assert type(found) is type(value)
@@ -241,15 +233,13 @@ def test_literals(text: str, value: Any) -> None:
     ],
 )
 def test_names(text: str, section: str | None, name: str) -> None:
-    """Regular ones, those with a section, and delimited ones, in which a bracket is doubled."""
     assert words(text) == [(section, name)]
 
 
 @pytest.mark.parametrize("text", ["[a", "[a[b]", "[a]b]", "[a\n]", "[\x7f]"])
 def test_a_delimited_name_has_an_end_and_no_control_characters(text: str) -> None:
-    """A single bracket in it is an error, too."""
     with pytest.raises(FilterError):
-        tokenize(text)
+        sql_parser.tokenize(text)
 
 
 @pytest.mark.parametrize(
@@ -260,9 +250,9 @@ def test_a_delimited_name_has_an_end_and_no_control_characters(text: str) -> Non
     ],
 )
 def test_reserved_words_are_no_names(word: str) -> None:
-    """In no case; the error says how to write the property."""
+    """Their case is ignored; the error shows how to write the property."""
     with pytest.raises(FilterError, match=rf"reserved word; .*\[{word}\]"):
-        tokenize(word)
+        sql_parser.tokenize(word)
 
 
 @pytest.mark.parametrize(
@@ -272,29 +262,29 @@ def test_reserved_words_are_no_names(word: str) -> None:
 def test_a_hyphen_in_a_section_is_an_error(text: str) -> None:
     """It would be a subtraction, and never match."""
     with pytest.raises(FilterError, match="with an underscore"):
-        tokenize(text)
+        sql_parser.tokenize(text)
 
 
 @pytest.mark.parametrize(
     "text", ["!", "a ! b", "$a", "a$b", "@", "'abc", '"abc', "'a''", "a; b", "'\ud800'", "[\udcff]"]
 )
 def test_anything_else_is_an_error_with_its_place_words(text: str) -> None:
-    """The place is counted from 1 in the message."""
+    """The message counts the place from 1."""
     with pytest.raises(FilterError, match=r"\(at character \d+\)") as caught:
-        tokenize(text)
+        sql_parser.tokenize(text)
     assert f"(at character {caught.value.position + 1})" in str(caught.value)
 
 
 def test_an_expression_has_at_most_4096_characters() -> None:
-    assert len(words("'" + "\u2600" * (CHARACTERS_MAX - 2) + "'")) == 1
+    assert len(words("'" + "\u2600" * (sql_parser.CHARACTERS_MAX - 2) + "'")) == 1
     with pytest.raises(FilterError, match="4097 characters long; 4096 are allowed"):
-        tokenize("'" + "\u2600" * (CHARACTERS_MAX - 1) + "'")
+        sql_parser.tokenize("'" + "\u2600" * (sql_parser.CHARACTERS_MAX - 1) + "'")
 
 
 def test_an_expression_has_at_most_200_tokens() -> None:
-    assert len(words("+" * TOKENS_MAX)) == 200
+    assert len(words("+" * sql_parser.TOKENS_MAX)) == 200
     with pytest.raises(FilterError, match="201 tokens; 200 are allowed"):
-        tokenize("+" * (TOKENS_MAX + 1))
+        sql_parser.tokenize("+" * (sql_parser.TOKENS_MAX + 1))
 
 
 @pytest.mark.parametrize(
@@ -326,7 +316,7 @@ def test_an_expression_has_at_most_200_tokens() -> None:
 def test_underscore_is_one_character_and_percent_any_number(
     pattern: str, yes: list[str], no: list[str]
 ) -> None:
-    """A character is one of Unicode; everything else stands for itself."""
+    """A character is a Unicode character; all other characters match themselves."""
     matches = compile_like(pattern, None)
     assert [text for text in yes if not matches(text)] == []
     assert [text for text in no if matches(text)] == []
@@ -347,7 +337,7 @@ def test_underscore_is_one_character_and_percent_any_number(
 def test_the_escape_character_takes_the_meaning_of_the_next_one(
     pattern: str, escape: str, yes: list[str], no: list[str]
 ) -> None:
-    """Of any, itself included; without ESCAPE there is no such character."""
+    """It escapes any character, itself included; without ESCAPE there is none."""
     matches = compile_like(pattern, escape)
     assert [text for text in yes if not matches(text)] == []
     assert [text for text in no if matches(text)] == []
@@ -356,7 +346,6 @@ def test_the_escape_character_takes_the_meaning_of_the_next_one(
 
 @pytest.mark.parametrize("pattern", ["!", "a!", "%!", "!!!"])
 def test_a_pattern_does_not_end_with_the_escape_character(pattern: str) -> None:
-    """There is nothing for it to escape."""
     with pytest.raises(FilterError, match="ends with the escape character"):
         compile_like(pattern, "!")
 
@@ -380,7 +369,7 @@ def test_a_pattern_has_no_control_characters(pattern: str) -> None:
     ids=["literal", "holes", "segments", "many", "alternating", "underscores"],
 )
 def test_no_pattern_makes_the_search_explode(pattern: str) -> None:
-    """Not on a text either that is as like it as can be: this test ends."""
+    """The test ends even for a text that nearly matches."""
     assert not compile_like(pattern, None)("a" * 100_000)
 
 
@@ -406,5 +395,5 @@ def test_the_way_for_long_texts_finds_what_the_short_one_finds() -> None:
     ],
 )
 def test_the_longest_part_is_in_every_match(pattern: str, escape: str | None, part: str) -> None:
-    """Without the characters that stand for others."""
+    """The part excludes the wildcard characters."""
     assert longest_part(pattern, escape) == part

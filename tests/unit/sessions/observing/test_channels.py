@@ -60,7 +60,7 @@ class Watched:
 
 
 def test_what_is_published_is_counted_once() -> None:
-    """Before and after confirm.select, which counts from 1 again, and after the channel was opened anew."""
+    """This holds before and after confirm.select, which counts from 1 again, and after a new channel.open."""
     watched = Watched()
     watched.publish(3)
     watched.channel.publish("q", b"x", b"x")
@@ -142,7 +142,6 @@ def unsent(watched: Watched) -> None:
 
 
 def test_what_goes_back_unsent_is_not_told() -> None:
-    """Neither of a consumer that is cancelled, nor of one whose queue is deleted."""
     for end in (methods.BasicCancel("c"), methods.QueueDelete("q")):
         watched = Watched()
         unsent(watched)
@@ -167,7 +166,7 @@ def test_a_quorum_queue_limits_a_consumer_without_prefetch() -> None:
 
 
 def test_a_probe_times_what_comes_next() -> None:
-    """Publishing and consuming, no more wakes than it may; then it says that it is done."""
+    """It covers publishing and consuming, with bounded wakes; then it reports that it is done."""
     watched = Watched()
     watched.channel.say(methods.ConfirmSelect())
     watched.channel.consume("q", "c")
@@ -201,7 +200,6 @@ class SessionWatched:
         self.observe_anew()
 
     def observe_anew(self) -> None:
-        """With another observer, the session that there is now."""
         self.service = self.client.sessions[0].service
         self.observer = flow.Observer(
             partial(flow.session_samples, self.service), 7, 0, self.seen.add, self.seen.link
@@ -227,7 +225,7 @@ class SessionWatched:
 
 
 def test_a_link_is_named_once_when_it_is_seen_first() -> None:
-    """With its name and its address; another link of the same handle is another."""
+    """The event has its name and address; another link of the same handle is another link."""
     watched = SessionWatched("q")
     watched.scene.do(
         "C> ATTACH h=0 name=a target=/queues/q", "C> ATTACH h=1 name=b source=/queues/q role=receiver"
@@ -245,7 +243,7 @@ def test_a_link_is_named_once_when_it_is_seen_first() -> None:
 
 
 def test_a_link_that_has_begun_since_is_told_whole() -> None:
-    """With what came before the first look; a link counts from the number its client began with."""
+    """It includes events before the first look; a link counts from its client's initial number."""
     watched = SessionWatched("q")
     watched.scene.do("C> ATTACH h=0 idc=4294967290 target=/queues/q", "C> TRANSFER h=0 did=0..19")
     watched.look()
@@ -254,7 +252,7 @@ def test_a_link_that_has_begun_since_is_told_whole() -> None:
 
 
 def test_deliveries_out_are_those_that_were_written() -> None:
-    """Not those that went back because the client lowered its credit, and not what a drain gave up."""
+    """Deliveries returned by a lowered credit, or given up by a drain, do not count."""
     watched = SessionWatched("q", begin="C> BEGIN iw=3")
     watched.scene.do("publish q 10")
     watched.do("C> ATTACH h=1 source=/queues/q", "C> FLOW h=1 dc=0 cr=8", "C> FLOW h=1 dc=3 cr=0 iw=100")
@@ -265,7 +263,7 @@ def test_deliveries_out_are_those_that_were_written() -> None:
 
 
 def test_what_the_queue_took_back_before_it_was_sent_is_not_told() -> None:
-    """A consumer that has held deliveries too long, one of them written."""
+    """A consumer has held deliveries too long, and one of them was written."""
     watched = SessionWatched("q", begin="C> BEGIN iw=1")
     watched.scene.do("publish q 3")
     watched.do("C> ATTACH h=1 source=/queues/q", "C> FLOW h=1 dc=0 cr=3")
@@ -298,7 +296,7 @@ REASONS: dict[int, tuple[str, ...]] = {
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_why_a_consumer_waits_is_told(reason: int) -> None:
-    """What is found holds until the next look."""
+    """A reason holds until the next look."""
     watched = SessionWatched("q")
     for line in REASONS[reason]:
         watched.scene.do(line)
@@ -339,7 +337,6 @@ def test_a_consumer_that_is_not_the_active_one() -> None:
 
 
 def test_confirms_are_timed_session() -> None:
-    """So many came then, so many are confirmed now."""
     watched = SessionWatched("q")
     watched.do("C> ATTACH h=0 target=/queues/q", "withhold q")
     watched.probe()
@@ -352,7 +349,7 @@ def test_confirms_are_timed_session() -> None:
 
 
 def test_a_probe_times_what_comes_next_session() -> None:
-    """Not what was under way, and no more wakes than it may; then it says that it is done."""
+    """Transfers under way do not count, and wakes are bounded; then it reports that it is done."""
     watched = SessionWatched("q")
     watched.do("C> ATTACH h=0 target=/queues/q", "withhold q", "C> TRANSFER h=0 did=0..4")
     watched.seen.take()
@@ -374,7 +371,6 @@ def test_a_probe_times_what_comes_next_session() -> None:
 
 
 def test_bytes_of_a_connection() -> None:
-    """Both directions, what waits to be written, and why it is not read."""
     seen = Seen()
     observer = flow.ConnectionObserver(3, seen.add, 0, bytes_in=100, bytes_out=200)
     observer.observe(5, S, bytes_in=150, bytes_out=210, waiting=7, reason=Wait.CREDIT_FLOW.number)
