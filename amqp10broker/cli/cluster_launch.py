@@ -62,7 +62,7 @@ def _standalone_arguments(parser: Parser) -> None:
 
 def force_standalone(path: str, confirmed: Callable[[str], bool]) -> str | None:
     """Make a cluster of one of a stopped node's data. Returns the result for people; None: not confirmed.
-    Raises `StorageError` if the folder is in use, no data folder, or unusable, and `NotInACluster`.
+    Raises `StorageError` if the folder is in use, not a data folder, or unusable, and `NotInACluster`.
     """
     # These modules import the broker, which other commands do not need.
     from amqp10broker.runtime.journal.data import Data, standalone

@@ -23,8 +23,8 @@ def stuck(config: Config | None = None) -> tuple[ConnectionEnds, ChannelEnds, Ch
     return connection, first, second
 
 
-def letters(connection: ConnectionEnds) -> int:
-    return sum(len(each.messages) for each in connection.world.box("q").letters)  # type: ignore[union-attr]
+def queued(connection: ConnectionEnds) -> int:
+    return sum(len(each.messages) for each in connection.world.box("q").commands)  # type: ignore[union-attr]
 
 
 @pytest.mark.rabbitmq("classic_queue_SUITE", "classic_queue_flow_control_enabled")
@@ -35,7 +35,7 @@ def test_a_queue_that_does_not_follow_stops_the_whole_connection() -> None:
     for _ in range(100):
         first.say(one * 10)
     second.say(methods.BasicAck(1))
-    assert 400 <= letters(connection) <= 800
+    assert 400 <= queued(connection) <= 800
     assert first.service.publishing.blocked
     assert [outlet.queue.name for outlet in first.service.publishing.held_by] == ["q"]
     assert connection.waiting
@@ -77,7 +77,7 @@ def test_the_numbers_can_be_tuned() -> None:
     connection, first, _ = stuck(Config(credit_flow_initial=10, credit_flow_more_after=5))
     for _ in range(100):
         first.say(first.content("q", b"x"))
-    assert 10 <= letters(connection) <= 20
+    assert 10 <= queued(connection) <= 20
     connection.world.box("q").stalled = False
     connection.world.rest()
     assert connection.world.counts("q") == (100, 0)
@@ -129,7 +129,7 @@ def test_a_queue_s_credit_is_counted_per_message_and_queue() -> None:
         assert first.call(methods.QueueBind(name, "amq.fanout", "")) == methods.QueueBindOk()
     first.say(first.content("", b"x", "amq.fanout") * 1000)
     assert [outlet.queue.name for outlet in first.service.publishing.held_by] == ["q"]
-    assert 400 <= letters(connection) <= 800
+    assert 400 <= queued(connection) <= 800
 
 
 def test_a_fan_out_looks_through_the_queues_it_goes_to_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:

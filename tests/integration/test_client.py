@@ -231,5 +231,5 @@ def test_ping_notices_that_somebody_else_takes_the_messages(
     client.flush()
     broker.wait_until(lambda: broker.links(queue)[0]["credit"] == 1000, "the receiver's credit")
     assert ping(broker, "--queue", queue) == 1
-    assert "another consumer took it" in capsys.readouterr().err
+    assert "another consumer received it" in capsys.readouterr().err
     assert receiver.receive() is not None

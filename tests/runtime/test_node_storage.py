@@ -58,8 +58,8 @@ def test_the_power_goes_during_the_first_start(monkeypatch: pytest.MonkeyPatch) 
         node.disk.lose_power_at = at
         node.live(random.Random(at), 10)
         node.disk = node.disk.after_power_loss(at)
-        # Before there is a format, it is no data folder yet.
-        assert all("no data folder" in str(fault) for fault in faults_of(node.disk.after_kill())) or at < 3
+        # Before the format is written, the folder is not a data folder.
+        assert all("not a data folder" in str(fault) for fault in faults_of(node.disk.after_kill())) or at < 3
         node.live(random.Random(at), 10)
         assert node.refused is None
         assert node.incarnations
