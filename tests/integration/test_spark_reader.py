@@ -13,14 +13,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from amqp10broker.client.message import Message, Properties
-from amqp10broker.spark import stream_source
-from amqp10broker.spark.errors import (
-    BrokerRefused,
-    BrokerUnreachable,
-    DataLost,
-    ReadStalled,
-    SparkSourceError,
-)
+from amqp10broker.spark import errors, stream_source
 from amqp10broker.spark.options import StreamOptions, parse_source
 from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.cluster_process import free_ports
@@ -158,7 +151,7 @@ def short(broker: BrokerProcess, queue: str) -> tuple[str, int]:
 def test_loss_is_found_by_tasks(broker: BrokerProcess, short: tuple[str, int], sql: str | None) -> None:
     """Retention was faster than the task: the first message lies above the requested offset."""
     stream, _ = short
-    with pytest.raises(DataLost, match="messages of stream"):
+    with pytest.raises(errors.DataLost, match="messages of stream"):
         list(stream_source.read_range(options(broker, stream), stream_source.StreamRange(5, 5000, True), sql))
 
 
@@ -243,7 +236,7 @@ def test_the_permission_to_read_is_enough(start_broker: StartBroker) -> None:
     assert broker.run_command("permission", "set", "reader", "^$", "^$", "^s$").returncode == 0
     assert len(rows(reader, reader.partitions())) == 10
     assert broker.run_command("permission", "set", "reader", "^$", "^$", "^$").returncode == 0
-    with pytest.raises(BrokerRefused, match="read access to queue 's' .* refused for user 'reader'"):
+    with pytest.raises(errors.BrokerRefused, match="read access to queue 's' .* refused for user 'reader'"):
         reader.partitions()
 
 
@@ -292,13 +285,17 @@ def test_the_driver_finds_a_broker_that_was_started_again(streaming: Streaming, 
 @pytest.mark.parametrize(
     ("sql", "kind", "words"),
     [
-        (None, ReadStalled, "nothing came from stream 's' for 2.5 s, but offsets"),
+        (None, errors.ReadStalled, "nothing came from stream 's' for 2.5 s, but offsets"),
         # With a filter the stream's ends are asked for after each batch, over a new connection in the end.
-        ("p.subject IS NULL", BrokerUnreachable, "does not answer .tried 2 times in 0.5 s.: no answer"),
+        (
+            "p.subject IS NULL",
+            errors.BrokerUnreachable,
+            "does not answer .tried 2 times in 0.5 s.: no answer",
+        ),
     ],
 )
 def test_a_broker_that_hangs(
-    start_broker: StartBroker, sql: str | None, kind: type[SparkSourceError], words: str
+    start_broker: StartBroker, sql: str | None, kind: type[errors.SparkSourceError], words: str
 ) -> None:
     """The error comes after `idleTimeout`, whatever the query reads."""
     broker = start_broker()

@@ -12,14 +12,7 @@ import trio
 from amqp10broker.config import FaultInjection
 from amqp10broker.metadata.plan import UserLimits
 from amqp10broker.operations.snapshot import document
-from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.content import (
-    END,
-    HEARTBEAT,
-    Heartbeat,
-    content_header_frame,
-    method_frame,
-)
+from amqp10broker.protocols.amqp091 import content, methods
 from amqp10broker.protocols.amqp091.content import HEADER as FRAME_HEADER
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.runtime.broker import Broker
@@ -151,14 +144,14 @@ async def test_everything_in_one_write(broker: Broker) -> None:
     await client.send_bytes(
         HEADER
         + b"".join(
-            method_frame(0, each)
+            content.method_frame(0, each)
             for each in (start_ok(), methods.ConnectionTuneOk(5, 8192, 0), methods.ConnectionOpen("/"))
         )
-        + method_frame(1, methods.ChannelOpen())
-        + method_frame(1, Q)
+        + content.method_frame(1, methods.ChannelOpen())
+        + content.method_frame(1, Q)
         + message(1, "q", b"x")
-        + method_frame(1, methods.BasicConsume("q", "c", no_ack=True))
-        + method_frame(0, methods.ConnectionClose(200, "bye"))
+        + content.method_frame(1, methods.BasicConsume("q", "c", no_ack=True))
+        + content.method_frame(0, methods.ConnectionClose(200, "bye"))
     )
     got = await client.rest()
     assert names(got)[:6] == [
@@ -180,7 +173,9 @@ async def test_frames_behind_open_are_not_bound_by_the_handshakes_time() -> None
         client = connect091(broker)
         await client.login()
         opening = [methods.ConnectionTuneOk(5, 8192, 0), methods.ConnectionOpen("/")]
-        parts = [method_frame(0, each) for each in opening] + [method_frame(1, methods.ChannelOpen())]
+        parts = [content.method_frame(0, each) for each in opening] + [
+            content.method_frame(1, methods.ChannelOpen())
+        ]
         await client.send(1, *parts, Q, *[message(1, "q", b"x")] * 4)
         assert names(await client.idle(60)) == ["ConnectionOpenOk", "ChannelOpenOk", "QueueDeclareOk"]
         assert queue_counts(broker, "q") == (4, 0)
@@ -195,9 +190,9 @@ async def test_heartbeats_are_sent_in_silence(broker: Broker) -> None:
     client = await connect091(broker).open(heartbeat=10)
     times = [trio.current_time()]
     while trio.current_time() < times[0] + 60:
-        await client.send_bytes(HEARTBEAT)
+        await client.send_bytes(content.HEARTBEAT)
         got = await client.next_or_end(heartbeats=True)
-        assert isinstance(got[1], Heartbeat)
+        assert isinstance(got[1], content.Heartbeat)
         times.append(trio.current_time())
     gaps = [later - earlier for earlier, later in pairwise(times)]
     assert max(gaps) <= 5.1
@@ -261,12 +256,14 @@ async def test_alarm_holds_publishers_only(broker: Broker) -> None:
 
 
 def half_a_message(size: int, sent: int, exchange: str = "") -> bytes:
-    head = method_frame(1, methods.BasicPublish(exchange, "q")) + content_header_frame(1, b"\0\0", size)
+    head = content.method_frame(1, methods.BasicPublish(exchange, "q")) + content.content_header_frame(
+        1, b"\0\0", size
+    )
     return head + body_of_a_message(sent)
 
 
 def body_of_a_message(size: int) -> bytes:
-    return FRAME_HEADER.pack(methods.FRAME_BODY, 1, size) + b"x" * size + END
+    return FRAME_HEADER.pack(methods.FRAME_BODY, 1, size) + b"x" * size + content.END
 
 
 async def test_who_is_in_the_middle_of_a_message_is_held_by_an_alarm(broker: Broker) -> None:
@@ -311,11 +308,11 @@ async def test_unfinished_messages_of_one_connection_are_bounded(log: LogRecorde
         other = await connect091(broker).open()
         await other.call(1, Q, methods.QueueDeclareOk)
         for number in range(1, 201):
-            head = method_frame(number, methods.BasicPublish("", "q")) + content_header_frame(
+            head = content.method_frame(number, methods.BasicPublish("", "q")) + content.content_header_frame(
                 number, b"\0\0", 9_000
             )
             await client.send_bytes(
-                head + FRAME_HEADER.pack(methods.FRAME_BODY, number, 900) + b"x" * 900 + END
+                head + FRAME_HEADER.pack(methods.FRAME_BODY, number, 900) + b"x" * 900 + content.END
             )
         closed = await client.until(methods.ConnectionClose)
         assert closed.reply_code == 506

@@ -14,12 +14,7 @@ from amqp10broker.protocols.amqp091.content import body_pieces
 from amqp10broker.protocols.amqp10.delivery import OutgoingDelivery
 from amqp10broker.protocols.amqp10.performatives import Attach, Disposition, Flow, Transfer
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.connections import sockets
-from amqp10broker.runtime.connections.client_connection import (
-    READ_BYTES_MAX,
-    ClientConnection,
-    next_read_bytes,
-)
+from amqp10broker.runtime.connections import client_connection, sockets
 from tests.support.rawframes import attach_receiver, attach_sender, credit, pieces, transfer
 from tests.support.trioclient import connect, pipe_pair, running_broker, settle_down
 
@@ -31,33 +26,35 @@ BODY = bytes(range(256)) * 4096
 def test_reads_grow_while_large_frames_fill_them_and_are_small_again_for_small_ones() -> None:
     sizes = [sockets.READ_BYTES]
     for frames in (1, 4, 8, 4, 8):
-        sizes.append(next_read_bytes(sizes[-1], frames, 1))
+        sizes.append(client_connection.next_read_bytes(sizes[-1], frames, 1))
     assert sizes == [
         sockets.READ_BYTES,
         2 * sockets.READ_BYTES,
         4 * sockets.READ_BYTES,
-        READ_BYTES_MAX,
-        READ_BYTES_MAX,
-        READ_BYTES_MAX,
+        client_connection.READ_BYTES_MAX,
+        client_connection.READ_BYTES_MAX,
+        client_connection.READ_BYTES_MAX,
     ]
-    assert next_read_bytes(READ_BYTES_MAX, 10_000, 1) == sockets.READ_BYTES
-    assert next_read_bytes(sockets.READ_BYTES - 1, 1, 1) == sockets.READ_BYTES
+    assert (
+        client_connection.next_read_bytes(client_connection.READ_BYTES_MAX, 10_000, 1) == sockets.READ_BYTES
+    )
+    assert client_connection.next_read_bytes(sockets.READ_BYTES - 1, 1, 1) == sockets.READ_BYTES
 
 
 @pytest.mark.real_clock
 @pytest.mark.parametrize(
     ("parts", "most"),
     [
-        (0, READ_BYTES_MAX),
-        (1, READ_BYTES_MAX),
-        (4, READ_BYTES_MAX // 4),
+        (0, client_connection.READ_BYTES_MAX),
+        (1, client_connection.READ_BYTES_MAX),
+        (4, client_connection.READ_BYTES_MAX // 4),
         (8, sockets.READ_BYTES),
         (255, sockets.READ_BYTES),
     ],
 )
 def test_what_is_read_at_once_is_shared_by_the_sessions_of_a_client(parts: int, most: int) -> None:
     """Each session may have reads waiting, so many of them with large ones would take much memory."""
-    assert next_read_bytes(16 * MIB, 1, parts) == most
+    assert client_connection.next_read_bytes(16 * MIB, 1, parts) == most
 
 
 def test_what_is_left_of_several_buffers_begins_behind_what_was_sent() -> None:
@@ -183,14 +180,14 @@ async def test_others_are_confirmed_while_a_message_of_16_mib_comes_in(
 ) -> None:
     """Between another client's publish and its confirm, the large one is read a few times, each bounded."""
     reads: list[tuple[object, int]] = []
-    receive = ClientConnection.receive
+    receive = client_connection.ClientConnection.receive
 
-    async def counted(line: ClientConnection) -> bytes:
+    async def counted(line: client_connection.ClientConnection) -> bytes:
         data = await receive(line)
         reads.append((line, len(data)))
         return data
 
-    monkeypatch.setattr(ClientConnection, "receive", counted)
+    monkeypatch.setattr(client_connection.ClientConnection, "receive", counted)
     async with running_broker() as broker:
         large = await connect(broker, pair=partial(pipe_pair, 4 * MIB)).open()
         await large.call(Flow, attach_sender(0, "large"))
@@ -217,5 +214,5 @@ async def test_others_are_confirmed_while_a_message_of_16_mib_comes_in(
                 number += 1
     assert max(between) > 2 * sockets.READ_BYTES, "the large one had no large reads"
     # The way of the small one takes some turns of the loop, in each of which the large one may be read.
-    assert max(between) <= 8 * READ_BYTES_MAX, between
+    assert max(between) <= 8 * client_connection.READ_BYTES_MAX, between
     assert sum(map(bool, between)) >= 3, between

@@ -26,13 +26,6 @@ from amqp10broker.client.errors import (
 from amqp10broker.protocols.amqp10.errors import Condition
 from amqp10broker.spark import errors, stream_source
 from amqp10broker.spark.connection import may_pass, tls_context, translated, with_retries
-from amqp10broker.spark.errors import (
-    BrokerRefused,
-    BrokerUnreachable,
-    QueueUnusable,
-    RetryBudget,
-    SparkSourceError,
-)
 from amqp10broker.spark.options import ConnectionOptions, SinkOptions, StreamOptions, parse_sink, parse_source
 from amqp10broker.spark.rows import arrow_schema
 from amqp10broker.spark.sink import Sending
@@ -78,29 +71,29 @@ def tls(cause: BaseException) -> TlsError:
 
 
 CASES = [
-    (ConnectError("nobody"), True, BrokerUnreachable),
-    (TimedOutError("answer", 1.0), True, BrokerUnreachable),
-    (ConnectionEndedError("lost"), True, BrokerUnreachable),
-    (refused(ConnectionEndedError, Condition.CONNECTION_FORCED), True, BrokerUnreachable),
-    (refused(ConnectionEndedError, Condition.NOT_FOUND), False, BrokerRefused),
-    (refused(ConnectionEndedError, Condition.UNAUTHORIZED_ACCESS), False, BrokerRefused),
-    (refused(SessionEndedError, Condition.NOT_FOUND), False, QueueUnusable),
-    (refused(SessionEndedError, Condition.UNAUTHORIZED_ACCESS), False, BrokerRefused),
-    (refused(SessionEndedError, Condition.INTERNAL_ERROR), True, BrokerUnreachable),
-    (LoginError("refused"), False, BrokerRefused),
-    (tls(ConnectionResetError()), True, BrokerRefused),
-    (tls(OSError("certificate")), False, BrokerRefused),
-    (refused(LinkRefusedError, Condition.NOT_FOUND, address="q"), False, QueueUnusable),
-    (refused(LinkRefusedError, Condition.UNAUTHORIZED_ACCESS, address="q"), False, BrokerRefused),
-    (refused(LinkRefusedError, Condition.PRECONDITION_FAILED, address="q"), False, QueueUnusable),
-    (refused(LinkDetachedError, Condition.RESOURCE_DELETED, address="q"), False, QueueUnusable),
-    (refused(LinkDetachedError, Condition.INTERNAL_ERROR, address="q"), True, QueueUnusable),
-    (MessageTooLargeError(5, 4), False, SparkSourceError),
+    (ConnectError("nobody"), True, errors.BrokerUnreachable),
+    (TimedOutError("answer", 1.0), True, errors.BrokerUnreachable),
+    (ConnectionEndedError("lost"), True, errors.BrokerUnreachable),
+    (refused(ConnectionEndedError, Condition.CONNECTION_FORCED), True, errors.BrokerUnreachable),
+    (refused(ConnectionEndedError, Condition.NOT_FOUND), False, errors.BrokerRefused),
+    (refused(ConnectionEndedError, Condition.UNAUTHORIZED_ACCESS), False, errors.BrokerRefused),
+    (refused(SessionEndedError, Condition.NOT_FOUND), False, errors.QueueUnusable),
+    (refused(SessionEndedError, Condition.UNAUTHORIZED_ACCESS), False, errors.BrokerRefused),
+    (refused(SessionEndedError, Condition.INTERNAL_ERROR), True, errors.BrokerUnreachable),
+    (LoginError("refused"), False, errors.BrokerRefused),
+    (tls(ConnectionResetError()), True, errors.BrokerRefused),
+    (tls(OSError("certificate")), False, errors.BrokerRefused),
+    (refused(LinkRefusedError, Condition.NOT_FOUND, address="q"), False, errors.QueueUnusable),
+    (refused(LinkRefusedError, Condition.UNAUTHORIZED_ACCESS, address="q"), False, errors.BrokerRefused),
+    (refused(LinkRefusedError, Condition.PRECONDITION_FAILED, address="q"), False, errors.QueueUnusable),
+    (refused(LinkDetachedError, Condition.RESOURCE_DELETED, address="q"), False, errors.QueueUnusable),
+    (refused(LinkDetachedError, Condition.INTERNAL_ERROR, address="q"), True, errors.QueueUnusable),
+    (MessageTooLargeError(5, 4), False, errors.SparkSourceError),
 ]
 
 
 @pytest.mark.parametrize(("error", "again", "kind"), CASES, ids=lambda each: str(each)[:40])
-def test_each_error(error: ClientError, again: bool, kind: type[SparkSourceError]) -> None:
+def test_each_error(error: ClientError, again: bool, kind: type[errors.SparkSourceError]) -> None:
     """Its class decides the action; its text names the broker or the option, and no password."""
     assert may_pass(error) is again
     told = translated(error, OPTIONS, queue="orders")
@@ -149,11 +142,11 @@ def test_a_part_of_other_work_has_the_time_that_is_left_to_it(clock: SleepingClo
     def attempt() -> None:
         raise ConnectError("away")
 
-    shared = RetryBudget(OPTIONS.retry_timeout_s)
+    shared = errors.RetryBudget(OPTIONS.retry_timeout_s)
     assert shared.failed()
     assert with_retries(OPTIONS, lambda: "connected", patience=shared) == "connected"
     clock.now = 104.0
-    with pytest.raises(BrokerUnreachable):
+    with pytest.raises(errors.BrokerUnreachable):
         with_retries(OPTIONS, attempt, patience=shared)
     assert clock.now == pytest.approx(105.0)
 
@@ -227,7 +220,7 @@ def test_a_long_task_that_loses_its_connection_is_tried_again(clock: SleepingClo
         tries.append(1)
         raise ConnectionEndedError("lost")
 
-    with pytest.raises(BrokerUnreachable):
+    with pytest.raises(errors.BrokerUnreachable):
         task.send_by(never)
 
 
@@ -242,7 +235,7 @@ def context_of(**files: str) -> Any:
 
 
 def refused_tls(**files: str) -> str:
-    with pytest.raises(BrokerRefused) as raised:
+    with pytest.raises(errors.BrokerRefused) as raised:
         context_of(**files)
     return str(raised.value)
 
