@@ -142,9 +142,8 @@ def _connected(place: Place, timeout_s: float) -> Iterator[tuple[str, socket.soc
         ) from error
     except OSError as error:
         raise AdminSocketError(
-            f"cannot connect to the broker at {path}: {error.strerror or error}; check that it runs, "
-            "and that "
-            "this user may connect to it"
+            f"cannot connect to the broker at {path}: {error.strerror or error}; check that it runs, and "
+            "that this user may connect to it"
         ) from error
 
 
@@ -158,9 +157,8 @@ def _result(path: str, line: bytes) -> Any:
         reason = str(answer["error"])
     except (ValueError, KeyError, TypeError) as error:
         raise AdminSocketError(
-            f"the program that answers at {path} is not an amqp10broker of this version; restart it "
-            "with this "
-            "version, or use the command of its version"
+            f"the program that answers at {path} is not an amqp10broker of this version; restart it with "
+            "this version, or use the command of its version"
         ) from error
     kind = answer.get("kind")
     raise RefusedByBroker(

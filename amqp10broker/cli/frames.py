@@ -213,8 +213,8 @@ def _stream(arguments: argparse.Namespace, what: str) -> Iterator[str]:
         if answer["left_out"]:
             raise Failed(
                 f"{counted(answer['left_out'], 'frame')} were not checked, since they came too fast: let "
-                "the broker write them with "
-                f"'amqp10broker frames trace {what} on --frames --file FILE', and then give --file FILE"
+                f"the broker write them with 'amqp10broker frames trace {what} on --frames --file FILE', "
+                "and then give --file FILE"
             )
         yield from answer["lines"]
 

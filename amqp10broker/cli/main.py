@@ -24,10 +24,9 @@ from amqp10broker.errors import BrokerError, ConfigError, closest
 
 _EPILOG: Final = (
     "RabbitMQ's tools are commands too: 'amqp10broker rabbitmqctl list_queues', rabbitmq-diagnostics, "
-    "rabbitmq-queues, rabbitmq-plugins, rabbitmqadmin. "
-    "Exit codes: 0 success; 1 refused or failed; 2 wrong usage or configuration; 3 no broker answers "
-    "(ping: 1); 130 interrupted. Commands of a cluster: 64 wrong usage, 67 not found, 69 a check failed, "
-    "70 refused, 75 try again."
+    "rabbitmq-queues, rabbitmq-plugins, rabbitmqadmin. Exit codes: 0 success; 1 refused or failed; 2 wrong "
+    "usage or configuration; 3 no broker answers (ping: 1); 130 interrupted. Commands of a cluster: 64 "
+    "wrong usage, 67 not found, 69 a check failed, 70 refused, 75 try again."
 )
 
 
@@ -153,9 +152,8 @@ def build_parser(written: Sequence[str] = (), *, whole: bool = True) -> Parser:
     """
     parser = Parser(
         prog="amqp10broker",
-        description="A message broker for AMQP 1.0 and 0-9-1 with flow control that you can see and "
-        "tune. Without "
-        "a command it runs the broker, with everything in memory.",
+        description="A message broker for AMQP 1.0 and 0-9-1 with flow control that you can see and tune. "
+        "Without a command it runs the broker, with everything in memory.",
         epilog=_EPILOG,
         allow_abbrev=False,
     )

@@ -200,10 +200,9 @@ _DEFINITIONS: Final = (
         without=("document",),
         more=_add_source,
         prepare=_with_document,
-        description="Declare the contents of a definitions file. Exchanges, queues, bindings and "
-        "policies that are "
-        "refused are listed and not imported; if anything else is refused, nothing is imported. Use "
-        "--vhost for a file that does not name a virtual host.",
+        description="Declare the contents of a definitions file. Exchanges, queues, bindings and policies "
+        "that are refused are listed and not imported; if anything else is refused, nothing is imported. "
+        "Use --vhost for a file that does not name a virtual host.",
     ),
 )
 
@@ -241,12 +240,11 @@ _DOCTOR: Final = (
         code=lambda found: (
             EXIT_UNAVAILABLE if any(row["state"] == "bad" for row in found["checks"]) else EXIT_OK
         ),
-        description="Check whether this node is fit for production. Prints findings, the worst "
-        "first, each with "
-        "its state (bad, warn, unknown), the evidence and the remedy, and then the checks that are ok; "
-        "checks that do not apply are left out. The formats csv, plain and json have a row for each "
-        "check. The exit code is 0 if nothing is bad, otherwise 69. docs/operating.md lists the "
-        "checks. In a cluster, run it on each node.",
+        description="Check whether this node is fit for production. Prints findings, the worst first, each "
+        "with its state (bad, warn, unknown), the evidence and the remedy, and then the checks that are ok; "
+        "checks that do not apply are left out. The formats csv, plain and json have a row for each check. "
+        "The exit code is 0 if nothing is bad, otherwise 69. docs/operating.md lists the checks. In a "
+        "cluster, run it on each node.",
     ),
 )
 
@@ -292,11 +290,10 @@ def _recording_shown(arguments: argparse.Namespace, answer: Any) -> str:
 
 def _sentence(recording: Mapping[str, Any]) -> str:
     return (
-        f"to {recording['folder']}, run {recording['run_id']}, "
-        f"every {recording['every_ms']} ms: {counted(recording['events'], 'event')}, "
-        f"{recording['events_written']} in complete files, {recording['events_dropped']} dropped; observing "
-        f"takes {recording['processor_percent']:g} % of a processor, {recording['cost_percent']:g} % of what "
-        "the broker uses"
+        f"to {recording['folder']}, run {recording['run_id']}, every {recording['every_ms']} ms: "
+        f"{counted(recording['events'], 'event')}, {recording['events_written']} in complete files, "
+        f"{recording['events_dropped']} dropped; observing takes {recording['processor_percent']:g} % of a "
+        f"processor, {recording['cost_percent']:g} % of what the broker uses"
     )
 
 
@@ -318,9 +315,8 @@ _RECORDING: Final = (
         _recording_shown,
         more=add_format,
         code=lambda answer: EXIT_FAILED if answer["recording"] is None else EXIT_OK,
-        description="Print whether the broker is recording, the cost of the recording, or why it "
-        "failed. The exit "
-        "code is 1 if the broker is not recording.",
+        description="Print whether the broker is recording, the cost of the recording, or why it failed. "
+        "The exit code is 1 if the broker is not recording.",
     ),
 )
 
@@ -395,8 +391,7 @@ def _policy_set(what: str, arguments: argparse.Namespace, found: Any) -> str:
     if found["ineffective"]:
         print(
             f"warning: {', '.join(found['ineffective'])}: these settings have no effect on some of the "
-            "queues, see "
-            "'amqp10broker queue list name policy ineffective_policy_keys'",
+            "queues, see 'amqp10broker queue list name policy ineffective_policy_keys'",
             file=sys.stderr,
         )
     contents = f"{counted(found['queues'], 'queue')} and {counted(found['exchanges'], 'exchange')}"
@@ -427,9 +422,8 @@ COMMANDS: Final = (
             "waiting",
             _waits,
             more=partial(add_format, plain="table"),
-            description="Show every link, channel and consumer that waits, the longest first: the "
-            "reason, the "
-            "evidence, for how long it has waited, and the remedy. docs/waiting.md explains the codes.",
+            description="Show every link, channel and consumer that waits, the longest first: the reason, "
+            "the evidence, for how long it has waited, and the remedy. docs/waiting.md explains the codes.",
         ),
         *_DOCTOR,
         CommandCall("cluster-status", _cluster_status),

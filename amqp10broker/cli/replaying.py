@@ -73,8 +73,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         why = "; ".join(script.left_out) or "it does not contain this connection"
         raise Failed(
             f"no connection of {arguments.file} can be replayed: {why}. Begin the recording before the "
-            "client "
-            "connects: 'trace USER on --frames --file FILE', or 'serve --record-frames DIR'"
+            "client connects: 'trace USER on --frames --file FILE', or 'serve --record-frames DIR'"
         )
     user = "guest" if url.user is None else url.user
     password = url.password if url.password is not None else "guest"

@@ -100,8 +100,8 @@ def no_part_text(queue: DeclaredQueue) -> str:
     if queue.kind.name == "quorum":
         return (
             f"{name} takes part in no transaction of this connection: a quorum queue does at the node that "
-            "has its only member. "
-            "Publish to it and settle its deliveries outside of transactions, or use a classic queue"
+            "has its only member. Publish to it and settle its deliveries outside of transactions, or use "
+            "a classic queue"
         )
     return (
         f"{name} takes part in no transaction of this connection: it is on another node. "

@@ -126,9 +126,8 @@ class _Sentence:
                 return self._not_active()
             case Wait.MESSAGES_NOT_SYNCED:
                 return (
-                    f"{self._name} holds {count(queue_status.unsynced, 'message')} back "
-                    "until the disk has them"
-                    f"{storage_text(self._queue.handle.progress(), self._now_ms)}"
+                    f"{self._name} holds {count(queue_status.unsynced, 'message')} back until the disk has "
+                    f"them{storage_text(self._queue.handle.progress(), self._now_ms)}"
                 )
             case Wait.LOWER_PRIORITY:
                 return self._lower_priority()
