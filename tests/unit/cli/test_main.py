@@ -155,6 +155,14 @@ def test_without_a_broker_exits_with_3_and_says_how_to_start_one(
     assert "no broker of this user runs on port 5672; start one with 'amqp10broker serve'" in complaint
 
 
+def test_ports_of_other_brokers_are_named_but_few(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("amqp10broker.runtime.admin.path.found_ports", lambda: range(1, 9))
+    assert main.main(["status"]) == 3
+    assert "try --port 1 or --port 2 or --port 3\n" in capsys.readouterr().err
+
+
 def test_the_table_of_commands_is_what_the_files_have() -> None:
     """The list of commands is shown without importing their files, so it is kept beside them."""
     found = {
